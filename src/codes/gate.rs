@@ -1,0 +1,112 @@
+//! What a decode must satisfy before its result may reach an optimizer.
+
+use super::{Facts, Report};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Largest residual of an exact decode.
+pub const RESIDUAL_MAX: f64 = 1e-9;
+/// Slack on the normalised error of an approximate decode, for rounding.
+const ERROR_SLACK: f64 = 1e-9;
+
+/// Number format of messages, which sets how much amplification a decode can bear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wire {
+    /// 24 bits of precision: amplification up to 256.
+    F32,
+    /// 8 bits of precision: amplification up to 8.
+    Bf16,
+    /// 11 bits of precision: amplification up to 8.
+    F16,
+}
+
+/// The gate of one run.
+///
+/// ```
+/// use codedgrad::codes::{decode, Choice, Gate, GradientCode, Groups, Wire};
+/// use codedgrad::ids::{Worker, WorkerSet};
+/// let code = Groups::new(4, 2)?;
+/// let gate = Gate::new(Wire::F32, code.facts());
+/// let all = decode(&code, &WorkerSet::full(4), Choice::Fewest).1;
+/// assert!(gate.check(&all).is_ok());
+/// let lost = decode(&code, &WorkerSet::of(4, [Worker(0), Worker(1)]), Choice::Fewest).1;
+/// assert!(gate.check(&lost).is_err());
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gate {
+    amplification_max: f64,
+    error_max: f64,
+}
+
+/// A decode that must not be applied, with the numbers that say why.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum GateError {
+    /// The decoded gradient would not be the whole sum.
+    #[error(
+        "the decode is not exact: residual {residual:.3e} (at most {RESIDUAL_MAX:e}), normalised error {error:.3e} (at most {error_max:.3e}), coverage {coverage:.3}"
+    )]
+    Inexact {
+        /// Largest deviation of a share's coefficient from 1.
+        residual: f64,
+        /// Normalised decoding error.
+        error: f64,
+        /// What the code allows.
+        error_max: f64,
+        /// Fraction of the batch that is in the result.
+        coverage: f64,
+    },
+    /// Rounding errors of the messages would grow too far.
+    #[error("the decode amplifies rounding errors {amplification:.1} times (at most {amplification_max} for this wire type); groups never amplifies")]
+    Amplified {
+        /// Amplification of this decode.
+        amplification: f64,
+        /// What the wire type bears.
+        amplification_max: f64,
+    },
+}
+
+impl Gate {
+    /// The gate of a code with these facts whose messages travel as `wire`.
+    ///
+    /// ```
+    /// use codedgrad::codes::{Gate, GradientCode, Groups, Wire};
+    /// let gate = Gate::new(Wire::Bf16, Groups::uncoded(4)?.facts());
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn new(wire: Wire, facts: &Facts) -> Self {
+        let amplification_max = match wire {
+            Wire::F32 => 256.0,
+            Wire::Bf16 | Wire::F16 => 8.0,
+        };
+        Self { amplification_max, error_max: facts.error_max }
+    }
+
+    /// Whether a decode may be applied.
+    ///
+    /// # Errors
+    /// [`GateError`] with the numbers when it may not.
+    ///
+    /// ```
+    /// use codedgrad::codes::{Gate, GateError, GradientCode, Groups, Report, Wire};
+    /// let gate = Gate::new(Wire::Bf16, Groups::uncoded(4)?.facts());
+    /// let noisy = Report { decodable: true, residual: 0.0, amplification: 9.0, coverage: 1.0, error: 0.0 };
+    /// assert!(matches!(gate.check(&noisy), Err(GateError::Amplified { .. })));
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    pub fn check(&self, report: &Report) -> Result<(), GateError> {
+        let Report { residual, error, coverage, amplification, .. } = *report;
+        let exact = residual <= RESIDUAL_MAX;
+        let allowed = coverage > 0.0 && error <= self.error_max * (1.0 + ERROR_SLACK) && self.error_max > 0.0;
+        if !exact && !allowed {
+            return Err(GateError::Inexact { residual, error, error_max: self.error_max, coverage });
+        }
+        if amplification > self.amplification_max {
+            return Err(GateError::Amplified { amplification, amplification_max: self.amplification_max });
+        }
+        Ok(())
+    }
+}

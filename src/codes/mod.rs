@@ -1,0 +1,199 @@
+//! One-round gradient codes: who computes what with which coefficient, and with which weights the
+//! messages of the survivors add up to the exact sum.
+//!
+//! A code is a small `f64` matrix `B` `[n x k]`. Worker `i` sends the message `w_i = sum_j B_ij g_j`,
+//! where `g_j` is the gradient summed over share `j`. Decoding finds weights `a`, zero for stragglers,
+//! with `sum_i a_i w_i = sum_j g_j`, that is `a B = 1`. Nothing here touches a tensor, a clock, a
+//! socket or a random device.
+//!
+//! | file | code | source |
+//! |---|---|---|
+//! | [`groups`] | balanced group replication, the default; with `n` groups it is uncoded | Tandon et al. 2017, generalised |
+//! | [`drop_slowest`] | the biased baseline that drops the slowest | backup workers, Chen et al. 2016 |
+//! | [`spec`] | the scheme texts of the command line | |
+//! | [`gate`] | what a decode must satisfy before it is applied | |
+//! | [`sequential`] | the `Scheme` trait: codes as the round engine sees them | |
+
+pub mod drop_slowest;
+pub mod gate;
+pub mod groups;
+pub mod sequential;
+pub mod spec;
+
+pub use drop_slowest::DropSlowest;
+pub use gate::{Gate, GateError, Wire};
+pub use groups::Groups;
+pub use spec::{ParameterError, SchemeSpec};
+
+use crate::ids::{Share, Worker, WorkerSet};
+
+/// What is fixed about a one-round code once its parameters are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// Number of workers, `n`.
+    pub workers: usize,
+    /// Fraction of the batch in each share; `k` entries that sum to 1.
+    pub share_weights: Vec<f64>,
+    /// Any so many stragglers are tolerated, `s`.
+    pub tolerance: usize,
+    /// Largest fraction of the batch that one worker touches; uncoded = 1/n.
+    pub load: f64,
+    /// Largest normalised error a decode may have and still be applied; 0 for exact codes.
+    pub error_max: f64,
+}
+
+impl Facts {
+    /// Number of shares, `k`.
+    #[must_use]
+    pub fn shares(&self) -> usize {
+        self.share_weights.len()
+    }
+}
+
+/// What one more message changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Nothing: the decode is the same with and without it.
+    Useless,
+    /// It helps, but not enough has arrived yet.
+    Pending,
+    /// With it the code's own rule is satisfied (only the first such arrival says so).
+    Decodable,
+}
+
+/// Which of several possible decode weights to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// As few messages as possible, earliest arrivals first: what a streaming fold uses. Exact codes
+    /// with 0/1 weights then give the same bits whoever straggled.
+    Fewest,
+    /// The weights of smallest Euclidean norm.
+    MinimumNorm,
+}
+
+/// How good decode weights are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// Whether the code's own rule is satisfied by what has arrived.
+    pub decodable: bool,
+    /// `max_j |(aB)_j - 1|`; 0 is exact.
+    pub residual: f64,
+    /// `sqrt(sum_i a_i^2 |B_i|^2 / k)`: growth of independent rounding errors; 1 = as uncoded.
+    pub amplification: f64,
+    /// Fraction of the batch whose coefficient in the decoded gradient is not 0.
+    pub coverage: f64,
+    /// `|aB - 1|^2 / k`, the normalised decoding error.
+    pub error: f64,
+}
+
+/// One row of a code matrix: the shares a worker touches and their coefficients.
+pub type Row = Vec<(Share, f64)>;
+
+/// A one-round gradient code.
+///
+/// ```
+/// use codedgrad::codes::{Choice, GradientCode, Groups, Status};
+/// use codedgrad::ids::Worker;
+/// let code = Groups::tolerating(6, 2)?;
+/// let mut decoder = code.decoder();
+/// assert_eq!(decoder.arrive(Worker(4)), Status::Pending);
+/// assert_eq!(decoder.arrive(Worker(5)), Status::Useless);
+/// assert_eq!(decoder.arrive(Worker(1)), Status::Decodable);
+/// let mut weights = [0.0; 6];
+/// let report = decoder.weights(Choice::Fewest, &mut weights);
+/// assert_eq!(weights, [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]);
+/// assert_eq!((report.residual, report.amplification), (0.0, 1.0));
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+pub trait GradientCode: Send + Sync {
+    /// Numbers fixed by the parameters.
+    fn facts(&self) -> &Facts;
+    /// The row of a worker, shares in ascending order.
+    ///
+    /// # Panics
+    /// When the worker is not below `facts().workers`.
+    fn row(&self, worker: Worker) -> &[(Share, f64)];
+    /// A decoder with nothing arrived.
+    fn decoder(&self) -> Box<dyn Decoder>;
+}
+
+/// Incremental decoding of one round: arrivals in, weights out.
+pub trait Decoder: Send {
+    /// A message has arrived; a second one of the same worker is [`Status::Useless`].
+    fn arrive(&mut self, worker: Worker) -> Status;
+    /// Weights for what has arrived, one per worker, 0 for whoever has not; best effort where the
+    /// code's rule is not satisfied.
+    ///
+    /// # Panics
+    /// When `out` has not one entry per worker.
+    fn weights(&mut self, choice: Choice, out: &mut [f64]) -> Report;
+    /// Whether a decode with a part of the batch missing is allowed once nobody else can come.
+    fn salvages(&self) -> bool {
+        false
+    }
+    /// Forgets all arrivals.
+    fn reset(&mut self);
+}
+
+/// Judges decode weights against a code matrix.
+///
+/// # Formula
+/// ```text
+/// alpha = a B          residual = max_j |alpha_j - 1|        error = |alpha - 1|^2 / k
+/// amplification = sqrt( sum_i a_i^2 |B_i|^2 / k )            coverage = sum_{j: alpha_j != 0} weight_j
+/// ```
+/// where `a` `[n]` are the weights, `B` `[n x k]` the rows and `weight_j` the shares' fractions of the batch.
+///
+/// # Panics
+/// When there is not one weight per row.
+///
+/// ```
+/// use codedgrad::codes::judge;
+/// use codedgrad::ids::Share;
+/// let rows = vec![vec![(Share(0), 1.0)], vec![(Share(1), 1.0)]];
+/// let report = judge(&rows, &[0.5, 0.5], &[1.0, 0.0], false);
+/// assert_eq!((report.residual, report.coverage, report.error), (1.0, 0.5, 0.5));
+/// ```
+#[must_use]
+pub fn judge(rows: &[Row], share_weights: &[f64], weights: &[f64], decodable: bool) -> Report {
+    assert_eq!(rows.len(), weights.len(), "one weight per worker");
+    let shares = share_weights.len() as f64;
+    let mut alpha = vec![0.0; share_weights.len()];
+    let mut noise = 0.0;
+    for (row, &a) in rows.iter().zip(weights).filter(|(_, a)| **a != 0.0) {
+        for &(share, b) in row {
+            alpha[share.index()] += a * b;
+            noise += a * a * b * b;
+        }
+    }
+    let off = |alpha: &f64| alpha - 1.0;
+    Report {
+        decodable,
+        residual: alpha.iter().map(|x| off(x).abs()).fold(0.0, f64::max),
+        amplification: (noise / shares).sqrt(),
+        coverage: alpha.iter().zip(share_weights).filter(|(x, _)| **x != 0.0).map(|(_, w)| w).sum::<f64>().min(1.0),
+        error: alpha.iter().map(|x| off(x).powi(2)).sum::<f64>() / shares,
+    }
+}
+
+/// Decodes one set of survivors from scratch.
+///
+/// ```
+/// use codedgrad::codes::{decode, Choice, Groups};
+/// use codedgrad::ids::{Worker, WorkerSet};
+/// let code = Groups::tolerating(4, 1)?;
+/// let (weights, report) = decode(&code, &WorkerSet::of(4, [Worker(1), Worker(2), Worker(3)]), Choice::MinimumNorm);
+/// assert!(report.decodable);
+/// assert_eq!(weights, [0.0, 1.0, 0.5, 0.5]);
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+#[must_use]
+pub fn decode(code: &dyn GradientCode, survivors: &WorkerSet, choice: Choice) -> (Vec<f64>, Report) {
+    let mut decoder = code.decoder();
+    for worker in survivors.iter() {
+        decoder.arrive(worker);
+    }
+    let mut weights = vec![0.0; code.facts().workers];
+    let report = decoder.weights(choice, &mut weights);
+    (weights, report)
+}

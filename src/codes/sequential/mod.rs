@@ -1,0 +1,95 @@
+//! Schemes: who is assigned which task, and when a result's weight is final.
+//!
+//! [`Scheme`] is the only thing the round engine and the trainer know of a code. A one-round code
+//! becomes a scheme by [`Lift`].
+
+mod lift;
+
+pub use lift::Lift;
+
+use super::Report;
+use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+
+/// What is fixed about a scheme once its parameters are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SchemeFacts {
+    /// Number of workers, `n`.
+    pub workers: usize,
+    /// Units of each batch.
+    pub units: u32,
+    /// Rounds a job may take beyond its first, `T`.
+    pub delay: usize,
+    /// Largest fraction of a batch that one worker touches in a round.
+    pub load: f64,
+    /// Any so many stragglers of one round are tolerated.
+    pub tolerance: usize,
+    /// Largest normalised error a decode may have; 0 for exact schemes.
+    pub error_max: f64,
+}
+
+/// One result and its final weight in the gradient of its job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fold {
+    /// Whose result.
+    pub worker: Worker,
+    /// The task it answers.
+    pub task: Task,
+    /// Its decode weight.
+    pub weight: f64,
+}
+
+/// Who computes what, when a round may close, and which weights make the gradients.
+///
+/// The rounds of a scheme are driven like this: every idle worker is asked for tasks ([`assign`]), its
+/// results are reported ([`returned`]), and as soon as everybody still out may be missing ([`admits`])
+/// the round is closed ([`close`]) and its weights are fetched ([`settle`]). Asking for tasks after a
+/// close begins the next round.
+///
+/// [`assign`]: Scheme::assign
+/// [`returned`]: Scheme::returned
+/// [`admits`]: Scheme::admits
+/// [`close`]: Scheme::close
+/// [`settle`]: Scheme::settle
+///
+/// ```
+/// use codedgrad::codes::SchemeSpec;
+/// use codedgrad::ids::{Worker, WorkerSet};
+/// let mut scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..1)?;
+/// let (mut tasks, mut folds, mut decoded) = (Vec::new(), Vec::new(), Vec::new());
+/// for worker in [Worker(1), Worker(2)] {
+///     scheme.assign(worker, &mut tasks);
+///     assert!(scheme.returned(worker, tasks.pop().unwrap()));
+/// }
+/// let missing = WorkerSet::of(4, [Worker(0), Worker(3)]);
+/// assert!(scheme.admits(&missing));
+/// scheme.close(&missing, &mut decoded);
+/// assert_eq!(scheme.settle(&mut folds).residual, 0.0);
+/// assert_eq!(folds.len(), 2);
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+pub trait Scheme: Send {
+    /// Numbers fixed by the parameters.
+    fn facts(&self) -> &SchemeFacts;
+    /// The tasks an idle worker should do now, none if there is nothing for it in this round.
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>);
+    /// What a task consists of: goes with it to the worker.
+    fn parts(&self, worker: Worker, task: Task) -> &[Part];
+    /// A result is in. Idempotent; false if it is not wanted (any more).
+    fn returned(&mut self, worker: Worker, task: Task) -> bool;
+    /// Whether the round may close without these workers.
+    fn admits(&self, missing: &WorkerSet) -> bool;
+    /// Whether it may close without them with a part of the batch lost, once waiting is no use.
+    fn salvages(&self, _missing: &WorkerSet) -> bool {
+        false
+    }
+    /// Ends the round and names the jobs that can be decoded now.
+    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>);
+    /// Weights that became final, in the order in which the results are to be summed.
+    fn settle(&mut self, folds: &mut Vec<Fold>) -> Report;
+    /// The results a worker held are gone before anything made of them was kept elsewhere. Names the
+    /// tasks that are open again; if there are any, a round that was closed is open again too.
+    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>);
+    /// The batch units that no worker outside `missing` can supply in this round: what a refused step
+    /// names.
+    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units>;
+}

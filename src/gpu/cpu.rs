@@ -1,0 +1,319 @@
+//! The combine on the CPU: the plain twin that defines the result, and the tiled, threaded version.
+
+use super::{Combine, CombineError, Source, Term, check};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::sync::OnceLock;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Elements that one thread works on at a time; part of the definition of [`digest`].
+const CHUNK: usize = 1 << 16;
+/// Elements of a tile: small enough that a tile of the result and its partial sums stay in the
+/// first-level cache.
+const TILE: usize = 2048;
+/// Partial sums alive at once for up to `2^TREE_DEPTH_MAX` terms.
+const TREE_DEPTH_MAX: usize = 24;
+/// Below this size a pass over memory is over before other threads have woken up.
+const PARALLEL_MIN: usize = 1 << 18;
+
+/// The reference: element by element, by the recursion of [`Combine`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plain;
+
+impl Combine for Plain {
+    fn combine(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CombineError> {
+        check(terms, out.len())?;
+        for (element, out) in out.iter_mut().enumerate() {
+            *out = if terms.is_empty() { 0.0 } else { plain_tree(terms, element) };
+        }
+        Ok(())
+    }
+}
+
+fn plain_tree(terms: &[Term<'_>], element: usize) -> f32 {
+    if let [term] = terms {
+        let x = match term.source {
+            Source::F32(x) => x[element],
+            Source::Bf16(x) => x[element].to_f32(),
+            Source::F16(x) => x[element].to_f32(),
+        };
+        return term.weight * x;
+    }
+    let (left, right) = terms.split_at(left_half(terms.len()));
+    plain_tree(left, element) + plain_tree(right, element)
+}
+
+/// The largest power of two below `count`.
+fn left_half(count: usize) -> usize {
+    count.next_power_of_two() / 2
+}
+
+/// The combine on a thread pool of its own, one pass over memory.
+#[derive(Debug)]
+pub struct Cpu {
+    pool: ThreadPool,
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Cpu {
+    /// A pool with one thread per core. It is separate from rayon's global pool, which a trainer may
+    /// have limited to one thread.
+    ///
+    /// # Panics
+    /// When the operating system gives no threads.
+    #[must_use]
+    pub fn new() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let pool = ThreadPoolBuilder::new().num_threads(cores).thread_name(|i| format!("fold-{i}")).build();
+        Self { pool: pool.expect("threads for the fold") }
+    }
+
+    /// As [`Combine::combine`], and the [`digest`] of the result from the same pass.
+    ///
+    /// # Errors
+    /// [`CombineError::Length`] when a term is not as long as `out`.
+    pub fn combine_and_digest(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<u64, CombineError> {
+        let mut digests = vec![0; out.len().div_ceil(CHUNK)];
+        let (slots, fold) = (&mut digests, |out: &mut [f32]| xxh3_64(bytemuck::cast_slice(out)));
+        self.run(terms, out, slots, fold)?;
+        Ok(xxh3_64(bytemuck::cast_slice(&digests)))
+    }
+
+    fn run<T: Send>(
+        &self,
+        terms: &[Term<'_>],
+        out: &mut [f32],
+        slots: &mut [T],
+        finish: impl Fn(&mut [f32]) -> T + Sync,
+    ) -> Result<(), CombineError> {
+        check(terms, out.len())?;
+        let work = |(chunk, (out, slot)): (usize, (&mut [f32], &mut T))| {
+            combine_chunk(terms, chunk * CHUNK, out);
+            *slot = finish(out);
+        };
+        if out.len() < PARALLEL_MIN {
+            out.chunks_mut(CHUNK).zip(slots).enumerate().for_each(work);
+        } else {
+            self.pool.install(|| out.par_chunks_mut(CHUNK).zip(slots.par_iter_mut()).enumerate().for_each(work));
+        }
+        Ok(())
+    }
+}
+
+impl Combine for Cpu {
+    fn combine(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CombineError> {
+        let mut slots = vec![(); out.len().div_ceil(CHUNK)];
+        self.run(terms, out, &mut slots, |_| ())
+    }
+}
+
+/// A digest of a vector's bytes: XXH3 over the XXH3 digests of chunks of 65,536 elements. It finds
+/// accidental differences between replicas; it is no protection against a forger.
+///
+/// ```
+/// use codedgrad::gpu::digest;
+/// assert_eq!(digest(&[1.0, 2.0]), digest(&[1.0, 2.0]));
+/// assert_ne!(digest(&[0.0]), digest(&[-0.0]));
+/// ```
+#[must_use]
+pub fn digest(vector: &[f32]) -> u64 {
+    let digests: Vec<u64> = vector.chunks(CHUNK).map(|chunk| xxh3_64(bytemuck::cast_slice(chunk))).collect();
+    xxh3_64(bytemuck::cast_slice(&digests))
+}
+
+/// `out += x`, element by element; true if every sum is finite.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn add_into(out: &mut [f32], x: &[f32]) -> bool {
+    assert_eq!(out.len(), x.len(), "vectors of one length");
+    let mut poison = 0.0f32;
+    for (out, x) in out.chunks_mut(TILE).zip(x.chunks(TILE)) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out += x;
+        }
+        poison += poison_of(out);
+    }
+    poison == 0.0
+}
+
+/// 0 if all entries are finite, NaN otherwise: `x * 0` is NaN for NaN and for infinities.
+pub(crate) fn poison_of(x: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let (body, tail) = x.as_chunks::<16>();
+    for x in body {
+        for (lane, x) in lanes.iter_mut().zip(x) {
+            *lane += x * 0.0;
+        }
+    }
+    lanes.iter().sum::<f32>() + tail.iter().map(|x| x * 0.0).sum::<f32>()
+}
+
+/// Combines the elements from `start` on into one chunk of the result.
+fn combine_chunk(terms: &[Term<'_>], start: usize, out: &mut [f32]) {
+    if terms.is_empty() {
+        return out.fill(0.0);
+    }
+    let depth = terms.len().next_power_of_two().trailing_zeros() as usize;
+    assert!(depth <= TREE_DEPTH_MAX, "{} terms", terms.len());
+    let mut partial = vec![0.0; depth * TILE];
+    for (tile, out) in out.chunks_mut(TILE).enumerate() {
+        tile_tree(terms, start + tile * TILE, out, &mut partial);
+    }
+}
+
+fn tile_tree(terms: &[Term<'_>], start: usize, out: &mut [f32], partial: &mut [f32]) {
+    let range = start..start + out.len();
+    match terms {
+        [a] => scale(*a, range, out),
+        [Term { weight: wa, source: Source::F32(a) }, Term { weight: wb, source: Source::F32(b) }] => {
+            for ((out, a), b) in out.iter_mut().zip(&a[range.clone()]).zip(&b[range]) {
+                *out = wa * a + wb * b;
+            }
+        }
+        [Term { weight: wa, source: Source::Bf16(a) }, Term { weight: wb, source: Source::Bf16(b) }] => {
+            for ((out, a), b) in out.iter_mut().zip(&a[range.clone()]).zip(&b[range]) {
+                *out = wa * widen(*a) + wb * widen(*b);
+            }
+        }
+        _ => {
+            let (left, right) = terms.split_at(left_half(terms.len()));
+            tile_tree(left, start, out, partial);
+            let (mine, rest) = partial.split_at_mut(TILE);
+            let mine = &mut mine[..out.len()];
+            tile_tree(right, start, mine, rest);
+            for (out, x) in out.iter_mut().zip(mine) {
+                *out += *x;
+            }
+        }
+    }
+}
+
+/// bfloat16 to f32 by shifting; signalling NaNs stay as they are, which no sum can tell apart.
+fn widen(x: bf16) -> f32 {
+    f32::from_bits(u32::from(x.to_bits()) << 16)
+}
+
+fn scale(term: Term<'_>, range: std::ops::Range<usize>, out: &mut [f32]) {
+    let weight = term.weight;
+    match term.source {
+        Source::F32(x) => out.iter_mut().zip(&x[range]).for_each(|(out, x)| *out = weight * x),
+        Source::Bf16(x) => out.iter_mut().zip(&x[range]).for_each(|(out, x)| *out = weight * widen(*x)),
+        Source::F16(x) => {
+            widen_half(&x[range], out);
+            out.iter_mut().for_each(|out| *out *= weight);
+        }
+    }
+}
+
+fn widen_half(x: &[f16], out: &mut [f32]) {
+    x.convert_to_f32_slice(out);
+}
+
+/// The pool that the trainer's folds share.
+pub(crate) fn shared() -> &'static Cpu {
+    static SHARED: OnceLock<Cpu> = OnceLock::new();
+    SHARED.get_or_init(Cpu::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn messages(count: usize, len: usize, seed: u64) -> Vec<Vec<f32>> {
+        use rand_chacha::{ChaCha8Rng, rand_core::{Rng, SeedableRng}};
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        (0..count).map(|_| (0..len).map(|_| (rng.next_u32() as f32 / 2f32.powi(31) - 1.0) * 3.0).collect()).collect()
+    }
+
+    /// One body for every backend, element type and length: compared with the plain twin bit for bit,
+    /// into a poisoned buffer, from an unaligned start.
+    fn conforms(backend: &dyn Combine, count: usize, len: usize, seed: u64) {
+        let full = messages(count, len + 1, seed);
+        let narrow: Vec<Vec<bf16>> = full.iter().map(|x| x.iter().map(|x| bf16::from_f32(*x)).collect()).collect();
+        let half: Vec<Vec<f16>> = full.iter().map(|x| x.iter().map(|x| f16::from_f32(*x)).collect()).collect();
+        for kind in 0..4usize {
+            let source = |i: usize| match (kind, (kind + i) % 3) {
+                (0, _) | (3, 0) => Source::F32(&full[i][1..]),
+                (1, _) | (3, 1) => Source::Bf16(&narrow[i][1..]),
+                _ => Source::F16(&half[i][1..]),
+            };
+            let terms: Vec<Term<'_>> = (0..count).map(|i| Term { weight: 1.5 - i as f32, source: source(i) }).collect();
+            let (mut expected, mut found) = (vec![f32::NAN; len], vec![f32::NAN; len]);
+            Plain.combine(&terms, &mut expected).unwrap();
+            backend.combine(&terms, &mut found).unwrap();
+            assert!(expected.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits()), "{count} terms of {len}, kind {kind}");
+        }
+    }
+
+    #[test]
+    fn fast_equals_plain() {
+        let cpu = Cpu::new();
+        for count in 0..=17 {
+            for len in [0, 1, 15, TILE - 1, TILE + 1, 3 * TILE] {
+                conforms(&cpu, count, len, 7);
+            }
+        }
+        conforms(&cpu, 5, PARALLEL_MIN + CHUNK + 3, 8);
+    }
+
+    proptest! {
+        #[test]
+        fn fast_equals_plain_anywhere(count in 0usize..40, len in 0usize..5000, seed: u64) {
+            conforms(shared(), count, len, seed);
+        }
+
+        #[test]
+        fn aligned_blocks_give_the_bits_of_their_units(blocks in 1usize..20, power in 0u32..4, seed: u64) {
+            let width = 1usize << power;
+            let units = messages(blocks * width, 9, seed);
+            let term = |x: &Vec<f32>| -> Vec<f32> { x.clone() };
+            let sum = |vectors: &[Vec<f32>]| {
+                let terms: Vec<Term<'_>> = vectors.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+                let mut out = vec![f32::NAN; 9];
+                shared().combine(&terms, &mut out).unwrap();
+                out
+            };
+            let inner: Vec<Vec<f32>> = units.chunks(width).map(sum).collect();
+            let outer: Vec<Vec<f32>> = units.iter().map(term).collect();
+            prop_assert_eq!(sum(&inner), sum(&outer));
+        }
+
+        #[test]
+        fn poison_finds_every_bad_value(len in 1usize..200, at in 0usize..200, bad in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY])) {
+            let mut x = vec![f32::MAX; len];
+            prop_assert_eq!(poison_of(&x), 0.0);
+            x[at % len] = bad;
+            prop_assert!(poison_of(&x).is_nan());
+            let mut out = vec![1.0; len];
+            prop_assert!(!add_into(&mut out, &x));
+        }
+    }
+
+    #[test]
+    fn wrong_lengths_are_refused() {
+        let x = [1.0f32; 3];
+        let mut out = [5.0f32; 4];
+        let error = Cpu::new().combine(&[Term { weight: 1.0, source: Source::F32(&x) }], &mut out);
+        assert_eq!(error, Err(CombineError::Length { term: 0, expected: 4, found: 3 }));
+        assert_eq!(out, [5.0; 4]);
+    }
+
+    #[test]
+    fn digests_from_the_fold_are_digests_of_the_result() {
+        for len in [0, 1, CHUNK, CHUNK + 1, PARALLEL_MIN + 5] {
+            let x = &messages(1, len, 3)[0];
+            let mut out = vec![f32::NAN; len];
+            let fused = shared().combine_and_digest(&[Term { weight: 1.0, source: Source::F32(x) }], &mut out).unwrap();
+            assert_eq!(fused, digest(x));
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The nouns everything else is said in: workers, shares, jobs, rounds, tasks, and the cut of a batch.
+//!
+//! An index is never a count: each kind has its own type, so that a worker cannot be passed where a
+//! share is meant.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use thiserror::Error;
+
+/// One model replica that computes gradients (it may itself be many GPUs); `i` of `n` in the papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Worker(pub u32);
+
+/// A part of one step's batch whose gradient is a sum over its samples; `j` of `k` in the papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Share(pub u32);
+
+/// One gradient to be decoded; `g(t)` in the papers. Counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Job(pub u64);
+
+/// One compute phase. Counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Round(pub u64);
+
+/// What a worker computes: a piece of a job, never when. A repeat of it is the same task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Task {
+    /// The gradient this task is a part of.
+    pub job: Job,
+    /// Which part of it; what the number means is the scheme's own affair.
+    pub piece: u32,
+}
+
+impl Worker {
+    /// The position of this worker in a vector with one entry per worker.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// All workers of a run of `count`.
+    pub fn all(count: usize) -> impl DoubleEndedIterator<Item = Worker> + Clone {
+        (0..count as u32).map(Worker)
+    }
+}
+
+impl Share {
+    /// The position of this share in a vector with one entry per share.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Job {
+    /// The job after this one.
+    #[must_use]
+    pub fn next(self) -> Job {
+        Job(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {}", self.0)
+    }
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "job {}", self.0)
+    }
+}
+
+/// A half-open interval `[start, end)` of a batch's units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Units {
+    /// First unit.
+    pub start: u32,
+    /// One past the last unit.
+    pub end: u32,
+}
+
+impl Units {
+    /// How many units the interval holds.
+    #[must_use]
+    pub fn count(self) -> u32 {
+        self.end - self.start
+    }
+}
+
+/// A part of a task: units of the batch and the coefficient their summed loss is weighted with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which units of the batch.
+    pub units: Units,
+    /// The entry of the code matrix, `B_ij`.
+    pub coefficient: f64,
+}
+
+/// Why a batch cannot be cut as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CutError {
+    /// Fewer units than shares: some share would be empty.
+    #[error("a batch of {units} units cannot be cut into {shares} shares: each share needs at least one unit")]
+    TooFewUnits {
+        /// Units of the batch.
+        units: u32,
+        /// Shares asked for.
+        shares: u32,
+    },
+}
+
+/// A batch of `units` equal units (micro-batches), cut into shares that differ by at most one unit.
+///
+/// # Formula
+/// ```text
+/// share j = [ floor(u j / k), floor(u (j+1) / k) )
+/// ```
+/// where `u` is the number of units and `k` the number of shares.
+///
+/// ```
+/// use codedgrad::ids::{Cut, Share, Units};
+/// let cut = Cut::new(8, 3)?;
+/// assert_eq!(cut.share(Share(0)), Units { start: 0, end: 2 });
+/// assert_eq!(cut.share(Share(2)), Units { start: 5, end: 8 });
+/// # Ok::<(), codedgrad::ids::CutError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    units: u32,
+    shares: u32,
+}
+
+impl Cut {
+    /// A cut of `units` into `shares`.
+    ///
+    /// # Errors
+    /// [`CutError::TooFewUnits`] when some share would be empty, or there is no share at all.
+    pub fn new(units: u32, shares: u32) -> Result<Self, CutError> {
+        if shares == 0 || units < shares {
+            return Err(CutError::TooFewUnits { units, shares });
+        }
+        Ok(Self { units, shares })
+    }
+
+    /// Units of the whole batch.
+    #[must_use]
+    pub fn units(self) -> u32 {
+        self.units
+    }
+
+    /// Number of shares.
+    #[must_use]
+    pub fn shares(self) -> u32 {
+        self.shares
+    }
+
+    /// The units of one share.
+    #[must_use]
+    pub fn share(self, share: Share) -> Units {
+        let edge = |j: u32| (u64::from(self.units) * u64::from(j) / u64::from(self.shares)) as u32;
+        Units { start: edge(share.0), end: edge(share.0 + 1) }
+    }
+}
+
+/// A set of workers, one bit each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct WorkerSet {
+    bits: Vec<u64>,
+    workers: usize,
+}
+
+impl WorkerSet {
+    /// No worker of a run of `workers`.
+    #[must_use]
+    pub fn empty(workers: usize) -> Self {
+        Self { bits: vec![0; workers.div_ceil(64)], workers }
+    }
+
+    /// Every worker of a run of `workers`.
+    #[must_use]
+    pub fn full(workers: usize) -> Self {
+        Self::of(workers, Worker::all(workers))
+    }
+
+    /// The given workers of a run of `workers`.
+    ///
+    /// # Panics
+    /// When a member is not below `workers`.
+    #[must_use]
+    pub fn of(workers: usize, members: impl IntoIterator<Item = Worker>) -> Self {
+        let mut set = Self::empty(workers);
+        for worker in members {
+            set.insert(worker);
+        }
+        set
+    }
+
+    /// How many workers the run has, in the set or not.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.workers
+    }
+
+    /// Adds a worker; true if it was not there.
+    ///
+    /// # Panics
+    /// When the worker is not below [`WorkerSet::capacity`].
+    pub fn insert(&mut self, worker: Worker) -> bool {
+        assert!(worker.index() < self.workers, "{worker} of a set over {} workers", self.workers);
+        let (word, bit) = (worker.index() / 64, 1u64 << (worker.index() % 64));
+        let new = self.bits[word] & bit == 0;
+        self.bits[word] |= bit;
+        new
+    }
+
+    /// Takes a worker out; true if it was there.
+    pub fn remove(&mut self, worker: Worker) -> bool {
+        let had = self.contains(worker);
+        if had {
+            self.bits[worker.index() / 64] &= !(1u64 << (worker.index() % 64));
+        }
+        had
+    }
+
+    /// Whether a worker is in the set.
+    #[must_use]
+    pub fn contains(&self, worker: Worker) -> bool {
+        self.bits.get(worker.index() / 64).is_some_and(|word| word >> (worker.index() % 64) & 1 == 1)
+    }
+
+    /// How many workers are in the set.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bits.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether nobody is in the set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bits.iter().all(|word| *word == 0)
+    }
+
+    /// The members, lowest number first.
+    pub fn iter(&self) -> impl Iterator<Item = Worker> + '_ {
+        Worker::all(self.workers).filter(|worker| self.contains(*worker))
+    }
+
+    /// Everybody who is not in the set.
+    #[must_use]
+    pub fn complement(&self) -> Self {
+        Self::of(self.workers, Worker::all(self.workers).filter(|worker| !self.contains(*worker)))
+    }
+}
+
+impl fmt::Display for WorkerSet {
+    /// Ranges as the command line takes them: `0,2,5-11`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut members = self.iter().map(|worker| worker.0).peekable();
+        let mut first = true;
+        while let Some(start) = members.next() {
+            let mut end = start;
+            while members.next_if_eq(&(end + 1)).is_some() {
+                end += 1;
+            }
+            if !first {
+                write!(f, ",")?;
+            }
+            first = false;
+            match end - start {
+                0 => write!(f, "{start}")?,
+                1 => write!(f, "{start},{end}")?,
+                _ => write!(f, "{start}-{end}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_tile_the_batch() {
+        for units in 1..40 {
+            for shares in 1..=units {
+                let cut = Cut::new(units, shares).unwrap();
+                let mut next = 0;
+                for share in (0..shares).map(Share) {
+                    let part = cut.share(share);
+                    assert_eq!(part.start, next);
+                    assert!(part.count() == units / shares || part.count() == units.div_ceil(shares));
+                    next = part.end;
+                }
+                assert_eq!(next, units);
+            }
+        }
+        assert_eq!(Cut::new(2, 3), Err(CutError::TooFewUnits { units: 2, shares: 3 }));
+        assert!(Cut::new(2, 0).is_err());
+    }
+
+    #[test]
+    fn sets_count_and_print() {
+        let mut set = WorkerSet::of(130, [0, 2, 5, 6, 7, 64, 65, 129].map(Worker));
+        assert_eq!(set.to_string(), "0,2,5-7,64,65,129");
+        assert_eq!((set.len(), set.complement().len()), (8, 122));
+        assert!(!set.insert(Worker(64)) && set.remove(Worker(64)) && !set.remove(Worker(64)));
+        assert!(!set.contains(Worker(999)));
+        assert!(set.complement().complement() == set);
+    }
+}

@@ -1,0 +1,6 @@
+#![doc = "codedgrad"]
+pub mod codes;
+pub mod delays;
+pub mod gpu;
+pub mod ids;
+pub mod schedulers;

@@ -1,0 +1,10 @@
+//! The round engine: events and the time in, actions out. No I/O, no clock, no randomness.
+//!
+//! [`engine`] decides when a round closes, what is folded with which weights, and when a step may be
+//! applied; [`roster`] keeps what is known of each worker. The same engine runs under a wall clock in
+//! the trainer and under a virtual one in tests.
+
+pub mod engine;
+pub mod roster;
+
+pub use engine::{Action, Config, Engine, EngineError, Input, RoundReport};

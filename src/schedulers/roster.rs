@@ -1,0 +1,183 @@
+//! What the engine knows of each worker: what it is doing and how far it has applied.
+
+use crate::ids::{Job, Task, Worker, WorkerSet};
+
+/// What a worker is doing, as far as the coordinator knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Waiting for orders.
+    Nothing,
+    /// Computing these tasks, in order.
+    Tasks(Vec<Task>),
+    /// Told to drop its tasks, not yet heard of since.
+    Leaving,
+    /// Being brought up to date from another worker's state.
+    Syncing {
+        /// Who provides the state.
+        from: Worker,
+    },
+    /// Gone for good.
+    Dead,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    doing: Doing,
+    /// Jobs below this one are applied or on their way to it.
+    sent: Job,
+    /// Jobs below this one are applied.
+    applied: Job,
+    /// Must take over another worker's state before it computes again.
+    stale: bool,
+}
+
+/// Parameter digests reported after one job, to be compared once everybody has reported.
+#[derive(Clone, Debug)]
+struct Tally {
+    job: Job,
+    expected: WorkerSet,
+    reports: Vec<(Worker, u64)>,
+}
+
+/// All workers of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Roster {
+    members: Vec<Member>,
+    tallies: Vec<Tally>,
+}
+
+impl Roster {
+    pub(super) fn new(workers: usize, first: Job) -> Self {
+        let member = Member { doing: Doing::Nothing, sent: first, applied: first, stale: false };
+        Self { members: vec![member; workers], tallies: Vec::new() }
+    }
+
+    pub(super) fn doing(&mut self, worker: Worker) -> &mut Doing {
+        &mut self.members[worker.index()].doing
+    }
+
+    fn filter(&self, keep: impl Fn(&Member) -> bool) -> WorkerSet {
+        let all = Worker::all(self.members.len());
+        WorkerSet::of(self.members.len(), all.filter(|worker| keep(&self.members[worker.index()])))
+    }
+
+    pub(super) fn dead(&self) -> WorkerSet {
+        self.filter(|member| member.doing == Doing::Dead)
+    }
+
+    pub(super) fn alive(&self) -> WorkerSet {
+        self.filter(|member| member.doing != Doing::Dead)
+    }
+
+    /// Whether anybody may still send a result in this round.
+    pub(super) fn somebody_out(&self) -> bool {
+        self.members.iter().any(|member| !matches!(member.doing, Doing::Dead | Doing::Nothing))
+    }
+
+    /// Workers who could be given a task.
+    pub(super) fn ready(&self) -> Vec<Worker> {
+        self.filter(|member| member.doing == Doing::Nothing && !member.stale).iter().collect()
+    }
+
+    /// Workers with tasks, now told to drop them.
+    pub(super) fn send_home(&mut self) -> Vec<Worker> {
+        let busy: Vec<Worker> = self.filter(|member| matches!(member.doing, Doing::Tasks(_))).iter().collect();
+        for worker in &busy {
+            *self.doing(*worker) = Doing::Leaving;
+        }
+        busy
+    }
+
+    /// Who gets a committed job now; whoever would have more than `log_steps` jobs on their way to it
+    /// is stale instead.
+    pub(super) fn send(&mut self, job: Job, log_steps: u64) -> Vec<Worker> {
+        let mut receivers = Vec::new();
+        for (worker, member) in Worker::all(self.members.len()).zip(&mut self.members) {
+            if member.doing == Doing::Dead || member.stale || matches!(member.doing, Doing::Syncing { .. }) {
+                continue;
+            }
+            if job.0 - member.applied.0 >= log_steps {
+                member.stale = true;
+                continue;
+            }
+            member.sent = job.next();
+            receivers.push(worker);
+        }
+        let expected = WorkerSet::of(self.members.len(), receivers.iter().copied());
+        self.tallies.push(Tally { job, expected, reports: Vec::new() });
+        receivers
+    }
+
+    /// Notes that a job is applied; returns the workers whose parameters differ from the majority's,
+    /// once everybody who was sent the job has reported.
+    pub(super) fn applied(&mut self, worker: Worker, job: Job, digest: Option<u64>) -> Vec<Worker> {
+        let member = &mut self.members[worker.index()];
+        member.applied = member.applied.max(job.next());
+        let Some(at) = self.tallies.iter().position(|tally| tally.job == job) else { return Vec::new() };
+        let tally = &mut self.tallies[at];
+        match digest {
+            Some(digest) => tally.reports.push((worker, digest)),
+            None => {
+                tally.expected.remove(worker);
+            }
+        }
+        let dead = self.dead();
+        let tally = &self.tallies[at];
+        let open = tally.expected.iter().any(|w| !dead.contains(w) && tally.reports.iter().all(|report| report.0 != w));
+        if open {
+            return Vec::new();
+        }
+        let tally = self.tallies.remove(at);
+        self.tallies.retain(|other| other.job.0 + 64 > job.0);
+        tally.minority()
+    }
+
+    pub(super) fn mark_stale(&mut self, worker: Worker) {
+        self.members[worker.index()].stale = true;
+    }
+
+    /// Workers that have nothing to do until they have taken over another's state.
+    pub(super) fn stale_idle(&self) -> Vec<Worker> {
+        self.filter(|member| member.stale && member.doing == Doing::Nothing).iter().collect()
+    }
+
+    /// Whether the worker must take over another's state.
+    pub(super) fn is_stale(&self, worker: Worker) -> bool {
+        self.members[worker.index()].stale
+    }
+
+    /// A worker that can hand over its state: alive, up to date, not the one in need.
+    pub(super) fn provider(&self, needy: Worker) -> Option<Worker> {
+        let fit = |member: &Member| !member.stale && !matches!(member.doing, Doing::Dead | Doing::Syncing { .. });
+        let mut fit: Vec<Worker> = self.filter(fit).iter().filter(|worker| *worker != needy).collect();
+        fit.sort_by_key(|worker| std::cmp::Reverse(self.members[worker.index()].applied));
+        fit.first().copied()
+    }
+
+    /// The state of a provider is in: the worker has now applied everything below `next`.
+    pub(super) fn synced(&mut self, worker: Worker, next: Job) {
+        let member = &mut self.members[worker.index()];
+        *member = Member { doing: Doing::Nothing, sent: next, applied: next, stale: false };
+    }
+
+    /// The jobs a worker is still to be sent, given that all below `committed` are decided.
+    pub(super) fn unsent(&mut self, worker: Worker, committed: Job) -> Vec<Job> {
+        let member = &mut self.members[worker.index()];
+        let jobs = (member.sent.0..committed.0).map(Job).collect();
+        member.sent = committed;
+        jobs
+    }
+
+    /// Workers waiting for a state that `provider` was to hand over.
+    pub(super) fn waiting_for(&self, provider: Worker) -> Vec<Worker> {
+        self.filter(|member| member.doing == Doing::Syncing { from: provider }).iter().collect()
+    }
+}
+
+impl Tally {
+    fn minority(&self) -> Vec<Worker> {
+        let votes = |digest: u64| self.reports.iter().filter(|report| report.1 == digest).count();
+        let winner = self.reports.iter().map(|report| report.1).max_by_key(|&digest| (votes(digest), std::cmp::Reverse(digest)));
+        self.reports.iter().filter(|report| Some(report.1) != winner).map(|report| report.0).collect()
+    }
+}

@@ -1,0 +1,285 @@
+//! What a data-parallel trainer calls instead of all-reduce.
+
+use super::sum_tree::SumTree;
+use crate::gpu::poison_of;
+use crate::ids::{Job, Part, Task, Units, Worker};
+use crate::transport::{Cancel, Decoded, Link, Notice, Order, State};
+use std::ops::Range;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Misuse of the aggregator, or a run that ended under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AggregatorError {
+    /// The coordinator is gone before the run was over.
+    #[error("the coordinator is gone")]
+    Disconnected,
+    /// A task was submitted before all its parts were computed.
+    #[error("{task:?} was submitted with {left} of its parts not computed")]
+    Unfinished {
+        /// Which task.
+        task: Task,
+        /// Parts not yet handed out.
+        left: usize,
+    },
+}
+
+/// A worker's handle to a run.
+///
+/// ```
+/// # use codedgrad::train::{Aggregator, Event};
+/// # use codedgrad::transport::{local, Notice, Order, Transport};
+/// # use codedgrad::ids::{Job, Part, Task, Units, Worker};
+/// # let (mut coordinator, mut links) = local::connect(1);
+/// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
+/// # coordinator.send(Worker(0), Order::Compute { task: Task { job: Job(0), piece: 0 }, parts, cancel: Default::default() });
+/// # coordinator.send(Worker(0), Order::Stop);
+/// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
+/// let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 1, 3);
+/// while let Some(event) = aggregator.next_event()? {
+///     match event {
+///         Event::Compute(mut task) => {
+///             while let Some(part) = task.next_part() {
+///                 let sum: usize = part.samples.clone().sum();
+///                 task.message()[0] = (part.coefficient * sum as f64) as f32;
+///             }
+///             task.submit(vec![])?;
+///         }
+///         Event::Apply(step) => println!("step {}: {:?}", step.index, step.gradient()),
+///         Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => {}
+///     }
+/// }
+/// # let (_, Notice::Done { message, .. }) = coordinator.receive(None).unwrap() else { panic!() };
+/// # assert_eq!(message, [6.0 + 7.0 + 8.0 + 9.0 + 10.0 + 11.0]);
+/// # Ok::<(), codedgrad::train::AggregatorError>(())
+/// ```
+pub struct Aggregator {
+    link: Box<dyn Link>,
+    length: usize,
+    unit_samples: usize,
+    next: Job,
+}
+
+/// What a worker has to do next.
+pub enum Event<'a> {
+    /// Compute gradients of some samples.
+    Compute(ComputeTask<'a>),
+    /// Apply a decoded gradient: every step comes by this way, in order, also those the worker missed.
+    Apply(Step<'a>),
+    /// A step that no worker may apply: nobody has a finite gradient for some of its samples.
+    Skip(Skipped<'a>),
+    /// Another worker needs this one's state.
+    Provide(ProvideRequest<'a>),
+    /// Take over this state: this worker missed too much, or its parameters differ from the others'.
+    Resync(Arc<State>),
+}
+
+impl Aggregator {
+    /// A handle over `link` for gradients of `length` numbers, where each unit of a batch is
+    /// `unit_samples` consecutive samples (the micro-batch, the same under every scheme).
+    #[must_use]
+    pub fn new(link: Box<dyn Link>, length: usize, unit_samples: usize) -> Self {
+        Self { link, length, unit_samples, next: Job(0) }
+    }
+
+    /// The next event, none when the run is over. The event must be dropped before the next call.
+    ///
+    /// # Errors
+    /// [`AggregatorError::Disconnected`] when the coordinator is gone.
+    pub fn next_event(&mut self) -> Result<Option<Event<'_>>, AggregatorError> {
+        Ok(match self.link.receive().ok_or(AggregatorError::Disconnected)? {
+            Order::Stop => None,
+            Order::Compute { task, parts, cancel } => Some(Event::Compute(ComputeTask::new(self, task, &parts, cancel))),
+            Order::Hold { job, attempt, decoded } => {
+                self.link.send(Notice::Held { job, attempt, digest: decoded.digest });
+                return self.next_event();
+            }
+            Order::Apply { job, decoded } => {
+                if job < self.next {
+                    return self.next_event();
+                }
+                Some(Event::Apply(Step { index: job.0, decoded, digest: None, aggregator: self }))
+            }
+            Order::Skip { job, units } => Some(Event::Skip(Skipped { index: job.0, units, aggregator: self })),
+            Order::Provide { needy } => Some(Event::Provide(ProvideRequest { needy, aggregator: self })),
+            Order::Take { state } => {
+                self.next = state.next;
+                Some(Event::Resync(state))
+            }
+            Order::Abandon => return self.next_event(),
+        })
+    }
+
+    fn applied(&mut self, job: Job, digest: Option<u64>) {
+        self.next = job.next();
+        self.link.send(Notice::Applied { job, digest });
+    }
+}
+
+/// Samples to compute and the coefficient to weight their summed loss with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples {
+    /// The unit of the batch these samples are.
+    pub unit: u32,
+    /// Sample numbers within the step's batch.
+    pub samples: Range<usize>,
+    /// Weight of their loss sum, an entry of the code matrix.
+    pub coefficient: f64,
+}
+
+/// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned.
+pub struct ComputeTask<'a> {
+    aggregator: &'a mut Aggregator,
+    task: Task,
+    parts: Vec<(u32, f64)>,
+    handed_out: usize,
+    cancel: Cancel,
+    tree: SumTree,
+    current: Option<(u32, Vec<f32>)>,
+    submitted: bool,
+}
+
+impl<'a> ComputeTask<'a> {
+    fn new(aggregator: &'a mut Aggregator, task: Task, parts: &[Part], cancel: Cancel) -> Self {
+        let parts = parts.iter().flat_map(|part| (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))).collect();
+        Self { aggregator, task, parts, handed_out: 0, cancel, tree: SumTree::new(), current: None, submitted: false }
+    }
+
+    /// Which step the task is a part of.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.task.job.0
+    }
+
+    /// The next micro-batch; none when all are done or nobody wants the task any more.
+    pub fn next_part(&mut self) -> Option<Samples> {
+        self.store();
+        if self.cancel.is_cancelled() {
+            return None;
+        }
+        let &(unit, coefficient) = self.parts.get(self.handed_out)?;
+        self.handed_out += 1;
+        let buffer = self.aggregator.link.buffer(self.aggregator.length);
+        self.current = Some((unit, buffer));
+        let start = unit as usize * self.aggregator.unit_samples;
+        Some(Samples { unit, samples: start..start + self.aggregator.unit_samples, coefficient })
+    }
+
+    /// The buffer for the gradient of the part at hand, already weighted by its coefficient. Every
+    /// element must be overwritten; what is in it before is left over from earlier steps.
+    ///
+    /// # Panics
+    /// When there is no part at hand.
+    pub fn message(&mut self) -> &mut [f32] {
+        let (_, buffer) = self.current.as_mut().expect("next_part comes first");
+        if cfg!(debug_assertions) {
+            buffer.fill(f32::NAN);
+        }
+        buffer
+    }
+
+    /// Hands the finished message in, with scalars that are decoded with the same weights.
+    ///
+    /// A task that nobody wants any more is dropped quietly.
+    ///
+    /// # Errors
+    /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted.
+    pub fn submit(mut self, tail: Vec<f64>) -> Result<(), AggregatorError> {
+        self.store();
+        let left = self.parts.len() - self.handed_out;
+        if left > 0 {
+            return if self.cancel.is_cancelled() { Ok(()) } else { Err(AggregatorError::Unfinished { task: self.task, left }) };
+        }
+        let link = &mut *self.aggregator.link;
+        let sum = std::mem::take(&mut self.tree).finish(link).0;
+        let message = sum.unwrap_or_else(|| vec![0.0; self.aggregator.length]);
+        let finite = poison_of(&message) == 0.0 && tail.iter().all(|x| x.is_finite());
+        self.submitted = true;
+        link.send(Notice::Done { task: self.task, message, tail, finite });
+        Ok(())
+    }
+
+    fn store(&mut self) {
+        if let Some((unit, buffer)) = self.current.take() {
+            self.tree.push(unit, buffer, &mut *self.aggregator.link);
+        }
+    }
+}
+
+impl Drop for ComputeTask<'_> {
+    fn drop(&mut self) {
+        if !self.submitted {
+            self.tree.discard(&mut *self.aggregator.link);
+            if !std::thread::panicking() {
+                self.aggregator.link.send(Notice::Freed);
+            }
+        }
+    }
+}
+
+/// A committed step. Dropping it reports it as applied.
+pub struct Step<'a> {
+    /// Number of the step, from 0.
+    pub index: u64,
+    decoded: Arc<Decoded>,
+    digest: Option<u64>,
+    aggregator: &'a mut Aggregator,
+}
+
+impl Step<'_> {
+    /// The decoded gradient, the same bytes for every worker.
+    #[must_use]
+    pub fn gradient(&self) -> &[f32] {
+        &self.decoded.gradient
+    }
+
+    /// The decoded tail.
+    #[must_use]
+    pub fn tail(&self) -> &[f64] {
+        &self.decoded.tail
+    }
+
+    /// Reports the step as applied, with a digest of the parameters after it: replicas whose digest
+    /// differs from the others' are named and resynchronised.
+    pub fn applied_with(mut self, digest: u64) {
+        self.digest = Some(digest);
+    }
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.aggregator.applied(Job(self.index), self.digest);
+        }
+    }
+}
+
+/// A refused step. Dropping it reports it as skipped.
+pub struct Skipped<'a> {
+    /// Number of the step, from 0.
+    pub index: u64,
+    /// Units of the batch that nobody had a finite gradient for.
+    pub units: Arc<[Units]>,
+    aggregator: &'a mut Aggregator,
+}
+
+impl Drop for Skipped<'_> {
+    fn drop(&mut self) {
+        self.aggregator.applied(Job(self.index), None);
+    }
+}
+
+/// A request for this worker's parameters and optimizer state.
+pub struct ProvideRequest<'a> {
+    needy: Worker,
+    aggregator: &'a mut Aggregator,
+}
+
+impl ProvideRequest<'_> {
+    /// Hands over the vectors of which [`Event::Resync`] will hold a copy.
+    pub fn reply(self, vectors: Vec<Vec<f32>>) {
+        let state = State { next: self.aggregator.next, vectors };
+        self.aggregator.link.send(Notice::State { needy: self.needy, state });
+    }
+}

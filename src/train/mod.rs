@@ -1,0 +1,19 @@
+//! Training with coded aggregation.
+//!
+//! A trainer sees [`Aggregator`]: it is handed events ("compute these samples with this coefficient",
+//! "apply this gradient") and knows nothing of codes. [`Coordinator`] runs the round engine behind it,
+//! on a wall clock or a virtual one ([`Pace`]), and shows every step to an [`Observer`]. With feature
+//! `candle`, `candle` holds a GPT and the loop that trains it this way.
+
+mod aggregator;
+#[cfg(feature = "candle")]
+pub mod candle;
+mod coordinator;
+mod optimizer;
+mod pace;
+mod sum_tree;
+
+pub use aggregator::{Aggregator, AggregatorError, ComputeTask, Event, ProvideRequest, Samples, Skipped, Step};
+pub use coordinator::{Coordinator, Flow, Observer, Outcome, RunError, StepRecord};
+pub use optimizer::{AdamW, AdamWConfig};
+pub use pace::{Pace, VirtualClock};

@@ -1,0 +1,99 @@
+//! One summation tree over micro-batch numbers, the same within a worker and in the exchange.
+
+use crate::gpu::add_into;
+use crate::transport::Link;
+
+/// Sums vectors of consecutive units by the tree of [`crate::gpu::Combine`]: two partial sums are added
+/// as soon as they are the two halves of an aligned block of `2^m` units, what is left at the end is
+/// added from right to left. So a share that is an aligned block is a subtree of the whole batch's sum.
+#[derive(Debug, Default)]
+pub(super) struct SumTree {
+    /// Partial sums, each with its first unit and the number of units in it (a power of two).
+    partial: Vec<(u32, u32, Vec<f32>)>,
+    finite: bool,
+}
+
+impl SumTree {
+    pub(super) fn new() -> Self {
+        Self { partial: Vec::new(), finite: true }
+    }
+
+    /// Adds the vector of one unit; units come in ascending order.
+    pub(super) fn push(&mut self, unit: u32, vector: Vec<f32>, link: &mut dyn Link) {
+        self.partial.push((unit, 1, vector));
+        while let [.., (left, left_size, _), (_, right_size, _)] = self.partial[..] {
+            if left_size != right_size || left % (2 * left_size) != 0 || left + left_size != self.partial[self.partial.len() - 1].0 {
+                break;
+            }
+            self.merge(link);
+        }
+    }
+
+    fn merge(&mut self, link: &mut dyn Link) {
+        if let (Some((_, size, right)), Some((_, left_size, left))) = (self.partial.pop(), self.partial.last_mut()) {
+            self.finite &= add_into(left, &right);
+            *left_size += size;
+            link.recycle(right);
+        }
+    }
+
+    /// The sum of everything, and whether all entries are finite as far as additions have shown.
+    pub(super) fn finish(mut self, link: &mut dyn Link) -> (Option<Vec<f32>>, bool) {
+        while self.partial.len() > 1 {
+            self.merge(link);
+        }
+        (self.partial.pop().map(|(_, _, sum)| sum), self.finite)
+    }
+
+    /// Gives all memory back.
+    pub(super) fn discard(&mut self, link: &mut dyn Link) {
+        for (_, _, buffer) in self.partial.drain(..) {
+            link.recycle(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{Combine, Plain, Source, Term};
+    use crate::transport::local;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A whole batch summed by one worker has the bits of its units combined all at once.
+        #[test]
+        fn the_tree_is_the_combine_tree(values in prop::collection::vec(-1e3f32..1e3, 1..40)) {
+            let (_coordinator, mut links) = local::connect(1);
+            let mut tree = SumTree::new();
+            for (unit, value) in values.iter().enumerate() {
+                tree.push(unit as u32, vec![*value], &mut links[0]);
+            }
+            let (sum, finite) = tree.finish(&mut links[0]);
+            let singles: Vec<[f32; 1]> = values.iter().map(|value| [*value]).collect();
+            let terms: Vec<Term<'_>> = singles.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+            let mut expected = [f32::NAN];
+            Plain.combine(&terms, &mut expected).unwrap();
+            prop_assert_eq!(sum.unwrap(), expected);
+            prop_assert!(finite);
+        }
+
+        /// Aligned shares summed by their workers, then combined, give the bits of the whole batch.
+        #[test]
+        fn aligned_shares_are_subtrees(blocks in 1u32..9, power in 0u32..3, seed in prop::collection::vec(-1e3f32..1e3, 40)) {
+            let (width, units) = (1 << power, blocks << power);
+            let (_coordinator, mut links) = local::connect(1);
+            let sum = |from: u32, to: u32, link: &mut dyn Link| {
+                let mut tree = SumTree::new();
+                (from..to).for_each(|unit| tree.push(unit, vec![seed[unit as usize]], link));
+                tree.finish(link).0.unwrap()
+            };
+            let whole = sum(0, units, &mut links[0]);
+            let shares: Vec<Vec<f32>> = (0..blocks).map(|b| sum(b * width, (b + 1) * width, &mut links[0])).collect();
+            let terms: Vec<Term<'_>> = shares.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+            let mut decoded = [f32::NAN];
+            Plain.combine(&terms, &mut decoded).unwrap();
+            prop_assert_eq!(whole, decoded);
+        }
+    }
+}
