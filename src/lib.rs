@@ -4,3 +4,5 @@ pub mod delays;
 pub mod gpu;
 pub mod ids;
 pub mod schedulers;
+pub mod train;
+pub mod transport;

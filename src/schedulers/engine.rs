@@ -38,7 +38,7 @@ pub enum Input {
         /// Whether all entries of the message are finite.
         finite: bool,
     },
-    /// A worker has dropped the tasks it was told to abandon.
+    /// A worker has dropped its tasks; if nobody told it to, it counts as missing in this round.
     Freed {
         /// Who.
         worker: Worker,
@@ -163,7 +163,8 @@ pub struct RoundReport {
     pub closed_at: f64,
     /// When each worker had finished all its tasks; none if it had not by the close.
     pub arrivals: Vec<Option<f64>>,
-    /// Workers whose messages had entries that are not finite: treated as missing.
+    /// Workers whose messages had entries that are not finite, or who dropped a task that was wanted:
+    /// treated as missing.
     pub erased: Vec<Worker>,
     /// Load assigned in this round, in batches.
     pub work: f64,
@@ -311,7 +312,7 @@ impl Engine {
                 self.open_round(now, out)
             }
             Input::Done { worker, task, finite } => self.done(now, worker, task, finite, out),
-            Input::Freed { worker } => self.freed(worker, out),
+            Input::Freed { worker } => self.freed(now, worker, out),
             Input::Lost { worker, kept } => self.lost(now, worker, kept, out),
             Input::Held { worker, job, attempt, digest } => self.held(now, worker, (job, attempt, digest), out),
             Input::Applied { worker, job, digest } => self.applied(worker, job, digest, out),
@@ -368,7 +369,7 @@ impl Engine {
                 tasks.retain(|open| *open != task);
                 tasks.is_empty()
             }
-            Doing::Leaving => return self.freed(worker, out),
+            Doing::Leaving => return self.freed(now, worker, out),
             _ => return Ok(()),
         };
         if finite {
@@ -389,11 +390,17 @@ impl Engine {
         self.try_close(now, out)
     }
 
-    fn freed(&mut self, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if *self.roster.doing(worker) != Doing::Leaving {
-            return Ok(());
+    fn freed(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        match self.roster.doing(worker) {
+            doing @ Doing::Leaving => *doing = Doing::Nothing,
+            doing @ Doing::Tasks(_) => {
+                *doing = Doing::Nothing;
+                self.erased.insert(worker);
+                self.check_hope(now, out)?;
+                return self.try_close(now, out);
+            }
+            _ => return Ok(()),
         }
-        *self.roster.doing(worker) = Doing::Nothing;
         if self.roster.is_stale(worker) {
             return self.resync(worker, out);
         }

@@ -83,6 +83,13 @@ impl Aggregator {
         Self { link, length, unit_samples, next: Job(0) }
     }
 
+    /// The same handle for a replica in which all steps below `step` are already applied.
+    #[must_use]
+    pub fn resumed_at(mut self, step: u64) -> Self {
+        self.next = Job(step);
+        self
+    }
+
     /// The next event, none when the run is over. The event must be dropped before the next call.
     ///
     /// # Errors
@@ -160,7 +167,10 @@ impl<'a> ComputeTask<'a> {
         }
         let &(unit, coefficient) = self.parts.get(self.handed_out)?;
         self.handed_out += 1;
-        let buffer = self.aggregator.link.buffer(self.aggregator.length);
+        let mut buffer = self.aggregator.link.buffer(self.aggregator.length);
+        if cfg!(debug_assertions) {
+            buffer.fill(f32::NAN);
+        }
         self.current = Some((unit, buffer));
         let start = unit as usize * self.aggregator.unit_samples;
         Some(Samples { unit, samples: start..start + self.aggregator.unit_samples, coefficient })
@@ -172,11 +182,7 @@ impl<'a> ComputeTask<'a> {
     /// # Panics
     /// When there is no part at hand.
     pub fn message(&mut self) -> &mut [f32] {
-        let (_, buffer) = self.current.as_mut().expect("next_part comes first");
-        if cfg!(debug_assertions) {
-            buffer.fill(f32::NAN);
-        }
-        buffer
+        &mut self.current.as_mut().expect("next_part comes first").1
     }
 
     /// Hands the finished message in, with scalars that are decoded with the same weights.

@@ -1,0 +1,17 @@
+//! A small causal language model on candle, trained through the [`Aggregator`].
+//!
+//! candle's thread pool is global and spins: with several workers in one process, start the program
+//! with `RAYON_NUM_THREADS=1` (the command line does so by itself).
+
+mod corpus;
+mod gpt;
+mod replica;
+mod run;
+
+pub use corpus::{Batches, Corpus, CorpusError, Tokens};
+pub use gpt::{GptConfig, GptConfigError};
+pub use replica::{Replica, ReplicaError, ReplicaState};
+pub use run::{Fault, FaultKind, LocalRun, TrainError, calibrate, run_local};
+
+#[cfg(doc)]
+use super::Aggregator;

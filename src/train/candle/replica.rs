@@ -1,0 +1,257 @@
+//! One model replica: parameters as candle variables and as one flat vector, and its optimizer.
+
+use super::gpt::{Gpt, GptConfig, Slot};
+use crate::train::{AdamW, AdamWConfig};
+use candle_core::backprop::GradStore;
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Storage};
+use thiserror::Error;
+
+/// A replica that cannot compute.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReplicaError {
+    /// candle failed.
+    #[error("candle: {0}")]
+    Candle(#[from] candle_core::Error),
+    /// A parameter got no gradient: some operation on its way passes none.
+    #[error("parameter {name:?} received no gradient; an operation of the model does not pass gradients on")]
+    NoGradient {
+        /// Which parameter.
+        name: String,
+    },
+    /// A state of another model.
+    #[error("a state with {found} parameters does not fit a model with {expected}")]
+    WrongLength {
+        /// Parameters of the model.
+        expected: usize,
+        /// Parameters of the state.
+        found: usize,
+    },
+}
+
+/// What has to be kept to go on with a replica elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaState {
+    /// All parameters in order of their names.
+    pub parameters: Vec<f32>,
+    /// First moments.
+    pub first: Vec<f32>,
+    /// Second moments.
+    pub second: Vec<f32>,
+}
+
+impl ReplicaState {
+    /// Freshly drawn parameters and zero moments.
+    #[must_use]
+    pub fn fresh(model: &GptConfig, seed: u64) -> Self {
+        let parameters = model.initial(seed);
+        let zeros = vec![0.0; parameters.len()];
+        Self { parameters, first: zeros.clone(), second: zeros }
+    }
+}
+
+/// A model replica.
+#[derive(Debug)]
+pub struct Replica {
+    model: Gpt,
+    slots: Vec<Slot>,
+    parameters: Vec<f32>,
+    optimizer: AdamW,
+    optimizer_config: AdamWConfig,
+    context: usize,
+}
+
+impl Replica {
+    /// A replica in the given state.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when the state is of another model.
+    pub fn new(model: &GptConfig, optimizer: AdamWConfig, state: &ReplicaState) -> Result<Self, ReplicaError> {
+        let slots = model.slots();
+        let mut replica = Self {
+            model: Gpt::new(*model, &Device::Cpu)?,
+            parameters: vec![0.0; slots.iter().map(Slot::len).sum()],
+            optimizer: AdamW::new(optimizer, 0),
+            optimizer_config: optimizer,
+            context: model.context,
+            slots,
+        };
+        replica.load(state)?;
+        Ok(replica)
+    }
+
+    /// Number of parameters.
+    #[must_use]
+    pub fn parameters(&self) -> usize {
+        self.parameters.len()
+    }
+
+    /// Overwrites `out` with the gradient of `weight` x the summed loss of some windows; gives back that
+    /// sum, not weighted, and the number of tokens in it.
+    ///
+    /// # Errors
+    /// [`ReplicaError::NoGradient`] when a parameter gets none, [`ReplicaError::Candle`] when candle fails.
+    pub fn gradient(&self, windows: &[&[u32]], weight: f64, out: &mut [f32]) -> Result<(f64, usize), ReplicaError> {
+        let loss = self.model.loss_sum(windows, &Device::Cpu)?;
+        let gradients = (&loss * weight)?.backward()?;
+        self.flatten(&gradients, out)?;
+        Ok((f64::from(loss.to_scalar::<f32>()?), windows.len() * self.context))
+    }
+
+    /// Mean loss per token of some windows.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Candle`] when candle fails.
+    pub fn loss(&self, windows: &[&[u32]]) -> Result<f64, ReplicaError> {
+        let mut sum = 0.0;
+        for windows in windows.chunks(8) {
+            sum += f64::from(self.model.loss_sum(windows, &Device::Cpu)?.to_scalar::<f32>()?);
+        }
+        Ok(sum / (windows.len() * self.context) as f64)
+    }
+
+    fn flatten(&self, gradients: &GradStore, out: &mut [f32]) -> Result<(), ReplicaError> {
+        for slot in &self.slots {
+            let missing = || ReplicaError::NoGradient { name: slot.name.clone() };
+            let gradient = gradients.get(self.model.variable(&slot.name)).ok_or_else(missing)?.contiguous()?;
+            let (storage, layout) = gradient.storage_and_layout();
+            let Storage::Cpu(storage) = &*storage else { return Err(missing()) };
+            let range = layout.start_offset()..layout.start_offset() + slot.len();
+            out[slot.offset..slot.offset + slot.len()].copy_from_slice(&storage.as_slice::<f32>()?[range]);
+        }
+        Ok(())
+    }
+
+    /// Takes one optimizer step; gives back a digest of the parameters after it.
+    ///
+    /// # Errors
+    /// [`ReplicaError::Candle`] when candle fails.
+    pub fn apply(&mut self, gradient: &[f32], step: u64) -> Result<u64, ReplicaError> {
+        let digest = self.optimizer.update(&mut self.parameters, gradient, step);
+        self.publish()?;
+        Ok(digest)
+    }
+
+    /// Copies the flat parameters into candle's variables.
+    fn publish(&self) -> Result<(), ReplicaError> {
+        for slot in &self.slots {
+            let values = &self.parameters[slot.offset..slot.offset + slot.len()];
+            self.model.variable(&slot.name).inplace_op1(&Overwrite(values))?;
+        }
+        Ok(())
+    }
+
+    /// A copy of the state.
+    #[must_use]
+    pub fn state(&self) -> ReplicaState {
+        let (first, second) = self.optimizer.moments();
+        ReplicaState { parameters: self.parameters.clone(), first: first.to_vec(), second: second.to_vec() }
+    }
+
+    /// Takes over a state.
+    ///
+    /// # Errors
+    /// [`ReplicaError::WrongLength`] when it is of another model; the replica is then unchanged.
+    pub fn load(&mut self, state: &ReplicaState) -> Result<(), ReplicaError> {
+        let expected = self.parameters.len();
+        for vector in [&state.parameters, &state.first, &state.second] {
+            if vector.len() != expected {
+                return Err(ReplicaError::WrongLength { expected, found: vector.len() });
+            }
+        }
+        self.parameters.copy_from_slice(&state.parameters);
+        self.optimizer = AdamW::with_moments(self.optimizer_config, state.first.clone(), state.second.clone());
+        self.publish()
+    }
+}
+
+/// Overwrites a variable in place.
+struct Overwrite<'a>(&'a [f32]);
+
+impl InplaceOp1 for Overwrite<'_> {
+    fn name(&self) -> &'static str {
+        "overwrite"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        match (storage, layout.contiguous_offsets()) {
+            (CpuStorage::F32(values), Some((from, to))) => values[from..to].copy_from_slice(self.0),
+            _ => candle_core::bail!("parameters are contiguous f32 on the CPU"),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: GptConfig = GptConfig { vocabulary: 11, context: 6, layers: 2, heads: 2, width: 8, tied: true };
+    const OPTIMIZER: AdamWConfig =
+        AdamWConfig { learning_rate: 0.01, warmup_steps: 1, decay_steps: 50, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, clip_norm: 1.0 };
+    const WINDOWS: [&[u32]; 2] = [&[1, 2, 3, 4, 5, 6, 7], &[10, 9, 8, 7, 6, 5, 4]];
+
+    fn replica(model: &GptConfig) -> Replica {
+        Replica::new(model, OPTIMIZER, &ReplicaState::fresh(model, 3)).unwrap()
+    }
+
+    /// Central differences against the gradient, for both kinds of head: an operation that passes no
+    /// gradient, or a wrong one, is found here.
+    #[test]
+    fn gradients_equal_finite_differences() {
+        for tied in [true, false] {
+            let model = GptConfig { tied, ..MODEL };
+            let mut replica = replica(&model);
+            let mut large = replica.state();
+            large.parameters.iter_mut().filter(|x| **x != 1.0).for_each(|x| *x *= 8.0);
+            replica.load(&large).unwrap();
+            let mut gradient = vec![f32::NAN; replica.parameters()];
+            let (loss, tokens) = replica.gradient(&WINDOWS, 1.0, &mut gradient).unwrap();
+            assert_eq!(tokens, 12);
+            assert!((loss / 12.0 - 11f64.ln()).abs() < 1.5, "{loss}");
+            let state = replica.state();
+            for slot in model.slots() {
+                let at = slot.offset + (0..slot.len()).max_by(|a, b| gradient[slot.offset + a].abs().total_cmp(&gradient[slot.offset + b].abs())).unwrap();
+                let mut loss_at = |shift: f32| {
+                    let mut moved = state.clone();
+                    moved.parameters[at] += shift;
+                    replica.load(&moved).unwrap();
+                    replica.loss(&WINDOWS).unwrap() * 12.0
+                };
+                let slope = (loss_at(5e-3) - loss_at(-5e-3)) / 1e-2;
+                let found = f64::from(gradient[at]);
+                assert!((slope - found).abs() < 2e-2 * found.abs() && found.abs() > 0.05, "{} {slope} {found}", slot.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_future_is_hidden() {
+        let replica = replica(&MODEL);
+        let loss = |window: &[u32]| replica.model.loss_sum(&[window], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
+        let one = Gpt::new(GptConfig { context: 3, ..MODEL }, &Device::Cpu).unwrap();
+        for slot in &replica.slots {
+            one.variable(&slot.name).inplace_op1(&Overwrite(&replica.parameters[slot.offset..slot.offset + slot.len()])).unwrap();
+        }
+        let short = one.loss_sum(&[&[1, 2, 3, 4]], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
+        let tail = |end: u32| loss(&[1, 2, 3, 4, 5, 6, end]) - loss(&[1, 2, 3, 4, 5, 6, 6]);
+        assert!(tail(0).abs() > 0.0);
+        assert!(short < loss(&[1, 2, 3, 4, 5, 6, 7]), "the first three tokens do not depend on the rest");
+    }
+
+    #[test]
+    fn a_state_goes_on_alike_and_training_learns() {
+        let (mut a, mut gradient) = (replica(&MODEL), vec![0.0; MODEL.parameters()]);
+        let before = a.loss(&WINDOWS).unwrap();
+        for step in 0..30 {
+            a.gradient(&WINDOWS, 1.0 / 12.0, &mut gradient).unwrap();
+            a.apply(&gradient, step).unwrap();
+        }
+        assert!(a.loss(&WINDOWS).unwrap() < 0.7 * before);
+        let mut b = replica(&MODEL);
+        b.load(&a.state()).unwrap();
+        assert_eq!(a.apply(&gradient, 30).unwrap(), b.apply(&gradient, 30).unwrap());
+        let wrong = ReplicaState { first: vec![0.0], ..a.state() };
+        assert!(matches!(b.load(&wrong), Err(ReplicaError::WrongLength { found: 1, .. })));
+    }
+}
