@@ -1,4 +1,6 @@
 #![doc = "codedgrad"]
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod codes;
 pub mod delays;
 pub mod gpu;

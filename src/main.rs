@@ -1,1 +1,7 @@
-fn main(){}
+//! The `codedgrad` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    codedgrad::cli::main()
+}

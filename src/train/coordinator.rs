@@ -16,6 +16,10 @@ use thiserror::Error;
 pub struct StepRecord {
     /// Number of the step, from 0.
     pub step: u64,
+    /// When its round opened, on the run's clock.
+    pub opened: f64,
+    /// When it was committed, on the run's clock.
+    pub committed: f64,
     /// From the opening of its round to its commit.
     pub seconds: f64,
     /// When each worker's answer was in, since the round opened; null if it was not by the close.
@@ -330,13 +334,16 @@ impl<T: Transport> Coordinator<T> {
     }
 
     fn record(&self, job: Job, report: &RoundReport, folds: &[Fold], refused: Vec<Units>, decoded: Option<&Decoded>) -> StepRecord {
+        let committed = self.pace.now();
         let mut weights = vec![0.0; self.unapplied.len()];
         for fold in folds {
             weights[fold.worker.index()] = fold.weight;
         }
         StepRecord {
             step: job.0,
-            seconds: self.pace.now() - report.opened_at,
+            opened: report.opened_at,
+            committed,
+            seconds: committed - report.opened_at,
             arrivals: report.arrivals.clone(),
             survivors: folds.iter().map(|fold| fold.worker).collect(),
             weights,

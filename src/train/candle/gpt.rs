@@ -122,6 +122,12 @@ impl GptConfig {
         shapes.into_iter().map(slot).collect()
     }
 
+    /// Names and shapes of all parameters, in the order of the flat vector.
+    #[must_use]
+    pub fn layout(&self) -> Vec<(String, Vec<usize>)> {
+        self.slots().into_iter().map(|slot| (slot.name, slot.shape)).collect()
+    }
+
     /// Number of parameters.
     #[must_use]
     pub fn parameters(&self) -> usize {

@@ -141,6 +141,13 @@ impl Replica {
         Ok(())
     }
 
+    /// Names, shapes and values of all parameters.
+    #[must_use]
+    pub fn tensors(&self) -> Vec<(&str, &[usize], &[f32])> {
+        let values = |slot: &Slot| &self.parameters[slot.offset..slot.offset + slot.len()];
+        self.slots.iter().map(|slot| (slot.name.as_str(), slot.shape.as_slice(), values(slot))).collect()
+    }
+
     /// A copy of the state.
     #[must_use]
     pub fn state(&self) -> ReplicaState {

@@ -1,0 +1,91 @@
+//! Checkpoints and models as safetensors files.
+
+use super::folder::RunFolder;
+use super::{Failure, OrInput};
+use crate::train::candle::{GptConfig, Replica, ReplicaState};
+use anyhow::{Context, anyhow, bail};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use std::collections::HashMap;
+use std::path::Path;
+
+pub(super) const CHECKPOINT: &str = "checkpoint.safetensors";
+const VECTORS: [&str; 3] = ["parameters", "first_moment", "second_moment"];
+
+/// Where a run stands: which of its schemes, which step comes next, what its clock shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Place {
+    pub(super) run: usize,
+    pub(super) next_step: u64,
+}
+
+/// Writes the state of a replica; the last whole checkpoint stays until the new one is on disk.
+pub(super) fn save(folder: &RunFolder, place: Place, state: &ReplicaState) -> anyhow::Result<()> {
+    let vectors = [&state.parameters, &state.first, &state.second];
+    let views = VECTORS.into_iter().zip(vectors).map(|(name, vector)| Ok((name, view(&[vector.len()], vector)?))).collect::<anyhow::Result<Vec<_>>>()?;
+    let place = HashMap::from([("run".into(), place.run.to_string()), ("next_step".into(), place.next_step.to_string())]);
+    folder.write_whole(CHECKPOINT, &safetensors::serialize(views, Some(place))?)
+}
+
+/// Reads the last checkpoint; none if the run was cut off before its first.
+pub(super) fn load(folder: &RunFolder, model: &GptConfig) -> Result<Option<(Place, ReplicaState)>, Failure> {
+    let path = folder.file(CHECKPOINT);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let read = || -> anyhow::Result<(Place, ReplicaState)> {
+        let bytes = std::fs::read(&path)?;
+        let (_, header) = SafeTensors::read_metadata(&bytes)?;
+        let metadata = header.metadata().clone().unwrap_or_default();
+        let number = |key: &str| metadata.get(key).and_then(|text| text.parse::<u64>().ok()).ok_or_else(|| anyhow!("it does not say its {key}"));
+        let place = Place { run: number("run")? as usize, next_step: number("next_step")? };
+        let tensors = SafeTensors::deserialize(&bytes)?;
+        let [parameters, first, second] = VECTORS.map(|name| vector(&tensors, name));
+        let state = ReplicaState { parameters: parameters?, first: first?, second: second? };
+        if state.parameters.len() != model.parameters() {
+            bail!("it has {} parameters, the plan's model {}", state.parameters.len(), model.parameters());
+        }
+        Ok((place, state))
+    };
+    read().with_context(|| format!("checkpoint {}", path.display())).or_input().map(Some)
+}
+
+/// Writes a model with its configuration into a folder of its own.
+pub(super) fn save_model(folder: &RunFolder, name: &str, model: &GptConfig, replica: &Replica) -> anyhow::Result<()> {
+    let tensors = replica.tensors();
+    let views = tensors.iter().map(|(name, shape, values)| Ok((name, view(shape, values)?))).collect::<anyhow::Result<Vec<_>>>()?;
+    folder.write_whole(&format!("{name}/model.safetensors"), &safetensors::serialize(views, None)?)?;
+    folder.write_json(&format!("{name}/config.json"), model)
+}
+
+/// Reads a model that [`save_model`] wrote: its configuration and its flat parameters.
+pub(super) fn load_model(path: &Path) -> Result<(GptConfig, Vec<f32>), Failure> {
+    let read = || -> anyhow::Result<(GptConfig, Vec<f32>)> {
+        let config: GptConfig = serde_json::from_slice(&std::fs::read(path.join("config.json")).context("config.json")?).context("config.json")?;
+        config.check()?;
+        let bytes = std::fs::read(path.join("model.safetensors")).context("model.safetensors")?;
+        let tensors = SafeTensors::deserialize(&bytes).context("model.safetensors")?;
+        let mut flat = Vec::with_capacity(config.parameters());
+        for (name, shape) in config.layout() {
+            let found = tensors.tensor(&name).with_context(|| format!("no tensor {name:?}"))?;
+            if found.shape() != shape {
+                bail!("tensor {name:?} has shape {:?}, its config wants {shape:?}", found.shape());
+            }
+            flat.extend(vector(&tensors, &name)?);
+        }
+        Ok((config, flat))
+    };
+    read().with_context(|| format!("model {}", path.display())).or_input()
+}
+
+fn view<'a>(shape: &[usize], values: &'a [f32]) -> anyhow::Result<TensorView<'a>> {
+    Ok(TensorView::new(Dtype::F32, shape.to_vec(), bytemuck::cast_slice(values))?)
+}
+
+fn vector(tensors: &SafeTensors<'_>, name: &str) -> anyhow::Result<Vec<f32>> {
+    let tensor = tensors.tensor(name).with_context(|| format!("no tensor {name:?}"))?;
+    if tensor.dtype() != Dtype::F32 {
+        bail!("tensor {name:?} is {:?}, not F32", tensor.dtype());
+    }
+    Ok(tensor.data().chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect())
+}

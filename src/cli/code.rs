@@ -1,0 +1,191 @@
+//! `codedgrad code`: one code, looked at closely.
+
+use super::{Failure, OrInput, OrWork};
+use crate::codes::{Choice, Facts, Gate, GradientCode, Report, SchemeSpec, Wire, decode};
+use crate::ids::{Share, Worker, WorkerSet};
+use anyhow::anyhow;
+use clap::Args;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Rows and columns drawn; a larger matrix is cut.
+const DRAWN_MAX: usize = 48;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  codedgrad code groups:s=1 --workers 8
+  codedgrad code groups:l=3 --workers 7 --survivors 0,3-6
+  codedgrad code drop:b=2 --workers 8 --json")]
+pub(super) struct CodeArgs {
+    /// The code: uncoded | groups:s=1 | groups:l=4 | groups:s=1,rescale | drop:b=1
+    scheme: String,
+    /// Number of workers
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    workers: u32,
+    /// Workers whose messages arrived, such as 0,2,5-11; all of them if not given
+    #[arg(long, value_name = "LIST")]
+    survivors: Option<String>,
+    /// Print one JSON object instead of a picture and words
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    scheme: &'a str,
+    workers: usize,
+    shares: usize,
+    share_weights: &'a [f64],
+    stragglers: usize,
+    load: f64,
+    matrix: Vec<Vec<f64>>,
+    survivors: Vec<Worker>,
+    decodable: bool,
+    weights: &'a [f64],
+    residual: f64,
+    amplification: f64,
+    coverage: f64,
+}
+
+pub(super) fn run(args: &CodeArgs) -> Result<(), Failure> {
+    let workers = args.workers as usize;
+    let spec: SchemeSpec = args.scheme.parse().or_input()?;
+    let code = spec.code(workers).or_input()?;
+    let survivors = match &args.survivors {
+        None => WorkerSet::full(workers),
+        Some(list) => parse_workers(list, workers).map_err(|problem| Failure::Input(anyhow!("--survivors {list}: {problem}")))?,
+    };
+    let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
+    if args.json {
+        let facts = code.facts();
+        let shown = Shown {
+            scheme: &args.scheme,
+            workers,
+            shares: facts.shares(),
+            share_weights: &facts.share_weights,
+            stragglers: facts.tolerance,
+            load: facts.load,
+            matrix: Worker::all(workers).map(|worker| dense_row(&*code, worker)).collect(),
+            survivors: survivors.iter().collect(),
+            decodable: report.decodable,
+            weights: &weights,
+            residual: report.residual,
+            amplification: report.amplification,
+            coverage: report.coverage,
+        };
+        println!("{}", serde_json::to_string(&shown).or_work()?);
+        return Ok(());
+    }
+    print!("{}", picture(&*code, &survivors, &weights));
+    print!("{}", words(&args.scheme, code.facts(), &survivors, &report));
+    Ok(())
+}
+
+/// Reads a list such as `0,2,5-11`.
+fn parse_workers(list: &str, workers: usize) -> Result<WorkerSet, String> {
+    let mut set = WorkerSet::empty(workers);
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is not a worker's number"));
+    for item in list.split(',').filter(|_| !list.is_empty()) {
+        let (from, to) = match item.split_once('-') {
+            Some((from, to)) => (number(from)?, number(to)?),
+            None => (number(item)?, number(item)?),
+        };
+        if from > to {
+            return Err(format!("the range {item} runs backwards"));
+        }
+        if to as usize >= workers {
+            return Err(format!("there is no worker {to}: workers are 0 to {}", workers - 1));
+        }
+        if let Some(twice) = (from..=to).find(|worker| !set.insert(Worker(*worker))) {
+            return Err(format!("worker {twice} is named twice"));
+        }
+    }
+    Ok(set)
+}
+
+fn dense_row(code: &dyn GradientCode, worker: Worker) -> Vec<f64> {
+    let mut row = vec![0.0; code.facts().shares()];
+    for &(Share(share), coefficient) in code.row(worker) {
+        row[share as usize] = coefficient;
+    }
+    row
+}
+
+/// The matrix, one row per worker, with the decode weights beside it.
+fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> String {
+    let (workers, shares) = (code.facts().workers, code.facts().shares());
+    let columns = shares.min(DRAWN_MAX);
+    let mut text = format!("{:>12} {:<columns$}   decode weight\n", "", "shares");
+    for worker in Worker::all(workers.min(DRAWN_MAX)) {
+        let cell = |coefficient: &f64| match coefficient.abs() {
+            0.0 => '·',
+            x if x >= 0.75 => '█',
+            x if x >= 0.5 => '▓',
+            x if x >= 0.25 => '▒',
+            _ => '░',
+        };
+        let row: String = dense_row(code, worker).iter().take(columns).map(cell).collect();
+        let weight = match (survivors.contains(worker), weights[worker.index()]) {
+            (false, _) => "straggler".into(),
+            (true, 0.0) => "0".into(),
+            (true, weight) => format!("{weight:.4}"),
+        };
+        let _ = writeln!(text, "{:>12} {row}   {weight}", worker.to_string());
+    }
+    if workers > DRAWN_MAX || shares > DRAWN_MAX {
+        let _ = writeln!(text, "{:>12} (the first {DRAWN_MAX} of {workers} workers and {shares} shares)", "");
+    }
+    text
+}
+
+fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) -> String {
+    let Facts { workers, tolerance, load, .. } = facts;
+    let mut text = format!("\n{scheme}: {workers} workers, {} shares. ", facts.shares());
+    let any = match tolerance {
+        0 => "no straggler".to_owned(),
+        1 => "any 1 straggler".to_owned(),
+        s => format!("any {s} stragglers"),
+    };
+    let _ = writeln!(text, "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {any} tolerated.", load * *workers as f64);
+    let missing = survivors.complement();
+    if missing.is_empty() {
+        text.push_str("Everybody has answered. ");
+    } else {
+        let _ = write!(text, "Without {} of {workers} (workers {missing}): ", missing.len());
+    }
+    let exact = Gate::new(Wire::F32, &Facts { error_max: 0.0, ..facts.clone() }).check(report).is_ok();
+    let _ = match (report.decodable, exact) {
+        (true, true) => write!(text, "the exact gradient can be decoded. "),
+        (true, false) => write!(text, "accepted, but {:.1} % of the batch is missing: the gradient is biased. ", 100.0 * (1.0 - report.coverage)),
+        (false, _) => write!(text, "NOT decodable: at best {:.1} % of the batch is covered. ", 100.0 * report.coverage),
+    };
+    let _ = writeln!(text, "Residual {:.1e}, amplification {:.3} (1 = as uncoded), coverage {:.3}.", report.residual, report.amplification, report.coverage);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_workers() {
+        assert_eq!(parse_workers("0,2,5-7", 8).unwrap().to_string(), "0,2,5-7");
+        assert!(parse_workers("", 8).unwrap().is_empty());
+        for (list, problem) in [("8", "no worker 8"), ("1,1", "named twice"), ("0-3,2", "worker 2 is named twice"), ("5-2", "backwards"), ("x", "not a worker")] {
+            assert!(parse_workers(list, 8).unwrap_err().contains(problem), "{list}");
+        }
+    }
+
+    #[test]
+    fn pictures_are_as_they_were() {
+        let show = |scheme: &str, workers: usize, list: &str| {
+            let code = scheme.parse::<SchemeSpec>().unwrap().code(workers).unwrap();
+            let survivors = parse_workers(list, workers).unwrap();
+            let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
+            picture(&*code, &survivors, &weights) + &words(scheme, code.facts(), &survivors, &report)
+        };
+        insta::assert_snapshot!("groups", show("groups:s=1", 7, "0,2-6"));
+        insta::assert_snapshot!("groups_lost", show("groups:l=3,rescale", 7, "0-4"));
+        insta::assert_snapshot!("drop", show("drop:b=2", 6, "0-3"));
+    }
+}

@@ -1,0 +1,155 @@
+//! What happens at every step of a run: its gradient is checked, its record written, its state kept.
+
+use super::checkpoint::{self, Place};
+use super::folder::{LineFile, RunFolder};
+use super::plan::Plan;
+use crate::gpu::{Combine, Cpu, Source, Term};
+use crate::ids::Worker;
+use crate::train::candle::{Batches, Replica, ReplicaError};
+use crate::train::{Flow, Observer, StepRecord};
+use crate::transport::Decoded;
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One line of `run.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Line {
+    /// Which of the plan's schemes, from 0.
+    pub(super) run: usize,
+    pub(super) scheme: String,
+    /// Mean loss per token of the decoded batch; null for a refused step.
+    pub(super) loss: Option<f64>,
+    /// Largest difference from the gradient of the whole batch at the same parameters, relative to that
+    /// gradient's largest entry; null where it was not checked.
+    pub(super) gradient_difference: Option<f64>,
+    #[serde(flatten)]
+    pub(super) record: StepRecord,
+}
+
+/// Something that went wrong with a worker while the run went on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct FaultLine {
+    pub(super) run: usize,
+    pub(super) step: u64,
+    pub(super) worker: Worker,
+    pub(super) what: String,
+}
+
+/// A replica beside the workers': it checks gradients against the whole batch, and its state is what
+/// checkpoints and models are written from. Its time is not counted.
+pub(super) struct Keeper<'a> {
+    pub(super) replica: Replica,
+    pub(super) batches: &'a Batches,
+    pub(super) loss_weight: f64,
+}
+
+impl Keeper<'_> {
+    /// The gradient of a whole batch, unit by unit, at the replica's parameters.
+    fn reference(&self, plan: &Plan, step: u64) -> Result<Vec<f32>, ReplicaError> {
+        let mut units = Vec::new();
+        for unit in 0..plan.micro_batches as usize {
+            let mut gradient = vec![0.0; self.replica.parameters()];
+            let samples = unit * plan.micro_batch_rows..(unit + 1) * plan.micro_batch_rows;
+            self.replica.gradient(&self.batches.rows(step, samples), self.loss_weight, &mut gradient)?;
+            units.push(gradient);
+        }
+        let terms: Vec<Term<'_>> = units.iter().map(|unit| Term { weight: 1.0, source: Source::F32(unit) }).collect();
+        let mut sum = vec![0.0; self.replica.parameters()];
+        Cpu::new().combine(&terms, &mut sum).unwrap_or_else(|error| unreachable!("{error}"));
+        Ok(sum)
+    }
+}
+
+/// Largest difference of `found` from `expected`, relative to the largest entry of `expected`.
+fn relative_difference(found: &[f32], expected: &[f32]) -> f64 {
+    let largest = |x: &mut dyn Iterator<Item = f32>| f64::from(x.fold(0.0f32, |a, b| a.max(b.abs())));
+    let difference = largest(&mut found.iter().zip(expected).map(|(a, b)| a - b));
+    if difference == 0.0 { 0.0 } else { difference / largest(&mut expected.iter().copied()) }
+}
+
+/// Follows one run.
+pub(super) struct RunObserver<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) run: usize,
+    pub(super) keeper: Keeper<'a>,
+    pub(super) folder: &'a RunFolder,
+    pub(super) record: &'a mut LineFile,
+    pub(super) lines: Vec<Line>,
+    /// Lines of the first run, if this is a later one: equal digests prove equal gradients.
+    pub(super) baseline: &'a [Line],
+    pub(super) faults: Vec<FaultLine>,
+    pub(super) bar: ProgressBar,
+    pub(super) interrupted: &'a AtomicBool,
+}
+
+impl RunObserver<'_> {
+    /// How far the decoded gradient is from the uncoded one: nothing if the first run, in the same
+    /// state, had the same bytes; else computed every so many steps and whenever bytes first differ.
+    fn difference(&self, step: &StepRecord, decoded: &Decoded) -> Result<Option<f64>, ReplicaError> {
+        let same = |line: &Line, digest: &str| line.record.digest == digest && line.record.refused.is_empty();
+        let in_step = self.lines.len() <= self.baseline.len()
+            && self.lines.iter().zip(self.baseline).all(|(mine, theirs)| same(theirs, &mine.record.digest));
+        let counterpart = self.baseline.get(self.lines.len()).filter(|_| in_step);
+        if counterpart.is_some_and(|line| same(line, &step.digest)) {
+            return Ok(Some(0.0));
+        }
+        if counterpart.is_none() && step.step % self.plan.audit_every != 0 {
+            return Ok(None);
+        }
+        Ok(Some(relative_difference(&decoded.gradient, &self.keeper.reference(self.plan, step.step)?)))
+    }
+
+    fn follow(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> anyhow::Result<Flow> {
+        let mut gradient_difference = None;
+        if let Some(decoded) = decoded {
+            gradient_difference = self.difference(record, decoded)?;
+            self.keeper.replica.apply(&decoded.gradient, record.step)?;
+        }
+        let loss = match record.tail[..] {
+            [sum, tokens] if tokens > 0.0 => Some(sum / tokens),
+            _ => None,
+        };
+        let line = Line { run: self.run, scheme: self.plan.schemes[self.run].clone(), loss, gradient_difference, record: record.clone() };
+        self.record.push(&line)?;
+        self.show(&line);
+        self.lines.push(line);
+        let interrupted = self.interrupted.load(Ordering::Relaxed);
+        let next_step = record.step + 1;
+        if interrupted || next_step % self.plan.checkpoint_every == 0 || next_step == self.plan.steps {
+            checkpoint::save(self.folder, Place { run: self.run, next_step }, &self.keeper.replica.state())?;
+        }
+        Ok(if interrupted && next_step < self.plan.steps { Flow::Stop } else { Flow::Continue })
+    }
+
+    fn show(&self, line: &Line) {
+        let late: Vec<String> = late_workers(&line.record).iter().map(|worker| worker.0.to_string()).collect();
+        let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
+        let late = if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
+        self.bar.set_message(format!("{loss} · {:.2} s · {late}", line.record.seconds));
+        self.bar.inc(1);
+        let (done, tenth) = (line.record.step + 1, (self.plan.steps / 10).max(1));
+        if self.bar.is_hidden() && (done % tenth == 0 || done == self.plan.steps) {
+            eprintln!("{}: step {done}/{}: {loss}, {:.2} s, {late}", line.scheme, self.plan.steps, line.record.seconds);
+        }
+    }
+}
+
+/// Workers whose answers were not in when a round closed.
+pub(super) fn late_workers(record: &StepRecord) -> Vec<Worker> {
+    let all = Worker::all(record.arrivals.len()).zip(&record.arrivals);
+    all.filter(|(worker, arrival)| arrival.is_none() && !record.erased.contains(worker)).map(|(worker, _)| worker).collect()
+}
+
+impl Observer for RunObserver<'_> {
+    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        self.follow(record, decoded).map_err(|error| format!("{error:#}").into())
+    }
+
+    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
+        let text = format!("step {step}: {worker}: {what}");
+        self.bar.suspend(|| eprintln!("{}: {text}", self.plan.schemes[self.run]));
+        self.faults.push(FaultLine { run: self.run, step, worker, what: what.into() });
+    }
+}

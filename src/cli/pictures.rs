@@ -1,0 +1,224 @@
+//! The pictures of a run: loss over time, and who answered when.
+
+use super::observer::Line;
+use crate::ids::Worker;
+use anyhow::anyhow;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+/// Steps drawn side by side; of a longer run, the first ones.
+const STEPS_MAX: usize = 160;
+/// An answer so many times later than the round's median is one that was waited for.
+const WAITED_FOR: f64 = 1.5;
+
+const SERIES: [RGBColor; 4] = [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
+const INK: RGBColor = RGBColor(40, 40, 40);
+const FRAME: RGBColor = RGBColor(225, 225, 225);
+
+/// What became of one worker in one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Used,
+    WaitedFor,
+    NotNeeded,
+    Late,
+    Erased,
+}
+
+impl Fate {
+    const ALL: [Self; 5] = [Self::Used, Self::WaitedFor, Self::NotNeeded, Self::Late, Self::Erased];
+
+    fn of(line: &Line, worker: Worker, median: f64) -> Self {
+        let record = &line.record;
+        match record.arrivals[worker.index()] {
+            _ if record.erased.contains(&worker) => Self::Erased,
+            None => Self::Late,
+            Some(_) if record.weights[worker.index()] == 0.0 => Self::NotNeeded,
+            Some(at) if at > WAITED_FOR * median => Self::WaitedFor,
+            Some(_) => Self::Used,
+        }
+    }
+
+    fn colour(self) -> RGBColor {
+        match self {
+            Self::Used => RGBColor(60, 130, 200),
+            Self::WaitedFor => RGBColor(240, 140, 20),
+            Self::NotNeeded => RGBColor(185, 210, 235),
+            Self::Late => RGBColor(200, 45, 45),
+            Self::Erased => RGBColor(130, 60, 160),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Used => "used",
+            Self::WaitedFor => "used, waited for",
+            Self::NotNeeded => "not needed",
+            Self::Late => "not in at the close",
+            Self::Erased => "not finite: erased",
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+fn text(canvas: &Canvas<'_>, at: (i32, i32), size: i32, words: &str) -> anyhow::Result<()> {
+    let style = ("sans-serif", size).into_font().color(&INK);
+    canvas.draw(&Text::new(words.to_owned(), at, style)).map_err(|error| anyhow!("picture: {error}"))
+}
+
+fn rectangle(canvas: &Canvas<'_>, from: (i32, i32), to: (i32, i32), colour: RGBColor) -> anyhow::Result<()> {
+    canvas.draw(&Rectangle::new([from, to], colour.filled())).map_err(|error| anyhow!("picture: {error}"))
+}
+
+/// Round x worker: the fate of every answer, and under it how long each step took.
+pub(super) fn steps(runs: &[Vec<Line>], workers: usize) -> anyhow::Result<String> {
+    let shown = runs.iter().map(|lines| lines.len().min(STEPS_MAX)).max().unwrap_or(0);
+    let (cell, left, bars) = (7, 80, 46);
+    let panel = 44 + workers as i32 * cell + 10 + bars;
+    let size = ((left + shown as i32 * cell + 24).max(760) as u32, (52 + panel * runs.len() as i32) as u32);
+    let longest = runs.iter().flat_map(|lines| lines.iter().take(STEPS_MAX)).map(|line| line.record.seconds).fold(0.0, f64::max);
+    let mut svg = String::new();
+    {
+        let canvas = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        canvas.fill(&WHITE).map_err(|error| anyhow!("picture: {error}"))?;
+        text(&canvas, (12, 8), 15, "Who answered, step by step (one row per worker), and how long each step took")?;
+        let mut x = 12;
+        for fate in Fate::ALL {
+            rectangle(&canvas, (x, 33), (x + 9, 42), fate.colour())?;
+            text(&canvas, (x + 14, 31), 12, fate.name())?;
+            x += 40 + 7 * fate.name().len() as i32;
+        }
+        for (run, lines) in runs.iter().enumerate() {
+            let top = 52 + panel * run as i32;
+            steps_panel(&canvas, lines, workers, (left, top, cell, bars), longest)?;
+        }
+        canvas.present().map_err(|error| anyhow!("picture: {error}"))?;
+    }
+    Ok(svg)
+}
+
+fn steps_panel(canvas: &Canvas<'_>, lines: &[Line], workers: usize, place: (i32, i32, i32, i32), longest: f64) -> anyhow::Result<()> {
+    let (left, top, cell, bars) = place;
+    let Some(first) = lines.first() else { return Ok(()) };
+    let count = if lines.len() > STEPS_MAX { format!("first {STEPS_MAX} of {} steps", lines.len()) } else { format!("{} steps", lines.len()) };
+    let mean = lines.iter().map(|line| line.record.seconds).sum::<f64>() / lines.len() as f64;
+    text(canvas, (12, top + 10), 14, &format!("{}: {count}, mean {mean:.3} s", first.scheme))?;
+    let grid = top + 34;
+    let (floor, width) = (grid + workers as i32 * cell + 6 + bars, lines.len().min(STEPS_MAX) as i32 * cell);
+    text(canvas, (12, grid - 1), 11, "worker 0")?;
+    if workers > 2 {
+        text(canvas, (12, grid + (workers as i32 - 1) * cell - 4), 11, &format!("worker {}", workers - 1))?;
+    }
+    text(canvas, (12, floor - bars), 11, &format!("{longest:.2} s"))?;
+    text(canvas, (12, floor - 11), 11, "0 s")?;
+    rectangle(canvas, (left, floor), (left + width, floor + 1), FRAME)?;
+    for (step, line) in lines.iter().take(STEPS_MAX).enumerate() {
+        let x = left + step as i32 * cell;
+        let median = median(line.record.arrivals.iter().flatten().copied().collect());
+        for worker in Worker::all(workers) {
+            let y = grid + worker.0 as i32 * cell;
+            rectangle(canvas, (x, y), (x + cell - 1, y + cell - 1), Fate::of(line, worker, median).colour())?;
+        }
+        let height = (line.record.seconds / longest.max(f64::MIN_POSITIVE) * f64::from(bars)).round() as i32;
+        let colour = if line.record.refused.is_empty() { RGBColor(120, 120, 120) } else { Fate::Erased.colour() };
+        rectangle(canvas, (x, floor - height), (x + cell - 1, floor), colour)?;
+    }
+    Ok(())
+}
+
+/// Training loss over the run's own time, one curve per run.
+pub(super) fn loss(runs: &[Vec<Line>]) -> anyhow::Result<String> {
+    let curve = |lines: &Vec<Line>| {
+        let mut time = 0.0;
+        let point = |line: &Line| {
+            time += line.record.seconds;
+            line.loss.map(|loss| (time, loss))
+        };
+        lines.iter().filter_map(point).collect::<Vec<(f64, f64)>>()
+    };
+    let curves: Vec<Vec<(f64, f64)>> = runs.iter().map(curve).collect();
+    let points = || curves.iter().flatten().copied();
+    let end = points().map(|point| point.0).fold(1e-9, f64::max);
+    let (low, high) = points().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| (low.min(y), high.max(y)));
+    let (low, high) = if low < high { (low, high) } else if low.is_finite() { (low - 0.5, low + 0.5) } else { (0.0, 1.0) };
+    let mut svg = String::new();
+    {
+        let canvas = SVGBackend::with_string(&mut svg, (760, 420)).into_drawing_area();
+        let fail = |error: &dyn std::fmt::Display| anyhow!("picture: {error}");
+        canvas.fill(&WHITE).map_err(|error| fail(&error))?;
+        let margin = 0.05 * (high - low);
+        let mut chart = ChartBuilder::on(&canvas)
+            .caption("Training loss over time", ("sans-serif", 17).into_font().color(&INK))
+            .margin(14)
+            .x_label_area_size(40)
+            .y_label_area_size(52)
+            .build_cartesian_2d(0.0..end * 1.02, low - margin..high + margin)
+            .map_err(|error| fail(&error))?;
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc("seconds of the run").y_desc("loss per token (nats)").light_line_style(WHITE).bold_line_style(FRAME);
+        mesh.draw().map_err(|error| fail(&error))?;
+        for ((lines, curve), colour) in runs.iter().zip(&curves).zip(SERIES.iter().cycle()) {
+            let name = lines.first().map_or(String::new(), |line| line.scheme.clone());
+            let colour = *colour;
+            let series = chart.draw_series(LineSeries::new(curve.iter().copied(), colour.stroke_width(2))).map_err(|error| fail(&error))?;
+            series.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        }
+        let mut labels = chart.configure_series_labels();
+        labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE).border_style(FRAME).label_font(("sans-serif", 13));
+        labels.draw().map_err(|error| fail(&error))?;
+        canvas.present().map_err(|error| fail(&error))?;
+    }
+    Ok(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::StepRecord;
+
+    fn line(run: usize, step: u64, arrivals: [Option<f64>; 3], weights: [f64; 3], seconds: f64) -> Line {
+        let erased = if step == 2 { vec![Worker(0)] } else { Vec::new() };
+        let record = StepRecord {
+            step,
+            opened: 0.0,
+            committed: seconds,
+            seconds,
+            arrivals: arrivals.to_vec(),
+            survivors: Vec::new(),
+            weights: weights.to_vec(),
+            residual: 0.0,
+            amplification: 1.0,
+            coverage: 1.0,
+            work: 1.0,
+            delays: Vec::new(),
+            erased,
+            refused: Vec::new(),
+            tail: Vec::new(),
+            digest: String::new(),
+        };
+        Line { run, scheme: ["uncoded", "groups:s=1"][run].into(), loss: Some(3.0 - step as f64), gradient_difference: None, record }
+    }
+
+    #[test]
+    fn pictures_are_as_they_were() {
+        let uncoded = vec![
+            line(0, 0, [Some(1.0), Some(1.0), Some(4.0)], [1.0; 3], 4.0),
+            line(0, 1, [Some(1.0), Some(1.1), Some(1.0)], [1.0; 3], 1.1),
+        ];
+        let coded = vec![
+            line(1, 0, [Some(2.0), Some(2.1), None], [1.0, 0.0, 0.0], 2.1),
+            line(1, 1, [Some(2.0), None, Some(2.2)], [1.0, 0.0, 1.0], 2.2),
+            line(1, 2, [None, Some(2.0), Some(2.1)], [0.0, 1.0, 1.0], 2.1),
+        ];
+        let runs = [uncoded, coded];
+        insta::assert_snapshot!("steps", steps(&runs, 3).unwrap());
+        insta::assert_snapshot!("loss", loss(&runs).unwrap());
+        assert!(loss(&[Vec::new()]).is_ok() && steps(&[Vec::new()], 3).is_ok());
+    }
+}

@@ -1,0 +1,172 @@
+//! What a training run comes to: `summary.json`, the table, the sentence.
+
+use super::observer::{FaultLine, Line, late_workers};
+use super::plan::{ClockKind, Plan};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Steps whose mean is the final training loss.
+const FINAL_STEPS: usize = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Spread {
+    pub(super) mean: f64,
+    pub(super) p50: f64,
+    pub(super) p95: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        if values.is_empty() {
+            return Self { mean: 0.0, p50: 0.0, p95: 0.0 };
+        }
+        values.sort_by(f64::total_cmp);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let percentile = |p: f64| {
+            let at = p * (values.len() - 1) as f64;
+            let (below, above) = (values[at.floor() as usize], values[at.ceil() as usize]);
+            below + (above - below) * at.fract()
+        };
+        Self { mean, p50: percentile(0.5), p95: percentile(0.95) }
+    }
+}
+
+/// One scheme's part of `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct RunSummary {
+    pub(super) scheme: String,
+    pub(super) workers: usize,
+    pub(super) steps: usize,
+    pub(super) seconds_per_step: Spread,
+    pub(super) final_loss: Option<f64>,
+    pub(super) validation_loss: Option<f64>,
+    pub(super) samples_lost: u64,
+    pub(super) work: f64,
+    pub(super) late_worker_rounds: usize,
+    pub(super) refused_steps: usize,
+}
+
+impl RunSummary {
+    pub(super) fn of(plan: &Plan, run: usize, lines: &[Line], validation_loss: Option<f64>) -> Self {
+        let batch = plan.micro_batch_rows as f64 * f64::from(plan.micro_batches);
+        let lost = |line: &Line| if line.record.refused.is_empty() { batch * (1.0 - line.record.coverage) } else { batch };
+        let last: Vec<f64> = lines.iter().rev().filter_map(|line| line.loss).take(FINAL_STEPS).collect();
+        Self {
+            scheme: plan.schemes[run].clone(),
+            workers: plan.workers,
+            steps: lines.len(),
+            seconds_per_step: Spread::of(lines.iter().map(|line| line.record.seconds).collect()),
+            final_loss: (!last.is_empty()).then(|| last.iter().sum::<f64>() / last.len() as f64),
+            validation_loss,
+            samples_lost: lines.iter().map(lost).sum::<f64>().round() as u64,
+            work: lines.iter().map(|line| line.record.work).sum::<f64>() / lines.len().max(1) as f64,
+            late_worker_rounds: lines.iter().map(|line| late_workers(&line.record).len()).sum(),
+            refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
+        }
+    }
+}
+
+/// `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Summary {
+    pub(super) runs: Vec<RunSummary>,
+    /// Mean step time of the first run over that of the last; null with a single run.
+    pub(super) speedup: Option<f64>,
+    /// Largest relative difference of a decoded gradient from the whole batch's; null if none was checked.
+    pub(super) max_gradient_difference: Option<f64>,
+    pub(super) gradients_checked: usize,
+    pub(super) step_seconds: f64,
+    pub(super) faults: Vec<FaultLine>,
+    pub(super) interrupted: bool,
+}
+
+impl Summary {
+    pub(super) fn of(plan: &Plan, runs: Vec<RunSummary>, lines: &[Vec<Line>], faults: Vec<FaultLine>, interrupted: bool) -> Self {
+        let checked: Vec<f64> = lines.iter().flatten().filter_map(|line| line.gradient_difference).collect();
+        let mean = |run: &RunSummary| run.seconds_per_step.mean;
+        let speedup = match &runs[..] {
+            [first, .., last] if mean(last) > 0.0 => Some(mean(first) / mean(last)),
+            _ => None,
+        };
+        Self {
+            runs,
+            speedup,
+            max_gradient_difference: checked.iter().copied().reduce(f64::max),
+            gradients_checked: checked.len(),
+            step_seconds: plan.step_seconds,
+            faults,
+            interrupted,
+        }
+    }
+
+    /// The table of all runs, at most 80 columns wide.
+    pub(super) fn table(&self) -> String {
+        let mut text = String::new();
+        let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.3}"));
+        let mut row = |cells: [String; 9]| {
+            let [scheme, cells @ ..] = cells;
+            let widths = [7, 7, 7, 7, 7, 8, 6, 7];
+            let _ = write!(text, "{scheme:<16}");
+            for (cell, width) in cells.iter().zip(widths) {
+                let _ = write!(text, " {cell:>width$}");
+            }
+            text.push('\n');
+        };
+        row(["", "s/step", "", "", "loss", "", "samples", "work", "late"].map(String::from));
+        row(["scheme", "mean", "p50", "p95", "train", "valid", "lost", "paid", "answers"].map(String::from));
+        for run in &self.runs {
+            let Spread { mean, p50, p95 } = run.seconds_per_step;
+            row([
+                run.scheme.clone(),
+                format!("{mean:.3}"),
+                format!("{p50:.3}"),
+                format!("{p95:.3}"),
+                number(run.final_loss),
+                number(run.validation_loss),
+                run.samples_lost.to_string(),
+                format!("{:.2}", run.work),
+                run.late_worker_rounds.to_string(),
+            ]);
+        }
+        text
+    }
+
+    /// What the run shows, in a sentence or two.
+    pub(super) fn sentence(&self, plan: &Plan) -> String {
+        let mut text = match self.max_gradient_difference {
+            None => "No gradient was checked. ".into(),
+            Some(0.0) => format!("All {} gradients checked equal the whole batch's bit for bit. ", self.gradients_checked),
+            Some(difference) => format!("The largest gradient error of {} checked is {difference:.2e} of the largest entry. ", self.gradients_checked),
+        };
+        if let ([first, .., last], Some(speedup)) = (&self.runs[..], self.speedup) {
+            let (name, rival) = (&last.scheme, &first.scheme);
+            if speedup >= 1.0 {
+                let _ = write!(text, "{name} made a step {speedup:.2}x faster than {rival}, at {:.2} times the computing work. ", last.work / first.work);
+            } else {
+                let slower = 1.0 / speedup;
+                let _ = write!(text, "{name} made a step {slower:.2}x slower than {rival}: without stragglers to wait for, redundancy only costs. ");
+            }
+            text += match plan.clock {
+                ClockKind::Wall => "All workers share this machine's cores, so redundancy is paid in the same cores here, as it is not in a cluster.",
+                ClockKind::Virtual => "Times are modelled: each worker has a machine of its own.",
+            };
+        }
+        for run in self.runs.iter().filter(|run| run.samples_lost > 0) {
+            let _ = write!(text, " {} lost {} samples.", run.scheme, run.samples_lost);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_interpolate() {
+        let spread = Spread::of((0..=100).rev().map(f64::from).collect());
+        assert_eq!((spread.mean, spread.p50, spread.p95), (50.0, 50.0, 95.0));
+        assert_eq!(Spread::of(vec![1.0, 2.0]).p50, 1.5);
+        assert_eq!(Spread::of(Vec::new()).mean, 0.0);
+    }
+}

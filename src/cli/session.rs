@@ -1,0 +1,252 @@
+//! Carries out the plan of a training run: its schemes one after the other, from a checkpoint if there
+//! is one.
+
+use super::checkpoint::{self, Place};
+use super::folder::{LineFile, RunFolder};
+use super::observer::{FaultLine, Keeper, Line, RunObserver};
+use super::plan::{ClockKind, Plan};
+use super::report::{RunSummary, Summary};
+use super::{Failure, OrInput, OrWork, pictures};
+use crate::codes::SchemeSpec;
+use crate::train::candle::{Batches, Replica, ReplicaState, calibrate, run_local};
+use crate::train::{Outcome, Pace, VirtualClock};
+use anyhow::{Context, anyhow};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const RECORD: &str = "run.jsonl";
+/// Windows of the validation text on which a model is judged.
+const VALIDATION_ROWS: usize = 64;
+
+/// A training run under way.
+pub(super) struct Session {
+    plan: Plan,
+    specs: Vec<SchemeSpec>,
+    folder: RunFolder,
+    batches: Batches,
+    interrupted: Arc<AtomicBool>,
+    /// Lines of each scheme's run so far.
+    lines: Vec<Vec<Line>>,
+    place: Place,
+    /// State at `place`, if it is in the middle of a run.
+    state: Option<ReplicaState>,
+}
+
+impl Session {
+    /// A new run, its folder made and its plan written.
+    pub(super) fn begin(mut plan: Plan, batches: Batches, out: (Option<&Path>, bool), interrupted: Arc<AtomicBool>) -> Result<Self, Failure> {
+        let specs = plan.specs()?;
+        plan.delays()?;
+        for spec in &specs {
+            plan.local_run(spec)?;
+        }
+        let start = start(&plan)?;
+        let folder = RunFolder::create(out.0, out.1)?;
+        if plan.clock == ClockKind::Wall {
+            let spinner = ProgressBar::new_spinner().with_message("measuring the compute time of an uncoded step");
+            spinner.tick();
+            plan.step_seconds = calibrate(&plan.local_run(&specs[0])?, &start, &batches).or_work()?;
+            spinner.finish_and_clear();
+        }
+        let text = serde_json::to_vec_pretty(&plan).or_work()?;
+        std::fs::write(folder.plan(), text).with_context(|| format!("cannot write {}", folder.plan().display())).or_work()?;
+        let lines = vec![Vec::new(); specs.len()];
+        Ok(Self { plan, specs, folder, batches, interrupted, lines, place: Place { run: 0, next_step: 0 }, state: None })
+    }
+
+    /// A run that was interrupted, as its last checkpoint left it.
+    pub(super) fn resume(plan: Plan, folder: RunFolder, interrupted: Arc<AtomicBool>) -> Result<Self, Failure> {
+        let specs = plan.specs()?;
+        let batches = plan.batches(plan.tokens()?)?;
+        let (place, state) = match checkpoint::load(&folder, &plan.model)? {
+            Some((place, state)) => (place, Some(state)),
+            None => (Place { run: 0, next_step: 0 }, None),
+        };
+        if place.run >= specs.len() || place.next_step > plan.steps {
+            return Err(Failure::Input(anyhow!("the checkpoint in {} is not of this plan", folder.path().display())));
+        }
+        let mut lines = vec![Vec::new(); specs.len()];
+        for line in read_record(&folder, place)? {
+            lines[line.run].push(line);
+        }
+        let complete = |(run, lines): (usize, &Vec<Line>)| {
+            let expected = if run < place.run { plan.steps } else if run == place.run { place.next_step } else { 0 };
+            lines.len() as u64 == expected
+        };
+        if !lines.iter().enumerate().all(complete) {
+            return Err(Failure::Input(anyhow!("{} has not all the steps its checkpoint counts", folder.file(RECORD).display())));
+        }
+        Ok(Self { plan, specs, folder, batches, interrupted, lines, place, state })
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(super) fn folder(&self) -> &RunFolder {
+        &self.folder
+    }
+
+    /// Says what is going to happen.
+    pub(super) fn introduce(&self, quiet: bool) {
+        let Plan { workers, model, micro_batch_rows, micro_batches, steps, step_seconds, .. } = &self.plan;
+        let (train, validation) = self.batches.sizes();
+        let stragglers = self.plan.delays().map_or_else(|_| String::new(), |delays| delays.to_string());
+        let lines = [
+            format!("{workers} workers, {steps} steps of {} x {} tokens", micro_batch_rows * *micro_batches as usize, model.context),
+            format!("model: {:.2} M parameters, {} layers of width {}", model.parameters() as f64 / 1e6, model.layers, model.width),
+            format!("text: {train} tokens for training, {validation} for validation"),
+            format!("stragglers: {stragglers}"),
+            format!("step time c: {step_seconds:.3} s ({})", if self.plan.clock == ClockKind::Wall { "uncoded, nobody late, measured" } else { "modelled" }),
+            format!("folder: {}", self.folder.path().display()),
+        ];
+        for line in lines {
+            if quiet {
+                tracing::info!("{line}");
+            } else {
+                println!("{line}");
+            }
+        }
+    }
+
+    /// Runs what is left of the plan and writes everything that comes of it.
+    pub(super) fn execute(&mut self) -> Result<Summary, Failure> {
+        let kept = self.lines.iter().map(Vec::len).sum();
+        let mut record = LineFile::open(self.folder.file(RECORD), kept)?;
+        let mut validation: Vec<Option<f64>> = Vec::new();
+        let mut faults = Vec::new();
+        let mut finished = true;
+        for run in 0..self.specs.len() {
+            let done = self.lines[run].len() as u64 == self.plan.steps && self.model_path(run).exists();
+            if !finished || done {
+                validation.push(if done { Some(self.validate_saved(run)?) } else { None });
+                continue;
+            }
+            let (outcome, loss) = self.one_run(run, &mut record, &mut faults)?;
+            finished = outcome == Outcome::Finished;
+            validation.push(loss);
+        }
+        let started = self.lines.iter().take_while(|lines| !lines.is_empty()).count();
+        let runs = (0..started).map(|run| RunSummary::of(&self.plan, run, &self.lines[run], validation[run])).collect();
+        let summary = Summary::of(&self.plan, runs, &self.lines[..started], faults, !finished);
+        self.write_up(&summary, started).or_work()?;
+        Ok(summary)
+    }
+
+    fn write_up(&self, summary: &Summary, started: usize) -> anyhow::Result<()> {
+        let shown = &self.lines[..started];
+        self.folder.write_whole("loss.svg", pictures::loss(shown)?.as_bytes())?;
+        self.folder.write_whole("steps.svg", pictures::steps(shown, self.plan.workers)?.as_bytes())?;
+        self.folder.write_json("summary.json", summary)
+    }
+
+    fn one_run(&mut self, run: usize, record: &mut LineFile, faults: &mut Vec<FaultLine>) -> Result<(Outcome, Option<f64>), Failure> {
+        let local = self.plan.local_run(&self.specs[run])?;
+        let resumed = if self.place.run == run { self.state.take() } else { None };
+        let first = if resumed.is_some() { self.place.next_step } else { 0 };
+        let state = match resumed {
+            Some(state) => state,
+            None => start(&self.plan)?,
+        };
+        let (earlier, rest) = self.lines.split_at_mut(run);
+        let lines = std::mem::take(&mut rest[0]);
+        let pace = pace(&self.plan, lines.last())?;
+        let bar = progress_bar(&self.plan, run, first);
+        let replica = Replica::new(&self.plan.model, self.plan.optimizer, &state).or_work()?;
+        let mut observer = RunObserver {
+            plan: &self.plan,
+            run,
+            keeper: Keeper { replica, batches: &self.batches, loss_weight: local.loss_weight() },
+            folder: &self.folder,
+            record,
+            lines,
+            baseline: earlier.first().map_or(&[], Vec::as_slice),
+            faults: std::mem::take(faults),
+            bar,
+            interrupted: &self.interrupted,
+        };
+        let outcome = run_local(&local, first..self.plan.steps, &state, &self.batches, pace, &mut observer);
+        observer.bar.finish_and_clear();
+        let RunObserver { lines, faults: met, keeper, .. } = observer;
+        *faults = met;
+        let saved = lines.len() as u64 / self.plan.checkpoint_every * self.plan.checkpoint_every;
+        rest[0] = lines;
+        let hint = || {
+            let path = self.folder.path().display();
+            format!("{} broke off after {} steps; checkpoint of step {saved} is whole: codedgrad train --resume {path}", self.plan.schemes[run], rest[0].len())
+        };
+        let outcome = outcome.with_context(hint).or_work()?;
+        if outcome == Outcome::Stopped {
+            return Ok((outcome, None));
+        }
+        let loss = validation_loss(&keeper.replica, &self.batches).or_work()?;
+        checkpoint::save_model(&self.folder, &model_name(&self.plan, run), &self.plan.model, &keeper.replica).or_work()?;
+        Ok((outcome, Some(loss)))
+    }
+
+    fn model_path(&self, run: usize) -> std::path::PathBuf {
+        self.folder.file(&model_name(&self.plan, run))
+    }
+
+    fn validate_saved(&self, run: usize) -> Result<f64, Failure> {
+        let (model, parameters) = checkpoint::load_model(&self.model_path(run))?;
+        let state = ReplicaState { parameters, ..ReplicaState::fresh(&model, 0) };
+        let replica = Replica::new(&model, self.plan.optimizer, &state).or_work()?;
+        validation_loss(&replica, &self.batches).or_work()
+    }
+}
+
+fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> {
+    Ok(replica.loss(&batches.validation_rows(VALIDATION_ROWS))?)
+}
+
+/// Parameters to start from: those of `--init`, else freshly drawn ones.
+fn start(plan: &Plan) -> Result<ReplicaState, Failure> {
+    let fresh = ReplicaState::fresh(&plan.model, plan.seed);
+    match &plan.init {
+        None => Ok(fresh),
+        Some(path) => Ok(ReplicaState { parameters: checkpoint::load_model(path)?.1, ..fresh }),
+    }
+}
+
+fn model_name(plan: &Plan, run: usize) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    format!("model-{run}-{}", plan.schemes[run].chars().map(plain).collect::<String>())
+}
+
+fn pace(plan: &Plan, last: Option<&Line>) -> Result<Pace, Failure> {
+    let (delays, rounds) = (plan.delays()?, plan.steps as usize);
+    Ok(match plan.clock {
+        ClockKind::Wall => Pace::wall(plan.workers, &delays, rounds, plan.step_seconds),
+        ClockKind::Virtual => {
+            let now = last.map_or(0.0, |line| line.record.committed);
+            Pace::modelled(plan.workers, &delays, rounds, VirtualClock { step_seconds: plan.step_seconds }, now)
+        }
+    })
+}
+
+fn progress_bar(plan: &Plan, run: usize, first: u64) -> ProgressBar {
+    let bar = ProgressBar::new(plan.steps).with_position(first).with_prefix(plan.schemes[run].clone());
+    let style = ProgressStyle::with_template("{prefix:.bold} {bar:24.cyan/dim} {pos}/{len} {msg} (eta {eta})");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+/// The lines of a record up to a place; whatever comes after, or was cut off, is left out.
+fn read_record(folder: &RunFolder, place: Place) -> Result<Vec<Line>, Failure> {
+    let path = folder.file(RECORD);
+    let Ok(file) = std::fs::File::open(&path) else { return Ok(Vec::new()) };
+    let mut lines = Vec::new();
+    for text in BufReader::new(file).lines() {
+        let text = text.with_context(|| format!("cannot read {}", path.display())).or_input()?;
+        let Ok(line) = serde_json::from_str::<Line>(&text) else { break };
+        if (line.run, line.record.step) >= (place.run, place.next_step) {
+            break;
+        }
+        lines.push(line);
+    }
+    Ok(lines)
+}
