@@ -124,7 +124,7 @@ impl RunObserver<'_> {
     }
 
     fn show(&self, line: &Line) {
-        let late: Vec<String> = late_workers(&line.record).iter().map(|worker| worker.0.to_string()).collect();
+        let late: Vec<String> = stragglers(&line.record).iter().map(|worker| worker.0.to_string()).collect();
         let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
         let late = if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
         self.bar.set_message(format!("{loss} · {:.2} s · {late}", line.record.seconds));
@@ -136,10 +136,20 @@ impl RunObserver<'_> {
     }
 }
 
-/// Workers whose answers were not in when a round closed.
-pub(super) fn late_workers(record: &StepRecord) -> Vec<Worker> {
-    let all = Worker::all(record.arrivals.len()).zip(&record.arrivals);
-    all.filter(|(worker, arrival)| arrival.is_none() && !record.erased.contains(worker)).map(|(worker, _)| worker).collect()
+/// The stragglers of a round: workers that were held up for more than half the fastest answer's time.
+/// Where no delays were injected, whoever had not answered at the close, or later than 1.5 times the
+/// median.
+pub(super) fn stragglers(record: &StepRecord) -> Vec<Worker> {
+    let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
+    arrived.sort_by(f64::total_cmp);
+    let Some(&fastest) = arrived.first() else { return Vec::new() };
+    let median = arrived[arrived.len() / 2];
+    let late = |worker: &Worker| match (record.delays.get(worker.index()), record.arrivals[worker.index()]) {
+        (Some(held_up), _) => *held_up > 0.5 * fastest,
+        (None, Some(arrival)) => arrival > 1.5 * median,
+        (None, None) => !record.erased.contains(worker),
+    };
+    Worker::all(record.arrivals.len()).filter(late).collect()
 }
 
 impl Observer for RunObserver<'_> {

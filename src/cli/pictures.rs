@@ -1,6 +1,6 @@
 //! The pictures of a run: loss over time, and who answered when.
 
-use super::observer::Line;
+use super::observer::{Line, stragglers};
 use crate::ids::Worker;
 use anyhow::anyhow;
 use plotters::coord::Shift;
@@ -8,8 +8,6 @@ use plotters::prelude::*;
 
 /// Steps drawn side by side; of a longer run, the first ones.
 const STEPS_MAX: usize = 160;
-/// An answer so many times later than the round's median is one that was waited for.
-const WAITED_FOR: f64 = 1.5;
 
 const SERIES: [RGBColor; 4] = [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
 const INK: RGBColor = RGBColor(40, 40, 40);
@@ -28,14 +26,15 @@ enum Fate {
 impl Fate {
     const ALL: [Self; 5] = [Self::Used, Self::WaitedFor, Self::NotNeeded, Self::Late, Self::Erased];
 
-    fn of(line: &Line, worker: Worker, median: f64) -> Self {
+    fn of(line: &Line, worker: Worker, late: bool) -> Self {
         let record = &line.record;
-        match record.arrivals[worker.index()] {
+        let in_time = record.arrivals[worker.index()].is_some();
+        match (record.weights[worker.index()] != 0.0, late) {
             _ if record.erased.contains(&worker) => Self::Erased,
-            None => Self::Late,
-            Some(_) if record.weights[worker.index()] == 0.0 => Self::NotNeeded,
-            Some(at) if at > WAITED_FOR * median => Self::WaitedFor,
-            Some(_) => Self::Used,
+            (true, true) => Self::WaitedFor,
+            (true, false) => Self::Used,
+            (false, true) if !in_time => Self::Late,
+            (false, _) => Self::NotNeeded,
         }
     }
 
@@ -52,17 +51,12 @@ impl Fate {
     fn name(self) -> &'static str {
         match self {
             Self::Used => "used",
-            Self::WaitedFor => "used, waited for",
+            Self::WaitedFor => "straggler, waited for",
             Self::NotNeeded => "not needed",
-            Self::Late => "not in at the close",
+            Self::Late => "straggler, not waited for",
             Self::Erased => "not finite: erased",
         }
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -120,10 +114,10 @@ fn steps_panel(canvas: &Canvas<'_>, lines: &[Line], workers: usize, place: (i32,
     rectangle(canvas, (left, floor), (left + width, floor + 1), FRAME)?;
     for (step, line) in lines.iter().take(STEPS_MAX).enumerate() {
         let x = left + step as i32 * cell;
-        let median = median(line.record.arrivals.iter().flatten().copied().collect());
+        let late = stragglers(&line.record);
         for worker in Worker::all(workers) {
             let y = grid + worker.0 as i32 * cell;
-            rectangle(canvas, (x, y), (x + cell - 1, y + cell - 1), Fate::of(line, worker, median).colour())?;
+            rectangle(canvas, (x, y), (x + cell - 1, y + cell - 1), Fate::of(line, worker, late.contains(&worker)).colour())?;
         }
         let height = (line.record.seconds / longest.max(f64::MIN_POSITIVE) * f64::from(bars)).round() as i32;
         let colour = if line.record.refused.is_empty() { RGBColor(120, 120, 120) } else { Fate::Erased.colour() };

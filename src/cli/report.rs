@@ -1,6 +1,6 @@
 //! What a training run comes to: `summary.json`, the table, the sentence.
 
-use super::observer::{FaultLine, Line, late_workers};
+use super::observer::{FaultLine, Line, stragglers};
 use super::plan::{ClockKind, Plan};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -60,7 +60,7 @@ impl RunSummary {
             validation_loss,
             samples_lost: lines.iter().map(lost).sum::<f64>().round() as u64,
             work: lines.iter().map(|line| line.record.work).sum::<f64>() / lines.len().max(1) as f64,
-            late_worker_rounds: lines.iter().map(|line| late_workers(&line.record).len()).sum(),
+            late_worker_rounds: lines.iter().map(|line| stragglers(&line.record).len()).sum(),
             refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
         }
     }
@@ -105,15 +105,15 @@ impl Summary {
         let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.3}"));
         let mut row = |cells: [String; 9]| {
             let [scheme, cells @ ..] = cells;
-            let widths = [7, 7, 7, 7, 7, 8, 6, 7];
+            let widths = [7, 7, 7, 7, 7, 8, 6, 9];
             let _ = write!(text, "{scheme:<16}");
             for (cell, width) in cells.iter().zip(widths) {
                 let _ = write!(text, " {cell:>width$}");
             }
             text.push('\n');
         };
-        row(["", "s/step", "", "", "loss", "", "samples", "work", "late"].map(String::from));
-        row(["scheme", "mean", "p50", "p95", "train", "valid", "lost", "paid", "answers"].map(String::from));
+        row(["", "s/step", "", "", "loss", "", "samples", "work", "straggler"].map(String::from));
+        row(["scheme", "mean", "p50", "p95", "train", "valid", "lost", "paid", "rounds"].map(String::from));
         for run in &self.runs {
             let Spread { mean, p50, p95 } = run.seconds_per_step;
             row([

@@ -85,7 +85,7 @@ pub(super) struct TrainArgs {
     #[arg(long)]
     untied_head: bool,
     /// Largest learning rate
-    #[arg(long, value_name = "RATE", default_value_t = 3e-3)]
+    #[arg(long, value_name = "RATE", default_value_t = 2e-3)]
     learning_rate: f64,
     /// Seed of parameters, batches and delays
     #[arg(long, default_value_t = 1)]
@@ -174,10 +174,10 @@ impl TrainArgs {
     fn optimizer(&self) -> AdamWConfig {
         AdamWConfig {
             learning_rate: self.learning_rate,
-            warmup_steps: (self.steps / 10).clamp(1, 100),
+            warmup_steps: (self.steps / 5).clamp(1, 100),
             decay_steps: self.steps,
             beta1: 0.9,
-            beta2: 0.95,
+            beta2: 0.99,
             epsilon: 1e-8,
             weight_decay: 0.1,
             clip_norm: 1.0,
