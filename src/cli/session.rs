@@ -175,8 +175,8 @@ impl Session {
         let saved = lines.len() as u64 / self.plan.checkpoint_every * self.plan.checkpoint_every;
         rest[0] = lines;
         let hint = || {
-            let path = self.folder.path().display();
-            format!("{} broke off after {} steps; checkpoint of step {saved} is whole: codedgrad train --resume {path}", self.plan.schemes[run], rest[0].len())
+            let (scheme, steps, path) = (&self.plan.schemes[run], rest[0].len(), self.folder.path().display());
+            format!("{scheme} broke off after {steps} steps (kept up to step {saved}; `codedgrad train --resume {path}` goes on from there)")
         };
         let outcome = outcome.with_context(hint).or_work()?;
         if outcome == Outcome::Stopped {

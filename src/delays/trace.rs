@@ -10,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TraceError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read the trace {}", path.display())]
     Io {
         /// Which file.
         path: PathBuf,

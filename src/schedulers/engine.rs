@@ -197,7 +197,7 @@ pub enum EngineError {
         silent: WorkerSet,
     },
     /// The decode must not be applied.
-    #[error("{job}: {source}")]
+    #[error("{job} must not be applied")]
     Gate {
         /// The job at hand.
         job: Job,

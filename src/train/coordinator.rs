@@ -85,7 +85,7 @@ pub enum RunError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Messages of different lengths.
-    #[error("a message cannot be folded: {0}")]
+    #[error("a message cannot be folded")]
     Combine(#[from] CombineError),
     /// The observer failed.
     #[error("{0}")]

@@ -76,7 +76,8 @@ impl Pace {
             Unit::StepTimes => step_seconds,
             Unit::Seconds => 1.0,
         };
-        let late = |row: Vec<f64>| {
+        let late = |mut row: Vec<f64>| {
+            row.resize(workers, 0.0);
             let least = row.iter().copied().fold(f64::INFINITY, f64::min);
             row.into_iter().map(|d| (d - least) * unit).collect::<Vec<f64>>()
         };
@@ -108,7 +109,7 @@ impl Pace {
         result
     }
 
-    /// Injected lateness of a round in seconds, one number per worker; empty without delays.
+    /// Injected lateness of a round in seconds, one number per worker.
     pub(super) fn lateness(&self, round: u64) -> &[f64] {
         self.delays.get(round as usize).map_or(&[], Vec::as_slice)
     }

@@ -15,7 +15,7 @@ const VALIDATION_FRACTION: usize = 10;
 #[non_exhaustive]
 pub enum CorpusError {
     /// A file or folder that cannot be read.
-    #[error("corpus {}: {source}", path.display())]
+    #[error("cannot read the corpus {}", path.display())]
     Io {
         /// Which.
         path: PathBuf,

@@ -11,7 +11,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum ReplicaError {
     /// candle failed.
-    #[error("candle: {0}")]
+    #[error(transparent)]
     Candle(#[from] candle_core::Error),
     /// A parameter got no gradient: some operation on its way passes none.
     #[error("parameter {name:?} received no gradient; an operation of the model does not pass gradients on")]

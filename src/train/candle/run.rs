@@ -149,16 +149,23 @@ pub fn run_local(
     let replicas = (0..run.workers).map(|_| Replica::new(&run.model, run.optimizer, start)).collect::<Result<Vec<_>, _>>()?;
     let length = run.model.parameters();
     thread::scope(|scope| {
+        let mut threads = Vec::new();
         for ((worker, link), replica) in Worker::all(run.workers).zip(links).zip(replicas) {
             let aggregator = Aggregator::new(Box::new(link), length, run.unit_samples).resumed_at(steps.start);
             let body = move || match work(run, worker, aggregator, replica, batches) {
                 Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
                 Err(error) => tracing::error!("{worker} ends: {error}"),
             };
-            thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker");
+            threads.push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
         }
         let coordinator = Coordinator::new(transport, engine, pace, (run.workers, length, run.units), run.log_steps(), steps.start);
-        Ok(coordinator.run(observer)?)
+        let outcome = coordinator.run(observer);
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::debug!("a worker had panicked; the coordinator was told when it happened");
+            }
+        }
+        Ok(outcome?)
     })
 }
 
