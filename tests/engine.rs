@@ -1,0 +1,310 @@
+//! The round engine on virtual time: no thread, no clock, only events.
+
+use codedgrad::codes::{SchemeSpec, Wire};
+use codedgrad::ids::{Job, Task, Units, Worker, WorkerSet};
+use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input};
+use proptest::prelude::*;
+
+const CONFIG: Config = Config { max_wait_seconds: 50.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: 4 };
+
+struct Driver {
+    engine: Engine,
+    now: f64,
+}
+
+impl Driver {
+    fn new(scheme: &str, workers: usize, jobs: u64, config: Config) -> (Self, Vec<Action>) {
+        let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, workers as u32, 0..jobs).unwrap();
+        let mut driver = Self { engine: Engine::new(scheme, config, Job(0)..Job(jobs)), now: 0.0 };
+        let actions = driver.give(Input::Begin).unwrap();
+        (driver, actions)
+    }
+
+    fn give(&mut self, input: Input) -> Result<Vec<Action>, EngineError> {
+        let mut actions = Vec::new();
+        self.engine.handle(self.now, input, &mut actions)?;
+        Ok(actions)
+    }
+
+    fn at(&mut self, now: f64) -> &mut Self {
+        self.now = now;
+        self
+    }
+
+    fn answer(&mut self, worker: u32, job: u64, finite: bool) -> Result<Vec<Action>, EngineError> {
+        let task = Task { job: Job(job), piece: worker };
+        self.give(Input::Done { worker: Worker(worker), task, finite })
+    }
+
+    fn held(&mut self, worker: u32, job: u64, attempt: u32) -> Vec<Action> {
+        self.give(Input::Held { worker: Worker(worker), job: Job(job), attempt, digest: 9 }).unwrap()
+    }
+
+    fn applied(&mut self, worker: u32, job: u64, digest: u64) -> Vec<Action> {
+        self.give(Input::Applied { worker: Worker(worker), job: Job(job), digest: Some(digest) }).unwrap()
+    }
+}
+
+fn assigned(actions: &[Action]) -> Vec<u32> {
+    actions.iter().filter_map(|action| if let Action::Assign { worker, .. } = action { Some(worker.0) } else { None }).collect()
+}
+
+fn applies(actions: &[Action]) -> Vec<(u32, u64)> {
+    actions.iter().filter_map(|action| if let Action::Apply { worker, job } = action { Some((worker.0, job.0)) } else { None }).collect()
+}
+
+fn folded(actions: &[Action]) -> Option<(u32, Vec<u32>)> {
+    actions.iter().find_map(|action| match action {
+        Action::Fold { attempt, folds, .. } => Some((*attempt, folds.iter().map(|fold| fold.worker.0).collect())),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_applies() {
+    let (mut driver, actions) = Driver::new("groups:s=1", 4, 2, CONFIG);
+    assert_eq!(assigned(&actions), [0, 1, 2, 3]);
+    assert!(driver.at(1.0).answer(3, 0, true).unwrap().is_empty());
+    let closed = driver.at(2.0).answer(1, 0, true).unwrap();
+    assert_eq!(closed[..2], [Action::Abandon { worker: Worker(0) }, Action::Abandon { worker: Worker(2) }]);
+    assert_eq!(folded(&closed), Some((0, vec![1, 3])));
+    let Some(Action::Fold { report, .. }) = closed.last() else { panic!() };
+    assert_eq!(report.arrivals, [None, Some(2.0), None, Some(1.0)]);
+    assert_eq!((report.work, report.decode.residual), (2.0, 0.0));
+    assert!(driver.held(3, 0, 0).is_empty(), "one holder is not enough where there are two");
+    let committed = driver.held(1, 0, 0);
+    assert_eq!(committed[0], Action::Commit { job: Job(0), attempt: 0, digest: 9 });
+    assert_eq!(applies(&committed), [(0, 0), (1, 0), (2, 0), (3, 0)]);
+    assert_eq!(assigned(&committed), [1, 3], "the others have not dropped their tasks yet");
+    assert_eq!(assigned(&driver.give(Input::Freed { worker: Worker(0) }).unwrap()), [0]);
+    assert_eq!(assigned(&driver.answer(2, 0, true).unwrap()), [2], "a late answer frees its worker and counts for nothing");
+    driver.answer(0, 1, true).unwrap();
+    assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some((0, vec![0, 2])));
+    driver.held(0, 1, 0);
+    assert_eq!(driver.held(2, 1, 0).last(), Some(&Action::Finish));
+}
+
+#[test]
+fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    assert_eq!(folded(&driver.answer(2, 0, true).unwrap()), Some((0, vec![0, 2])));
+    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    let reopened = driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
+    assert_eq!(assigned(&reopened), [1], "the other member of the lost worker's group computes again");
+    assert!(driver.held(2, 0, 0).is_empty(), "the first attempt is over");
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
+    driver.held(2, 0, 1);
+    let committed = driver.held(1, 0, 1);
+    assert_eq!(committed[0], Action::Commit { job: Job(0), attempt: 1, digest: 9 });
+    assert!(applies(&committed).iter().all(|(worker, _)| *worker != 0), "the dead apply nothing");
+}
+
+#[test]
+fn a_vector_held_elsewhere_outlives_its_sender() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    driver.answer(2, 0, true).unwrap();
+    driver.held(2, 0, 0);
+    assert!(driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(), "worker 2 holds the whole sum");
+    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    assert!(matches!(driver.held(1, 0, 0)[0], Action::Commit { attempt: 0, .. }));
+    let (mut kept, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
+    kept.answer(0, 0, true).unwrap();
+    assert!(kept.give(Input::Lost { worker: Worker(0), kept: true }).unwrap().is_empty());
+    assert_eq!(folded(&kept.answer(3, 0, true).unwrap()), Some((0, vec![0, 3])), "an answer kept by the coordinator counts");
+}
+
+#[test]
+fn different_bytes_are_never_applied() {
+    let (mut driver, _) = Driver::new("uncoded", 2, 1, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    driver.answer(1, 0, true).unwrap();
+    driver.held(0, 0, 0);
+    let differing = Input::Held { worker: Worker(1), job: Job(0), attempt: 0, digest: 8 };
+    assert_eq!(driver.give(differing), Err(EngineError::DifferentBytes { job: Job(0), worker: Worker(1) }));
+}
+
+#[test]
+fn whoever_never_comes_is_named() {
+    let (mut driver, _) = Driver::new("groups:s=1", 6, 1, CONFIG);
+    assert_eq!(driver.engine.deadline(), Some(50.0));
+    for worker in [2, 3, 5] {
+        driver.at(1.0).answer(worker, 0, true).unwrap();
+    }
+    assert!(driver.at(49.0).give(Input::Tick).unwrap().is_empty());
+    let error = driver.at(50.5).give(Input::Tick).unwrap_err();
+    assert_eq!(error, EngineError::MaxWait { job: Job(0), waited_seconds: 50.5, silent: WorkerSet::of(6, [0, 1, 4].map(Worker)) });
+    assert!(error.to_string().contains("workers {0,1,4} never came"));
+}
+
+#[test]
+fn too_many_deaths_end_the_run_at_once() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 3, CONFIG);
+    driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
+    let error = driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap_err();
+    assert!(matches!(&error, EngineError::TooManyLost { tolerance: 1, .. }));
+    assert!(error.to_string().contains("dead workers {0,1}"), "{error}");
+}
+
+#[test]
+fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
+    driver.answer(2, 0, true).unwrap();
+    assert!(driver.answer(0, 0, false).unwrap().is_empty(), "worker 1 may still save the step");
+    let refused = driver.answer(1, 0, false).unwrap();
+    let Some(Action::Refuse { job, units, report }) = refused.iter().find(|a| matches!(a, Action::Refuse { .. })) else { panic!() };
+    assert_eq!((*job, &units[..], &report.erased[..]), (Job(0), &[Units { start: 0, end: 2 }][..], &[Worker(0), Worker(1)][..]));
+    assert_eq!(applies(&refused), [(0, 0), (1, 0), (2, 0), (3, 0)], "everybody counts the refused step");
+    assert_eq!(assigned(&refused), [0, 1, 2], "the next step goes on");
+    let (mut saved, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
+    saved.answer(0, 0, false).unwrap();
+    saved.answer(1, 0, true).unwrap();
+    assert_eq!(folded(&saved.answer(2, 0, true).unwrap()), Some((0, vec![1, 2])), "one erased message is a straggler");
+}
+
+#[test]
+fn a_task_dropped_unasked_counts_as_missing() {
+    let (mut driver, _) = Driver::new("uncoded", 2, 1, CONFIG);
+    let refused = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    assert!(refused.iter().any(|action| matches!(action, Action::Refuse { units, .. } if units[..] == [Units { start: 1, end: 2 }])));
+}
+
+#[test]
+fn rescaling_goes_on_only_when_nobody_else_can_come() {
+    let (mut driver, _) = Driver::new("groups:l=2,rescale", 4, 1, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    driver.give(Input::Lost { worker: Worker(2), kept: true }).unwrap();
+    assert!(driver.give(Input::Lost { worker: Worker(3), kept: true }).unwrap().is_empty(), "worker 1 is still out");
+    let closed = driver.answer(1, 0, true).unwrap();
+    let Some(Action::Fold { folds, report, .. }) = closed.last() else { panic!() };
+    assert_eq!((folds[0].weight, report.decode.coverage), (2.0, 0.5));
+    let (mut late, _) = Driver::new("groups:l=2,rescale", 4, 1, CONFIG);
+    late.answer(0, 0, true).unwrap();
+    assert_eq!(folded(&late.at(50.0).give(Input::Tick).unwrap()), Some((0, vec![0])), "patience is over");
+}
+
+#[test]
+fn grace_is_given_only_where_an_arrival_would_change_the_decode() {
+    let config = Config { grace_seconds: 2.0, ..CONFIG };
+    let (mut exact, _) = Driver::new("groups:s=1", 2, 1, config);
+    assert!(folded(&exact.answer(0, 0, true).unwrap()).is_some());
+    let (mut biased, _) = Driver::new("drop:b=1", 3, 1, config);
+    biased.at(1.0).answer(0, 0, true).unwrap();
+    assert!(biased.answer(1, 0, true).unwrap().is_empty());
+    assert_eq!(biased.engine.deadline(), Some(3.0));
+    assert!(biased.at(2.9).give(Input::Tick).unwrap().is_empty());
+    assert_eq!(folded(&biased.at(3.0).give(Input::Tick).unwrap()), Some((0, vec![0, 1])));
+    let (mut all, _) = Driver::new("drop:b=1", 3, 1, config);
+    all.answer(0, 0, true).unwrap();
+    all.answer(1, 0, true).unwrap();
+    assert_eq!(folded(&all.answer(2, 0, true).unwrap()), Some((0, vec![0, 1, 2])), "nobody else can come");
+}
+
+/// One step of `groups:s=1` over 2 workers in which worker 1 takes no part.
+fn step_without_worker_1(driver: &mut Driver, job: u64) -> Vec<Action> {
+    driver.answer(0, job, true).unwrap();
+    driver.give(Input::Lost { worker: Worker(2), kept: true }).unwrap();
+    let mut actions = driver.held(0, job, 0);
+    actions.extend(driver.held(1, job, 0));
+    actions.extend(driver.applied(0, job, 1));
+    actions
+}
+
+#[test]
+fn who_missed_too_much_takes_over_a_state_and_what_came_since() {
+    let (mut driver, _) = Driver::new("groups:l=1", 3, 20, CONFIG);
+    let mut sent = Vec::new();
+    for job in 0..7 {
+        sent.extend(applies(&step_without_worker_1(&mut driver, job)).into_iter().filter(|(worker, _)| *worker == 1));
+    }
+    assert_eq!(sent, [(1, 0), (1, 1), (1, 2), (1, 3)], "no more than the log holds is on its way to a hung worker");
+    let freed = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    assert_eq!(freed, [Action::Resync { worker: Worker(1), from: Worker(0) }]);
+    let meanwhile = step_without_worker_1(&mut driver, 7);
+    assert!(applies(&meanwhile).iter().all(|(worker, _)| *worker == 0));
+    let synced = driver.give(Input::Synced { worker: Worker(1), next: Job(7) }).unwrap();
+    assert_eq!(applies(&synced), [(1, 7)], "what was committed after the state was taken");
+    assert_eq!(assigned(&synced), [1]);
+}
+
+#[test]
+fn a_provider_that_dies_is_replaced() {
+    let (mut driver, _) = Driver::new("groups:l=1", 4, 9, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    driver.held(0, 0, 0);
+    driver.held(3, 0, 0);
+    for worker in [1, 2, 3] {
+        driver.give(Input::Freed { worker: Worker(worker) }).unwrap();
+    }
+    driver.applied(0, 0, 5);
+    driver.applied(1, 0, 5);
+    driver.applied(2, 0, 5);
+    let diverged = driver.applied(3, 0, 6);
+    assert_eq!(diverged[..2], [Action::Diverged { worker: Worker(3), job: Job(0) }, Action::Abandon { worker: Worker(3) }]);
+    let resync = driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    let [Action::Resync { from, .. }] = resync[..] else { panic!("{resync:?}") };
+    let again = driver.give(Input::Lost { worker: from, kept: true }).unwrap();
+    let Some(Action::Resync { worker: Worker(3), from: other }) = again.first() else { panic!("{again:?}") };
+    assert_ne!(*other, from);
+}
+
+/// Every order of events leaves every live worker with every job applied once and in order, and
+/// nothing is applied before its commit.
+fn random_run(scheme: &str, workers: usize, jobs: u64, choices: &[u16]) {
+    let (mut driver, mut actions) = Driver::new(scheme, workers, jobs, CONFIG);
+    let mut pool: Vec<Input> = Vec::new();
+    let mut applied = vec![0u64; workers];
+    let mut committed = 0;
+    for turn in 0..100_000usize {
+        for action in actions.drain(..) {
+            match action {
+                Action::Assign { worker, task, .. } => pool.push(Input::Done { worker, task, finite: true }),
+                Action::Abandon { worker } => {
+                    pool.retain(|input| !matches!(input, Input::Done { worker: of, .. } if *of == worker));
+                    pool.push(Input::Freed { worker });
+                }
+                Action::Fold { job, attempt, folds, .. } => {
+                    assert_eq!(job.0, committed, "one job at a time");
+                    assert!(folds.windows(2).all(|pair| pair[0].task.piece < pair[1].task.piece), "one order of summation");
+                    pool.extend(Worker::all(workers).map(|worker| Input::Held { worker, job, attempt, digest: 3 }));
+                }
+                Action::Commit { job, .. } => {
+                    assert_eq!(job.0, committed);
+                    committed += 1;
+                }
+                Action::Apply { worker, job } => {
+                    assert!(job.0 < committed, "commit before apply");
+                    assert_eq!(applied[worker.index()], job.0, "in order, once");
+                    applied[worker.index()] += 1;
+                    pool.push(Input::Applied { worker, job, digest: Some(job.0) });
+                }
+                Action::Resync { worker, from } => {
+                    applied[worker.index()] = applied[from.index()];
+                    pool.push(Input::Synced { worker, next: Job(applied[from.index()]) });
+                }
+                Action::Finish => {
+                    assert_eq!(committed, jobs);
+                    return;
+                }
+                other => panic!("nothing goes wrong here: {other:?}"),
+            }
+        }
+        assert!(!pool.is_empty(), "the run is stuck");
+        let choice = choices[turn % choices.len()] as usize % pool.len();
+        driver.now += 1e-3;
+        actions = driver.give(pool.remove(choice)).unwrap();
+    }
+    panic!("the run does not end");
+}
+
+proptest! {
+    #[test]
+    fn any_order_of_events_ends_well(
+        scheme in prop::sample::select(vec!["uncoded", "groups:s=1", "groups:l=1", "groups:l=2"]),
+        workers in 2usize..7,
+        choices in prop::collection::vec(0u16..1000, 1..200),
+    ) {
+        random_run(scheme, workers, 6, &choices);
+    }
+}
