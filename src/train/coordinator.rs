@@ -167,9 +167,6 @@ impl<T: Transport> Coordinator<T> {
                 Some(input) => input,
                 None => self.wait(observer)?,
             };
-            if let (Input::Freed { worker }, true) = (&input, self.folding.is_some()) {
-                self.hold(*worker);
-            }
             self.engine.handle(self.pace.now(), input, &mut actions)?;
             for action in actions.drain(..) {
                 if let Some(outcome) = self.act(action, observer)? {
@@ -196,7 +193,9 @@ impl<T: Transport> Coordinator<T> {
                     if matches!(notice, Notice::Lost { .. }) {
                         self.unapplied[worker.index()] = 0;
                     }
-                    match self.pace.arrived(worker, notice) {
+                    let counted = self.pace.arrived(worker, notice);
+                    self.hold(worker);
+                    match counted {
                         Some(notice) => (worker, notice),
                         None => continue,
                     }
