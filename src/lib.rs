@@ -1,4 +1,18 @@
-#![doc = "codedgrad"]
+#![doc = include_str!("../README.md")]
+//!
+//! # Symbols
+//!
+//! | papers | here |
+//! |---|---|
+//! | `i` of `n` | [`ids::Worker`], the number of workers |
+//! | `j` of `k` | [`ids::Share`], the number of shares |
+//! | `t`, `g(t)` | [`ids::Round`], [`ids::Job`] |
+//! | `B` | the rows of a [`codes::GradientCode`] |
+//! | `a` | decode weights, [`codes::Decoder::weights`] |
+//! | `s` | stragglers tolerated, [`codes::Facts::tolerance`] |
+//! | `L`, `c` | load, [`codes::Facts::load`]; `c = n L` is the redundancy |
+//! | `T` | delay, [`codes::sequential::SchemeFacts::delay`] |
+
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod codes;

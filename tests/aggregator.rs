@@ -5,7 +5,9 @@ use codedgrad::codes::{SchemeSpec, Wire};
 use codedgrad::delays::{Delays, Preset};
 use codedgrad::ids::{Job, Worker};
 use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, StepRecord, VirtualClock};
+use codedgrad::train::{
+    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, StepRecord, VirtualClock,
+};
 use codedgrad::transport::{Decoded, local};
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +17,16 @@ use std::time::Duration;
 const PARAMETERS: usize = 300;
 const UNIT_SAMPLES: usize = 3;
 const LOG_STEPS: u64 = 16;
-const OPTIMIZER: AdamWConfig =
-    AdamWConfig { learning_rate: 0.05, warmup_steps: 1, decay_steps: 100, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, clip_norm: 1e9 };
+const OPTIMIZER: AdamWConfig = AdamWConfig {
+    learning_rate: 0.05,
+    warmup_steps: 1,
+    decay_steps: 100,
+    beta1: 0.9,
+    beta2: 0.99,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+    clip_norm: 1e9,
+};
 
 /// What a worker does beside its work.
 type Mischief<'a> = &'a (dyn Fn(Worker, u64) -> Prank + Sync);
@@ -152,7 +162,9 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Vec<Option<Vec<f32>>>,
         let decided = &decided;
         let threads: Vec<_> = Worker::all(workers)
             .zip(links)
-            .map(|(worker, link)| scope.spawn(move || work(worker, Aggregator::new(Box::new(link), PARAMETERS, UNIT_SAMPLES), mischief, decided)))
+            .map(|(worker, link)| {
+                scope.spawn(move || work(worker, Aggregator::new(Box::new(link), PARAMETERS, UNIT_SAMPLES), mischief, decided))
+            })
             .collect();
         let mut recorder = Recorder { log: &mut log, decided, stop_after };
         let outcome = Coordinator::new(transport, engine, pace, (workers, PARAMETERS, workers as u32), LOG_STEPS, 0).run(&mut recorder);
@@ -218,7 +230,10 @@ fn a_panicking_worker_is_named_and_survived() {
     let (outcome, coded, log) = train(Setup { mischief: &prank, ..setup("groups:s=1", 8, 12, modelled(8, 12, 1)) });
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     let [(step, 2, what)] = &log.faults[..] else { panic!("{:?}", log.faults) };
-    assert!((4..=5).contains(step) && what == "lost: its thread panicked", "seen at once, or at its next task if nobody waited for this one");
+    assert!(
+        (4..=5).contains(step) && what == "lost: its thread panicked",
+        "seen at once, or at its next task if nobody waited for this one"
+    );
     assert!(coded[2].is_none() && coded.iter().flatten().all(|parameters| Some(parameters) == uncoded[0].as_ref()));
     let (outcome, _, _) = train(Setup { mischief: &prank, ..setup("uncoded", 8, 12, modelled(8, 12, 1)) });
     assert!(outcome.unwrap_err().to_string().contains("dead workers {2}"));
@@ -252,7 +267,8 @@ fn a_dropped_task_is_never_counted() {
 #[test]
 fn a_hung_worker_catches_up_through_another_state() {
     let hang = |worker: Worker, step: u64| if (worker.0, step) == (3, 1) { Prank::HangUntil(40) } else { Prank::Slow };
-    let (outcome, parameters, log) = train(Setup { mischief: &hang, ..setup("groups:s=1", 4, 200, Pace::wall(4, &Delays::None, 200, 0.0)) });
+    let (outcome, parameters, log) =
+        train(Setup { mischief: &hang, ..setup("groups:s=1", 4, 200, Pace::wall(4, &Delays::None, 200, 0.0)) });
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     let resynced = log.faults.iter().filter(|fault| fault.1 == 3 && fault.2.contains("takes over the state")).count();
     assert!(resynced >= 1, "{:?}", log.faults);

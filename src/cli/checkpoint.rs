@@ -22,7 +22,11 @@ pub(super) struct Place {
 /// Writes the state of a replica; the last whole checkpoint stays until the new one is on disk.
 pub(super) fn save(folder: &RunFolder, place: Place, state: &ReplicaState) -> anyhow::Result<()> {
     let vectors = [&state.parameters, &state.first, &state.second];
-    let views = VECTORS.into_iter().zip(vectors).map(|(name, vector)| Ok((name, view(&[vector.len()], vector)?))).collect::<anyhow::Result<Vec<_>>>()?;
+    let views = VECTORS
+        .into_iter()
+        .zip(vectors)
+        .map(|(name, vector)| Ok((name, view(&[vector.len()], vector)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let place = HashMap::from([("run".into(), place.run.to_string()), ("next_step".into(), place.next_step.to_string())]);
     folder.write_whole(CHECKPOINT, &safetensors::serialize(views, Some(place))?)
 }
@@ -37,7 +41,8 @@ pub(super) fn load(folder: &RunFolder, model: &GptConfig) -> Result<Option<(Plac
         let bytes = std::fs::read(&path)?;
         let (_, header) = SafeTensors::read_metadata(&bytes)?;
         let metadata = header.metadata().clone().unwrap_or_default();
-        let number = |key: &str| metadata.get(key).and_then(|text| text.parse::<u64>().ok()).ok_or_else(|| anyhow!("it does not say its {key}"));
+        let number =
+            |key: &str| metadata.get(key).and_then(|text| text.parse::<u64>().ok()).ok_or_else(|| anyhow!("it does not say its {key}"));
         let place = Place { run: number("run")? as usize, next_step: number("next_step")? };
         let tensors = SafeTensors::deserialize(&bytes)?;
         let [parameters, first, second] = VECTORS.map(|name| vector(&tensors, name));
@@ -61,7 +66,8 @@ pub(super) fn save_model(folder: &RunFolder, name: &str, model: &GptConfig, repl
 /// Reads a model that [`save_model`] wrote: its configuration and its flat parameters.
 pub(super) fn load_model(path: &Path) -> Result<(GptConfig, Vec<f32>), Failure> {
     let read = || -> anyhow::Result<(GptConfig, Vec<f32>)> {
-        let config: GptConfig = serde_json::from_slice(&std::fs::read(path.join("config.json")).context("config.json")?).context("config.json")?;
+        let config: GptConfig =
+            serde_json::from_slice(&std::fs::read(path.join("config.json")).context("config.json")?).context("config.json")?;
         config.check()?;
         let bytes = std::fs::read(path.join("model.safetensors")).context("model.safetensors")?;
         let tensors = SafeTensors::deserialize(&bytes).context("model.safetensors")?;

@@ -146,7 +146,8 @@ fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) ->
         1 => "any 1 straggler".to_owned(),
         s => format!("any {s} stragglers"),
     };
-    let _ = writeln!(text, "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {any} tolerated.", load * *workers as f64);
+    let _ =
+        writeln!(text, "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {any} tolerated.", load * *workers as f64);
     let missing = survivors.complement();
     if missing.is_empty() {
         text.push_str("Everybody has answered. ");
@@ -156,10 +157,16 @@ fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) ->
     let exact = Gate::new(Wire::F32, &Facts { error_max: 0.0, ..facts.clone() }).check(report).is_ok();
     let _ = match (report.decodable, exact) {
         (true, true) => write!(text, "the exact gradient can be decoded. "),
-        (true, false) => write!(text, "accepted, but {:.1} % of the batch is missing: the gradient is biased. ", 100.0 * (1.0 - report.coverage)),
+        (true, false) => {
+            write!(text, "accepted, but {:.1} % of the batch is missing: the gradient is biased. ", 100.0 * (1.0 - report.coverage))
+        }
         (false, _) => write!(text, "NOT decodable: at best {:.1} % of the batch is covered. ", 100.0 * report.coverage),
     };
-    let _ = writeln!(text, "Residual {:.1e}, amplification {:.3} (1 = as uncoded), coverage {:.3}.", report.residual, report.amplification, report.coverage);
+    let _ = writeln!(
+        text,
+        "Residual {:.1e}, amplification {:.3} (1 = as uncoded), coverage {:.3}.",
+        report.residual, report.amplification, report.coverage
+    );
     text
 }
 
@@ -171,7 +178,13 @@ mod tests {
     fn lists_of_workers() {
         assert_eq!(parse_workers("0,2,5-7", 8).unwrap().to_string(), "0,2,5-7");
         assert!(parse_workers("", 8).unwrap().is_empty());
-        for (list, problem) in [("8", "no worker 8"), ("1,1", "named twice"), ("0-3,2", "worker 2 is named twice"), ("5-2", "backwards"), ("x", "not a worker")] {
+        for (list, problem) in [
+            ("8", "no worker 8"),
+            ("1,1", "named twice"),
+            ("0-3,2", "worker 2 is named twice"),
+            ("5-2", "backwards"),
+            ("x", "not a worker"),
+        ] {
             assert!(parse_workers(list, 8).unwrap_err().contains(problem), "{list}");
         }
     }

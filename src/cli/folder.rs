@@ -104,9 +104,9 @@ pub(super) struct LineFile {
 
 impl LineFile {
     /// Opens a record and cuts it after its first `lines` lines.
-    pub(super) fn open(path: PathBuf, lines: usize) -> Result<Self, Failure> {
+    pub(super) fn open(path: &Path, lines: usize) -> Result<Self, Failure> {
         let open = || -> anyhow::Result<Self> {
-            let file = OpenOptions::new().create(true).append(true).read(true).open(&path)?;
+            let file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
             let mut reader = BufReader::new(&file);
             let (mut kept, mut line) = (0, Vec::new());
             for _ in 0..lines {
@@ -114,7 +114,7 @@ impl LineFile {
                 kept += reader.read_until(b'\n', &mut line)? as u64;
             }
             file.set_len(kept)?;
-            Ok(Self { file, path: path.clone() })
+            Ok(Self { file, path: path.into() })
         };
         open().with_context(|| format!("cannot open {}", path.display())).or_work()
     }

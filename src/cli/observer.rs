@@ -95,7 +95,7 @@ impl RunObserver<'_> {
         if counterpart.is_some_and(|line| same(line, &step.digest)) {
             return Ok(Some(0.0));
         }
-        if counterpart.is_none() && step.step % self.plan.audit_every != 0 {
+        if counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every) {
             return Ok(None);
         }
         Ok(Some(relative_difference(&decoded.gradient, &self.keeper.reference(self.plan, step.step)?)))
@@ -117,7 +117,7 @@ impl RunObserver<'_> {
         self.lines.push(line);
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
-        if interrupted || next_step % self.plan.checkpoint_every == 0 || next_step == self.plan.steps {
+        if interrupted || next_step.is_multiple_of(self.plan.checkpoint_every) || next_step == self.plan.steps {
             checkpoint::save(self.folder, Place { run: self.run, next_step }, &self.keeper.replica.state())?;
         }
         Ok(if interrupted && next_step < self.plan.steps { Flow::Stop } else { Flow::Continue })

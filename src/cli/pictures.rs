@@ -100,7 +100,8 @@ pub(super) fn steps(runs: &[Vec<Line>], workers: usize) -> anyhow::Result<String
 fn steps_panel(canvas: &Canvas<'_>, lines: &[Line], workers: usize, place: (i32, i32, i32, i32), longest: f64) -> anyhow::Result<()> {
     let (left, top, cell, bars) = place;
     let Some(first) = lines.first() else { return Ok(()) };
-    let count = if lines.len() > STEPS_MAX { format!("first {STEPS_MAX} of {} steps", lines.len()) } else { format!("{} steps", lines.len()) };
+    let count =
+        if lines.len() > STEPS_MAX { format!("first {STEPS_MAX} of {} steps", lines.len()) } else { format!("{} steps", lines.len()) };
     let mean = lines.iter().map(|line| line.record.seconds).sum::<f64>() / lines.len() as f64;
     text(canvas, (12, top + 10), 14, &format!("{}: {count}, mean {mean:.3} s", first.scheme))?;
     let grid = top + 34;
@@ -140,7 +141,13 @@ pub(super) fn loss(runs: &[Vec<Line>]) -> anyhow::Result<String> {
     let points = || curves.iter().flatten().copied();
     let end = points().map(|point| point.0).fold(1e-9, f64::max);
     let (low, high) = points().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| (low.min(y), high.max(y)));
-    let (low, high) = if low < high { (low, high) } else if low.is_finite() { (low - 0.5, low + 0.5) } else { (0.0, 1.0) };
+    let (low, high) = if low < high {
+        (low, high)
+    } else if low.is_finite() {
+        (low - 0.5, low + 0.5)
+    } else {
+        (0.0, 1.0)
+    };
     let mut svg = String::new();
     {
         let canvas = SVGBackend::with_string(&mut svg, (760, 420)).into_drawing_area();

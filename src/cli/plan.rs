@@ -78,13 +78,20 @@ impl Plan {
         let batches = Batches::new(tokens, self.model.context, self.seed).or_input()?;
         let (rows, batch) = (batches.sizes().0 / (self.model.context + 1), self.micro_batch_rows * self.micro_batches as usize);
         if rows < batch {
-            return Err(Failure::Input(anyhow!("the corpus has {rows} windows of {} tokens for training, fewer than one batch of {batch}", self.model.context + 1)));
+            return Err(Failure::Input(anyhow!(
+                "the corpus has {rows} windows of {} tokens for training, fewer than one batch of {batch}",
+                self.model.context + 1
+            )));
         }
         Ok(batches)
     }
 
     pub(super) fn local_run(&self, scheme: &SchemeSpec) -> Result<LocalRun, Failure> {
-        let faults = self.faults.iter().map(|text| text.parse::<Fault>().map_err(|error| Failure::Input(anyhow!(error)))).collect::<Result<Vec<_>, _>>()?;
+        let faults = self
+            .faults
+            .iter()
+            .map(|text| text.parse::<Fault>().map_err(|error| Failure::Input(anyhow!(error))))
+            .collect::<Result<Vec<_>, _>>()?;
         if let Some(stray) = faults.iter().find(|fault| fault.worker.index() >= self.workers) {
             return Err(Failure::Input(anyhow!("--fault names {}, but workers are 0 to {}", stray.worker, self.workers - 1)));
         }

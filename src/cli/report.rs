@@ -136,18 +136,29 @@ impl Summary {
         let mut text = match self.max_gradient_difference {
             None => "No gradient was checked. ".into(),
             Some(0.0) => format!("All {} gradients checked equal the whole batch's bit for bit. ", self.gradients_checked),
-            Some(difference) => format!("The largest gradient error of {} checked is {difference:.2e} of the largest entry. ", self.gradients_checked),
+            Some(difference) => {
+                format!("The largest gradient error of {} checked is {difference:.2e} of the largest entry. ", self.gradients_checked)
+            }
         };
         if let ([first, .., last], Some(speedup)) = (&self.runs[..], self.speedup) {
             let (name, rival) = (&last.scheme, &first.scheme);
             if speedup >= 1.0 {
-                let _ = write!(text, "{name} made a step {speedup:.2}x faster than {rival}, at {:.2} times the computing work. ", last.work / first.work);
+                let _ = write!(
+                    text,
+                    "{name} made a step {speedup:.2}x faster than {rival}, at {:.2} times the computing work. ",
+                    last.work / first.work
+                );
             } else {
                 let slower = 1.0 / speedup;
-                let _ = write!(text, "{name} made a step {slower:.2}x slower than {rival}: without stragglers to wait for, redundancy only costs. ");
+                let _ = write!(
+                    text,
+                    "{name} made a step {slower:.2}x slower than {rival}: without stragglers to wait for, redundancy only costs. "
+                );
             }
             text += match plan.clock {
-                ClockKind::Wall => "All workers share this machine's cores, so redundancy is paid in the same cores here, as it is not in a cluster.",
+                ClockKind::Wall => {
+                    "All workers share this machine's cores, so redundancy is paid in the same cores here, as it is not in a cluster."
+                }
                 ClockKind::Virtual => "Times are modelled: each worker has a machine of its own.",
             };
         }

@@ -37,7 +37,12 @@ pub(super) struct Session {
 
 impl Session {
     /// A new run, its folder made and its plan written.
-    pub(super) fn begin(mut plan: Plan, batches: Batches, out: (Option<&Path>, bool), interrupted: Arc<AtomicBool>) -> Result<Self, Failure> {
+    pub(super) fn begin(
+        mut plan: Plan,
+        batches: Batches,
+        out: (Option<&Path>, bool),
+        interrupted: Arc<AtomicBool>,
+    ) -> Result<Self, Failure> {
         let specs = plan.specs()?;
         plan.delays()?;
         for spec in &specs {
@@ -73,7 +78,13 @@ impl Session {
             lines[line.run].push(line);
         }
         let complete = |(run, lines): (usize, &Vec<Line>)| {
-            let expected = if run < place.run { plan.steps } else if run == place.run { place.next_step } else { 0 };
+            let expected = if run < place.run {
+                plan.steps
+            } else if run == place.run {
+                place.next_step
+            } else {
+                0
+            };
             lines.len() as u64 == expected
         };
         if !lines.iter().enumerate().all(complete) {
@@ -100,7 +111,10 @@ impl Session {
             format!("model: {:.2} M parameters, {} layers of width {}", model.parameters() as f64 / 1e6, model.layers, model.width),
             format!("text: {train} tokens for training, {validation} for validation"),
             format!("stragglers: {stragglers}"),
-            format!("step time c: {step_seconds:.3} s ({})", if self.plan.clock == ClockKind::Wall { "uncoded, nobody late, measured" } else { "modelled" }),
+            format!(
+                "step time c: {step_seconds:.3} s ({})",
+                if self.plan.clock == ClockKind::Wall { "uncoded, nobody late, measured" } else { "modelled" }
+            ),
             format!("folder: {}", self.folder.path().display()),
         ];
         for line in lines {
@@ -115,7 +129,7 @@ impl Session {
     /// Runs what is left of the plan and writes everything that comes of it.
     pub(super) fn execute(&mut self) -> Result<Summary, Failure> {
         let kept = self.lines.iter().map(Vec::len).sum();
-        let mut record = LineFile::open(self.folder.file(RECORD), kept)?;
+        let mut record = LineFile::open(&self.folder.file(RECORD), kept)?;
         let mut validation: Vec<Option<f64>> = Vec::new();
         let mut faults = Vec::new();
         let mut finished = true;
@@ -176,7 +190,9 @@ impl Session {
         rest[0] = lines;
         let hint = || {
             let (scheme, steps, path) = (&self.plan.schemes[run], rest[0].len(), self.folder.path().display());
-            format!("{scheme} broke off after {steps} steps (kept up to step {saved}; `codedgrad train --resume {path}` goes on from there)")
+            format!(
+                "{scheme} broke off after {steps} steps (kept up to step {saved}; `codedgrad train --resume {path}` goes on from there)"
+            )
         };
         let outcome = outcome.with_context(hint).or_work()?;
         if outcome == Outcome::Stopped {

@@ -15,8 +15,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Flags that a resumed run takes from its folder.
 const PLANNED: [&str; 24] = [
-    "scheme", "compare", "corpus", "tokenizer", "init", "workers", "steps", "delays", "no_stragglers", "clock", "step_seconds", "micro_batches",
-    "micro_batch_rows", "layers", "heads", "width", "context", "untied_head", "learning_rate", "seed", "max_wait", "grace", "out", "force",
+    "scheme",
+    "compare",
+    "corpus",
+    "tokenizer",
+    "init",
+    "workers",
+    "steps",
+    "delays",
+    "no_stragglers",
+    "clock",
+    "step_seconds",
+    "micro_batches",
+    "micro_batch_rows",
+    "layers",
+    "heads",
+    "width",
+    "context",
+    "untied_head",
+    "learning_rate",
+    "seed",
+    "max_wait",
+    "grace",
+    "out",
+    "force",
 ];
 
 #[derive(Debug, Args)]
@@ -136,7 +158,10 @@ impl TrainArgs {
         };
         model.check().or_input()?;
         if model.vocabulary != vocabulary {
-            return Err(Failure::Input(anyhow!("the model of --init has {} tokens, the text {vocabulary}: use its tokenizer", model.vocabulary)));
+            return Err(Failure::Input(anyhow!(
+                "the model of --init has {} tokens, the text {vocabulary}: use its tokenizer",
+                model.vocabulary
+            )));
         }
         let schemes = match (&self.scheme, &self.compare) {
             (None, _) => vec!["uncoded".into(), "groups:s=1".into()],

@@ -59,7 +59,9 @@ pub enum GateError {
         coverage: f64,
     },
     /// Rounding errors of the messages would grow too far.
-    #[error("the decode amplifies rounding errors {amplification:.1} times (at most {amplification_max} for this wire type); groups never amplifies")]
+    #[error(
+        "the decode amplifies rounding errors {amplification:.1} times (at most {amplification_max} for this wire type); groups never amplifies"
+    )]
     Amplified {
         /// Amplification of this decode.
         amplification: f64,

@@ -229,7 +229,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn messages(count: usize, len: usize, seed: u64) -> Vec<Vec<f32>> {
-        use rand_chacha::{ChaCha8Rng, rand_core::{Rng, SeedableRng}};
+        use rand_chacha::{
+            ChaCha8Rng,
+            rand_core::{Rng, SeedableRng},
+        };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         (0..count).map(|_| (0..len).map(|_| (rng.next_u32() as f32 / 2f32.powi(31) - 1.0) * 3.0).collect()).collect()
     }

@@ -25,7 +25,7 @@ pub struct Config {
 }
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Input {
     /// The run starts.
     Begin,
@@ -305,6 +305,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`] when the run cannot go on; the engine must not be used afterwards.
+    ///
+    /// # Panics
+    /// When a run is begun twice.
     pub fn handle(&mut self, now: f64, input: Input, out: &mut Vec<Action>) -> Result<(), EngineError> {
         match input {
             Input::Begin => {

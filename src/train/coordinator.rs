@@ -249,10 +249,14 @@ impl<T: Transport> Coordinator<T> {
             Action::Abandon { worker } => {
                 self.transport.send(worker, Order::Abandon);
                 if let Some(answer) = self.pace.abandoned(worker) {
-                    if let Some(Notice::Done { message, .. }) = answer {
-                        self.transport.recycle(message);
-                    }
-                    self.inputs.push_back(Input::Freed { worker });
+                    let input = match answer {
+                        Some(Notice::Done { message, .. }) => {
+                            self.transport.recycle(message);
+                            None
+                        }
+                        other => other.and_then(|notice| self.input(worker, notice, observer)),
+                    };
+                    self.inputs.push_back(input.unwrap_or(Input::Freed { worker }));
                 }
             }
             Action::Fold { job, attempt, folds, report } => self.fold(job, attempt, folds, report)?,

@@ -192,10 +192,11 @@ impl Pace {
             }
             Clock::Virtual { now, .. } => *now,
         };
-        if due <= now && due <= limit {
-            if let Some((worker, notice)) = first.and_then(|(_, index, _)| Some((Worker(index as u32), self.outs[index].take()?.notice?))) {
-                return Next::Arrived(worker, notice);
-            }
+        if due <= now
+            && due <= limit
+            && let Some((worker, notice)) = first.and_then(|(_, index, _)| Some((Worker(index as u32), self.outs[index].take()?.notice?)))
+        {
+            return Next::Arrived(worker, notice);
         }
         if limit <= now {
             return Next::Deadline;

@@ -2,7 +2,7 @@
 
 use super::{Cancel, Link, Notice, Order, Transport};
 use crate::ids::Worker;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -83,10 +83,7 @@ impl Transport for LocalTransport {
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)> {
         match patience {
             None => self.notices.recv().ok(),
-            Some(patience) => match self.notices.recv_timeout(patience) {
-                Ok(notice) => Some(notice),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-            },
+            Some(patience) => self.notices.recv_timeout(patience).ok(),
         }
     }
 

@@ -115,7 +115,8 @@ impl Corpus {
 fn collect(path: &Path, bytes: &mut Vec<u8>) -> Result<(), CorpusError> {
     let io = |source| CorpusError::Io { path: path.into(), source };
     if fs::metadata(path).map_err(io)?.is_dir() {
-        let mut entries = fs::read_dir(path).map_err(io)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(io)?;
+        let mut entries =
+            fs::read_dir(path).map_err(io)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(io)?;
         entries.sort();
         let hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
         return entries.iter().filter(|entry| !hidden(entry)).try_for_each(|entry| collect(entry, bytes));

@@ -83,11 +83,17 @@ impl GptConfig {
     /// # Errors
     /// [`GptConfigError`] naming the number that does not fit.
     pub fn check(&self) -> std::result::Result<(), GptConfigError> {
-        let numbers = [(self.vocabulary, "the vocabulary"), (self.context, "context"), (self.layers, "layers"), (self.heads, "heads"), (self.width, "width")];
+        let numbers = [
+            (self.vocabulary, "the vocabulary"),
+            (self.context, "context"),
+            (self.layers, "layers"),
+            (self.heads, "heads"),
+            (self.width, "width"),
+        ];
         if let Some((_, what)) = numbers.into_iter().find(|(number, _)| *number == 0) {
             return Err(GptConfigError::Zero { what });
         }
-        if self.width % (2 * self.heads) != 0 {
+        if !self.width.is_multiple_of(2 * self.heads) {
             return Err(GptConfigError::Heads { width: self.width, heads: self.heads });
         }
         Ok(())
@@ -104,7 +110,8 @@ impl GptConfig {
             shapes.insert("head".into(), (vec![width, self.vocabulary], INIT_DEVIATION));
         }
         for layer in 0..self.layers {
-            let mut put = |name: &str, shape: Vec<usize>, deviation: f64| shapes.insert(format!("block.{layer:03}.{name}"), (shape, deviation));
+            let mut put =
+                |name: &str, shape: Vec<usize>, deviation: f64| shapes.insert(format!("block.{layer:03}.{name}"), (shape, deviation));
             put("attention.norm", vec![width], 0.0);
             put("attention.qkv", vec![width, 3 * width], INIT_DEVIATION);
             put("attention.out", vec![width, width], residual);
@@ -142,7 +149,8 @@ impl GptConfig {
         let mut flat = Vec::with_capacity(self.parameters());
         for slot in self.slots() {
             for _ in 0..slot.len() {
-                let normal = if slot.deviation == 0.0 { 1.0 } else { slot.deviation * (-2.0 * uniform().ln()).sqrt() * (TAU * uniform()).cos() };
+                let normal =
+                    if slot.deviation == 0.0 { 1.0 } else { slot.deviation * (-2.0 * uniform().ln()).sqrt() * (TAU * uniform()).cos() };
                 flat.push(normal as f32);
             }
         }

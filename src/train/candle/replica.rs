@@ -194,8 +194,16 @@ mod tests {
     use super::*;
 
     const MODEL: GptConfig = GptConfig { vocabulary: 11, context: 6, layers: 2, heads: 2, width: 8, tied: true };
-    const OPTIMIZER: AdamWConfig =
-        AdamWConfig { learning_rate: 0.01, warmup_steps: 1, decay_steps: 50, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, clip_norm: 1.0 };
+    const OPTIMIZER: AdamWConfig = AdamWConfig {
+        learning_rate: 0.01,
+        warmup_steps: 1,
+        decay_steps: 50,
+        beta1: 0.9,
+        beta2: 0.99,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        clip_norm: 1.0,
+    };
     const WINDOWS: [&[u32]; 2] = [&[1, 2, 3, 4, 5, 6, 7], &[10, 9, 8, 7, 6, 5, 4]];
 
     fn replica(model: &GptConfig) -> Replica {
@@ -218,7 +226,8 @@ mod tests {
             assert!((loss / 12.0 - 11f64.ln()).abs() < 1.5, "{loss}");
             let state = replica.state();
             for slot in model.slots() {
-                let at = slot.offset + (0..slot.len()).max_by(|a, b| gradient[slot.offset + a].abs().total_cmp(&gradient[slot.offset + b].abs())).unwrap();
+                let at = slot.offset
+                    + (0..slot.len()).max_by(|a, b| gradient[slot.offset + a].abs().total_cmp(&gradient[slot.offset + b].abs())).unwrap();
                 let mut loss_at = |shift: f32| {
                     let mut moved = state.clone();
                     moved.parameters[at] += shift;

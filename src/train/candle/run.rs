@@ -138,12 +138,8 @@ pub fn run_local(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainError> {
     let scheme = run.scheme.scheme(run.workers, run.units, steps.clone())?;
-    let config = Config {
-        max_wait_seconds: run.max_wait_seconds,
-        grace_seconds: run.grace_seconds,
-        wire: Wire::F32,
-        log_steps: run.log_steps(),
-    };
+    let config =
+        Config { max_wait_seconds: run.max_wait_seconds, grace_seconds: run.grace_seconds, wire: Wire::F32, log_steps: run.log_steps() };
     let engine = Engine::new(scheme, config, Job(steps.start)..Job(steps.end));
     let (transport, links) = local::connect(run.workers);
     let replicas = (0..run.workers).map(|_| Replica::new(&run.model, run.optimizer, start)).collect::<Result<Vec<_>, _>>()?;
@@ -156,7 +152,8 @@ pub fn run_local(
                 Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
                 Err(error) => tracing::error!("{worker} ends: {error}"),
             };
-            threads.push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
+            threads
+                .push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
         }
         let coordinator = Coordinator::new(transport, engine, pace, (run.workers, length, run.units), run.log_steps(), steps.start);
         let outcome = coordinator.run(observer);

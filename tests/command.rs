@@ -1,0 +1,342 @@
+//! The program as its users meet it: real processes, files and signals.
+#![cfg(feature = "cli")]
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A model small enough for a debug build, on a virtual clock.
+const SMALL: [&str; 14] = [
+    "--clock",
+    "virtual",
+    "--layers",
+    "1",
+    "--heads",
+    "2",
+    "--width",
+    "16",
+    "--context",
+    "16",
+    "--micro-batch-rows",
+    "1",
+    "--learning-rate",
+    "0.01",
+];
+
+fn codedgrad(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+    command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").output().unwrap()
+}
+
+fn train(folder: &Path, arguments: &[&str]) -> Output {
+    codedgrad(folder, &[&["train"], &SMALL[..], arguments].concat())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output and nothing else")
+}
+
+/// Runs a command that must fail with exit status 2 and say all of `needles`.
+fn refused(folder: &Path, arguments: &[&str], needles: &[&str]) {
+    let output = codedgrad(folder, arguments);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    for needle in needles {
+        assert!(said.contains(needle), "{arguments:?} should say {needle:?}: {said}");
+    }
+}
+
+#[test]
+fn code_prints_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let shown = json(&codedgrad(folder.path(), &["code", "groups:s=1", "--workers", "7", "--survivors", "0,2-6", "--json"]));
+    let keys: Vec<&str> = shown.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut contract = vec![
+        "scheme",
+        "workers",
+        "shares",
+        "share_weights",
+        "stragglers",
+        "load",
+        "matrix",
+        "survivors",
+        "decodable",
+        "weights",
+        "residual",
+        "amplification",
+        "coverage",
+    ];
+    contract.sort_unstable();
+    let mut found = keys.clone();
+    found.sort_unstable();
+    assert_eq!(found, contract);
+    assert_eq!((shown["shares"].as_u64(), shown["stragglers"].as_u64()), (Some(3), Some(1)));
+    assert_eq!(shown["weights"], serde_json::json!([0.5, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5]));
+    assert_eq!(shown["matrix"][3], serde_json::json!([0.0, 1.0, 0.0]));
+    assert_eq!(shown["survivors"], serde_json::json!([0, 2, 3, 4, 5, 6]));
+    let lost = json(&codedgrad(folder.path(), &["code", "groups:l=3", "--workers", "7", "--survivors", "0-4", "--json"]));
+    assert_eq!((lost["decodable"].as_bool(), lost["residual"].as_f64()), (Some(false), Some(1.0)));
+    let drawn = text(&codedgrad(folder.path(), &["code", "uncoded", "--workers", "3"]).stdout);
+    assert!(drawn.contains("█··") && drawn.contains("exact gradient can be decoded"), "{drawn}");
+}
+
+#[test]
+fn bad_codes_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, needles) in [
+        (vec!["code", "groups:s=8", "--workers", "8"], vec!["at most 7"]),
+        (vec!["code", "groups:l=0", "--workers", "8"], vec!["from 1 to 8"]),
+        (vec!["code", "uncoded", "--workers", "0"], vec!["0"]),
+        (vec!["code", "grups:s=1", "--workers", "8"], vec!["did you mean", "groups"]),
+        (vec!["code", "uncoded", "--workers", "4", "--survivors", "9"], vec!["no worker 9", "0 to 3"]),
+        (vec!["code", "uncoded", "--workers", "4", "--survivors", "1,1"], vec!["named twice"]),
+        (vec!["code", "uncoded"], vec!["--workers"]),
+    ] {
+        refused(folder.path(), &arguments, &needles);
+    }
+}
+
+#[test]
+fn the_comparison_finds_equal_gradients_and_writes_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = json(&train(folder.path(), &["--steps", "12", "--json"]));
+    assert_eq!(summary["max_gradient_difference"].as_f64(), Some(0.0));
+    assert!(summary["gradients_checked"].as_u64().unwrap() >= 12);
+    assert!(summary["speedup"].as_f64().unwrap() > 1.9);
+    assert_eq!(summary["interrupted"].as_bool(), Some(false));
+    let runs = summary["runs"].as_array().unwrap();
+    assert_eq!((runs[0]["scheme"].as_str(), runs[1]["scheme"].as_str()), (Some("uncoded"), Some("groups:s=1")));
+    for (run, work) in runs.iter().zip([1.0, 2.0]) {
+        assert_eq!((run["workers"].as_u64(), run["steps"].as_u64(), run["samples_lost"].as_u64()), (Some(8), Some(12), Some(0)));
+        assert_eq!(run["work"].as_f64(), Some(work));
+        for key in ["mean", "p50", "p95"] {
+            assert!(run["seconds_per_step"][key].as_f64().unwrap() > 0.0);
+        }
+    }
+    assert_eq!(runs[0]["final_loss"], runs[1]["final_loss"]);
+    assert_eq!(runs[0]["validation_loss"], runs[1]["validation_loss"]);
+    let run = folder.path().join("runs/0001");
+    let on_disk: Value = serde_json::from_slice(&fs::read(run.join("summary.json")).unwrap()).unwrap();
+    assert_eq!(on_disk, summary);
+    for picture in ["loss.svg", "steps.svg"] {
+        assert!(fs::read_to_string(run.join(picture)).unwrap().starts_with("<svg"));
+    }
+    let record = fs::read_to_string(run.join("run.jsonl")).unwrap();
+    let lines: Vec<Value> = record.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 24);
+    for key in ["arrivals", "survivors", "weights", "residual", "amplification", "loss", "delays"] {
+        assert!(!lines[23][key].is_null(), "{key}");
+    }
+    let bytes = |name: &str| fs::read(run.join(name)).unwrap();
+    assert_eq!(bytes("model-0-uncoded/model.safetensors"), bytes("model-1-groups-s-1/model.safetensors"));
+    let further = train(folder.path(), &["--steps", "3", "--scheme", "groups:s=3", "--init", "runs/0001/model-1-groups-s-1", "--json"]);
+    let further = json(&further);
+    assert!(further["speedup"].is_null());
+    assert!(folder.path().join("runs/0002").is_dir(), "every run gets a new folder");
+    let first_loss = |run: &str| {
+        serde_json::from_str::<Value>(fs::read_to_string(folder.path().join(run)).unwrap().lines().next().unwrap()).unwrap()["loss"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(first_loss("runs/0002/run.jsonl") < first_loss("runs/0001/run.jsonl") - 0.5, "it goes on from the saved model");
+}
+
+#[test]
+fn a_virtual_run_is_reproducible_to_the_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    for out in ["a", "b"] {
+        json(&train(folder.path(), &["--steps", "15", "--delays", "bursts", "--scheme", "groups:s=1", "--out", out, "--json"]));
+    }
+    for file in ["run.jsonl", "summary.json", "steps.svg", "loss.svg", "checkpoint.safetensors"] {
+        let read = |out: &str| fs::read(folder.path().join(out).join(file)).unwrap();
+        assert_eq!(read("a"), read("b"), "{file}");
+    }
+}
+
+#[test]
+fn approximate_schemes_report_their_error_honestly() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = json(&train(folder.path(), &["--steps", "6", "--scheme", "drop:b=2", "--audit-every", "1", "--json"]));
+    assert!(summary["max_gradient_difference"].as_f64().unwrap() > 1e-3);
+    assert_eq!(summary["runs"][0]["samples_lost"].as_u64(), Some(6 * 2));
+    assert_eq!(summary["gradients_checked"].as_u64(), Some(6));
+}
+
+#[test]
+fn faults_are_named_and_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = train(
+        folder.path(),
+        &["--steps", "10", "--scheme", "groups:s=1", "--fault", "panic@3:2", "--fault", "nan@5:7", "--delays", "calm", "--json"],
+    );
+    let summary = json(&output);
+    let faults = summary["faults"].as_array().unwrap();
+    assert!(faults.iter().any(|fault| fault["worker"] == 2 && fault["what"].as_str().unwrap().contains("panicked")));
+    assert_eq!((summary["runs"][0]["steps"].as_u64(), summary["max_gradient_difference"].as_f64()), (Some(10), Some(0.0)));
+    let fatal = train(folder.path(), &["--steps", "10", "--scheme", "uncoded", "--fault", "panic@3:2"]);
+    assert_eq!(fatal.status.code(), Some(1));
+    assert!(text(&fatal.stderr).contains("dead workers {2}"), "{}", text(&fatal.stderr));
+    let refused_step = json(&train(folder.path(), &["--steps", "6", "--scheme", "uncoded", "--fault", "nan@3:2", "--json"]));
+    assert_eq!(refused_step["runs"][0]["refused_steps"].as_u64(), Some(1));
+    assert_eq!(refused_step["runs"][0]["samples_lost"].as_u64(), Some(8));
+}
+
+/// Waits until a file has at least so many lines.
+#[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
+fn wait_for_lines(path: &Path, lines: usize) {
+    let begin = Instant::now();
+    while fs::read_to_string(path).unwrap_or_default().lines().count() < lines {
+        assert!(begin.elapsed() < Duration::from_secs(120), "no progress in {}", path.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(unix)]
+fn interrupt(folder: &Path, arguments: &[&str], signal: &str, after_lines: usize, record: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+    command.args(["train"]).args(arguments).current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    wait_for_lines(&folder.join(record), after_lines);
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    child.wait_with_output().unwrap()
+}
+
+/// Ctrl-C in the first scheme's run, then `kill -9` in the second's: the record ends as if nothing had
+/// happened.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_goes_on_to_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = ["--steps", "300", "--checkpoint-every", "7", "--audit-every", "5"];
+    json(&train(folder.path(), &[&plan[..], &["--out", "whole", "--json"]].concat()));
+    let begin = [&SMALL[..], &plan[..], &["--out", "cut", "--json"]].concat();
+    let stopped = interrupt(folder.path(), &begin, "-INT", 20, "cut/run.jsonl");
+    let summary = json(&stopped);
+    assert_eq!(summary["interrupted"].as_bool(), Some(true));
+    let done = summary["runs"][0]["steps"].as_u64().unwrap();
+    assert!((20..300).contains(&done), "{done}");
+    let killed = interrupt(folder.path(), &["--resume", "cut", "--json"], "-KILL", 320, "cut/run.jsonl");
+    assert!(!killed.status.success());
+    let finished = json(&codedgrad(folder.path(), &["train", "--resume", "cut", "--json"]));
+    assert_eq!(finished["interrupted"].as_bool(), Some(false));
+    for file in
+        ["run.jsonl", "summary.json", "steps.svg", "loss.svg", "model-0-uncoded/model.safetensors", "model-1-groups-s-1/model.safetensors"]
+    {
+        let read = |out: &str| fs::read(folder.path().join(out).join(file)).unwrap();
+        assert!(read("whole") == read("cut"), "{file} differs");
+    }
+    let again = json(&codedgrad(folder.path(), &["train", "--resume", "cut", "--json"]));
+    assert_eq!(again, finished, "a finished run stays as it is");
+}
+
+/// A file-size limit stands in for a full disk: the write fails in the same place.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_the_last_checkpoint_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |limit: &str, out: &str| {
+        let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_codedgrad"), "train"]).args(SMALL);
+        command.args(["--steps", "4000", "--scheme", "uncoded", "--checkpoint-every", "5", "--out", out]);
+        command.current_dir(folder.path()).output().unwrap()
+    };
+    let output = run("200", "full");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("run.jsonl") && said.contains("--resume full"), "{said}");
+    let out = folder.path().join("full");
+    let leftovers =
+        fs::read_dir(&out).unwrap().filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "part")).count();
+    assert_eq!(leftovers, 0);
+    let lines = fs::read_to_string(out.join("run.jsonl")).unwrap().lines().count() as u64;
+    let resumed = interrupt(folder.path(), &["--resume", "full", "--json"], "-INT", lines as usize + 30, "full/run.jsonl");
+    let summary = json(&resumed);
+    assert!(summary["runs"][0]["steps"].as_u64().unwrap() > lines, "it goes on once there is room again");
+}
+
+#[test]
+fn bad_input_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("empty.txt"), "").unwrap();
+    fs::write(path("short.txt"), "too short").unwrap();
+    fs::write(path("bad.csv"), "1,2,3,4,5,6,7,8\n1,2,x,4,5,6,7,8\n").unwrap();
+    fs::write(path("narrow.csv"), "1,2,3\n").unwrap();
+    fs::write(path("bytes.bin"), [0xff; 4000]).unwrap();
+    let before = fs::read_dir(folder.path()).unwrap().count();
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--scheme", "groups:s=8"], &["at most 7"]),
+        (&["--scheme", "groups:l=0"], &["from 1 to 8"]),
+        (&["--scheme", "ring:reach=4"], &["unknown scheme \"ring\"", "did you mean"]),
+        (&["--workers", "0"], &["--workers"]),
+        (&["--workers", "1"], &["s must be at most 0"]),
+        (&["--micro-batches", "7"], &["--micro-batches 8 or more"]),
+        (&["--corpus", "empty.txt"], &["empty.txt is empty"]),
+        (&["--corpus", "short.txt"], &["9 tokens, but 170 are needed"]),
+        (&["--corpus", "missing.txt"], &["cannot read the corpus missing.txt", "No such file"]),
+        (&["--delays", "hotspt"], &["neither a preset nor a file", "did you mean \"hotspot\""]),
+        (&["--delays", "bad.csv"], &["bad.csv: line 2, column 3: \"x\""]),
+        (&["--delays", "narrow.csv"], &["line 1 has 3 columns, but the run has 8 workers"]),
+        (&["--width", "18"], &["the nearest that does is 20"]),
+        (&["--learning-rate", "0"], &["--learning-rate 0"]),
+        (&["--max-wait", "NaN"], &["--max-wait NaN"]),
+        (&["--fault", "nan@1:8"], &["workers are 0 to 7"]),
+        (&["--init", "nowhere"], &["model nowhere"]),
+        (&["--out", "short.txt"], &["not a folder"]),
+    ];
+    let small = |arguments: &[&str]| {
+        let given = |flag: &str| arguments.contains(&flag);
+        let mut all = vec!["train".to_owned()];
+        all.extend(SMALL.chunks(2).filter(|pair| !given(pair[0])).flatten().map(|x| (*x).to_owned()));
+        all.extend(arguments.iter().map(|x| (*x).to_owned()));
+        all
+    };
+    for (arguments, needles) in cases {
+        let all = small(arguments);
+        refused(folder.path(), &all.iter().map(String::as_str).collect::<Vec<_>>(), needles);
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before, "nothing was made");
+    json(&train(folder.path(), &["--steps", "2", "--scheme", "uncoded", "--corpus", "bytes.bin", "--out", "taken", "--json"]));
+    let record = fs::read(path("taken/run.jsonl")).unwrap();
+    refused(folder.path(), &["train", "--out", "taken", "--clock", "virtual"], &["holds another run", "--force"]);
+    assert_eq!(fs::read(path("taken/run.jsonl")).unwrap(), record, "the other run is as it was");
+    json(&train(folder.path(), &["--steps", "3", "--scheme", "uncoded", "--out", "taken", "--force", "--json"]));
+    refused(folder.path(), &["train", "--resume", "nothing-here"], &["no run to resume"]);
+    fs::write(path("taken/checkpoint.safetensors"), "garbage").unwrap();
+    refused(folder.path(), &["train", "--resume", "taken"], &["checkpoint"]);
+}
+
+#[test]
+fn a_trace_file_gives_the_delays() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("trace.csv"), "0,0,0,5\n0,0,0,0\n").unwrap();
+    let summary = json(&train(
+        folder.path(),
+        &["--workers", "4", "--steps", "4", "--scheme", "uncoded", "--delays", "trace.csv", "--out", "run", "--json"],
+    ));
+    assert_eq!(summary["runs"][0]["seconds_per_step"]["mean"].as_f64(), Some((6.0 + 1.0 + 6.0 + 1.0) / 4.0));
+    assert_eq!(summary["runs"][0]["late_worker_rounds"].as_u64(), Some(2));
+}
+
+#[test]
+fn help_teaches() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, needles) in [
+        (vec!["--help"], vec!["train", "code", "Exit status"]),
+        (vec!["train", "--help"], vec!["groups:s=1", "hotspot", "Examples"]),
+        (vec!["code", "--help"], vec!["--survivors", "Examples"]),
+    ] {
+        let output = codedgrad(folder.path(), &arguments);
+        assert!(output.status.success());
+        assert!(needles.iter().all(|needle| text(&output.stdout).contains(needle)), "{arguments:?}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Rules of the house that a compiler does not check; ARCHITECTURE.md states them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut open = vec![root().join(folder)];
+    let mut files = Vec::new();
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                files.push((path.strip_prefix(root()).unwrap().to_owned(), text));
+            }
+        }
+    }
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+/// The part of a file that ships: its tests and comments left out.
+fn shipped(text: &str) -> String {
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    code.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+}
+
+fn nowhere_in(folder: &str, words: &[&str], except: &str) {
+    for (path, text) in rust_files(folder) {
+        if !except.is_empty() && path.starts_with(except) {
+            continue;
+        }
+        for word in words {
+            assert!(!shipped(&text).contains(word), "{} names {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let outside = ["crate::train", "crate::transport", "crate::cli", "crate::gpu", "crate::delays"];
+    nowhere_in(
+        "src/codes",
+        &[&outside[..], &["crate::schedulers", "std::time", "std::net", "std::thread", "std::fs", "rand_chacha", "f32"]].concat(),
+        "",
+    );
+    nowhere_in("src/schedulers", &[&outside[..], &["std::time", "std::net", "std::thread", "std::fs", "std::io"]].concat(), "");
+    nowhere_in(
+        "src/delays",
+        &["crate::codes", "crate::schedulers", "crate::train", "crate::transport", "crate::gpu", "std::time", "std::thread"],
+        "",
+    );
+    nowhere_in("src/gpu", &["crate::codes", "crate::schedulers", "crate::train", "crate::transport", "crate::delays"], "");
+    nowhere_in("src/transport", &["crate::codes", "crate::schedulers", "crate::train", "crate::delays", "crate::gpu"], "");
+    nowhere_in("src/train", &["crate::cli"], "");
+    nowhere_in("src", &["anyhow", "clap", "indicatif", "plotters"], "src/cli");
+    nowhere_in("src", &["candle_core", "candle_nn"], "src/train/candle");
+    let ids = fs::read_to_string(root().join("src/ids.rs")).unwrap();
+    assert!(!shipped(&ids).contains("crate::"), "ids knows nothing");
+}
+
+#[test]
+fn no_unsafe_and_no_unwrap_in_what_ships() {
+    nowhere_in("src", &["unsafe ", ".unwrap()", "todo!", "unimplemented!", "dbg!"], "");
+}
+
+#[test]
+fn files_stay_short() {
+    for (path, text) in rust_files("src") {
+        let lines = shipped(&text).lines().count();
+        assert!(lines <= 600, "{}: {lines} lines", path.display());
+    }
+    for (path, text) in ["src", "tests", "benches", "examples"].into_iter().flat_map(rust_files) {
+        assert!(text.lines().all(|line| line.chars().count() <= 200), "{} has a line over 200 columns", path.display());
+        assert!(text.starts_with("//!"), "{} does not say what it is", path.display());
+    }
+    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    assert!(architecture.lines().count() <= 150);
+}
+
+#[test]
+fn every_code_says_the_same_things_in_the_same_order() {
+    for (path, text) in rust_files("src/codes") {
+        if !text.contains("impl GradientCode for") {
+            continue;
+        }
+        let mut rest = text.as_str();
+        for heading in ["# Construction", "# Guarantee", "# Cost", "# Numerics", "# Source"] {
+            let at = rest.find(heading).unwrap_or_else(|| panic!("{} lacks {heading} or has it too early", path.display()));
+            rest = &rest[at..];
+        }
+        assert!(text.contains("# Formula"), "{} has no formula", path.display());
+    }
+}
+
+#[test]
+fn every_dependency_is_explained() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let mut section = "";
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        }
+        if let (true, Some((name, _))) = (section.ends_with("dependencies]"), line.split_once(" = ")) {
+            assert!(architecture.contains(name), "ARCHITECTURE.md does not say why {name} is there");
+        }
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for document in ["README.md", "ARCHITECTURE.md", "PAPERS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/benchmarks.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = root().join(document).parent().unwrap().join(link);
+            assert!(link.starts_with("http") || target.exists(), "{document} links to {link}");
+        }
+    }
+}
