@@ -157,7 +157,7 @@ fn a_virtual_run_is_reproducible_to_the_byte() {
     }
     for file in ["run.jsonl", "summary.json", "steps.svg", "loss.svg", "checkpoint.safetensors"] {
         let read = |out: &str| fs::read(folder.path().join(out).join(file)).unwrap();
-        assert_eq!(read("a"), read("b"), "{file}");
+        assert!(read("a") == read("b"), "{file} differs");
     }
 }
 

@@ -6,14 +6,17 @@ use crate::train::candle::{GptConfig, Replica, ReplicaState};
 use anyhow::{Context, anyhow, bail};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::Path;
 
 pub(super) const CHECKPOINT: &str = "checkpoint.safetensors";
+/// Key of the file's metadata under which its [`Place`] stands.
+const PLACE: &str = "place";
 const VECTORS: [&str; 3] = ["parameters", "first_moment", "second_moment"];
 
-/// Where a run stands: which of its schemes, which step comes next, what its clock shows.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Where a run stands: which of its schemes, which step comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) run: usize,
     pub(super) next_step: u64,
@@ -27,7 +30,7 @@ pub(super) fn save(folder: &RunFolder, place: Place, state: &ReplicaState) -> an
         .zip(vectors)
         .map(|(name, vector)| Ok((name, view(&[vector.len()], vector)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let place = HashMap::from([("run".into(), place.run.to_string()), ("next_step".into(), place.next_step.to_string())]);
+    let place = HashMap::from([(PLACE.to_owned(), serde_json::to_string(&place)?)]);
     folder.write_whole(CHECKPOINT, &safetensors::serialize(views, Some(place))?)
 }
 
@@ -40,10 +43,8 @@ pub(super) fn load(folder: &RunFolder, model: &GptConfig) -> Result<Option<(Plac
     let read = || -> anyhow::Result<(Place, ReplicaState)> {
         let bytes = std::fs::read(&path)?;
         let (_, header) = SafeTensors::read_metadata(&bytes)?;
-        let metadata = header.metadata().clone().unwrap_or_default();
-        let number =
-            |key: &str| metadata.get(key).and_then(|text| text.parse::<u64>().ok()).ok_or_else(|| anyhow!("it does not say its {key}"));
-        let place = Place { run: number("run")? as usize, next_step: number("next_step")? };
+        let metadata = header.metadata().as_ref().and_then(|metadata| metadata.get(PLACE));
+        let place: Place = serde_json::from_str(metadata.ok_or_else(|| anyhow!("it does not say which step it is of"))?)?;
         let tensors = SafeTensors::deserialize(&bytes)?;
         let [parameters, first, second] = VECTORS.map(|name| vector(&tensors, name));
         let state = ReplicaState { parameters: parameters?, first: first?, second: second? };

@@ -34,7 +34,11 @@ pub enum AggregatorError {
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
 /// # coordinator.send(Worker(0), Order::Compute { task: Task { job: Job(0), piece: 0 }, parts, cancel: Default::default() });
-/// # coordinator.send(Worker(0), Order::Stop);
+/// # let coordinator = std::thread::spawn(move || {
+/// #     let Some((_, Notice::Done { message, .. })) = coordinator.receive(None) else { panic!() };
+/// #     coordinator.send(Worker(0), Order::Stop);
+/// #     message
+/// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
 /// let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 1, 3);
 /// while let Some(event) = aggregator.next_event()? {
@@ -50,8 +54,7 @@ pub enum AggregatorError {
 ///         Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => {}
 ///     }
 /// }
-/// # let (_, Notice::Done { message, .. }) = coordinator.receive(None).unwrap() else { panic!() };
-/// # assert_eq!(message, [6.0 + 7.0 + 8.0 + 9.0 + 10.0 + 11.0]);
+/// # assert_eq!(coordinator.join().unwrap(), [6.0 + 7.0 + 8.0 + 9.0 + 10.0 + 11.0]);
 /// # Ok::<(), codedgrad::train::AggregatorError>(())
 /// ```
 pub struct Aggregator {
