@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const WORKERS: usize = 8;
-const ROWS: usize = 2;
+const ROWS: usize = 1;
 const MODEL: GptConfig = GptConfig { vocabulary: 256, context: 64, layers: 6, heads: 6, width: 384, tied: true };
 const OPTIMIZER: AdamWConfig = AdamWConfig {
     learning_rate: 1e-3,
@@ -111,7 +111,7 @@ fn step(criterion: &mut Criterion) {
     let batches = Batches::new(Corpus::embedded().byte_tokens(), MODEL.context, 1).expect("batches");
     let start = ReplicaState::fresh(&MODEL, 1);
     let mut group = criterion.benchmark_group("step_10M");
-    group.sample_size(10).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(40));
+    group.sample_size(20).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(60));
     let (mut with, mut without) = (Vec::new(), Vec::new());
     group.bench_function("aggregator", |bencher| {
         bencher.iter_custom(|steps| {

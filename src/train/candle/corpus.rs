@@ -252,7 +252,15 @@ mod tests {
     fn tokenizer_files_are_used_or_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tokenizer.json");
-        fs::write(&file, concat!(r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,"#, r#""model":{"type":"WordLevel","vocab":{"to":0,"be":1,"or":2,"not":3,"[UNK]":4},"unk_token":"[UNK]"}}"#)).unwrap();
+        fs::write(
+            &file,
+            concat!(
+                r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"#,
+                r#""pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,"#,
+                r#""model":{"type":"WordLevel","vocab":{"to":0,"be":1,"or":2,"not":3,"[UNK]":4},"unk_token":"[UNK]"}}"#
+            ),
+        )
+        .unwrap();
         let corpus = |text: &[u8]| Corpus { origin: "x".into(), bytes: text.to_vec() };
         let tokens = corpus(b"to be or not to see").tokens_by(&file).unwrap();
         assert_eq!((tokens.tokens, tokens.vocabulary), (vec![0, 1, 2, 3, 0, 4], 5));
