@@ -1,11 +1,12 @@
 //! What the aggregator adds to a training step: 8 workers in one process, nobody slow, against the same
-//! trainer with a plain sum. One iteration is one step; the two alternate, so that both see the same
+//! trainer with a plain sum. One iteration is six steps; the two alternate, so that both see the same
 //! machine.
 //!
 //! `RAYON_NUM_THREADS=1 cargo bench --bench step`
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
+use codedgrad::gpu::{Combine, Cpu, Source, Term};
 use codedgrad::ids::Worker;
 use codedgrad::train::candle::{Batches, Corpus, GptConfig, LocalRun, Replica, ReplicaState, run_local};
 use codedgrad::train::{AdamWConfig, Flow, Observer, Pace, StepRecord};
@@ -13,11 +14,16 @@ use codedgrad::transport::Decoded;
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::error::Error;
 use std::hint::black_box;
+use std::sync::{Barrier, OnceLock, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const WORKERS: usize = 8;
-const ROWS: usize = 1;
+const ROWS: usize = 2;
+/// Steps before the clock counts: threads start, buffers are made, memory is touched for the first time.
+const WARM_UP: u64 = 3;
+/// Steps in one iteration.
+const STEPS: u64 = 6;
 const MODEL: GptConfig = GptConfig { vocabulary: 256, context: 64, layers: 6, heads: 6, width: 384, tied: true };
 const OPTIMIZER: AdamWConfig = AdamWConfig {
     learning_rate: 1e-3,
@@ -34,8 +40,7 @@ struct Seconds(f64);
 
 impl Observer for Seconds {
     fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
-        // The first step warms up: threads start and buffers are made.
-        if record.step > 0 {
+        if record.step >= WARM_UP {
             self.0 += record.seconds;
         }
         Ok(Flow::Continue)
@@ -58,63 +63,55 @@ fn aggregated(steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
         faults: Vec::new(),
     };
     let mut seconds = Seconds(0.0);
-    let pace = Pace::wall(WORKERS, &Delays::None, steps as usize + 1, 0.0);
-    run_local(&run, 0..steps + 1, start, batches, pace, &mut seconds).expect("the run goes through");
+    let pace = Pace::wall(WORKERS, &Delays::None, (WARM_UP + steps) as usize, 0.0);
+    run_local(&run, 0..WARM_UP + steps, start, batches, pace, &mut seconds).expect("the run goes through");
     Duration::from_secs_f64(seconds.0)
 }
 
-/// The same work with nothing between the gradients and their sum: every thread sums a slice of all
-/// messages, then every replica applies the result.
+/// The same work with nothing between the gradients and their sum: one thread sums all messages with the
+/// same fold, then every replica applies the result.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn plain(steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
     let weight = 1.0 / (WORKERS * ROWS * MODEL.context) as f64;
-    let mut replicas: Vec<Replica> = (0..WORKERS).map(|_| Replica::new(&MODEL, OPTIMIZER, start).expect("a replica")).collect();
-    let mut messages = vec![vec![0.0f32; MODEL.parameters()]; WORKERS];
-    let mut sum = vec![0.0f32; MODEL.parameters()];
-    let slice = sum.len().div_ceil(2);
-    let mut spent = Duration::ZERO;
-    for step in 0..steps + 1 {
-        let begin = Instant::now();
-        thread::scope(|scope| {
-            for (worker, (replica, message)) in replicas.iter().zip(&mut messages).enumerate() {
-                let windows = batches.rows(step, worker * ROWS..(worker + 1) * ROWS);
-                scope.spawn(move || replica.gradient(&windows, weight, message).expect("a gradient"));
-            }
-        });
-        thread::scope(|scope| {
-            for (part, sum) in sum.chunks_mut(slice).enumerate() {
-                let messages = &messages;
-                scope.spawn(move || {
-                    let range = part * slice..part * slice + sum.len();
-                    sum.copy_from_slice(&messages[0][range.clone()]);
-                    for message in &messages[1..] {
-                        sum.iter_mut().zip(&message[range.clone()]).for_each(|(sum, x)| *sum += x);
+    let messages: Vec<RwLock<Vec<f32>>> = (0..WORKERS).map(|_| RwLock::new(vec![0.0; MODEL.parameters()])).collect();
+    let sum = RwLock::new(vec![0.0f32; MODEL.parameters()]);
+    let (barrier, fold) = (Barrier::new(WORKERS), Cpu::new());
+    let begin = OnceLock::new();
+    thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let (messages, sum, barrier, fold, begin) = (&messages, &sum, &barrier, &fold, &begin);
+            scope.spawn(move || {
+                let mut replica = Replica::new(&MODEL, OPTIMIZER, start).expect("a replica");
+                for step in 0..WARM_UP + steps {
+                    if step == WARM_UP {
+                        begin.get_or_init(Instant::now);
                     }
-                });
-            }
-        });
-        thread::scope(|scope| {
-            for replica in &mut replicas {
-                let sum = &sum;
-                scope.spawn(move || replica.apply(sum, step).expect("an update"));
-            }
-        });
-        if step > 0 {
-            spent += begin.elapsed();
+                    let windows = batches.rows(step, worker * ROWS..(worker + 1) * ROWS);
+                    replica.gradient(&windows, weight, &mut messages[worker].write().expect("a message")).expect("a gradient");
+                    if barrier.wait().is_leader() {
+                        let messages: Vec<_> = messages.iter().map(|message| message.read().expect("a message")).collect();
+                        let terms: Vec<Term<'_>> = messages.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+                        fold.combine(&terms, &mut sum.write().expect("the sum")).expect("equal lengths");
+                    }
+                    barrier.wait();
+                    replica.apply(&sum.read().expect("the sum"), step).expect("an update");
+                }
+            });
         }
-    }
+    });
     black_box(&sum);
-    spent
+    begin.get().expect("it ran").elapsed()
 }
 
 fn step(criterion: &mut Criterion) {
     let batches = Batches::new(Corpus::embedded().byte_tokens(), MODEL.context, 1).expect("batches");
     let start = ReplicaState::fresh(&MODEL, 1);
     let mut group = criterion.benchmark_group("step_10M");
-    group.sample_size(20).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(60));
+    group.sample_size(10).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(60));
     let (mut with, mut without) = (Vec::new(), Vec::new());
     group.bench_function("aggregator", |bencher| {
-        bencher.iter_custom(|steps| {
+        bencher.iter_custom(|iterations| {
+            let steps = STEPS * iterations;
             without.push(plain(steps, &start, &batches).as_secs_f64() / steps as f64);
             let spent = aggregated(steps, &start, &batches);
             with.push(spent.as_secs_f64() / steps as f64);
