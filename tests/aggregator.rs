@@ -192,7 +192,7 @@ fn coded_training_has_the_bits_of_uncoded_training_whoever_straggles() {
 
 #[test]
 fn unaligned_shares_agree_within_rounding_step_by_step() {
-    // specs: relative difference at most 4 x 2^-24 x amplification x sqrt(k); compared at equal parameters,
+    // Rounding allows a relative difference of at most 4 x 2^-24 x amplification x sqrt(k); compared at equal parameters,
     // that is at the first step, since later ones start from different bits.
     for workers in [3usize, 5, 6, 7] {
         let (_, _, plain) = train(setup("uncoded", workers, 1, modelled(workers, 1, 1)));

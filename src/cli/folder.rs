@@ -31,11 +31,8 @@ impl RunFolder {
             return Err(Failure::Input(anyhow!("{} is not a folder", path.display())));
         }
         fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display())).or_input()?;
-        for old in ["run.jsonl", "checkpoint.safetensors", "summary.json", "loss.svg", "steps.svg"] {
-            let file = path.join(old);
-            if holds_run && file.exists() {
-                fs::remove_file(&file).with_context(|| format!("cannot overwrite {}", file.display())).or_input()?;
-            }
+        if holds_run {
+            clear(path).with_context(|| format!("cannot overwrite the run in {}", path.display())).or_input()?;
         }
         Ok(Self { path: path.into() })
     }
@@ -73,6 +70,10 @@ impl RunFolder {
         self.file(PLAN)
     }
 
+    pub(super) fn write_plan(&self, plan: &impl Serialize) -> anyhow::Result<()> {
+        self.write_json(PLAN, plan)
+    }
+
     /// Writes a file under another name first, so that it is never there by halves.
     pub(super) fn write_whole(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
         let (path, half) = (self.file(name), self.file(&format!("{name}.part")));
@@ -93,6 +94,20 @@ impl RunFolder {
         text.push('\n');
         self.write_whole(name, text.as_bytes())
     }
+}
+
+/// Takes away what an earlier run left, and nothing else.
+fn clear(path: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if ["run.jsonl", "checkpoint.safetensors", "summary.json", "loss.svg", "steps.svg"].contains(&name.as_str()) {
+            fs::remove_file(entry.path())?;
+        } else if name.starts_with("model-") && entry.path().join("model.safetensors").is_file() {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// A file of one JSON object per line that only grows.

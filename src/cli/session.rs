@@ -56,8 +56,7 @@ impl Session {
             plan.step_seconds = calibrate(&plan.local_run(&specs[0])?, &start, &batches).or_work()?;
             spinner.finish_and_clear();
         }
-        let text = serde_json::to_vec_pretty(&plan).or_work()?;
-        std::fs::write(folder.plan(), text).with_context(|| format!("cannot write {}", folder.plan().display())).or_work()?;
+        folder.write_plan(&plan).or_work()?;
         let lines = vec![Vec::new(); specs.len()];
         Ok(Self { plan, specs, folder, batches, interrupted, lines, place: Place { run: 0, next_step: 0 }, state: None })
     }

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 24] = [
+const PLANNED: [&str; 27] = [
+    "checkpoint_every",
+    "audit_every",
+    "fault",
     "scheme",
     "compare",
     "corpus",
