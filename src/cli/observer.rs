@@ -3,7 +3,7 @@
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
 use super::plan::Plan;
-use crate::gpu::{Combine, Cpu, Source, Term};
+use crate::gpu::{Combine, Source, Term, shared};
 use crate::ids::Worker;
 use crate::train::candle::{Batches, Replica, ReplicaError};
 use crate::train::{Flow, Observer, StepRecord};
@@ -57,7 +57,7 @@ impl Keeper<'_> {
         }
         let terms: Vec<Term<'_>> = units.iter().map(|unit| Term { weight: 1.0, source: Source::F32(unit) }).collect();
         let mut sum = vec![0.0; self.replica.parameters()];
-        Cpu::new().combine(&terms, &mut sum).unwrap_or_else(|error| unreachable!("{error}"));
+        shared().combine(&terms, &mut sum).unwrap_or_else(|error| unreachable!("{error}"));
         Ok(sum)
     }
 }
@@ -79,6 +79,8 @@ pub(super) struct RunObserver<'a> {
     pub(super) lines: Vec<Line>,
     /// Lines of the first run, if this is a later one: equal digests prove equal gradients.
     pub(super) baseline: &'a [Line],
+    /// Whether all steps so far had the bytes of the first run's, so that both are in the same state.
+    pub(super) in_step: bool,
     pub(super) faults: Vec<FaultLine>,
     pub(super) bar: ProgressBar,
     pub(super) interrupted: &'a AtomicBool,
@@ -88,11 +90,8 @@ impl RunObserver<'_> {
     /// How far the decoded gradient is from the uncoded one: nothing if the first run, in the same
     /// state, had the same bytes; else computed every so many steps and whenever bytes first differ.
     fn difference(&self, step: &StepRecord, decoded: &Decoded) -> Result<Option<f64>, ReplicaError> {
-        let same = |line: &Line, digest: &str| line.record.digest == digest && line.record.refused.is_empty();
-        let in_step = self.lines.len() <= self.baseline.len()
-            && self.lines.iter().zip(self.baseline).all(|(mine, theirs)| same(theirs, &mine.record.digest));
-        let counterpart = self.baseline.get(self.lines.len()).filter(|_| in_step);
-        if counterpart.is_some_and(|line| same(line, &step.digest)) {
+        let counterpart = self.baseline.get(self.lines.len()).filter(|_| self.in_step);
+        if counterpart.is_some_and(|line| same_gradient(&line.record, step)) {
             return Ok(Some(0.0));
         }
         if counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every) {
@@ -114,6 +113,7 @@ impl RunObserver<'_> {
         let line = Line { run: self.run, scheme: self.plan.schemes[self.run].clone(), loss, gradient_difference, record: record.clone() };
         self.record.push(&line)?;
         self.show(&line);
+        self.in_step &= self.baseline.get(self.lines.len()).is_some_and(|theirs| same_gradient(&theirs.record, record));
         self.lines.push(line);
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
@@ -134,6 +134,16 @@ impl RunObserver<'_> {
             eprintln!("{}: step {done}/{}: {loss}, {:.2} s, {late}", line.scheme, self.plan.steps, line.record.seconds);
         }
     }
+}
+
+/// Whether a step had the same gradient as the first run's.
+fn same_gradient(theirs: &StepRecord, mine: &StepRecord) -> bool {
+    theirs.digest == mine.digest && theirs.refused.is_empty()
+}
+
+/// Whether a run has had the first run's gradients in all its steps.
+pub(super) fn in_step(lines: &[Line], baseline: &[Line]) -> bool {
+    lines.len() <= baseline.len() && lines.iter().zip(baseline).all(|(mine, theirs)| same_gradient(&theirs.record, &mine.record))
 }
 
 /// The stragglers of a round: workers that were held up for more than half the fastest answer's time.

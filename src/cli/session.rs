@@ -3,7 +3,7 @@
 
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
-use super::observer::{FaultLine, Keeper, Line, RunObserver};
+use super::observer::{FaultLine, Keeper, Line, RunObserver, in_step};
 use super::plan::{ClockKind, Plan};
 use super::report::{RunSummary, Summary};
 use super::{Failure, OrInput, OrWork, pictures};
@@ -169,14 +169,16 @@ impl Session {
         let pace = pace(&self.plan, lines.last())?;
         let bar = progress_bar(&self.plan, run, first);
         let replica = Replica::new(&self.plan.model, self.plan.optimizer, &state).or_work()?;
+        let baseline = earlier.first().map_or(&[][..], Vec::as_slice);
         let mut observer = RunObserver {
             plan: &self.plan,
             run,
             keeper: Keeper { replica, batches: &self.batches, loss_weight: local.loss_weight() },
             folder: &self.folder,
             record,
+            in_step: in_step(&lines, baseline),
             lines,
-            baseline: earlier.first().map_or(&[], Vec::as_slice),
+            baseline,
             faults: std::mem::take(faults),
             bar,
             interrupted: &self.interrupted,

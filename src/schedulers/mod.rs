@@ -5,6 +5,8 @@
 //! the trainer and under a virtual one in tests.
 
 pub mod engine;
+pub mod events;
 pub mod roster;
 
-pub use engine::{Action, Config, Engine, EngineError, Input, RoundReport};
+pub use engine::{Config, Engine};
+pub use events::{Action, EngineError, Input, RoundReport};
