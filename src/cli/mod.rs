@@ -11,6 +11,7 @@ mod session;
 mod train;
 
 use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::env;
 use std::io::IsTerminal;
 use std::process::{Command as Process, ExitCode};
@@ -121,4 +122,12 @@ fn replace(again: &mut Process) -> std::io::Error {
         Ok(status) => std::process::exit(status.code().unwrap_or(1)),
         Err(error) => error,
     }
+}
+
+/// A bar for long work; it stays hidden where nobody looks.
+fn progress_bar(total: u64, name: &str) -> ProgressBar {
+    let bar = ProgressBar::new(total).with_prefix(name.to_owned());
+    let style = ProgressStyle::with_template("{prefix:.bold} {bar:24.cyan/dim} {pos}/{len} {msg} (eta {eta})");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
 }

@@ -194,6 +194,7 @@ mod tests {
             survivors: Vec::new(),
             weights: weights.to_vec(),
             residual: 0.0,
+            error: 0.0,
             amplification: 1.0,
             coverage: 1.0,
             work: 1.0,

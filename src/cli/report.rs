@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 
 /// Steps whose mean is the final training loss.
 const FINAL_STEPS: usize = 10;
+/// Normalised decoding errors above this are no rounding.
+const APPROXIMATE: f64 = 1e-9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
@@ -44,12 +46,16 @@ pub(super) struct RunSummary {
     pub(super) work: f64,
     pub(super) late_worker_rounds: usize,
     pub(super) refused_steps: usize,
+    /// Largest `|aB - 1|^2 / k` of a decode that was applied; 0 up to rounding for exact schemes.
+    pub(super) max_decode_error: f64,
+    pub(super) max_amplification: f64,
 }
 
 impl RunSummary {
     pub(super) fn of(plan: &Plan, run: usize, lines: &[Line], validation_loss: Option<f64>) -> Self {
         let batch = plan.micro_batch_rows as f64 * f64::from(plan.micro_batches);
         let lost = |line: &Line| if line.record.refused.is_empty() { batch * (1.0 - line.record.coverage) } else { batch };
+        let applied = || lines.iter().filter(|line| line.record.refused.is_empty());
         let last: Vec<f64> = lines.iter().rev().filter_map(|line| line.loss).take(FINAL_STEPS).collect();
         Self {
             scheme: plan.schemes[run].clone(),
@@ -62,6 +68,8 @@ impl RunSummary {
             work: lines.iter().map(|line| line.record.work).sum::<f64>() / lines.len().max(1) as f64,
             late_worker_rounds: lines.iter().map(|line| stragglers(&line.record).len()).sum(),
             refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
+            max_decode_error: applied().map(|line| line.record.error).fold(0.0, f64::max),
+            max_amplification: applied().map(|line| line.record.amplification).fold(0.0, f64::max),
         }
     }
 }
@@ -164,6 +172,9 @@ impl Summary {
         }
         for run in self.runs.iter().filter(|run| run.samples_lost > 0) {
             let _ = write!(text, " {} lost {} samples.", run.scheme, run.samples_lost);
+        }
+        for run in self.runs.iter().filter(|run| run.max_decode_error > APPROXIMATE) {
+            let _ = write!(text, " {} is approximate: its largest normalised decoding error was {:.2e}.", run.scheme, run.max_decode_error);
         }
         text
     }

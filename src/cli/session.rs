@@ -11,7 +11,7 @@ use crate::codes::SchemeSpec;
 use crate::train::candle::{Batches, Replica, ReplicaState, calibrate, run_local};
 use crate::train::{Outcome, Pace, VirtualClock};
 use anyhow::{Context, anyhow};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
@@ -47,6 +47,9 @@ impl Session {
         plan.delays()?;
         for spec in &specs {
             plan.local_run(spec)?;
+            if let Some(warning) = spec.warning(plan.workers) {
+                eprintln!("warning: {spec}: {warning}");
+            }
         }
         let start = start(&plan)?;
         let folder = RunFolder::create(out.0, out.1)?;
@@ -167,7 +170,7 @@ impl Session {
         let (earlier, rest) = self.lines.split_at_mut(run);
         let lines = std::mem::take(&mut rest[0]);
         let pace = pace(&self.plan, lines.last())?;
-        let bar = progress_bar(&self.plan, run, first);
+        let bar = super::progress_bar(self.plan.steps, &self.plan.schemes[run]).with_position(first);
         let replica = Replica::new(&self.plan.model, self.plan.optimizer, &state).or_work()?;
         let baseline = earlier.first().map_or(&[][..], Vec::as_slice);
         let mut observer = RunObserver {
@@ -243,13 +246,6 @@ fn pace(plan: &Plan, last: Option<&Line>) -> Result<Pace, Failure> {
             Pace::modelled(plan.workers, &delays, rounds, VirtualClock { step_seconds: plan.step_seconds }, now)
         }
     })
-}
-
-fn progress_bar(plan: &Plan, run: usize, first: u64) -> ProgressBar {
-    let bar = ProgressBar::new(plan.steps).with_position(first).with_prefix(plan.schemes[run].clone());
-    let style = ProgressStyle::with_template("{prefix:.bold} {bar:24.cyan/dim} {pos}/{len} {msg} (eta {eta})");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
 }
 
 /// The lines of a record up to a place; whatever comes after, or was cut off, is left out.

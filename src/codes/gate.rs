@@ -2,6 +2,7 @@
 
 use super::{Facts, Report};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use thiserror::Error;
 
 /// Largest residual of an exact decode.
@@ -38,6 +39,7 @@ pub enum Wire {
 pub struct Gate {
     amplification_max: f64,
     error_max: f64,
+    better: Better,
 }
 
 /// A decode that must not be applied, with the numbers that say why.
@@ -46,7 +48,7 @@ pub struct Gate {
 pub enum GateError {
     /// The decoded gradient would not be the whole sum.
     #[error(
-        "the decode is not exact: residual {residual:.3e} (at most {RESIDUAL_MAX:e}), normalised error {error:.3e} (at most {error_max:.3e}), coverage {coverage:.3}"
+        "the decode is not exact: residual {residual:.3e} (at most {RESIDUAL_MAX:e}), normalised error {error:.3e} (at most {error_max:.3e}), coverage {coverage:.3}; {better}"
     )]
     Inexact {
         /// Largest deviation of a share's coefficient from 1.
@@ -57,17 +59,36 @@ pub enum GateError {
         error_max: f64,
         /// Fraction of the batch that is in the result.
         coverage: f64,
+        /// Codes that would do.
+        better: Better,
     },
     /// Rounding errors of the messages would grow too far.
-    #[error(
-        "the decode amplifies rounding errors {amplification:.1} times (at most {amplification_max} for this wire type); groups never amplifies"
-    )]
+    #[error("the decode amplifies rounding errors {amplification:.1} times (at most {amplification_max} for this wire type); {better}")]
     Amplified {
         /// Amplification of this decode.
         amplification: f64,
         /// What the wire type bears.
         amplification_max: f64,
+        /// Codes that would do.
+        better: Better,
     },
+}
+
+/// What to use instead of a code that its gate refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Better {
+    tolerance: usize,
+    approximate: bool,
+}
+
+impl fmt::Display for Better {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = self.tolerance.max(1);
+        match self.approximate {
+            true => write!(f, "groups:s={s} is exact, graph with a larger d= or err= may pass"),
+            false => write!(f, "min-load:s={s} has the least load with small amplification, groups:s={s} never amplifies"),
+        }
+    }
 }
 
 impl Gate {
@@ -84,7 +105,8 @@ impl Gate {
             Wire::F32 => 256.0,
             Wire::Bf16 | Wire::F16 => 8.0,
         };
-        Self { amplification_max, error_max: facts.error_max }
+        let better = Better { tolerance: facts.tolerance, approximate: facts.error_max > 0.0 };
+        Self { amplification_max, error_max: facts.error_max, better }
     }
 
     /// Whether a decode may be applied.
@@ -104,10 +126,10 @@ impl Gate {
         let exact = residual <= RESIDUAL_MAX;
         let allowed = coverage > 0.0 && error <= self.error_max * (1.0 + ERROR_SLACK) && self.error_max > 0.0;
         if !exact && !allowed {
-            return Err(GateError::Inexact { residual, error, error_max: self.error_max, coverage });
+            return Err(GateError::Inexact { residual, error, error_max: self.error_max, coverage, better: self.better });
         }
         if amplification > self.amplification_max {
-            return Err(GateError::Amplified { amplification, amplification_max: self.amplification_max });
+            return Err(GateError::Amplified { amplification, amplification_max: self.amplification_max, better: self.better });
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ impl Groups {
         if groups == 0 || groups > workers {
             return Err(ParameterError::GroupsOutOfRange { groups, workers });
         }
-        let group_of: Vec<u32> = (0..workers).map(|i| (i * groups / workers) as u32).collect();
+        let group_of = balanced(workers, groups);
         let rows = group_of.iter().map(|&group| vec![(Share(group), 1.0)]).collect();
         let facts = Facts {
             workers,
@@ -100,13 +100,7 @@ impl Groups {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn tolerating(workers: usize, stragglers: usize) -> Result<Self, ParameterError> {
-        if workers == 0 {
-            return Err(ParameterError::NoWorkers);
-        }
-        if stragglers >= workers {
-            return Err(ParameterError::TooManyStragglers { stragglers, workers });
-        }
-        Self::new(workers, workers / (stragglers + 1))
+        Self::new(workers, count_tolerating(workers, stragglers)?)
     }
 
     /// Every worker its own share: plain data parallelism, which waits for everybody.
@@ -158,6 +152,22 @@ impl Groups {
     pub fn group(&self, worker: Worker) -> u32 {
         self.plan.group_of[worker.index()]
     }
+}
+
+/// The group of every worker, `floor(i l / n)`.
+pub(super) fn balanced(workers: usize, groups: usize) -> Vec<u32> {
+    (0..workers).map(|i| (i * groups / workers) as u32).collect()
+}
+
+/// How many groups any `stragglers` stragglers allow, `floor(n/(s+1))`.
+pub(super) fn count_tolerating(workers: usize, stragglers: usize) -> Result<usize, ParameterError> {
+    if workers == 0 {
+        return Err(ParameterError::NoWorkers);
+    }
+    if stragglers >= workers {
+        return Err(ParameterError::TooManyStragglers { stragglers, workers });
+    }
+    Ok(workers / (stragglers + 1))
 }
 
 impl GradientCode for Groups {

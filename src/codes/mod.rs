@@ -9,21 +9,46 @@
 //! | file | code | source |
 //! |---|---|---|
 //! | [`groups`] | balanced group replication, the default; with `n` groups it is uncoded | Tandon et al. 2017, generalised |
+//! | [`min_load`] | load exactly `(s+1)/n` for every `n` and `s` | own, in the groups of Tandon et al. |
+//! | [`interval`] | intervals of the batch, for workers of unequal speed | own; Charalambides et al. 2020 |
+//! | [`cyclic`] | cyclic repetition with random coefficients, the reference | Tandon et al. 2017, Algorithm 2 |
+//! | [`graph`] | approximate, a random regular graph | Glasgow, Wootters 2020 |
+//! | [`dense`] | anybody's matrix | |
 //! | [`drop_slowest`] | the biased baseline that drops the slowest | backup workers, Chen et al. 2016 |
+//! | [`verify()`] | whether every tolerated set of stragglers decodes | |
 //! | [`spec`] | the scheme texts of the command line | |
 //! | [`gate`] | what a decode must satisfy before it is applied | |
 //! | [`sequential`] | the `Scheme` trait: codes as the round engine sees them | |
 
+pub mod cyclic;
+pub mod dense;
+mod disjoint;
 pub mod drop_slowest;
+mod dual;
+mod error;
 pub mod gate;
+pub mod graph;
 pub mod groups;
+pub mod interval;
+mod linear;
+pub mod min_load;
 pub mod sequential;
 pub mod spec;
+mod table;
+mod verify;
 
+pub use cyclic::Cyclic;
+pub use dense::DenseCode;
 pub use drop_slowest::DropSlowest;
-pub use gate::{Gate, GateError, Wire};
+pub use error::ParameterError;
+pub use gate::{Better, Gate, GateError, Wire};
+pub use graph::Graph;
 pub use groups::Groups;
-pub use spec::{ParameterError, SchemeSpec};
+pub use interval::Interval;
+pub use min_load::MinLoad;
+pub use spec::SchemeSpec;
+pub use table::TableError;
+pub use verify::{FailedSet, Verified, verify};
 
 use crate::ids::{Share, Worker, WorkerSet};
 

@@ -1,68 +1,25 @@
 //! Scheme texts such as `groups:s=3`: the same everywhere, on the command line and in records.
 
 use super::sequential::{Lift, Scheme};
-use super::{DropSlowest, GradientCode, Groups};
-use crate::ids::{Cut, CutError, Job};
+use super::{Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError, table};
+use crate::ids::{Cut, Job};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
-use thiserror::Error;
 
-/// Parameters outside a code's conditions, or a text that names no scheme.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ParameterError {
-    /// A run needs at least one worker.
-    #[error("0 workers: a run needs at least 1")]
-    NoWorkers,
-    /// `s` must be below `n`.
-    #[error("s={stragglers} stragglers of {workers} workers cannot be tolerated: s must be at most {}", workers - 1)]
-    TooManyStragglers {
-        /// Stragglers asked for.
-        stragglers: usize,
-        /// Workers of the run.
-        workers: usize,
-    },
-    /// `l` must be between 1 and `n`.
-    #[error("l={groups} groups of {workers} workers: l must be from 1 to {workers}")]
-    GroupsOutOfRange {
-        /// Groups asked for.
-        groups: usize,
-        /// Workers of the run.
-        workers: usize,
-    },
-    /// `b` must be between 1 and `n - 1`.
-    #[error("drop:b={dropped} of {workers} workers: b must be from 1 to {}{}", workers.saturating_sub(1), if *dropped == 0 { "; b=0 is uncoded" } else { "" })]
-    DropOutOfRange {
-        /// Workers that may be dropped.
-        dropped: usize,
-        /// Workers of the run.
-        workers: usize,
-    },
-    /// No scheme of that name.
-    #[error("unknown scheme {name:?}; did you mean {nearest:?}? Known: {}", SchemeSpec::EXAMPLES.join(", "))]
-    UnknownScheme {
-        /// What was written.
-        name: String,
-        /// The known scheme closest to it.
-        nearest: &'static str,
-    },
-    /// A parameter that is missing, unknown or given twice.
-    #[error("scheme {text:?}: {problem}; write it like {example}")]
-    Malformed {
-        /// The whole text.
-        text: String,
-        /// What is wrong with it.
-        problem: String,
-        /// A text that is right.
-        example: &'static str,
-    },
-    /// The batch is too small for the scheme's shares.
-    #[error(transparent)]
-    Cut(#[from] CutError),
-}
+/// Seed of whatever is drawn, unless another is given.
+const SEED: u64 = 7;
+/// Error bound of graph codes, unless another is given.
+const ERROR_MAX: f64 = 0.01;
+/// Up to so many workers a random cyclic code is the best of several.
+const CHOSEN_WORKERS_MAX: usize = 12;
+/// How many it is chosen from.
+const DRAWS: u64 = 16;
+/// Beyond this number of workers random cyclic codes are hardly ever of use.
+const CYCLIC_SOUND_MAX: usize = 32;
 
-/// A scheme as its user writes it, parameters not yet checked against a number of workers.
+/// A scheme as its user writes it, parameters not yet checked against a number of workers. Files that
+/// the text names are read when it is parsed.
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
@@ -71,17 +28,23 @@ pub enum ParameterError {
 /// assert!("gruops:s=1".parse::<SchemeSpec>().unwrap_err().to_string().contains("groups"));
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SchemeSpec {
     text: String,
     kind: Kind,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Kind {
     Uncoded,
     Groups { size: GroupSize, rescale: bool },
+    MinLoad { stragglers: usize },
+    Cuts { path: String, text: String },
+    Speeds { path: String, speeds: Vec<f64>, size: GroupSize, units: u32 },
+    Cyclic { stragglers: usize, seed: u64 },
+    Graph { degree: usize, error_max: f64, seed: u64 },
     Drop { dropped: usize },
+    Matrix { path: String, text: String, claim: Option<usize> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +55,18 @@ enum GroupSize {
 
 impl SchemeSpec {
     /// One text per scheme, as an example of how it is written.
-    pub const EXAMPLES: [&'static str; 4] = ["uncoded", "groups:s=1", "groups:l=4,rescale", "drop:b=1"];
+    pub const EXAMPLES: [&'static str; 10] = [
+        "uncoded",
+        "groups:s=1",
+        "groups:l=4,rescale",
+        "min-load:s=2",
+        "interval:cuts=FILE",
+        "interval:speeds=FILE,s=1,units=64",
+        "cyclic:s=2,seed=7",
+        "graph:d=3,err=0.01,seed=7",
+        "drop:b=1",
+        "matrix:FILE",
+    ];
 
     /// The scheme that waits for everybody.
     ///
@@ -117,17 +91,60 @@ impl SchemeSpec {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn code(&self, workers: usize) -> Result<Box<dyn GradientCode>, ParameterError> {
-        Ok(match self.kind {
+        let code: Box<dyn GradientCode> = match &self.kind {
             Kind::Uncoded => Box::new(Groups::uncoded(workers)?),
-            Kind::Drop { dropped } => Box::new(DropSlowest::new(workers, dropped)?),
+            Kind::Drop { dropped } => Box::new(DropSlowest::new(workers, *dropped)?),
+            Kind::MinLoad { stragglers } => Box::new(MinLoad::new(workers, *stragglers)?),
+            Kind::Cyclic { stragglers, seed } if workers <= CHOSEN_WORKERS_MAX => {
+                Box::new(Cyclic::best_of(DRAWS, workers, *stragglers, *seed)?)
+            }
+            Kind::Cyclic { stragglers, seed } => Box::new(Cyclic::new(workers, *stragglers, *seed)?),
+            Kind::Graph { degree, error_max, seed } => Box::new(Graph::new(workers, *degree, *error_max, *seed)?),
             Kind::Groups { size, rescale } => {
                 let groups = match size {
-                    GroupSize::Stragglers(s) => Groups::tolerating(workers, s)?,
-                    GroupSize::Groups(l) => Groups::new(workers, l)?,
+                    GroupSize::Stragglers(s) => Groups::tolerating(workers, *s)?,
+                    GroupSize::Groups(l) => Groups::new(workers, *l)?,
                 };
-                Box::new(if rescale { groups.rescaling() } else { groups })
+                Box::new(if *rescale { groups.rescaling() } else { groups })
             }
-        })
+            Kind::Cuts { path, text } => Box::new(Interval::from_csv(text).map_err(within(path))?),
+            Kind::Speeds { path, speeds, size, units } => Box::new(match size {
+                GroupSize::Stragglers(s) => Interval::layers(speeds, *s, *units).map_err(within(path))?,
+                GroupSize::Groups(l) => Interval::sorted_groups(speeds, *l, *units).map_err(within(path))?,
+            }),
+            Kind::Matrix { path, text, claim } => {
+                let code = DenseCode::from_csv(text).map_err(within(path))?;
+                Box::new(match claim {
+                    None => code,
+                    Some(stragglers) => code.claiming(*stragglers)?,
+                })
+            }
+        };
+        match (&self.kind, code.facts().workers) {
+            (Kind::Cuts { path, .. } | Kind::Speeds { path, .. } | Kind::Matrix { path, .. }, found) if found != workers => {
+                Err(ParameterError::Workers { path: path.clone(), found, workers })
+            }
+            _ => Ok(code),
+        }
+    }
+
+    /// What its user should know before using it with so many workers, if anything.
+    ///
+    /// ```
+    /// let spec: codedgrad::codes::SchemeSpec = "cyclic:s=7".parse()?;
+    /// assert!(spec.warning(64).unwrap().contains("min-load:s=7"));
+    /// assert!(spec.warning(16).is_none());
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn warning(&self, workers: usize) -> Option<String> {
+        match self.kind {
+            Kind::Cyclic { stragglers, .. } if workers > CYCLIC_SOUND_MAX => Some(format!(
+                "random cyclic codes of more than {CYCLIC_SOUND_MAX} workers amplify rounding errors hundreds to \
+                 thousands of times; min-load:s={stragglers} has the same load and tolerance without that"
+            )),
+            _ => None,
+        }
     }
 
     /// The scheme of this text over `jobs`, each a batch of `units` units.
@@ -169,18 +186,33 @@ impl FromStr for SchemeSpec {
         let kind = match name {
             "uncoded" => Kind::Uncoded,
             "drop" => Kind::Drop { dropped: fields.need("b")? },
-            _ => {
-                let size = match (fields.number("s")?, fields.number("l")?) {
-                    (Some(s), None) => GroupSize::Stragglers(s),
-                    (None, Some(l)) => GroupSize::Groups(l),
-                    _ => return Err(fields.wrong("give either s= (stragglers) or l= (groups)".into())),
-                };
-                Kind::Groups { size, rescale: fields.flag("rescale") }
+            "min-load" => Kind::MinLoad { stragglers: fields.need("s")? },
+            "cyclic" => Kind::Cyclic { stragglers: fields.need("s")?, seed: fields.take("seed")?.unwrap_or(SEED) },
+            "graph" => Kind::Graph {
+                degree: fields.need("d")?,
+                error_max: fields.take("err")?.unwrap_or(ERROR_MAX),
+                seed: fields.take("seed")?.unwrap_or(SEED),
+            },
+            "interval" => fields.interval()?,
+            "matrix" => {
+                let claim = fields.take("s")?;
+                let path = fields.path()?;
+                Kind::Matrix { text: contents(&path)?, path, claim }
             }
+            _ => Kind::Groups { size: fields.size()?, rescale: fields.flag("rescale") },
         };
         fields.done()?;
         Ok(Self { text: text.into(), kind })
     }
+}
+
+fn contents(path: &str) -> Result<String, ParameterError> {
+    std::fs::read_to_string(path).map_err(|error| ParameterError::File { path: path.into(), problem: error.to_string() })
+}
+
+/// Names the file in an error about what is in it.
+fn within(path: &str) -> impl Fn(ParameterError) -> ParameterError {
+    move |error| ParameterError::File { path: path.into(), problem: error.to_string() }
 }
 
 fn family(text: &str) -> &str {
@@ -190,6 +222,21 @@ fn family(text: &str) -> &str {
 /// The candidate whose family name is closest to `name` by edit distance.
 fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> &'a str {
     candidates.into_iter().min_by_key(|known| strsim::damerau_levenshtein(family(known), name)).unwrap_or_default()
+}
+
+/// What may stand behind a `key=`.
+trait Value: FromStr {
+    const EXPECTED: &'static str = "a whole number of 0 or more";
+}
+
+impl Value for usize {}
+impl Value for u32 {}
+impl Value for u64 {}
+impl Value for f64 {
+    const EXPECTED: &'static str = "a number";
+}
+impl Value for String {
+    const EXPECTED: &'static str = "a path";
 }
 
 /// The `key=value` and flag fields of a scheme text, taken out one by one.
@@ -219,23 +266,48 @@ impl<'a> Fields<'a> {
         ParameterError::Malformed { text: self.text.into(), problem, example: self.example }
     }
 
-    fn take(&mut self, key: &str) -> Option<Option<&'a str>> {
-        let at = self.left.iter().position(|(known, _)| *known == key)?;
-        Some(self.left.remove(at).1)
-    }
-
-    fn number(&mut self, key: &str) -> Result<Option<usize>, ParameterError> {
-        match self.take(key) {
-            None => Ok(None),
-            Some(value) => match value.unwrap_or_default().parse() {
-                Ok(number) => Ok(Some(number)),
-                Err(_) => Err(self.wrong(format!("{key}={} is not a whole number of 0 or more", value.unwrap_or_default()))),
-            },
-        }
+    fn take<T: Value>(&mut self, key: &str) -> Result<Option<T>, ParameterError> {
+        let Some(at) = self.left.iter().position(|(known, _)| *known == key) else { return Ok(None) };
+        let value = self.left.remove(at).1.unwrap_or_default();
+        value.parse().map(Some).map_err(|_| self.wrong(format!("{key}={value} is not {}", T::EXPECTED)))
     }
 
     fn need(&mut self, key: &str) -> Result<usize, ParameterError> {
-        self.number(key)?.ok_or_else(|| self.wrong(format!("{key}= is missing")))
+        self.take(key)?.ok_or_else(|| self.wrong(format!("{key}= is missing")))
+    }
+
+    fn size(&mut self) -> Result<GroupSize, ParameterError> {
+        match (self.take("s")?, self.take("l")?) {
+            (Some(s), None) => Ok(GroupSize::Stragglers(s)),
+            (None, Some(l)) => Ok(GroupSize::Groups(l)),
+            _ => Err(self.wrong("give either s= (stragglers) or l= (groups)".into())),
+        }
+    }
+
+    /// The path that stands alone, without a key; it may contain `=`.
+    fn path(&mut self) -> Result<String, ParameterError> {
+        if self.left.is_empty() {
+            return Err(self.wrong("the file is missing".into()));
+        }
+        Ok(match self.left.remove(0) {
+            (path, None) => path.into(),
+            (start, Some(rest)) => format!("{start}={rest}"),
+        })
+    }
+
+    fn interval(&mut self) -> Result<Kind, ParameterError> {
+        let (cuts, speeds) = (self.take::<String>("cuts")?, self.take::<String>("speeds")?);
+        match (cuts, speeds) {
+            (Some(path), None) => Ok(Kind::Cuts { text: contents(&path)?, path }),
+            (None, Some(path)) => {
+                let units =
+                    self.take("units")?.ok_or_else(|| self.wrong("units= is missing: into how many units the batch is cut".into()))?;
+                let table = table::read(&contents(&path)?, "a speed (a finite number above 0)", |x: &f64| x.is_finite() && *x > 0.0);
+                let speeds = table.map_err(|error| within(&path)(error.into()))?.concat();
+                Ok(Kind::Speeds { path, speeds, size: self.size()?, units })
+            }
+            _ => Err(self.wrong("give either cuts= (a file of intervals l,r) or speeds= (a file of speeds)".into())),
+        }
     }
 
     fn flag(&mut self, key: &str) -> bool {
@@ -257,7 +329,7 @@ mod tests {
 
     #[test]
     fn texts_echo_and_errors_teach() {
-        for text in SchemeSpec::EXAMPLES {
+        for text in SchemeSpec::EXAMPLES.into_iter().filter(|text| !text.contains("FILE")) {
             assert_eq!(text.parse::<SchemeSpec>().unwrap().to_string(), text);
         }
         let message = |text: &str| text.parse::<SchemeSpec>().unwrap_err().to_string();
@@ -270,6 +342,52 @@ mod tests {
         assert!(message("drop").contains("b= is missing"));
         assert!(message("drop:b=1,").contains("empty parameter"));
         assert!(message("uncoded:s=1").contains("not a parameter of uncoded"));
+        assert!(message("graph:d=3,err=low").contains("err=low is not a number"));
+        assert!(message("min-lod:s=1").contains("did you mean \"min-load:s=2\""));
+        assert!(message("matrix").contains("the file is missing"));
+        assert!(message("matrix:no-such-file").contains("no-such-file: "));
+        assert!(message("interval:cuts=a,speeds=b").contains("either cuts="));
+        assert!(message("interval:speeds=x,s=1").contains("units= is missing"));
+    }
+
+    /// The error of the code of `workers` workers that `text` names, whose `FILE` has the given content.
+    fn with_file(text: &str, content: &str, workers: usize) -> Result<f64, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), content).unwrap();
+        let text = text.replace("FILE", file.path().to_str().unwrap());
+        let code = text.parse::<SchemeSpec>().and_then(|spec| spec.code(workers));
+        code.map(|code| code.facts().load).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn files_give_codes_and_their_mistakes_are_named() {
+        assert_eq!(with_file("matrix:FILE", "1,1,0\n0,1,1\n1,0,1\n", 3), Ok(2.0 / 3.0));
+        assert_eq!(with_file("matrix:FILE,s=1", "1\r\n1\r\n", 2), Ok(1.0));
+        assert_eq!(with_file("interval:cuts=FILE", "0,2\n2,4\n0,4", 3), Ok(1.0));
+        assert_eq!(with_file("interval:speeds=FILE,s=1,units=8", "3,1,2,2", 4), Ok(0.75));
+        assert_eq!(with_file("interval:speeds=FILE,l=2,units=8", "3\n1\n3\n1\n", 4), Ok(0.75));
+        for (text, content, problem) in [
+            ("matrix:FILE", "1,0\n0\n", "line 2 has 1 columns, expected 2"),
+            ("matrix:FILE", "1,0\n\n0,1\n", "line 2 is empty"),
+            ("matrix:FILE", "", "the table is empty"),
+            ("matrix:FILE", "1,0\n0,NaN\n", "line 2, column 2: \"NaN\" is not a finite number"),
+            ("matrix:FILE", "1,0\n1e999,1\n", "line 2, column 1: \"1e999\""),
+            ("matrix:FILE", "1,0\n0,1,\n", "line 2, column 3: \"\""),
+            ("matrix:FILE", "1,1\n0,0\n", "line 2 is all zero"),
+            ("matrix:FILE", "1,0,1\n2,0,1\n", "the coefficient 0.000000 instead of 1"),
+            ("matrix:FILE", "1,0\n0,1\n1,1\n", "is for 3 workers, but the run has 2: say --workers 3"),
+            ("matrix:FILE,s=2", "1,0\n0,1\n", "s must be at most 1"),
+            ("interval:cuts=FILE", "0,1\n2,3\n", "connect 0 only with 1, not with 3"),
+            ("interval:cuts=FILE", "0,1\n1,1\n", "worker 1 has the interval [1, 1)"),
+            ("interval:cuts=FILE", "0,1\n1,2,3\n", "line 2 has 3 columns, expected 2"),
+            ("interval:cuts=FILE", "0,1\n1.5,2\n", "line 2, column 1: \"1.5\" is not a cut point"),
+            ("interval:speeds=FILE,s=1,units=8", "1,0", "column 2: \"0\" is not a speed"),
+            ("interval:speeds=FILE,s=1,units=8", "1\n-2", "line 2, column 1: \"-2\""),
+            ("interval:speeds=FILE,s=0,units=3", "9\n1", "take units="),
+        ] {
+            let error = with_file(text, content, 2).unwrap_err();
+            assert!(error.contains(problem), "{text} {content:?}: {error}");
+        }
     }
 
     #[test]
@@ -281,6 +399,12 @@ mod tests {
         assert!(build("drop:b=8", 8).contains("from 1 to 7"));
         assert!(build("drop:b=0", 8).contains("uncoded"));
         assert!(build("uncoded", 0).contains("at least 1"));
+        assert!(build("min-load:s=8", 8).contains("at most 7"));
+        assert!(build("cyclic:s=8", 8).contains("at most 7"));
+        assert!(build("cyclic:s=8", 4096).contains("min-load:s=8"));
+        assert!(build("graph:d=9", 12).contains("d must be from 2 to 4"));
+        assert!(build("graph:d=2", 2).contains("at least 3 workers"));
+        assert!(build("graph:d=3,err=1.5", 12).contains("from 0 (exact) to below 1"));
         assert!("uncoded".parse::<SchemeSpec>().unwrap().scheme(8, 7, 0..1).is_err());
     }
 }

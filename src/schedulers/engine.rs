@@ -290,6 +290,9 @@ impl Engine {
         let missing = self.missing();
         let somebody_out = self.roster.somebody_out();
         if self.scheme.admits(&missing) {
+            if somebody_out && self.gate.check(&self.scheme.quality()).is_err() {
+                return Ok(());
+            }
             let changeable = self.scheme.facts().error_max > 0.0 && somebody_out;
             if changeable && self.config.grace_seconds > 0.0 {
                 let closes_at = *self.closes_at.get_or_insert(now + self.config.grace_seconds);
@@ -310,7 +313,7 @@ impl Engine {
             return Ok(());
         }
         let missing = self.missing();
-        if self.closes_at.is_some() || self.scheme.salvages(&missing) {
+        if self.closes_at.is_some() || self.scheme.admits(&missing) || self.scheme.salvages(&missing) {
             return self.close(now, &missing, out);
         }
         Err(EngineError::MaxWait { job: self.job, waited_seconds: now - self.opened_at, silent: missing })

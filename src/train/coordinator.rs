@@ -34,6 +34,8 @@ pub struct StepRecord {
     pub amplification: f64,
     /// Fraction of the batch in the gradient.
     pub coverage: f64,
+    /// `|aB - 1|^2 / k`, the normalised decoding error.
+    pub error: f64,
     /// Load assigned, in batches; uncoded = 1.
     pub work: f64,
     /// Injected lateness of each worker.
@@ -353,6 +355,7 @@ impl<T: Transport> Coordinator<T> {
             residual: report.decode.residual,
             amplification: report.decode.amplification,
             coverage: report.decode.coverage,
+            error: report.decode.error,
             work: report.work,
             delays: self.pace.lateness(job.0).to_vec(),
             erased: report.erased.clone(),

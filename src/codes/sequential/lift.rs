@@ -5,6 +5,9 @@ use crate::codes::{Choice, Decoder, GradientCode, Report, Status};
 use crate::ids::{Cut, Job, Part, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
+/// Up to here weights of few messages are not worth exchanging for shorter ones.
+const AMPLIFICATION_FINE: f64 = 2.0;
+
 /// A one-round code, one job per round, delay 0.
 ///
 /// The piece of a task is its worker's number. Results of earlier rounds are not wanted: their job is
@@ -80,6 +83,23 @@ impl Lift {
         (decoder, decodable)
     }
 
+    /// The weights to use, in `weights`: those of as few messages as possible unless they amplify and the
+    /// shortest ones amplify less.
+    fn weigh(&mut self, weights: &mut Vec<f64>) -> Report {
+        weights.resize(self.facts.workers, 0.0);
+        let fewest = self.decoder.weights(Choice::Fewest, weights);
+        if fewest.amplification <= AMPLIFICATION_FINE {
+            return fewest;
+        }
+        let mut shortest = vec![0.0; weights.len()];
+        let report = self.decoder.weights(Choice::MinimumNorm, &mut shortest);
+        if report.amplification >= fewest.amplification {
+            return fewest;
+        }
+        *weights = shortest;
+        report
+    }
+
     fn open_next(&mut self) {
         self.job = self.job.next();
         self.returned = WorkerSet::empty(self.facts.workers);
@@ -128,6 +148,10 @@ impl Scheme for Lift {
         self.supposed(missing).0.salvages()
     }
 
+    fn quality(&mut self) -> Report {
+        self.weigh(&mut Vec::new())
+    }
+
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
         assert!(!self.closed && self.job < self.end, "a round is open");
         assert!(missing.iter().all(|worker| !self.returned.contains(worker)), "the missing have not answered");
@@ -137,8 +161,8 @@ impl Scheme for Lift {
 
     fn settle(&mut self, folds: &mut Vec<Fold>) -> Report {
         assert!(self.closed, "weights are final when the round is closed");
-        let mut weights = vec![0.0; self.facts.workers];
-        let report = self.decoder.weights(Choice::Fewest, &mut weights);
+        let mut weights = Vec::new();
+        let report = self.weigh(&mut weights);
         let first_unit = |fold: &Fold| self.parts[fold.worker.index()].first().map_or(u32::MAX, |part| part.units.start);
         let start = folds.len();
         let used = Worker::all(weights.len()).zip(&weights).filter(|(_, weight)| **weight != 0.0);

@@ -82,6 +82,9 @@ pub trait Scheme: Send {
     fn salvages(&self, _missing: &WorkerSet) -> bool {
         false
     }
+    /// How good the decode would be if the round closed now: asked once [`admits`](Scheme::admits) says
+    /// yes, so that a decode beyond its gate can wait for one more answer.
+    fn quality(&mut self) -> Report;
     /// Ends the round and names the jobs that can be decoded now.
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>);
     /// Weights that became final, in the order in which the results are to be summed.

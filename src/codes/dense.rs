@@ -1,0 +1,205 @@
+//! Anybody's code: a matrix from a paper, a file or a program.
+//!
+//! # Construction
+//! The matrix `B` `[n x k]` as given; all shares are equal parts of the batch.
+//!
+//! # Guarantee
+//! Survivors decode as soon as their rows span the all-ones vector. The tolerance is found by trying
+//! every straggler set of one size after the other, as long as the sets of a size are few enough; it is
+//! then a proven one that the code may exceed. [`DenseCode::claiming`] states another, for `verify` to
+//! check.
+//!
+//! # Cost
+//! Once: a rank-revealing factorisation, O(n^2 max(n, k)), and the sets that are tried. An arrival is
+//! O(k) per row already there; weights with `t` stragglers are O(t^2 (n - rank) + n t).
+//!
+//! # Numerics
+//! Orthonormal bases throughout; weights of smallest norm. What amplification the matrix has is its
+//! author's affair: the gate refuses what is too large.
+//!
+//! # Source
+//! The condition `1 in span(B_S)` is Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding", ICML 2017
+//! (arXiv 1612.03301), Lemma 1. The decoder works on the left null space of `B`, as circulant codes are
+//! decoded over their dual by Raviv, Tamo, Tandon, Dimakis (arXiv 1707.03858).
+
+use super::dual::{DualDecoder, Plan, Rule};
+use super::linear::Dual;
+use super::table::{self, TableError};
+use super::verify::{binomial, next_combination};
+use super::{Decoder, Facts, GradientCode, ParameterError, Row, judge};
+use crate::ids::{Share, Worker};
+use std::sync::Arc;
+
+/// Straggler sets of one size that are tried to prove a tolerance.
+const SETS_TRIED_MAX: u64 = 50_000;
+/// What a cell of a matrix may be.
+const COEFFICIENT: &str = "a finite number";
+
+/// A gradient code given by its matrix.
+///
+/// # Formula
+/// ```text
+/// survivors S decode iff some a_S has a_S B_S = 1
+/// s = the largest number such that every set of n - s survivors does
+/// ```
+/// where `B_S` are the rows of the survivors and `1` is the all-ones vector `[k]`.
+///
+/// ```
+/// use codedgrad::codes::{decode, Choice, DenseCode, GradientCode};
+/// use codedgrad::ids::{Worker, WorkerSet};
+/// // The example of Tandon et al. 2017, Figure 1: 3 workers, any 1 straggler.
+/// let code = DenseCode::new(&[vec![0.5, 1.0, 0.0], vec![0.0, 1.0, -1.0], vec![0.5, 0.0, 1.0]])?;
+/// assert_eq!(code.facts().tolerance, 1);
+/// let (weights, report) = decode(&code, &WorkerSet::of(3, [Worker(0), Worker(1)]), Choice::MinimumNorm);
+/// assert!(report.decodable);
+/// assert!((weights[0] - 2.0).abs() < 1e-12 && (weights[1] + 1.0).abs() < 1e-12);
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct DenseCode {
+    plan: Arc<Plan>,
+}
+
+impl DenseCode {
+    /// A code from the rows of its matrix, one per worker.
+    ///
+    /// # Errors
+    /// [`ParameterError::Table`] for a matrix without rows or columns, ragged, with entries that are not
+    /// finite or a row of zeros; [`ParameterError::SpanMissesOnes`] when not even all workers together can
+    /// decode, with the share that is worst off.
+    ///
+    /// ```
+    /// use codedgrad::codes::DenseCode;
+    /// assert!(DenseCode::new(&[vec![1.0, 0.0], vec![0.0, 2.0]]).is_ok());
+    /// let error = DenseCode::new(&[vec![1.0, 0.0], vec![2.0, 0.0]]).unwrap_err().to_string();
+    /// assert!(error.contains("share 1"), "{error}");
+    /// ```
+    pub fn new(matrix: &[Vec<f64>]) -> Result<Self, ParameterError> {
+        let rows = sparse(matrix)?;
+        let (workers, shares) = (rows.len(), matrix[0].len());
+        let share_weights = vec![1.0 / shares as f64; shares];
+        let Some(dual) = Dual::new(&rows, &share_weights) else {
+            return Err(misses(&rows, shares));
+        };
+        let touched = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let mut facts = Facts { workers, share_weights, tolerance: 0, load: touched as f64 / shares as f64, error_max: 0.0 };
+        facts.tolerance = proven_tolerance(&rows, &facts, &dual);
+        Ok(Self { plan: Arc::new(Plan { facts, rows, dual, rule: Rule::Span }) })
+    }
+
+    /// A code from text: one line per worker, coefficients separated by commas.
+    ///
+    /// # Errors
+    /// As [`DenseCode::new`], cells named by line and column.
+    ///
+    /// ```
+    /// use codedgrad::codes::{DenseCode, GradientCode};
+    /// let code = DenseCode::from_csv("1, 0\n0, 1\n1, 1\n")?;
+    /// assert_eq!((code.facts().workers, code.facts().tolerance), (3, 1));
+    /// assert!(DenseCode::from_csv("1,0\n0,x").unwrap_err().to_string().contains("line 2, column 2"));
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    pub fn from_csv(text: &str) -> Result<Self, ParameterError> {
+        Self::new(&table::read(text, COEFFICIENT, |x: &f64| x.is_finite())?)
+    }
+
+    /// The same code with a tolerance that its author states and nobody has checked yet.
+    ///
+    /// # Errors
+    /// [`ParameterError::TooManyStragglers`] unless `stragglers` is below the number of workers.
+    ///
+    /// ```
+    /// use codedgrad::codes::{verify, DenseCode, Gate, GradientCode, Wire};
+    /// let code = DenseCode::from_csv("1,0\n0,1\n1,1")?.claiming(2)?;
+    /// let verified = verify(&code, &Gate::new(Wire::F32, code.facts()), 7, &mut |_, _| ());
+    /// assert_eq!(verified.failures.len(), 2, "worker 2 decodes alone, the others do not");
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    pub fn claiming(self, stragglers: usize) -> Result<Self, ParameterError> {
+        let workers = self.plan.facts.workers;
+        if stragglers >= workers {
+            return Err(ParameterError::TooManyStragglers { stragglers, workers });
+        }
+        let mut plan = Arc::unwrap_or_clone(self.plan);
+        plan.facts.tolerance = stragglers;
+        Ok(Self { plan: Arc::new(plan) })
+    }
+}
+
+fn sparse(matrix: &[Vec<f64>]) -> Result<Vec<Row>, TableError> {
+    let expected = matrix.first().map_or(0, Vec::len);
+    if expected == 0 {
+        return Err(TableError::NoLines);
+    }
+    let mut rows = Vec::new();
+    for (line, cells) in (1..).zip(matrix) {
+        if cells.len() != expected {
+            return Err(TableError::Ragged { line, found: cells.len(), expected });
+        }
+        if let Some(column) = cells.iter().position(|x| !x.is_finite()) {
+            let cell = cells[column].to_string();
+            return Err(TableError::Cell { line, column: column + 1, cell, expected: COEFFICIENT });
+        }
+        let row: Row = (0..).map(Share).zip(cells.iter().copied()).filter(|(_, x)| *x != 0.0).collect();
+        if row.is_empty() {
+            return Err(TableError::ZeroLine { line });
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// The error of a matrix whose rows do not span the all-ones vector.
+fn misses(rows: &[Row], shares: usize) -> ParameterError {
+    let all: Vec<&Row> = rows.iter().collect();
+    let mut alpha = vec![0.0; shares];
+    for (row, weight) in rows.iter().zip(super::linear::least_squares(&all, shares)) {
+        row.iter().for_each(|&(share, x)| alpha[share.index()] += weight * x);
+    }
+    let off = |share: &usize| (alpha[*share] - 1.0).abs();
+    let share = (0..shares).max_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(0);
+    ParameterError::SpanMissesOnes { share, coefficient: alpha[share] }
+}
+
+/// The largest `s` for which all sets of `s` stragglers were tried and decode.
+fn proven_tolerance(rows: &[Row], facts: &Facts, dual: &Dual) -> usize {
+    let mut holders = vec![0usize; facts.shares()];
+    rows.iter().flatten().for_each(|(share, _)| holders[share.index()] += 1);
+    let most = holders.into_iter().min().unwrap_or(0).saturating_sub(1);
+    let mut weights = vec![0.0; rows.len()];
+    let mut decodes = |missing: &[usize]| {
+        dual.independent(missing) || {
+            dual.weights(missing, &mut weights);
+            judge(rows, &facts.share_weights, &weights, true).residual <= super::gate::RESIDUAL_MAX
+        }
+    };
+    for stragglers in 1..=most {
+        if binomial(rows.len(), stragglers) > SETS_TRIED_MAX {
+            return stragglers - 1;
+        }
+        let mut missing: Vec<usize> = (0..stragglers).collect();
+        loop {
+            if !decodes(&missing) {
+                return stragglers - 1;
+            }
+            if !next_combination(&mut missing, rows.len()) {
+                break;
+            }
+        }
+    }
+    most
+}
+
+impl GradientCode for DenseCode {
+    fn facts(&self) -> &Facts {
+        &self.plan.facts
+    }
+
+    fn row(&self, worker: Worker) -> &[(Share, f64)] {
+        &self.plan.rows[worker.index()]
+    }
+
+    fn decoder(&self) -> Box<dyn Decoder> {
+        Box::new(DualDecoder::new(&self.plan))
+    }
+}

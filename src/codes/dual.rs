@@ -1,0 +1,115 @@
+//! The decoder of codes given by a matrix alone: who is missing decides, over [`Dual`].
+
+use super::gate::RESIDUAL_MAX;
+use super::linear::{Basis, Dual, least_squares, remove};
+use super::{Choice, Decoder, Facts, Report, Row, Status, judge};
+use crate::ids::{Share, Worker};
+use std::sync::Arc;
+
+/// What a decoder shares with its code.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) facts: Facts,
+    pub(super) rows: Vec<Row>,
+    pub(super) dual: Dual,
+    pub(super) rule: Rule,
+}
+
+/// When the messages that have arrived suffice.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rule {
+    /// As soon as at most the tolerated number is missing.
+    Count,
+    /// As soon as the rows of those who answered span the all-ones vector.
+    Span,
+}
+
+pub(super) struct DualDecoder {
+    plan: Arc<Plan>,
+    arrived: Vec<bool>,
+    order: Vec<usize>,
+    /// How many arrivals it took.
+    needed: Option<usize>,
+    span: Basis,
+    /// The part of the all-ones vector that the arrived rows do not span.
+    unspanned: Vec<f64>,
+}
+
+impl DualDecoder {
+    pub(super) fn new(plan: &Arc<Plan>) -> Self {
+        Self {
+            arrived: vec![false; plan.facts.workers],
+            order: Vec::new(),
+            needed: None,
+            span: Basis::default(),
+            unspanned: vec![1.0; plan.facts.shares()],
+            plan: Arc::clone(plan),
+        }
+    }
+
+    /// Takes one more row into the span; false if it was there.
+    fn widen(&mut self, worker: Worker) -> bool {
+        let mut row = vec![0.0; self.unspanned.len()];
+        let entries = &self.plan.rows[worker.index()];
+        let largest = entries.iter().fold(0.0f64, |most, entry| most.max(entry.1.abs()));
+        for &(Share(share), coefficient) in entries {
+            row[share as usize] = coefficient / largest;
+        }
+        let Some(unit) = self.span.extend(row) else { return false };
+        remove(&mut self.unspanned, unit);
+        true
+    }
+
+    fn satisfied(&self) -> bool {
+        let facts = &self.plan.facts;
+        match self.plan.rule {
+            Rule::Count => self.order.len() >= facts.workers - facts.tolerance,
+            Rule::Span => self.unspanned.iter().all(|x| x.abs() <= RESIDUAL_MAX),
+        }
+    }
+}
+
+impl Decoder for DualDecoder {
+    fn arrive(&mut self, worker: Worker) -> Status {
+        if std::mem::replace(&mut self.arrived[worker.index()], true) {
+            return Status::Useless;
+        }
+        self.order.push(worker.index());
+        if self.needed.is_some() || matches!(self.plan.rule, Rule::Span) && !self.widen(worker) {
+            return Status::Useless;
+        }
+        if !self.satisfied() {
+            return Status::Pending;
+        }
+        self.needed = Some(self.order.len());
+        Status::Decodable
+    }
+
+    fn weights(&mut self, choice: Choice, out: &mut [f64]) -> Report {
+        let Plan { facts, rows, dual, .. } = &*self.plan;
+        assert_eq!(out.len(), facts.workers, "one weight per worker");
+        let used = match (choice, self.needed) {
+            (Choice::Fewest, Some(needed)) => &self.order[..needed],
+            _ => &self.order[..],
+        };
+        let mut missing = vec![true; facts.workers];
+        used.iter().for_each(|&i| missing[i] = false);
+        let missing: Vec<usize> = (0..facts.workers).filter(|&i| missing[i]).collect();
+        if self.needed.is_some() && missing.len() <= used.len() {
+            dual.weights(&missing, out);
+        } else {
+            out.fill(0.0);
+            let rows: Vec<&Row> = used.iter().map(|&i| &rows[i]).collect();
+            used.iter().zip(least_squares(&rows, facts.shares())).for_each(|(&i, weight)| out[i] = weight);
+        }
+        judge(rows, &facts.share_weights, out, self.needed.is_some())
+    }
+
+    fn reset(&mut self) {
+        self.arrived.fill(false);
+        self.order.clear();
+        self.needed = None;
+        self.span.clear();
+        self.unspanned.fill(1.0);
+    }
+}

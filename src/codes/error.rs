@@ -1,0 +1,188 @@
+//! What can be wrong with a code's parameters, or with the text that names it.
+
+use super::spec::SchemeSpec;
+use super::table::TableError;
+use crate::ids::CutError;
+use thiserror::Error;
+
+/// Parameters outside a code's conditions, or a text that names no scheme.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ParameterError {
+    /// A run needs at least one worker.
+    #[error("0 workers: a run needs at least 1")]
+    NoWorkers,
+    /// `s` must be below `n`.
+    #[error("s={stragglers} stragglers of {workers} workers cannot be tolerated: s must be at most {}", workers - 1)]
+    TooManyStragglers {
+        /// Stragglers asked for.
+        stragglers: usize,
+        /// Workers of the run.
+        workers: usize,
+    },
+    /// `l` must be between 1 and `n`.
+    #[error("l={groups} groups of {workers} workers: l must be from 1 to {workers}")]
+    GroupsOutOfRange {
+        /// Groups asked for.
+        groups: usize,
+        /// Workers of the run.
+        workers: usize,
+    },
+    /// `b` must be between 1 and `n - 1`.
+    #[error("drop:b={dropped} of {workers} workers: b must be from 1 to {}{}", workers.saturating_sub(1), if *dropped == 0 { "; b=0 is uncoded" } else { "" })]
+    DropOutOfRange {
+        /// Workers that may be dropped.
+        dropped: usize,
+        /// Workers of the run.
+        workers: usize,
+    },
+    /// The null space of a cyclic code would take minutes, for nothing.
+    #[error(
+        "cyclic of {workers} workers: at most {most}, and its amplification is past every gate long before; min-load:s={stragglers} has the same load and tolerance"
+    )]
+    CyclicTooLarge {
+        /// Workers of the run.
+        workers: usize,
+        /// Stragglers asked for.
+        stragglers: usize,
+        /// Most workers.
+        most: usize,
+    },
+    /// Rounding leaves no decode of such a code.
+    #[error(
+        "the coefficients of a cyclic code of {workers} workers for s={stragglers} cannot be found or decoded in f64; min-load:s={stragglers} has the same load and tolerance"
+    )]
+    IllConditioned {
+        /// Workers of the run.
+        workers: usize,
+        /// Stragglers asked for.
+        stragglers: usize,
+    },
+    /// `d` must leave a simple graph.
+    #[error(
+        "graph:d={degree} of {workers} workers: {}",
+        if *most < 2 { "a graph needs at least 3 workers".to_owned() } else { format!("d must be from 2 to {most}, so that floor(2n/d) vertices have as many neighbours") }
+    )]
+    DegreeOutOfRange {
+        /// Degree asked for.
+        degree: usize,
+        /// Workers of the run.
+        workers: usize,
+        /// The largest degree; below 2 if there is none.
+        most: usize,
+    },
+    /// An edge must join two vertices.
+    #[error("the edge {x}-{y} does not join two of the vertices 0 to {}", vertices.saturating_sub(1))]
+    Edge {
+        /// One end.
+        x: u32,
+        /// The other end.
+        y: u32,
+        /// Vertices of the graph.
+        vertices: usize,
+    },
+    /// An error bound that means nothing.
+    #[error("err={error_max} is not a normalised error: it must be from 0 (exact) to below 1")]
+    ErrorOutOfRange {
+        /// Bound asked for.
+        error_max: f64,
+    },
+    /// A graph that misses its own bound.
+    #[error(
+        "this graph has normalised error {error:.3e} even with everybody alive, above err={error_max}; take err={error:.2e} or more, or another d or seed"
+    )]
+    Unbalanced {
+        /// Error with everybody alive.
+        error: f64,
+        /// Bound asked for.
+        error_max: f64,
+    },
+    /// An interval without shares.
+    #[error("worker {worker} has the interval [{start}, {end}): its end must lie after its start")]
+    EmptyInterval {
+        /// Whose interval.
+        worker: usize,
+        /// Its first cut point.
+        start: u32,
+        /// Its last cut point.
+        end: u32,
+    },
+    /// Intervals that do not reach from one end of the batch to the other.
+    #[error("the intervals connect 0 only with {reached}, not with {cuts}, even with everybody alive: add one across the gap")]
+    CutOff {
+        /// Largest cut point that is connected with 0.
+        reached: u32,
+        /// The last cut point, `K`.
+        cuts: u32,
+    },
+    /// A speed that is none.
+    #[error("worker {worker} has speed {speed}: a speed must be finite and above 0")]
+    Speed {
+        /// Whose speed.
+        worker: usize,
+        /// What was given.
+        speed: f64,
+    },
+    /// The batch is cut too coarsely for the slowest workers.
+    #[error("with {cuts} units worker {worker} would get none; take units={needed} or more")]
+    TooFewCuts {
+        /// Cut points asked for.
+        cuts: u32,
+        /// Who would get nothing.
+        worker: usize,
+        /// A number that is enough for this worker.
+        needed: u32,
+    },
+    /// A matrix that decodes nothing.
+    #[error(
+        "even all workers together cannot decode: the rows do not span the all-ones vector; the best any weights do for share {share} is the coefficient {coefficient:.6} instead of 1"
+    )]
+    SpanMissesOnes {
+        /// The share that is worst off.
+        share: usize,
+        /// Its coefficient in the best combination.
+        coefficient: f64,
+    },
+    /// A table of numbers that cannot be used.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A file that cannot be read or used.
+    #[error("{path}: {problem}")]
+    File {
+        /// Which file.
+        path: String,
+        /// Why.
+        problem: String,
+    },
+    /// A file for another number of workers.
+    #[error("{path} is for {found} workers, but the run has {workers}: say --workers {found} or give another file")]
+    Workers {
+        /// Which file.
+        path: String,
+        /// Workers in the file.
+        found: usize,
+        /// Workers of the run.
+        workers: usize,
+    },
+    /// No scheme of that name.
+    #[error("unknown scheme {name:?}; did you mean {nearest:?}? Known: {}", SchemeSpec::EXAMPLES.join(", "))]
+    UnknownScheme {
+        /// What was written.
+        name: String,
+        /// The known scheme closest to it.
+        nearest: &'static str,
+    },
+    /// A parameter that is missing, unknown or given twice.
+    #[error("scheme {text:?}: {problem}; write it like {example}")]
+    Malformed {
+        /// The whole text.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+        /// A text that is right.
+        example: &'static str,
+    },
+    /// The batch is too small for the scheme's shares.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+}
