@@ -89,6 +89,62 @@ fn code_prints_the_contract() {
 }
 
 #[test]
+fn verification_tries_every_set_and_names_what_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let verified = |arguments: &[&str]| {
+        let arguments = [&["code"], arguments, &["--verify", "--json"]].concat();
+        json(&codedgrad(folder.path(), &arguments))["verified"].clone()
+    };
+    let good = verified(&["min-load:s=2", "--workers", "8"]);
+    assert_eq!((good["sets"].as_u64(), good["exhaustive"].as_bool(), good["failed"].as_u64()), (Some(37), Some(true), Some(0)));
+    assert!(good["worst_residual"].as_f64().unwrap() < 1e-12 && good["failures"] == serde_json::json!([]));
+    assert!((good["worst_amplification"].as_f64().unwrap() - 1.7).abs() < 0.1);
+    fs::write(folder.path().join("mine.csv"), "1,1,0\n0,1,1\n1,0,1\n1,1,1\n").unwrap();
+    let claimed = verified(&["matrix:mine.csv,s=2", "--workers", "4"]);
+    assert_eq!(claimed["failed"].as_u64(), Some(claimed["failures"].as_array().unwrap().len() as u64));
+    assert_eq!(claimed["failures"][0]["stragglers"], serde_json::json!([0, 3]));
+    assert!(claimed["failures"][0]["reason"].as_str().unwrap().contains("residual"));
+    let sampled = verified(&["graph:d=4,err=0.1", "--workers", "120"]);
+    assert_eq!(sampled["failed"].as_u64(), Some(0));
+    let words = codedgrad(folder.path(), &["code", "matrix:mine.csv,s=2", "--workers", "4", "--verify"]);
+    let words = text(&words.stdout);
+    assert!(words.contains("FAILED") && words.contains("without 0,3: "), "{words}");
+    let warned = codedgrad(folder.path(), &["code", "cyclic:s=3", "--workers", "40", "--json"]);
+    assert!(text(&warned.stderr).contains("min-load:s=3"));
+}
+
+#[test]
+fn every_code_trains_and_reports_its_error() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("cuts.csv"), "0,4\n4,8\n0,2\n2,8\n0,8\n4,6\n6,8\n0,4\n").unwrap();
+    fs::write(folder.path().join("speeds.csv"), "1,1,2,2\n1,1,2,2\n").unwrap();
+    fs::write(folder.path().join("mine.csv"), "1,1,0\n0,1,1\n1,0,1\n1,1,0\n0,1,1\n1,0,1\n1,1,1\n2,2,2\n").unwrap();
+    for (scheme, exact) in [
+        ("groups:s=2", true),
+        ("min-load:s=2", true),
+        ("interval:cuts=cuts.csv", true),
+        ("interval:speeds=speeds.csv,s=1,units=8", true),
+        ("cyclic:s=2", true),
+        ("matrix:mine.csv", true),
+        ("graph:d=2,err=0.2", false),
+    ] {
+        let arguments = ["--steps", "6", "--scheme", scheme, "--delays", "bursts", "--audit-every", "1", "--json"];
+        let summary = json(&train(folder.path(), &arguments));
+        assert_eq!(summary["gradients_checked"].as_u64(), Some(6), "{scheme}");
+        let (run, difference) = (&summary["runs"][0], summary["max_gradient_difference"].as_f64().unwrap());
+        let number = |key: &str| run[key].as_f64().unwrap();
+        assert_eq!(run["scheme"].as_str(), Some(scheme));
+        if exact {
+            assert_eq!(number("samples_lost"), 0.0, "{scheme}");
+            let bound = 4.0 * 2f64.powi(-24) * number("max_amplification").max(1.0) * 8f64.sqrt();
+            assert!(difference < 10.0 * bound && number("max_decode_error") < 1e-15, "{scheme}: {difference:e} against {bound:e}");
+        } else {
+            assert!(number("max_decode_error") <= 0.2 && number("max_decode_error") > 0.01 && difference > 1e-4, "{run}");
+        }
+    }
+}
+
+#[test]
 fn bad_codes_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, needles) in [
@@ -99,6 +155,9 @@ fn bad_codes_are_refused() {
         (vec!["code", "uncoded", "--workers", "4", "--survivors", "9"], vec!["no worker 9", "0 to 3"]),
         (vec!["code", "uncoded", "--workers", "4", "--survivors", "1,1"], vec!["named twice"]),
         (vec!["code", "uncoded"], vec!["--workers"]),
+        (vec!["code", "matrix:absent.csv", "--workers", "4"], vec!["absent.csv: "]),
+        (vec!["train", "--scheme", "graph:d=9", "--workers", "12"], vec!["d must be from 2 to 4"]),
+        (vec!["train", "--scheme", "cyclic:s=8"], vec!["at most 7"]),
     ] {
         refused(folder.path(), &arguments, &needles);
     }

@@ -4,6 +4,7 @@ use super::gate::RESIDUAL_MAX;
 use super::{Row, judge};
 use crate::ids::Share;
 use nalgebra::{DMatrix, DVector};
+use std::cmp::Ordering;
 
 /// What is below this part of a matrix's largest entry counts as zero in its factors.
 const RANK_TOLERANCE: f64 = 1e-11;
@@ -145,11 +146,11 @@ impl Dual {
             missing.iter().for_each(|&i| out[i] = 0.0);
             return;
         }
-        let system = DMatrix::from_fn(free, missing.len(), |j, i| self.null[(missing[i], j)]);
+        let system = self.null.select_rows(missing);
         let target = DVector::from_fn(missing.len(), |i, _| -self.shortest[missing[i]]);
-        let correction = shortest_solution(&system, &target);
-        for (column, y) in self.null.column_iter().zip(correction.iter()) {
-            out.iter_mut().zip(column.iter()).for_each(|(a, z)| *a += z * y);
+        let correction = shortest_solution(system, &target);
+        for (column, y) in self.null.as_slice().chunks_exact(out.len()).zip(correction.iter()) {
+            out.iter_mut().zip(column).for_each(|(a, z)| *a += z * y);
         }
         missing.iter().for_each(|&i| out[i] = 0.0);
     }
@@ -175,20 +176,24 @@ pub(super) fn thin_factors(matrix: &DMatrix<f64>, rank: usize) -> (DMatrix<f64>,
     ((matrix * q).transpose(), sums)
 }
 
-/// The shortest `y` with `system^T y = target`, where `system` is `[m x t]` with entries of size 1; least
+/// The shortest `y` with `system y = target`, where `system` is `[t x m]` with entries of size 1; least
 /// squares where there is none.
-pub(super) fn shortest_solution(system: &DMatrix<f64>, target: &DVector<f64>) -> DVector<f64> {
-    let (free, missing) = system.shape();
-    if missing <= free {
-        let factors = system.clone().qr();
-        let r = factors.r();
-        if rank_of(&r, 1.0) == missing
-            && let Some(within) = r.tr_solve_upper_triangular(target)
-        {
-            return factors.q() * within;
+pub(super) fn shortest_solution(system: DMatrix<f64>, target: &DVector<f64>) -> DVector<f64> {
+    let (equations, unknowns) = system.shape();
+    let found = match equations.cmp(&unknowns) {
+        Ordering::Equal => {
+            let factors = system.clone().lu();
+            if rank_of(factors.lu_internal(), 1.0) == equations { factors.solve(target) } else { None }
         }
-    }
-    solve(system.transpose(), 1.0, target)
+        Ordering::Less => {
+            let factors = system.transpose().qr();
+            let r = factors.r();
+            let within = if rank_of(&r, 1.0) == equations { r.tr_solve_upper_triangular(target) } else { None };
+            within.map(|within| factors.q() * within)
+        }
+        Ordering::Greater => None,
+    };
+    found.unwrap_or_else(|| solve(system, 1.0, target))
 }
 
 /// An orthonormal basis that grows vector by vector (Gram and Schmidt, each step done twice).

@@ -134,7 +134,7 @@ impl Inner {
         if self.needed == 1 {
             return DVector::from_element(members.len(), 1.0 / members.len() as f64);
         }
-        shortest_solution(&self.factor.select_columns(members).transpose(), &self.target)
+        shortest_solution(self.factor.select_columns(members), &self.target)
     }
 }
 

@@ -186,10 +186,12 @@ pub fn judge(rows: &[Row], share_weights: &[f64], weights: &[f64], decodable: bo
     let mut alpha = vec![0.0; share_weights.len()];
     let mut noise = 0.0;
     for (row, &a) in rows.iter().zip(weights).filter(|(_, a)| **a != 0.0) {
+        let mut squares = 0.0;
         for &(share, b) in row {
             alpha[share.index()] += a * b;
-            noise += a * a * b * b;
+            squares += b * b;
         }
+        noise += a * a * squares;
     }
     let off = |alpha: &f64| alpha - 1.0;
     Report {
