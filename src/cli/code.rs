@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 
 /// Rows and columns drawn; a larger matrix is cut.
 const DRAWN_MAX: usize = 48;
+/// Rounding of a sum of shares' weights.
+const COVERAGE_ROUNDING: f64 = 1e-9;
 /// Failures listed in words.
 const FAILURES_SHOWN: usize = 10;
 
@@ -169,6 +171,7 @@ fn reason(failure: &FailedSet) -> String {
 fn verdict(facts: &Facts, found: &Verified) -> String {
     let sets = match (found.exhaustive, facts.tolerance) {
         (true, 0) => "the one set without stragglers".into(),
+        (true, 1) => format!("all {} sets of at most 1 straggler", found.sets),
         (true, s) => format!("all {} sets of at most {s} stragglers", found.sets),
         (false, s) => {
             format!("{} sets of at most {s} stragglers (bursts of neighbours and random ones; there are too many for all)", found.sets)
@@ -263,14 +266,14 @@ fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) ->
     }
     let missing = survivors.complement();
     if missing.is_empty() {
-        text.push_str("Everybody has answered. ");
+        text.push_str("Everybody has answered: ");
     } else {
         let _ = write!(text, "Without {} of {workers} (workers {missing}): ", missing.len());
     }
     let exact = Gate::new(Wire::F32, &Facts { error_max: 0.0, ..facts.clone() }).check(report).is_ok();
     let _ = match (report.decodable, exact) {
         (true, true) => write!(text, "the exact gradient can be decoded. "),
-        (true, false) if report.coverage < 1.0 => {
+        (true, false) if report.coverage < 1.0 - COVERAGE_ROUNDING => {
             write!(text, "accepted, but {:.1} % of the batch is missing: the gradient is biased. ", 100.0 * (1.0 - report.coverage))
         }
         (true, false) if facts.error_max > 0.0 => {

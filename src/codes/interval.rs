@@ -17,8 +17,9 @@
 //!
 //! # Source
 //! Own, from prefix sums; generalises fractional repetition (Tandon et al. 2017) and the balanced classes
-//! of Charalambides, Pilanci, Hero (arXiv 2001.11698). Unequal loads as in Wang, Liu, Shroff, "Fundamental
-//! limits of approximate gradient coding" and heterogeneous coding (arXiv 1901.09339).
+//! of Charalambides, Pilanci, Hero (arXiv 2001.11698). Loads in proportion to speed as in Wang et al.,
+//! "Heterogeneity-aware gradient coding for straggler tolerance" (arXiv 1901.09339), without its random
+//! coefficients.
 
 use super::disjoint::{Joined, Sets};
 use super::linear::{cgls, least_squares};

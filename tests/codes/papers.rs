@@ -176,3 +176,16 @@ fn graph_error_is_the_least_squares_error() {
         }
     }
 }
+
+/// In a regular graph s stragglers leave a normalised error of at most s/n, whoever they are.
+#[test]
+fn graph_error_is_at_most_the_share_of_stragglers() {
+    for (workers, degree) in [(9, 3), (10, 4), (8, 2), (12, 4)] {
+        let code = Graph::new(workers, degree, 0.99, 5).unwrap();
+        for survivors in subsets(workers) {
+            let stragglers = (workers - survivors.len()) as f64;
+            let error = shortest(&code, &survivors).1.error;
+            assert!(error <= stragglers / workers as f64 + ROUNDING, "{workers} {degree} {survivors}: {error}");
+        }
+    }
+}
