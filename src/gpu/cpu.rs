@@ -1,20 +1,18 @@
 //! The combine on the CPU: the plain twin that defines the result, and the tiled, threaded version.
 
 use super::{Combine, CombineError, Source, Term, check};
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::ops::Range;
 use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Elements that one thread works on at a time; part of the definition of [`digest`].
 const CHUNK: usize = 1 << 16;
-/// Elements of a tile: small enough that a tile of the result and its partial sums stay in the
-/// first-level cache.
-const TILE: usize = 2048;
-/// Partial sums alive at once for up to `2^TREE_DEPTH_MAX` terms.
-const TREE_DEPTH_MAX: usize = 24;
+/// Elements of a tile: a tile of the result stays in the first-level cache while the terms beyond the
+/// first eight are added to it.
+const TILE: usize = 4096;
 /// Below this size a pass over memory is over before other threads have woken up.
 const PARALLEL_MIN: usize = 1 << 18;
 
@@ -50,6 +48,15 @@ fn left_half(count: usize) -> usize {
     count.next_power_of_two() / 2
 }
 
+/// What [`Cpu::combine_and_digest`] tells of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Folded {
+    /// The [`digest`] of the result.
+    pub digest: u64,
+    /// Whether every element of the result is finite.
+    pub finite: bool,
+}
+
 /// The combine on a thread pool of its own, one pass over memory.
 #[derive(Debug)]
 pub struct Cpu {
@@ -75,15 +82,26 @@ impl Cpu {
         Self { pool: pool.expect("threads for the fold") }
     }
 
-    /// As [`Combine::combine`], and the [`digest`] of the result from the same pass.
+    /// As [`Combine::combine`], and what there is to know of the result, from the same pass.
+    ///
+    /// ```
+    /// use codedgrad::gpu::{Cpu, Source, Term, digest};
+    /// let x = [f32::MAX, 1.0];
+    /// let term = Term { weight: 1.0, source: Source::F32(&x) };
+    /// let mut out = [0.0; 2];
+    /// let folded = Cpu::new().combine_and_digest(&[term], &mut out)?;
+    /// assert!(folded.finite && folded.digest == digest(&out));
+    /// assert!(!Cpu::new().combine_and_digest(&[term, term], &mut out)?.finite);
+    /// # Ok::<(), codedgrad::gpu::CombineError>(())
+    /// ```
     ///
     /// # Errors
     /// [`CombineError::Length`] when a term is not as long as `out`.
-    pub fn combine_and_digest(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<u64, CombineError> {
-        let mut digests = vec![0; out.len().div_ceil(CHUNK)];
-        let (slots, fold) = (&mut digests, |out: &mut [f32]| xxh3_64(bytemuck::cast_slice(out)));
-        self.run(terms, out, slots, fold)?;
-        Ok(xxh3_64(bytemuck::cast_slice(&digests)))
+    pub fn combine_and_digest(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<Folded, CombineError> {
+        let mut chunks = vec![(0, 0.0); out.len().div_ceil(CHUNK)];
+        self.run(terms, out, &mut chunks, |out| (xxh3_64(bytemuck::cast_slice(out)), poison_of(out)))?;
+        let (digests, poisons): (Vec<u64>, Vec<f32>) = chunks.into_iter().unzip();
+        Ok(Folded { digest: xxh3_64(bytemuck::cast_slice(&digests)), finite: poisons.iter().all(|poison| *poison == 0.0) })
     }
 
     fn run<T: Send>(
@@ -161,60 +179,119 @@ fn combine_chunk(terms: &[Term<'_>], start: usize, out: &mut [f32]) {
     if terms.is_empty() {
         return out.fill(0.0);
     }
-    let depth = terms.len().next_power_of_two().trailing_zeros() as usize;
-    assert!(depth <= TREE_DEPTH_MAX, "{} terms", terms.len());
-    let mut partial = vec![0.0; depth * TILE];
     for (tile, out) in out.chunks_mut(TILE).enumerate() {
-        tile_tree(terms, start + tile * TILE, out, &mut partial);
+        tile_tree::<false>(terms, start + tile * TILE, out);
     }
 }
 
-fn tile_tree(terms: &[Term<'_>], start: usize, out: &mut [f32], partial: &mut [f32]) {
+/// Sets one tile of the result to the tree's value, or with `ADD` adds that value to it.
+fn tile_tree<const ADD: bool>(terms: &[Term<'_>], start: usize, out: &mut [f32]) {
     let range = start..start + out.len();
-    match terms {
-        [a] => scale(*a, range, out),
-        [Term { weight: wa, source: Source::F32(a) }, Term { weight: wb, source: Source::F32(b) }] => {
-            for ((out, a), b) in out.iter_mut().zip(&a[range.clone()]).zip(&b[range]) {
-                *out = wa * a + wb * b;
-            }
-        }
-        [Term { weight: wa, source: Source::Bf16(a) }, Term { weight: wb, source: Source::Bf16(b) }] => {
-            for ((out, a), b) in out.iter_mut().zip(&a[range.clone()]).zip(&b[range]) {
-                *out = wa * widen(*a) + wb * widen(*b);
-            }
-        }
-        _ => {
-            let (left, right) = terms.split_at(left_half(terms.len()));
-            tile_tree(left, start, out, partial);
-            let (mine, rest) = partial.split_at_mut(TILE);
-            let mine = &mut mine[..out.len()];
-            tile_tree(right, start, mine, rest);
-            for (out, x) in out.iter_mut().zip(mine) {
-                *out += *x;
-            }
-        }
+    let done = match terms[0].source {
+        Source::F32(_) => leaf::<f32, ADD>(terms, range, out),
+        Source::Bf16(_) => leaf::<bf16, ADD>(terms, range, out),
+        Source::F16(_) => leaf::<f16, ADD>(terms, range, out),
+    };
+    if done {
+        return;
+    }
+    if ADD {
+        let sum = &mut [0.0; TILE][..out.len()];
+        tile_tree::<false>(terms, start, sum);
+        out.iter_mut().zip(sum).for_each(|(out, x)| *out += *x);
+    } else {
+        let (left, right) = terms.split_at(left_half(terms.len()));
+        tile_tree::<false>(left, start, out);
+        tile_tree::<true>(right, start, out);
     }
 }
 
-/// bfloat16 to f32 by shifting; signalling NaNs stay as they are, which no sum can tell apart.
-fn widen(x: bf16) -> f32 {
-    f32::from_bits(u32::from(x.to_bits()) << 16)
+/// The tree over 1, 2, 4 or 8 terms of format `T`, its inner sums held in registers. False, and
+/// nothing done, for any other terms.
+fn leaf<T: Element, const ADD: bool>(terms: &[Term<'_>], range: Range<usize>, out: &mut [f32]) -> bool {
+    if let Some((w, x)) = streams::<T, 1>(terms, &range) {
+        put::<T, 1, ADD>(w, x, out, |[a]| a);
+    } else if let Some((w, x)) = streams::<T, 2>(terms, &range) {
+        put::<T, 2, ADD>(w, x, out, |[a, b]| a + b);
+    } else if let Some((w, x)) = streams::<T, 4>(terms, &range) {
+        put::<T, 4, ADD>(w, x, out, |[a, b, c, d]| (a + b) + (c + d));
+    } else if let Some((w, x)) = streams::<T, 8>(terms, &range) {
+        put::<T, 8, ADD>(w, x, out, |[a, b, c, d, e, f, g, h]| ((a + b) + (c + d)) + ((e + f) + (g + h)));
+    } else {
+        return false;
+    }
+    true
 }
 
-fn scale(term: Term<'_>, range: std::ops::Range<usize>, out: &mut [f32]) {
-    let weight = term.weight;
-    match term.source {
-        Source::F32(x) => out.iter_mut().zip(&x[range]).for_each(|(out, x)| *out = weight * x),
-        Source::Bf16(x) => out.iter_mut().zip(&x[range]).for_each(|(out, x)| *out = weight * widen(*x)),
-        Source::F16(x) => {
-            widen_half(&x[range], out);
-            out.iter_mut().for_each(|out| *out *= weight);
-        }
+/// The weights of the terms and their elements within `range`, if the terms are `N` and all of format `T`.
+fn streams<'a, T: Element, const N: usize>(terms: &[Term<'a>], range: &Range<usize>) -> Option<([f32; N], [&'a [T]; N])> {
+    let terms: &[Term<'a>; N] = terms.try_into().ok()?;
+    let mut x = [&[][..]; N];
+    for (x, term) in x.iter_mut().zip(terms) {
+        *x = &T::all_of(term.source)?[range.clone()];
+    }
+    Some((terms.map(|term| term.weight), x))
+}
+
+/// The loop of every leaf. It stays a function of its own because what the compiler knows of an
+/// argument, that `out` overlaps nothing, is what lets it vectorise.
+#[inline(never)]
+fn put<T: Element, const N: usize, const ADD: bool>(weights: [f32; N], x: [&[T]; N], out: &mut [f32], sum: impl Fn([f32; N]) -> f32) {
+    let x = x.map(|x| &x[..out.len()]);
+    for e in 0..out.len() {
+        let value = sum(std::array::from_fn(|i| weights[i] * x[i][e].widen()));
+        out[e] = if ADD { out[e] + value } else { value };
     }
 }
 
-fn widen_half(x: &[f16], out: &mut [f32]) {
-    x.convert_to_f32_slice(out);
+/// A format of messages.
+trait Element: Copy + 'static {
+    /// Its numbers, if `source` is of this format.
+    fn all_of(source: Source<'_>) -> Option<&[Self]>;
+
+    /// The same number as f32. Written so that a compiler vectorises it for any processor; a signalling
+    /// NaN may stay one, which no product can tell apart.
+    fn widen(self) -> f32;
+}
+
+impl Element for f32 {
+    fn all_of(source: Source<'_>) -> Option<&[Self]> {
+        if let Source::F32(x) = source { Some(x) } else { None }
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl Element for bf16 {
+    fn all_of(source: Source<'_>) -> Option<&[Self]> {
+        if let Source::Bf16(x) = source { Some(x) } else { None }
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+impl Element for f16 {
+    fn all_of(source: Source<'_>) -> Option<&[Self]> {
+        if let Source::F16(x) = source { Some(x) } else { None }
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        let bits = u32::from(self.to_bits());
+        let magnitude = bits & 0x7fff;
+        // Exponents are biased by 15 in f16 and by 127 in f32; 31 stands for infinities and NaN, 0 for
+        // multiples of 2^-24.
+        let rebias = if magnitude < 0x7c00 { 127 - 15 } else { 255 - 31 };
+        let normal = (magnitude << 13) + (rebias << 23);
+        let tiny = (magnitude as i32 as f32 * 2f32.powi(-24)).to_bits();
+        f32::from_bits((bits & 0x8000) << 16 | if magnitude < 0x400 { tiny } else { normal })
+    }
 }
 
 /// The pool that the trainer's folds share.
@@ -316,7 +393,37 @@ mod tests {
             let x = &messages(1, len, 3)[0];
             let mut out = vec![f32::NAN; len];
             let fused = shared().combine_and_digest(&[Term { weight: 1.0, source: Source::F32(x) }], &mut out).unwrap();
-            assert_eq!(fused, digest(x));
+            assert_eq!(fused, Folded { digest: digest(x), finite: true });
         }
+    }
+
+    #[test]
+    fn every_f16_is_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            let x = f16::from_bits(bits);
+            assert!(x.widen().to_bits() == x.to_f32().to_bits() || x.is_nan() && x.widen().is_nan(), "{bits:#06x}");
+        }
+    }
+
+    #[test]
+    fn one_bad_element_anywhere_makes_the_result_not_finite() {
+        let len = PARALLEL_MIN + CHUNK + 3;
+        let mut x = vec![1.0f32; len];
+        let mut out = vec![0.0; len];
+        let mut finite = |x: &[f32], count: usize| {
+            let terms = vec![Term { weight: 1.0, source: Source::F32(x) }; count];
+            shared().combine_and_digest(&terms, &mut out).unwrap().finite
+        };
+        for at in [0, CHUNK - 1, CHUNK, len - 1] {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                x[at] = bad;
+                assert!(!finite(&x, 1), "{bad} at {at}");
+            }
+            x[at] = f32::MAX;
+            assert!(finite(&x, 1));
+            assert!(!finite(&x, 2), "a sum that overflows at {at}");
+            x[at] = 1.0;
+        }
+        assert!(finite(&x, 3) && finite(&x, 0));
     }
 }

@@ -5,7 +5,7 @@
 
 mod cpu;
 
-pub use cpu::{Cpu, Plain, add_into, digest};
+pub use cpu::{Cpu, Folded, Plain, add_into, digest};
 pub(crate) use cpu::{poison_of, shared};
 
 use half::{bf16, f16};

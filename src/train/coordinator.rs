@@ -291,7 +291,7 @@ impl<T: Transport> Coordinator<T> {
             tail.resize(tail.len().max(scalars.len()), 0.0);
             tail.iter_mut().zip(scalars).for_each(|(sum, x)| *sum += fold.weight * x);
         }
-        let digest = crate::gpu::shared().combine_and_digest(&terms, &mut gradient)?;
+        let digest = crate::gpu::shared().combine_and_digest(&terms, &mut gradient)?.digest;
         let decoded = Arc::new(Decoded { gradient, tail, digest });
         let sent = WorkerSet::empty(self.unapplied.len());
         self.folding = Some(Folding { job, attempt, decoded, folds, report, sent });
