@@ -3,7 +3,7 @@
 
 use codedgrad::codes::{GradientCode, SchemeSpec, Wire};
 use codedgrad::delays::{Delays, Preset};
-use codedgrad::ids::{Cut, Job, Share, Worker};
+use codedgrad::ids::{Cut, Job, Share, Units, Worker};
 use codedgrad::schedulers::{Config, Engine};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, StepRecord, VirtualClock,
@@ -36,6 +36,8 @@ enum Prank {
     None,
     Panic,
     Nan,
+    /// Sends numbers that are finite, but whose sum is not.
+    Huge,
     Drop,
     /// Changes its own parameters behind the aggregator's back.
     Drift,
@@ -127,6 +129,9 @@ fn work(worker: Worker, mut aggregator: Aggregator, mischief: Mischief<'_>, deci
                     }
                     if prank == Prank::Nan {
                         message[5] = f32::INFINITY;
+                    }
+                    if prank == Prank::Huge {
+                        message[6] = f32::MAX / 3.0;
                     }
                     loss += part.coefficient * part.samples.len() as f64;
                 }
@@ -371,6 +376,17 @@ fn values_that_are_not_finite_are_erased_or_refuse_the_step() {
     assert!(refused.gradients[3].is_none() && refused.gradients[4].is_some());
     assert_eq!((refused.records[3].refused[0].start, refused.records[3].refused[0].end), (2, 4), "the samples are named");
     assert!(parameters.iter().all(|other| other == &parameters[0]), "refused everywhere alike");
+}
+
+#[test]
+fn finite_messages_whose_sum_overflows_refuse_the_step() {
+    let huge = |_, step| if step == 2 { Prank::Huge } else { Prank::None };
+    let (outcome, parameters, log) = train(Setup { mischief: &huge, ..setup("groups:s=1", 8, 5, modelled(8, 5, 2)) });
+    assert_eq!(outcome.unwrap(), Outcome::Finished);
+    let refused: Vec<bool> = log.records.iter().map(|record| !record.refused.is_empty()).collect();
+    assert_eq!(refused, [false, false, true, false, false]);
+    assert_eq!(log.records[2].refused, [Units { start: 0, end: 8 }]);
+    assert!(log.gradients[2].is_none() && parameters.iter().all(|replica| replica == &parameters[0]));
 }
 
 #[test]

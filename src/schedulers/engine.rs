@@ -9,7 +9,7 @@ use super::events::{Action, EngineError, Input, RoundReport};
 use super::roster::{Doing, Roster};
 use crate::codes::sequential::Scheme;
 use crate::codes::{Facts, Gate, Report, Wire};
-use crate::ids::{Job, Round, Task, Worker, WorkerSet};
+use crate::ids::{Job, Round, Task, Units, Worker, WorkerSet};
 
 /// What the engine is told about a run beside its scheme.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,6 +121,13 @@ impl Engine {
             Input::Done { worker, task, finite } => self.done(now, worker, task, finite, out),
             Input::Freed { worker } => self.freed(now, worker, out),
             Input::Lost { worker, kept } => self.lost(now, worker, kept, out),
+            Input::Overflowed { job, attempt } => match self.phase {
+                Phase::Folding { job: open, .. } if (open, self.attempt) == (job, attempt) => {
+                    let everything = Units { start: 0, end: self.scheme.facts().units };
+                    self.skip(now, vec![everything], out)
+                }
+                _ => Ok(()),
+            },
             Input::Held { worker, job, attempt, digest } => self.held(now, worker, (job, attempt, digest), out),
             Input::Applied { worker, job, digest } => self.applied(worker, job, digest, out),
             Input::Synced { worker, next } => {
@@ -357,6 +364,11 @@ impl Engine {
         let units = self.scheme.uncovered(hopeless);
         self.scheme.close(&self.missing(), &mut Vec::new());
         self.abandon_all(out);
+        self.skip(now, units, out)
+    }
+
+    /// Decides that the step at hand is not taken.
+    fn skip(&mut self, now: f64, units: Vec<Units>, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let nothing = Report { decodable: false, residual: 1.0, amplification: 0.0, coverage: 0.0, error: 1.0 };
         let report = self.round_report(now, nothing);
         out.push(Action::Refuse { job: self.job, units, report });

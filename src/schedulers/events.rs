@@ -42,6 +42,13 @@ pub enum Input {
         /// Digest of the vector.
         digest: u64,
     },
+    /// The messages of a job are finite, their weighted sum is not.
+    Overflowed {
+        /// Which job.
+        job: Job,
+        /// Which attempt at folding it.
+        attempt: u32,
+    },
     /// A worker has applied a step.
     Applied {
         /// Who.

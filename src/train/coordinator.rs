@@ -2,7 +2,7 @@
 
 use super::pace::{Next, Pace};
 use crate::codes::sequential::Fold;
-use crate::gpu::{CombineError, Source, Term};
+use crate::gpu::{CombineError, Folded, Source, Term};
 use crate::ids::{Job, Task, Units, Worker, WorkerSet};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport};
 use crate::transport::{Cancel, Decoded, Notice, Order, Transport};
@@ -261,7 +261,11 @@ impl<T: Transport> Coordinator<T> {
                     self.inputs.push_back(input.unwrap_or(Input::Freed { worker }));
                 }
             }
-            Action::Fold { job, attempt, folds, report } => self.fold(job, attempt, folds, report)?,
+            Action::Fold { job, attempt, folds, report } => {
+                if !self.fold(job, attempt, folds, report)? {
+                    self.inputs.push_back(Input::Overflowed { job, attempt });
+                }
+            }
             Action::Commit { job, digest, .. } => return self.commit(job, digest, observer),
             Action::Refuse { job, units, report } => {
                 let record = self.record(job, &report, &[], units.clone(), None);
@@ -281,7 +285,8 @@ impl<T: Transport> Coordinator<T> {
         Ok(None)
     }
 
-    fn fold(&mut self, job: Job, attempt: u32, folds: Vec<Fold>, report: RoundReport) -> Result<(), RunError> {
+    /// Makes the decoded vector and has it held; false if it is not finite, and nothing is done with it.
+    fn fold(&mut self, job: Job, attempt: u32, folds: Vec<Fold>, report: RoundReport) -> Result<bool, RunError> {
         let mut gradient = self.transport.buffer(self.length);
         let mut tail: Vec<f64> = Vec::new();
         let mut terms = Vec::with_capacity(folds.len());
@@ -291,14 +296,18 @@ impl<T: Transport> Coordinator<T> {
             tail.resize(tail.len().max(scalars.len()), 0.0);
             tail.iter_mut().zip(scalars).for_each(|(sum, x)| *sum += fold.weight * x);
         }
-        let digest = crate::gpu::shared().combine_and_digest(&terms, &mut gradient)?.digest;
+        let Folded { digest, finite } = crate::gpu::shared().combine_and_digest(&terms, &mut gradient)?;
+        if !finite {
+            self.transport.recycle(gradient);
+            return Ok(false);
+        }
         let decoded = Arc::new(Decoded { gradient, tail, digest });
         let sent = WorkerSet::empty(self.unapplied.len());
         self.folding = Some(Folding { job, attempt, decoded, folds, report, sent });
         for worker in Worker::all(self.unapplied.len()) {
             self.hold(worker);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Sends the vector being folded to a worker that can take it now.
