@@ -1,13 +1,35 @@
 //! Delays of workers, round by round: presets with a seed, and recorded traces from CSV files.
 //!
 //! A row holds one number per worker. Worker `i`'s answer is released `d_i - min(d)` after it is ready,
-//! in units of the uncoded compute time of a step for presets, in seconds for traces.
+//! in units of the uncoded compute time of a step or in seconds, as [`Unit`] says.
+//!
+//! | to | take |
+//! |---|---|
+//! | inject delays into a run of known length | [`Delays`] |
+//! | look at any number of rounds, one in memory at a time | [`DelayRows`] |
+//! | read or write a trace | [`TraceReader`], [`write_row`] |
+//! | make a trace of a table with a header | [`TableReader`] |
+//! | make a trace of a training run | [`recorded_row`] |
+//! | measure how workers straggle | [`StragglerStats`] |
 
+mod draw;
+mod import;
+mod lines;
 mod preset;
+mod quantile;
+mod record;
+mod serverless;
+mod stats;
 mod trace;
+mod windows;
 
-pub use preset::Preset;
-pub use trace::{Trace, TraceError};
+pub use import::{Format, TableReader};
+pub use preset::{Preset, PresetRows};
+pub use record::recorded_row;
+pub use serverless::{Serverless, ServerlessRows};
+pub use stats::{OverShare, SlowSummary, StragglerStats, StragglerSummary};
+pub use trace::{Trace, TraceError, TraceReader, write_row};
+pub use windows::WindowSummary;
 
 use std::fmt;
 use std::path::Path;
@@ -16,10 +38,26 @@ use thiserror::Error;
 /// What a row of delays is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// The uncoded compute time of one step.
+    /// The uncoded compute time of one step; a number is what comes on top of it.
     StepTimes,
-    /// Seconds.
+    /// Seconds; a number is the whole time of an answer, at the load it was recorded with.
     Seconds,
+}
+
+impl Unit {
+    /// The time a whole answer takes, in this unit: `1 + d` for lateness in step times, `d` for seconds.
+    ///
+    /// ```
+    /// use codedgrad::delays::Unit;
+    /// assert_eq!((Unit::StepTimes.answer_time(0.5), Unit::Seconds.answer_time(0.5)), (1.5, 0.5));
+    /// ```
+    #[must_use]
+    pub fn answer_time(self, delay: f64) -> f64 {
+        match self {
+            Self::StepTimes => 1.0 + delay,
+            Self::Seconds => delay,
+        }
+    }
 }
 
 /// Delays that cannot be had.
@@ -37,6 +75,12 @@ pub enum DelayError {
     /// A trace that cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A task of an impossible size.
+    #[error("a task cannot have a load of {load} batches (a finite number of 0 or more)")]
+    Load {
+        /// The load asked for.
+        load: f64,
+    },
 }
 
 /// Where the delays of a run come from.
@@ -58,7 +102,8 @@ pub enum Delays {
 }
 
 impl Delays {
-    /// A preset by its name, or a CSV file of seconds.
+    /// A preset by its name, or a CSV file of seconds, which is read as a whole; [`Delays::for_rounds`] and
+    /// [`DelayRows`] do not.
     ///
     /// # Errors
     /// [`DelayError`] when it is neither, or the file cannot be used.
@@ -71,14 +116,18 @@ impl Delays {
     /// # Ok::<(), codedgrad::delays::DelayError>(())
     /// ```
     pub fn open(text: &str, workers: usize, seed: u64) -> Result<Self, DelayError> {
-        if let Some(preset) = Preset::named(text) {
-            return Ok(Self::Preset { preset, workers, seed });
+        Self::for_rounds(text, workers, seed, usize::MAX)
+    }
+
+    /// The same for a run of `rounds` rounds: of a file, no line is read that the run will not come to.
+    ///
+    /// # Errors
+    /// [`DelayError`] when it is neither, or those lines of the file cannot be used.
+    pub fn for_rounds(text: &str, workers: usize, seed: u64, rounds: usize) -> Result<Self, DelayError> {
+        match preset_or_file(text)? {
+            Some(preset) => Ok(Self::Preset { preset, workers, seed }),
+            None => Ok(Self::Trace(Trace::read_rounds(Path::new(text), workers, rounds)?)),
         }
-        if !Path::new(text).exists() {
-            let nearest = Preset::names().into_iter().min_by_key(|name| strsim::damerau_levenshtein(name, text));
-            return Err(DelayError::Unknown { text: text.into(), nearest: nearest.unwrap_or_default() });
-        }
-        Ok(Self::Trace(Trace::read(Path::new(text), workers)?))
     }
 
     /// The first `rounds` rows. Rows do not depend on how many are asked for.
@@ -95,7 +144,8 @@ impl Delays {
     #[must_use]
     pub fn unit(&self) -> Unit {
         match self {
-            Self::None | Self::Preset { .. } => Unit::StepTimes,
+            Self::None => Unit::StepTimes,
+            Self::Preset { preset, .. } => preset.unit(),
             Self::Trace(_) => Unit::Seconds,
         }
     }
@@ -106,7 +156,137 @@ impl fmt::Display for Delays {
         match self {
             Self::None => write!(f, "no stragglers"),
             Self::Preset { preset, .. } => write!(f, "{}: {}", preset.name(), preset.description()),
-            Self::Trace(trace) => write!(f, "trace of {} rounds", trace.rows().len()),
+            Self::Trace(trace) => {
+                write!(f, "{}{} rounds", if trace.is_cut() { "a longer trace's first " } else { "trace of " }, trace.rows().len())?;
+                let workers = trace.rows().first().map_or(0, Vec::len);
+                if workers < trace.columns() { write!(f, ", the first {workers} of {} columns", trace.columns()) } else { Ok(()) }
+            }
+        }
+    }
+}
+
+/// The preset of that name, or none where it is a file's.
+fn preset_or_file(text: &str) -> Result<Option<Preset>, DelayError> {
+    let preset = Preset::named(text);
+    if preset.is_none() && !Path::new(text).exists() {
+        let nearest = Preset::names().into_iter().min_by_key(|name| strsim::damerau_levenshtein(name, text));
+        return Err(DelayError::Unknown { text: text.into(), nearest: nearest.unwrap_or_default() });
+    }
+    Ok(preset)
+}
+
+/// Delays one row at a time and without end: a file starts again at its first line when it is used up.
+///
+/// ```
+/// use codedgrad::delays::{DelayRows, Unit};
+/// let mut rows = DelayRows::open("serverless", Some(16), 7)?;
+/// assert_eq!((rows.workers(), rows.unit()), (16, Unit::Seconds));
+/// assert_eq!(rows.nth(1_000).transpose()?.map(|row| row.len()), Some(16));
+/// # Ok::<(), codedgrad::delays::DelayError>(())
+/// ```
+#[derive(Debug)]
+pub struct DelayRows {
+    source: Source,
+    unit: Unit,
+    workers: usize,
+}
+
+#[derive(Debug)]
+enum Source {
+    Preset(Box<PresetRows>),
+    File(TraceReader),
+}
+
+impl DelayRows {
+    /// A preset by its name or a CSV file of seconds, for the given number of workers; where none is given,
+    /// for all columns of the file or the preset's usual number.
+    ///
+    /// # Errors
+    /// [`DelayError`] when it is neither, or the first line of the file cannot be used. Later lines are
+    /// looked at when their turn comes.
+    pub fn open(text: &str, workers: Option<usize>, seed: u64) -> Result<Self, DelayError> {
+        match preset_or_file(text)? {
+            Some(preset) => {
+                let workers = workers.unwrap_or(preset.usual_workers());
+                Ok(Self { source: Source::Preset(Box::new(preset.stream(workers, seed))), unit: preset.unit(), workers })
+            }
+            None => Ok(Self::from_trace(TraceReader::open(Path::new(text), workers)?)),
+        }
+    }
+
+    /// The rows of a trace, over and over.
+    #[must_use]
+    pub fn from_trace(trace: TraceReader) -> Self {
+        Self { workers: trace.workers(), source: Source::File(trace), unit: Unit::Seconds }
+    }
+
+    /// What the rows are measured in.
+    #[must_use]
+    pub fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// Numbers in each row.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Columns of the file, of which the first are read; none for a preset.
+    #[must_use]
+    pub fn columns(&self) -> Option<usize> {
+        match &self.source {
+            Source::Preset(_) => None,
+            Source::File(trace) => Some(trace.columns()),
+        }
+    }
+}
+
+impl Iterator for DelayRows {
+    type Item = Result<Vec<f64>, DelayError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let trace = match &mut self.source {
+            Source::Preset(rows) => return rows.next().map(Ok),
+            Source::File(trace) => trace,
+        };
+        if let Some(row) = trace.next() {
+            return Some(row.map_err(DelayError::from));
+        }
+        if let Err(error) = trace.rewind() {
+            return Some(Err(error.into()));
+        }
+        trace.next().map(|row| row.map_err(DelayError::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_starts_again_at_its_first_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "1,2,3\n4,5,6\n").unwrap();
+        let name = file.path().to_str().unwrap();
+        let rows: Vec<Vec<f64>> = DelayRows::open(name, Some(2), 0).unwrap().take(5).collect::<Result<_, _>>().unwrap();
+        assert_eq!(rows, [[1.0, 2.0], [4.0, 5.0], [1.0, 2.0], [4.0, 5.0], [1.0, 2.0]]);
+        let delays = Delays::for_rounds(name, 2, 0, 5).unwrap();
+        assert_eq!(delays.rows(5), rows);
+        assert_eq!(delays.to_string(), "trace of 2 rounds, the first 2 of 3 columns");
+        assert_eq!(Delays::for_rounds(name, 3, 0, 1).unwrap().to_string(), "a longer trace's first 1 rounds");
+        assert_eq!(DelayRows::open(name, None, 0).unwrap().columns(), Some(3));
+    }
+
+    #[test]
+    fn every_preset_streams_the_rows_it_gives() {
+        for name in Preset::names() {
+            let delays = Delays::open(name, 5, 3).unwrap();
+            let rows = DelayRows::open(name, Some(5), 3).unwrap();
+            assert_eq!(rows.unit(), delays.unit());
+            assert_eq!(rows.take(40).collect::<Result<Vec<_>, _>>().unwrap(), delays.rows(40), "{name}");
+            assert!(delays.rows(40).iter().flatten().all(|d| d.is_finite() && *d >= 0.0));
+            assert!(delays.to_string().starts_with(name) && delays.to_string().len() < 100, "{delays}");
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Recorded delays: CSV without a header, one line per round, one number of seconds per worker.
 
+use super::lines::Lines;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Error as IoError};
+use std::io::{BufRead, BufReader, Error as IoError, Seek, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// A trace that cannot be used.
+/// A trace that cannot be used. Lines and columns count from 1.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -22,24 +23,60 @@ pub enum TraceError {
     Cell {
         /// Which file.
         path: PathBuf,
-        /// Line, from 1.
+        /// Line.
         line: usize,
-        /// Column, from 1.
+        /// Column.
         column: usize,
         /// What stands there.
         cell: String,
     },
-    /// A line with too few cells.
+    /// A line of names where numbers should be.
+    #[error("{}: line {line}, column {column}: {cell:?} looks like a header; a trace has none (`codedgrad trace import` reads tables with one)", path.display())]
+    Header {
+        /// Which file.
+        path: PathBuf,
+        /// Line.
+        line: usize,
+        /// Column.
+        column: usize,
+        /// What stands there.
+        cell: String,
+    },
+    /// Fewer columns than workers.
     #[error("{}: line {line} has {columns} columns, but the run has {workers} workers", path.display())]
     Columns {
         /// Which file.
         path: PathBuf,
-        /// Line, from 1.
+        /// Line.
         line: usize,
         /// Cells on it.
         columns: usize,
         /// Cells needed.
         workers: usize,
+    },
+    /// A line that has not as many cells as the first.
+    #[error("{}: line {line}, column {column}: the line has {found} columns, but the first one has {columns}", path.display())]
+    Ragged {
+        /// Which file.
+        path: PathBuf,
+        /// Line.
+        line: usize,
+        /// The first column that is missing or too many.
+        column: usize,
+        /// Cells on this line.
+        found: usize,
+        /// Cells on the first line.
+        columns: usize,
+    },
+    /// A line without an end.
+    #[error("{}: line {line} is longer than {limit} bytes: this is not a trace", path.display())]
+    LongLine {
+        /// Which file.
+        path: PathBuf,
+        /// Line.
+        line: usize,
+        /// Bytes a line may have.
+        limit: u64,
     },
     /// A file without rounds.
     #[error("{}: no rounds: expected one line per round, one number per worker", path.display())]
@@ -47,12 +84,166 @@ pub enum TraceError {
         /// Which file.
         path: PathBuf,
     },
+    /// A table that no format fits.
+    #[error("{}: line {line}: {problem}; expected a header such as {}, or names of columns to take", path.display(), expected.join(" or "))]
+    Table {
+        /// Which file.
+        path: PathBuf,
+        /// Line.
+        line: usize,
+        /// What is wrong with its header.
+        problem: String,
+        /// Headers that would do.
+        expected: &'static [&'static str],
+    },
 }
 
-/// Recorded delays of a run's workers, in seconds.
+/// Reads a trace row by row, with one row in memory.
+///
+/// Every line must have as many columns as the first; only those of the workers are read as numbers.
+/// Blank lines count for nothing.
+///
+/// ```
+/// use codedgrad::delays::TraceReader;
+/// let mut rows = TraceReader::new("0.5,1,9\n0.25,2,9\n".as_bytes(), "example".as_ref(), Some(2))?;
+/// assert_eq!((rows.workers(), rows.columns()), (2, 3));
+/// assert_eq!(rows.next().transpose()?, Some(vec![0.5, 1.0]));
+/// assert_eq!(rows.next().transpose()?, Some(vec![0.25, 2.0]));
+/// assert!(rows.next().is_none());
+/// # Ok::<(), codedgrad::delays::TraceError>(())
+/// ```
+#[derive(Debug)]
+pub struct TraceReader<R = BufReader<File>> {
+    lines: Lines<R>,
+    columns: usize,
+    workers: usize,
+    /// The first row, read ahead for its number of columns.
+    first: Option<Vec<f64>>,
+}
+
+impl TraceReader {
+    /// Opens a file for the given number of workers, or for as many as it has columns.
+    ///
+    /// # Errors
+    /// [`TraceError`] if the file or its first row cannot be used.
+    pub fn open(path: &Path, workers: Option<usize>) -> Result<Self, TraceError> {
+        Self::start(Lines::open(path)?, workers)
+    }
+}
+
+impl<R: BufRead> TraceReader<R> {
+    /// Reads from anything; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// [`TraceError`] if the first row cannot be used.
+    pub fn new(input: R, name: &Path, workers: Option<usize>) -> Result<Self, TraceError> {
+        Self::start(Lines::new(input, name), workers)
+    }
+
+    fn start(mut lines: Lines<R>, workers: Option<usize>) -> Result<Self, TraceError> {
+        if !lines.advance()? {
+            return Err(TraceError::Empty { path: lines.path().into() });
+        }
+        let columns = lines.cells().count();
+        let workers = workers.unwrap_or(columns);
+        if columns < workers {
+            return Err(TraceError::Columns { path: lines.path().into(), line: lines.line(), columns, workers });
+        }
+        let mut reader = Self { lines, columns, workers, first: None };
+        reader.first = Some(reader.row().map_err(|error| match error {
+            TraceError::Cell { path, line, column, cell }
+                if cell.starts_with(|c: char| c.is_alphabetic()) && cell.parse::<f64>().is_err() =>
+            {
+                TraceError::Header { path, line, column, cell }
+            }
+            other => other,
+        })?);
+        Ok(reader)
+    }
+
+    /// The line it is at as numbers.
+    fn row(&self) -> Result<Vec<f64>, TraceError> {
+        self.lines.check_columns(self.columns)?;
+        self.lines.cells().take(self.workers).enumerate().map(|(column, cell)| self.lines.delay(column, cell)).collect()
+    }
+
+    /// Numbers in each row.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Columns of the file, of which the first are read.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Bytes read so far.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.lines.bytes_read()
+    }
+}
+
+impl<R: BufRead + Seek> TraceReader<R> {
+    /// Goes back to the first line.
+    ///
+    /// # Errors
+    /// [`TraceError::Io`] where the input cannot be read twice, such as a pipe.
+    pub fn rewind(&mut self) -> Result<(), TraceError> {
+        self.first = None;
+        self.lines.rewind()
+    }
+}
+
+impl<R: BufRead> Iterator for TraceReader<R> {
+    type Item = Result<Vec<f64>, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(row) = self.first.take() {
+            return Some(Ok(row));
+        }
+        match self.lines.advance() {
+            Ok(true) => Some(self.row()),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Writes one line of a trace. Each number takes the fewest digits from which the same bits are read back.
+///
+/// # Errors
+/// Whatever the output refuses with.
+///
+/// ```
+/// let mut text = Vec::new();
+/// codedgrad::delays::write_row(&mut text, &[0.1, 2.0, 1e-9])?;
+/// assert_eq!(text, b"0.1,2,1e-9\n");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write_row(output: &mut (impl Write + ?Sized), row: &[f64]) -> std::io::Result<()> {
+    for (column, delay) in row.iter().enumerate() {
+        if column > 0 {
+            output.write_all(b",")?;
+        }
+        // Both forms are exact; plain digits are the longer ones beyond this range.
+        if *delay == 0.0 || (1e-5..1e16).contains(delay) {
+            write!(output, "{delay}")?;
+        } else {
+            write!(output, "{delay:e}")?;
+        }
+    }
+    output.write_all(b"\n")
+}
+
+/// Recorded delays of a run's workers, in seconds, in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     rows: Vec<Vec<f64>>,
+    columns: usize,
+    cut: bool,
 }
 
 impl Trace {
@@ -61,18 +252,19 @@ impl Trace {
     /// # Errors
     /// [`TraceError`] naming the line and column that cannot be used.
     pub fn read(path: &Path, workers: usize) -> Result<Self, TraceError> {
-        let io = |source| TraceError::Io { path: path.into(), source };
-        let mut rows = Vec::new();
-        for (index, line) in BufReader::new(File::open(path).map_err(io)?).lines().enumerate() {
-            let text = line.map_err(io)?;
-            if !text.trim().is_empty() {
-                rows.push(row(&text, workers, index + 1, path)?);
-            }
-        }
-        if rows.is_empty() {
-            return Err(TraceError::Empty { path: path.into() });
-        }
-        Ok(Self { rows })
+        Self::read_rounds(path, workers, usize::MAX)
+    }
+
+    /// Reads no more than the first `rounds` rows, and nothing of the file after them.
+    ///
+    /// # Errors
+    /// [`TraceError`] naming the line and column that cannot be used.
+    pub fn read_rounds(path: &Path, workers: usize, rounds: usize) -> Result<Self, TraceError> {
+        let mut reader = TraceReader::open(path, Some(workers))?;
+        let columns = reader.columns();
+        let rows = reader.by_ref().take(rounds.max(1)).collect::<Result<Vec<_>, _>>()?;
+        let cut = rows.len() == rounds.max(1) && reader.lines.advance()?;
+        Ok(Self { rows, columns, cut })
     }
 
     /// The rounds, one number of seconds per worker.
@@ -80,23 +272,25 @@ impl Trace {
     pub fn rows(&self) -> &[Vec<f64>] {
         &self.rows
     }
-}
 
-fn row(text: &str, workers: usize, line: usize, path: &Path) -> Result<Vec<f64>, TraceError> {
-    let cells: Vec<&str> = text.split(',').map(str::trim).collect();
-    if cells.len() < workers {
-        return Err(TraceError::Columns { path: path.into(), line, columns: cells.len(), workers });
+    /// Columns of the file, of which the first are the workers'.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
     }
-    let delay = |(index, cell): (usize, &&str)| match cell.parse::<f64>() {
-        Ok(delay) if delay.is_finite() && delay >= 0.0 => Ok(delay),
-        _ => Err(TraceError::Cell { path: path.into(), line, column: index + 1, cell: (*cell).into() }),
-    };
-    cells.iter().enumerate().take(workers).map(delay).collect()
+
+    /// Whether the file goes on after these rounds.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::io::{Cursor, Read};
 
     fn read(text: &str, workers: usize) -> Result<Trace, TraceError> {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -109,10 +303,79 @@ mod tests {
         assert_eq!(read("1, 2,9\n0.5,3,9\n\n", 2).unwrap().rows(), [vec![1.0, 2.0], vec![0.5, 3.0]]);
         let message = |text: &str| read(text, 2).unwrap_err().to_string();
         assert!(message("1,2\n3,x").contains("line 2, column 2: \"x\""));
-        for bad in ["NaN", "-1", "inf", ""] {
-            assert!(message(&format!("1,{bad}")).contains("line 1, column 2"), "{bad}");
+        for bad in ["NaN", "-1", "inf", "1e999", "", "0x1", "1 2", "nan"] {
+            assert!(message(&format!("1,2\n1,{bad}")).contains("line 2, column 2"), "{bad}");
         }
-        assert!(message("1,2\n3").contains("line 2 has 1 columns, but the run has 2 workers"));
+        assert!(message("1").contains("line 1 has 1 columns, but the run has 2 workers"));
+        assert!(message("1,2\n\n3").contains("line 3, column 2: the line has 1 columns, but the first one has 2"));
+        assert!(message("1,2\n3,4,5").contains("line 2, column 3: the line has 3 columns, but the first one has 2"));
+        assert!(message("round,w0\n1,2").contains("line 1, column 1: \"round\" looks like a header"));
+        assert!(message("NaN,1").contains("\"NaN\" is not a delay"));
         assert!(message("\n").contains("no rounds"));
+        assert!(message(&format!("1,2\n1,{}", "y".repeat(100))).len() < 250);
+    }
+
+    #[test]
+    fn a_mark_of_byte_order_and_line_ends_of_windows_do_not_matter() {
+        assert_eq!(read("\u{feff}1,2\r\n3,4\r\n", 2).unwrap().rows(), [vec![1.0, 2.0], vec![3.0, 4.0]]);
+        let wrong = TraceReader::new(&b"1,2\n\xff,3\n"[..], "x".as_ref(), None).unwrap().nth(1).unwrap().unwrap_err();
+        assert!(std::error::Error::source(&wrong).unwrap().to_string().contains("line 2 is not text"));
+    }
+
+    /// An endless file of zeros that counts what is taken from it.
+    struct Endless(u64);
+
+    impl Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            buffer.iter_mut().enumerate().for_each(|(at, byte)| *byte = b"0,1\n"[(self.0 as usize + at) % 4]);
+            self.0 += buffer.len() as u64;
+            Ok(buffer.len())
+        }
+    }
+
+    #[test]
+    fn a_row_costs_a_row() {
+        let mut reader = TraceReader::new(BufReader::new(Endless(0)), "endless".as_ref(), None).unwrap();
+        assert_eq!(reader.by_ref().take(100_000).filter(|row| row.as_ref().unwrap() == &[0.0, 1.0]).count(), 100_000);
+        assert_eq!(reader.bytes_read(), 400_000);
+        let endless = BufReader::new(std::io::repeat(b'1'));
+        assert!(TraceReader::new(endless, "repeat".as_ref(), None).unwrap_err().to_string().contains("not a trace"));
+    }
+
+    #[test]
+    fn only_the_rounds_asked_for_are_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "1,2\n3,4\n5,x\n").unwrap();
+        let trace = Trace::read_rounds(file.path(), 2, 2).unwrap();
+        assert_eq!((trace.rows().len(), trace.is_cut(), trace.columns()), (2, true, 2));
+        assert!(Trace::read_rounds(file.path(), 2, 3).is_err());
+        assert!(!Trace::read_rounds(file.path(), 1, 3).unwrap().is_cut());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back_to_the_bit(
+            rows in (1usize..6).prop_flat_map(|n| prop::collection::vec(prop::collection::vec(any::<u64>(), n), 1..8))
+        ) {
+            let delay = |bits: &u64| Some(f64::from_bits(bits >> 1)).filter(|x| x.is_finite()).unwrap_or(0.0);
+            let rows: Vec<Vec<f64>> = rows.iter().map(|row| row.iter().map(delay).collect()).collect();
+            let mut text = Vec::new();
+            rows.iter().for_each(|row| write_row(&mut text, row).unwrap());
+            let mut reader = TraceReader::new(Cursor::new(text), "memory".as_ref(), None).unwrap();
+            let bits = |rows: &[Vec<f64>]| rows.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let read: Vec<Vec<f64>> = reader.by_ref().collect::<Result<_, _>>().unwrap();
+            prop_assert_eq!(bits(&read), bits(&rows));
+            reader.rewind().unwrap();
+            prop_assert_eq!(reader.next().unwrap().unwrap(), rows[0].clone());
+        }
+
+        #[test]
+        fn no_text_makes_the_reader_fall_over(text in "[0-9.,eE\\-+naNxif \n\r]{0,60}", workers in 0usize..4) {
+            if let Ok(reader) = TraceReader::new(text.as_bytes(), "memory".as_ref(), Some(workers)) {
+                for row in reader.flatten() {
+                    prop_assert!(row.len() == workers && row.iter().all(|d| d.is_finite() && *d >= 0.0));
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,115 @@
+//! Lines of a CSV file, one at a time, with what is needed to say where something is wrong.
+
+use super::TraceError;
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// No line is longer: 65,536 workers with numbers of 60 characters. What goes on without a line break is no CSV.
+const LINE_BYTES_MAX: u64 = 4 << 20;
+
+/// Lines that are not blank, with one of them in memory.
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    input: R,
+    path: PathBuf,
+    bytes: Vec<u8>,
+    line: usize,
+    read: u64,
+}
+
+impl Lines<BufReader<File>> {
+    pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
+        let file = File::open(path).map_err(|source| TraceError::Io { path: path.into(), source })?;
+        Ok(Self::new(BufReader::new(file), path))
+    }
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(super) fn new(input: R, path: &Path) -> Self {
+        Self { input, path: path.into(), bytes: Vec::new(), line: 0, read: 0 }
+    }
+
+    /// Reads on to the next line that is not blank; false at the end of the file.
+    pub(super) fn advance(&mut self) -> Result<bool, TraceError> {
+        loop {
+            self.bytes.clear();
+            let read = (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.bytes);
+            let read = read.map_err(|source| TraceError::Io { path: self.path.clone(), source })?;
+            if read == 0 {
+                return Ok(false);
+            }
+            self.line += 1;
+            self.read += read as u64;
+            if read as u64 == LINE_BYTES_MAX && self.bytes.last() != Some(&b'\n') {
+                return Err(TraceError::LongLine { path: self.path.clone(), line: self.line, limit: LINE_BYTES_MAX });
+            }
+            if std::str::from_utf8(&self.bytes).is_err() {
+                let source = std::io::Error::new(ErrorKind::InvalidData, format!("line {} is not text", self.line));
+                return Err(TraceError::Io { path: self.path.clone(), source });
+            }
+            if !self.text().trim().is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The line it is at.
+    pub(super) fn text(&self) -> &str {
+        let text = std::str::from_utf8(&self.bytes).unwrap_or_default();
+        text.strip_prefix('\u{feff}').unwrap_or(text).trim_end_matches(['\n', '\r'])
+    }
+
+    pub(super) fn cells(&self) -> impl Iterator<Item = &str> {
+        self.text().split(',').map(str::trim)
+    }
+
+    pub(super) fn line(&self) -> usize {
+        self.line
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes read so far.
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.read
+    }
+
+    /// A cell that should be a delay; columns count from 0.
+    pub(super) fn delay(&self, column: usize, cell: &str) -> Result<f64, TraceError> {
+        match cell.parse::<f64>() {
+            Ok(delay) if delay.is_finite() && delay >= 0.0 => Ok(delay),
+            _ => Err(TraceError::Cell { path: self.path.clone(), line: self.line, column: column + 1, cell: shortened(cell) }),
+        }
+    }
+
+    /// Refuses a line that has not as many cells as the first.
+    pub(super) fn check_columns(&self, columns: usize) -> Result<(), TraceError> {
+        let found = self.cells().count();
+        if found == columns {
+            return Ok(());
+        }
+        let column = found.min(columns) + 1;
+        Err(TraceError::Ragged { path: self.path.clone(), line: self.line, column, found, columns })
+    }
+}
+
+impl<R: BufRead + Seek> Lines<R> {
+    /// Back to the start of the file.
+    pub(super) fn rewind(&mut self) -> Result<(), TraceError> {
+        self.line = 0;
+        self.input.seek(SeekFrom::Start(0)).map_err(|source| TraceError::Io { path: self.path.clone(), source })?;
+        Ok(())
+    }
+}
+
+/// A cell short enough to be shown.
+pub(super) fn shortened(cell: &str) -> String {
+    const SHOWN_MAX: usize = 40;
+    match cell.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}...", &cell[..end]),
+        None => cell.into(),
+    }
+}
