@@ -66,7 +66,7 @@ impl Plan {
     pub(super) fn delays(&self) -> Result<Delays, Failure> {
         match &self.delays {
             None => Ok(Delays::None),
-            Some(text) => Delays::open(text, self.workers, self.seed).or_input(),
+            Some(text) => Delays::for_rounds(text, self.workers, self.seed, self.steps as usize).or_input(),
         }
     }
 

@@ -48,8 +48,9 @@ const PLANNED: [&str; 27] = [
 #[command(after_help = "Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
          interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
          drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is
-Delays:  hotspot | bursts | iid | static | calm, in units of the uncoded compute time of a step,
-         or a CSV file of seconds: one line per step, one number per worker
+Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
+         compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
+         seconds: one line per step, one number per worker; `codedgrad trace stats` measures them
 
 Examples:
   codedgrad train                                    uncoded against groups:s=1, about 2 minutes
