@@ -133,6 +133,12 @@ pub enum ParameterError {
         /// A number that is enough for this worker.
         needed: u32,
     },
+    /// A scheme that is more than a one-round code.
+    #[error("{text} is a scheme over rounds or with feedback, not a one-round code; `codedgrad simulate` can use it")]
+    NotOneRound {
+        /// Which scheme.
+        text: String,
+    },
     /// Parameters outside the conditions of a scheme over rounds.
     #[error("{scheme}: {problem}")]
     Sequential {
