@@ -60,6 +60,7 @@ pub struct MSgcParameters {
 /// assert!((facts.load - 0.007543).abs() < 1e-6 && facts.delay == 1);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
+#[derive(Clone)]
 pub struct MSgc {
     facts: SchemeFacts,
     burst: usize,
@@ -341,5 +342,29 @@ impl Scheme for MSgc {
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
         let own = |worker: Worker| (0..self.window - 1).flat_map(move |c| &self.parts[self.piece(c, worker) as usize]);
         missing.iter().flat_map(own).map(|part| part.units).collect()
+    }
+}
+
+#[cfg(test)]
+impl MSgc {
+    /// Keeps the history that another model is judged by.
+    pub(super) fn watch(&mut self, model: StragglerModel) {
+        self.model = model;
+    }
+}
+
+#[cfg(test)]
+impl super::closure::Explored for MSgc {
+    fn history(&self) -> &[WorkerSet] {
+        &self.history
+    }
+
+    fn key(&self) -> String {
+        let open = |open: &Open| (self.slot(open.job), open.returned.clone(), open.owed.clone(), open.decoded);
+        format!("{:?} {:?}", self.history, self.open.iter().map(open).collect::<Vec<_>>())
+    }
+
+    fn overdue(&self) -> bool {
+        self.open.iter().any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
     }
 }

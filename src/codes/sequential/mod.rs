@@ -3,6 +3,8 @@
 //! [`Scheme`] is the only thing the round engine and the trainer know of a code. A one-round code
 //! becomes a scheme by [`Lift`].
 
+#[cfg(test)]
+mod closure;
 mod lift;
 mod m_sgc;
 mod models;

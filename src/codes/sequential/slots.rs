@@ -4,6 +4,7 @@ use super::weigh;
 use crate::codes::{Cyclic, GradientCode, Groups, MinLoad, ParameterError, Report};
 use crate::ids::{Part, Share, Units, Worker, WorkerSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Which code a sequential scheme codes its jobs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +21,9 @@ pub enum SlotKind {
 }
 
 /// A slot code for `s` stragglers.
+#[derive(Clone)]
 pub(super) struct SlotCode {
-    code: Box<dyn GradientCode>,
+    code: Arc<dyn GradientCode>,
     clusters: Option<usize>,
 }
 
@@ -31,9 +33,9 @@ impl SlotCode {
             return Err(ParameterError::TooManyStragglers { stragglers, workers });
         }
         let size = stragglers + 1;
-        let (code, clusters): (Box<dyn GradientCode>, _) = match kind {
-            SlotKind::MinLoad => (Box::new(MinLoad::new(workers, stragglers)?), None),
-            SlotKind::Cyclic { seed } => (Box::new(Cyclic::new(workers, stragglers, seed)?), None),
+        let (code, clusters): (Arc<dyn GradientCode>, _) = match kind {
+            SlotKind::MinLoad => (Arc::new(MinLoad::new(workers, stragglers)?), None),
+            SlotKind::Cyclic { seed } => (Arc::new(Cyclic::new(workers, stragglers, seed)?), None),
             SlotKind::Clusters => {
                 if stragglers == 0 || !workers.is_multiple_of(size) {
                     let fits = |size: &usize| *size > 1 && workers.is_multiple_of(*size);
@@ -41,7 +43,7 @@ impl SlotCode {
                     let problem = format!("clusters of {size} do not divide {workers} workers; the nearest that do have {nearest} members");
                     return Err(ParameterError::Sequential { scheme, problem });
                 }
-                (Box::new(Groups::new(workers, workers / size)?), Some(size))
+                (Arc::new(Groups::new(workers, workers / size)?), Some(size))
             }
         };
         Ok(Self { code, clusters })

@@ -63,6 +63,7 @@ pub struct SrSgcParameters {
 /// assert_eq!(tasks, [Task { job: Job(0), piece: 1 }], "all were lost; two repeat, two go on");
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
+#[derive(Clone)]
 pub struct SrSgc {
     facts: SchemeFacts,
     stragglers: usize,
@@ -258,5 +259,21 @@ impl Scheme for SrSgc {
 
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
         self.slots.uncovered(missing, self.facts.units)
+    }
+}
+
+#[cfg(test)]
+impl super::closure::Explored for SrSgc {
+    fn history(&self) -> &[WorkerSet] {
+        &self.history
+    }
+
+    fn key(&self) -> String {
+        let open = |open: &Open| (self.round.0 - open.job.0, open.answered.clone(), open.decoded);
+        format!("{:?} {:?}", self.history, self.open.iter().map(open).collect::<Vec<_>>())
+    }
+
+    fn overdue(&self) -> bool {
+        self.open.iter().any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
     }
 }
