@@ -183,7 +183,7 @@ pub fn simulate<E: std::error::Error + 'static>(
             tally.covered(scheme.quality().coverage);
         }
         scheme.close(&played.missing, &mut decoded);
-        let units = tasks.iter().flat_map(|(worker, task)| scheme.parts(*worker, *task)).map(|part| u64::from(part.units.count())).sum();
+        let units = tasks.iter().map(|(worker, task)| u64::from(scheme.units(*worker, *task))).sum();
         watch(Seen { round, tasks: &tasks, missing: &played.missing, decoded: &decoded, free });
         tally.round(&played, free, round <= jobs as usize, units, &decoded);
     }

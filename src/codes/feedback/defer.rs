@@ -198,8 +198,8 @@ impl Defer {
         let mut ranked: Vec<usize> = (0..self.facts.workers).collect();
         ranked.sort_by(|a, b| self.score[*a].total_cmp(&self.score[*b]).then(a.cmp(b)));
         let due = self.bundles.iter().filter(|bundle| bundle.due).count();
-        for q in 0..self.bundles.len() {
-            self.bundle_of[ranked[q]] = Some(q);
+        for (q, worker) in ranked.iter().take(self.bundles.len()).enumerate() {
+            self.bundle_of[*worker] = Some(q);
         }
         for (copy, q) in (1..copies).flat_map(|copy| (0..due).map(move |q| (copy, q))) {
             self.bundle_of[ranked[self.bundles.len() + (copy - 1) * due + q]] = Some(q);
@@ -255,6 +255,16 @@ impl Scheme for Defer {
             Some(part) => part,
             None => self.bundle_of[worker.index()].map_or(&[], |q| &self.bundles[q].parts),
         }
+    }
+
+    fn decisive(&self, _: Worker, task: Task) -> bool {
+        let piece = task.piece as usize;
+        piece >= self.own.len() || (piece + 1).is_multiple_of(self.parameters.cut)
+    }
+
+    /// `n` a unit of an own share, `d` a bundle of deferred ones.
+    fn label(&self, task: Task, age: usize) -> String {
+        format!("{}.{}", if age == 0 { "n" } else { "d" }, task.job.0 + 1)
     }
 
     fn returned(&mut self, worker: Worker, task: Task) -> bool {

@@ -72,6 +72,7 @@ pub struct MSgc {
     slots: Option<SlotCode>,
     /// By piece.
     parts: Vec<Vec<Part>>,
+    units: Vec<u32>,
     /// Jobs in their `W-1+B` rounds, oldest first.
     open: VecDeque<Open>,
     jobs: Range<Job>,
@@ -144,6 +145,7 @@ impl MSgc {
             distinct,
             accept,
             slots,
+            units: parts.iter().map(|parts| parts.iter().map(|part| part.units.count()).sum()).collect(),
             parts,
             jobs,
         })
@@ -264,6 +266,21 @@ impl Scheme for MSgc {
 
     fn parts(&self, _: Worker, task: Task) -> &[Part] {
         &self.parts[task.piece as usize]
+    }
+
+    fn units(&self, _: Worker, task: Task) -> u32 {
+        self.units[task.piece as usize]
+    }
+
+    /// `a` the first attempt of a chunk, `r` a repeat, `c` the coded answer of a group.
+    fn label(&self, task: Task, age: usize) -> String {
+        let row = task.piece as usize / self.facts.workers;
+        let (kind, number) = match row.checked_sub(self.window - 1) {
+            Some(group) => ("c", group),
+            None if row == age => ("a", row),
+            None => ("r", row),
+        };
+        format!("{kind}{number}.{}", task.job.0 + 1)
     }
 
     fn returned(&mut self, worker: Worker, task: Task) -> bool {

@@ -131,6 +131,20 @@ pub trait Scheme: Send {
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>);
     /// What a task consists of: goes with it to the worker.
     fn parts(&self, worker: Worker, task: Task) -> &[Part];
+    /// Units of a task's parts.
+    fn units(&self, worker: Worker, task: Task) -> u32 {
+        self.parts(worker, task).iter().map(|part| part.units.count()).sum()
+    }
+    /// Whether finishing this task can let the round close, or bring new tasks; others may be reported
+    /// together with the next that can.
+    fn decisive(&self, _worker: Worker, _task: Task) -> bool {
+        true
+    }
+    /// What a task is called in a picture of rounds, when its job is in its `age`-th round (from 0); jobs
+    /// are counted from 1 there.
+    fn label(&self, task: Task, _age: usize) -> String {
+        format!("n.{}", task.job.0 + 1)
+    }
     /// A result is in. Idempotent; false if it is not wanted (any more).
     fn returned(&mut self, worker: Worker, task: Task) -> bool;
     /// Whether the round may close without these workers.

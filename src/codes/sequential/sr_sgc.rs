@@ -210,6 +210,10 @@ impl Scheme for SrSgc {
         &self.parts[worker.index()]
     }
 
+    fn label(&self, task: Task, age: usize) -> String {
+        format!("{}.{}", if age == 0 { "n" } else { "R" }, task.job.0 + 1)
+    }
+
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
         task.piece == worker.0 && self.find(task.job).is_some_and(|open| open.answered.insert(worker))
     }
