@@ -57,7 +57,7 @@ pub(super) struct SimulateArgs {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     jobs: u64,
     /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     mu: f64,
     /// When a round closes [default: decodable without delay, else incremental]
     #[arg(long, value_enum)]
@@ -66,16 +66,16 @@ pub(super) struct SimulateArgs {
     #[arg(long, value_enum, default_value = "lookahead")]
     accept: AcceptArg,
     /// Load at which the delays were recorded, in batches per worker and round
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     base_load: Option<f64>,
     /// Seconds that a whole batch costs one worker
-    #[arg(long, value_name = "A", requires = "base_load", conflicts_with = "proportional")]
+    #[arg(long, value_name = "A", allow_negative_numbers = true, requires = "base_load", conflicts_with = "proportional")]
     slope: Option<f64>,
     /// Delays grow in proportion to the load
     #[arg(long, requires = "base_load")]
     proportional: bool,
     /// Seconds that handing out one task costs (queue, ring, defer)
-    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    #[arg(long, value_name = "S", default_value_t = 0.0, allow_negative_numbers = true)]
     dispatch: f64,
     /// Seed of a preset
     #[arg(long, default_value_t = 1)]
