@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Elements that a thread works on at a time, as in the fold.
 const CHUNK: usize = 1 << 16;
 /// Elements by which every message starts later in its allocation than the one before. Vectors of
-/// exactly 2^25 elements, allocated in a row, differ in so few bits of their addresses that a
-/// first-level cache holds a line of one of them at a time; the fold is then up to twice as slow.
+/// exactly 2^25 elements, allocated in a row, differ in few bits of their addresses, and the fold is up to
+/// twice as slow, probably since their lines compete for the same places of the first-level cache.
 const STAGGER: usize = 1056;
 
 /// `a = b + s c` on all cores, the usual measure of what memory can do.

@@ -246,7 +246,34 @@ impl WorkerSet {
 
     /// The members, lowest number first.
     pub fn iter(&self) -> impl Iterator<Item = Worker> + '_ {
-        Worker::all(self.workers).filter(|worker| self.contains(*worker))
+        self.bits.iter().enumerate().flat_map(|(place, word)| {
+            let mut left = *word;
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros();
+                left &= left.wrapping_sub(1);
+                (bit < 64).then(|| Worker(place as u32 * 64 + bit))
+            })
+        })
+    }
+
+    /// Takes everybody out.
+    pub fn clear(&mut self) {
+        self.bits.fill(0);
+    }
+
+    /// Adds the members of another set over as many workers.
+    ///
+    /// # Panics
+    /// When the capacities differ.
+    pub fn unite(&mut self, other: &Self) {
+        assert_eq!(self.workers, other.workers, "sets over the same workers");
+        self.bits.iter_mut().zip(&other.bits).for_each(|(mine, theirs)| *mine |= theirs);
+    }
+
+    /// Whether some worker is in both sets.
+    #[must_use]
+    pub fn intersects(&self, other: &Self) -> bool {
+        self.bits.iter().zip(&other.bits).any(|(mine, theirs)| mine & theirs != 0)
     }
 
     /// Everybody who is not in the set.
@@ -311,5 +338,12 @@ mod tests {
         assert!(!set.insert(Worker(64)) && set.remove(Worker(64)) && !set.remove(Worker(64)));
         assert!(!set.contains(Worker(999)));
         assert!(set.complement().complement() == set);
+        assert_eq!(set.iter().map(|worker| worker.0).collect::<Vec<_>>(), [0, 2, 5, 6, 7, 65, 129]);
+        let mut other = WorkerSet::of(130, [Worker(65)]);
+        assert!(other.intersects(&set) && !set.complement().intersects(&set));
+        other.unite(&set);
+        assert_eq!(other, set);
+        other.clear();
+        assert!(other.is_empty());
     }
 }

@@ -20,5 +20,6 @@ pub mod delays;
 pub mod gpu;
 pub mod ids;
 pub mod schedulers;
+pub mod sim;
 pub mod train;
 pub mod transport;

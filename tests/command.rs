@@ -399,3 +399,57 @@ fn help_teaches() {
         assert!(needles.iter().all(|needle| text(&output.stdout).contains(needle)), "{arguments:?}");
     }
 }
+
+#[test]
+fn simulate_prints_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("delays.csv"), "1,1,5,1\n1,2,1,1.5\n").unwrap();
+    let arguments = ["simulate", "groups:s=1", "--delays", "delays.csv", "--jobs", "4", "--json", "--grid", "--svg", "jobs.svg"];
+    let output = codedgrad(folder.path(), &arguments);
+    let shown = json(&output);
+    let mut keys: Vec<&str> = shown.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let mut contract = vec![
+        "scheme",
+        "workers",
+        "jobs",
+        "delay",
+        "load",
+        "work",
+        "total_time",
+        "rounds",
+        "round_time",
+        "wait_outs",
+        "jobs_decoded",
+        "coverage",
+        "job_finish_time",
+        "straggler_fraction",
+    ];
+    contract.sort_unstable();
+    assert_eq!(keys, contract);
+    assert_eq!((shown["total_time"].as_f64(), shown["work"].as_f64()), (Some(4.0), Some(2.0)));
+    assert!(text(&output.stderr).contains("r=4 |"), "the grid goes to standard error");
+    assert!(fs::read_to_string(folder.path().join("jobs.svg")).unwrap().starts_with("<svg"));
+    let defer = ["simulate", "defer:cap=1,cut=2", "--delays", "delays.csv", "--jobs", "4", "--json"];
+    let shown = json(&codedgrad(folder.path(), &defer));
+    assert_eq!((shown["delay"].as_u64(), shown["deferred"].as_f64()), (Some(1), Some(4.0 / 16.0)));
+    let words = codedgrad(folder.path(), &["simulate", "drop:b=1", "--delays", "delays.csv", "--jobs", "2", "--workers", "3"]);
+    assert!(text(&words.stderr).contains("first 3 of 4 columns") && text(&words.stdout).contains("BIASED"));
+    let preset = json(&codedgrad(folder.path(), &["simulate", "uncoded", "--delays", "static", "--jobs", "5", "--json"]));
+    assert!((preset["round_time"]["mean"].as_f64().unwrap() - 2.35).abs() < 0.02, "one second, and 1.35 more for the slow worker");
+    for (arguments, needles) in [
+        (vec!["groups:s=1", "--delays", "delays.csv", "--jobs", "0"], vec!["--jobs"]),
+        (vec!["groups:s=1", "--delays", "delays.csv", "--jobs", "4", "--workers", "5"], vec!["line 1", "4 columns", "5 workers"]),
+        (vec!["groups:s=1", "--delays", "hotspt", "--jobs", "4"], vec!["did you mean", "hotspot"]),
+        (vec!["groups:s=1", "--delays", "delays.csv", "--jobs", "4", "--mu", "-1"], vec!["--mu -1"]),
+        (vec!["groups:s=1", "--delays", "delays.csv", "--jobs", "4", "--base-load", "0.5"], vec!["--slope"]),
+        (
+            vec!["groups:s=1", "--delays", "delays.csv", "--jobs", "4", "--base-load", "0.5", "--slope", "3"],
+            vec!["round 1, worker 0", "1.5 s"],
+        ),
+        (vec!["m-sgc:B=2,W=2,lambda=1", "--delays", "delays.csv", "--jobs", "4"], vec!["take W=3"]),
+    ] {
+        refused(folder.path(), &[&["simulate"], &arguments[..]].concat(), &needles);
+    }
+    refused(folder.path(), &["code", "queue:m=4", "--workers", "4"], &["not a one-round code", "simulate"]);
+}

@@ -1,4 +1,4 @@
-//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad trace`.
+//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad trace`.
 
 mod checkpoint;
 mod code;
@@ -8,6 +8,7 @@ mod pictures;
 mod plan;
 mod report;
 mod session;
+mod simulate;
 mod trace;
 mod train;
 
@@ -42,6 +43,8 @@ enum Command {
     Train(Box<train::TrainArgs>),
     /// Show a code: its matrix, what it tolerates, and the decode of given survivors
     Code(code::CodeArgs),
+    /// Run a scheme over recorded or drawn delays on virtual time
+    Simulate(simulate::SimulateArgs),
     /// Record, import and measure delays of workers
     Trace(trace::TraceArgs),
 }
@@ -87,6 +90,7 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).without_time().init();
     let result = match cli.command {
         Some(Command::Code(args)) => code::run(&args),
+        Some(Command::Simulate(args)) => simulate::run(&args),
         Some(Command::Trace(args)) => trace::run(&args),
         Some(Command::Train(args)) => with_one_thread().unwrap_or_else(|| train::run(&args)),
         None => unreachable!("without a subcommand, train runs"),

@@ -137,8 +137,25 @@ pub(super) fn loss(runs: &[Vec<Line>]) -> anyhow::Result<String> {
         };
         lines.iter().filter_map(point).collect::<Vec<(f64, f64)>>()
     };
-    let curves: Vec<Vec<(f64, f64)>> = runs.iter().map(curve).collect();
-    let points = || curves.iter().flatten().copied();
+    let name = |lines: &Vec<Line>| lines.first().map_or(String::new(), |line| line.scheme.clone());
+    let series: Vec<Curve> = runs.iter().map(|lines| (name(lines), curve(lines))).collect();
+    let legend = SeriesLabelPosition::UpperRight;
+    curves("Training loss over time", ("seconds of the run", "loss per token (nats)"), &series, legend)
+}
+
+/// When each job of a simulation was complete.
+pub(super) fn finish_times(scheme: &str, finish: &[f64]) -> anyhow::Result<String> {
+    let done = |(job, at): (usize, &f64)| at.is_finite().then_some((job as f64 + 1.0, *at));
+    let curve = finish.iter().enumerate().filter_map(done).collect();
+    let series = [(scheme.to_owned(), curve)];
+    curves("Jobs completed over time", ("job", "complete after (s)"), &series, SeriesLabelPosition::UpperLeft)
+}
+
+/// A name and its points.
+type Curve = (String, Vec<(f64, f64)>);
+
+fn curves(title: &str, axes: (&str, &str), series: &[Curve], legend: SeriesLabelPosition) -> anyhow::Result<String> {
+    let points = || series.iter().flat_map(|curve| &curve.1).copied();
     let end = points().map(|point| point.0).fold(1e-9, f64::max);
     let (low, high) = points().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| (low.min(y), high.max(y)));
     let (low, high) = if low < high {
@@ -155,23 +172,22 @@ pub(super) fn loss(runs: &[Vec<Line>]) -> anyhow::Result<String> {
         canvas.fill(&WHITE).map_err(|error| fail(&error))?;
         let margin = 0.05 * (high - low);
         let mut chart = ChartBuilder::on(&canvas)
-            .caption("Training loss over time", ("sans-serif", 17).into_font().color(&INK))
+            .caption(title, ("sans-serif", 17).into_font().color(&INK))
             .margin(14)
             .x_label_area_size(40)
             .y_label_area_size(52)
             .build_cartesian_2d(0.0..end * 1.02, low - margin..high + margin)
             .map_err(|error| fail(&error))?;
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc("seconds of the run").y_desc("loss per token (nats)").light_line_style(WHITE).bold_line_style(FRAME);
+        mesh.x_desc(axes.0).y_desc(axes.1).light_line_style(WHITE).bold_line_style(FRAME);
         mesh.draw().map_err(|error| fail(&error))?;
-        for ((lines, curve), colour) in runs.iter().zip(&curves).zip(SERIES.iter().cycle()) {
-            let name = lines.first().map_or(String::new(), |line| line.scheme.clone());
+        for ((name, curve), colour) in series.iter().zip(SERIES.iter().cycle()) {
             let colour = *colour;
-            let series = chart.draw_series(LineSeries::new(curve.iter().copied(), colour.stroke_width(2))).map_err(|error| fail(&error))?;
-            series.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+            let line = chart.draw_series(LineSeries::new(curve.iter().copied(), colour.stroke_width(2))).map_err(|error| fail(&error))?;
+            line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
         }
         let mut labels = chart.configure_series_labels();
-        labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE).border_style(FRAME).label_font(("sans-serif", 13));
+        labels.position(legend).background_style(WHITE).border_style(FRAME).label_font(("sans-serif", 13));
         labels.draw().map_err(|error| fail(&error))?;
         canvas.present().map_err(|error| fail(&error))?;
     }

@@ -133,6 +133,20 @@ pub enum ParameterError {
         /// A number that is enough for this worker.
         needed: u32,
     },
+    /// A scheme that is more than a one-round code.
+    #[error("{text} is a scheme over rounds or with feedback, not a one-round code; `codedgrad simulate` can use it")]
+    NotOneRound {
+        /// Which scheme.
+        text: String,
+    },
+    /// Parameters outside the conditions of a scheme over rounds.
+    #[error("{scheme}: {problem}")]
+    Sequential {
+        /// Which scheme.
+        scheme: &'static str,
+        /// Which condition, and what would fit.
+        problem: String,
+    },
     /// A matrix that decodes nothing.
     #[error(
         "even all workers together cannot decode: the rows do not span the all-ones vector; the best any weights do for share {share} is the coefficient {coefficient:.6} instead of 1"

@@ -26,6 +26,7 @@ mod disjoint;
 pub mod drop_slowest;
 mod dual;
 mod error;
+pub mod feedback;
 pub mod gate;
 pub mod graph;
 pub mod groups;

@@ -1,6 +1,7 @@
 //! Scheme texts such as `groups:s=3`: the same everywhere, on the command line and in records.
 
-use super::sequential::{Lift, Scheme};
+use super::feedback::{Defer, DeferParameters, Queue, Ring};
+use super::sequential::{Accept, Horizon, Lift, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters};
 use super::{Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError, table};
 use crate::ids::{Cut, Job};
 use std::fmt;
@@ -45,6 +46,21 @@ enum Kind {
     Graph { degree: usize, error_max: f64, seed: u64 },
     Drop { dropped: usize },
     Matrix { path: String, text: String, claim: Option<usize> },
+    SrSgc(SrSgcShape),
+    MSgc(MSgcParameters),
+    Queue { items: usize },
+    Ring { reach: usize },
+    Defer(DeferParameters),
+}
+
+/// SR-SGC as it is written: `lambda` may be left out where clusters are repeated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct SrSgcShape {
+    burst: usize,
+    window: usize,
+    distinct: Option<usize>,
+    stragglers: Option<usize>,
+    slots: SlotKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +71,7 @@ enum GroupSize {
 
 impl SchemeSpec {
     /// One text per scheme, as an example of how it is written.
-    pub const EXAMPLES: [&'static str; 10] = [
+    pub const EXAMPLES: [&'static str; 15] = [
         "uncoded",
         "groups:s=1",
         "groups:l=4,rescale",
@@ -66,6 +82,11 @@ impl SchemeSpec {
         "graph:d=3,err=0.01,seed=7",
         "drop:b=1",
         "matrix:FILE",
+        "queue:m=4",
+        "ring:reach=3",
+        "defer:T=1,cap=2,cut=4,copies=1",
+        "sr-sgc:B=1,W=2,lambda=4",
+        "m-sgc:B=1,W=2,lambda=4",
     ];
 
     /// The scheme that waits for everybody.
@@ -92,6 +113,9 @@ impl SchemeSpec {
     /// ```
     pub fn code(&self, workers: usize) -> Result<Box<dyn GradientCode>, ParameterError> {
         let code: Box<dyn GradientCode> = match &self.kind {
+            Kind::SrSgc(_) | Kind::MSgc(_) | Kind::Queue { .. } | Kind::Ring { .. } | Kind::Defer(_) => {
+                return Err(ParameterError::NotOneRound { text: self.text.clone() });
+            }
             Kind::Uncoded => Box::new(Groups::uncoded(workers)?),
             Kind::Drop { dropped } => Box::new(DropSlowest::new(workers, *dropped)?),
             Kind::MinLoad { stragglers } => Box::new(MinLoad::new(workers, *stragglers)?),
@@ -161,9 +185,41 @@ impl SchemeSpec {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn scheme(&self, workers: usize, units: u32, jobs: Range<u64>) -> Result<Box<dyn Scheme>, ParameterError> {
-        let code = self.code(workers)?;
-        let cut = Cut::new(units, code.facts().shares() as u32)?;
-        Ok(Box::new(Lift::new(code, cut, Job(jobs.start)..Job(jobs.end))))
+        let jobs = Job(jobs.start)..Job(jobs.end);
+        self.over(Horizon { workers, units: Some(units), jobs, accept: Accept::Lookahead })
+    }
+
+    /// The scheme of this text over a horizon.
+    ///
+    /// # Errors
+    /// As [`SchemeSpec::scheme`].
+    ///
+    /// ```
+    /// use codedgrad::codes::{SchemeSpec, sequential::{Accept, Horizon}};
+    /// use codedgrad::ids::Job;
+    /// let spec: SchemeSpec = "m-sgc:B=1,W=2,lambda=4".parse()?;
+    /// let scheme = spec.over(Horizon { workers: 8, units: None, jobs: Job(0)..Job(9), accept: Accept::Model })?;
+    /// assert_eq!((scheme.facts().delay, scheme.facts().units), (1, 48));
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    pub fn over(&self, horizon: Horizon) -> Result<Box<dyn Scheme>, ParameterError> {
+        Ok(match &self.kind {
+            Kind::SrSgc(SrSgcShape { burst, window, distinct, stragglers, slots }) => {
+                let distinct = distinct.unwrap_or(horizon.workers);
+                let (burst, window, stragglers, slots) = (*burst, *window, *stragglers, *slots);
+                Box::new(SrSgc::new(SrSgcParameters { burst, window, distinct, stragglers, slots }, horizon)?)
+            }
+            Kind::MSgc(parameters) => Box::new(MSgc::new(*parameters, horizon)?),
+            Kind::Queue { items } => Box::new(Queue::new(*items, horizon)?),
+            Kind::Ring { reach } => Box::new(Ring::new(*reach, horizon)?),
+            Kind::Defer(parameters) => Box::new(Defer::new(*parameters, horizon)?),
+            _ => {
+                let code = self.code(horizon.workers)?;
+                let shares = code.facts().shares() as u32;
+                let cut = Cut::new(horizon.units.unwrap_or(shares), shares)?;
+                Box::new(Lift::new(code, cut, horizon.jobs))
+            }
+        })
     }
 }
 
@@ -194,6 +250,19 @@ impl FromStr for SchemeSpec {
                 seed: fields.take("seed")?.unwrap_or(SEED),
             },
             "interval" => fields.interval()?,
+            "queue" => Kind::Queue { items: fields.need("m")? },
+            "ring" => Kind::Ring { reach: fields.need("reach")? },
+            "defer" => Kind::Defer(DeferParameters {
+                delay: fields.take("T")?.unwrap_or(1),
+                cap: fields.need("cap")?,
+                cut: fields.take("cut")?.unwrap_or(1),
+                copies: fields.take("copies")?.unwrap_or(1),
+            }),
+            "sr-sgc" => Kind::SrSgc(fields.sr_sgc()?),
+            "m-sgc" => {
+                let (burst, window, distinct) = (fields.need("B")?, fields.need("W")?, fields.need("lambda")?);
+                Kind::MSgc(MSgcParameters { burst, window, distinct, slots: fields.slots()? })
+            }
             "matrix" => {
                 let claim = fields.take("s")?;
                 let path = fields.path()?;
@@ -293,6 +362,24 @@ impl<'a> Fields<'a> {
             (path, None) => path.into(),
             (start, Some(rest)) => format!("{start}={rest}"),
         })
+    }
+
+    fn slots(&mut self) -> Result<SlotKind, ParameterError> {
+        match (self.flag("rep"), self.flag("cyclic")) {
+            (true, true) => Err(self.wrong("give either rep (clusters) or cyclic (random coefficients)".into())),
+            (true, false) => Ok(SlotKind::Clusters),
+            (false, true) => Ok(SlotKind::Cyclic { seed: self.take("seed")?.unwrap_or(SEED) }),
+            (false, false) => Ok(SlotKind::MinLoad),
+        }
+    }
+
+    fn sr_sgc(&mut self) -> Result<SrSgcShape, ParameterError> {
+        let (burst, window) = (self.need("B")?, self.need("W")?);
+        let (distinct, stragglers, slots) = (self.take("lambda")?, self.take("s")?, self.slots()?);
+        if slots != SlotKind::Clusters && (distinct.is_none() || stragglers.is_some()) {
+            return Err(self.wrong("lambda= is needed, and s= follows from it (s= is for rep alone)".into()));
+        }
+        Ok(SrSgcShape { burst, window, distinct, stragglers, slots })
     }
 
     fn interval(&mut self) -> Result<Kind, ParameterError> {

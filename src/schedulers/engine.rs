@@ -335,7 +335,7 @@ impl Engine {
 
     fn fold(&mut self, now: f64, job: Job, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let mut folds = Vec::new();
-        let decode = self.scheme.settle(&mut folds);
+        let decode = self.scheme.settle(job, &mut folds);
         self.gate.check(&decode).map_err(|source| EngineError::Gate { job, source })?;
         self.abandon_all(out);
         let report = self.round_report(now, decode);

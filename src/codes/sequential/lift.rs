@@ -1,12 +1,9 @@
 //! Any one-round code as a scheme: job `t` is computed and decoded in round `t`.
 
-use super::{Fold, Scheme, SchemeFacts};
-use crate::codes::{Choice, Decoder, GradientCode, Report, Status};
+use super::{Fold, Scheme, SchemeFacts, weigh};
+use crate::codes::{Decoder, GradientCode, Report, Status};
 use crate::ids::{Cut, Job, Part, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
-
-/// Up to here weights of few messages are not worth exchanging for shorter ones.
-const AMPLIFICATION_FINE: f64 = 2.0;
 
 /// A one-round code, one job per round, delay 0.
 ///
@@ -54,6 +51,7 @@ impl Lift {
             load: f64::from(parts.iter().map(touched).max().unwrap_or(0)) / f64::from(cut.units()),
             tolerance: facts.tolerance,
             error_max: facts.error_max,
+            partial: false,
         };
         Self {
             decoder: code.decoder(),
@@ -81,23 +79,6 @@ impl Lift {
             decodable |= decoder.arrive(worker) == Status::Decodable;
         }
         (decoder, decodable)
-    }
-
-    /// The weights to use, in `weights`: those of as few messages as possible unless they amplify and the
-    /// shortest ones amplify less.
-    fn weigh(&mut self, weights: &mut Vec<f64>) -> Report {
-        weights.resize(self.facts.workers, 0.0);
-        let fewest = self.decoder.weights(Choice::Fewest, weights);
-        if fewest.amplification <= AMPLIFICATION_FINE {
-            return fewest;
-        }
-        let mut shortest = vec![0.0; weights.len()];
-        let report = self.decoder.weights(Choice::MinimumNorm, &mut shortest);
-        if report.amplification >= fewest.amplification {
-            return fewest;
-        }
-        *weights = shortest;
-        report
     }
 
     fn open_next(&mut self) {
@@ -149,7 +130,7 @@ impl Scheme for Lift {
     }
 
     fn quality(&mut self) -> Report {
-        self.weigh(&mut Vec::new())
+        weigh(&mut *self.decoder, &mut vec![0.0; self.facts.workers])
     }
 
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
@@ -159,10 +140,10 @@ impl Scheme for Lift {
         decoded.push(self.job);
     }
 
-    fn settle(&mut self, folds: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, _: Job, folds: &mut Vec<Fold>) -> Report {
         assert!(self.closed, "weights are final when the round is closed");
-        let mut weights = Vec::new();
-        let report = self.weigh(&mut weights);
+        let mut weights = vec![0.0; self.facts.workers];
+        let report = weigh(&mut *self.decoder, &mut weights);
         let first_unit = |fold: &Fold| self.parts[fold.worker.index()].first().map_or(u32::MAX, |part| part.units.start);
         let start = folds.len();
         let used = Worker::all(weights.len()).zip(&weights).filter(|(_, weight)| **weight != 0.0);
@@ -234,7 +215,7 @@ mod tests {
         scheme.close(&WorkerSet::of(4, [Worker(3)]), &mut decoded);
         scheme.lost(Worker(0), &mut reopened);
         assert!(reopened.is_empty(), "worker 1 holds the same share");
-        scheme.settle(&mut folds);
+        scheme.settle(Job(5), &mut folds);
         assert_eq!(folds.iter().map(|fold| fold.worker.0).collect::<Vec<_>>(), [1, 2]);
         scheme.lost(Worker(2), &mut reopened);
         assert_eq!(reopened, [Task { job: Job(5), piece: 2 }]);

@@ -3,12 +3,23 @@
 //! [`Scheme`] is the only thing the round engine and the trainer know of a code. A one-round code
 //! becomes a scheme by [`Lift`].
 
+#[cfg(test)]
+mod closure;
 mod lift;
+mod m_sgc;
+mod models;
+mod slots;
+mod sr_sgc;
 
 pub use lift::Lift;
+pub use m_sgc::{MSgc, MSgcParameters};
+pub use models::{Accept, StragglerModel};
+pub use slots::SlotKind;
+pub use sr_sgc::{SrSgc, SrSgcParameters};
 
-use super::Report;
+use super::{Choice, Decoder, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use std::ops::Range;
 
 /// What is fixed about a scheme once its parameters are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +36,52 @@ pub struct SchemeFacts {
     pub tolerance: usize,
     /// Largest normalised error a decode may have; 0 for exact schemes.
     pub error_max: f64,
+    /// Whether every finished task counts by itself, and not only all of a worker's round together.
+    pub partial: bool,
+}
+
+/// Over what a scheme runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Horizon {
+    /// Number of workers, `n`.
+    pub workers: usize,
+    /// Units of each batch; as many as the scheme itself cuts it into if not given.
+    pub units: Option<u32>,
+    /// Its jobs.
+    pub jobs: Range<Job>,
+    /// Which stragglers a round may close without.
+    pub accept: Accept,
+}
+
+/// Up to here weights of few messages are not worth exchanging for shorter ones.
+const AMPLIFICATION_FINE: f64 = 2.0;
+
+/// The weights to use: those of as few messages as possible, unless they amplify and the shortest ones
+/// amplify less.
+fn weigh(decoder: &mut dyn Decoder, weights: &mut [f64]) -> Report {
+    let fewest = decoder.weights(Choice::Fewest, weights);
+    if fewest.amplification <= AMPLIFICATION_FINE {
+        return fewest;
+    }
+    let mut shortest = vec![0.0; weights.len()];
+    let report = decoder.weights(Choice::MinimumNorm, &mut shortest);
+    if report.amplification >= fewest.amplification {
+        return fewest;
+    }
+    weights.copy_from_slice(&shortest);
+    report
+}
+
+/// The worst of several decodes in every respect; that of an uncoded sum if there are none.
+fn worst(reports: impl Iterator<Item = Report>) -> Report {
+    let uncoded = Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };
+    reports.fold(uncoded, |worst, report| Report {
+        decodable: worst.decodable && report.decodable,
+        residual: worst.residual.max(report.residual),
+        amplification: worst.amplification.max(report.amplification),
+        coverage: worst.coverage.min(report.coverage),
+        error: worst.error.max(report.error),
+    })
 }
 
 /// One result and its final weight in the gradient of its job.
@@ -63,7 +120,7 @@ pub struct Fold {
 /// let missing = WorkerSet::of(4, [Worker(0), Worker(3)]);
 /// assert!(scheme.admits(&missing));
 /// scheme.close(&missing, &mut decoded);
-/// assert_eq!(scheme.settle(&mut folds).residual, 0.0);
+/// assert_eq!(scheme.settle(decoded[0], &mut folds).residual, 0.0);
 /// assert_eq!(folds.len(), 2);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
@@ -74,6 +131,20 @@ pub trait Scheme: Send {
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>);
     /// What a task consists of: goes with it to the worker.
     fn parts(&self, worker: Worker, task: Task) -> &[Part];
+    /// Units of a task's parts.
+    fn units(&self, worker: Worker, task: Task) -> u32 {
+        self.parts(worker, task).iter().map(|part| part.units.count()).sum()
+    }
+    /// Whether finishing this task can let the round close, or bring new tasks; others may be reported
+    /// together with the next that can.
+    fn decisive(&self, _worker: Worker, _task: Task) -> bool {
+        true
+    }
+    /// What a task is called in a picture of rounds, when its job is in its `age`-th round (from 0); jobs
+    /// are counted from 1 there.
+    fn label(&self, task: Task, _age: usize) -> String {
+        format!("n.{}", task.job.0 + 1)
+    }
     /// A result is in. Idempotent; false if it is not wanted (any more).
     fn returned(&mut self, worker: Worker, task: Task) -> bool;
     /// Whether the round may close without these workers.
@@ -85,10 +156,13 @@ pub trait Scheme: Send {
     /// How good the decode would be if the round closed now: asked once [`admits`](Scheme::admits) says
     /// yes, so that a decode beyond its gate can wait for one more answer.
     fn quality(&mut self) -> Report;
+    /// How late a worker was with all its tasks of the round: the time it took by the time the round
+    /// takes, if it finished by the close. Told before [`close`](Scheme::close), for schemes that rank workers.
+    fn observe(&mut self, _worker: Worker, _ratio: Option<f64>) {}
     /// Ends the round and names the jobs that can be decoded now.
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>);
-    /// Weights that became final, in the order in which the results are to be summed.
-    fn settle(&mut self, folds: &mut Vec<Fold>) -> Report;
+    /// The final weights of a job that can be decoded, in the order in which the results are to be summed.
+    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report;
     /// The results a worker held are gone before anything made of them was kept elsewhere. Names the
     /// tasks that are open again; if there are any, a round that was closed is open again too.
     fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>);

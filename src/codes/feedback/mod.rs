@@ -1,0 +1,32 @@
+//! Exact schemes whose assignment looks at who was fast: redundancy only where somebody is late.
+//!
+//! They fix nothing in advance. Every worker must be able to read every sample.
+
+mod defer;
+mod queue;
+mod ring;
+
+pub use defer::{Defer, DeferParameters};
+pub use queue::Queue;
+pub use ring::Ring;
+
+use super::sequential::SchemeFacts;
+use super::{ParameterError, Report};
+use crate::ids::{Cut, Part, Share};
+
+/// The report of a sum in which every unit has weight 1.
+const EXACT: Report = Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };
+
+/// A batch cut into equal pieces, one part each.
+fn equal_parts(workers: usize, pieces: usize, units: Option<u32>) -> Result<Vec<[Part; 1]>, ParameterError> {
+    if workers == 0 {
+        return Err(ParameterError::NoWorkers);
+    }
+    let cut = Cut::new(units.unwrap_or(pieces as u32), pieces as u32)?;
+    Ok((0..cut.shares()).map(|piece| [Part { units: cut.share(Share(piece)), coefficient: 1.0 }]).collect())
+}
+
+/// The facts of a feedback scheme, which bears all but one worker.
+fn facts(workers: usize, units: u32, delay: usize, load: f64) -> SchemeFacts {
+    SchemeFacts { workers, units, delay, load, tolerance: workers - 1, error_max: 0.0, partial: true }
+}

@@ -1,0 +1,208 @@
+//! A queue of micro-batches: workers pull, the last ones are duplicated.
+//!
+//! # Construction
+//! A job is `n m` items. Every worker pulls the lowest number not yet handed out; when none is left it
+//! duplicates an item that somebody else still computes, at most two holders each.
+//!
+//! # Guarantee
+//! Exact whoever straggles, as long as one worker lives: the round ends when every item has one finisher.
+//!
+//! # Cost
+//! A pull is O(1), a duplicate O(n). In a real run every pull is a message there and back.
+//!
+//! # Numerics
+//! All weights are 1.
+//!
+//! # Source
+//! Own arrangement of what is common knowledge (work queues with backup tasks, Dean, Ghemawat, OSDI 2004).
+
+use super::EXACT;
+use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts};
+use crate::codes::{ParameterError, Report};
+use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use std::ops::Range;
+
+/// Workers that may compute the same item at once.
+const HOLDERS_MAX: u8 = 2;
+
+/// The work queue of one job per round; the piece of a task is the number of its item.
+///
+/// # Formula
+/// ```text
+/// items = n m     load of an item = 1/(n m)
+/// ```
+///
+/// ```
+/// use codedgrad::codes::{feedback::Queue, sequential::{Accept, Horizon, Scheme}};
+/// use codedgrad::ids::{Job, Worker, WorkerSet};
+/// let horizon = Horizon { workers: 2, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+/// let mut queue = Queue::new(1, horizon)?;
+/// let mut tasks = Vec::new();
+/// queue.assign(Worker(0), &mut tasks);
+/// queue.assign(Worker(1), &mut tasks);
+/// assert!(queue.returned(Worker(1), tasks[1]));
+/// queue.assign(Worker(1), &mut tasks);
+/// assert_eq!(tasks[2], tasks[0], "nothing is left: the slow worker's item is duplicated");
+/// assert!(queue.returned(Worker(1), tasks[2]) && queue.admits(&WorkerSet::of(2, [Worker(0)])));
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+pub struct Queue {
+    facts: SchemeFacts,
+    parts: Vec<[Part; 1]>,
+    job: Job,
+    jobs: Range<Job>,
+    /// First item that nobody was given.
+    next: usize,
+    /// Items to be given out again.
+    again: Vec<u32>,
+    holders: Vec<u8>,
+    winner: Vec<Option<Worker>>,
+    won: usize,
+    current: Vec<Option<u32>>,
+    closed: bool,
+}
+
+impl Queue {
+    /// A queue of `items_per_worker` items for every worker.
+    ///
+    /// # Errors
+    /// [`ParameterError::NoWorkers`], [`ParameterError::Sequential`] for no items, [`ParameterError::Cut`]
+    /// when the batch has fewer units than items.
+    ///
+    /// ```
+    /// use codedgrad::codes::{feedback::Queue, sequential::{Accept, Horizon}};
+    /// use codedgrad::ids::Job;
+    /// let horizon = Horizon { workers: 4, units: Some(8), jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+    /// assert!(Queue::new(2, horizon.clone()).is_ok() && Queue::new(3, horizon).is_err());
+    /// ```
+    pub fn new(items_per_worker: usize, horizon: Horizon) -> Result<Self, ParameterError> {
+        let Horizon { workers, units, jobs, .. } = horizon;
+        if items_per_worker == 0 {
+            return Err(ParameterError::Sequential { scheme: "queue", problem: "m=0 items per worker: m must be 1 or more".into() });
+        }
+        let items = workers * items_per_worker;
+        let parts = super::equal_parts(workers, items, units)?;
+        Ok(Self {
+            facts: super::facts(workers, units.unwrap_or(items as u32), 0, 1.0 / items as f64),
+            holders: vec![0; items],
+            winner: vec![None; items],
+            current: vec![None; workers],
+            job: jobs.start,
+            next: 0,
+            again: Vec::new(),
+            won: 0,
+            closed: false,
+            parts,
+            jobs,
+        })
+    }
+
+    fn open_next(&mut self) {
+        self.job = self.job.next();
+        self.next = 0;
+        self.again.clear();
+        self.holders.fill(0);
+        self.winner.fill(None);
+        self.won = 0;
+        self.current.fill(None);
+        self.closed = false;
+    }
+
+    /// The lowest item that one other worker holds and nobody has finished.
+    fn duplicate(&self, worker: Worker) -> Option<u32> {
+        let others = self.current.iter().enumerate().filter(|(holder, _)| *holder != worker.index());
+        let open = |item: &u32| self.winner[*item as usize].is_none() && self.holders[*item as usize] < HOLDERS_MAX;
+        others.filter_map(|(_, item)| *item).filter(open).min()
+    }
+}
+
+impl Scheme for Queue {
+    fn facts(&self) -> &SchemeFacts {
+        &self.facts
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        if self.closed {
+            self.open_next();
+        }
+        if !self.jobs.contains(&self.job) || self.current[worker.index()].is_some() {
+            return;
+        }
+        let item = if let Some(item) = self.again.pop() {
+            Some(item)
+        } else if self.next < self.parts.len() {
+            self.next += 1;
+            Some(self.next as u32 - 1)
+        } else {
+            self.duplicate(worker)
+        };
+        if let Some(piece) = item {
+            self.holders[piece as usize] += 1;
+            self.current[worker.index()] = Some(piece);
+            out.push(Task { job: self.job, piece });
+        }
+    }
+
+    fn parts(&self, _: Worker, task: Task) -> &[Part] {
+        &self.parts[task.piece as usize]
+    }
+
+    fn returned(&mut self, worker: Worker, task: Task) -> bool {
+        if self.closed || task.job != self.job || self.current[worker.index()] != Some(task.piece) {
+            return false;
+        }
+        self.current[worker.index()] = None;
+        let winner = &mut self.winner[task.piece as usize];
+        if winner.is_some() {
+            return false;
+        }
+        *winner = Some(worker);
+        self.won += 1;
+        true
+    }
+
+    fn admits(&self, _: &WorkerSet) -> bool {
+        self.won == self.parts.len()
+    }
+
+    fn quality(&mut self) -> Report {
+        EXACT
+    }
+
+    fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
+        self.closed = true;
+        if self.won == self.parts.len() {
+            decoded.push(self.job);
+        }
+    }
+
+    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
+        let won = (0..).zip(&self.winner).filter_map(|(piece, winner)| Some((piece, (*winner)?)));
+        folds.extend(won.map(|(piece, worker)| Fold { worker, task: Task { job, piece }, weight: 1.0 }));
+        EXACT
+    }
+
+    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
+        let held = self.current[worker.index()].take();
+        for piece in (0..self.parts.len() as u32).rev() {
+            let at = piece as usize;
+            if self.winner[at] == Some(worker) {
+                self.winner[at] = None;
+                self.won -= 1;
+                self.closed = false;
+                reopened.push(Task { job: self.job, piece });
+            } else if held != Some(piece) || self.winner[at].is_some() {
+                continue;
+            }
+            self.holders[at] -= 1;
+            if self.holders[at] == 0 {
+                self.again.push(piece);
+            }
+        }
+    }
+
+    fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {
+        let open = |item: &usize| self.winner[*item].is_none();
+        (0..self.parts.len()).filter(open).map(|item| self.parts[item][0].units).collect()
+    }
+}

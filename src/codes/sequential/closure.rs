@@ -1,0 +1,157 @@
+//! All straggler sequences of any length that conform to a model, by a search over the states a scheme can
+//! be in.
+
+use super::{Accept, Horizon, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters, StragglerModel};
+use crate::ids::{Job, Worker, WorkerSet};
+use std::collections::HashSet;
+
+/// A scheme whose state can be told apart from its other states.
+pub(super) trait Explored: Scheme + Clone {
+    fn history(&self) -> &[WorkerSet];
+    /// The state, counted from the current round.
+    fn key(&self) -> String;
+    /// Whether a job has missed its deadline.
+    fn overdue(&self) -> bool;
+}
+
+/// A sequence of straggler sets after which a job is late or could only be saved by luck; none if there is
+/// none among those that `allows` lets through.
+fn counterexample<S: Explored>(scheme: &S, allows: &dyn Fn(&S, &WorkerSet) -> bool) -> Option<Vec<String>> {
+    let workers = scheme.facts().workers;
+    let (mut known, mut open) = (HashSet::from([scheme.key()]), vec![(scheme.clone(), Vec::new())]);
+    while let Some((state, path)) = open.pop() {
+        for bits in 0..1u32 << workers {
+            let missing = WorkerSet::of(workers, Worker::all(workers).filter(|worker| bits >> worker.0 & 1 == 1));
+            if !allows(&state, &missing) {
+                continue;
+            }
+            let (mut next, mut tasks) = (state.clone(), Vec::new());
+            let mut path = path.clone();
+            path.push(missing.to_string());
+            for worker in Worker::all(workers) {
+                next.assign(worker, &mut tasks);
+                let answers = tasks.drain(..).filter(|_| !missing.contains(worker)).collect::<Vec<_>>();
+                if path.len() == 1 {
+                    assert!(!answers.is_empty() || missing.contains(worker), "there is work in the first round");
+                }
+                // The rule must not depend on when it is asked.
+                let before = next.admits(&missing);
+                answers.into_iter().for_each(|task| assert!(next.returned(worker, task)));
+                if next.admits(&missing) != before {
+                    return Some(path);
+                }
+            }
+            let sound = next.admits(&missing);
+            next.close(&missing, &mut Vec::new());
+            if !sound || next.overdue() {
+                return Some(path);
+            }
+            if known.insert(next.key()) {
+                open.push((next, path));
+            }
+        }
+    }
+    None
+}
+
+fn forever(workers: usize) -> Horizon {
+    Horizon { workers, units: None, jobs: Job(0)..Job(u64::MAX), accept: Accept::Lookahead }
+}
+
+fn sr_sgc(workers: usize, (burst, window, distinct): (usize, usize, usize), stragglers: Option<usize>, slots: SlotKind) -> SrSgc {
+    SrSgc::new(SrSgcParameters { burst, window, distinct, stragglers, slots }, forever(workers)).unwrap()
+}
+
+fn m_sgc(workers: usize, (burst, window, distinct): (usize, usize, usize), slots: SlotKind) -> MSgc {
+    MSgc::new(MSgcParameters { burst, window, distinct, slots }, forever(workers)).unwrap()
+}
+
+fn conforming<S: Explored>(model: StragglerModel) -> impl Fn(&S, &WorkerSet) -> bool {
+    move |state: &S, missing: &WorkerSet| model.admits(state.history(), missing)
+}
+
+fn bursty((burst, window, distinct): (usize, usize, usize)) -> StragglerModel {
+    StragglerModel::Bursty { burst, window, distinct }
+}
+
+#[test]
+fn m_sgc_bears_every_bursty_and_every_arbitrary_sequence() {
+    let mut checked = 0;
+    for workers in 1..=4 {
+        for (burst, window) in [(1, 2), (1, 3), (2, 3), (1, 4), (2, 4)] {
+            if workers == 4 && burst + window > 5 {
+                continue;
+            }
+            for distinct in 0..=workers {
+                let shape = (burst, window, distinct);
+                let scheme = m_sgc(workers, shape, SlotKind::MinLoad);
+                assert_eq!(counterexample(&scheme, &conforming(bursty(shape))), None, "n={workers} {shape:?}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 60);
+    for (workers, (burst, window), distinct) in [(3, (1, 2), 1), (3, (2, 3), 2), (4, (1, 2), 2), (3, (1, 3), 3)] {
+        let mut scheme = m_sgc(workers, (burst, window, distinct), SlotKind::MinLoad);
+        let model = StragglerModel::Arbitrary { rounds: burst, window: window + burst - 1, distinct };
+        scheme.watch(model);
+        assert_eq!(counterexample(&scheme, &conforming(model)), None, "n={workers} B={burst} W={window} lambda={distinct}");
+    }
+}
+
+#[test]
+fn m_sgc_over_clusters_bears_what_it_promises() {
+    for (workers, shape) in [(4, (1, 2, 1)), (4, (2, 3, 1)), (2, (1, 3, 1)), (4, (1, 2, 3))] {
+        let scheme = m_sgc(workers, shape, SlotKind::Clusters);
+        assert_eq!(counterexample(&scheme, &conforming(bursty(shape))), None, "n={workers} {shape:?}");
+    }
+}
+
+#[test]
+fn m_sgc_fails_one_step_beyond() {
+    let fails = |workers: usize, shape: (usize, usize, usize), beyond: (usize, usize, usize)| {
+        counterexample(&m_sgc(workers, shape, SlotKind::MinLoad), &conforming(bursty(beyond))).is_some()
+    };
+    assert!(fails(3, (1, 2, 1), (1, 2, 2)), "one distinct straggler more");
+    assert!(fails(4, (1, 3, 2), (1, 3, 3)));
+    assert!(fails(3, (1, 3, 1), (2, 3, 1)), "bursts one round longer");
+    assert!(fails(4, (1, 3, 4), (2, 3, 4)));
+}
+
+#[test]
+fn sr_sgc_bears_every_bursty_sequence_and_s_per_round() {
+    for workers in 1..=4 {
+        for (burst, window) in [(1usize, 2usize), (1, 3), (2, 3), (1, 4), (2, 5), (3, 4)] {
+            for distinct in 0..=workers {
+                let shape = (burst, window, distinct);
+                let needed = (burst * distinct).div_ceil(window - 1 + burst);
+                // Larger ones were searched once, in minutes: n = 4 up to (3, 4) and (2, 5).
+                if needed >= workers || workers * (window - 1) > 9 {
+                    continue;
+                }
+                let scheme = sr_sgc(workers, shape, None, SlotKind::MinLoad);
+                assert_eq!(counterexample(&scheme, &conforming(bursty(shape))), None, "n={workers} {shape:?}");
+                let few = StragglerModel::PerRound { stragglers: needed };
+                assert_eq!(counterexample(&scheme, &conforming(few)), None, "n={workers} {shape:?}, {needed} per round");
+            }
+        }
+    }
+}
+
+#[test]
+fn sr_sgc_fails_one_step_beyond() {
+    let fails = |workers: usize, shape: (usize, usize, usize), beyond: (usize, usize, usize)| {
+        counterexample(&sr_sgc(workers, shape, None, SlotKind::MinLoad), &conforming(bursty(beyond))).is_some()
+    };
+    assert!(fails(4, (1, 2, 2), (1, 2, 3)), "s is tight: one distinct straggler more");
+    assert!(fails(4, (1, 3, 3), (1, 3, 4)));
+    assert!(fails(4, (1, 3, 3), (2, 3, 3)), "bursts one round longer");
+}
+
+#[test]
+fn sr_sgc_over_clusters_bears_any_number_of_stragglers_that_do_not_return() {
+    for (workers, shape) in [(4, (1, 2, 4)), (4, (2, 3, 4)), (2, (1, 2, 2)), (4, (1, 3, 4))] {
+        let scheme = sr_sgc(workers, shape, Some(1), SlotKind::Clusters);
+        assert_eq!(counterexample(&scheme, &conforming(bursty(shape))), None, "n={workers} {shape:?}");
+    }
+}

@@ -1,0 +1,387 @@
+//! M-SGC: most of a job uncoded with repeats, a small rest coded, multiplexed over rounds.
+//!
+//! # Construction
+//! Worker `i` owns `W-1` chunks of every job outright and has coded shares of `B` small groups of chunks.
+//! In round `r` slot `j` of `0..W-1+B` works on job `r-j`: the first `W-1` slots try the own chunks one by
+//! one; the last `B` repeat a chunk that was lost, or, if none was, answer one coded group each.
+//!
+//! # Guarantee
+//! Every `(B, W, lambda)`-bursty pattern, and every `(B, W-1+B, lambda)`-arbitrary one; every job is
+//! decoded by the end of round `job + W-2+B`. The load is at most `2/n`, whatever `lambda`.
+//!
+//! # Cost
+//! A round is O(n (W-1+B)); whether a set of stragglers may be left out, O(its size (W-1+B)).
+//!
+//! # Numerics
+//! Chunks have weight 1; the coded groups have the numerics of the slot code, by default
+//! [`MinLoad`](crate::codes::MinLoad).
+//!
+//! # Source
+//! Krishnan, Ebrahimi, Khisti, "Sequential Gradient Coding For Straggler Mitigation", ICLR 2023
+//! (arXiv 2211.13802). The look-ahead rule is our own.
+
+use super::models::{Accept, StragglerModel};
+use super::slots::{SlotCode, SlotKind, atoms_to_units};
+use super::{Fold, Horizon, Scheme, SchemeFacts};
+use crate::codes::{ParameterError, Report};
+use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Parameters of M-SGC as they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MSgcParameters {
+    /// `B`, below `W`.
+    pub burst: usize,
+    /// `W`.
+    pub window: usize,
+    /// `lambda`: distinct stragglers per window; `n` leaves the coded part out.
+    pub distinct: usize,
+    /// The code of the small groups.
+    pub slots: SlotKind,
+}
+
+/// M-SGC over a range of jobs.
+///
+/// Piece `c n + i` is chunk `c` of worker `i`; piece `(W-1+m) n + i` its answer for group `m`.
+///
+/// # Formula
+/// ```text
+/// q = n (B + (W-1)(lambda+1))     chunk = (lambda+1)/q     group m = n chunks of 1/q     T = W-2+B
+/// load = (lambda+1)(W-1+B)/q for lambda < n,  (W-1+B)/(n(W-1)) for lambda = n
+/// ```
+///
+/// ```
+/// use codedgrad::codes::sequential::{Accept, Horizon, MSgc, MSgcParameters, Scheme, SlotKind};
+/// use codedgrad::ids::Job;
+/// let parameters = MSgcParameters { burst: 1, window: 2, distinct: 27, slots: SlotKind::MinLoad };
+/// let horizon = Horizon { workers: 256, units: None, jobs: Job(0)..Job(480), accept: Accept::Lookahead };
+/// let facts = MSgc::new(parameters, horizon)?.facts().clone();
+/// assert!((facts.load - 0.007543).abs() < 1e-6 && facts.delay == 1);
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+#[derive(Clone)]
+pub struct MSgc {
+    facts: SchemeFacts,
+    burst: usize,
+    window: usize,
+    distinct: usize,
+    accept: Accept,
+    model: StragglerModel,
+    history: Vec<WorkerSet>,
+    slots: Option<SlotCode>,
+    /// By piece.
+    parts: Vec<Vec<Part>>,
+    units: Vec<u32>,
+    /// Jobs in their `W-1+B` rounds, oldest first.
+    open: VecDeque<Open>,
+    jobs: Range<Job>,
+    round: Job,
+    assigned: WorkerSet,
+    begun: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    job: Job,
+    /// Chunks and coded answers that are in, by piece.
+    returned: Vec<bool>,
+    /// Own chunks a worker has tried and lost.
+    owed: Vec<u32>,
+    /// The same when the round began.
+    owed_before: Vec<u32>,
+    decoded: bool,
+}
+
+impl MSgc {
+    /// # Errors
+    /// [`ParameterError::Sequential`] unless `1 <= B < W` and `lambda <= n`, and what the slot code asks.
+    pub fn new(parameters: MSgcParameters, horizon: Horizon) -> Result<Self, ParameterError> {
+        let MSgcParameters { burst, window, distinct, slots } = parameters;
+        let Horizon { workers, units, jobs, accept } = horizon;
+        let wrong = |problem: String| Err(ParameterError::Sequential { scheme: "m-sgc", problem });
+        if workers == 0 {
+            return Err(ParameterError::NoWorkers);
+        }
+        if burst == 0 || window <= burst {
+            return wrong(format!("B={burst}, W={window}: B must be from 1 to W-1; for this B take W={} or more", burst.max(1) + 1));
+        }
+        if distinct > workers || distinct == workers && slots == SlotKind::Clusters {
+            let most = workers - usize::from(slots == SlotKind::Clusters);
+            return wrong(format!("lambda={distinct} of {workers} workers: lambda must be at most {most}"));
+        }
+        let slots = if distinct < workers { Some(SlotCode::new(slots, workers, distinct, "m-sgc")?) } else { None };
+        let (chunk, coded) = if slots.is_some() { (distinct + 1, burst) } else { (1, 0) };
+        let atoms = workers * ((window - 1) * chunk + coded);
+        let units = units.unwrap_or(atoms as u32);
+        let own = |c: usize, i: usize| (i * (window - 1) + c) * chunk;
+        let mut parts = Vec::with_capacity(workers * (window - 1 + coded));
+        for c in 0..window - 1 {
+            let units = |i| atoms_to_units(own(c, i)..own(c, i) + chunk, atoms, units);
+            parts.extend((0..workers).map(|i| vec![Part { units: units(i), coefficient: 1.0 }]));
+        }
+        for (m, slots) in (0..burst).filter_map(|m| Some((m, slots.as_ref()?))) {
+            let start = workers * ((window - 1) * chunk + m);
+            parts.extend(Worker::all(workers).map(|worker| slots.parts(worker, units, &(start..start + workers), atoms)));
+        }
+        Ok(Self {
+            facts: SchemeFacts {
+                workers,
+                units,
+                delay: window - 2 + burst,
+                load: (chunk * (window - 1 + burst)) as f64 / atoms as f64,
+                tolerance: distinct.min(workers - 1),
+                error_max: 0.0,
+                partial: false,
+            },
+            model: StragglerModel::Bursty { burst, window, distinct },
+            history: Vec::with_capacity(window),
+            open: VecDeque::new(),
+            round: jobs.start,
+            assigned: WorkerSet::empty(workers),
+            begun: false,
+            burst,
+            window,
+            distinct,
+            accept,
+            slots,
+            units: parts.iter().map(|parts| parts.iter().map(|part| part.units.count()).sum()).collect(),
+            parts,
+            jobs,
+        })
+    }
+
+    fn begin(&mut self) {
+        self.begun = true;
+        self.assigned.clear();
+        if self.open.front().is_some_and(|open| self.slot(open.job) > self.facts.delay) {
+            self.open.pop_front();
+        }
+        for open in &mut self.open {
+            open.owed_before.clone_from(&open.owed);
+        }
+        if self.jobs.contains(&self.round) {
+            let owed = vec![0; self.facts.workers];
+            let returned = vec![false; self.parts.len()];
+            self.open.push_back(Open { job: self.round, returned, owed_before: owed.clone(), owed, decoded: false });
+        }
+    }
+
+    /// How many rounds a job has been open: its slot.
+    fn slot(&self, job: Job) -> usize {
+        (self.round.0 - job.0) as usize
+    }
+
+    fn piece(&self, row: usize, worker: Worker) -> u32 {
+        (row * self.facts.workers) as u32 + worker.0
+    }
+
+    /// The row of the task of a worker in a slot: a chunk, or `W-1` and the number of a group.
+    fn row(&self, open: &Open, slot: usize, worker: Worker) -> Option<usize> {
+        let lost = |c: &usize| !open.returned[self.piece(*c, worker) as usize];
+        if slot + 1 < self.window {
+            Some(slot)
+        } else if open.owed[worker.index()] > 0 {
+            (0..self.window - 1).find(lost)
+        } else {
+            self.slots.is_some().then_some(slot)
+        }
+    }
+
+    /// Whether enough of the workers that pass are there for one group to be decoded.
+    fn group_suffices(&self, answers: impl Fn(Worker) -> bool) -> bool {
+        let workers = self.facts.workers;
+        match self.slots.as_ref().map(SlotCode::clusters) {
+            None => true,
+            Some(None) => Worker::all(workers).filter(|worker| answers(*worker)).count() + self.distinct >= workers,
+            Some(Some(size)) => (0..workers).step_by(size).all(|first| (first..first + size).any(|i| answers(Worker(i as u32)))),
+        }
+    }
+
+    /// Whether a job can still be completed if the current round loses `missing` and no later one loses
+    /// anybody.
+    fn survives(&self, open: &Open, missing: &WorkerSet) -> bool {
+        let slot = self.slot(open.job);
+        let repeating = slot + 1 >= self.window;
+        if repeating && !self.group_suffices(|worker| open.owed_before[worker.index()] == 0 && !missing.contains(worker)) {
+            return false;
+        }
+        let owed = |worker: Worker| {
+            let (before, lost) = (open.owed_before[worker.index()], missing.contains(worker));
+            if repeating { before - u32::from(!lost && before > 0) } else { before + u32::from(lost) }
+        };
+        let next = (self.window - 1).max(slot + 1);
+        let left = self.window - 1 + self.burst - next;
+        let most = Worker::all(self.facts.workers).map(owed).max().unwrap_or(0) as usize;
+        most <= left && (0..most.min(left)).all(|ahead| self.group_suffices(|worker| owed(worker) as usize <= ahead))
+    }
+
+    fn complete(&self, open: &Open) -> bool {
+        let workers = self.facts.workers;
+        let chunks = (self.window - 1) * workers;
+        let groups = open.returned[chunks..].chunks(workers);
+        open.returned[..chunks].iter().all(|returned| *returned) && { groups }
+            .all(|group| self.group_suffices(|worker| group[worker.index()]))
+    }
+
+    fn answers(&self, open: &Open, group: usize) -> WorkerSet {
+        let workers = self.facts.workers;
+        let row = &open.returned[(self.window - 1 + group) * workers..][..workers];
+        WorkerSet::of(workers, Worker::all(workers).filter(|worker| row[worker.index()]))
+    }
+
+    fn decode(&self, open: &Open, mut used: impl FnMut(Worker, Task, f64)) -> Report {
+        let (workers, job) = (self.facts.workers, open.job);
+        for piece in 0..((self.window - 1) * workers) as u32 {
+            used(Worker(piece % workers as u32), Task { job, piece }, 1.0);
+        }
+        let mut reports = Vec::new();
+        for (group, slots) in (0..self.burst).filter_map(|group| Some((group, self.slots.as_ref()?))) {
+            let row = self.window - 1 + group;
+            reports.push(slots.decode(&self.answers(open, group), |worker, weight| {
+                used(worker, Task { job, piece: self.piece(row, worker) }, weight);
+            }));
+        }
+        super::worst(reports.into_iter())
+    }
+}
+
+impl Scheme for MSgc {
+    fn facts(&self) -> &SchemeFacts {
+        &self.facts
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        if !self.begun {
+            self.begin();
+        }
+        if !self.assigned.insert(worker) {
+            return;
+        }
+        for open in self.open.iter().rev() {
+            let row = self.row(open, self.slot(open.job), worker);
+            out.extend(row.map(|row| Task { job: open.job, piece: self.piece(row, worker) }));
+        }
+    }
+
+    fn parts(&self, _: Worker, task: Task) -> &[Part] {
+        &self.parts[task.piece as usize]
+    }
+
+    fn units(&self, _: Worker, task: Task) -> u32 {
+        self.units[task.piece as usize]
+    }
+
+    /// `a` the first attempt of a chunk, `r` a repeat, `c` the coded answer of a group.
+    fn label(&self, task: Task, age: usize) -> String {
+        let row = task.piece as usize / self.facts.workers;
+        let (kind, number) = match row.checked_sub(self.window - 1) {
+            Some(group) => ("c", group),
+            None if row == age => ("a", row),
+            None => ("r", row),
+        };
+        format!("{kind}{number}.{}", task.job.0 + 1)
+    }
+
+    fn returned(&mut self, worker: Worker, task: Task) -> bool {
+        let (workers, round, piece) = (self.facts.workers, self.round, task.piece as usize);
+        let Some(first) = self.open.front().map(|open| open.job.0) else { return false };
+        let Some(open) = task.job.0.checked_sub(first).and_then(|at| self.open.get_mut(at as usize)) else { return false };
+        if piece % workers != worker.index() || piece >= open.returned.len() || std::mem::replace(&mut open.returned[piece], true) {
+            return false;
+        }
+        let chunk = piece / workers;
+        if chunk + 1 < self.window && (round.0 - task.job.0) as usize > chunk {
+            open.owed[worker.index()] -= 1;
+        }
+        true
+    }
+
+    fn admits(&self, missing: &WorkerSet) -> bool {
+        match self.accept {
+            Accept::Model => self.model.admits(&self.history, missing),
+            Accept::Lookahead => self.open.iter().all(|open| self.survives(open, missing)),
+        }
+    }
+
+    fn quality(&mut self) -> Report {
+        let ready = self.open.iter().filter(|open| !open.decoded && self.complete(open));
+        super::worst(ready.map(|open| self.decode(open, |_, _, _| ())))
+    }
+
+    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
+        if !self.begun {
+            self.begin();
+        }
+        self.begun = false;
+        let (workers, round) = (self.facts.workers, self.round);
+        for open in &mut self.open {
+            let slot = (round.0 - open.job.0) as usize;
+            if slot + 1 < self.window {
+                let row = &open.returned[slot * workers..][..workers];
+                open.owed.iter_mut().zip(row).for_each(|(owed, returned)| *owed += u32::from(!returned));
+            }
+        }
+        let last = self.facts.delay;
+        for at in 0..self.open.len() {
+            let open = &self.open[at];
+            let may_be = self.slots.is_none() && self.slot(open.job) + 2 >= self.window || self.slot(open.job) == last;
+            if may_be && !open.decoded && self.complete(open) {
+                decoded.push(open.job);
+                self.open[at].decoded = true;
+            }
+        }
+        self.round = self.round.next();
+        self.model.remember(&mut self.history, missing);
+    }
+
+    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
+        let Some(open) = self.open.iter().find(|open| open.job == job) else { return super::worst([].into_iter()) };
+        self.decode(open, |worker, task, weight| folds.push(Fold { worker, task, weight }))
+    }
+
+    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
+        let workers = self.facts.workers;
+        for open in self.open.iter_mut().filter(|open| !open.decoded) {
+            let slot = (self.round.0 - open.job.0) as usize;
+            for piece in (worker.index()..open.returned.len()).step_by(workers) {
+                if std::mem::replace(&mut open.returned[piece], false) {
+                    reopened.push(Task { job: open.job, piece: piece as u32 });
+                    let chunk = piece / workers;
+                    let owed = u32::from(chunk + 1 < self.window && chunk < slot);
+                    open.owed[worker.index()] += owed;
+                    open.owed_before[worker.index()] += owed;
+                }
+            }
+        }
+    }
+
+    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
+        let own = |worker: Worker| (0..self.window - 1).flat_map(move |c| &self.parts[self.piece(c, worker) as usize]);
+        missing.iter().flat_map(own).map(|part| part.units).collect()
+    }
+}
+
+#[cfg(test)]
+impl MSgc {
+    /// Keeps the history that another model is judged by.
+    pub(super) fn watch(&mut self, model: StragglerModel) {
+        self.model = model;
+    }
+}
+
+#[cfg(test)]
+impl super::closure::Explored for MSgc {
+    fn history(&self) -> &[WorkerSet] {
+        &self.history
+    }
+
+    fn key(&self) -> String {
+        let open = |open: &Open| (self.slot(open.job), open.returned.clone(), open.owed.clone(), open.decoded);
+        format!("{:?} {:?}", self.history, self.open.iter().map(open).collect::<Vec<_>>())
+    }
+
+    fn overdue(&self) -> bool {
+        self.open.iter().any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
+    }
+}

@@ -1,0 +1,95 @@
+//! The one-round code inside a sequential scheme.
+
+use super::weigh;
+use crate::codes::{Cyclic, GradientCode, Groups, MinLoad, ParameterError, Report};
+use crate::ids::{Part, Share, Units, Worker, WorkerSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Which code a sequential scheme codes its jobs with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotKind {
+    /// [`MinLoad`], the default: small amplification for every number of workers.
+    MinLoad,
+    /// [`Cyclic`], the papers' random construction, drawn from a seed.
+    Cyclic {
+        /// Seed of the draw.
+        seed: u64,
+    },
+    /// Clusters of `s+1` consecutive workers that all do the same.
+    Clusters,
+}
+
+/// A slot code for `s` stragglers.
+#[derive(Clone)]
+pub(super) struct SlotCode {
+    code: Arc<dyn GradientCode>,
+    clusters: Option<usize>,
+}
+
+impl SlotCode {
+    pub(super) fn new(kind: SlotKind, workers: usize, stragglers: usize, scheme: &'static str) -> Result<Self, ParameterError> {
+        if stragglers >= workers {
+            return Err(ParameterError::TooManyStragglers { stragglers, workers });
+        }
+        let size = stragglers + 1;
+        let (code, clusters): (Arc<dyn GradientCode>, _) = match kind {
+            SlotKind::MinLoad => (Arc::new(MinLoad::new(workers, stragglers)?), None),
+            SlotKind::Cyclic { seed } => (Arc::new(Cyclic::new(workers, stragglers, seed)?), None),
+            SlotKind::Clusters => {
+                if stragglers == 0 || !workers.is_multiple_of(size) {
+                    let fits = |size: &usize| *size > 1 && workers.is_multiple_of(*size);
+                    let nearest = (2..=workers).filter(fits).min_by_key(|fit| fit.abs_diff(size)).unwrap_or(workers);
+                    let problem = format!("clusters of {size} do not divide {workers} workers; the nearest that do have {nearest} members");
+                    return Err(ParameterError::Sequential { scheme, problem });
+                }
+                (Arc::new(Groups::new(workers, workers / size)?), Some(size))
+            }
+        };
+        Ok(Self { code, clusters })
+    }
+
+    /// Members of a cluster, where the code is one of clusters.
+    pub(super) fn clusters(&self) -> Option<usize> {
+        self.clusters
+    }
+
+    /// What a worker computes of the part `atoms` of a batch of `units` units, cut into `total` atoms.
+    pub(super) fn parts(&self, worker: Worker, units: u32, atoms: &Range<usize>, total: usize) -> Vec<Part> {
+        let each = atoms.len() / self.code.facts().shares();
+        let part = |&(Share(share), coefficient): &(Share, f64)| {
+            let start = atoms.start + share as usize * each;
+            Part { units: atoms_to_units(start..start + each, total, units), coefficient }
+        };
+        self.code.row(worker).iter().map(part).filter(|part| part.units.count() > 0).collect()
+    }
+
+    /// Units that nobody outside `missing` holds a part of.
+    pub(super) fn uncovered(&self, missing: &WorkerSet, units: u32) -> Vec<Units> {
+        let shares = self.code.facts().shares();
+        let mut held = vec![false; shares];
+        for worker in missing.complement().iter() {
+            self.code.row(worker).iter().for_each(|(share, _)| held[share.index()] = true);
+        }
+        (0..shares).filter(|share| !held[*share]).map(|share| atoms_to_units(share..share + 1, shares, units)).collect()
+    }
+
+    /// Decodes from the answers of some workers; every answer that is used is shown with its weight.
+    pub(super) fn decode(&self, answered: &WorkerSet, mut used: impl FnMut(Worker, f64)) -> Report {
+        let mut decoder = self.code.decoder();
+        answered.iter().for_each(|worker| {
+            decoder.arrive(worker);
+        });
+        let mut weights = vec![0.0; self.code.facts().workers];
+        let report = weigh(&mut *decoder, &mut weights);
+        let weighed = Worker::all(weights.len()).zip(&weights).filter(|(_, weight)| **weight != 0.0);
+        weighed.for_each(|(worker, weight)| used(worker, *weight));
+        report
+    }
+}
+
+/// Units of atoms of a batch that is cut into `total` atoms.
+pub(super) fn atoms_to_units(atoms: Range<usize>, total: usize, units: u32) -> Units {
+    let edge = |atom: usize| (u64::from(units) * atom as u64 / total as u64) as u32;
+    Units { start: edge(atoms.start), end: edge(atoms.end) }
+}

@@ -1,0 +1,283 @@
+//! SR-SGC: gradient coding whose missing answers are repeated `B` rounds later.
+//!
+//! # Construction
+//! Every job is coded by an `(n, s)` gradient code, `s = ceil(B lambda / (W-1+B))`. In round `r` the workers
+//! compute their answers for job `r`; but if more than `s` answers of job `r-B` are missing, so many of the
+//! workers that owe one repeat it instead that `n-s` answers will be there.
+//!
+//! # Guarantee
+//! Every `(B, W, lambda)`-bursty pattern with `B | W-1`, and every pattern of at most `s` stragglers per
+//! round; every job is decoded by the end of round `job + B`. Load `(s+1)/n`.
+//!
+//! # Cost
+//! A round is O(n); whether a set of stragglers may be left out, O(n) words.
+//!
+//! # Numerics
+//! Those of the slot code, by default [`MinLoad`](crate::codes::MinLoad).
+//!
+//! # Source
+//! Krishnan, Ebrahimi, Khisti, "Sequential Gradient Coding For Straggler Mitigation", ICLR 2023
+//! (arXiv 2211.13802). The variant over clusters (`rep`) repeats one member per cluster without any answer.
+
+use super::models::{Accept, StragglerModel};
+use super::slots::{SlotCode, SlotKind};
+use super::{Fold, Horizon, Scheme, SchemeFacts};
+use crate::codes::{ParameterError, Report};
+use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Parameters of SR-SGC as they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrSgcParameters {
+    /// `B`: bursts of at most so many rounds, and the delay.
+    pub burst: usize,
+    /// `W`, with `B | W-1`.
+    pub window: usize,
+    /// `lambda`: distinct stragglers per window.
+    pub distinct: usize,
+    /// `s`, where it is not to follow from the others (clusters only).
+    pub stragglers: Option<usize>,
+    /// The code of a job.
+    pub slots: SlotKind,
+}
+
+/// SR-SGC over a range of jobs; the piece of a task is its worker's number.
+///
+/// # Formula
+/// ```text
+/// s = ceil(B lambda / (W-1+B))     load = (s+1)/n     T = B
+/// round r: v = answers missing of job r-B;  if v > s, the first v-s workers that owe one repeat it
+/// ```
+///
+/// ```
+/// use codedgrad::codes::sequential::{Accept, Horizon, Scheme, SlotKind, SrSgc, SrSgcParameters};
+/// use codedgrad::ids::{Job, Task, Worker, WorkerSet};
+/// let parameters = SrSgcParameters { burst: 1, window: 2, distinct: 4, stragglers: None, slots: SlotKind::MinLoad };
+/// let horizon = Horizon { workers: 4, units: None, jobs: Job(0)..Job(4), accept: Accept::Lookahead };
+/// let mut scheme = SrSgc::new(parameters, horizon)?;
+/// assert_eq!((scheme.facts().load, scheme.facts().delay), (0.75, 1));
+/// scheme.close(&WorkerSet::full(4), &mut Vec::new());
+/// let mut tasks = Vec::new();
+/// scheme.assign(Worker(1), &mut tasks);
+/// assert_eq!(tasks, [Task { job: Job(0), piece: 1 }], "all were lost; two repeat, two go on");
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+#[derive(Clone)]
+pub struct SrSgc {
+    facts: SchemeFacts,
+    stragglers: usize,
+    burst: usize,
+    clusters: Option<usize>,
+    accept: Accept,
+    model: StragglerModel,
+    history: Vec<WorkerSet>,
+    slots: SlotCode,
+    parts: Vec<Vec<Part>>,
+    /// The jobs that are not past their last round, oldest first.
+    open: VecDeque<Open>,
+    jobs: Range<Job>,
+    /// The current round, in numbers of the jobs that begin in it.
+    round: Job,
+    repeaters: WorkerSet,
+    assigned: WorkerSet,
+    begun: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    job: Job,
+    answered: WorkerSet,
+    decoded: bool,
+}
+
+impl SrSgc {
+    /// # Errors
+    /// [`ParameterError::Sequential`] unless `1 <= B`, `B | W-1`, `lambda <= n`, and what the slot code asks.
+    pub fn new(parameters: SrSgcParameters, horizon: Horizon) -> Result<Self, ParameterError> {
+        let SrSgcParameters { burst, window, distinct, stragglers, slots } = parameters;
+        let Horizon { workers, units, jobs, accept } = horizon;
+        let wrong = |problem: String| Err(ParameterError::Sequential { scheme: "sr-sgc", problem });
+        if workers == 0 {
+            return Err(ParameterError::NoWorkers);
+        }
+        if burst == 0 || window <= burst || !(window - 1).is_multiple_of(burst) {
+            let fitting = 1 + burst.max(1) * (window.saturating_sub(1) / burst.max(1)).max(1);
+            return wrong(format!("B={burst}, W={window}: B must be 1 or more and divide W-1; for this B take W={fitting}"));
+        }
+        if distinct > workers {
+            return wrong(format!("lambda={distinct} of {workers} workers: lambda must be at most {workers}"));
+        }
+        let stragglers = stragglers.unwrap_or_else(|| (burst * distinct).div_ceil(window - 1 + burst));
+        let slots = SlotCode::new(slots, workers, stragglers, "sr-sgc")?;
+        let units = units.unwrap_or(workers as u32);
+        let parts: Vec<Vec<Part>> = Worker::all(workers).map(|worker| slots.parts(worker, units, &(0..workers), workers)).collect();
+        Ok(Self {
+            facts: SchemeFacts {
+                workers,
+                units,
+                delay: burst,
+                load: (stragglers + 1) as f64 / workers as f64,
+                tolerance: stragglers,
+                error_max: 0.0,
+                partial: false,
+            },
+            clusters: slots.clusters(),
+            model: StragglerModel::Bursty { burst, window, distinct },
+            history: Vec::with_capacity(window),
+            open: VecDeque::new(),
+            round: jobs.start,
+            jobs,
+            repeaters: WorkerSet::empty(workers),
+            assigned: WorkerSet::empty(workers),
+            begun: false,
+            stragglers,
+            burst,
+            accept,
+            slots,
+            parts,
+        })
+    }
+
+    /// The job that is due in this round, if there is one.
+    fn due(&self) -> Option<&Open> {
+        let job = Job(self.round.0.checked_sub(self.burst as u64)?);
+        self.open.front().filter(|open| open.job == job)
+    }
+
+    fn begin(&mut self) {
+        self.begun = true;
+        self.assigned.clear();
+        self.repeaters.clear();
+        if self.open.front().is_some_and(|open| self.round.0 - open.job.0 > self.burst as u64) {
+            self.open.pop_front();
+        }
+        if self.jobs.contains(&self.round) {
+            self.open.push_back(Open { job: self.round, answered: WorkerSet::empty(self.facts.workers), decoded: false });
+        }
+        if let Some(due) = self.due() {
+            self.repeaters = self.chosen(&due.answered);
+        }
+    }
+
+    /// Who repeats, given who has answered.
+    fn chosen(&self, answered: &WorkerSet) -> WorkerSet {
+        let workers = self.facts.workers;
+        match self.clusters {
+            None => {
+                let missing = workers - answered.len();
+                let owing = Worker::all(workers).filter(|worker| !answered.contains(*worker));
+                WorkerSet::of(workers, owing.take(missing.saturating_sub(self.stragglers)))
+            }
+            Some(size) => {
+                let silent = |first: &usize| (*first..first + size).all(|i| !answered.contains(Worker(i as u32)));
+                WorkerSet::of(workers, (0..workers).step_by(size).filter(silent).map(|first| Worker(first as u32)))
+            }
+        }
+    }
+
+    fn suffices(&self, answered: impl Fn(Worker) -> bool) -> bool {
+        let workers = self.facts.workers;
+        match self.clusters {
+            None => Worker::all(workers).filter(|worker| answered(*worker)).count() >= workers - self.stragglers,
+            Some(size) => (0..workers).step_by(size).all(|first| (first..first + size).any(|i| answered(Worker(i as u32)))),
+        }
+    }
+
+    fn find(&mut self, job: Job) -> Option<&mut Open> {
+        self.open.iter_mut().find(|open| open.job == job)
+    }
+}
+
+impl Scheme for SrSgc {
+    fn facts(&self) -> &SchemeFacts {
+        &self.facts
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        if !self.begun {
+            self.begin();
+        }
+        if !self.assigned.insert(worker) {
+            return;
+        }
+        let own = Some(self.round).filter(|round| self.jobs.contains(round));
+        let job = if self.repeaters.contains(worker) { self.due().map(|due| due.job) } else { own };
+        out.extend(job.map(|job| Task { job, piece: worker.0 }));
+    }
+
+    fn parts(&self, worker: Worker, _: Task) -> &[Part] {
+        &self.parts[worker.index()]
+    }
+
+    fn label(&self, task: Task, age: usize) -> String {
+        format!("{}.{}", if age == 0 { "n" } else { "R" }, task.job.0 + 1)
+    }
+
+    fn returned(&mut self, worker: Worker, task: Task) -> bool {
+        task.piece == worker.0 && self.find(task.job).is_some_and(|open| open.answered.insert(worker))
+    }
+
+    fn admits(&self, missing: &WorkerSet) -> bool {
+        if self.accept == Accept::Model {
+            return self.model.admits(&self.history, missing);
+        }
+        let Some(due) = self.due() else { return true };
+        self.suffices(|worker| due.answered.contains(worker) || self.repeaters.contains(worker) && !missing.contains(worker))
+    }
+
+    fn quality(&mut self) -> Report {
+        let ready = |open: &&Open| !open.decoded && self.suffices(|worker| open.answered.contains(worker));
+        let reports = self.open.iter().filter(ready).map(|open| self.slots.decode(&open.answered, |_, _| ()));
+        super::worst(reports)
+    }
+
+    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
+        if !self.begun {
+            self.begin();
+        }
+        self.begun = false;
+        let ready: Vec<bool> = self.open.iter().map(|open| self.suffices(|worker| open.answered.contains(worker))).collect();
+        for (open, ready) in self.open.iter_mut().zip(ready) {
+            if ready && !open.decoded {
+                open.decoded = true;
+                decoded.push(open.job);
+            }
+        }
+        self.round = self.round.next();
+        self.model.remember(&mut self.history, missing);
+    }
+
+    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
+        let answered = self.find(job).map(|open| open.answered.clone()).unwrap_or_default();
+        self.slots.decode(&answered, |worker, weight| folds.push(Fold { worker, task: Task { job, piece: worker.0 }, weight }))
+    }
+
+    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
+        for open in self.open.iter_mut().filter(|open| !open.decoded) {
+            if open.answered.remove(worker) {
+                reopened.push(Task { job: open.job, piece: worker.0 });
+            }
+        }
+    }
+
+    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
+        self.slots.uncovered(missing, self.facts.units)
+    }
+}
+
+#[cfg(test)]
+impl super::closure::Explored for SrSgc {
+    fn history(&self) -> &[WorkerSet] {
+        &self.history
+    }
+
+    fn key(&self) -> String {
+        let open = |open: &Open| (self.round.0 - open.job.0, open.answered.clone(), open.decoded);
+        format!("{:?} {:?}", self.history, self.open.iter().map(open).collect::<Vec<_>>())
+    }
+
+    fn overdue(&self) -> bool {
+        self.open.iter().any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
+    }
+}

@@ -1,0 +1,37 @@
+//! Rounds in which every worker answers once, with all its tasks.
+
+use super::{Close, Played, Rules};
+use crate::codes::sequential::Scheme;
+use crate::ids::{Task, Worker, WorkerSet};
+
+/// Closes one round and reports the answers that were waited for; None if the scheme accepts nobody's
+/// absence, not even none.
+pub(super) fn play(scheme: &mut dyn Scheme, tasks: &[(Worker, Task)], row: &[f64], rules: &Rules) -> Option<Played> {
+    let (workers, load) = (row.len(), scheme.facts().load);
+    let delays: Vec<f64> = row.iter().map(|delay| rules.load.time(*delay, load)).collect();
+    let fastest = delays.iter().copied().fold(f64::INFINITY, f64::min);
+    let slowest = delays.iter().copied().fold(0.0, f64::max);
+    let deadline = (1.0 + rules.mu) * fastest;
+    let candidates = delays.iter().filter(|delay| **delay > deadline).count();
+    let late = |from: f64| WorkerSet::of(workers, Worker::all(workers).filter(|worker| delays[worker.index()] > from));
+    let after_deadline = late(deadline);
+    let (seconds, missing, waited_out) = if rules.close != Close::Decodable && scheme.admits(&after_deadline) {
+        (deadline.min(slowest), after_deadline, false)
+    } else if rules.close == Close::All {
+        (slowest, WorkerSet::empty(workers), true)
+    } else {
+        let before = if rules.close == Close::Decodable { f64::NEG_INFINITY } else { deadline };
+        let mut instants: Vec<f64> = delays.iter().copied().filter(|delay| *delay > before).collect();
+        instants.sort_unstable_by(f64::total_cmp);
+        instants.dedup();
+        // Fewer missing are never harder to do without, so the first instant that will do is found by halving.
+        let at = instants.partition_point(|instant| !scheme.admits(&late(*instant)));
+        let instant = *instants.get(at)?;
+        (instant, late(instant), rules.close == Close::Incremental)
+    };
+    for (worker, task) in tasks.iter().filter(|(worker, _)| !missing.contains(*worker)) {
+        scheme.returned(*worker, *task);
+    }
+    let unfinished = missing.len();
+    Some(Played { seconds, missing, candidates, waited_out, unfinished })
+}

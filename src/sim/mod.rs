@@ -1,0 +1,191 @@
+//! The simulator: schemes on virtual time, against recorded or drawn delays.
+//!
+//! The same [`Scheme`]s that train are driven here by a row of delays per round. Schemes whose workers
+//! answer once per round are closed by one of three rules ([`Close`]); feedback schemes are followed task by
+//! task. Late answers are discarded: every worker starts each round afresh.
+
+mod barrier;
+mod outcome;
+mod stepwise;
+
+pub use outcome::{Outcome, RoundTime};
+
+use crate::codes::sequential::Scheme;
+use crate::ids::{Job, Task, Worker, WorkerSet};
+use thiserror::Error;
+
+/// When a round of a scheme whose workers answer once per round is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// At the deadline `(1+mu) x fastest` if whoever is later may be missing, else when everybody is in.
+    All,
+    /// As `All`, but late workers are waited for one by one, fastest first, until the rest may be missing.
+    Incremental,
+    /// At the first arrival after which whoever is still out may be missing.
+    Decodable,
+}
+
+/// How a delay recorded at one load becomes one at another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LoadModel {
+    /// It stays as it was recorded.
+    AsRecorded,
+    /// `d + (L - base) slope`, loads in batches, `slope` in seconds per batch.
+    Additive {
+        /// Load at which the delays were recorded.
+        base: f64,
+        /// Seconds that a whole batch costs one worker.
+        slope: f64,
+    },
+    /// `d L / base`.
+    Proportional {
+        /// Load at which the delays were recorded.
+        base: f64,
+    },
+}
+
+impl LoadModel {
+    /// Seconds that a worker recorded with `delay` needs for `load`.
+    #[must_use]
+    pub fn time(&self, delay: f64, load: f64) -> f64 {
+        match *self {
+            Self::AsRecorded => delay,
+            Self::Additive { base, slope } => delay + (load - base) * slope,
+            Self::Proportional { base } => delay * load / base,
+        }
+    }
+
+    /// The least delay that this model can do anything with.
+    fn least(&self) -> f64 {
+        match *self {
+            Self::Additive { base, slope } => base * slope,
+            _ => 0.0,
+        }
+    }
+}
+
+/// The rules of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// When rounds close.
+    pub close: Close,
+    /// Deadline tolerance: later than `(1+mu) x fastest` is late.
+    pub mu: f64,
+    /// How delays depend on load.
+    pub load: LoadModel,
+    /// Seconds that handing out one task costs, for feedback schemes.
+    pub dispatch: f64,
+}
+
+/// A simulation that cannot go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SimError<E: std::error::Error + 'static> {
+    /// The delays cannot be had.
+    #[error(transparent)]
+    Delays(E),
+    /// A delay that the load model would turn negative.
+    #[error(
+        "round {round}, worker {worker}: a delay of {delay} s is less than base load x slope = {least} s; a smaller slope or base load fits this trace"
+    )]
+    Negative {
+        /// Row of delays, from 1.
+        round: usize,
+        /// Whose, from 0.
+        worker: usize,
+        /// Which delay.
+        delay: f64,
+        /// What the load alone would cost.
+        least: f64,
+    },
+    /// A scheme that would lose a job even if everybody were waited for.
+    #[error("round {round}: the scheme cannot complete its jobs even if everybody answers")]
+    Stuck {
+        /// Row of delays, from 1.
+        round: usize,
+    },
+}
+
+/// What happened in one round, for those who draw it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Number of the round, from 1.
+    pub round: usize,
+    /// Everybody's tasks.
+    pub tasks: &'a [(Worker, Task)],
+    /// Whose answers were not waited for.
+    pub missing: &'a WorkerSet,
+    /// Jobs that were complete at its end.
+    pub decoded: &'a [Job],
+    /// Whether nobody had anything to do.
+    pub free: bool,
+}
+
+/// How one round went.
+struct Played {
+    seconds: f64,
+    missing: WorkerSet,
+    /// Workers later than the deadline, whether or not it mattered.
+    candidates: usize,
+    waited_out: bool,
+    /// Workers that had work and did not finish it.
+    unfinished: usize,
+}
+
+/// Drives a scheme over its jobs `0..jobs`; `rows` gives one delay in seconds per worker and round, at least as
+/// many as there are workers.
+///
+/// # Errors
+/// [`SimError`] when a row cannot be had or used.
+///
+/// ```
+/// use codedgrad::codes::SchemeSpec;
+/// use codedgrad::sim::{simulate, Close, LoadModel, Rules};
+/// let mut scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 2, 0..3)?;
+/// let rules = Rules { close: Close::Decodable, mu: 1.0, load: LoadModel::AsRecorded, dispatch: 0.0 };
+/// let mut rows = || Ok::<_, std::io::Error>(vec![1.0, 9.0, 2.0, 2.5]);
+/// let outcome = simulate(&mut *scheme, 3, &mut rows, &rules, &mut |_| ()).unwrap();
+/// assert_eq!((outcome.total_time, outcome.job_finish_time[2]), (6.0, 6.0));
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+pub fn simulate<E: std::error::Error + 'static>(
+    scheme: &mut dyn Scheme,
+    jobs: u64,
+    rows: &mut dyn FnMut() -> Result<Vec<f64>, E>,
+    rules: &Rules,
+    watch: &mut dyn FnMut(Seen<'_>),
+) -> Result<Outcome, SimError<E>> {
+    let facts = scheme.facts().clone();
+    let mut tally = outcome::Tally::new(jobs, facts.workers);
+    let (mut tasks, mut decoded, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 1..=jobs as usize + facts.delay {
+        let mut row = rows().map_err(SimError::Delays)?;
+        row.truncate(facts.workers);
+        if let Some(worker) = row.iter().position(|delay| *delay < rules.load.least()) {
+            return Err(SimError::Negative { round, worker, delay: row[worker], least: rules.load.least() });
+        }
+        tasks.clear();
+        decoded.clear();
+        for worker in Worker::all(facts.workers) {
+            own.clear();
+            scheme.assign(worker, &mut own);
+            tasks.extend(own.iter().map(|task| (worker, *task)));
+        }
+        let free = tasks.is_empty();
+        let played = if free {
+            Played { seconds: 0.0, missing: WorkerSet::empty(facts.workers), candidates: 0, waited_out: false, unfinished: 0 }
+        } else if facts.partial {
+            stepwise::play(scheme, &mut tasks, &row, rules).ok_or(SimError::Stuck { round })?
+        } else {
+            barrier::play(scheme, &tasks, &row, rules).ok_or(SimError::Stuck { round })?
+        };
+        if facts.error_max > 0.0 {
+            tally.covered(scheme.quality().coverage);
+        }
+        scheme.close(&played.missing, &mut decoded);
+        let units = tasks.iter().map(|(worker, task)| u64::from(scheme.units(*worker, *task))).sum();
+        watch(Seen { round, tasks: &tasks, missing: &played.missing, decoded: &decoded, free });
+        tally.round(&played, free, round <= jobs as usize, units, &decoded);
+    }
+    Ok(tally.finish(&facts))
+}

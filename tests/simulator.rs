@@ -1,0 +1,317 @@
+//! The simulator against whole outputs of two independent models, and the promises of the sequential schemes.
+
+use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::sequential::{Accept, Fold, Horizon, MSgc, MSgcParameters, Scheme, SlotKind};
+use codedgrad::ids::{Job, Task, Worker, WorkerSet};
+use codedgrad::sim::{Close, LoadModel, Outcome, Rules, simulate};
+use proptest::prelude::*;
+use serde_json::Value;
+use std::convert::Infallible;
+
+/// Golden values have nine digits or more.
+const DIGITS: f64 = 1e-6;
+
+fn delays() -> Vec<Vec<f64>> {
+    let rows = include_str!("data/simulator/delays.csv").lines();
+    rows.map(|line| line.split(',').map(|cell| cell.trim().parse().unwrap()).collect()).collect()
+}
+
+fn scheme(text: &str, workers: usize, jobs: u64, accept: Accept) -> Box<dyn Scheme> {
+    let spec: SchemeSpec = text.parse().unwrap();
+    spec.over(Horizon { workers, units: None, jobs: Job(0)..Job(jobs), accept }).unwrap()
+}
+
+/// The outcome, the straggler row and the length of every round.
+fn run(scheme: &mut dyn Scheme, jobs: u64, rows: &[Vec<f64>], rules: &Rules) -> (Outcome, Vec<String>) {
+    let mut next = rows.iter().cycle();
+    let mut stragglers = Vec::new();
+    let workers = scheme.facts().workers;
+    let mut rows = || Ok::<_, Infallible>(next.next().unwrap().clone());
+    let outcome = simulate(scheme, jobs, &mut rows, rules, &mut |seen| {
+        let mark = |worker| if seen.missing.contains(worker) { 'x' } else { '.' };
+        stragglers.push(Worker::all(workers).map(mark).collect());
+    });
+    (outcome.unwrap(), stragglers)
+}
+
+fn close(found: f64, expected: &Value, what: &str) {
+    let expected = expected.as_f64().unwrap();
+    assert!((found - expected).abs() <= DIGITS * (1.0 + expected.abs()), "{what}: {found} instead of {expected}");
+}
+
+fn list_close(found: &[f64], expected: &Value, what: &str) {
+    let expected = expected.as_array().unwrap();
+    assert_eq!(found.len(), expected.len(), "{what}");
+    found.iter().zip(expected).for_each(|(found, expected)| close(*found, expected, what));
+}
+
+#[test]
+fn golden_rounds_of_every_scheme_and_rule() {
+    let golden: Value = serde_json::from_str(include_str!("data/simulator/sequential.json")).unwrap();
+    let (workers, jobs) = (golden["workers"].as_u64().unwrap() as usize, golden["jobs"].as_u64().unwrap());
+    let load = LoadModel::Additive { base: golden["base_load"].as_f64().unwrap(), slope: golden["slope"].as_f64().unwrap() };
+    let runs = golden["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 72);
+    for expected in runs {
+        let text = expected["scheme"].as_str().unwrap();
+        let accept = if expected["accept"] == "model" { Accept::Model } else { Accept::Lookahead };
+        let close_rule = match expected["close"].as_str().unwrap() {
+            "all" => Close::All,
+            "incremental" => Close::Incremental,
+            _ => Close::Decodable,
+        };
+        let rules = Rules { close: close_rule, mu: golden["mu"].as_f64().unwrap(), load, dispatch: 0.0 };
+        let mut scheme = scheme(text, workers, jobs, accept);
+        let delay = scheme.facts().delay;
+        let (found, stragglers) = run(&mut *scheme, jobs, &delays(), &rules);
+        let what = format!("{text} {close_rule:?} {accept:?}");
+        let rows: Vec<&str> = expected["stragglers"].as_array().unwrap().iter().map(|row| row.as_str().unwrap()).collect();
+        assert_eq!(stragglers, rows, "{what}");
+        close(found.total_time, &expected["total_time"], &what);
+        close(found.load, &expected["load"], &what);
+        close(found.straggler_fraction, &expected["straggler_fraction"], &what);
+        list_close(&found.job_finish_time, &expected["job_finish_time"], &what);
+        let whole = [delay, found.rounds, found.wait_outs, found.jobs_decoded].map(|x| x as u64);
+        let keys = ["delay", "rounds", "wait_outs", "jobs_decoded"];
+        assert_eq!(whole, keys.map(|key| expected[key].as_u64().unwrap()), "{what}: {keys:?}");
+        let time = found.round_time;
+        for (key, value) in [("mean", time.mean), ("p50", time.p50), ("p95", time.p95), ("p99", time.p99), ("max", time.max)] {
+            close(value, &expected["round_time"][key], &what);
+        }
+    }
+}
+
+#[test]
+fn golden_runs_of_the_feedback_schemes() {
+    let golden: Value = serde_json::from_str(include_str!("data/simulator/feedback.json")).unwrap();
+    for expected in golden.as_array().unwrap() {
+        let text = expected["scheme"].as_str().unwrap();
+        let (workers, jobs) = (expected["workers"].as_u64().unwrap() as usize, expected["jobs"].as_u64().unwrap());
+        let base = expected["base_load"].as_f64().unwrap();
+        let load = match expected["slope"].as_f64() {
+            Some(slope) => LoadModel::Additive { base, slope },
+            None => LoadModel::Proportional { base },
+        };
+        let rules = Rules { close: Close::Decodable, mu: 1.0, load, dispatch: 0.0 };
+        let mut scheme = scheme(text, workers, jobs, Accept::Lookahead);
+        let (found, _) = run(&mut *scheme, jobs, &delays(), &rules);
+        let what = format!("{text} {load:?}");
+        close(found.total_time, &expected["total_time"], &what);
+        close(found.work, &expected["work"], &what);
+        for (key, value) in [("job_finish_time", &found.job_finish_time)] {
+            if !expected[key].is_null() {
+                list_close(value, &expected[key], &what);
+            }
+        }
+        if let Some(deferred) = expected.get("deferred") {
+            close(found.unfinished_fraction, deferred, &what);
+        }
+        assert_eq!(found.jobs_decoded as u64, jobs);
+    }
+}
+
+/// A few scalars per job and unit, as gradients.
+fn gradient(job: Job, unit: u32, e: usize) -> f64 {
+    f64::from((job.0 as u32 * 31 + unit * 17 + e as u32 * 101 + unit * unit * 7) % 97) / 48.0 - 1.0
+}
+
+/// What a worker sends for a task.
+fn message(scheme: &dyn Scheme, worker: Worker, task: Task, e: usize) -> f64 {
+    let of = |units: codedgrad::ids::Units| (units.start..units.end).map(|unit| gradient(task.job, unit, e)).sum::<f64>();
+    scheme.parts(worker, task).iter().map(|part| part.coefficient * of(part.units)).sum()
+}
+
+/// Drives a scheme with answers in random order and rounds closed at random as soon as the scheme lets
+/// them, and checks every decoded gradient. Gives the decoded jobs with the round each was ready in.
+fn decodes_exactly(mut scheme: Box<dyn Scheme>, jobs: u64, choices: &mut dyn FnMut(usize) -> usize) -> Vec<(u64, u64)> {
+    let facts = scheme.facts().clone();
+    let mut sent: std::collections::HashMap<(Worker, Task), [f64; 3]> = std::collections::HashMap::new();
+    let mut ready = Vec::new();
+    for round in 0..jobs + facts.delay as u64 {
+        let mut hands: Vec<Vec<Task>> = vec![Vec::new(); facts.workers];
+        let mut missing = WorkerSet::empty(facts.workers);
+        Worker::all(facts.workers).for_each(|worker| scheme.assign(worker, &mut hands[worker.index()]));
+        let mut out: Vec<Worker> = Worker::all(facts.workers).filter(|worker| !hands[worker.index()].is_empty()).collect();
+        out.iter().for_each(|worker| {
+            missing.insert(*worker);
+        });
+        let mut reluctance = choices(3);
+        while !out.is_empty() {
+            let late = if facts.partial { WorkerSet::empty(facts.workers) } else { missing.clone() };
+            if scheme.admits(&late) {
+                if reluctance == 0 {
+                    break;
+                }
+                reluctance -= 1;
+            }
+            let at = choices(out.len());
+            let worker = out[at];
+            let take = if facts.partial { 1 } else { hands[worker.index()].len() };
+            for task in hands[worker.index()].drain(..take) {
+                sent.insert((worker, task), [0, 1, 2].map(|e| message(&*scheme, worker, task, e)));
+                scheme.returned(worker, task);
+            }
+            if facts.partial && hands[worker.index()].is_empty() {
+                scheme.assign(worker, &mut hands[worker.index()]);
+            }
+            if hands[worker.index()].is_empty() {
+                out.swap_remove(at);
+                missing.remove(worker);
+            }
+        }
+        for worker in Worker::all(facts.workers) {
+            scheme.observe(worker, (!missing.contains(worker)).then_some(0.5));
+        }
+        let mut decoded = Vec::new();
+        scheme.close(&missing, &mut decoded);
+        for job in decoded {
+            let mut folds: Vec<Fold> = Vec::new();
+            let report = scheme.settle(job, &mut folds);
+            assert!(report.decodable && report.residual < 1e-9, "{report:?}");
+            for e in 0..3 {
+                let found: f64 = folds.iter().map(|fold| fold.weight * sent[&(fold.worker, fold.task)][e]).sum();
+                let expected: f64 = (0..facts.units).map(|unit| gradient(job, unit, e)).sum();
+                assert!((found - expected).abs() < 1e-8 * (1.0 + report.amplification), "{job}: {found} instead of {expected}");
+            }
+            ready.push((job.0, round));
+        }
+    }
+    ready
+}
+
+const SCHEMES: [&str; 16] = [
+    "m-sgc:B=1,W=2,lambda=2",
+    "m-sgc:B=2,W=3,lambda=1,cyclic",
+    "m-sgc:B=2,W=4,lambda=3",
+    "m-sgc:B=1,W=3,lambda=6",
+    "m-sgc:B=2,W=3,lambda=2,rep",
+    "sr-sgc:B=1,W=2,lambda=3",
+    "sr-sgc:B=2,W=3,lambda=4,cyclic",
+    "sr-sgc:B=2,W=5,lambda=5",
+    "sr-sgc:B=1,W=2,s=1,rep",
+    "queue:m=1",
+    "queue:m=3",
+    "ring:reach=3",
+    "defer:T=1,cap=2,cut=3,copies=1",
+    "defer:T=2,cap=3,cut=2,copies=2",
+    "defer:T=1,cap=5,cut=1,copies=6",
+    "groups:s=1",
+];
+
+proptest! {
+    /// Every job of every scheme is decoded exactly and in time, whoever is late and in whatever order
+    /// answers come; also when the batch has another number of units than the scheme would cut it into.
+    #[test]
+    fn every_job_is_decoded_exactly_and_in_time(
+        text in prop::sample::select(SCHEMES.to_vec()),
+        seed: u64,
+        more in 0u32..3,
+    ) {
+        use rand_chacha::{ChaCha8Rng, rand_core::{Rng, SeedableRng}};
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let natural = scheme(text, 6, 1, Accept::Lookahead).facts().units;
+        let horizon = Horizon { workers: 6, units: Some(natural * (more + 1)), jobs: Job(0)..Job(9), accept: Accept::Lookahead };
+        let scheme = text.parse::<SchemeSpec>().unwrap().over(horizon).unwrap();
+        let delay = scheme.facts().delay as u64;
+        let ready = decodes_exactly(scheme, 9, &mut |below| random.next_u32() as usize % below.max(1));
+        let mut jobs: Vec<u64> = ready.iter().map(|ready| ready.0).collect();
+        jobs.sort_unstable();
+        prop_assert_eq!(jobs, (0..9).collect::<Vec<_>>(), "each once");
+        prop_assert!(ready.iter().all(|(job, round)| *round >= *job && *round <= job + delay), "{:?}", ready);
+    }
+
+    /// Deferred shares: whatever the delays, every job is complete after its last round.
+    #[test]
+    fn every_deferred_job_completes(
+        workers in 2usize..9,
+        cap in 0usize..8,
+        cut in 1usize..5,
+        copies in 1usize..4,
+        delay in 1usize..4,
+        rows in prop::collection::vec(prop::collection::vec(prop::sample::select(vec![0.0, 1.0, 1.0, 1.5, 7.0, 1e9]), 9), 1..12),
+    ) {
+        let (delay, cap) = (delay.min(workers), cap % workers);
+        let copies = copies.min(workers / delay);
+        let text = format!("defer:T={delay},cap={cap},cut={cut},copies={copies}");
+        let mut scheme = scheme(&text, workers, 10, Accept::Lookahead);
+        let rules = Rules { close: Close::Decodable, mu: 1.0, load: LoadModel::Proportional { base: 1.0 / workers as f64 }, dispatch: 0.0 };
+        let rows: Vec<Vec<f64>> = rows.into_iter().map(|row| row[..workers].to_vec()).collect();
+        let (found, _) = run(&mut *scheme, 10, &rows, &rules);
+        prop_assert_eq!(found.jobs_decoded, 10);
+        prop_assert!(found.work >= 1.0 - 1e-12);
+        prop_assert!(found.job_finish_time.iter().all(|finish| finish.is_finite()));
+    }
+
+    /// Load identity 4.3 and lower bound 5.1 of the sequential scheme, over all parameters.
+    #[test]
+    fn m_sgc_load_identity_and_bound(workers in 1usize..40, burst in 1usize..6, more in 1usize..8, distinct_of: usize) {
+        let (window, distinct) = (burst + more, distinct_of % (workers + 1));
+        let (n, b, w, l) = (workers as f64, burst as f64, window as f64, distinct as f64);
+        let parameters = MSgcParameters { burst, window, distinct, slots: SlotKind::MinLoad };
+        let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(1), accept: Accept::Model };
+        let load = MSgc::new(parameters, horizon).unwrap().facts().load;
+        let formula = if distinct < workers {
+            (l + 1.0) * (w - 1.0 + b) / (n * (b + (w - 1.0) * (l + 1.0)))
+        } else {
+            (w - 1.0 + b) / (n * (w - 1.0))
+        };
+        prop_assert!((load - formula).abs() < 1e-12);
+        prop_assert!(load >= (w - 1.0 + b) / (n * (w - 1.0) + b * (n - l)) - 1e-12 && load <= 2.0 / n + 1e-12);
+        if distinct + 1 >= workers {
+            prop_assert!((load - (w - 1.0 + b) / (n * (w - 1.0) + b * (n - l))).abs() < 1e-12, "met with equality");
+        }
+    }
+}
+
+/// Load table of the notes on sequential coding (section 5.4) and the authors' parameters.
+#[test]
+fn loads_of_the_paper() {
+    for (text, workers, load, delay) in [
+        ("m-sgc:B=1,W=2,lambda=27", 256, 0.007543, 1),
+        ("m-sgc:B=2,W=3,lambda=23", 256, 0.0075, 3),
+        ("m-sgc:B=1,W=2,lambda=256", 256, 0.007812, 1),
+        ("m-sgc:B=3,W=20,lambda=4", 20, 0.0561, 21),
+        ("sr-sgc:B=2,W=3,lambda=23", 256, 0.050781, 2),
+        ("sr-sgc:B=1,W=16,lambda=27", 256, 0.0117, 1),
+        ("groups:s=15", 256, 0.0625, 0),
+    ] {
+        let facts = scheme(text, workers, 1, Accept::Model).facts().clone();
+        assert!((facts.load - load).abs() < 6e-5 && facts.delay == delay, "{text}: {facts:?}");
+    }
+}
+
+#[test]
+fn parameters_outside_the_conditions_name_the_nearest_legal_ones() {
+    for (text, problem) in [
+        ("m-sgc:B=2,W=2,lambda=1", "B must be from 1 to W-1; for this B take W=3"),
+        ("m-sgc:B=1,W=2,lambda=7", "lambda must be at most 6"),
+        ("m-sgc:B=1,W=2,lambda=3,rep", "clusters of 4 do not divide 6 workers; the nearest that do have 3 members"),
+        ("m-sgc:B=1,W=2,lambda=6,rep", "lambda must be at most 5"),
+        ("m-sgc:B=1,W=2", "lambda= is missing"),
+        ("m-sgc:B=1,W=2,lambda=1,rep,cyclic", "either rep"),
+        ("sr-sgc:B=2,W=4,lambda=2", "B must be 1 or more and divide W-1; for this B take W=3"),
+        ("sr-sgc:B=1,W=1,lambda=2", "take W=2"),
+        ("sr-sgc:B=1,W=2,lambda=9", "lambda must be at most 6"),
+        ("sr-sgc:B=1,W=2", "lambda= is needed"),
+        ("sr-sgc:B=1,W=2,s=3,rep", "clusters of 4 do not divide 6"),
+        ("queue:m=0", "m must be 1 or more"),
+        ("ring:reach=7", "reach must be from 1 to 6"),
+        ("defer:T=3,cap=1,copies=3", "take T=2 or copies=2"),
+        ("defer:cap=6", "cap must be at most 5"),
+        ("defer:T=0,cap=1", "each must be 1 or more"),
+        ("defer:T=1", "cap= is missing"),
+    ] {
+        let horizon = Horizon { workers: 6, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+        let error = text.parse::<SchemeSpec>().and_then(|spec| spec.over(horizon).map(|_| ())).unwrap_err().to_string();
+        assert!(error.contains(problem), "{text}: {error}");
+    }
+}
+
+#[test]
+fn delays_that_the_load_model_would_make_negative_are_named() {
+    let mut scheme = scheme("groups:s=1", 4, 3, Accept::Lookahead);
+    let rules = Rules { close: Close::Decodable, mu: 1.0, load: LoadModel::Additive { base: 0.25, slope: 4.0 }, dispatch: 0.0 };
+    let mut rows = [vec![2.0; 4], vec![2.0, 2.0, 0.5, 2.0]].into_iter();
+    let error = simulate(&mut *scheme, 3, &mut || Ok::<_, Infallible>(rows.next().unwrap()), &rules, &mut |_| ()).unwrap_err();
+    assert!(error.to_string().contains("round 2, worker 2: a delay of 0.5 s is less than base load x slope = 1 s"), "{error}");
+}
