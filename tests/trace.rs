@@ -217,6 +217,37 @@ fn stats_of_presets_tell_them_apart() {
     assert_eq!(stats(folder.path(), &["bursts", "--seed", "3"]), stats(folder.path(), &["bursts", "--seed", "3"]));
 }
 
+/// Krishnan, Ebrahimi, Khisti (ICLR 2023), the authors' replay of 80 recorded rounds of 256 workers, every
+/// round waiting for all that is not admitted: 122.64 s uncoded, 103.73 s for M-SGC with B = 1, W = 2, lambda = 27.
+#[test]
+fn serverless_rounds_take_as_long_as_the_recorded_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    for (scheme, recorded) in [("uncoded", 122.64), ("m-sgc:B=1,W=2,lambda=27", 103.73)] {
+        let rules = ["--delays", "serverless", "--jobs", "80", "--close", "all", "--accept", "model", "--json"];
+        let total = |seed| {
+            let (shown, _) = good(folder.path(), &[&["simulate", scheme, "--seed", seed], &rules[..]].concat());
+            serde_json::from_str::<Value>(&shown).unwrap()["total_time"].as_f64().unwrap()
+        };
+        let found = ["1", "2", "3", "4"].map(total).iter().sum::<f64>() / 4.0;
+        assert!((found / recorded - 1.0).abs() < 0.03, "{scheme}: {found} s, recorded {recorded} s");
+    }
+}
+
+#[test]
+fn the_load_counts_as_each_preset_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mean = |scheme: &str, preset: &str| {
+        let (shown, _) =
+            good(folder.path(), &["simulate", scheme, "--delays", preset, "--workers", "8", "--jobs", "400", "--close", "all", "--json"]);
+        serde_json::from_str::<Value>(&shown).unwrap()["round_time"]["mean"].as_f64().unwrap()
+    };
+    assert!((mean("uncoded", "calm") - 1.0).abs() < 0.02);
+    assert!((mean("groups:s=7", "calm") - 8.0).abs() < 0.02, "a step time more for each further share");
+    assert!((mean("groups:s=1", "proportional") / mean("uncoded", "proportional") - 2.0).abs() < 0.05);
+    let slope = mean("groups:s=7", "serverless") - mean("uncoded", "serverless");
+    assert!(slope > 1.5 && slope < 2.2, "{slope}: 7/8 of 2.2 s, less what the deadline cuts off");
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,19 +3,14 @@
 use super::{Failure, OrInput, OrWork, pictures};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, Scheme};
-use crate::delays::{Delays, Unit};
+use crate::delays::{DelayError, DelayRows, Growth, Preset};
 use crate::ids::{Job, Worker};
 use crate::sim::{Close, LoadModel, Outcome, Rules, Seen, simulate};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use std::convert::Infallible;
 use std::fmt::{self, Write as _};
-use std::io::BufRead;
-use std::path::{Path, PathBuf};
-
-/// Workers of a preset, unless `--workers` says how many.
-const PRESET_WORKERS: usize = 8;
+use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CloseArg {
@@ -35,10 +30,12 @@ enum AcceptArg {
          sr-sgc:B=2,W=3,lambda=23[,rep|,cyclic] | m-sgc:B=1,W=2,lambda=27[,rep|,cyclic]
 
 Delays:  a CSV file without header, one line per round, one number of seconds per worker; it starts
-         again when it is used up. Or a preset: hotspot | bursts | iid | static | calm.
+         again when it is used up. Or a preset: hotspot | bursts | iid | static | calm | stalls |
+         proportional | serverless | serverless-cold.
          A delay d recorded at load X becomes d + (L - X) A at load L (--base-load X --slope A), or d L / X
          (--base-load X --proportional); without these options it stays, except that queue, ring and defer
-         take delays as proportional and recorded at load 1/n. Presets take one second for an uncoded step.
+         take delays as proportional and recorded at load 1/n. Presets take one second for an uncoded step;
+         serverless ones are at load 0 and cost 2.2 s a batch, as recorded.
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
@@ -50,7 +47,7 @@ pub(super) struct SimulateArgs {
     /// Delays: a CSV file or a preset
     #[arg(long, value_name = "PRESET|FILE")]
     delays: String,
-    /// Number of workers; all columns of a file if not given, 8 for a preset
+    /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless ones
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
     workers: Option<u32>,
     /// Number of jobs
@@ -98,21 +95,22 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
             return Err(Failure::Input(anyhow!("--{name} {value}: must be a number of 0 or more")));
         }
     }
-    let workers = workers(args)?;
-    let delays = Delays::open(&args.delays, workers, args.seed).or_input()?;
+    let mut delays = DelayRows::open(&args.delays, args.workers.map(|workers| workers as usize), args.seed).or_input()?;
+    let (workers, unit) = (delays.workers(), delays.unit());
+    if let Some(columns) = delays.columns().filter(|columns| *columns > workers) {
+        eprintln!("{}: using the first {workers} of {columns} columns", args.delays);
+    }
     let accept = if args.accept == AcceptArg::Model { Accept::Model } else { Accept::Lookahead };
     let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs), accept };
     let mut scheme = spec.over(horizon).or_input()?;
-    let rules = rules(args, &*scheme, delays.unit())?;
+    let rules = rules(args, &*scheme)?;
     if let Some(warning) = spec.warning(workers) {
         eprintln!("warning: {warning}");
     }
     let rounds = args.jobs + scheme.facts().delay as u64;
-    let lateness_only = if delays.unit() == Unit::StepTimes { 1.0 } else { 0.0 };
-    let mut rows = delays.rows(rounds as usize).into_iter();
     let mut rows = || {
-        let row = rows.next().unwrap_or_default();
-        Ok::<_, Infallible>(row.into_iter().map(|delay| delay + lateness_only).collect())
+        let row = delays.next().unwrap_or_else(|| unreachable!("delays do not end"))?;
+        Ok::<_, DelayError>(row.into_iter().map(|delay| unit.answer_time(delay)).collect())
     };
     let bar = super::progress_bar(rounds, &args.scheme);
     let mut grid = Grid::default();
@@ -138,41 +136,25 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As asked for; else as many as a file has columns.
-fn workers(args: &SimulateArgs) -> Result<usize, Failure> {
-    let path = Path::new(&args.delays);
-    let columns = if path.is_file() {
-        let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display())).or_input()?;
-        let mut line = String::new();
-        std::io::BufReader::new(file).read_line(&mut line).with_context(|| format!("cannot read {}", path.display())).or_input()?;
-        Some(line.split(',').count())
-    } else {
-        None
-    };
-    let workers = args.workers.map(|workers| workers as usize);
-    if let (Some(columns), Some(workers)) = (columns, workers)
-        && columns > workers
-    {
-        eprintln!("{}: using the first {workers} of {columns} columns", path.display());
-    }
-    Ok(workers.or(columns).unwrap_or(PRESET_WORKERS))
-}
-
-fn rules(args: &SimulateArgs, scheme: &dyn Scheme, unit: Unit) -> Result<Rules, Failure> {
+fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {
     let facts = scheme.facts();
     let share = 1.0 / facts.workers as f64;
     if let Some(wrong) = [args.base_load, args.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0) {
         return Err(Failure::Input(anyhow!("{wrong} is no load or slope: both must be numbers of 0 or more")));
     }
+    let growth = Preset::named(&args.delays).map(|preset| preset.growth(facts.workers));
     let load = match (args.base_load, args.slope, args.proportional) {
         (Some(base), Some(slope), _) => LoadModel::Additive { base, slope },
         (Some(base), None, true) if base > 0.0 => LoadModel::Proportional { base },
         (Some(base), None, _) => {
             return Err(Failure::Input(anyhow!("--base-load {base} needs --slope A, or --proportional and a load above 0")));
         }
-        (None, ..) if unit == Unit::StepTimes => LoadModel::Additive { base: share, slope: facts.workers as f64 },
-        (None, ..) if facts.partial => LoadModel::Proportional { base: share },
-        (None, ..) => LoadModel::AsRecorded,
+        (None, ..) => match growth {
+            Some(Growth::Additive { base, slope }) => LoadModel::Additive { base, slope },
+            Some(Growth::Proportional { base }) => LoadModel::Proportional { base },
+            None if facts.partial => LoadModel::Proportional { base: share },
+            None => LoadModel::AsRecorded,
+        },
     };
     let close = match (args.close, facts.delay) {
         (Some(CloseArg::All), _) => Close::All,
@@ -282,6 +264,7 @@ impl fmt::Display for Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::convert::Infallible;
 
     /// The worked traces: the given workers miss the given rounds.
     fn trace(text: &str, jobs: u64, missing: &[&[u32]]) -> String {

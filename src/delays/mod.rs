@@ -24,7 +24,7 @@ mod trace;
 mod windows;
 
 pub use import::{Format, TableReader};
-pub use preset::{Preset, PresetRows};
+pub use preset::{Growth, Preset, PresetRows};
 pub use record::recorded_row;
 pub use serverless::{Serverless, ServerlessRows};
 pub use stats::{OverShare, SlowSummary, StragglerStats, StragglerSummary};

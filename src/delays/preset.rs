@@ -70,6 +70,23 @@ pub enum Preset {
     ServerlessCold,
 }
 
+/// How the time of an answer grows with the load of its task, a fraction of the batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Growth {
+    /// `d + slope (L - base)`: the delay at load `base`, and so many units of time per whole batch more.
+    Additive {
+        /// The load of the delays as they are.
+        base: f64,
+        /// Time of a whole batch.
+        slope: f64,
+    },
+    /// `d L / base`.
+    Proportional {
+        /// The load of the delays as they are.
+        base: f64,
+    },
+}
+
 impl Preset {
     const ALL: [Self; 9] = [
         Self::Hotspot,
@@ -133,6 +150,23 @@ impl Preset {
         match self {
             Self::Serverless | Self::ServerlessCold => Unit::Seconds,
             _ => Unit::StepTimes,
+        }
+    }
+
+    /// How its answer times (see [`Unit::answer_time`]) grow with the load among so many workers.
+    ///
+    /// ```
+    /// use codedgrad::delays::{Growth, Preset};
+    /// assert_eq!(Preset::Hotspot.growth(8), Growth::Additive { base: 0.125, slope: 8.0 });
+    /// assert_eq!(Preset::Serverless.growth(8), Growth::Additive { base: 0.0, slope: 2.2 });
+    /// ```
+    #[must_use]
+    pub fn growth(self, workers: usize) -> Growth {
+        let share = 1.0 / workers as f64;
+        match self {
+            Self::Serverless | Self::ServerlessCold => Growth::Additive { base: 0.0, slope: Serverless::BATCH_SECONDS },
+            Self::Proportional => Growth::Proportional { base: share },
+            _ => Growth::Additive { base: share, slope: workers as f64 },
         }
     }
 
