@@ -149,6 +149,12 @@ pub trait Scheme: Send {
     fn returned(&mut self, worker: Worker, task: Task) -> bool;
     /// Whether the round may close without these workers.
     fn admits(&self, missing: &WorkerSet) -> bool;
+    /// Whether the round can still come to a close if nobody of `gone` ever answers again.
+    fn hopes(&self, gone: &WorkerSet) -> bool {
+        self.admits(gone)
+    }
+    /// A worker will finish none of the tasks it has in this round; what it has returned stays.
+    fn gone(&mut self, _worker: Worker) {}
     /// Whether it may close without them with a part of the batch lost, once waiting is no use.
     fn salvages(&self, _missing: &WorkerSet) -> bool {
         false
