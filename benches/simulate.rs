@@ -19,7 +19,7 @@ const WORKERS: usize = 256;
 fn rows(rounds: usize) -> Vec<Vec<f64>> {
     let mut random = ChaCha8Rng::seed_from_u64(7);
     let (usual, stalled) = (Exp::new(12.0).expect("a rate"), Exp::new(1.5).expect("a rate"));
-    let mut delay = |i: usize| 0.5 + if i % 21 == 0 { stalled.sample(&mut random) } else { usual.sample(&mut random) };
+    let mut delay = |i: usize| 0.5 + if i.is_multiple_of(21) { stalled.sample(&mut random) } else { usual.sample(&mut random) };
     (0..rounds).map(|round| (0..WORKERS).map(|worker| delay(round * 31 + worker)).collect()).collect()
 }
 

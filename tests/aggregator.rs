@@ -186,7 +186,17 @@ fn bits(gradients: &[Option<Vec<f32>>]) -> Vec<Option<Vec<u32>>> {
 #[test]
 fn coded_training_has_the_bits_of_uncoded_training_whoever_straggles() {
     let (_, uncoded, plain) = train(setup("uncoded", 8, 30, modelled(8, 30, 1)));
-    for (scheme, seed) in [("groups:s=1", 1), ("groups:s=1", 2), ("groups:s=3", 3), ("groups:l=1", 4), ("groups:s=1,rescale", 5)] {
+    for (scheme, seed) in [
+        ("queue:m=1", 1),
+        ("queue:m=1", 6),
+        ("ring:reach=3", 2),
+        ("ring:reach=8", 7),
+        ("groups:s=1", 1),
+        ("groups:s=1", 2),
+        ("groups:s=3", 3),
+        ("groups:l=1", 4),
+        ("groups:s=1,rescale", 5),
+    ] {
         let (outcome, coded, log) = train(setup(scheme, 8, 30, modelled(8, 30, seed)));
         assert_eq!(outcome.unwrap(), Outcome::Finished);
         assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{scheme}, delays of seed {seed}");
@@ -361,6 +371,37 @@ fn a_panicking_worker_is_named_and_survived() {
     assert!(coded[2].is_none() && coded.iter().flatten().all(|parameters| Some(parameters) == uncoded[0].as_ref()));
     let (outcome, _, _) = train(Setup { mischief: &prank, ..setup("uncoded", 8, 12, modelled(8, 12, 1)) });
     assert!(outcome.unwrap_err().to_string().contains("dead workers {2}"));
+}
+
+#[test]
+fn feedback_schemes_survive_what_befalls_their_workers() {
+    let (_, uncoded, plain) = train(setup("uncoded", 8, 10, modelled(8, 10, 1)));
+    for scheme in ["queue:m=1", "ring:reach=4"] {
+        for (prank, erased) in [(Prank::Panic, false), (Prank::Nan, true), (Prank::Drop, true), (Prank::Slow, false)] {
+            let mischief = |worker: Worker, step: u64| if (worker.0, step) == (2, 4) { prank } else { Prank::None };
+            let (outcome, coded, log) = train(Setup { mischief: &mischief, ..setup(scheme, 8, 10, modelled(8, 10, 3)) });
+            assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+            assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{scheme}");
+            assert!(!erased || log.records[4].erased == [Worker(2)], "{scheme}: {:?}", log.records[4]);
+            assert!(coded.iter().flatten().all(|parameters| Some(parameters) == uncoded[0].as_ref()));
+        }
+        let all = |_, step| if step == 2 { Prank::Nan } else { Prank::None };
+        let (outcome, _, log) = train(Setup { mischief: &all, ..setup(scheme, 8, 4, modelled(8, 4, 3)) });
+        assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+        assert!(log.gradients[2].is_none() && log.gradients[3].is_some(), "refused, then on");
+    }
+}
+
+#[test]
+fn the_queue_costs_less_than_replication() {
+    let mean = |scheme: &str| {
+        let records = train(setup(scheme, 8, 40, modelled(8, 40, 5))).2.records;
+        let steps = records.len() as f64;
+        (records.iter().map(|r| r.seconds).sum::<f64>() / steps, records.iter().map(|r| r.work).sum::<f64>() / steps)
+    };
+    let ((_, replicated), (seconds, work)) = (mean("groups:s=1"), mean("queue:m=1"));
+    assert!(work < 1.8 && replicated == 2.0, "work {work}");
+    assert!(seconds < mean("uncoded").0);
 }
 
 #[test]

@@ -145,6 +145,16 @@ fn every_code_trains_and_reports_its_error() {
 }
 
 #[test]
+fn the_queue_trains_to_the_bytes_of_uncoded_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--steps", "8", "--micro-batches", "16", "--scheme", "queue:m=2", "--compare", "uncoded", "--json"];
+    let summary = json(&train(folder.path(), &arguments));
+    assert_eq!(summary["max_gradient_difference"].as_f64(), Some(0.0));
+    let work = summary["runs"][1]["work"].as_f64().unwrap();
+    assert!(summary["speedup"].as_f64().unwrap() > 1.5 && work < 1.8, "{summary}");
+}
+
+#[test]
 fn bad_codes_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, needles) in [
@@ -158,6 +168,8 @@ fn bad_codes_are_refused() {
         (vec!["code", "matrix:absent.csv", "--workers", "4"], vec!["absent.csv: "]),
         (vec!["train", "--scheme", "graph:d=9", "--workers", "12"], vec!["d must be from 2 to 4"]),
         (vec!["train", "--scheme", "cyclic:s=8"], vec!["at most 7"]),
+        (vec!["train", "--scheme", "queue:m=4"], vec!["--micro-batches 32 or more"]),
+        (vec!["train", "--scheme", "m-sgc:B=1,W=2,lambda=2"], vec!["rounds after its first", "simulate"]),
     ] {
         refused(folder.path(), &arguments, &needles);
     }
@@ -335,7 +347,7 @@ fn bad_input_is_refused_before_anything_is_made() {
     let cases: &[(&[&str], &[&str])] = &[
         (&["--scheme", "groups:s=8"], &["at most 7"]),
         (&["--scheme", "groups:l=0"], &["from 1 to 8"]),
-        (&["--scheme", "ring:reach=4"], &["unknown scheme \"ring\"", "did you mean"]),
+        (&["--scheme", "rings:reach=4"], &["unknown scheme \"rings\"", "did you mean \"ring:reach=3\""]),
         (&["--workers", "0"], &["--workers"]),
         (&["--workers", "1"], &["s must be at most 0"]),
         (&["--micro-batches", "7"], &["--micro-batches 8 or more"]),

@@ -168,8 +168,9 @@ fn decodes_exactly(mut scheme: Box<dyn Scheme>, jobs: u64, choices: &mut dyn FnM
             let mut folds: Vec<Fold> = Vec::new();
             let report = scheme.settle(job, &mut folds);
             assert!(report.decodable && report.residual < 1e-9, "{report:?}");
+            let terms: Vec<(f64, [f64; 3])> = folds.iter().map(|fold| (fold.weight, sent[&(fold.worker, fold.task)])).collect();
             for e in 0..3 {
-                let found: f64 = folds.iter().map(|fold| fold.weight * sent[&(fold.worker, fold.task)][e]).sum();
+                let found: f64 = terms.iter().map(|(weight, message)| weight * message[e]).sum();
                 let expected: f64 = (0..facts.units).map(|unit| gradient(job, unit, e)).sum();
                 assert!((found - expected).abs() < 1e-8 * (1.0 + report.amplification), "{job}: {found} instead of {expected}");
             }

@@ -2,7 +2,9 @@
 
 use super::{Failure, OrInput};
 use crate::codes::SchemeSpec;
+use crate::codes::sequential::{Accept, Horizon};
 use crate::delays::Delays;
+use crate::ids::Job;
 use crate::train::AdamWConfig;
 use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, Tokens};
 use anyhow::{Context, anyhow};
@@ -54,9 +56,14 @@ impl Plan {
     pub(super) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
         let spec = |text: &String| -> Result<SchemeSpec, Failure> {
             let spec: SchemeSpec = text.parse().or_input()?;
-            let shares = spec.code(self.workers).or_input()?.facts().shares();
+            let horizon = Horizon { workers: self.workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
+            let own = spec.over(horizon).or_input()?.facts().clone();
+            if own.delay > 0 {
+                let problem = "completes a job rounds after its first, which training cannot use yet; `codedgrad simulate` can";
+                return Err(Failure::Input(anyhow!("{text} {problem}")));
+            }
             spec.scheme(self.workers, self.micro_batches, 0..self.steps)
-                .with_context(|| format!("{text} with {} workers needs --micro-batches {shares} or more", self.workers))
+                .with_context(|| format!("{text} with {} workers needs --micro-batches {} or more", self.workers, own.units))
                 .or_input()?;
             Ok(spec)
         };

@@ -47,7 +47,8 @@ const PLANNED: [&str; 27] = [
 #[derive(Debug, Args)]
 #[command(after_help = "Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
          interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
-         drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is
+         drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is;
+         and, with feedback, queue:m=2 (needs --micro-batches 16 for 8 workers) | ring:reach=3
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
          seconds: one line per step, one number per worker; `codedgrad trace stats` measures them

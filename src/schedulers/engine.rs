@@ -154,9 +154,7 @@ impl Engine {
         self.arrivals.fill(None);
         self.erased = WorkerSet::empty(self.arrivals.len());
         self.assigned_units = 0;
-        for worker in self.roster.ready() {
-            self.give(worker, out);
-        }
+        self.offer(out);
         self.check_hope(now, out)
     }
 
@@ -188,20 +186,33 @@ impl Engine {
         };
         if finite {
             self.scheme.returned(worker, task);
-        } else {
-            self.erased.insert(worker);
         }
         if finished {
             *self.roster.doing(worker) = Doing::Nothing;
-            if finite {
-                self.arrivals[worker.index()] = Some(now - self.opened_at);
-            }
-            self.give(worker, out);
         }
         if !finite {
-            self.check_hope(now, out)?;
+            return self.erase(now, worker, out);
+        }
+        if finished {
+            self.arrivals[worker.index()] = Some(now - self.opened_at);
+            self.give(worker, out);
         }
         self.try_close(now, out)
+    }
+
+    /// A worker counts for nothing more in this round; what it held goes to whoever is idle.
+    fn erase(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        self.erased.insert(worker);
+        self.scheme.gone(worker);
+        self.offer(out);
+        self.check_hope(now, out)?;
+        self.try_close(now, out)
+    }
+
+    fn offer(&mut self, out: &mut Vec<Action>) {
+        for worker in self.roster.ready() {
+            self.give(worker, out);
+        }
     }
 
     fn freed(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
@@ -209,9 +220,7 @@ impl Engine {
             doing @ Doing::Leaving => *doing = Doing::Nothing,
             doing @ Doing::Tasks(_) => {
                 *doing = Doing::Nothing;
-                self.erased.insert(worker);
-                self.check_hope(now, out)?;
-                return self.try_close(now, out);
+                return self.erase(now, worker, out);
             }
             _ => return Ok(()),
         }
@@ -238,6 +247,9 @@ impl Engine {
             self.resync(needy, out)?;
         }
         let answered = self.arrivals[worker.index()].is_some();
+        if kept && self.scheme.facts().partial && self.phase == Phase::Collecting {
+            return self.erase(now, worker, out);
+        }
         if kept && answered {
             return self.check_held(now, out);
         }
@@ -255,13 +267,11 @@ impl Engine {
                     return self.fold(now, job, out);
                 }
                 self.phase = Phase::Collecting;
-                for worker in self.roster.ready() {
-                    self.give(worker, out);
-                }
             }
             _ => self.scheme.lost(worker, &mut reopened),
         }
         if self.phase == Phase::Collecting {
+            self.offer(out);
             self.check_hope(now, out)?;
             self.try_close(now, out)?;
         }
@@ -281,10 +291,10 @@ impl Engine {
         for worker in self.erased.iter() {
             hopeless.insert(worker);
         }
-        if self.scheme.admits(&hopeless) || self.scheme.salvages(&hopeless) {
+        if self.scheme.hopes(&hopeless) || self.scheme.salvages(&hopeless) {
             return Ok(());
         }
-        if self.scheme.admits(&dead) || self.scheme.salvages(&dead) {
+        if self.scheme.hopes(&dead) || self.scheme.salvages(&dead) {
             return self.refuse(now, &hopeless, out);
         }
         Err(EngineError::TooManyLost { job: self.job, dead, tolerance: self.scheme.facts().tolerance })

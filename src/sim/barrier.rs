@@ -20,13 +20,10 @@ pub(super) fn play(scheme: &mut dyn Scheme, tasks: &[(Worker, Task)], row: &[f64
     } else if rules.close == Close::All {
         (slowest, WorkerSet::empty(workers), true)
     } else {
-        let before = if rules.close == Close::Decodable { f64::NEG_INFINITY } else { deadline };
-        let mut instants: Vec<f64> = delays.iter().copied().filter(|delay| *delay > before).collect();
-        instants.sort_unstable_by(f64::total_cmp);
-        instants.dedup();
-        // Fewer missing are never harder to do without, so the first instant that will do is found by halving.
-        let at = instants.partition_point(|instant| !scheme.admits(&late(*instant)));
-        let instant = *instants.get(at)?;
+        let mut order: Vec<Worker> = Worker::all(workers).collect();
+        order.sort_unstable_by(|a, b| delays[a.index()].total_cmp(&delays[b.index()]).then(a.cmp(b)));
+        let needed = scheme.answers_needed(&order).max(1);
+        let instant = delays[order.get(needed - 1)?.index()];
         (instant, late(instant), rules.close == Close::Incremental)
     };
     for (worker, task) in tasks.iter().filter(|(worker, _)| !missing.contains(*worker)) {

@@ -1,7 +1,7 @@
 //! When a worker's answer counts as arrived: by the wall clock plus an injected delay, or by a model.
 
 use crate::delays::{Delays, Unit};
-use crate::ids::{Task, Worker};
+use crate::ids::{Job, Task, Worker};
 use crate::transport::Notice;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub struct Pace {
     clock: Clock,
     delays: Vec<Vec<f64>>,
     outs: Vec<Option<Out>>,
+    /// The job whose lateness each worker was charged last.
+    charged: Vec<Option<Job>>,
     /// Under a virtual clock: answers to tasks abandoned long ago, still to come.
     owed: Vec<u32>,
 }
@@ -82,7 +84,7 @@ impl Pace {
             row.into_iter().map(|d| (d - least) * unit).collect::<Vec<f64>>()
         };
         let delays = delays.rows(rounds).into_iter().map(late).collect();
-        Self { clock, delays, outs: (0..workers).map(|_| None).collect(), owed: vec![0; workers] }
+        Self { clock, delays, outs: (0..workers).map(|_| None).collect(), charged: vec![None; workers], owed: vec![0; workers] }
     }
 
     /// Seconds since the start, pauses left out.
@@ -114,9 +116,11 @@ impl Pace {
         self.delays.get(round as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// A worker is given a task that is `share` of the batch.
+    /// A worker is given a task that is `share` of the batch. Its lateness is charged once per job, with the
+    /// first task.
     pub(super) fn assigned(&mut self, worker: Worker, task: Task, share: f64) {
-        let late_by = self.lateness(task.job.0).get(worker.index()).copied().unwrap_or(0.0);
+        let first = self.charged[worker.index()].replace(task.job) != Some(task.job);
+        let late_by = self.lateness(task.job.0).get(worker.index()).copied().filter(|_| first).unwrap_or(0.0);
         let due = match &self.clock {
             Clock::Wall { .. } => None,
             Clock::Virtual { now, model } => Some(now + model.step_seconds * self.outs.len() as f64 * share + late_by),

@@ -295,6 +295,10 @@ impl Scheme for Defer {
         self.due_open == 0 && self.late <= if self.has_own() { self.parameters.cap } else { 0 }
     }
 
+    fn hopes(&self, gone: &WorkerSet) -> bool {
+        gone.len() < self.facts.workers
+    }
+
     fn quality(&mut self) -> Report {
         EXACT
     }

@@ -55,6 +55,7 @@ pub struct Queue {
     next: usize,
     /// Items to be given out again.
     again: Vec<u32>,
+    /// Workers at each item now.
     holders: Vec<u8>,
     winner: Vec<Option<Worker>>,
     won: usize,
@@ -152,6 +153,7 @@ impl Scheme for Queue {
             return false;
         }
         self.current[worker.index()] = None;
+        self.holders[task.piece as usize] -= 1;
         let winner = &mut self.winner[task.piece as usize];
         if winner.is_some() {
             return false;
@@ -163,6 +165,19 @@ impl Scheme for Queue {
 
     fn admits(&self, _: &WorkerSet) -> bool {
         self.won == self.parts.len()
+    }
+
+    fn hopes(&self, gone: &WorkerSet) -> bool {
+        self.won == self.parts.len() || gone.len() < self.facts.workers
+    }
+
+    fn gone(&mut self, worker: Worker) {
+        let Some(piece) = self.current[worker.index()].take() else { return };
+        let (holders, winner) = (&mut self.holders[piece as usize], self.winner[piece as usize]);
+        *holders -= 1;
+        if *holders == 0 && winner.is_none() {
+            self.again.push(piece);
+        }
     }
 
     fn quality(&mut self) -> Report {
@@ -183,7 +198,7 @@ impl Scheme for Queue {
     }
 
     fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
-        let held = self.current[worker.index()].take();
+        self.gone(worker);
         for piece in (0..self.parts.len() as u32).rev() {
             let at = piece as usize;
             if self.winner[at] == Some(worker) {
@@ -191,12 +206,9 @@ impl Scheme for Queue {
                 self.won -= 1;
                 self.closed = false;
                 reopened.push(Task { job: self.job, piece });
-            } else if held != Some(piece) || self.winner[at].is_some() {
-                continue;
-            }
-            self.holders[at] -= 1;
-            if self.holders[at] == 0 {
-                self.again.push(piece);
+                if !self.current.contains(&Some(piece)) {
+                    self.again.push(piece);
+                }
             }
         }
     }

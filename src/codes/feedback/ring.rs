@@ -145,6 +145,15 @@ impl Scheme for Ring {
         self.won == self.parts.len()
     }
 
+    fn hopes(&self, gone: &WorkerSet) -> bool {
+        self.uncovered(gone).is_empty()
+    }
+
+    fn gone(&mut self, worker: Worker) {
+        self.busy[worker.index()] = None;
+        self.offset[worker.index()] = self.reach;
+    }
+
     fn quality(&mut self) -> Report {
         EXACT
     }
@@ -163,8 +172,7 @@ impl Scheme for Ring {
     }
 
     fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
-        self.busy[worker.index()] = None;
-        self.offset[worker.index()] = self.reach;
+        self.gone(worker);
         for piece in 0..self.parts.len() as u32 {
             if self.winner[piece as usize] != Some(worker) {
                 continue;

@@ -59,11 +59,11 @@ fn forever(workers: usize) -> Horizon {
 }
 
 fn sr_sgc(workers: usize, (burst, window, distinct): (usize, usize, usize), stragglers: Option<usize>, slots: SlotKind) -> SrSgc {
-    SrSgc::new(SrSgcParameters { burst, window, distinct, stragglers, slots }, forever(workers)).unwrap()
+    SrSgc::new(SrSgcParameters { burst, window, distinct, stragglers, slots }, forever(workers)).expect("legal parameters")
 }
 
 fn m_sgc(workers: usize, (burst, window, distinct): (usize, usize, usize), slots: SlotKind) -> MSgc {
-    MSgc::new(MSgcParameters { burst, window, distinct, slots }, forever(workers)).unwrap()
+    MSgc::new(MSgcParameters { burst, window, distinct, slots }, forever(workers)).expect("legal parameters")
 }
 
 fn conforming<S: Explored>(model: StragglerModel) -> impl Fn(&S, &WorkerSet) -> bool {

@@ -125,6 +125,12 @@ impl Scheme for Lift {
         if exact_match { self.decodable } else { self.supposed(missing).1 }
     }
 
+    fn answers_needed(&self, order: &[Worker]) -> usize {
+        let mut decoder = self.code.decoder();
+        let last = order.iter().position(|worker| decoder.arrive(*worker) == Status::Decodable);
+        last.unwrap_or(order.len()) + 1
+    }
+
     fn salvages(&self, missing: &WorkerSet) -> bool {
         self.supposed(missing).0.salvages()
     }

@@ -149,6 +149,28 @@ pub trait Scheme: Send {
     fn returned(&mut self, worker: Worker, task: Task) -> bool;
     /// Whether the round may close without these workers.
     fn admits(&self, missing: &WorkerSet) -> bool;
+    /// How many of these workers have to answer, in this order, until the rest of the run's workers may be
+    /// missing; more than there are if even all of them do not suffice. Fewer missing are never harder to do
+    /// without.
+    fn answers_needed(&self, order: &[Worker]) -> usize {
+        let mut needed = (0, order.len() + 1);
+        while needed.0 < needed.1 {
+            let middle = usize::midpoint(needed.0, needed.1);
+            let answered = WorkerSet::of(self.facts().workers, order[..middle].iter().copied());
+            if self.admits(&answered.complement()) {
+                needed.1 = middle;
+            } else {
+                needed.0 = middle + 1;
+            }
+        }
+        needed.0
+    }
+    /// Whether the round can still come to a close if nobody of `gone` ever answers again.
+    fn hopes(&self, gone: &WorkerSet) -> bool {
+        self.admits(gone)
+    }
+    /// A worker will finish none of the tasks it has in this round; what it has returned stays.
+    fn gone(&mut self, _worker: Worker) {}
     /// Whether it may close without them with a part of the batch lost, once waiting is no use.
     fn salvages(&self, _missing: &WorkerSet) -> bool {
         false
