@@ -1,10 +1,12 @@
 //! What must hold for every code, every set of survivors and every order of arrival.
 
 use crate::{ROUNDING, dense, from_bits, oracle, shortest, subsets};
+use codedgrad::codes::ParameterError;
+use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::codes::{
     Choice, Cyclic, DenseCode, DropSlowest, Gate, GradientCode, Graph, Groups, Interval, MinLoad, SchemeSpec, Status, Wire, decode, verify,
 };
-use codedgrad::ids::{Worker, WorkerSet};
+use codedgrad::ids::{Job, Worker, WorkerSet};
 use nalgebra::DVector;
 use proptest::prelude::*;
 
@@ -325,7 +327,16 @@ proptest! {
     #[test]
     fn texts_give_codes(text in prop::sample::select(SchemeSpec::EXAMPLES.to_vec()), workers in 9usize..24) {
         prop_assume!(!text.contains("FILE"));
-        let code = text.parse::<SchemeSpec>().unwrap().code(workers);
-        prop_assert!(code.is_ok_and(|code| code.facts().workers == workers));
+        let spec: SchemeSpec = text.parse().unwrap();
+        let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(3), accept: Accept::Model };
+        let scheme = spec.over(horizon).unwrap();
+        prop_assert_eq!(scheme.facts().workers, workers);
+        match spec.code(workers) {
+            Ok(code) => prop_assert!((code.facts().load - scheme.facts().load).abs() < ROUNDING && scheme.facts().delay == 0),
+            Err(error) => {
+                let refused = matches!(error, ParameterError::NotOneRound { .. });
+                prop_assert!(refused, "{}", error);
+            }
+        }
     }
 }
