@@ -2,6 +2,7 @@
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, MSgc, MSgcParameters, Scheme, SlotKind};
+use codedgrad::delays::Preset;
 use codedgrad::ids::{Job, Task, Worker, WorkerSet};
 use codedgrad::sim::{Close, LoadModel, Outcome, Rules, simulate};
 use proptest::prelude::*;
@@ -262,6 +263,32 @@ proptest! {
             prop_assert!((load - (w - 1.0 + b) / (n * (w - 1.0) + b * (n - l))).abs() < 1e-12, "met with equality");
         }
     }
+}
+
+/// The paper's order under its closing rule, and ours under the best one for each: docs/results.md.
+#[test]
+fn who_wins_on_serverless_workers() {
+    let total = |text: &str, jobs: u64, close: Close, mu: f64, slope: f64| {
+        let mut scheme = scheme(text, 256, jobs, Accept::Lookahead);
+        let mut stream = Preset::Serverless.stream(256, 1);
+        let mut rows = || Ok::<_, Infallible>(stream.next().unwrap());
+        let rules = Rules { close, mu, load: LoadModel::Additive { base: 0.0, slope }, dispatch: 0.0 };
+        let outcome = simulate(&mut *scheme, jobs, &mut rows, &rules, &mut |_| ()).unwrap();
+        (outcome.total_time, outcome.work)
+    };
+    let authors = |text| total(text, 480, Close::All, 1.0, 2.2).0;
+    let order = ["m-sgc:B=1,W=2,lambda=27", "sr-sgc:B=2,W=3,lambda=23", "cyclic:s=15", "uncoded"].map(authors);
+    assert!(order.is_sorted(), "{order:?}");
+    let (groups, _) = total("groups:l=42", 80, Close::Decodable, 1.0, 2.2);
+    let (sequential, _) = total("m-sgc:B=2,W=3,lambda=64", 80, Close::Incremental, 0.5, 2.2);
+    let (deferred, work) = total("defer:T=2,cap=51,cut=16,copies=2", 80, Close::Decodable, 1.0, 2.2);
+    assert!(
+        work <= 1.25 && groups < sequential && deferred < sequential && deferred < 1.15 * groups,
+        "{groups} {sequential} {deferred} {work}"
+    );
+    let (groups, _) = total("groups:l=85", 80, Close::Decodable, 1.0, 20.0);
+    let (deferred, work) = total("defer:T=2,cap=51,cut=16,copies=2", 80, Close::Decodable, 1.0, 20.0);
+    assert!(work <= 1.25 && deferred < groups, "{groups} {deferred} {work}");
 }
 
 /// Load table of the notes on sequential coding (section 5.4) and the authors' parameters.
