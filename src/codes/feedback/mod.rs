@@ -2,6 +2,7 @@
 //!
 //! They fix nothing in advance. Every worker must be able to read every sample.
 
+mod claims;
 mod defer;
 mod queue;
 mod ring;

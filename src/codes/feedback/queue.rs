@@ -17,10 +17,10 @@
 //! Own arrangement of what is common knowledge (work queues with backup tasks, Dean, Ghemawat, OSDI 2004).
 
 use super::EXACT;
+use super::claims::Claims;
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
-use std::ops::Range;
 
 /// Workers that may compute the same item at once.
 const HOLDERS_MAX: u8 = 2;
@@ -49,18 +49,13 @@ const HOLDERS_MAX: u8 = 2;
 pub struct Queue {
     facts: SchemeFacts,
     parts: Vec<[Part; 1]>,
-    job: Job,
-    jobs: Range<Job>,
+    claims: Claims,
     /// First item that nobody was given.
     next: usize,
     /// Items to be given out again.
     again: Vec<u32>,
     /// Workers at each item now.
     holders: Vec<u8>,
-    winner: Vec<Option<Worker>>,
-    won: usize,
-    current: Vec<Option<u32>>,
-    closed: bool,
 }
 
 impl Queue {
@@ -85,34 +80,18 @@ impl Queue {
         let parts = super::equal_parts(workers, items, units)?;
         Ok(Self {
             facts: super::facts(workers, units.unwrap_or(items as u32), 0, 1.0 / items as f64),
+            claims: Claims::new(workers, items, jobs),
             holders: vec![0; items],
-            winner: vec![None; items],
-            current: vec![None; workers],
-            job: jobs.start,
             next: 0,
             again: Vec::new(),
-            won: 0,
-            closed: false,
             parts,
-            jobs,
         })
-    }
-
-    fn open_next(&mut self) {
-        self.job = self.job.next();
-        self.next = 0;
-        self.again.clear();
-        self.holders.fill(0);
-        self.winner.fill(None);
-        self.won = 0;
-        self.current.fill(None);
-        self.closed = false;
     }
 
     /// The lowest item that one other worker holds and nobody has finished.
     fn duplicate(&self, worker: Worker) -> Option<u32> {
-        let others = self.current.iter().enumerate().filter(|(holder, _)| *holder != worker.index());
-        let open = |item: &u32| self.winner[*item as usize].is_none() && self.holders[*item as usize] < HOLDERS_MAX;
+        let others = self.claims.busy.iter().enumerate().filter(|(holder, _)| *holder != worker.index());
+        let open = |item: &u32| self.claims.winner[*item as usize].is_none() && self.holders[*item as usize] < HOLDERS_MAX;
         others.filter_map(|(_, item)| *item).filter(open).min()
     }
 }
@@ -123,10 +102,12 @@ impl Scheme for Queue {
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        if self.closed {
-            self.open_next();
+        if self.claims.open_next() {
+            self.next = 0;
+            self.again.clear();
+            self.holders.fill(0);
         }
-        if !self.jobs.contains(&self.job) || self.current[worker.index()].is_some() {
+        if !self.claims.is_free(worker) {
             return;
         }
         let item = if let Some(item) = self.again.pop() {
@@ -139,8 +120,7 @@ impl Scheme for Queue {
         };
         if let Some(piece) = item {
             self.holders[piece as usize] += 1;
-            self.current[worker.index()] = Some(piece);
-            out.push(Task { job: self.job, piece });
+            out.push(self.claims.give(worker, piece));
         }
     }
 
@@ -149,31 +129,22 @@ impl Scheme for Queue {
     }
 
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        if self.closed || task.job != self.job || self.current[worker.index()] != Some(task.piece) {
-            return false;
-        }
-        self.current[worker.index()] = None;
+        let Some(first) = self.claims.returned(worker, task) else { return false };
         self.holders[task.piece as usize] -= 1;
-        let winner = &mut self.winner[task.piece as usize];
-        if winner.is_some() {
-            return false;
-        }
-        *winner = Some(worker);
-        self.won += 1;
-        true
+        first
     }
 
     fn admits(&self, _: &WorkerSet) -> bool {
-        self.won == self.parts.len()
+        self.claims.complete()
     }
 
     fn hopes(&self, gone: &WorkerSet) -> bool {
-        self.won == self.parts.len() || gone.len() < self.facts.workers
+        self.claims.complete() || gone.len() < self.facts.workers
     }
 
     fn gone(&mut self, worker: Worker) {
-        let Some(piece) = self.current[worker.index()].take() else { return };
-        let (holders, winner) = (&mut self.holders[piece as usize], self.winner[piece as usize]);
+        let Some(piece) = self.claims.busy[worker.index()].take() else { return };
+        let (holders, winner) = (&mut self.holders[piece as usize], self.claims.winner[piece as usize]);
         *holders -= 1;
         if *holders == 0 && winner.is_none() {
             self.again.push(piece);
@@ -185,36 +156,23 @@ impl Scheme for Queue {
     }
 
     fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
-        self.closed = true;
-        if self.won == self.parts.len() {
-            decoded.push(self.job);
-        }
+        self.claims.close(decoded);
     }
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        let won = (0..).zip(&self.winner).filter_map(|(piece, winner)| Some((piece, (*winner)?)));
-        folds.extend(won.map(|(piece, worker)| Fold { worker, task: Task { job, piece }, weight: 1.0 }));
-        EXACT
+        self.claims.settle(job, folds)
     }
 
     fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
         self.gone(worker);
-        for piece in (0..self.parts.len() as u32).rev() {
-            let at = piece as usize;
-            if self.winner[at] == Some(worker) {
-                self.winner[at] = None;
-                self.won -= 1;
-                self.closed = false;
-                reopened.push(Task { job: self.job, piece });
-                if !self.current.contains(&Some(piece)) {
-                    self.again.push(piece);
-                }
-            }
-        }
+        let open = self.claims.reopen(worker);
+        let idle = open.iter().rev().map(|task| task.piece).filter(|piece| self.holders[*piece as usize] == 0);
+        self.again.extend(idle);
+        reopened.extend(open);
     }
 
     fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {
-        let open = |item: &usize| self.winner[*item].is_none();
+        let open = |item: &usize| self.claims.winner[*item].is_none();
         (0..self.parts.len()).filter(open).map(|item| self.parts[item][0].units).collect()
     }
 }

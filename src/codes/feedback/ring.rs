@@ -19,10 +19,10 @@
 //! (arXiv 2405.19509).
 
 use super::EXACT;
+use super::claims::Claims;
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
-use std::ops::Range;
 
 /// The ring of one job per round; the piece of a task is the number of its share.
 ///
@@ -48,14 +48,9 @@ pub struct Ring {
     facts: SchemeFacts,
     reach: usize,
     parts: Vec<[Part; 1]>,
-    job: Job,
-    jobs: Range<Job>,
+    claims: Claims,
     /// How far every worker has come from its own share.
     offset: Vec<usize>,
-    busy: Vec<Option<u32>>,
-    winner: Vec<Option<Worker>>,
-    won: usize,
-    closed: bool,
 }
 
 impl Ring {
@@ -80,18 +75,7 @@ impl Ring {
         }
         let mut facts = super::facts(workers, units.unwrap_or(workers as u32), 0, 1.0 / workers as f64);
         facts.tolerance = reach - 1;
-        Ok(Self {
-            facts,
-            offset: vec![0; workers],
-            busy: vec![None; workers],
-            winner: vec![None; workers],
-            job: jobs.start,
-            won: 0,
-            closed: false,
-            reach,
-            parts,
-            jobs,
-        })
+        Ok(Self { facts, claims: Claims::new(workers, workers, jobs), offset: vec![0; workers], reach, parts })
     }
 }
 
@@ -101,25 +85,18 @@ impl Scheme for Ring {
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        if self.closed {
-            self.job = self.job.next();
+        if self.claims.open_next() {
             self.offset.fill(0);
-            self.busy.fill(None);
-            self.winner.fill(None);
-            self.won = 0;
-            self.closed = false;
         }
-        if !self.jobs.contains(&self.job) || self.busy[worker.index()].is_some() {
+        if !self.claims.is_free(worker) {
             return;
         }
         let workers = self.facts.workers;
         let share = |offset: usize| (worker.index() + offset) % workers;
-        let next = (self.offset[worker.index()]..self.reach).find(|offset| self.winner[share(*offset)].is_none());
+        let next = (self.offset[worker.index()]..self.reach).find(|offset| self.claims.winner[share(*offset)].is_none());
         self.offset[worker.index()] = next.map_or(self.reach, |offset| offset + 1);
         if let Some(offset) = next {
-            let piece = share(offset) as u32;
-            self.busy[worker.index()] = Some(piece);
-            out.push(Task { job: self.job, piece });
+            out.push(self.claims.give(worker, share(offset) as u32));
         }
     }
 
@@ -128,21 +105,11 @@ impl Scheme for Ring {
     }
 
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        if self.closed || task.job != self.job || self.busy[worker.index()] != Some(task.piece) {
-            return false;
-        }
-        self.busy[worker.index()] = None;
-        let winner = &mut self.winner[task.piece as usize];
-        if winner.is_some() {
-            return false;
-        }
-        *winner = Some(worker);
-        self.won += 1;
-        true
+        self.claims.returned(worker, task) == Some(true)
     }
 
     fn admits(&self, _: &WorkerSet) -> bool {
-        self.won == self.parts.len()
+        self.claims.complete()
     }
 
     fn hopes(&self, gone: &WorkerSet) -> bool {
@@ -150,7 +117,7 @@ impl Scheme for Ring {
     }
 
     fn gone(&mut self, worker: Worker) {
-        self.busy[worker.index()] = None;
+        self.claims.busy[worker.index()] = None;
         self.offset[worker.index()] = self.reach;
     }
 
@@ -159,40 +126,28 @@ impl Scheme for Ring {
     }
 
     fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
-        self.closed = true;
-        if self.won == self.parts.len() {
-            decoded.push(self.job);
-        }
+        self.claims.close(decoded);
     }
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        let won = (0..).zip(&self.winner).filter_map(|(piece, winner)| Some((piece, (*winner)?)));
-        folds.extend(won.map(|(piece, worker)| Fold { worker, task: Task { job, piece }, weight: 1.0 }));
-        EXACT
+        self.claims.settle(job, folds)
     }
 
     fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
         self.gone(worker);
-        for piece in 0..self.parts.len() as u32 {
-            if self.winner[piece as usize] != Some(worker) {
-                continue;
-            }
-            self.winner[piece as usize] = None;
-            self.won -= 1;
-            self.closed = false;
-            reopened.push(Task { job: self.job, piece });
-            // Whoever has passed this share by comes back to it.
-            for (other, offset) in self.offset.iter_mut().enumerate().filter(|(other, _)| *other != worker.index()) {
-                let distance = (piece as usize + self.parts.len() - other) % self.parts.len();
-                *offset = if distance < self.reach { distance.min(*offset) } else { *offset };
-            }
+        let (open, workers) = (self.claims.reopen(worker), self.facts.workers);
+        // Whoever has passed such a share by comes back to it.
+        for (other, offset) in self.offset.iter_mut().enumerate().filter(|(other, _)| *other != worker.index()) {
+            let distance = |task: &Task| (task.piece as usize + workers - other) % workers;
+            *offset = open.iter().map(distance).filter(|distance| *distance < self.reach).fold(*offset, usize::min);
         }
+        reopened.extend(open);
     }
 
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
         let workers = self.facts.workers;
         let reachable = |share: usize| (0..self.reach).any(|back| !missing.contains(Worker(((share + workers - back) % workers) as u32)));
-        let open = |share: &usize| self.winner[*share].is_none() && !reachable(*share);
+        let open = |share: &usize| self.claims.winner[*share].is_none() && !reachable(*share);
         (0..workers).filter(open).map(|share| self.parts[share][0].units).collect()
     }
 }

@@ -1,0 +1,93 @@
+//! Who is at which piece of one job, and who finished it first.
+
+use super::EXACT;
+use crate::codes::Report;
+use crate::codes::sequential::Fold;
+use crate::ids::{Job, Task, Worker};
+use std::ops::Range;
+
+/// The pieces of one job after the other, each claimed once.
+#[derive(Clone, Debug)]
+pub(super) struct Claims {
+    pub(super) job: Job,
+    jobs: Range<Job>,
+    /// The piece every worker is at.
+    pub(super) busy: Vec<Option<u32>>,
+    /// Who finished each piece first.
+    pub(super) winner: Vec<Option<Worker>>,
+    won: usize,
+    pub(super) closed: bool,
+}
+
+impl Claims {
+    pub(super) fn new(workers: usize, pieces: usize, jobs: Range<Job>) -> Self {
+        Self { job: jobs.start, jobs, busy: vec![None; workers], winner: vec![None; pieces], won: 0, closed: false }
+    }
+
+    /// Goes on to the next job if this one is closed; true if it did.
+    pub(super) fn open_next(&mut self) -> bool {
+        if !self.closed {
+            return false;
+        }
+        self.job = self.job.next();
+        self.busy.fill(None);
+        self.winner.fill(None);
+        self.won = 0;
+        self.closed = false;
+        true
+    }
+
+    /// Whether a worker could be given a piece now.
+    pub(super) fn is_free(&self, worker: Worker) -> bool {
+        self.jobs.contains(&self.job) && self.busy[worker.index()].is_none()
+    }
+
+    pub(super) fn give(&mut self, worker: Worker, piece: u32) -> Task {
+        self.busy[worker.index()] = Some(piece);
+        Task { job: self.job, piece }
+    }
+
+    /// Takes a finished piece in: none if this worker was not at it, else whether it is the first.
+    pub(super) fn returned(&mut self, worker: Worker, task: Task) -> Option<bool> {
+        if self.closed || task.job != self.job || self.busy[worker.index()] != Some(task.piece) {
+            return None;
+        }
+        self.busy[worker.index()] = None;
+        let winner = &mut self.winner[task.piece as usize];
+        if winner.is_some() {
+            return Some(false);
+        }
+        *winner = Some(worker);
+        self.won += 1;
+        Some(true)
+    }
+
+    pub(super) fn complete(&self) -> bool {
+        self.won == self.winner.len()
+    }
+
+    pub(super) fn close(&mut self, decoded: &mut Vec<Job>) {
+        self.closed = true;
+        if self.complete() {
+            decoded.push(self.job);
+        }
+    }
+
+    pub(super) fn settle(&self, job: Job, folds: &mut Vec<Fold>) -> Report {
+        let won = (0..).zip(&self.winner).filter_map(|(piece, winner)| Some((piece, (*winner)?)));
+        folds.extend(won.map(|(piece, worker)| Fold { worker, task: Task { job, piece }, weight: 1.0 }));
+        EXACT
+    }
+
+    /// Opens the pieces again that a worker had won, and names them.
+    pub(super) fn reopen(&mut self, worker: Worker) -> Vec<Task> {
+        let mut reopened = Vec::new();
+        for (piece, winner) in (0..).zip(&mut self.winner).filter(|(_, winner)| **winner == Some(worker)) {
+            *winner = None;
+            self.won -= 1;
+            self.closed = false;
+            reopened.push(Task { job: self.job, piece });
+        }
+        reopened
+    }
+}
