@@ -244,6 +244,51 @@ proptest! {
         prop_assert!(found.job_finish_time.iter().all(|finish| finish.is_finite()));
     }
 
+    /// A worker that dies takes its results with it, also those that had been won: its items are open again, and
+    /// the gradient is put together from what the others hold.
+    #[test]
+    fn lost_results_are_computed_again(text in prop::sample::select(vec!["queue:m=1", "queue:m=3", "ring:reach=6", "ring:reach=3"]), seed: u64) {
+        use rand_chacha::{ChaCha8Rng, rand_core::{Rng, SeedableRng}};
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut choose = |below: usize| random.next_u32() as usize % below.max(1);
+        let mut scheme = scheme(text, 6, 1, Accept::Lookahead);
+        let (mut alive, mut held) = (WorkerSet::full(6), std::collections::HashMap::new());
+        let (dies, mut left) = (Worker(choose(6) as u32), choose(12));
+        let mut at: Vec<Vec<Task>> = vec![Vec::new(); 6];
+        for _ in 0..200 {
+            if left == 0 && alive.remove(dies) {
+                let mut reopened = Vec::new();
+                scheme.lost(dies, &mut reopened);
+                at[dies.index()].clear();
+                let won: Vec<Task> = held.iter().filter(|(_, holder)| **holder == dies).map(|(task, _)| *task).collect();
+                prop_assert_eq!(reopened.len(), won.len());
+                held.retain(|_, holder| *holder != dies);
+            }
+            left = left.saturating_sub(1);
+            if !alive.contains(dies) && scheme.admits(&WorkerSet::empty(6)) {
+                break;
+            }
+            for worker in alive.iter() {
+                scheme.assign(worker, &mut at[worker.index()]);
+            }
+            let busy: Vec<Worker> = alive.iter().filter(|worker| !at[worker.index()].is_empty()).collect();
+            if let Some(&worker) = busy.get(choose(busy.len())) {
+                let task = at[worker.index()].remove(0);
+                if scheme.returned(worker, task) {
+                    held.insert(task, worker);
+                }
+            }
+        }
+        let mut decoded = Vec::new();
+        scheme.close(&WorkerSet::of(6, [dies]), &mut decoded);
+        prop_assert_eq!(&decoded, &[Job(0)], "{} is not complete", text);
+        let mut folds: Vec<Fold> = Vec::new();
+        scheme.settle(Job(0), &mut folds);
+        prop_assert!(folds.iter().all(|fold| held.get(&fold.task) == Some(&fold.worker) && fold.weight == 1.0));
+        let units: u32 = folds.iter().map(|fold| scheme.units(fold.worker, fold.task)).sum();
+        prop_assert_eq!(units, scheme.facts().units, "every unit once");
+    }
+
     /// Load identity 4.3 and lower bound 5.1 of the sequential scheme, over all parameters.
     #[test]
     fn m_sgc_load_identity_and_bound(workers in 1usize..40, burst in 1usize..6, more in 1usize..8, distinct_of: usize) {
