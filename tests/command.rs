@@ -165,6 +165,7 @@ fn bad_codes_are_refused() {
         (vec!["code", "uncoded", "--workers", "4", "--survivors", "9"], vec!["no worker 9", "0 to 3"]),
         (vec!["code", "uncoded", "--workers", "4", "--survivors", "1,1"], vec!["named twice"]),
         (vec!["code", "uncoded"], vec!["--workers"]),
+        (vec!["code", "uncoded", "--workers", "65536", "--json"], vec!["too large to print"]),
         (vec!["code", "matrix:absent.csv", "--workers", "4"], vec!["absent.csv: "]),
         (vec!["train", "--scheme", "graph:d=9", "--workers", "12"], vec!["d must be from 2 to 4"]),
         (vec!["train", "--scheme", "cyclic:s=8"], vec!["at most 7"]),

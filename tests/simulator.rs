@@ -289,6 +289,72 @@ proptest! {
         prop_assert_eq!(units, scheme.facts().units, "every unit once");
     }
 
+    /// The same for deferred shares, whose results of earlier rounds are lost as well: the round goes on without
+    /// the worker, and every job is put together from what the others hold, each unit once.
+    #[test]
+    fn lost_shares_are_deferred(
+        text in prop::sample::select(vec!["defer:cap=1,cut=2", "defer:T=2,cap=2,cut=3,copies=2", "defer:cap=0", "defer:T=1,cap=3,copies=3"]),
+        seed: u64,
+    ) {
+        use rand_chacha::{ChaCha8Rng, rand_core::{Rng, SeedableRng}};
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut choose = |below: usize| random.next_u32() as usize % below.max(1);
+        let (workers, jobs) = (6, 5u64);
+        let mut scheme = scheme(text, workers, jobs, Accept::Lookahead);
+        let delay = scheme.facts().delay as u64;
+        let (dies, mut left) = (Worker(choose(workers) as u32), choose(80));
+        let mut alive = WorkerSet::full(workers);
+        let mut held: std::collections::HashMap<Task, Worker> = std::collections::HashMap::new();
+        let mut units: std::collections::HashMap<Task, Vec<codedgrad::ids::Units>> = std::collections::HashMap::new();
+        let mut done = Vec::new();
+        for _ in 0..jobs + delay + 2 {
+            let mut at: Vec<Vec<Task>> = vec![Vec::new(); workers];
+            for step in 0.. {
+                prop_assert!(step < 2000, "{} hangs", text);
+                if left == 0 && alive.remove(dies) {
+                    scheme.lost(dies, &mut Vec::new());
+                    at[dies.index()].clear();
+                    held.retain(|_, holder| *holder != dies);
+                }
+                left = left.saturating_sub(1);
+                for worker in alive.iter().filter(|worker| at[worker.index()].is_empty()).collect::<Vec<_>>() {
+                    scheme.assign(worker, &mut at[worker.index()]);
+                }
+                if !alive.contains(dies) {
+                    scheme.gone(dies);
+                }
+                if scheme.admits(&WorkerSet::empty(workers)) && choose(3) == 0 {
+                    break;
+                }
+                let busy: Vec<Worker> = alive.iter().filter(|worker| !at[worker.index()].is_empty()).collect();
+                let Some(&worker) = busy.get(choose(busy.len())) else {
+                    if scheme.admits(&WorkerSet::empty(workers)) { break } else { continue }
+                };
+                let task = at[worker.index()].remove(0);
+                let parts = scheme.parts(worker, task).iter().map(|part| part.units).collect();
+                if scheme.returned(worker, task) {
+                    held.insert(task, worker);
+                    units.insert(task, parts);
+                }
+            }
+            let mut decoded = Vec::new();
+            scheme.close(&WorkerSet::empty(workers), &mut decoded);
+            for job in decoded {
+                let mut folds: Vec<Fold> = Vec::new();
+                scheme.settle(job, &mut folds);
+                prop_assert!(folds.iter().all(|fold| held.get(&fold.task) == Some(&fold.worker)), "{}", text);
+                let mut seen = vec![0; scheme.facts().units as usize];
+                folds.iter().flat_map(|fold| &units[&fold.task]).for_each(|part| (part.start..part.end).for_each(|unit| seen[unit as usize] += 1));
+                prop_assert!(seen.iter().all(|times| *times == 1), "{} {}: {:?}", text, job, seen);
+                done.push(job.0);
+            }
+        }
+        done.sort_unstable();
+        // A loss right after a close opens a job again that was complete.
+        done.dedup();
+        prop_assert_eq!(done, (0..jobs).collect::<Vec<_>>());
+    }
+
     /// Load identity 4.3 and lower bound 5.1 of the sequential scheme, over all parameters.
     #[test]
     fn m_sgc_load_identity_and_bound(workers in 1usize..40, burst in 1usize..6, more in 1usize..8, distinct_of: usize) {
@@ -373,6 +439,13 @@ fn parameters_outside_the_conditions_name_the_nearest_legal_ones() {
         ("defer:cap=6", "cap must be at most 5"),
         ("defer:T=0,cap=1", "each must be 1 or more"),
         ("defer:T=1", "cap= is missing"),
+        ("defer:T=4294967296,cap=1,copies=4294967296", "is more than 6 workers"),
+        ("defer:cap=1,cut=2147483649", "too many"),
+        ("queue:m=9223372036854775809", "too many"),
+        ("sr-sgc:B=1,W=1000000000000000000,lambda=4", "both must be at most 100000"),
+        ("sr-sgc:B=18446744073709551615,W=2,lambda=1", "both must be at most 100000"),
+        ("m-sgc:B=1,W=1000000000000,lambda=4", "both must be at most 100000"),
+        ("m-sgc:B=1,W=100000,lambda=6000", "lambda must be at most 6"),
     ] {
         let horizon = Horizon { workers: 6, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
         let error = text.parse::<SchemeSpec>().and_then(|spec| spec.over(horizon).map(|_| ())).unwrap_err().to_string();

@@ -12,6 +12,8 @@ use std::fmt::Write as _;
 const DRAWN_MAX: usize = 48;
 /// Rounding of a sum of shares' weights.
 const COVERAGE_ROUNDING: f64 = 1e-9;
+/// Cells of the largest matrix that is printed.
+const CELLS_MAX: usize = 1 << 25;
 /// Failures listed in words.
 const FAILURES_SHOWN: usize = 10;
 
@@ -102,6 +104,12 @@ pub(super) fn run(args: &CodeArgs) -> Result<(), Failure> {
     }
     if args.json {
         let facts = code.facts();
+        if workers.saturating_mul(facts.shares()) > CELLS_MAX {
+            return Err(Failure::Input(anyhow!(
+                "a matrix of {workers} x {} is too large to print; leave out --json, or take fewer workers",
+                facts.shares()
+            )));
+        }
         let shown = Shown {
             scheme: &args.scheme,
             workers,

@@ -114,10 +114,11 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     };
     let bar = super::progress_bar(rounds, &args.scheme);
     let mut grid = Grid::default();
-    let label_of = spec.over(Horizon { workers, units: None, jobs: Job(0)..Job(0), accept }).or_input()?;
+    let labels = Horizon { workers, units: None, jobs: Job(0)..Job(0), accept };
+    let labels = if args.grid { Some(spec.over(labels).or_input()?) } else { None };
     let outcome = simulate(&mut *scheme, args.jobs, &mut rows, &rules, &mut |seen| {
-        if args.grid {
-            grid.add(&*label_of, workers, &seen);
+        if let Some(labels) = &labels {
+            grid.add(&**labels, workers, &seen);
         }
         bar.inc(1);
     });

@@ -33,7 +33,9 @@ use std::sync::Arc;
 /// Straggler sets of one size that are tried to prove a tolerance.
 const SETS_TRIED_MAX: u64 = 50_000;
 /// What a cell of a matrix may be.
-const COEFFICIENT: &str = "a finite number";
+const COEFFICIENT: &str = "a finite number of at most 1e100";
+/// Larger coefficients overflow when they are squared.
+const COEFFICIENT_MAX: f64 = 1e100;
 
 /// A gradient code given by its matrix.
 ///
@@ -65,7 +67,7 @@ impl DenseCode {
     ///
     /// # Errors
     /// [`ParameterError::Table`] for a matrix without rows or columns, ragged, with entries that are not
-    /// finite or a row of zeros; [`ParameterError::SpanMissesOnes`] when not even all workers together can
+    /// finite or beyond 1e100, or a row of zeros; [`ParameterError::SpanMissesOnes`] when not even all workers together can
     /// decode, with the share that is worst off.
     ///
     /// ```
@@ -100,7 +102,7 @@ impl DenseCode {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn from_csv(text: &str) -> Result<Self, ParameterError> {
-        Self::new(&table::read(text, COEFFICIENT, |x: &f64| x.is_finite())?)
+        Self::new(&table::read(text, COEFFICIENT, |x: &f64| x.abs() <= COEFFICIENT_MAX)?)
     }
 
     /// The same code with a tolerance that its author states and nobody has checked yet.
@@ -136,7 +138,7 @@ fn sparse(matrix: &[Vec<f64>]) -> Result<Vec<Row>, TableError> {
         if cells.len() != expected {
             return Err(TableError::Ragged { line, found: cells.len(), expected });
         }
-        if let Some(column) = cells.iter().position(|x| !x.is_finite()) {
+        if let Some(column) = cells.iter().position(|x| x.is_nan() || x.abs() > COEFFICIENT_MAX) {
             let cell = cells[column].to_string();
             return Err(TableError::Cell { line, column: column + 1, cell, expected: COEFFICIENT });
         }

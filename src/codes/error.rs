@@ -134,14 +134,17 @@ pub enum ParameterError {
         needed: u32,
     },
     /// A scheme that is more than a one-round code.
-    #[error("{text} is a scheme over rounds or with feedback, not a one-round code; `codedgrad simulate` can use it")]
+    #[error(
+        "{text} is a scheme over rounds or with feedback, not a one-round code (those are uncoded, groups, min-load, interval, \
+         cyclic, graph, drop and matrix); `codedgrad simulate` can use it, and `codedgrad train` queue and ring"
+    )]
     NotOneRound {
         /// Which scheme.
         text: String,
     },
-    /// Parameters outside the conditions of a scheme over rounds.
+    /// Parameters outside a scheme's conditions, or too large for it.
     #[error("{scheme}: {problem}")]
-    Sequential {
+    Conditions {
         /// Which scheme.
         scheme: &'static str,
         /// Which condition, and what would fit.

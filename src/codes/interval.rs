@@ -28,6 +28,11 @@ use crate::ids::{Share, Worker};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Cut points of the largest code.
+const CUTS_MAX: u32 = 1 << 22;
+/// Shares in all its intervals.
+const SHARES_MAX: u64 = 1 << 25;
+
 /// A code of intervals.
 ///
 /// # Formula
@@ -66,7 +71,8 @@ impl Interval {
     ///
     /// # Errors
     /// [`ParameterError::NoWorkers`] without intervals, [`ParameterError::EmptyInterval`] unless every
-    /// `l < r`, [`ParameterError::CutOff`] when not even all intervals together connect 0 with `K`.
+    /// `l < r`, [`ParameterError::Conditions`] when they are too large to be held in memory,
+    /// [`ParameterError::CutOff`] when not even all intervals together connect 0 with `K`.
     ///
     /// ```
     /// use codedgrad::codes::{GradientCode, Interval};
@@ -79,6 +85,11 @@ impl Interval {
         if let Some(worker) = intervals.iter().position(|(l, r)| l >= r) {
             let (start, end) = intervals[worker];
             return Err(ParameterError::EmptyInterval { worker, start, end });
+        }
+        let summed: u64 = intervals.iter().map(|(l, r)| u64::from(r - l)).sum();
+        if cuts > CUTS_MAX || summed > SHARES_MAX {
+            let problem = format!("{cuts} cut points and intervals of {summed} shares in all; at most {CUTS_MAX} and {SHARES_MAX}");
+            return Err(ParameterError::Conditions { scheme: "interval", problem });
         }
         let at = touching(intervals);
         let paths = disjoint_paths(intervals, &at, cuts);
@@ -222,8 +233,8 @@ fn tile(sets: &[(Vec<usize>, f64)], cuts: u32, intervals: &mut [(u32, u32)]) -> 
         done += speed;
         let end = if place + 1 == sets.len() { cuts } else { (done / total * f64::from(cuts)).round() as u32 };
         if end <= start {
-            let needed = (total / speed).ceil() as u32;
-            return Err(ParameterError::TooFewCuts { cuts, worker: members[0], needed: needed.max(cuts + 1) });
+            let needed = (total / speed).ceil().min(f64::from(u32::MAX)) as u32;
+            return Err(ParameterError::TooFewCuts { cuts, worker: members[0], needed: needed.max(cuts.saturating_add(1)) });
         }
         members.iter().for_each(|&worker| intervals[worker] = (start, end));
         start = end;

@@ -195,12 +195,14 @@ pub fn judge(rows: &[Row], share_weights: &[f64], weights: &[f64], decodable: bo
         noise += a * a * squares;
     }
     let off = |alpha: &f64| alpha - 1.0;
+    // What is no number must not pass a gate: `max` and `>` would overlook it.
+    let number = |x: f64| if x.is_nan() { f64::INFINITY } else { x };
     Report {
         decodable,
-        residual: alpha.iter().map(|x| off(x).abs()).fold(0.0, f64::max),
-        amplification: (noise / shares).sqrt(),
+        residual: alpha.iter().map(|x| number(off(x).abs())).fold(0.0, f64::max),
+        amplification: number((noise / shares).sqrt()),
         coverage: alpha.iter().zip(share_weights).filter(|(x, _)| **x != 0.0).map(|(_, w)| w).sum::<f64>().min(1.0),
-        error: alpha.iter().map(|x| off(x).powi(2)).sum::<f64>() / shares,
+        error: number(alpha.iter().map(|x| off(x).powi(2)).sum::<f64>() / shares),
     }
 }
 

@@ -162,7 +162,16 @@ impl SchemeSpec {
     /// ```
     #[must_use]
     pub fn warning(&self, workers: usize) -> Option<String> {
+        let random = |slots| matches!(slots, SlotKind::Cyclic { .. });
         match self.kind {
+            Kind::SrSgc(SrSgcShape { slots, .. }) | Kind::MSgc(MSgcParameters { slots, .. })
+                if random(slots) && workers > CYCLIC_SOUND_MAX =>
+            {
+                Some(
+                    "random cyclic slot codes amplify rounding errors hundreds to thousands of times; without ,cyclic it is min-load"
+                        .into(),
+                )
+            }
             Kind::Cyclic { stragglers, .. } if workers > CYCLIC_SOUND_MAX => Some(format!(
                 "random cyclic codes of more than {CYCLIC_SOUND_MAX} workers amplify rounding errors hundreds to \
                  thousands of times; min-load:s={stragglers} has the same load and tolerance without that"

@@ -155,6 +155,10 @@ impl Engine {
         self.erased = WorkerSet::empty(self.arrivals.len());
         self.assigned_units = 0;
         self.offer(out);
+        for worker in self.roster.dead().iter() {
+            self.scheme.gone(worker);
+        }
+        self.offer(out);
         self.check_hope(now, out)
     }
 
@@ -200,9 +204,14 @@ impl Engine {
         self.try_close(now, out)
     }
 
-    /// A worker counts for nothing more in this round; what it held goes to whoever is idle.
+    /// A worker counts for nothing more in this round.
     fn erase(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.erased.insert(worker);
+        self.without(now, worker, out)
+    }
+
+    /// Goes on without a worker: what it held goes to whoever is idle.
+    fn without(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.scheme.gone(worker);
         self.offer(out);
         self.check_hope(now, out)?;
@@ -248,7 +257,7 @@ impl Engine {
         }
         let answered = self.arrivals[worker.index()].is_some();
         if kept && self.scheme.facts().partial && self.phase == Phase::Collecting {
-            return self.erase(now, worker, out);
+            return self.without(now, worker, out);
         }
         if kept && answered {
             return self.check_held(now, out);

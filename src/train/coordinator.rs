@@ -359,7 +359,7 @@ impl<T: Transport> Coordinator<T> {
             committed,
             seconds: committed - report.opened_at,
             arrivals: report.arrivals.clone(),
-            survivors: folds.iter().map(|fold| fold.worker).collect(),
+            survivors: WorkerSet::of(self.unapplied.len(), folds.iter().map(|fold| fold.worker)).iter().collect(),
             weights,
             residual: report.decode.residual,
             amplification: report.decode.amplification,

@@ -239,6 +239,28 @@ fn refusals_name_the_numbers_and_a_better_code() {
 }
 
 #[test]
+fn what_is_no_number_never_passes_a_gate() {
+    let rows = vec![vec![(codedgrad::ids::Share(0), 1.0)], vec![(codedgrad::ids::Share(1), 1.0)]];
+    let facts = Groups::uncoded(2).unwrap().facts().clone();
+    for weights in [[f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::NAN, f64::NAN]] {
+        let report = codedgrad::codes::judge(&rows, &[0.5, 0.5], &weights, true);
+        assert!(Gate::new(Wire::F32, &facts).check(&report).is_err(), "{report:?}");
+    }
+    assert!(DenseCode::new(&[vec![1e200, 0.0], vec![0.0, 1e200]]).unwrap_err().to_string().contains("at most 1e100"));
+}
+
+#[test]
+fn what_does_not_fit_into_memory_is_refused() {
+    let build = |text: &str, workers: usize| text.parse::<SchemeSpec>().unwrap().code(workers).map(|_| ()).unwrap_err().to_string();
+    for (text, workers) in [("min-load:s=65535", 65536), ("min-load:s=2048", 4096), ("min-load:s=1200", 2400)] {
+        let error = build(text, workers);
+        assert!(error.contains("groups:s="), "{error}");
+    }
+    assert!(Interval::new(&[(0, u32::MAX)]).unwrap_err().to_string().contains("cut points"));
+    assert!("cyclic:s=2,seed=18446744073709551615".parse::<SchemeSpec>().unwrap().code(8).is_ok());
+}
+
+#[test]
 fn verification_finds_what_a_false_claim_hides() {
     let check = |code: &dyn GradientCode| verify(code, &Gate::new(Wire::F32, code.facts()), 3, &mut |_, _| ());
     let honest = check(&MinLoad::new(9, 3).unwrap());

@@ -16,7 +16,7 @@ pub(super) struct Claims {
     /// Who finished each piece first.
     pub(super) winner: Vec<Option<Worker>>,
     won: usize,
-    pub(super) closed: bool,
+    closed: bool,
 }
 
 impl Claims {
@@ -62,15 +62,18 @@ impl Claims {
         Some(true)
     }
 
+    /// Whether the job at hand is open and all its pieces are in.
     pub(super) fn complete(&self) -> bool {
-        self.won == self.winner.len()
+        !self.closed && self.won == self.winner.len()
     }
 
+    /// Ends the job's round: whoever is still at a piece is sent home.
     pub(super) fn close(&mut self, decoded: &mut Vec<Job>) {
-        self.closed = true;
         if self.complete() {
             decoded.push(self.job);
         }
+        self.closed = true;
+        self.busy.fill(None);
     }
 
     pub(super) fn settle(&self, job: Job, folds: &mut Vec<Fold>) -> Report {

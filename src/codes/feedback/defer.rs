@@ -84,14 +84,19 @@ pub struct Defer {
     /// Jobs of which units may be left, oldest first.
     open: VecDeque<Open>,
     bundles: Vec<Bundle>,
-    /// The bundle of every worker.
+    /// The bundle of every worker, and who has not yet finished its own.
     bundle_of: Vec<Option<usize>>,
+    at_bundle: WorkerSet,
     score: Vec<f64>,
     jobs: Range<Job>,
     round: Job,
     assigned: WorkerSet,
-    /// Workers that have not finished their own share.
+    /// Workers that have not finished their own share and may still do so.
     late: usize,
+    /// Workers that will do nothing more in this round.
+    gone: WorkerSet,
+    /// Due bundles whose holders are all gone.
+    orphans: Vec<usize>,
     due_open: usize,
     begun: bool,
 }
@@ -104,6 +109,8 @@ struct Open {
     finished: Vec<u32>,
     /// Bundles that were finished: by whom, and their units.
     bundles: Vec<(Worker, Task, Vec<u32>)>,
+    /// Units that were finished and lost again; left at the close of the round.
+    lost: Vec<u32>,
     decoded: bool,
 }
 
@@ -117,12 +124,12 @@ struct Bundle {
 
 impl Defer {
     /// # Errors
-    /// [`ParameterError::Sequential`] unless `T >= 1`, `cap < n`, `cut >= 1`, `copies >= 1` and
+    /// [`ParameterError::Conditions`] unless `T >= 1`, `cap < n`, `cut >= 1`, `copies >= 1` and
     /// `T copies <= n`; [`ParameterError::Cut`] when the batch has fewer units than `n cut`.
     pub fn new(parameters: DeferParameters, horizon: Horizon) -> Result<Self, ParameterError> {
         let DeferParameters { delay, cap, cut, copies } = parameters;
         let Horizon { workers, units, jobs, .. } = horizon;
-        let wrong = |problem: String| Err(ParameterError::Sequential { scheme: "defer", problem });
+        let wrong = |problem: String| Err(ParameterError::Conditions { scheme: "defer", problem });
         if workers == 0 {
             return Err(ParameterError::NoWorkers);
         }
@@ -132,11 +139,11 @@ impl Defer {
         if cap >= workers {
             return wrong(format!("cap={cap} of {workers} workers: cap must be at most {}", workers - 1));
         }
-        if delay * copies > workers {
+        if delay.saturating_mul(copies) > workers {
             let (t, c) = ((workers / copies).max(1), workers / delay);
             return wrong(format!("T={delay} x copies={copies} is more than {workers} workers: take T={t} or copies={}", c.max(1)));
         }
-        let own = super::equal_parts(workers, workers * cut, units)?;
+        let own = super::equal_parts(workers, super::pieces("defer", workers, cut)?, units)?;
         Ok(Self {
             facts: super::facts(workers, units.unwrap_or((workers * cut) as u32), delay, 1.0 / workers as f64),
             parameters,
@@ -144,11 +151,14 @@ impl Defer {
             open: VecDeque::new(),
             bundles: Vec::new(),
             bundle_of: vec![None; workers],
+            at_bundle: WorkerSet::empty(workers),
             score: vec![0.0; workers],
             round: jobs.start,
             jobs,
             assigned: WorkerSet::empty(workers),
             late: 0,
+            gone: WorkerSet::empty(workers),
+            orphans: Vec::new(),
             due_open: 0,
             begun: false,
         })
@@ -162,21 +172,31 @@ impl Defer {
     fn begin(&mut self) {
         self.begun = true;
         self.assigned.clear();
+        self.gone.clear();
         self.open.retain(|open| !open.decoded);
         self.deal();
         if self.has_own() {
             let finished = vec![0; self.facts.workers];
-            self.open.push_back(Open { job: self.round, left: Vec::new(), finished, bundles: Vec::new(), decoded: false });
+            self.open.push_back(Open {
+                job: self.round,
+                left: Vec::new(),
+                finished,
+                bundles: Vec::new(),
+                lost: Vec::new(),
+                decoded: false,
+            });
             self.late = self.facts.workers;
         } else {
             self.late = 0;
         }
+        let holders = Worker::all(self.facts.workers).filter(|worker| self.bundle_of[worker.index()].is_some());
+        self.at_bundle = WorkerSet::of(self.facts.workers, holders);
         self.due_open = self.bundles.iter().filter(|bundle| bundle.due).count();
     }
 
     /// Cuts what is left into bundles and gives them to the workers with the best scores.
     fn deal(&mut self) {
-        let DeferParameters { delay, copies, .. } = self.parameters;
+        let copies = self.parameters.copies;
         self.bundles.clear();
         self.bundle_of.fill(None);
         let sizes = self.bundle_counts();
@@ -193,7 +213,6 @@ impl Defer {
                 self.bundles.push(Bundle { task, units, parts, due, finished: false });
                 start = end;
             }
-            debug_assert!(age <= delay || !self.has_own(), "nothing is older than its delay");
         }
         let mut ranked: Vec<usize> = (0..self.facts.workers).collect();
         ranked.sort_by(|a, b| self.score[*a].total_cmp(&self.score[*b]).then(a.cmp(b)));
@@ -201,9 +220,11 @@ impl Defer {
         for (q, worker) in ranked.iter().take(self.bundles.len()).enumerate() {
             self.bundle_of[*worker] = Some(q);
         }
-        for (copy, q) in (1..copies).flat_map(|copy| (0..due).map(move |q| (copy, q))) {
-            self.bundle_of[ranked[self.bundles.len() + (copy - 1) * due + q]] = Some(q);
+        let copied = (1..copies).flat_map(|_| 0..due);
+        for (worker, q) in ranked.iter().skip(self.bundles.len()).zip(copied) {
+            self.bundle_of[*worker] = Some(q);
         }
+        self.orphans = (self.facts.workers..self.bundles.len()).collect();
     }
 
     fn slots(&self) -> usize {
@@ -223,9 +244,9 @@ impl Defer {
         let mut counts: Vec<(usize, bool)> = self.open.iter().map(count).collect();
         while counts.iter().map(|&(count, due)| count * copies(due)).sum::<usize>() > slots {
             let most = counts.iter().map(|count| count.0).max().unwrap_or(0);
-            if let Some(largest) = counts.iter_mut().find(|count| count.0 == most) {
-                largest.0 -= 1;
-            }
+            // Only after losses is there more due than fits: then there are fewer copies.
+            let Some(largest) = counts.iter_mut().find(|count| count.0 == most && most > 1) else { break };
+            largest.0 -= 1;
         }
         counts
     }
@@ -241,6 +262,11 @@ impl Scheme for Defer {
             self.begin();
         }
         if !self.assigned.insert(worker) {
+            if let Some(q) = self.orphans.pop() {
+                self.bundle_of[worker.index()] = Some(q);
+                self.at_bundle.insert(worker);
+                out.push(self.bundles[q].task);
+            }
             return;
         }
         out.extend(self.bundle_of[worker.index()].map(|q| self.bundles[q].task));
@@ -268,9 +294,15 @@ impl Scheme for Defer {
     }
 
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
+        if !self.begun || self.gone.contains(worker) {
+            return false;
+        }
         if task.piece as usize >= self.own.len() {
             let held = self.bundle_of[worker.index()].map(|q| &mut self.bundles[q]);
-            let Some(bundle) = held.filter(|bundle| bundle.task == task && !bundle.finished) else { return false };
+            let Some(bundle) = held.filter(|bundle| bundle.task == task) else { return false };
+            if !self.at_bundle.remove(worker) || bundle.finished {
+                return false;
+            }
             bundle.finished = true;
             self.due_open -= usize::from(bundle.due);
             let units = bundle.units.clone();
@@ -280,7 +312,7 @@ impl Scheme for Defer {
             return true;
         }
         let cut = self.parameters.cut as u32;
-        let current = self.begun && task.job == self.round;
+        let current = task.job == self.round;
         let Some(open) = self.open.back_mut().filter(|open| current && open.job == task.job) else { return false };
         let finished = &mut open.finished[worker.index()];
         if *finished == cut || task.piece != worker.0 * cut + *finished {
@@ -297,6 +329,20 @@ impl Scheme for Defer {
 
     fn hopes(&self, gone: &WorkerSet) -> bool {
         gone.len() < self.facts.workers
+    }
+
+    fn gone(&mut self, worker: Worker) {
+        if !self.begun || !self.gone.insert(worker) {
+            return;
+        }
+        let unfinished = |open: &&Open| open.job == self.round && open.finished[worker.index()] < self.parameters.cut as u32;
+        self.late -= usize::from(self.open.back().filter(unfinished).is_some());
+        self.at_bundle.remove(worker);
+        let Some(q) = self.bundle_of[worker.index()].filter(|q| self.bundles[*q].due && !self.bundles[*q].finished) else { return };
+        let held = Worker::all(self.facts.workers).any(|other| self.bundle_of[other.index()] == Some(q) && self.at_bundle.contains(other));
+        if !held && !self.orphans.contains(&q) {
+            self.orphans.push(q);
+        }
     }
 
     fn quality(&mut self) -> Report {
@@ -318,6 +364,10 @@ impl Scheme for Defer {
             if let Some(open) = self.open.iter_mut().find(|open| open.job == bundle.task.job) {
                 open.left.extend(&bundle.units);
             }
+        }
+        for open in &mut self.open {
+            open.left.append(&mut open.lost);
+            open.left.sort_unstable();
         }
         if let (true, Some(open)) = (self.has_own(), self.open.back_mut()) {
             let cut = self.parameters.cut as u32;
@@ -347,20 +397,28 @@ impl Scheme for Defer {
     fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
         let cut = self.parameters.cut as u32;
         for open in &mut self.open {
-            let own = worker.0 * cut..worker.0 * cut + std::mem::take(&mut open.finished[worker.index()]);
+            let finished = std::mem::take(&mut open.finished[worker.index()]);
+            let own = worker.0 * cut..worker.0 * cut + finished;
             let current = self.begun && open.job == self.round;
-            self.late += usize::from(current && own.len() == cut as usize);
+            self.late += usize::from(current && finished == cut);
             reopened.extend(own.clone().map(|piece| Task { job: open.job, piece }));
-            if !current {
-                open.left.extend(own);
-            }
+            // What the current round's bundles and own shares lose is left at its close by itself.
+            let mut again: Vec<u32> = if current { Vec::new() } else { own.collect() };
             for (_, task, units) in open.bundles.extract_if(.., |bundle| bundle.0 == worker) {
                 reopened.push(task);
-                open.left.extend(units);
+                match self.bundles.iter_mut().find(|bundle| self.begun && bundle.task == task) {
+                    Some(bundle) => {
+                        bundle.finished = false;
+                        self.due_open += usize::from(bundle.due);
+                    }
+                    None => again.extend(units),
+                }
             }
+            open.decoded &= again.is_empty();
+            if self.begun { &mut open.lost } else { &mut open.left }.extend(again);
             open.left.sort_unstable();
-            open.decoded &= open.left.is_empty();
         }
+        self.gone(worker);
     }
 
     fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {

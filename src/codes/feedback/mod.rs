@@ -18,6 +18,19 @@ use crate::ids::{Cut, Part, Share};
 /// The report of a sum in which every unit has weight 1.
 const EXACT: Report = Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };
 
+/// Pieces of the largest batch.
+const PIECES_MAX: usize = 1 << 24;
+
+/// How many pieces there are if every worker has `each`.
+fn pieces(scheme: &'static str, workers: usize, each: usize) -> Result<usize, ParameterError> {
+    let pieces = workers.saturating_mul(each);
+    if pieces > PIECES_MAX {
+        let problem = format!("{each} pieces for each of {workers} workers are too many: at most {}", PIECES_MAX / workers.max(1));
+        return Err(ParameterError::Conditions { scheme, problem });
+    }
+    Ok(pieces)
+}
+
 /// A batch cut into equal pieces, one part each.
 fn equal_parts(workers: usize, pieces: usize, units: Option<u32>) -> Result<Vec<[Part; 1]>, ParameterError> {
     if workers == 0 {

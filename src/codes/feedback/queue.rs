@@ -62,7 +62,7 @@ impl Queue {
     /// A queue of `items_per_worker` items for every worker.
     ///
     /// # Errors
-    /// [`ParameterError::NoWorkers`], [`ParameterError::Sequential`] for no items, [`ParameterError::Cut`]
+    /// [`ParameterError::NoWorkers`], [`ParameterError::Conditions`] for no items, [`ParameterError::Cut`]
     /// when the batch has fewer units than items.
     ///
     /// ```
@@ -74,9 +74,9 @@ impl Queue {
     pub fn new(items_per_worker: usize, horizon: Horizon) -> Result<Self, ParameterError> {
         let Horizon { workers, units, jobs, .. } = horizon;
         if items_per_worker == 0 {
-            return Err(ParameterError::Sequential { scheme: "queue", problem: "m=0 items per worker: m must be 1 or more".into() });
+            return Err(ParameterError::Conditions { scheme: "queue", problem: "m=0 items per worker: m must be 1 or more".into() });
         }
-        let items = workers * items_per_worker;
+        let items = super::pieces("queue", workers, items_per_worker)?;
         let parts = super::equal_parts(workers, items, units)?;
         Ok(Self {
             facts: super::facts(workers, units.unwrap_or(items as u32), 0, 1.0 / items as f64),
@@ -88,11 +88,10 @@ impl Queue {
         })
     }
 
-    /// The lowest item that one other worker holds and nobody has finished.
-    fn duplicate(&self, worker: Worker) -> Option<u32> {
-        let others = self.claims.busy.iter().enumerate().filter(|(holder, _)| *holder != worker.index());
+    /// The lowest item that one worker holds and nobody has finished.
+    fn duplicate(&self) -> Option<u32> {
         let open = |item: &u32| self.claims.winner[*item as usize].is_none() && self.holders[*item as usize] < HOLDERS_MAX;
-        others.filter_map(|(_, item)| *item).filter(open).min()
+        self.claims.busy.iter().filter_map(|item| *item).filter(open).min()
     }
 }
 
@@ -116,7 +115,7 @@ impl Scheme for Queue {
             self.next += 1;
             Some(self.next as u32 - 1)
         } else {
-            self.duplicate(worker)
+            self.duplicate()
         };
         if let Some(piece) = item {
             self.holders[piece as usize] += 1;
@@ -139,7 +138,7 @@ impl Scheme for Queue {
     }
 
     fn hopes(&self, gone: &WorkerSet) -> bool {
-        self.claims.complete() || gone.len() < self.facts.workers
+        gone.len() < self.facts.workers || self.claims.complete()
     }
 
     fn gone(&mut self, worker: Worker) {
@@ -157,6 +156,7 @@ impl Scheme for Queue {
 
     fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
         self.claims.close(decoded);
+        self.holders.fill(0);
     }
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {

@@ -57,7 +57,7 @@ impl Ring {
     /// A ring in which every worker reaches over `reach` shares.
     ///
     /// # Errors
-    /// [`ParameterError::NoWorkers`], [`ParameterError::Sequential`] unless `1 <= reach <= n`,
+    /// [`ParameterError::NoWorkers`], [`ParameterError::Conditions`] unless `1 <= reach <= n`,
     /// [`ParameterError::Cut`] when the batch has fewer units than workers.
     ///
     /// ```
@@ -71,7 +71,7 @@ impl Ring {
         let parts = super::equal_parts(workers, workers, units)?;
         if reach == 0 || reach > workers {
             let problem = format!("reach={reach} of {workers} workers: reach must be from 1 to {workers}");
-            return Err(ParameterError::Sequential { scheme: "ring", problem });
+            return Err(ParameterError::Conditions { scheme: "ring", problem });
         }
         let mut facts = super::facts(workers, units.unwrap_or(workers as u32), 0, 1.0 / workers as f64);
         facts.tolerance = reach - 1;

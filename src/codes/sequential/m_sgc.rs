@@ -10,7 +10,7 @@
 //! decoded by the end of round `job + W-2+B`. The load is at most `2/n`, whatever `lambda`.
 //!
 //! # Cost
-//! A round is O(n (W-1+B)); whether a set of stragglers may be left out, O(its size (W-1+B)).
+//! A round is O(n (W-1+B)); whether a set of stragglers may be left out, O(n (W-1+B)).
 //!
 //! # Numerics
 //! Chunks have weight 1; the coded groups have the numerics of the slot code, by default
@@ -95,13 +95,16 @@ struct Open {
 
 impl MSgc {
     /// # Errors
-    /// [`ParameterError::Sequential`] unless `1 <= B < W` and `lambda <= n`, and what the slot code asks.
+    /// [`ParameterError::Conditions`] unless `1 <= B < W` and `lambda <= n`, and what the slot code asks.
     pub fn new(parameters: MSgcParameters, horizon: Horizon) -> Result<Self, ParameterError> {
         let MSgcParameters { burst, window, distinct, slots } = parameters;
         let Horizon { workers, units, jobs, accept } = horizon;
-        let wrong = |problem: String| Err(ParameterError::Sequential { scheme: "m-sgc", problem });
+        let wrong = |problem: String| Err(ParameterError::Conditions { scheme: "m-sgc", problem });
         if workers == 0 {
             return Err(ParameterError::NoWorkers);
+        }
+        if burst.max(window) > super::WINDOW_MAX {
+            return wrong(format!("B={burst}, W={window}: both must be at most {}", super::WINDOW_MAX));
         }
         if burst == 0 || window <= burst {
             return wrong(format!("B={burst}, W={window}: B must be from 1 to W-1; for this B take W={} or more", burst.max(1) + 1));
@@ -109,6 +112,11 @@ impl MSgc {
         if distinct > workers || distinct == workers && slots == SlotKind::Clusters {
             let most = workers - usize::from(slots == SlotKind::Clusters);
             return wrong(format!("lambda={distinct} of {workers} workers: lambda must be at most {most}"));
+        }
+        if workers.saturating_mul(window - 1 + burst) > super::ROWS_MAX
+            || workers.saturating_mul((window - 1) * (distinct + 1)) > u32::MAX as usize / 2
+        {
+            return wrong(format!("W={window}, lambda={distinct} of {workers} workers cut a batch into too many pieces; a smaller W fits"));
         }
         let slots = if distinct < workers { Some(SlotCode::new(slots, workers, distinct, "m-sgc")?) } else { None };
         let (chunk, coded) = if slots.is_some() { (distinct + 1, burst) } else { (1, 0) };
@@ -135,7 +143,7 @@ impl MSgc {
                 partial: false,
             },
             model: StragglerModel::Bursty { burst, window, distinct },
-            history: Vec::with_capacity(window),
+            history: Vec::new(),
             open: VecDeque::new(),
             round: jobs.start,
             assigned: WorkerSet::empty(workers),

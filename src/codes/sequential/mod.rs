@@ -53,6 +53,10 @@ pub struct Horizon {
     pub accept: Accept,
 }
 
+/// Rounds of the longest window, and rows of the largest table of tasks.
+const WINDOW_MAX: usize = 100_000;
+const ROWS_MAX: usize = 1 << 22;
+
 /// Up to here weights of few messages are not worth exchanging for shorter ones.
 const AMPLIFICATION_FINE: f64 = 2.0;
 
@@ -169,7 +173,8 @@ pub trait Scheme: Send {
     fn hopes(&self, gone: &WorkerSet) -> bool {
         self.admits(gone)
     }
-    /// A worker will finish none of the tasks it has in this round; what it has returned stays.
+    /// A worker will finish none of the tasks it has in this round; what it has returned stays. Said of dead
+    /// workers in every round.
     fn gone(&mut self, _worker: Worker) {}
     /// Whether it may close without them with a part of the batch lost, once waiting is no use.
     fn salvages(&self, _missing: &WorkerSet) -> bool {

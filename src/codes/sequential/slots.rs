@@ -41,7 +41,7 @@ impl SlotCode {
                     let fits = |size: &usize| *size > 1 && workers.is_multiple_of(*size);
                     let nearest = (2..=workers).filter(fits).min_by_key(|fit| fit.abs_diff(size)).unwrap_or(workers);
                     let problem = format!("clusters of {size} do not divide {workers} workers; the nearest that do have {nearest} members");
-                    return Err(ParameterError::Sequential { scheme, problem });
+                    return Err(ParameterError::Conditions { scheme, problem });
                 }
                 (Arc::new(Groups::new(workers, workers / size)?), Some(size))
             }

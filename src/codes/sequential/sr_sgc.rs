@@ -93,13 +93,16 @@ struct Open {
 
 impl SrSgc {
     /// # Errors
-    /// [`ParameterError::Sequential`] unless `1 <= B`, `B | W-1`, `lambda <= n`, and what the slot code asks.
+    /// [`ParameterError::Conditions`] unless `1 <= B`, `B | W-1`, `lambda <= n`, and what the slot code asks.
     pub fn new(parameters: SrSgcParameters, horizon: Horizon) -> Result<Self, ParameterError> {
         let SrSgcParameters { burst, window, distinct, stragglers, slots } = parameters;
         let Horizon { workers, units, jobs, accept } = horizon;
-        let wrong = |problem: String| Err(ParameterError::Sequential { scheme: "sr-sgc", problem });
+        let wrong = |problem: String| Err(ParameterError::Conditions { scheme: "sr-sgc", problem });
         if workers == 0 {
             return Err(ParameterError::NoWorkers);
+        }
+        if burst.max(window) > super::WINDOW_MAX {
+            return wrong(format!("B={burst}, W={window}: both must be at most {}", super::WINDOW_MAX));
         }
         if burst == 0 || window <= burst || !(window - 1).is_multiple_of(burst) {
             let fitting = 1 + burst.max(1) * (window.saturating_sub(1) / burst.max(1)).max(1);
@@ -124,7 +127,7 @@ impl SrSgc {
             },
             clusters: slots.clusters(),
             model: StragglerModel::Bursty { burst, window, distinct },
-            history: Vec::with_capacity(window),
+            history: Vec::new(),
             open: VecDeque::new(),
             round: jobs.start,
             jobs,
