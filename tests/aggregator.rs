@@ -442,15 +442,16 @@ fn a_dropped_task_is_never_counted() {
 
 #[test]
 fn a_hung_worker_catches_up_through_another_state() {
-    let hang = |worker: Worker, step: u64| if (worker.0, step) == (3, 1) { Prank::HangUntil(40) } else { Prank::Slow };
+    // Whichever of the first steps it gets to on a busy machine, it misses more than are kept for it.
+    let hang = |worker: Worker, step: u64| if worker.0 == 3 && (1..80).contains(&step) { Prank::HangUntil(100) } else { Prank::Slow };
     let (outcome, parameters, log) =
-        train(Setup { mischief: &hang, ..setup("groups:s=1", 4, 200, Pace::wall(4, &Delays::None, 200, 0.0)) });
+        train(Setup { mischief: &hang, ..setup("groups:s=1", 4, 300, Pace::wall(4, &Delays::None, 300, 0.0)) });
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     let resynced = log.faults.iter().filter(|fault| fault.1 == 3 && fault.2.contains("takes over the state")).count();
     assert!(resynced >= 1, "{:?}", log.faults);
     assert!(parameters.iter().all(|other| other == &parameters[0]), "it ends with the same bytes");
-    assert!(log.records[2..40].iter().all(|record| record.arrivals[3].is_none()));
-    assert!(log.records[40..].iter().any(|record| record.survivors.contains(&Worker(3))), "it takes part again");
+    assert!(log.records[80..100].iter().all(|record| record.arrivals[3].is_none()));
+    assert!(log.records[100..].iter().any(|record| record.survivors.contains(&Worker(3))), "it takes part again");
 }
 
 #[test]
