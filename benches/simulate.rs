@@ -4,8 +4,9 @@
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon};
+use codedgrad::delays::Growth;
 use codedgrad::ids::Job;
-use codedgrad::sim::{Close, LoadModel, Rules, simulate};
+use codedgrad::sim::{Close, Rules, simulate};
 use criterion::{Criterion, criterion_group, criterion_main};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -36,8 +37,8 @@ fn whole_runs(criterion: &mut Criterion) {
     ] {
         let spec: SchemeSpec = text.parse().expect("a scheme");
         let recorded = rows(jobs as usize + 4);
-        let load = LoadModel::Additive { base: 1.0 / WORKERS as f64, slope: 2.2 };
-        let rules = Rules { close, mu: 1.0, load, dispatch: 0.0 };
+        let growth = Some(Growth::Additive { base: 1.0 / WORKERS as f64, slope: 2.2 });
+        let rules = Rules { close, mu: 1.0, growth, dispatch: 0.0 };
         criterion.bench_function(&format!("{text}_{close:?}_{jobs}"), |bencher| {
             bencher.iter(|| {
                 let horizon = Horizon { workers: WORKERS, units: None, jobs: Job(0)..Job(jobs), accept: Accept::Lookahead };

@@ -1,6 +1,9 @@
 //! The program as its users meet it: real processes, files and signals.
 #![cfg(feature = "cli")]
 
+mod program;
+
+use program::{codedgrad, text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -25,17 +28,8 @@ const SMALL: [&str; 14] = [
     "0.01",
 ];
 
-fn codedgrad(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
-    command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").output().unwrap()
-}
-
 fn train(folder: &Path, arguments: &[&str]) -> Output {
     codedgrad(folder, &[&["train"], &SMALL[..], arguments].concat())
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn json(output: &Output) -> Value {
@@ -43,15 +37,9 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object on standard output and nothing else")
 }
 
-/// Runs a command that must fail with exit status 2 and say all of `needles`.
+/// The same, with nothing on standard output.
 fn refused(folder: &Path, arguments: &[&str], needles: &[&str]) {
-    let output = codedgrad(folder, arguments);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-    assert!(output.stdout.is_empty(), "{arguments:?}");
-    for needle in needles {
-        assert!(said.contains(needle), "{arguments:?} should say {needle:?}: {said}");
-    }
+    assert!(program::refused(folder, arguments, needles).stdout.is_empty(), "{arguments:?}");
 }
 
 #[test]

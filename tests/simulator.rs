@@ -2,9 +2,9 @@
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, MSgc, MSgcParameters, Scheme, SlotKind};
-use codedgrad::delays::Preset;
+use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::{Job, Task, Worker, WorkerSet};
-use codedgrad::sim::{Close, LoadModel, Outcome, Rules, simulate};
+use codedgrad::sim::{Close, Outcome, Rules, simulate};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::convert::Infallible;
@@ -50,7 +50,7 @@ fn list_close(found: &[f64], expected: &Value, what: &str) {
 fn golden_rounds_of_every_scheme_and_rule() {
     let golden: Value = serde_json::from_str(include_str!("data/simulator/sequential.json")).unwrap();
     let (workers, jobs) = (golden["workers"].as_u64().unwrap() as usize, golden["jobs"].as_u64().unwrap());
-    let load = LoadModel::Additive { base: golden["base_load"].as_f64().unwrap(), slope: golden["slope"].as_f64().unwrap() };
+    let growth = Some(Growth::Additive { base: golden["base_load"].as_f64().unwrap(), slope: golden["slope"].as_f64().unwrap() });
     let runs = golden["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 72);
     for expected in runs {
@@ -61,7 +61,7 @@ fn golden_rounds_of_every_scheme_and_rule() {
             "incremental" => Close::Incremental,
             _ => Close::Decodable,
         };
-        let rules = Rules { close: close_rule, mu: golden["mu"].as_f64().unwrap(), load, dispatch: 0.0 };
+        let rules = Rules { close: close_rule, mu: golden["mu"].as_f64().unwrap(), growth, dispatch: 0.0 };
         let mut scheme = scheme(text, workers, jobs, accept);
         let delay = scheme.facts().delay;
         let (found, stragglers) = run(&mut *scheme, jobs, &delays(), &rules);
@@ -89,14 +89,14 @@ fn golden_runs_of_the_feedback_schemes() {
         let text = expected["scheme"].as_str().unwrap();
         let (workers, jobs) = (expected["workers"].as_u64().unwrap() as usize, expected["jobs"].as_u64().unwrap());
         let base = expected["base_load"].as_f64().unwrap();
-        let load = match expected["slope"].as_f64() {
-            Some(slope) => LoadModel::Additive { base, slope },
-            None => LoadModel::Proportional { base },
+        let growth = match expected["slope"].as_f64() {
+            Some(slope) => Some(Growth::Additive { base, slope }),
+            None => Some(Growth::Proportional { base }),
         };
-        let rules = Rules { close: Close::Decodable, mu: 1.0, load, dispatch: 0.0 };
+        let rules = Rules { close: Close::Decodable, mu: 1.0, growth, dispatch: 0.0 };
         let mut scheme = scheme(text, workers, jobs, Accept::Lookahead);
         let (found, _) = run(&mut *scheme, jobs, &delays(), &rules);
-        let what = format!("{text} {load:?}");
+        let what = format!("{text} {growth:?}");
         close(found.total_time, &expected["total_time"], &what);
         close(found.work, &expected["work"], &what);
         for (key, value) in [("job_finish_time", &found.job_finish_time)] {
@@ -236,7 +236,7 @@ proptest! {
         let copies = copies.min(workers / delay);
         let text = format!("defer:T={delay},cap={cap},cut={cut},copies={copies}");
         let mut scheme = scheme(&text, workers, 10, Accept::Lookahead);
-        let rules = Rules { close: Close::Decodable, mu: 1.0, load: LoadModel::Proportional { base: 1.0 / workers as f64 }, dispatch: 0.0 };
+        let rules = Rules { close: Close::Decodable, mu: 1.0, growth: Some(Growth::Proportional { base: 1.0 / workers as f64 }), dispatch: 0.0 };
         let rows: Vec<Vec<f64>> = rows.into_iter().map(|row| row[..workers].to_vec()).collect();
         let (found, _) = run(&mut *scheme, 10, &rows, &rules);
         prop_assert_eq!(found.jobs_decoded, 10);
@@ -383,7 +383,7 @@ fn who_wins_on_serverless_workers() {
         let mut scheme = scheme(text, 256, jobs, Accept::Lookahead);
         let mut stream = Preset::Serverless.stream(256, 1);
         let mut rows = || Ok::<_, Infallible>(stream.next().unwrap());
-        let rules = Rules { close, mu, load: LoadModel::Additive { base: 0.0, slope }, dispatch: 0.0 };
+        let rules = Rules { close, mu, growth: Some(Growth::Additive { base: 0.0, slope }), dispatch: 0.0 };
         let outcome = simulate(&mut *scheme, jobs, &mut rows, &rules, &mut |_| ()).unwrap();
         (outcome.total_time, outcome.work)
     };
@@ -456,7 +456,7 @@ fn parameters_outside_the_conditions_name_the_nearest_legal_ones() {
 #[test]
 fn delays_that_the_load_model_would_make_negative_are_named() {
     let mut scheme = scheme("groups:s=1", 4, 3, Accept::Lookahead);
-    let rules = Rules { close: Close::Decodable, mu: 1.0, load: LoadModel::Additive { base: 0.25, slope: 4.0 }, dispatch: 0.0 };
+    let rules = Rules { close: Close::Decodable, mu: 1.0, growth: Some(Growth::Additive { base: 0.25, slope: 4.0 }), dispatch: 0.0 };
     let mut rows = [vec![2.0; 4], vec![2.0, 2.0, 0.5, 2.0]].into_iter();
     let error = simulate(&mut *scheme, 3, &mut || Ok::<_, Infallible>(rows.next().unwrap()), &rules, &mut |_| ()).unwrap_err();
     assert!(error.to_string().contains("round 2, worker 2: a delay of 0.5 s is less than base load x slope = 1 s"), "{error}");

@@ -1,6 +1,9 @@
 //! `codedgrad trace` as its users meet it.
 #![cfg(feature = "cli")]
 
+mod program;
+
+use program::{codedgrad, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,28 +28,10 @@ const SMALL: [&str; 15] = [
     "run",
 ];
 
-fn codedgrad(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
-    command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn good(folder: &Path, arguments: &[&str]) -> (String, String) {
     let output = codedgrad(folder, arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
     (text(&output.stdout), text(&output.stderr))
-}
-
-fn refused(folder: &Path, arguments: &[&str], needles: &[&str]) {
-    let output = codedgrad(folder, arguments);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-    for needle in needles {
-        assert!(said.contains(needle), "{arguments:?} should say {needle:?}: {said}");
-    }
 }
 
 fn stats(folder: &Path, arguments: &[&str]) -> Value {

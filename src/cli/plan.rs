@@ -2,7 +2,7 @@
 
 use super::{Failure, OrInput};
 use crate::codes::SchemeSpec;
-use crate::codes::sequential::{Accept, Horizon};
+use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
 use crate::delays::Delays;
 use crate::ids::Job;
 use crate::train::AdamWConfig;
@@ -56,18 +56,29 @@ impl Plan {
     pub(super) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
         let spec = |text: &String| -> Result<SchemeSpec, Failure> {
             let spec: SchemeSpec = text.parse().or_input()?;
-            let horizon = Horizon { workers: self.workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
-            let own = spec.over(horizon).or_input()?.facts().clone();
-            if own.delay > 0 {
+            let scheme = spec.scheme(self.workers, self.micro_batches, 0..self.steps);
+            let delay = match &scheme {
+                Ok(scheme) => scheme.facts().delay,
+                Err(_) => self.natural(&spec)?.delay,
+            };
+            if delay > 0 {
                 let problem = "completes a job rounds after its first, which training cannot use yet; `codedgrad simulate` can";
                 return Err(Failure::Input(anyhow!("{text} {problem}")));
             }
-            spec.scheme(self.workers, self.micro_batches, 0..self.steps)
-                .with_context(|| format!("{text} with {} workers needs --micro-batches {} or more", self.workers, own.units))
-                .or_input()?;
+            if let Err(error) = scheme {
+                let needed = self.natural(&spec)?.units;
+                let context = format!("{text} with {} workers needs --micro-batches {needed} or more", self.workers);
+                return Err(Failure::Input(anyhow::Error::new(error).context(context)));
+            }
             Ok(spec)
         };
         self.schemes.iter().map(spec).collect()
+    }
+
+    /// The facts of a scheme that cuts batches as it likes best.
+    fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
+        let horizon = Horizon { workers: self.workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
+        Ok(spec.over(horizon).or_input()?.facts().clone())
     }
 
     pub(super) fn delays(&self) -> Result<Delays, Failure> {

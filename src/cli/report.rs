@@ -2,6 +2,7 @@
 
 use super::observer::{FaultLine, Line, stragglers};
 use super::plan::{ClockKind, Plan};
+use crate::sim::percentile;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -24,12 +25,7 @@ impl Spread {
         }
         values.sort_by(f64::total_cmp);
         let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let percentile = |p: f64| {
-            let at = p * (values.len() - 1) as f64;
-            let (below, above) = (values[at.floor() as usize], values[at.ceil() as usize]);
-            below + (above - below) * at.fract()
-        };
-        Self { mean, p50: percentile(0.5), p95: percentile(0.95) }
+        Self { mean, p50: percentile(&values, 0.5), p95: percentile(&values, 0.95) }
     }
 }
 

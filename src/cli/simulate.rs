@@ -5,7 +5,7 @@ use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::delays::{DelayError, DelayRows, Growth, Preset};
 use crate::ids::{Job, Worker};
-use crate::sim::{Close, LoadModel, Outcome, Rules, Seen, simulate};
+use crate::sim::{Close, Outcome, Rules, Seen, simulate};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -139,22 +139,19 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
 
 fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {
     let facts = scheme.facts();
-    let share = 1.0 / facts.workers as f64;
     if let Some(wrong) = [args.base_load, args.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0) {
         return Err(Failure::Input(anyhow!("{wrong} is no load or slope: both must be numbers of 0 or more")));
     }
-    let growth = Preset::named(&args.delays).map(|preset| preset.growth(facts.workers));
-    let load = match (args.base_load, args.slope, args.proportional) {
-        (Some(base), Some(slope), _) => LoadModel::Additive { base, slope },
-        (Some(base), None, true) if base > 0.0 => LoadModel::Proportional { base },
+    let preset = Preset::named(&args.delays);
+    let growth = match (args.base_load, args.slope, args.proportional) {
+        (Some(base), Some(slope), _) => Some(Growth::Additive { base, slope }),
+        (Some(base), None, true) if base > 0.0 => Some(Growth::Proportional { base }),
         (Some(base), None, _) => {
             return Err(Failure::Input(anyhow!("--base-load {base} needs --slope A, or --proportional and a load above 0")));
         }
-        (None, ..) => match growth {
-            Some(Growth::Additive { base, slope }) => LoadModel::Additive { base, slope },
-            Some(Growth::Proportional { base }) => LoadModel::Proportional { base },
-            None if facts.partial => LoadModel::Proportional { base: share },
-            None => LoadModel::AsRecorded,
+        (None, ..) => match preset {
+            Some(preset) => Some(preset.growth(facts.workers)),
+            None => facts.partial.then_some(Growth::Proportional { base: 1.0 / facts.workers as f64 }),
         },
     };
     let close = match (args.close, facts.delay) {
@@ -163,7 +160,7 @@ fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {
         (Some(CloseArg::Decodable), _) | (None, 0) => Close::Decodable,
         (None, _) => Close::Incremental,
     };
-    Ok(Rules { close, mu: args.mu, load, dispatch: args.dispatch })
+    Ok(Rules { close, mu: args.mu, growth, dispatch: args.dispatch })
 }
 
 fn shown(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> serde_json::Value {
@@ -274,7 +271,7 @@ mod tests {
         let (mut scheme, labels) = (spec.over(horizon(jobs)).unwrap(), spec.over(horizon(0)).unwrap());
         let rows = missing.iter().map(|late| (0..4).map(|i| if late.contains(&i) { 9.0 } else { 1.0 }).collect::<Vec<f64>>());
         let mut rows = rows.chain(std::iter::repeat(vec![1.0; 4]));
-        let rules = Rules { close: Close::All, mu: 1.0, load: LoadModel::Proportional { base: scheme.facts().load }, dispatch: 0.0 };
+        let rules = Rules { close: Close::All, mu: 1.0, growth: Some(Growth::Proportional { base: scheme.facts().load }), dispatch: 0.0 };
         let mut grid = Grid::default();
         let mut next = || Ok::<_, Infallible>(rows.next().unwrap());
         let outcome = simulate(&mut *scheme, jobs, &mut next, &rules, &mut |seen| grid.add(&*labels, 4, &seen)).unwrap();

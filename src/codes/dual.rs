@@ -3,7 +3,7 @@
 use super::gate::RESIDUAL_MAX;
 use super::linear::{Basis, Dual, least_squares, remove};
 use super::{Choice, Decoder, Facts, Report, Row, Status, judge};
-use crate::ids::{Share, Worker};
+use crate::ids::{Share, Worker, WorkerSet};
 use std::sync::Arc;
 
 /// What a decoder shares with its code.
@@ -26,7 +26,7 @@ pub(super) enum Rule {
 
 pub(super) struct DualDecoder {
     plan: Arc<Plan>,
-    arrived: Vec<bool>,
+    arrived: WorkerSet,
     order: Vec<usize>,
     /// How many arrivals it took.
     needed: Option<usize>,
@@ -38,7 +38,7 @@ pub(super) struct DualDecoder {
 impl DualDecoder {
     pub(super) fn new(plan: &Arc<Plan>) -> Self {
         Self {
-            arrived: vec![false; plan.facts.workers],
+            arrived: WorkerSet::empty(plan.facts.workers),
             order: Vec::new(),
             needed: None,
             span: Basis::default(),
@@ -71,7 +71,7 @@ impl DualDecoder {
 
 impl Decoder for DualDecoder {
     fn arrive(&mut self, worker: Worker) -> Status {
-        if std::mem::replace(&mut self.arrived[worker.index()], true) {
+        if !self.arrived.insert(worker) {
             return Status::Useless;
         }
         self.order.push(worker.index());
@@ -106,7 +106,7 @@ impl Decoder for DualDecoder {
     }
 
     fn reset(&mut self) {
-        self.arrived.fill(false);
+        self.arrived.clear();
         self.order.clear();
         self.needed = None;
         self.span.clear();

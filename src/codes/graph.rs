@@ -29,7 +29,7 @@ use super::disjoint::{Joined, Sets};
 use super::linear::cgls;
 use super::verify::{binomial, next_combination};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
-use crate::ids::{Share, Worker};
+use crate::ids::{Share, Worker, WorkerSet};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -266,7 +266,7 @@ impl GradientCode for Graph {
     fn decoder(&self) -> Box<dyn Decoder> {
         let facts = &self.plan.facts;
         Box::new(GraphDecoder {
-            arrived: vec![false; facts.workers],
+            arrived: WorkerSet::empty(facts.workers),
             components: Components::new(facts.shares()),
             decodable: false,
             plan: Arc::clone(&self.plan),
@@ -276,7 +276,7 @@ impl GradientCode for Graph {
 
 struct GraphDecoder {
     plan: Arc<Plan>,
-    arrived: Vec<bool>,
+    arrived: WorkerSet,
     components: Components,
     decodable: bool,
 }
@@ -284,7 +284,7 @@ struct GraphDecoder {
 impl Decoder for GraphDecoder {
     fn arrive(&mut self, worker: Worker) -> Status {
         let (x, y) = self.plan.edges[worker.index()];
-        if std::mem::replace(&mut self.arrived[worker.index()], true) || !self.components.add(x, y) {
+        if !self.arrived.insert(worker) || !self.components.add(x, y) {
             return Status::Useless;
         }
         if self.decodable || self.components.error() > self.plan.facts.error_max + SLACK {
@@ -298,7 +298,7 @@ impl Decoder for GraphDecoder {
     fn weights(&mut self, _: Choice, out: &mut [f64]) -> Report {
         let Plan { facts, rows, .. } = &*self.plan;
         assert_eq!(out.len(), facts.workers, "one weight per worker");
-        let here: Vec<usize> = (0..facts.workers).filter(|&i| self.arrived[i]).collect();
+        let here: Vec<usize> = self.arrived.iter().map(Worker::index).collect();
         let survivors: Vec<&Row> = here.iter().map(|&i| &rows[i]).collect();
         out.fill(0.0);
         here.iter().zip(cgls(&survivors, &vec![1.0; facts.shares()])).for_each(|(&i, weight)| out[i] = weight);
@@ -306,7 +306,7 @@ impl Decoder for GraphDecoder {
     }
 
     fn reset(&mut self) {
-        self.arrived.fill(false);
+        self.arrived.clear();
         self.components = Components::new(self.plan.facts.shares());
         self.decodable = false;
     }

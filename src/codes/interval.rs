@@ -24,7 +24,7 @@
 use super::disjoint::{Joined, Sets};
 use super::linear::{cgls, least_squares};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge, table};
-use crate::ids::{Share, Worker};
+use crate::ids::{Share, Worker, WorkerSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -310,7 +310,7 @@ impl GradientCode for Interval {
     fn decoder(&self) -> Box<dyn Decoder> {
         let facts = &self.plan.facts;
         Box::new(IntervalDecoder {
-            arrived: vec![false; facts.workers],
+            arrived: WorkerSet::empty(facts.workers),
             sets: Sets::new(facts.shares() + 1),
             decodable: false,
             plan: Arc::clone(&self.plan),
@@ -320,14 +320,14 @@ impl GradientCode for Interval {
 
 struct IntervalDecoder {
     plan: Arc<Plan>,
-    arrived: Vec<bool>,
+    arrived: WorkerSet,
     sets: Sets,
     decodable: bool,
 }
 
 impl IntervalDecoder {
     fn here(&self) -> Vec<usize> {
-        (0..self.arrived.len()).filter(|&i| self.arrived[i]).collect()
+        self.arrived.iter().map(Worker::index).collect()
     }
 
     /// The shortest weights: the currents of a unit flow from 0 to `K` over equal resistors.
@@ -373,7 +373,7 @@ impl IntervalDecoder {
 impl Decoder for IntervalDecoder {
     fn arrive(&mut self, worker: Worker) -> Status {
         let (l, r) = self.plan.ends[worker.index()];
-        if std::mem::replace(&mut self.arrived[worker.index()], true) || self.decodable {
+        if !self.arrived.insert(worker) || self.decodable {
             return Status::Useless;
         }
         if let Joined::Within { .. } = self.sets.join(l, r, false) {
@@ -390,7 +390,7 @@ impl Decoder for IntervalDecoder {
         out.fill(0.0);
         match (choice, self.decodable) {
             (Choice::Fewest, true) => {
-                let path = shortest_path(ends, at, facts.shares() as u32, |i, _| self.arrived[i]);
+                let path = shortest_path(ends, at, facts.shares() as u32, |i, _| self.arrived.contains(Worker(i as u32)));
                 path.into_iter().flatten().for_each(|(i, forward)| out[i] = if forward { 1.0 } else { -1.0 });
             }
             (Choice::Fewest, false) => self.cover(&here, out),
@@ -404,7 +404,7 @@ impl Decoder for IntervalDecoder {
     }
 
     fn reset(&mut self) {
-        self.arrived.fill(false);
+        self.arrived.clear();
         self.sets = Sets::new(self.plan.facts.shares() + 1);
         self.decodable = false;
     }

@@ -25,7 +25,7 @@
 
 use super::linear::{shortest_solution, thin_factors};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
-use crate::ids::{Share, Worker};
+use crate::ids::{Share, Worker, WorkerSet};
 use nalgebra::{DMatrix, DVector};
 use std::f64::consts::PI;
 use std::ops::Range;
@@ -201,7 +201,7 @@ impl GradientCode for MinLoad {
 
     fn decoder(&self) -> Box<dyn Decoder> {
         Box::new(MinLoadDecoder {
-            arrived: vec![false; self.plan.facts.workers],
+            arrived: WorkerSet::empty(self.plan.facts.workers),
             members: vec![Vec::new(); self.plan.groups.len()],
             decided: 0,
             plan: Arc::clone(&self.plan),
@@ -211,7 +211,7 @@ impl GradientCode for MinLoad {
 
 struct MinLoadDecoder {
     plan: Arc<Plan>,
-    arrived: Vec<bool>,
+    arrived: WorkerSet,
     /// Who has arrived, by group, in that order, counted within the group.
     members: Vec<Vec<usize>>,
     decided: usize,
@@ -219,7 +219,7 @@ struct MinLoadDecoder {
 
 impl Decoder for MinLoadDecoder {
     fn arrive(&mut self, worker: Worker) -> Status {
-        if std::mem::replace(&mut self.arrived[worker.index()], true) {
+        if !self.arrived.insert(worker) {
             return Status::Useless;
         }
         let plan = &self.plan;
@@ -252,7 +252,7 @@ impl Decoder for MinLoadDecoder {
     }
 
     fn reset(&mut self) {
-        self.arrived.fill(false);
+        self.arrived.clear();
         self.members.iter_mut().for_each(Vec::clear);
         self.decided = 0;
     }

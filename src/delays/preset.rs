@@ -87,6 +87,31 @@ pub enum Growth {
     },
 }
 
+impl Growth {
+    /// The time for `load` of an answer that was recorded with `delay`.
+    ///
+    /// ```
+    /// use codedgrad::delays::Growth;
+    /// assert_eq!(Growth::Additive { base: 0.25, slope: 4.0 }.time(3.0, 0.5), 4.0);
+    /// assert_eq!(Growth::Proportional { base: 0.25 }.time(3.0, 0.5), 6.0);
+    /// ```
+    #[must_use]
+    pub fn time(self, delay: f64, load: f64) -> f64 {
+        match self {
+            Self::Additive { base, slope } => delay + (load - base) * slope,
+            Self::Proportional { base } => delay * load / base,
+        }
+    }
+
+    /// The least delay that does not come out negative at any load.
+    pub(crate) fn least(self) -> f64 {
+        match self {
+            Self::Additive { base, slope } => base * slope,
+            Self::Proportional { .. } => 0.0,
+        }
+    }
+}
+
 impl Preset {
     const ALL: [Self; 9] = [
         Self::Hotspot,

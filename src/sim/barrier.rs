@@ -8,11 +8,9 @@ use crate::ids::{Task, Worker, WorkerSet};
 /// absence, not even none.
 pub(super) fn play(scheme: &mut dyn Scheme, tasks: &[(Worker, Task)], row: &[f64], rules: &Rules) -> Option<Played> {
     let (workers, load) = (row.len(), scheme.facts().load);
-    let delays: Vec<f64> = row.iter().map(|delay| rules.load.time(*delay, load)).collect();
-    let fastest = delays.iter().copied().fold(f64::INFINITY, f64::min);
+    let delays: Vec<f64> = row.iter().map(|delay| rules.time(*delay, load)).collect();
     let slowest = delays.iter().copied().fold(0.0, f64::max);
-    let deadline = (1.0 + rules.mu) * fastest;
-    let candidates = delays.iter().filter(|delay| **delay > deadline).count();
+    let (deadline, candidates) = super::deadline(&delays, rules.mu);
     let late = |from: f64| WorkerSet::of(workers, Worker::all(workers).filter(|worker| delays[worker.index()] > from));
     let after_deadline = late(deadline);
     let (seconds, missing, waited_out) = if rules.close != Close::Decodable && scheme.admits(&after_deadline) {

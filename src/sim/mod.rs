@@ -8,9 +8,10 @@ mod barrier;
 mod outcome;
 mod stepwise;
 
-pub use outcome::{Outcome, RoundTime};
+pub use outcome::{Outcome, RoundTime, percentile};
 
 use crate::codes::sequential::Scheme;
+use crate::delays::Growth;
 use crate::ids::{Job, Task, Worker, WorkerSet};
 use thiserror::Error;
 
@@ -25,45 +26,6 @@ pub enum Close {
     Decodable,
 }
 
-/// How a delay recorded at one load becomes one at another.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum LoadModel {
-    /// It stays as it was recorded.
-    AsRecorded,
-    /// `d + (L - base) slope`, loads in batches, `slope` in seconds per batch.
-    Additive {
-        /// Load at which the delays were recorded.
-        base: f64,
-        /// Seconds that a whole batch costs one worker.
-        slope: f64,
-    },
-    /// `d L / base`.
-    Proportional {
-        /// Load at which the delays were recorded.
-        base: f64,
-    },
-}
-
-impl LoadModel {
-    /// Seconds that a worker recorded with `delay` needs for `load`.
-    #[must_use]
-    pub fn time(&self, delay: f64, load: f64) -> f64 {
-        match *self {
-            Self::AsRecorded => delay,
-            Self::Additive { base, slope } => delay + (load - base) * slope,
-            Self::Proportional { base } => delay * load / base,
-        }
-    }
-
-    /// The least delay that this model can do anything with.
-    fn least(&self) -> f64 {
-        match *self {
-            Self::Additive { base, slope } => base * slope,
-            _ => 0.0,
-        }
-    }
-}
-
 /// The rules of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
@@ -71,10 +33,17 @@ pub struct Rules {
     pub close: Close,
     /// Deadline tolerance: later than `(1+mu) x fastest` is late.
     pub mu: f64,
-    /// How delays depend on load.
-    pub load: LoadModel,
+    /// How delays depend on load; they stay as they are if not given.
+    pub growth: Option<Growth>,
     /// Seconds that handing out one task costs, for feedback schemes.
     pub dispatch: f64,
+}
+
+impl Rules {
+    /// Seconds that a worker recorded with `delay` needs for `load`.
+    fn time(&self, delay: f64, load: f64) -> f64 {
+        self.growth.map_or(delay, |growth| growth.time(delay, load))
+    }
 }
 
 /// A simulation that cannot go on.
@@ -121,6 +90,12 @@ pub struct Seen<'a> {
     pub free: bool,
 }
 
+/// The deadline `(1+mu) x fastest` of some answers, and how many come later.
+fn deadline(times: &[f64], mu: f64) -> (f64, usize) {
+    let deadline = (1.0 + mu) * times.iter().copied().fold(f64::INFINITY, f64::min);
+    (deadline, times.iter().filter(|time| **time > deadline).count())
+}
+
 /// How one round went.
 struct Played {
     seconds: f64,
@@ -140,9 +115,9 @@ struct Played {
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
-/// use codedgrad::sim::{simulate, Close, LoadModel, Rules};
+/// use codedgrad::sim::{simulate, Close, Rules};
 /// let mut scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 2, 0..3)?;
-/// let rules = Rules { close: Close::Decodable, mu: 1.0, load: LoadModel::AsRecorded, dispatch: 0.0 };
+/// let rules = Rules { close: Close::Decodable, mu: 1.0, growth: None, dispatch: 0.0 };
 /// let mut rows = || Ok::<_, std::io::Error>(vec![1.0, 9.0, 2.0, 2.5]);
 /// let outcome = simulate(&mut *scheme, 3, &mut rows, &rules, &mut |_| ()).unwrap();
 /// assert_eq!((outcome.total_time, outcome.job_finish_time[2]), (6.0, 6.0));
@@ -161,8 +136,9 @@ pub fn simulate<E: std::error::Error + 'static>(
     for round in 1..=jobs as usize + facts.delay {
         let mut row = rows().map_err(SimError::Delays)?;
         row.truncate(facts.workers);
-        if let Some(worker) = row.iter().position(|delay| *delay < rules.load.least()) {
-            return Err(SimError::Negative { round, worker, delay: row[worker], least: rules.load.least() });
+        let least = rules.growth.map_or(0.0, |growth| growth.least());
+        if let Some(worker) = row.iter().position(|delay| *delay < least) {
+            return Err(SimError::Negative { round, worker, delay: row[worker], least });
         }
         tasks.clear();
         decoded.clear();

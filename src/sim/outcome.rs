@@ -19,15 +19,26 @@ pub struct RoundTime {
     pub max: f64,
 }
 
+/// The part `p` of values in ascending order, by linear interpolation: 0.5 is the median.
+///
+/// # Panics
+/// Without values, or unless `p` is from 0 to 1.
+///
+/// ```
+/// assert_eq!(codedgrad::sim::percentile(&[1.0, 2.0, 4.0], 0.75), 3.0);
+/// ```
+#[must_use]
+pub fn percentile(sorted: &[f64], p: f64) -> f64 {
+    let at = p * (sorted.len() - 1) as f64;
+    let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    below + (above - below) * at.fract()
+}
+
 impl RoundTime {
     fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_unstable_by(f64::total_cmp);
         let Some(&max) = seconds.last() else { return Self::default() };
-        let percentile = |p: f64| {
-            let at = p * (seconds.len() - 1) as f64;
-            let (below, above) = (seconds[at.floor() as usize], seconds[at.ceil() as usize]);
-            below + (above - below) * at.fract()
-        };
+        let percentile = |p: f64| percentile(&seconds, p);
         let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
         Self { mean, p50: percentile(0.5), p95: percentile(0.95), p99: percentile(0.99), max }
     }

@@ -28,7 +28,7 @@ struct Pace<'a> {
 impl Pace<'_> {
     /// When so many units, in so many tasks, are done.
     fn at(&self, (units, tasks): (u32, u32)) -> f64 {
-        self.rules.load.time(self.delay, f64::from(units) / f64::from(self.units)) + f64::from(tasks) * self.rules.dispatch
+        self.rules.time(self.delay, f64::from(units) / f64::from(self.units)) + f64::from(tasks) * self.rules.dispatch
     }
 }
 
@@ -52,10 +52,12 @@ impl Hand {
     }
 
     /// Reports what is done of a run that has not ended by `now`.
-    fn give_up(&mut self, scheme: &mut dyn Scheme, worker: Worker, pace: &Pace<'_>, now: f64) {
+    fn give_up(&self, scheme: &mut dyn Scheme, worker: Worker, pace: &Pace<'_>, now: f64) {
+        let (mut units, mut tasks) = self.before;
         for task in self.tasks.iter().take(self.run) {
-            self.before = (self.before.0 + scheme.units(worker, *task), self.before.1 + 1);
-            if pace.at(self.before) > now {
+            units += scheme.units(worker, *task);
+            tasks += 1;
+            if pace.at((units, tasks)) > now {
                 return;
             }
             scheme.returned(worker, *task);
@@ -109,7 +111,7 @@ pub(super) fn play(scheme: &mut dyn Scheme, tasks: &mut Vec<(Worker, Task)>, row
             events.extend(hand.start(scheme, worker, &pace).map(|at| Reverse((Instant(at), worker))));
         }
     }
-    for (worker, hand) in Worker::all(workers).zip(&mut hands) {
+    for (worker, hand) in Worker::all(workers).zip(&hands) {
         hand.give_up(scheme, worker, &pace(worker), now);
     }
     let mut unfinished = 0;
@@ -120,9 +122,8 @@ pub(super) fn play(scheme: &mut dyn Scheme, tasks: &mut Vec<(Worker, Task)>, row
         scheme.observe(worker, in_time.then_some(ratio));
     }
     let share = 1.0 / workers as f64;
-    let alone: Vec<f64> = row.iter().map(|delay| rules.load.time(*delay, share)).collect();
-    let deadline = (1.0 + rules.mu) * alone.iter().copied().fold(f64::INFINITY, f64::min);
-    let candidates = alone.iter().filter(|delay| **delay > deadline).count();
+    let alone: Vec<f64> = row.iter().map(|delay| rules.time(*delay, share)).collect();
+    let (_, candidates) = super::deadline(&alone, rules.mu);
     let missing = WorkerSet::of(workers, Worker::all(workers).filter(|worker| !hands[worker.index()].tasks.is_empty()));
     Some(Played { seconds: now, missing, candidates, waited_out: false, unfinished })
 }

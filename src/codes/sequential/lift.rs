@@ -1,6 +1,6 @@
 //! Any one-round code as a scheme: job `t` is computed and decoded in round `t`.
 
-use super::{Fold, Scheme, SchemeFacts, weigh};
+use super::{Fold, Scheme, SchemeFacts, unheld, weigh};
 use crate::codes::{Decoder, GradientCode, Report, Status};
 use crate::ids::{Cut, Job, Part, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
@@ -170,13 +170,7 @@ impl Scheme for Lift {
     }
 
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
-        let mut held = vec![false; self.shares.len()];
-        for worker in missing.complement().iter() {
-            for (share, _) in self.code.row(worker) {
-                held[share.index()] = true;
-            }
-        }
-        self.shares.iter().zip(held).filter(|(_, held)| !held).map(|(units, _)| *units).collect()
+        unheld(&*self.code, missing).map(|share| self.shares[share.index()]).collect()
     }
 }
 

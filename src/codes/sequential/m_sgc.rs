@@ -65,7 +65,6 @@ pub struct MSgc {
     facts: SchemeFacts,
     burst: usize,
     window: usize,
-    distinct: usize,
     accept: Accept,
     model: StragglerModel,
     history: Vec<WorkerSet>,
@@ -150,7 +149,6 @@ impl MSgc {
             begun: false,
             burst,
             window,
-            distinct,
             accept,
             slots,
             units: parts.iter().map(|parts| parts.iter().map(|part| part.units.count()).sum()).collect(),
@@ -198,12 +196,7 @@ impl MSgc {
 
     /// Whether enough of the workers that pass are there for one group to be decoded.
     fn group_suffices(&self, answers: impl Fn(Worker) -> bool) -> bool {
-        let workers = self.facts.workers;
-        match self.slots.as_ref().map(SlotCode::clusters) {
-            None => true,
-            Some(None) => Worker::all(workers).filter(|worker| answers(*worker)).count() + self.distinct >= workers,
-            Some(Some(size)) => (0..workers).step_by(size).all(|first| (first..first + size).any(|i| answers(Worker(i as u32)))),
-        }
+        self.slots.as_ref().is_none_or(|slots| slots.suffices(answers))
     }
 
     /// Whether a job can still be completed if the current round loses `missing` and no later one loses
@@ -227,9 +220,8 @@ impl MSgc {
     fn complete(&self, open: &Open) -> bool {
         let workers = self.facts.workers;
         let chunks = (self.window - 1) * workers;
-        let groups = open.returned[chunks..].chunks(workers);
-        open.returned[..chunks].iter().all(|returned| *returned) && { groups }
-            .all(|group| self.group_suffices(|worker| group[worker.index()]))
+        let mut groups = open.returned[chunks..].chunks(workers);
+        open.returned[..chunks].iter().all(|returned| *returned) && groups.all(|group| self.group_suffices(|worker| group[worker.index()]))
     }
 
     fn answers(&self, open: &Open, group: usize) -> WorkerSet {

@@ -17,8 +17,8 @@ pub use models::{Accept, StragglerModel};
 pub use slots::SlotKind;
 pub use sr_sgc::{SrSgc, SrSgcParameters};
 
-use super::{Choice, Decoder, Report};
-use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use super::{Choice, Decoder, GradientCode, Report};
+use crate::ids::{Job, Part, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
 /// What is fixed about a scheme once its parameters are chosen.
@@ -59,6 +59,15 @@ const ROWS_MAX: usize = 1 << 22;
 
 /// Up to here weights of few messages are not worth exchanging for shorter ones.
 const AMPLIFICATION_FINE: f64 = 2.0;
+
+/// The shares that nobody outside `missing` holds.
+fn unheld(code: &dyn GradientCode, missing: &WorkerSet) -> impl Iterator<Item = Share> + use<> {
+    let mut held = vec![false; code.facts().shares()];
+    for worker in missing.complement().iter() {
+        code.row(worker).iter().for_each(|(share, _)| held[share.index()] = true);
+    }
+    (0..).map(Share).zip(held).filter(|(_, held)| !held).map(|(share, _)| share)
+}
 
 /// The weights to use: those of as few messages as possible, unless they amplify and the shortest ones
 /// amplify less.

@@ -1,6 +1,6 @@
 //! The one-round code inside a sequential scheme.
 
-use super::weigh;
+use super::{unheld, weigh};
 use crate::codes::{Cyclic, GradientCode, Groups, MinLoad, ParameterError, Report};
 use crate::ids::{Part, Share, Units, Worker, WorkerSet};
 use std::ops::Range;
@@ -64,14 +64,19 @@ impl SlotCode {
         self.code.row(worker).iter().map(part).filter(|part| part.units.count() > 0).collect()
     }
 
+    /// Whether the answers of the workers that pass are enough to decode.
+    pub(super) fn suffices(&self, answers: impl Fn(Worker) -> bool) -> bool {
+        let facts = self.code.facts();
+        match self.clusters {
+            None => Worker::all(facts.workers).filter(|worker| answers(*worker)).count() + facts.tolerance >= facts.workers,
+            Some(size) => (0..facts.workers).step_by(size).all(|first| (first..first + size).any(|i| answers(Worker(i as u32)))),
+        }
+    }
+
     /// Units that nobody outside `missing` holds a part of.
     pub(super) fn uncovered(&self, missing: &WorkerSet, units: u32) -> Vec<Units> {
         let shares = self.code.facts().shares();
-        let mut held = vec![false; shares];
-        for worker in missing.complement().iter() {
-            self.code.row(worker).iter().for_each(|(share, _)| held[share.index()] = true);
-        }
-        (0..shares).filter(|share| !held[*share]).map(|share| atoms_to_units(share..share + 1, shares, units)).collect()
+        unheld(&*self.code, missing).map(|Share(share)| atoms_to_units(share as usize..share as usize + 1, shares, units)).collect()
     }
 
     /// Decodes from the answers of some workers; every answer that is used is shown with its weight.

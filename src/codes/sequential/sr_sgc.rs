@@ -66,9 +66,7 @@ pub struct SrSgcParameters {
 #[derive(Clone)]
 pub struct SrSgc {
     facts: SchemeFacts,
-    stragglers: usize,
     burst: usize,
-    clusters: Option<usize>,
     accept: Accept,
     model: StragglerModel,
     history: Vec<WorkerSet>,
@@ -125,7 +123,6 @@ impl SrSgc {
                 error_max: 0.0,
                 partial: false,
             },
-            clusters: slots.clusters(),
             model: StragglerModel::Bursty { burst, window, distinct },
             history: Vec::new(),
             open: VecDeque::new(),
@@ -134,7 +131,6 @@ impl SrSgc {
             repeaters: WorkerSet::empty(workers),
             assigned: WorkerSet::empty(workers),
             begun: false,
-            stragglers,
             burst,
             accept,
             slots,
@@ -166,24 +162,16 @@ impl SrSgc {
     /// Who repeats, given who has answered.
     fn chosen(&self, answered: &WorkerSet) -> WorkerSet {
         let workers = self.facts.workers;
-        match self.clusters {
+        match self.slots.clusters() {
             None => {
                 let missing = workers - answered.len();
                 let owing = Worker::all(workers).filter(|worker| !answered.contains(*worker));
-                WorkerSet::of(workers, owing.take(missing.saturating_sub(self.stragglers)))
+                WorkerSet::of(workers, owing.take(missing.saturating_sub(self.facts.tolerance)))
             }
             Some(size) => {
                 let silent = |first: &usize| (*first..first + size).all(|i| !answered.contains(Worker(i as u32)));
                 WorkerSet::of(workers, (0..workers).step_by(size).filter(silent).map(|first| Worker(first as u32)))
             }
-        }
-    }
-
-    fn suffices(&self, answered: impl Fn(Worker) -> bool) -> bool {
-        let workers = self.facts.workers;
-        match self.clusters {
-            None => Worker::all(workers).filter(|worker| answered(*worker)).count() >= workers - self.stragglers,
-            Some(size) => (0..workers).step_by(size).all(|first| (first..first + size).any(|i| answered(Worker(i as u32)))),
         }
     }
 
@@ -226,11 +214,11 @@ impl Scheme for SrSgc {
             return self.model.admits(&self.history, missing);
         }
         let Some(due) = self.due() else { return true };
-        self.suffices(|worker| due.answered.contains(worker) || self.repeaters.contains(worker) && !missing.contains(worker))
+        self.slots.suffices(|worker| due.answered.contains(worker) || self.repeaters.contains(worker) && !missing.contains(worker))
     }
 
     fn quality(&mut self) -> Report {
-        let ready = |open: &&Open| !open.decoded && self.suffices(|worker| open.answered.contains(worker));
+        let ready = |open: &&Open| !open.decoded && self.slots.suffices(|worker| open.answered.contains(worker));
         let reports = self.open.iter().filter(ready).map(|open| self.slots.decode(&open.answered, |_, _| ()));
         super::worst(reports)
     }
@@ -240,12 +228,9 @@ impl Scheme for SrSgc {
             self.begin();
         }
         self.begun = false;
-        let ready: Vec<bool> = self.open.iter().map(|open| self.suffices(|worker| open.answered.contains(worker))).collect();
-        for (open, ready) in self.open.iter_mut().zip(ready) {
-            if ready && !open.decoded {
-                open.decoded = true;
-                decoded.push(open.job);
-            }
+        for open in self.open.iter_mut().filter(|open| !open.decoded) {
+            open.decoded = self.slots.suffices(|worker| open.answered.contains(worker));
+            decoded.extend(open.decoded.then_some(open.job));
         }
         self.round = self.round.next();
         self.model.remember(&mut self.history, missing);

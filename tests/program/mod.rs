@@ -1,0 +1,24 @@
+//! Running the program in a folder, for the tests that meet it as its users do.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+pub(crate) fn codedgrad(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+    command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").output().unwrap()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a command that must fail with exit status 2 and say all of `needles`.
+pub(crate) fn refused(folder: &Path, arguments: &[&str], needles: &[&str]) -> Output {
+    let output = codedgrad(folder, arguments);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    for needle in needles {
+        assert!(said.contains(needle), "{arguments:?} should say {needle:?}: {said}");
+    }
+    output
+}
