@@ -7,7 +7,7 @@ use program::{codedgrad, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 /// A model small enough for a debug build, on a virtual clock of one second per uncoded step.
 const SMALL: [&str; 15] = [
