@@ -8,7 +8,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::gpu::{Combine, Cpu, Source, Term};
 use codedgrad::ids::Worker;
-use codedgrad::train::candle::{Batches, Corpus, GptConfig, LocalRun, Replica, ReplicaState, run_local};
+use codedgrad::train::candle::{Batches, Corpus, GptConfig, LocalRun, Replica, ReplicaState, Start, run_local};
 use codedgrad::train::{AdamWConfig, Flow, Observer, Pace, StepRecord};
 use codedgrad::transport::Decoded;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -56,15 +56,20 @@ fn aggregated(steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
         workers: WORKERS,
         unit_samples: ROWS,
         units: WORKERS as u32,
+        models: 1,
+        micro_steps: 1,
         model: MODEL,
         optimizer: OPTIMIZER,
         max_wait_seconds: 600.0,
         grace_seconds: 0.0,
+        mu: 1.0,
+        reduce: None,
         faults: Vec::new(),
     };
     let mut seconds = Seconds(0.0);
     let pace = Pace::wall(WORKERS, &Delays::None, (WARM_UP + steps) as usize, 0.0);
-    run_local(&run, 0..WARM_UP + steps, start, batches, pace, &mut seconds).expect("the run goes through");
+    let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
+    run_local(&run, start, WARM_UP + steps, batches, pace, &mut seconds).expect("the run goes through");
     Duration::from_secs_f64(seconds.0)
 }
 

@@ -3,11 +3,11 @@
 //!
 //! `cargo run --no-default-features --example plain_trainer`
 
-use codedgrad::codes::{SchemeSpec, Wire};
+use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::ids::{Job, Worker};
+use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Pace, StepRecord};
+use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
 use codedgrad::transport::{Decoded, local};
 use std::error::Error;
 use std::thread;
@@ -63,15 +63,16 @@ impl Observer for Print {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, WORKERS as u32, 0..STEPS)?;
-    let config = Config { max_wait_seconds: 10.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: 16 };
-    let engine = Engine::new(scheme, config, Job(0)..Job(STEPS));
+    let config = Config { max_wait_seconds: 10.0, ..Config::default() };
+    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);
     let (transport, links) = local::connect(WORKERS);
     let threads: Vec<_> = Worker::all(WORKERS)
         .zip(links)
         .map(|(me, link)| thread::spawn(move || worker(me, Aggregator::new(Box::new(link), 2, SAMPLES_PER_UNIT))))
         .collect();
     let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
-    Coordinator::new(transport, engine, pace, (WORKERS, 2, WORKERS as u32), config.log_steps, 0).run(&mut Print)?;
+    let shape = Shape { workers: WORKERS, length: 2, units: WORKERS as u32, first: Step(0) };
+    Coordinator::new(transport, engine, pace, config, shape).run(&mut Print)?;
     for (me, thread) in threads.into_iter().enumerate() {
         let line = thread.join().map_err(|_| "a worker panicked")??;
         println!("worker {me}: y = {:.3} x + {:.3}", line[0], line[1]);

@@ -19,6 +19,10 @@ pub struct Share(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Job(pub u64);
 
+/// One optimizer step of one model: the sum of one or more jobs. Counted from 0, over all models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Step(pub u64);
+
 /// One compute phase. Counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Round(pub u64);
@@ -59,11 +63,37 @@ impl Job {
     pub fn next(self) -> Job {
         Job(self.0 + 1)
     }
+
+    /// The step this job is a part of where each step has `micro_steps` jobs.
+    #[must_use]
+    pub fn step(self, micro_steps: u64) -> Step {
+        Step(self.0 / micro_steps)
+    }
+}
+
+impl Step {
+    /// The step after this one.
+    #[must_use]
+    pub fn next(self) -> Step {
+        Step(self.0 + 1)
+    }
+
+    /// The jobs of this step where each step has `micro_steps` of them.
+    #[must_use]
+    pub fn jobs(self, micro_steps: u64) -> std::ops::Range<Job> {
+        Job(self.0 * micro_steps)..Job((self.0 + 1) * micro_steps)
+    }
 }
 
 impl fmt::Display for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "worker {}", self.0)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {}", self.0)
     }
 }
 

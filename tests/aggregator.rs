@@ -1,12 +1,12 @@
 //! A plain-Rust trainer driven by the aggregator over worker threads: what a user of the library without
 //! default features gets.
 
-use codedgrad::codes::{GradientCode, SchemeSpec, Wire};
+use codedgrad::codes::{GradientCode, SchemeSpec};
 use codedgrad::delays::{Delays, Preset};
-use codedgrad::ids::{Cut, Job, Share, Units, Worker};
-use codedgrad::schedulers::{Config, Engine};
+use codedgrad::ids::{Cut, Share, Step, Units, Worker};
+use codedgrad::schedulers::{Config, Engine, Reduce};
 use codedgrad::train::{
-    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, StepRecord, VirtualClock,
+    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord, VirtualClock,
 };
 use codedgrad::transport::{Decoded, local};
 use std::error::Error;
@@ -43,6 +43,8 @@ enum Prank {
     Drift,
     /// Takes its time.
     Slow,
+    /// Takes so long that the coordinator has always heard of its last task before it has done the next.
+    Unhurried,
     /// Hangs in its task until so many steps are decided.
     HangUntil(u64),
 }
@@ -53,6 +55,8 @@ struct Log {
     gradients: Vec<Option<Vec<f32>>>,
     faults: Vec<(u64, u32, String)>,
     decided: AtomicU64,
+    /// Most gradients that each worker held at once.
+    peaks: Vec<usize>,
 }
 
 struct Recorder<'a> {
@@ -76,14 +80,31 @@ impl Observer for Recorder<'_> {
 struct Setup<'a> {
     scheme: &'a str,
     workers: usize,
+    /// Units of a batch.
+    units: u32,
+    /// Over all models.
     steps: u64,
+    models: u64,
+    micro_steps: u64,
+    reduce: Reduce,
     pace: Pace,
     mischief: Mischief<'a>,
     stop_after: u64,
 }
 
 fn setup<'a>(scheme: &'a str, workers: usize, steps: u64, pace: Pace) -> Setup<'a> {
-    Setup { scheme, workers, steps, pace, mischief: &|_, _| Prank::None, stop_after: u64::MAX }
+    Setup {
+        scheme,
+        workers,
+        units: workers as u32,
+        steps,
+        models: 1,
+        micro_steps: 1,
+        reduce: Reduce::Tree,
+        pace,
+        mischief: &|_, _| Prank::None,
+        stop_after: u64::MAX,
+    }
 }
 
 fn modelled(workers: usize, steps: u64, seed: u64) -> Pace {
@@ -99,9 +120,30 @@ fn sample_gradient(parameters: &[f32], step: u64, sample: usize, out: &mut [f32]
     }
 }
 
-fn work(worker: Worker, mut aggregator: Aggregator, mischief: Mischief<'_>, decided: &AtomicU64) -> Vec<f32> {
-    let mut parameters = vec![0.1f32; PARAMETERS];
-    let mut optimizer = AdamW::new(OPTIMIZER, PARAMETERS);
+/// The replicas of all models on one worker.
+struct Replicas {
+    parameters: Vec<Vec<f32>>,
+    optimizers: Vec<AdamW>,
+}
+
+impl Replicas {
+    fn fresh(models: u64) -> Self {
+        let parameters = (0..models).map(|model| vec![0.1 + model as f32; PARAMETERS]).collect();
+        Self { parameters, optimizers: (0..models).map(|_| AdamW::new(OPTIMIZER, PARAMETERS)).collect() }
+    }
+
+    fn models(&self) -> u64 {
+        self.parameters.len() as u64
+    }
+
+    fn apply(&mut self, gradient: &[f32], step: u64) -> u64 {
+        let (model, step) = ((step % self.models()) as usize, step / self.models());
+        self.optimizers[model].update(&mut self.parameters[model], gradient, step)
+    }
+}
+
+fn work(worker: Worker, mut aggregator: Aggregator, models: u64, mischief: Mischief<'_>, decided: &AtomicU64) -> Vec<Vec<f32>> {
+    let mut replicas = Replicas::fresh(models);
     while let Some(event) = aggregator.next_event().unwrap() {
         match event {
             Event::Compute(mut task) => {
@@ -110,13 +152,15 @@ fn work(worker: Worker, mut aggregator: Aggregator, mischief: Mischief<'_>, deci
                 if prank == Prank::Drop {
                     continue;
                 }
-                if prank == Prank::Slow {
-                    thread::sleep(Duration::from_millis(2));
+                match prank {
+                    Prank::Slow => thread::sleep(Duration::from_millis(2)),
+                    Prank::Unhurried => thread::sleep(Duration::from_millis(12)),
+                    _ => {}
                 }
                 if prank == Prank::Drift {
-                    parameters[0] += 1.0;
+                    replicas.parameters[0][0] += 1.0;
                 }
-                let step = task.step();
+                let (model, batch) = ((task.step() % models) as usize, task.batch());
                 let mut loss = 0.0;
                 while let Some(part) = task.next_part() {
                     while matches!(prank, Prank::HangUntil(steps) if decided.load(Ordering::Acquire) < steps) {
@@ -125,7 +169,7 @@ fn work(worker: Worker, mut aggregator: Aggregator, mischief: Mischief<'_>, deci
                     let message = task.message();
                     message.fill(0.0);
                     for sample in part.samples.clone() {
-                        sample_gradient(&parameters, step, sample, message, part.coefficient);
+                        sample_gradient(&replicas.parameters[model], batch, sample, message, part.coefficient);
                     }
                     if prank == Prank::Nan {
                         message[5] = f32::INFINITY;
@@ -138,29 +182,44 @@ fn work(worker: Worker, mut aggregator: Aggregator, mischief: Mischief<'_>, deci
                 task.submit(vec![loss]).unwrap();
             }
             Event::Apply(step) => {
-                let digest = optimizer.update(&mut parameters, step.gradient(), step.index);
+                let digest = replicas.apply(step.gradient(), step.index);
                 step.applied_with(digest);
             }
             Event::Skip(_) => {}
             Event::Provide(request) => {
-                let (first, second) = optimizer.moments();
-                request.reply(vec![parameters.clone(), first.to_vec(), second.to_vec()]);
+                let of = |(parameters, optimizer): (&Vec<f32>, &AdamW)| {
+                    let (first, second) = optimizer.moments();
+                    [parameters.clone(), first.to_vec(), second.to_vec()]
+                };
+                request.reply(replicas.parameters.iter().zip(&replicas.optimizers).flat_map(of).collect());
             }
             Event::Resync(state) => {
-                parameters.clone_from(&state.vectors[0]);
-                optimizer = AdamW::with_moments(OPTIMIZER, state.vectors[1].clone(), state.vectors[2].clone());
+                for (model, [parameters, first, second]) in state.vectors.as_chunks::<3>().0.iter().enumerate() {
+                    replicas.parameters[model].clone_from(parameters);
+                    replicas.optimizers[model] = AdamW::with_moments(OPTIMIZER, first.clone(), second.clone());
+                }
             }
         }
     }
-    parameters
+    replicas.parameters
 }
 
-fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Vec<Option<Vec<f32>>>, Log) {
-    let Setup { scheme, workers, steps, pace, mischief, stop_after } = setup;
-    let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, workers as u32, 0..steps).unwrap();
-    let config = Config { max_wait_seconds: 20.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: LOG_STEPS };
-    let engine = Engine::new(scheme, config, Job(0)..Job(steps));
+/// What the replicas of a model have, by worker; those of several models one after the other.
+type Trained = Vec<Option<Vec<f32>>>;
+
+fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
+    let Setup { scheme, workers, units, steps, models, micro_steps, reduce, pace, mischief, stop_after } = setup;
+    let spec = scheme.strip_suffix(" to next step").unwrap_or(scheme);
+    let mut spec = spec.parse::<SchemeSpec>().unwrap();
+    if scheme.ends_with(" to next step") {
+        spec = spec.deferring_to_next_step().unwrap();
+    }
+    let scheme = spec.scheme(workers, units, 0..steps * micro_steps).unwrap();
+    let config = Config { max_wait_seconds: 20.0, log_steps: LOG_STEPS, micro_steps, reduce, ..Config::default() };
+    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
     let (transport, links) = local::connect(workers);
+    let ledgers = transport.ledgers();
+    let shape = Shape { workers, length: PARAMETERS, units, first: Step(0) };
     let decided = AtomicU64::new(0);
     let mut log = Log::default();
     let (outcome, parameters) = thread::scope(|scope| {
@@ -168,13 +227,15 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Vec<Option<Vec<f32>>>,
         let threads: Vec<_> = Worker::all(workers)
             .zip(links)
             .map(|(worker, link)| {
-                scope.spawn(move || work(worker, Aggregator::new(Box::new(link), PARAMETERS, UNIT_SAMPLES), mischief, decided))
+                let aggregator = Aggregator::new(Box::new(link), PARAMETERS, UNIT_SAMPLES).accumulating(micro_steps);
+                scope.spawn(move || work(worker, aggregator, models, mischief, decided))
             })
             .collect();
         let mut recorder = Recorder { log: &mut log, decided, stop_after };
-        let outcome = Coordinator::new(transport, engine, pace, (workers, PARAMETERS, workers as u32), LOG_STEPS, 0).run(&mut recorder);
-        (outcome, threads.into_iter().map(|thread| thread.join().ok()).collect())
+        let outcome = Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder);
+        (outcome, threads.into_iter().map(|thread| thread.join().ok().map(|models| models.concat())).collect())
     });
+    log.peaks = ledgers.take_peaks();
     log.decided = decided;
     (outcome, parameters, log)
 }
@@ -216,6 +277,181 @@ fn unaligned_shares_agree_within_rounding_step_by_step() {
         let norm = a.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         let difference = a.iter().zip(b).map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>().sqrt();
         assert!(difference <= 4.0 * 2f64.powi(-24) * 2f64.sqrt() * norm, "{workers}");
+    }
+}
+
+/// Models trained in turn, and micro-steps of one model: every step has the bits of uncoded training where every
+/// task is a micro-batch, whoever straggled and whatever came late; no sample is lost, none counted twice.
+#[test]
+fn jobs_that_overlap_have_the_bits_of_uncoded_training() {
+    for (scheme, units, models, micro_steps) in [
+        ("defer:T=1,cap=3,cut=1", 8, 2, 1),
+        ("defer:T=1,cap=3,cut=1", 8, 3, 1),
+        ("defer:T=2,cap=2,cut=1", 8, 3, 1),
+        ("defer:T=1,cap=3,cut=1", 8, 1, 4),
+        ("defer:T=2,cap=2,cut=1", 8, 1, 3),
+        ("m-sgc:B=1,W=2,lambda=8", 8, 2, 1),
+        ("m-sgc:B=2,W=3,lambda=8", 16, 4, 1),
+        ("m-sgc:B=1,W=3,lambda=8", 16, 1, 4),
+        ("sr-sgc:B=1,W=2,lambda=2,rep,s=1", 8, 2, 1),
+        ("queue:m=2", 16, 1, 4),
+        ("ring:reach=4", 8, 3, 1),
+        ("groups:s=1", 8, 1, 5),
+    ] {
+        let steps = if models > 1 { 30 } else { 8 };
+        let rounds = steps * micro_steps * 3;
+        let of = |scheme, seed| Setup { units, models, micro_steps, ..setup(scheme, 8, steps, modelled(8, rounds, seed)) };
+        let (_, trained, plain) = train(of("uncoded", 1));
+        for seed in [1, 2, 3] {
+            let (outcome, coded, log) = train(of(scheme, seed));
+            assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+            assert_eq!(
+                bits(&log.gradients),
+                bits(&plain.gradients),
+                "{scheme} for {models} models, {micro_steps} micro-steps, seed {seed}"
+            );
+            assert!(coded.iter().all(|parameters| parameters == &trained[0]), "{scheme}: all replicas hold the same bytes");
+            let samples = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
+            assert!(log.records.iter().all(|record| record.tail == [samples] && record.coverage == 1.0), "{scheme}");
+            let committed: Vec<u64> = log.records.iter().map(|record| record.step).collect();
+            assert_eq!(committed, (0..steps).collect::<Vec<_>>(), "steps are committed in order");
+        }
+    }
+}
+
+/// Several jobs whose tasks have coefficients: within rounding of the exact gradient at the same parameters, wherever
+/// results are added up.
+#[test]
+fn codes_over_rounds_train_within_their_tolerance() {
+    for (scheme, units, models, micro_steps) in [
+        ("m-sgc:B=1,W=2,lambda=3", 40, 2, 1),
+        ("m-sgc:B=2,W=3,lambda=2", 64, 4, 1),
+        ("m-sgc:B=1,W=2,lambda=3,rep", 40, 1, 4),
+        ("m-sgc:B=1,W=2,lambda=3,cyclic", 40, 2, 1),
+        ("sr-sgc:B=1,W=2,lambda=4", 8, 2, 1),
+        ("sr-sgc:B=2,W=3,lambda=4", 8, 1, 4),
+        ("queue:m=2", 16, 1, 3),
+        ("defer:T=1,cap=2,cut=3", 24, 2, 1),
+    ] {
+        for reduce in [Reduce::Tree, Reduce::Worker] {
+            let steps = if models > 1 { 24 } else { 6 };
+            let pace = modelled(8, steps * micro_steps * 4, 3);
+            let (outcome, _, log) = train(Setup { units, models, micro_steps, reduce, ..setup(scheme, 8, steps, pace) });
+            assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+            let mut replicas = Replicas::fresh(models);
+            for (record, gradient) in log.records.iter().zip(&log.gradients) {
+                let (gradient, model) = (gradient.as_ref().unwrap(), (record.step % models) as usize);
+                let mut exact = vec![0.0f64; PARAMETERS];
+                for batch in record.step * micro_steps..(record.step + 1) * micro_steps {
+                    for sample in 0..units as usize * UNIT_SAMPLES {
+                        let mut one = vec![0.0f32; PARAMETERS];
+                        sample_gradient(&replicas.parameters[model], batch, sample, &mut one, 1.0);
+                        exact.iter_mut().zip(&one).for_each(|(sum, x)| *sum += f64::from(*x));
+                    }
+                }
+                let norm = exact.iter().map(|x| x * x).sum::<f64>().sqrt();
+                let off = exact.iter().zip(gradient).map(|(x, y)| (x - f64::from(*y)).powi(2)).sum::<f64>().sqrt();
+                let terms = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
+                let allowed = 4.0 * 2f64.powi(-24) * record.amplification.max(1.0) * terms.sqrt() * norm;
+                assert!(off <= allowed, "{scheme} {reduce:?} step {}: off by {off:e}, allowed {allowed:e}", record.step);
+                assert!((record.tail[0] - terms).abs() < 1e-9 * terms * record.amplification.max(1.0), "{scheme}: {:?}", record.tail);
+                replicas.apply(gradient, record.step);
+            }
+            let late: usize = log.records.iter().flat_map(|r| &r.rounds).map(|r| r.arrivals.iter().filter(|a| a.is_none()).count()).sum();
+            assert!(late > 0, "{scheme}: nobody was ever late, nothing was tried");
+        }
+    }
+}
+
+/// A worker holds one sum per open step and the results whose weights are not final: `T+1` and `B` for M-SGC with
+/// models in turn, 1 and `B` with micro-steps of one model; one sum for the queue. Kept to the end it would be more.
+#[test]
+fn a_worker_holds_one_sum_per_open_step() {
+    let mischief = |worker: Worker, step: u64| if (worker.0 as u64 * 7 + step) % 11 == 0 { Prank::Drop } else { Prank::Unhurried };
+    let peak = |scheme: &str, units: u32, models: u64, micro_steps: u64, reduce| {
+        let steps = if models > 1 { 12 } else { 3 };
+        let pace = Pace::wall(8, &Delays::None, 0, 0.0);
+        let (outcome, _, log) = train(Setup { units, models, micro_steps, reduce, mischief: &mischief, ..setup(scheme, 8, steps, pace) });
+        assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+        log.peaks.into_iter().max().unwrap()
+    };
+    for (burst, window, units) in [(1, 2, 40), (2, 3, 64), (2, 5, 112)] {
+        let scheme = format!("m-sgc:B={burst},W={window},lambda=3");
+        let open = window - 2 + burst + 1;
+        let (folded, kept) = (peak(&scheme, units, open as u64, 1, Reduce::Worker), peak(&scheme, units, open as u64, 1, Reduce::Tree));
+        assert!(folded <= open + burst, "{scheme}: {folded} held for {open} models");
+        assert!(kept > folded || window == 2, "{scheme}: {kept} without folding early");
+        let accumulated = peak(&scheme, units, 1, 6, Reduce::Worker);
+        assert!(accumulated <= 1 + burst, "{scheme}: {accumulated} held for micro-steps of one model");
+    }
+    assert!(peak("queue:m=4", 32, 1, 1, Reduce::Worker) <= 2 && peak("queue:m=4", 32, 1, 1, Reduce::Tree) >= 4);
+    let deferred = peak("defer:T=1,cap=3,cut=4", 32, 2, 1, Reduce::Worker);
+    assert!(deferred <= 3, "{deferred} held for deferred shares");
+}
+
+/// A worker that dies takes its sums with it: their tasks are open again and others compute them.
+#[test]
+fn sums_of_a_dead_worker_are_computed_again() {
+    let dies = |worker: Worker, step: u64| if (worker.0, step) == (2, 5) { Prank::Panic } else { Prank::None };
+    for (scheme, units, models, micro_steps) in [
+        ("queue:m=2", 16, 1, 1),
+        ("queue:m=2", 16, 1, 3),
+        ("ring:reach=4", 8, 2, 1),
+        ("groups:s=1", 8, 1, 3),
+        ("defer:T=1,cap=3,cut=1", 8, 2, 1),
+        ("defer:T=2,cap=1,cut=1", 8, 3, 1),
+        ("defer:T=1,cap=3,cut=1", 8, 1, 4),
+        ("sr-sgc:B=1,W=2,lambda=4,rep,s=1", 8, 2, 1),
+    ] {
+        let steps = if models > 1 { 20 } else { 10 };
+        let of = |scheme, seed, reduce| Setup {
+            units,
+            models,
+            micro_steps,
+            reduce,
+            ..setup(scheme, 8, steps, modelled(8, steps * micro_steps * 4, seed))
+        };
+        let (_, _, plain) = train(of("uncoded", 1, Reduce::Tree));
+        for reduce in [Reduce::Tree, Reduce::Worker] {
+            let (outcome, trained, log) = train(Setup { mischief: &dies, ..of(scheme, 4, reduce) });
+            assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+            assert!(trained[2].is_none() && log.faults.iter().any(|fault| fault.1 == 2 && fault.2.starts_with("lost")), "{scheme}");
+            let samples = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
+            assert!(log.records.iter().all(|record| record.tail == [samples]), "{scheme}: no sample lost, none counted twice");
+            if reduce == Reduce::Tree {
+                assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{scheme}");
+            }
+        }
+    }
+    let (outcome, _, log) = train(Setup {
+        mischief: &dies,
+        units: 40,
+        models: 2,
+        reduce: Reduce::Worker,
+        ..setup("m-sgc:B=1,W=2,lambda=3", 8, 20, modelled(8, 80, 4))
+    });
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("dead workers {2}"), "a worker that never comes back is beyond M-SGC's bursts: {error}");
+    assert!(log.records.len() >= 4, "what was decoded before is kept");
+}
+
+/// A poisoned unit refuses its own step and no other.
+#[test]
+fn a_poisoned_job_is_refused_alone() {
+    let poison = |_, step: u64| if step == 6 { Prank::Nan } else { Prank::None };
+    for (scheme, units, models, micro_steps) in [
+        ("defer:T=1,cap=2,cut=1", 8, 2, 1),
+        ("m-sgc:B=1,W=2,lambda=3", 40, 2, 1),
+        ("sr-sgc:B=1,W=2,lambda=4", 8, 2, 1),
+        ("queue:m=1", 8, 1, 2),
+        ("m-sgc:B=1,W=2,lambda=3", 40, 1, 3),
+    ] {
+        let pace = modelled(8, 100, 2);
+        let (outcome, trained, log) = train(Setup { mischief: &poison, units, models, micro_steps, ..setup(scheme, 8, 12, pace) });
+        assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+        let refused: Vec<u64> = log.records.iter().filter(|record| !record.refused.is_empty()).map(|record| record.step).collect();
+        assert_eq!(refused, [6], "{scheme}");
+        assert!(trained.iter().all(|parameters| parameters == &trained[0]), "{scheme}");
     }
 }
 
@@ -345,7 +581,7 @@ fn records_under_a_virtual_clock_are_reproducible() {
     assert_eq!(first, run());
     assert_eq!(first.len(), 20);
     for record in &first {
-        let last = record.survivors.iter().map(|worker| record.arrivals[worker.index()].unwrap()).fold(0.0, f64::max);
+        let last = record.survivors.iter().map(|worker| record.rounds[0].arrivals[worker.index()].unwrap()).fold(0.0, f64::max);
         assert!((record.seconds - last).abs() < 1e-9, "a step takes as long as the last answer it needs");
     }
 }
@@ -382,7 +618,7 @@ fn feedback_schemes_survive_what_befalls_their_workers() {
             let (outcome, coded, log) = train(Setup { mischief: &mischief, ..setup(scheme, 8, 10, modelled(8, 10, 3)) });
             assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
             assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{scheme}");
-            assert!(!erased || log.records[4].erased == [Worker(2)], "{scheme}: {:?}", log.records[4]);
+            assert!(!erased || log.records[4].rounds[0].erased == [Worker(2)], "{scheme}: {:?}", log.records[4]);
             assert!(coded.iter().flatten().all(|parameters| Some(parameters) == uncoded[0].as_ref()));
         }
         let all = |_, step| if step == 2 { Prank::Nan } else { Prank::None };
@@ -411,7 +647,7 @@ fn values_that_are_not_finite_are_erased_or_refuse_the_step() {
     let (_, _, plain) = train(setup("uncoded", 8, 6, modelled(8, 6, 1)));
     let (_, _, erased) = train(Setup { mischief: &one, ..setup("groups:s=1", 8, 6, modelled(8, 6, 1)) });
     assert_eq!(bits(&erased.gradients), bits(&plain.gradients));
-    assert!(erased.records[3].erased == [Worker(5)] || erased.records[3].arrivals[5].is_none());
+    assert!(erased.records[3].rounds[0].erased == [Worker(5)] || erased.records[3].rounds[0].arrivals[5].is_none());
     let (outcome, parameters, refused) = train(Setup { mischief: &both, ..setup("groups:s=1", 8, 6, modelled(8, 6, 1)) });
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     assert!(refused.gradients[3].is_none() && refused.gradients[4].is_some());
@@ -450,7 +686,7 @@ fn a_hung_worker_catches_up_through_another_state() {
     let resynced = log.faults.iter().filter(|fault| fault.1 == 3 && fault.2.contains("takes over the state")).count();
     assert!(resynced >= 1, "{:?}", log.faults);
     assert!(parameters.iter().all(|other| other == &parameters[0]), "it ends with the same bytes");
-    assert!(log.records[80..100].iter().all(|record| record.arrivals[3].is_none()));
+    assert!(log.records[80..100].iter().all(|record| record.rounds[0].arrivals[3].is_none()));
     assert!(log.records[100..].iter().any(|record| record.survivors.contains(&Worker(3))), "it takes part again");
 }
 
@@ -473,8 +709,8 @@ fn injected_delays_are_waited_for_on_the_wall_clock() {
     let (_, _, coded) = train(setup("groups:s=1", 4, 6, pace(())));
     assert_eq!(bits(&coded.gradients), bits(&uncoded.gradients));
     for record in &coded.records {
-        let hot = record.delays.iter().position(|delay| *delay > 0.1).unwrap();
-        assert!(record.arrivals[hot].is_none(), "nobody waits for the straggler");
+        let hot = record.rounds[0].delays.iter().position(|delay| *delay > 0.1).unwrap();
+        assert!(record.rounds[0].arrivals[hot].is_none(), "nobody waits for the straggler");
     }
 }
 

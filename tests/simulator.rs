@@ -258,7 +258,7 @@ proptest! {
         for _ in 0..200 {
             if left == 0 && alive.remove(dies) {
                 let mut reopened = Vec::new();
-                scheme.lost(dies, &mut reopened);
+                scheme.lost(dies, Some(Job(0)), &mut reopened);
                 at[dies.index()].clear();
                 let won: Vec<Task> = held.iter().filter(|(_, holder)| **holder == dies).map(|(task, _)| *task).collect();
                 prop_assert_eq!(reopened.len(), won.len());
@@ -312,7 +312,7 @@ proptest! {
             for step in 0.. {
                 prop_assert!(step < 2000, "{} hangs", text);
                 if left == 0 && alive.remove(dies) {
-                    scheme.lost(dies, &mut Vec::new());
+                    scheme.lost(dies, None, &mut Vec::new());
                     at[dies.index()].clear();
                     held.retain(|_, holder| *holder != dies);
                 }

@@ -59,7 +59,7 @@ fn arrows_point_one_way() {
         "",
     );
     nowhere_in("src/gpu", &["crate::codes", "crate::schedulers", "crate::train", "crate::transport", "crate::delays"], "");
-    nowhere_in("src/transport", &["crate::codes", "crate::schedulers", "crate::train", "crate::delays", "crate::gpu"], "");
+    nowhere_in("src/transport", &["crate::codes", "crate::schedulers", "crate::train", "crate::delays"], "");
     nowhere_in("src/train", &["crate::cli"], "");
     nowhere_in("src", &["anyhow", "clap", "indicatif", "plotters"], "src/cli");
     nowhere_in("src", &["candle_core", "candle_nn"], "src/train/candle");

@@ -95,12 +95,12 @@ fn records_that_cannot_be_used_are_named() {
     refused(folder.path(), &["trace", "record", "absent"], &["cannot read the record absent"]);
     write("words.jsonl", "{}\nhello\n");
     refused(folder.path(), &["trace", "record", "words.jsonl"], &["words.jsonl: line 1: not a step of a training run"]);
-    write("few.jsonl", "{\"seconds\":1.0,\"arrivals\":[1.0,null]}\n{\"seconds\":1.0,\"arrivals\":[1.0]}\n");
+    write("few.jsonl", "{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[1.0,null]}]}\n{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[1.0]}]}\n");
     refused(folder.path(), &["trace", "record", "few.jsonl", "--out", "few.csv"], &["line 2: arrivals of 1 workers, where 2"]);
     assert!(!folder.path().join("few.csv").exists() && !folder.path().join("few.csv.part").exists(), "no half file");
-    write("less.jsonl", "{\"seconds\":1.0,\"arrivals\":[-1.0]}\n");
+    write("less.jsonl", "{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[-1.0]}]}\n");
     refused(folder.path(), &["trace", "record", "less.jsonl"], &["line 1: -1 is no time"]);
-    write("one.jsonl", "{\"run\":0,\"scheme\":\"uncoded\",\"seconds\":2.5,\"arrivals\":[1.0,null]}\n{\"run\":0,\"sch");
+    write("one.jsonl", "{\"run\":0,\"scheme\":\"uncoded\",\"rounds\":[{\"seconds\":2.5,\"arrivals\":[1.0,null]}]}\n{\"run\":0,\"sch");
     refused(folder.path(), &["trace", "record", "one.jsonl", "--run", "3"], &["holds the runs 0 (uncoded)"]);
     let (trace, said) = good(folder.path(), &["trace", "record", "one.jsonl"]);
     assert_eq!(trace, "1,2.5\n");

@@ -22,36 +22,43 @@ pub(super) struct Place {
     pub(super) next_step: u64,
 }
 
-/// Writes the state of a replica; the last whole checkpoint stays until the new one is on disk.
-pub(super) fn save(folder: &RunFolder, place: Place, state: &ReplicaState) -> anyhow::Result<()> {
-    let vectors = [&state.parameters, &state.first, &state.second];
-    let views = VECTORS
-        .into_iter()
-        .zip(vectors)
-        .map(|(name, vector)| Ok((name, view(&[vector.len()], vector)?)))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+/// Name of a vector of one of the models.
+fn vector_name(name: &str, model: u64) -> String {
+    if model == 0 { name.into() } else { format!("{name}.{model}") }
+}
+
+/// Writes the states of all models; the last whole checkpoint stays until the new one is on disk.
+pub(super) fn save(folder: &RunFolder, place: Place, states: &[ReplicaState]) -> anyhow::Result<()> {
+    let vectors = (0..).zip(states).flat_map(|(model, state)| {
+        let vectors = [&state.parameters, &state.first, &state.second];
+        VECTORS.into_iter().zip(vectors).map(move |(name, vector)| (vector_name(name, model), vector))
+    });
+    let views = vectors.map(|(name, vector)| Ok((name, view(&[vector.len()], vector)?))).collect::<anyhow::Result<Vec<_>>>()?;
     let place = HashMap::from([(PLACE.to_owned(), serde_json::to_string(&place)?)]);
     folder.write_whole(CHECKPOINT, &safetensors::serialize(views, Some(place))?)
 }
 
 /// Reads the last checkpoint; none if the run was cut off before its first.
-pub(super) fn load(folder: &RunFolder, model: &GptConfig) -> Result<Option<(Place, ReplicaState)>, Failure> {
+pub(super) fn load(folder: &RunFolder, model: &GptConfig, models: u64) -> Result<Option<(Place, Vec<ReplicaState>)>, Failure> {
     let path = folder.file(CHECKPOINT);
     if !path.exists() {
         return Ok(None);
     }
-    let read = || -> anyhow::Result<(Place, ReplicaState)> {
+    let read = || -> anyhow::Result<(Place, Vec<ReplicaState>)> {
         let bytes = std::fs::read(&path)?;
         let (_, header) = SafeTensors::read_metadata(&bytes)?;
         let metadata = header.metadata().as_ref().and_then(|metadata| metadata.get(PLACE));
         let place: Place = serde_json::from_str(metadata.ok_or_else(|| anyhow!("it does not say which step it is of"))?)?;
         let tensors = SafeTensors::deserialize(&bytes)?;
-        let [parameters, first, second] = VECTORS.map(|name| vector(&tensors, name));
-        let state = ReplicaState { parameters: parameters?, first: first?, second: second? };
-        if state.parameters.len() != model.parameters() {
-            bail!("it has {} parameters, the plan's model {}", state.parameters.len(), model.parameters());
-        }
-        Ok((place, state))
+        let state = |number| {
+            let [parameters, first, second] = VECTORS.map(|name| vector(&tensors, &vector_name(name, number)));
+            let state = ReplicaState { parameters: parameters?, first: first?, second: second? };
+            if state.parameters.len() != model.parameters() {
+                bail!("it has {} parameters, the plan's model {}", state.parameters.len(), model.parameters());
+            }
+            Ok(state)
+        };
+        Ok((place, (0..models).map(state).collect::<anyhow::Result<Vec<_>>>()?))
     };
     read().with_context(|| format!("checkpoint {}", path.display())).or_input().map(Some)
 }

@@ -2,14 +2,15 @@
 
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
-use super::plan::Plan;
+use super::plan::{LateKind, Plan};
 use crate::gpu::{Combine, Source, Term, shared};
 use crate::ids::Worker;
-use crate::train::candle::{Batches, Replica, ReplicaError};
-use crate::train::{Flow, Observer, StepRecord};
+use crate::train::candle::{Batches, Replica, ReplicaError, ReplicaState};
+use crate::train::{Flow, Observer, RoundRecord, StepRecord};
 use crate::transport::Decoded;
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,26 +38,31 @@ pub(super) struct FaultLine {
     pub(super) what: String,
 }
 
-/// A replica beside the workers': it checks gradients against the whole batch, and its state is what
+/// A replica of each model beside the workers': it checks gradients against the whole batch, and its state is what
 /// checkpoints and models are written from. Its time is not counted.
 pub(super) struct Keeper<'a> {
-    pub(super) replica: Replica,
+    pub(super) replicas: Vec<Replica>,
     pub(super) batches: &'a Batches,
     pub(super) loss_weight: f64,
 }
 
 impl Keeper<'_> {
-    /// The gradient of a whole batch, unit by unit, at the replica's parameters.
+    /// The gradient of all batches of a step, unit by unit, at the replica's parameters.
     fn reference(&self, plan: &Plan, step: u64) -> Result<Vec<f32>, ReplicaError> {
+        let model = step % plan.models;
+        let replica = &self.replicas[model as usize];
         let mut units = Vec::new();
-        for unit in 0..plan.micro_batches as usize {
-            let mut gradient = vec![0.0; self.replica.parameters()];
-            let samples = unit * plan.micro_batch_rows..(unit + 1) * plan.micro_batch_rows;
-            self.replica.gradient(&self.batches.rows(step, samples), self.loss_weight, &mut gradient)?;
-            units.push(gradient);
+        for job in step * plan.micro_steps..(step + 1) * plan.micro_steps {
+            for unit in 0..plan.micro_batches as usize {
+                let mut gradient = vec![0.0; replica.parameters()];
+                let samples = unit * plan.micro_batch_rows..(unit + 1) * plan.micro_batch_rows;
+                let windows = self.batches.rows_of(model, job / plan.models, samples);
+                replica.gradient(&windows, self.loss_weight, &mut gradient)?;
+                units.push(gradient);
+            }
         }
         let terms: Vec<Term<'_>> = units.iter().map(|unit| Term { weight: 1.0, source: Source::F32(unit) }).collect();
-        let mut sum = vec![0.0; self.replica.parameters()];
+        let mut sum = vec![0.0; replica.parameters()];
         shared().combine(&terms, &mut sum).unwrap_or_else(|error| unreachable!("{error}"));
         Ok(sum)
     }
@@ -94,7 +100,9 @@ impl RunObserver<'_> {
         if counterpart.is_some_and(|line| same_gradient(&line.record, step)) {
             return Ok(Some(0.0));
         }
-        if counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every) {
+        // A step that took over late samples of another has no whole batch to be compared with.
+        let other_samples = self.plan.late == LateKind::NextStep;
+        if other_samples || counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every) {
             return Ok(None);
         }
         Ok(Some(relative_difference(&decoded.gradient, &self.keeper.reference(self.plan, step.step)?)))
@@ -104,7 +112,8 @@ impl RunObserver<'_> {
         let mut gradient_difference = None;
         if let Some(decoded) = decoded {
             gradient_difference = self.difference(record, decoded)?;
-            self.keeper.replica.apply(&decoded.gradient, record.step)?;
+            let (model, step) = (record.step % self.plan.models, record.step / self.plan.models);
+            self.keeper.replicas[model as usize].apply(&decoded.gradient, step)?;
         }
         let loss = match record.tail[..] {
             [sum, tokens] if tokens > 0.0 => Some(sum / tokens),
@@ -117,21 +126,23 @@ impl RunObserver<'_> {
         self.lines.push(line);
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
-        if interrupted || next_step.is_multiple_of(self.plan.checkpoint_every) || next_step == self.plan.steps {
-            checkpoint::save(self.folder, Place { run: self.run, next_step }, &self.keeper.replica.state())?;
+        if interrupted || next_step.is_multiple_of(self.plan.checkpoint_every) || next_step == self.plan.all_steps() {
+            let states: Vec<ReplicaState> = self.keeper.replicas.iter().map(Replica::state).collect();
+            checkpoint::save(self.folder, Place { run: self.run, next_step }, &states)?;
         }
-        Ok(if interrupted && next_step < self.plan.steps { Flow::Stop } else { Flow::Continue })
+        Ok(if interrupted && next_step < self.plan.all_steps() { Flow::Stop } else { Flow::Continue })
     }
 
     fn show(&self, line: &Line) {
-        let late: Vec<String> = stragglers(&line.record).iter().map(|worker| worker.0.to_string()).collect();
+        let late: BTreeSet<Worker> = line.record.rounds.iter().flat_map(stragglers).collect();
+        let late: Vec<String> = late.iter().map(|worker| worker.0.to_string()).collect();
         let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
         let late = if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
         self.bar.set_message(format!("{loss} · {:.2} s · {late}", line.record.seconds));
         self.bar.inc(1);
-        let (done, tenth) = (line.record.step + 1, (self.plan.steps / 10).max(1));
-        if self.bar.is_hidden() && (done % tenth == 0 || done == self.plan.steps) {
-            eprintln!("{}: step {done}/{}: {loss}, {:.2} s, {late}", line.scheme, self.plan.steps, line.record.seconds);
+        let (done, tenth) = (line.record.step + 1, (self.plan.all_steps() / 10).max(1));
+        if self.bar.is_hidden() && (done % tenth == 0 || done == self.plan.all_steps()) {
+            eprintln!("{}: step {done}/{}: {loss}, {:.2} s, {late}", line.scheme, self.plan.all_steps(), line.record.seconds);
         }
     }
 }
@@ -149,7 +160,7 @@ pub(super) fn in_step(lines: &[Line], baseline: &[Line]) -> bool {
 /// The stragglers of a round: workers that were held up for more than half the fastest answer's time.
 /// Where no delays were injected, whoever had not answered at the close, or later than 1.5 times the
 /// median.
-pub(super) fn stragglers(record: &StepRecord) -> Vec<Worker> {
+pub(super) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
     let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
     arrived.sort_by(f64::total_cmp);
     let Some(&fastest) = arrived.first() else { return Vec::new() };

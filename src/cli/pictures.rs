@@ -2,12 +2,13 @@
 
 use super::observer::{Line, stragglers};
 use crate::ids::Worker;
+use crate::train::RoundRecord;
 use anyhow::anyhow;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-/// Steps drawn side by side; of a longer run, the first ones.
-const STEPS_MAX: usize = 160;
+/// Rounds drawn side by side; of a longer run, the first ones.
+const ROUNDS_MAX: usize = 160;
 
 const SERIES: [RGBColor; 4] = [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
 const INK: RGBColor = RGBColor(40, 40, 40);
@@ -26,11 +27,11 @@ enum Fate {
 impl Fate {
     const ALL: [Self; 5] = [Self::Used, Self::WaitedFor, Self::NotNeeded, Self::Late, Self::Erased];
 
-    fn of(line: &Line, worker: Worker, late: bool) -> Self {
-        let record = &line.record;
-        let in_time = record.arrivals[worker.index()].is_some();
-        match (record.weights[worker.index()] != 0.0, late) {
-            _ if record.erased.contains(&worker) => Self::Erased,
+    fn of(line: &Line, round: &RoundRecord, worker: Worker, late: bool) -> Self {
+        let in_time = round.arrivals[worker.index()].is_some();
+        let weight = line.record.weights.get(worker.index()).filter(|_| line.record.rounds.len() == 1);
+        match (weight.map_or(in_time, |weight| *weight != 0.0), late) {
+            _ if round.erased.contains(&worker) => Self::Erased,
             (true, true) => Self::WaitedFor,
             (true, false) => Self::Used,
             (false, true) if !in_time => Self::Late,
@@ -70,18 +71,18 @@ fn rectangle(canvas: &Canvas<'_>, from: (i32, i32), to: (i32, i32), colour: RGBC
     canvas.draw(&Rectangle::new([from, to], colour.filled())).map_err(|error| anyhow!("picture: {error}"))
 }
 
-/// Round x worker: the fate of every answer, and under it how long each step took.
+/// Round x worker: the fate of every answer, and under it how long each round took.
 pub(super) fn steps(runs: &[Vec<Line>], workers: usize) -> anyhow::Result<String> {
-    let shown = runs.iter().map(|lines| lines.len().min(STEPS_MAX)).max().unwrap_or(0);
+    let shown = runs.iter().map(|lines| rounds(lines).take(ROUNDS_MAX).count()).max().unwrap_or(0);
     let (cell, left, bars) = (7, 80, 46);
     let panel = 44 + workers as i32 * cell + 10 + bars;
     let size = ((left + shown as i32 * cell + 24).max(760) as u32, (52 + panel * runs.len() as i32) as u32);
-    let longest = runs.iter().flat_map(|lines| lines.iter().take(STEPS_MAX)).map(|line| line.record.seconds).fold(0.0, f64::max);
+    let longest = runs.iter().flat_map(|lines| rounds(lines).take(ROUNDS_MAX)).map(|(_, round)| round.seconds).fold(0.0, f64::max);
     let mut svg = String::new();
     {
         let canvas = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         canvas.fill(&WHITE).map_err(|error| anyhow!("picture: {error}"))?;
-        text(&canvas, (12, 8), 15, "Who answered, step by step (one row per worker), and how long each step took")?;
+        text(&canvas, (12, 8), 15, "Who answered, round by round (one row per worker), and how long each round took")?;
         let mut x = 12;
         for fate in Fate::ALL {
             rectangle(&canvas, (x, 33), (x + 9, 42), fate.colour())?;
@@ -97,15 +98,20 @@ pub(super) fn steps(runs: &[Vec<Line>], workers: usize) -> anyhow::Result<String
     Ok(svg)
 }
 
+/// The rounds of a run, each with the step whose line holds it.
+fn rounds(lines: &[Line]) -> impl Iterator<Item = (&Line, &RoundRecord)> {
+    lines.iter().flat_map(|line| line.record.rounds.iter().map(move |round| (line, round)))
+}
+
 fn steps_panel(canvas: &Canvas<'_>, lines: &[Line], workers: usize, place: (i32, i32, i32, i32), longest: f64) -> anyhow::Result<()> {
     let (left, top, cell, bars) = place;
     let Some(first) = lines.first() else { return Ok(()) };
-    let count =
-        if lines.len() > STEPS_MAX { format!("first {STEPS_MAX} of {} steps", lines.len()) } else { format!("{} steps", lines.len()) };
+    let all = rounds(lines).count();
+    let count = if all > ROUNDS_MAX { format!("first {ROUNDS_MAX} of {all} rounds") } else { format!("{all} rounds") };
     let mean = lines.iter().map(|line| line.record.seconds).sum::<f64>() / lines.len() as f64;
-    text(canvas, (12, top + 10), 14, &format!("{}: {count}, mean {mean:.3} s", first.scheme))?;
+    text(canvas, (12, top + 10), 14, &format!("{}: {count}, {mean:.3} s per step", first.scheme))?;
     let grid = top + 34;
-    let (floor, width) = (grid + workers as i32 * cell + 6 + bars, lines.len().min(STEPS_MAX) as i32 * cell);
+    let (floor, width) = (grid + workers as i32 * cell + 6 + bars, all.min(ROUNDS_MAX) as i32 * cell);
     text(canvas, (12, grid - 1), 11, "worker 0")?;
     if workers > 2 {
         text(canvas, (12, grid + (workers as i32 - 1) * cell - 4), 11, &format!("worker {}", workers - 1))?;
@@ -113,14 +119,14 @@ fn steps_panel(canvas: &Canvas<'_>, lines: &[Line], workers: usize, place: (i32,
     text(canvas, (12, floor - bars), 11, &format!("{longest:.2} s"))?;
     text(canvas, (12, floor - 11), 11, "0 s")?;
     rectangle(canvas, (left, floor), (left + width, floor + 1), FRAME)?;
-    for (step, line) in lines.iter().take(STEPS_MAX).enumerate() {
-        let x = left + step as i32 * cell;
-        let late = stragglers(&line.record);
+    for (number, (line, round)) in rounds(lines).take(ROUNDS_MAX).enumerate() {
+        let x = left + number as i32 * cell;
+        let late = stragglers(round);
         for worker in Worker::all(workers) {
             let y = grid + worker.0 as i32 * cell;
-            rectangle(canvas, (x, y), (x + cell - 1, y + cell - 1), Fate::of(line, worker, late.contains(&worker)).colour())?;
+            rectangle(canvas, (x, y), (x + cell - 1, y + cell - 1), Fate::of(line, round, worker, late.contains(&worker)).colour())?;
         }
-        let height = (line.record.seconds / longest.max(f64::MIN_POSITIVE) * f64::from(bars)).round() as i32;
+        let height = (round.seconds / longest.max(f64::MIN_POSITIVE) * f64::from(bars)).round() as i32;
         let colour = if line.record.refused.is_empty() { RGBColor(120, 120, 120) } else { Fate::Erased.colour() };
         rectangle(canvas, (x, floor - height), (x + cell - 1, floor), colour)?;
     }
@@ -203,10 +209,17 @@ mod tests {
         let erased = if step == 2 { vec![Worker(0)] } else { Vec::new() };
         let record = StepRecord {
             step,
-            opened: 0.0,
             committed: seconds,
             seconds,
-            arrivals: arrivals.to_vec(),
+            rounds: vec![RoundRecord {
+                round: step,
+                opened: 0.0,
+                seconds,
+                arrivals: arrivals.to_vec(),
+                delays: Vec::new(),
+                erased,
+                work: 1.0,
+            }],
             survivors: Vec::new(),
             weights: weights.to_vec(),
             residual: 0.0,
@@ -214,8 +227,6 @@ mod tests {
             amplification: 1.0,
             coverage: 1.0,
             work: 1.0,
-            delays: Vec::new(),
-            erased,
             refused: Vec::new(),
             tail: Vec::new(),
             digest: String::new(),

@@ -5,12 +5,16 @@ use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
 use crate::delays::Delays;
 use crate::ids::Job;
+use crate::schedulers::Reduce;
 use crate::train::AdamWConfig;
 use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, Tokens};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+
+/// Rounds beyond the plan's that have delays of their own, for steps that are begun again.
+const SPARE_ROUNDS: u64 = 64;
 
 /// What time a run goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -20,6 +24,28 @@ pub(super) enum ClockKind {
     Wall,
     /// Modelled time; nobody waits, and the record is reproducible to the byte.
     Virtual,
+}
+
+/// Where results are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ReduceKind {
+    /// By one tree where that keeps the bits of uncoded training, else at the workers.
+    Auto,
+    /// All at once when a step is decoded, by one tree over its micro-batches.
+    Tree,
+    /// At each worker, one sum per open step: least memory.
+    Worker,
+}
+
+/// Where units go that were late in `defer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LateKind {
+    /// Into their own step, which is complete some rounds later.
+    SameStep,
+    /// Into the next step, at its parameters: steps differ in how many samples they have.
+    NextStep,
 }
 
 /// A training run.
@@ -37,6 +63,11 @@ pub(super) struct Plan {
     pub(super) step_seconds: f64,
     pub(super) micro_batch_rows: usize,
     pub(super) micro_batches: u32,
+    pub(super) models: u64,
+    pub(super) micro_steps: u64,
+    pub(super) mu: f64,
+    pub(super) reduce: ReduceKind,
+    pub(super) late: LateKind,
     pub(super) model: GptConfig,
     pub(super) optimizer: AdamWConfig,
     pub(super) seed: u64,
@@ -55,24 +86,48 @@ impl Plan {
 
     pub(super) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
         let spec = |text: &String| -> Result<SchemeSpec, Failure> {
-            let spec: SchemeSpec = text.parse().or_input()?;
-            let scheme = spec.scheme(self.workers, self.micro_batches, 0..self.steps);
-            let delay = match &scheme {
-                Ok(scheme) => scheme.facts().delay,
-                Err(_) => self.natural(&spec)?.delay,
-            };
-            if delay > 0 {
-                let problem = "completes a job rounds after its first, which training cannot use yet; `codedgrad simulate` can";
-                return Err(Failure::Input(anyhow!("{text} {problem}")));
+            let mut spec: SchemeSpec = text.parse().or_input()?;
+            let natural = self.natural(&spec)?;
+            if self.late == LateKind::NextStep {
+                spec = match spec.clone().deferring_to_next_step() {
+                    Some(spec) if self.models * self.micro_steps == 1 => spec,
+                    Some(_) => return Err(Failure::Input(anyhow!("--late next-step is for one model without --micro-steps"))),
+                    None => spec,
+                };
             }
-            if let Err(error) = scheme {
-                let needed = self.natural(&spec)?.units;
-                let context = format!("{text} with {} workers needs --micro-batches {needed} or more", self.workers);
-                return Err(Failure::Input(anyhow::Error::new(error).context(context)));
+            let scheme = spec.scheme(self.workers, self.micro_batches, 0..self.steps).map_err(|error| {
+                let context = format!("{text} with {} workers needs --micro-batches {} or more", self.workers, natural.units);
+                Failure::Input(anyhow::Error::new(error).context(context))
+            })?;
+            self.local_run(&spec)?.check_jobs(scheme.facts()).or_input()?;
+            if self.micro_batches < natural.units {
+                eprintln!(
+                    "warning: {text} cuts a batch into {} parts; {} micro-batches make its loads uneven (--micro-batches {})",
+                    natural.units, self.micro_batches, natural.units
+                );
             }
             Ok(spec)
         };
-        self.schemes.iter().map(spec).collect()
+        let specs = self.schemes.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
+        if self.late == LateKind::NextStep && !self.schemes.iter().any(|text| text.starts_with("defer")) {
+            return Err(Failure::Input(anyhow!("--late next-step is for defer schemes, and {} is none", self.schemes.join(", "))));
+        }
+        Ok(specs)
+    }
+
+    /// Steps of each run, over all models.
+    pub(super) fn all_steps(&self) -> u64 {
+        self.steps * self.models
+    }
+
+    /// The first rounds of a run, at least as many as its longest scheme takes if nothing goes wrong.
+    fn rounds(&self) -> u64 {
+        let longest = |text: &String| {
+            let spec = text.parse::<SchemeSpec>().ok()?;
+            let facts = self.natural(&spec).ok()?;
+            Some(self.local_run(&spec).ok()?.rounds(self.all_steps(), &facts))
+        };
+        self.schemes.iter().filter_map(longest).max().unwrap_or_else(|| self.all_steps()) + SPARE_ROUNDS
     }
 
     /// The facts of a scheme that cuts batches as it likes best.
@@ -81,10 +136,15 @@ impl Plan {
         Ok(spec.over(horizon).or_input()?.facts().clone())
     }
 
+    /// Delays for all its rounds, and how many those are.
+    pub(super) fn delay_rows(&self) -> Result<(Delays, usize), Failure> {
+        Ok((self.delays()?, self.rounds() as usize))
+    }
+
     pub(super) fn delays(&self) -> Result<Delays, Failure> {
         match &self.delays {
             None => Ok(Delays::None),
-            Some(text) => Delays::for_rounds(text, self.workers, self.seed, self.steps as usize).or_input(),
+            Some(text) => Delays::for_rounds(text, self.workers, self.seed, self.rounds() as usize).or_input(),
         }
     }
 
@@ -118,10 +178,18 @@ impl Plan {
             workers: self.workers,
             unit_samples: self.micro_batch_rows,
             units: self.micro_batches,
+            models: self.models,
+            micro_steps: self.micro_steps,
             model: self.model,
             optimizer: self.optimizer,
             max_wait_seconds: self.max_wait_seconds,
             grace_seconds: self.grace_seconds,
+            mu: self.mu,
+            reduce: match self.reduce {
+                ReduceKind::Auto => None,
+                ReduceKind::Tree => Some(Reduce::Tree),
+                ReduceKind::Worker => Some(Reduce::Worker),
+            },
             faults,
         })
     }

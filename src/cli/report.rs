@@ -49,10 +49,10 @@ pub(super) struct RunSummary {
 
 impl RunSummary {
     pub(super) fn of(plan: &Plan, run: usize, lines: &[Line], validation_loss: Option<f64>) -> Self {
-        let batch = plan.micro_batch_rows as f64 * f64::from(plan.micro_batches);
+        let batch = plan.micro_batch_rows as f64 * f64::from(plan.micro_batches) * plan.micro_steps as f64;
         let lost = |line: &Line| if line.record.refused.is_empty() { batch * (1.0 - line.record.coverage) } else { batch };
         let applied = || lines.iter().filter(|line| line.record.refused.is_empty());
-        let last: Vec<f64> = lines.iter().rev().filter_map(|line| line.loss).take(FINAL_STEPS).collect();
+        let last: Vec<f64> = lines.iter().rev().filter_map(|line| line.loss).take(FINAL_STEPS * plan.models as usize).collect();
         Self {
             scheme: plan.schemes[run].clone(),
             workers: plan.workers,
@@ -62,7 +62,7 @@ impl RunSummary {
             validation_loss,
             samples_lost: lines.iter().map(lost).sum::<f64>().round() as u64,
             work: lines.iter().map(|line| line.record.work).sum::<f64>() / lines.len().max(1) as f64,
-            late_worker_rounds: lines.iter().map(|line| stragglers(&line.record).len()).sum(),
+            late_worker_rounds: lines.iter().flat_map(|line| &line.record.rounds).map(|round| stragglers(round).len()).sum(),
             refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
             max_decode_error: applied().map(|line| line.record.error).fold(0.0, f64::max),
             max_amplification: applied().map(|line| line.record.amplification).fold(0.0, f64::max),

@@ -8,7 +8,7 @@ use super::plan::{ClockKind, Plan};
 use super::report::{RunSummary, Summary};
 use super::{Failure, OrInput, OrWork, pictures};
 use crate::codes::SchemeSpec;
-use crate::train::candle::{Batches, Replica, ReplicaState, calibrate, run_local};
+use crate::train::candle::{Batches, Replica, ReplicaState, Start, calibrate, run_local};
 use crate::train::{Outcome, Pace, VirtualClock};
 use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
@@ -32,7 +32,7 @@ pub(super) struct Session {
     lines: Vec<Vec<Line>>,
     place: Place,
     /// State at `place`, if it is in the middle of a run.
-    state: Option<ReplicaState>,
+    state: Option<Vec<ReplicaState>>,
 }
 
 impl Session {
@@ -56,7 +56,7 @@ impl Session {
         if plan.clock == ClockKind::Wall {
             let spinner = ProgressBar::new_spinner().with_message("measuring the compute time of an uncoded step");
             spinner.tick();
-            plan.step_seconds = calibrate(&plan.local_run(&specs[0])?, &start, &batches).or_work()?;
+            plan.step_seconds = calibrate(&plan.local_run(&specs[0])?, &start[0], &batches).or_work()?;
             spinner.finish_and_clear();
         }
         folder.write_plan(&plan).or_work()?;
@@ -68,11 +68,11 @@ impl Session {
     pub(super) fn resume(plan: Plan, folder: RunFolder, interrupted: Arc<AtomicBool>) -> Result<Self, Failure> {
         let specs = plan.specs()?;
         let batches = plan.batches(plan.tokens()?)?;
-        let (place, state) = match checkpoint::load(&folder, &plan.model)? {
+        let (place, state) = match checkpoint::load(&folder, &plan.model, plan.models)? {
             Some((place, state)) => (place, Some(state)),
             None => (Place { run: 0, next_step: 0 }, None),
         };
-        if place.run >= specs.len() || place.next_step > plan.steps {
+        if place.run >= specs.len() || place.next_step > plan.all_steps() {
             return Err(Failure::Input(anyhow!("the checkpoint in {} is not of this plan", folder.path().display())));
         }
         let mut lines = vec![Vec::new(); specs.len()];
@@ -81,7 +81,7 @@ impl Session {
         }
         let complete = |(run, lines): (usize, &Vec<Line>)| {
             let expected = if run < place.run {
-                plan.steps
+                plan.all_steps()
             } else if run == place.run {
                 place.next_step
             } else {
@@ -107,10 +107,16 @@ impl Session {
     pub(super) fn introduce(&self, quiet: bool) {
         let Plan { workers, model, micro_batch_rows, micro_batches, steps, step_seconds, .. } = &self.plan;
         let (train, validation) = self.batches.sizes();
+        let per_step = if self.plan.micro_steps > 1 { format!("{} x ", self.plan.micro_steps) } else { String::new() };
+        let models = if self.plan.models > 1 { format!("{} models in turn, each", self.plan.models) } else { "model".into() };
         let stragglers = self.plan.delays().map_or_else(|_| String::new(), |delays| delays.to_string());
         let lines = [
-            format!("{workers} workers, {steps} steps of {} x {} tokens", micro_batch_rows * *micro_batches as usize, model.context),
-            format!("model: {:.2} M parameters, {} layers of width {}", model.parameters() as f64 / 1e6, model.layers, model.width),
+            format!(
+                "{workers} workers, {steps} steps of {per_step}{} x {} tokens",
+                micro_batch_rows * *micro_batches as usize,
+                model.context
+            ),
+            format!("{models}: {:.2} M parameters, {} layers of width {}", model.parameters() as f64 / 1e6, model.layers, model.width),
             format!("text: {train} tokens for training, {validation} for validation"),
             format!("stragglers: {stragglers}"),
             format!(
@@ -136,7 +142,8 @@ impl Session {
         let mut faults = Vec::new();
         let mut finished = true;
         for run in 0..self.specs.len() {
-            let done = self.lines[run].len() as u64 == self.plan.steps && self.model_path(run).exists();
+            let done = self.lines[run].len() as u64 == self.plan.all_steps()
+                && (0..self.plan.models).all(|model| self.model_path(run, model).exists());
             if !finished || done {
                 validation.push(if done { Some(self.validate_saved(run)?) } else { None });
                 continue;
@@ -170,13 +177,15 @@ impl Session {
         let (earlier, rest) = self.lines.split_at_mut(run);
         let lines = std::mem::take(&mut rest[0]);
         let pace = pace(&self.plan, lines.last())?;
-        let bar = super::progress_bar(self.plan.steps, &self.plan.schemes[run]).with_position(first);
-        let replica = Replica::new(&self.plan.model, self.plan.optimizer, &state).or_work()?;
+        let round = lines.iter().rev().find_map(|line| line.record.rounds.last()).map_or(0, |round| round.round + 1);
+        let bar = super::progress_bar(self.plan.all_steps(), &self.plan.schemes[run]).with_position(first);
+        let replicas = state.iter().map(|state| Replica::new(&self.plan.model, self.plan.optimizer, state));
+        let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
         let baseline = earlier.first().map_or(&[][..], Vec::as_slice);
         let mut observer = RunObserver {
             plan: &self.plan,
             run,
-            keeper: Keeper { replica, batches: &self.batches, loss_weight: local.loss_weight() },
+            keeper: Keeper { replicas, batches: &self.batches, loss_weight: local.loss_weight() },
             folder: &self.folder,
             record,
             in_step: in_step(&lines, baseline),
@@ -186,7 +195,8 @@ impl Session {
             bar,
             interrupted: &self.interrupted,
         };
-        let outcome = run_local(&local, first..self.plan.steps, &state, &self.batches, pace, &mut observer);
+        let start = Start { states: &state, step: first, round };
+        let outcome = run_local(&local, start, self.plan.all_steps(), &self.batches, pace, &mut observer);
         observer.bar.finish_and_clear();
         let RunObserver { lines, faults: met, keeper, .. } = observer;
         *faults = met;
@@ -202,20 +212,27 @@ impl Session {
         if outcome == Outcome::Stopped {
             return Ok((outcome, None));
         }
-        let loss = validation_loss(&keeper.replica, &self.batches).or_work()?;
-        checkpoint::save_model(&self.folder, &model_name(&self.plan, run), &self.plan.model, &keeper.replica).or_work()?;
-        Ok((outcome, Some(loss)))
+        let mut losses = 0.0;
+        for (model, replica) in keeper.replicas.iter().enumerate() {
+            losses += validation_loss(replica, &self.batches).or_work()?;
+            checkpoint::save_model(&self.folder, &model_name(&self.plan, run, model as u64), &self.plan.model, replica).or_work()?;
+        }
+        Ok((outcome, Some(losses / self.plan.models as f64)))
     }
 
-    fn model_path(&self, run: usize) -> std::path::PathBuf {
-        self.folder.file(&model_name(&self.plan, run))
+    fn model_path(&self, run: usize, model: u64) -> std::path::PathBuf {
+        self.folder.file(&model_name(&self.plan, run, model))
     }
 
     fn validate_saved(&self, run: usize) -> Result<f64, Failure> {
-        let (model, parameters) = checkpoint::load_model(&self.model_path(run))?;
-        let state = ReplicaState { parameters, ..ReplicaState::fresh(&model, 0) };
-        let replica = Replica::new(&model, self.plan.optimizer, &state).or_work()?;
-        validation_loss(&replica, &self.batches).or_work()
+        let mut losses = 0.0;
+        for model in 0..self.plan.models {
+            let (config, parameters) = checkpoint::load_model(&self.model_path(run, model))?;
+            let state = ReplicaState { parameters, ..ReplicaState::fresh(&config, 0) };
+            let replica = Replica::new(&config, self.plan.optimizer, &state).or_work()?;
+            losses += validation_loss(&replica, &self.batches).or_work()?;
+        }
+        Ok(losses / self.plan.models as f64)
     }
 }
 
@@ -223,22 +240,26 @@ fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> 
     Ok(replica.loss(&batches.validation_rows(VALIDATION_ROWS))?)
 }
 
-/// Parameters to start from: those of `--init`, else freshly drawn ones.
-fn start(plan: &Plan) -> Result<ReplicaState, Failure> {
-    let fresh = ReplicaState::fresh(&plan.model, plan.seed);
+/// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a seed higher by `m`.
+fn start(plan: &Plan) -> Result<Vec<ReplicaState>, Failure> {
+    let fresh = (0..plan.models).map(|model| ReplicaState::fresh(&plan.model, plan.seed.wrapping_add(model)));
     match &plan.init {
-        None => Ok(fresh),
-        Some(path) => Ok(ReplicaState { parameters: checkpoint::load_model(path)?.1, ..fresh }),
+        None => Ok(fresh.collect()),
+        Some(path) => {
+            let parameters = checkpoint::load_model(path)?.1;
+            Ok(fresh.map(|fresh| ReplicaState { parameters: parameters.clone(), ..fresh }).collect())
+        }
     }
 }
 
-fn model_name(plan: &Plan, run: usize) -> String {
+fn model_name(plan: &Plan, run: usize, model: u64) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    format!("model-{run}-{}", plan.schemes[run].chars().map(plain).collect::<String>())
+    let name = format!("model-{run}-{}", plan.schemes[run].chars().map(plain).collect::<String>());
+    if plan.models > 1 { format!("{name}-{model}") } else { name }
 }
 
 fn pace(plan: &Plan, last: Option<&Line>) -> Result<Pace, Failure> {
-    let (delays, rounds) = (plan.delays()?, plan.steps as usize);
+    let (delays, rounds) = plan.delay_rows()?;
     Ok(match plan.clock {
         ClockKind::Wall => Pace::wall(plan.workers, &delays, rounds, plan.step_seconds),
         ClockKind::Virtual => {

@@ -108,20 +108,26 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), Failure> {
     }
 }
 
-/// What a line of `run.jsonl` says of its step's answers.
+/// What a line of `run.jsonl` says of its rounds.
 #[derive(Debug, Deserialize)]
 struct Step {
     #[serde(default)]
     run: usize,
     #[serde(default)]
     scheme: String,
+    rounds: Vec<Round>,
+}
+
+/// The answers of a round.
+#[derive(Debug, Deserialize)]
+struct Round {
     seconds: f64,
     arrivals: Vec<Option<f64>>,
     #[serde(default)]
     delays: Vec<f64>,
 }
 
-impl Step {
+impl Round {
     fn check(&self, workers: usize) -> Result<(), String> {
         let times = || self.arrivals.iter().flatten().chain(&self.delays).chain([&self.seconds]);
         if self.arrivals.is_empty() || self.arrivals.len() != workers {
@@ -182,10 +188,10 @@ fn record(args: &RecordArgs) -> Result<(), Failure> {
     to_output(args.out.as_deref(), |output| {
         while let Some(step) = steps.next()? {
             let wanted = *number.get_or_insert(step.run) == step.run;
-            if wanted {
-                let workers = *workers.get_or_insert(step.arrivals.len());
-                step.check(workers).map_err(|problem| steps.wrong(&problem))?;
-                let (row, missing) = recorded_row(&step.arrivals, &step.delays, step.seconds);
+            for round in step.rounds.iter().filter(|_| wanted) {
+                let workers = *workers.get_or_insert(round.arrivals.len());
+                round.check(workers).map_err(|problem| steps.wrong(&problem))?;
+                let (row, missing) = recorded_row(&round.arrivals, &round.delays, round.seconds);
                 write_row(output, &row).or_work()?;
                 (rows, censored) = (rows + 1, censored + missing as u64);
             }

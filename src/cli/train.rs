@@ -2,7 +2,7 @@
 
 use super::checkpoint;
 use super::folder::RunFolder;
-use super::plan::{self, ClockKind, Plan};
+use super::plan::{self, ClockKind, LateKind, Plan, ReduceKind};
 use super::session::Session;
 use super::{Failure, OrInput, OrWork};
 use crate::train::AdamWConfig;
@@ -14,7 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 27] = [
+const PLANNED: [&str; 32] = [
+    "models",
+    "micro_steps",
+    "mu",
+    "reduce",
+    "late",
     "checkpoint_every",
     "audit_every",
     "fault",
@@ -48,18 +53,22 @@ const PLANNED: [&str; 27] = [
 #[command(after_help = "Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
          interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
          drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is;
-         and, with feedback, queue:m=2 (needs --micro-batches 16 for 8 workers) | ring:reach=3
+         with feedback: queue:m=2 | ring:reach=3; over several rounds, for --models or
+         --micro-steps: m-sgc:B=1,W=2,lambda=3[,rep|,cyclic] | sr-sgc:B=1,W=2,lambda=4 |
+         defer:T=1,cap=2,cut=4[,copies=1]
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
          seconds: one line per step, one number per worker; `codedgrad trace stats` measures them
 
 Examples:
-  codedgrad train                                    uncoded against groups:s=1, about 2 minutes
+  codedgrad train                                    uncoded, groups:s=1 and queue:m=2, about 2 minutes
+  codedgrad train --scheme defer:cap=2,cut=2 --models 2 --compare uncoded
+  codedgrad train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --micro-steps 8
   codedgrad train --no-stragglers                    what redundancy costs when nobody is slow
   codedgrad train --scheme groups:s=2 --compare uncoded --workers 9 --corpus notes/
   codedgrad train --clock virtual --json             modelled time, reproducible to the byte")]
 pub(super) struct TrainArgs {
-    /// Scheme to train with; without it, `uncoded` is compared with `groups:s=1`
+    /// Scheme to train with; without it, `uncoded` is compared with `groups:s=1` and `queue:m=2`
     #[arg(long, value_name = "TEXT")]
     scheme: Option<String>,
     /// Another scheme to run first, for comparison
@@ -77,7 +86,7 @@ pub(super) struct TrainArgs {
     /// Number of workers
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
-    /// Optimizer steps of each run
+    /// Optimizer steps of each run, and of each model
     #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Injected stragglers: a preset or a CSV file
@@ -92,11 +101,27 @@ pub(super) struct TrainArgs {
     /// Uncoded compute time of a step under the virtual clock (measured under the wall clock)
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     step_seconds: f64,
-    /// Micro-batches per batch, the units in which batches are cut [default: one per worker]
+    /// Models trained in turn, one step of each after the other: schemes over T+1 rounds need T+1 of them
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    models: u64,
+    /// Batches added up to one step of one model; for one model, `queue` over the whole step
+    /// (--micro-batches instead of --micro-steps) is the rival to beat
+    #[arg(long, value_name = "A", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    micro_steps: u64,
+    /// Schemes over rounds wait for everybody until (1+mu) times the first answer
+    #[arg(long, default_value_t = 1.0)]
+    mu: f64,
+    /// Where results are added up
+    #[arg(long, value_enum, default_value_t = ReduceKind::Auto)]
+    reduce: ReduceKind,
+    /// Which step the late units of `defer` count for
+    #[arg(long, value_enum, default_value_t = LateKind::SameStep)]
+    late: LateKind,
+    /// Micro-batches per batch, the units in which batches are cut [default: two per worker]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     micro_batches: Option<u32>,
     /// Windows of text per micro-batch
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
     micro_batch_rows: u32,
     /// Transformer blocks
     #[arg(long, default_value_t = 4)]
@@ -155,8 +180,9 @@ impl TrainArgs {
         if let Some((flag, value)) = positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
             return Err(Failure::Input(anyhow!("{flag} {value}: a number above 0 is needed")));
         }
-        if !(self.grace.is_finite() && self.grace >= 0.0) {
-            return Err(Failure::Input(anyhow!("--grace {}: a number of 0 or more is needed", self.grace)));
+        let not_negative = [("--grace", self.grace), ("--mu", self.mu)];
+        if let Some((flag, value)) = not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
+            return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
         }
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
@@ -171,7 +197,7 @@ impl TrainArgs {
             )));
         }
         let schemes = match (&self.scheme, &self.compare) {
-            (None, _) => vec!["uncoded".into(), "groups:s=1".into()],
+            (None, _) => vec!["uncoded".into(), "groups:s=1".into(), "queue:m=2".into()],
             (Some(scheme), None) => vec![scheme.clone()],
             (Some(scheme), Some(rival)) => vec![rival.clone(), scheme.clone()],
         };
@@ -186,7 +212,12 @@ impl TrainArgs {
             clock: self.clock,
             step_seconds: self.step_seconds,
             micro_batch_rows: self.micro_batch_rows as usize,
-            micro_batches: self.micro_batches.unwrap_or(self.workers),
+            micro_batches: self.micro_batches.unwrap_or(2 * self.workers),
+            models: self.models,
+            micro_steps: self.micro_steps,
+            mu: self.mu,
+            reduce: self.reduce,
+            late: self.late,
             model,
             optimizer: self.optimizer(),
             seed: self.seed,

@@ -33,6 +33,8 @@ const CYCLIC_SOUND_MAX: usize = 32;
 pub struct SchemeSpec {
     text: String,
     kind: Kind,
+    /// Late units of `defer` count for the next step.
+    next_step: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +98,7 @@ impl SchemeSpec {
     /// ```
     #[must_use]
     pub fn uncoded() -> Self {
-        Self { text: "uncoded".into(), kind: Kind::Uncoded }
+        Self { text: "uncoded".into(), kind: Kind::Uncoded, next_step: false }
     }
 
     /// The one-round code of this text for `workers` workers.
@@ -180,6 +182,20 @@ impl SchemeSpec {
         }
     }
 
+    /// The same for late units that count for the next step, where there are such: in `defer`.
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// let spec: SchemeSpec = "defer:T=1,cap=2,cut=2".parse()?;
+    /// assert_eq!(spec.deferring_to_next_step().unwrap().scheme(8, 16, 0..9)?.facts().delay, 0);
+    /// assert!(SchemeSpec::uncoded().deferring_to_next_step().is_none());
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn deferring_to_next_step(self) -> Option<Self> {
+        matches!(self.kind, Kind::Defer(_)).then_some(Self { next_step: true, ..self })
+    }
+
     /// The scheme of this text over `jobs`, each a batch of `units` units.
     ///
     /// # Errors
@@ -221,7 +237,10 @@ impl SchemeSpec {
             Kind::MSgc(parameters) => Box::new(MSgc::new(*parameters, horizon)?),
             Kind::Queue { items } => Box::new(Queue::new(*items, horizon)?),
             Kind::Ring { reach } => Box::new(Ring::new(*reach, horizon)?),
-            Kind::Defer(parameters) => Box::new(Defer::new(*parameters, horizon)?),
+            Kind::Defer(parameters) => {
+                let defer = Defer::new(*parameters, horizon)?;
+                Box::new(if self.next_step { defer.to_next_step() } else { defer })
+            }
             _ => {
                 let code = self.code(horizon.workers)?;
                 let shares = code.facts().shares() as u32;
@@ -280,7 +299,7 @@ impl FromStr for SchemeSpec {
             _ => Kind::Groups { size: fields.size()?, rescale: fields.flag("rescale") },
         };
         fields.done()?;
-        Ok(Self { text: text.into(), kind })
+        Ok(Self { text: text.into(), kind, next_step: false })
     }
 }
 

@@ -146,16 +146,16 @@ pub fn digest(vector: &[f32]) -> u64 {
     xxh3_64(bytemuck::cast_slice(&digests))
 }
 
-/// `out += x`, element by element; true if every sum is finite.
+/// `out += w x`, element by element; true if every sum is finite.
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn add_into(out: &mut [f32], x: &[f32]) -> bool {
+pub fn add_into(out: &mut [f32], weight: f32, x: &[f32]) -> bool {
     assert_eq!(out.len(), x.len(), "vectors of one length");
     let mut poison = 0.0f32;
     for (out, x) in out.chunks_mut(TILE).zip(x.chunks(TILE)) {
         for (out, x) in out.iter_mut().zip(x) {
-            *out += x;
+            *out += weight * x;
         }
         poison += poison_of(out);
     }
@@ -374,7 +374,7 @@ mod tests {
             x[at % len] = bad;
             prop_assert!(poison_of(&x).is_nan());
             let mut out = vec![1.0; len];
-            prop_assert!(!add_into(&mut out, &x));
+            prop_assert!(!add_into(&mut out, 1.0, &x));
         }
     }
 

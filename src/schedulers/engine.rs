@@ -1,15 +1,31 @@
 //! The state machine of a run: rounds, decodes, commits.
 //!
 //! A driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s that
-//! come back, in order. One round goes `Assign* .. Abandon* Fold .. Commit Apply*`: the results are
-//! collected until the scheme admits whoever is missing, folded, and applied only after the decoded
-//! vector is held by a live worker (two where there are two).
+//! come back, in order. One round goes `Assign* .. Reduce* .. Abandon* Close Fold* .. Commit Apply*`: the
+//! results are collected until the scheme admits whoever is missing; the steps that are complete then are
+//! folded, and applied, in order, only after the decoded vector is held by a live worker (two where there are
+//! two). The next round opens when all that was decoded is held.
 
+use super::book::{Book, Fate, Folding};
 use super::events::{Action, EngineError, Input, RoundReport};
 use super::roster::{Doing, Roster};
-use crate::codes::sequential::Scheme;
+use crate::codes::sequential::{Fold, Scheme};
 use crate::codes::{Facts, Gate, Report, Wire};
-use crate::ids::{Job, Round, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Round, Step, Task, Units, Worker, WorkerSet};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Where results are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reduce {
+    /// All at once when a step is decoded, by one tree over the units of its batch: where every task is a
+    /// micro-batch the sum has the bits of uncoded training, whoever computed what. Workers keep every result
+    /// until then.
+    #[default]
+    Tree,
+    /// At each worker, as soon as a result's weight is final: it keeps one sum per open step.
+    Worker,
+}
 
 /// What the engine is told about a run beside its scheme.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,32 +38,45 @@ pub struct Config {
     pub wire: Wire,
     /// Decoded steps kept for those who missed some; whoever misses more takes over a peer's state.
     pub log_steps: u64,
+    /// Jobs whose sum is one step. The jobs of a step are all decoded before those of the next begin; with
+    /// one job per step they overlap, as those of models trained in turn.
+    pub micro_steps: u64,
+    /// Deadline tolerance of schemes over rounds: no round closes without anybody before `(1+mu)` times its
+    /// first answer.
+    pub mu: f64,
+    /// Where results are added up.
+    pub reduce: Reduce,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+impl Default for Config {
+    fn default() -> Self {
+        Self { max_wait_seconds: 60.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: 16, micro_steps: 1, mu: 1.0, reduce: Reduce::Tree }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     NotBegun,
     Collecting,
-    Folding { job: Job, holders: Vec<(Worker, u64)> },
+    Folding,
     Finished,
 }
 
 /// The state machine of one run.
 ///
 /// ```
-/// use codedgrad::codes::{SchemeSpec, Wire};
-/// use codedgrad::ids::{Job, Worker};
+/// use codedgrad::codes::SchemeSpec;
+/// use codedgrad::ids::{Step, Worker};
 /// use codedgrad::schedulers::{Action, Config, Engine, Input};
 /// let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(2, 2, 0..1)?;
-/// let config = Config { max_wait_seconds: 60.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: 8 };
-/// let mut engine = Engine::new(scheme, config, Job(0)..Job(1));
+/// let mut engine = Engine::new(scheme, Config::default(), Step(0)..Step(1), 0);
 /// let mut actions = Vec::new();
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
-/// let Action::Assign { worker, task, .. } = actions[0].clone() else { panic!() };
+/// let Action::Assign { worker, tasks, .. } = actions[0].clone() else { panic!() };
 /// actions.clear();
-/// engine.handle(1.0, Input::Done { worker, task, finite: true }, &mut actions).unwrap();
-/// assert_eq!(actions[0], Action::Abandon { worker: Worker(1) });
-/// assert!(matches!(&actions[1], Action::Fold { folds, .. } if folds.len() == 1));
+/// engine.handle(1.0, Input::Done { worker, task: tasks[0].0, finite: true }, &mut actions).unwrap();
+/// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), late_counts: false });
+/// assert!(matches!(&actions[2], Action::Fold { folds, .. } if folds.len() == 1));
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
 pub struct Engine {
@@ -55,22 +84,44 @@ pub struct Engine {
     config: Config,
     gate: Gate,
     roster: Roster,
+    book: Book,
     phase: Phase,
-    job: Job,
-    end: Job,
+    /// First step that is not decided.
+    next: Step,
+    end: Step,
+    /// End of the jobs the scheme knows of.
+    known: Job,
+    /// Number of the next round.
     round: u64,
-    attempt: u32,
     opened_at: f64,
+    /// When the first answer of the round was in.
+    first_answer: Option<f64>,
+    /// When the round could have closed first, where grace is given.
     closes_at: Option<f64>,
+    /// When a round that is held open should be looked at again.
+    wake_at: Option<f64>,
     arrivals: Vec<Option<f64>>,
+    /// Workers that have had tasks in this round.
+    worked: WorkerSet,
     erased: WorkerSet,
+    /// Workers with a result that was not finite among the tasks they are at.
+    failed: WorkerSet,
     assigned_units: u64,
+    /// The first unit of every task that was given, and whether its result is already in a sum.
+    given: HashMap<(Worker, Task), (u32, bool)>,
 }
 
 impl Engine {
-    /// An engine for a range of jobs; the first round opens with [`Input::Begin`].
+    /// An engine for a range of steps, the first of which opens with [`Input::Begin`] in the round of the given
+    /// number.
+    ///
+    /// # Panics
+    /// When a step has no jobs.
     #[must_use]
-    pub fn new(scheme: Box<dyn Scheme>, config: Config, jobs: std::ops::Range<Job>) -> Self {
+    pub fn new(mut scheme: Box<dyn Scheme>, config: Config, steps: Range<Step>, round: u64) -> Self {
+        assert!(config.micro_steps > 0, "a step has jobs");
+        let stretch = stretch(&steps, config.micro_steps);
+        scheme.restart(stretch.clone());
         let facts = scheme.facts();
         let (workers, units) = (facts.workers, facts.units);
         let gate_facts = Facts {
@@ -82,17 +133,23 @@ impl Engine {
         };
         Self {
             gate: Gate::new(config.wire, &gate_facts),
-            roster: Roster::new(workers, jobs.start),
+            roster: Roster::new(workers, steps.start),
+            book: Book::new(config.micro_steps),
             phase: Phase::NotBegun,
-            job: jobs.start,
-            end: jobs.end,
-            round: jobs.start.0,
-            attempt: 0,
+            next: steps.start,
+            end: steps.end,
+            known: stretch.end,
+            round,
             opened_at: 0.0,
+            first_answer: None,
             closes_at: None,
+            wake_at: None,
             arrivals: vec![None; workers],
+            worked: WorkerSet::empty(workers),
             erased: WorkerSet::empty(workers),
+            failed: WorkerSet::empty(workers),
             assigned_units: 0,
+            given: HashMap::new(),
             scheme,
             config,
         }
@@ -102,7 +159,13 @@ impl Engine {
     #[must_use]
     pub fn deadline(&self) -> Option<f64> {
         let patience = self.opened_at + self.config.max_wait_seconds;
-        (self.phase == Phase::Collecting).then(|| self.closes_at.unwrap_or(patience).min(patience))
+        (self.phase == Phase::Collecting).then(|| self.wake_at.unwrap_or(patience).min(patience))
+    }
+
+    /// Whether decoded vectors wait for their holders, and nothing else goes on.
+    #[must_use]
+    pub fn is_folding(&self) -> bool {
+        self.phase == Phase::Folding
     }
 
     /// Takes in one event and appends what has to be done.
@@ -116,24 +179,29 @@ impl Engine {
         match input {
             Input::Begin => {
                 assert_eq!(self.phase, Phase::NotBegun, "a run begins once");
-                self.open_round(now, out)
+                self.go_on(now, out)
             }
             Input::Done { worker, task, finite } => self.done(now, worker, task, finite, out),
+            Input::Late { worker, task, finite } => {
+                self.take(worker, task, finite, out);
+                self.try_close(now, out)
+            }
             Input::Freed { worker } => self.freed(now, worker, out),
             Input::Lost { worker, kept } => self.lost(now, worker, kept, out),
-            Input::Overflowed { job, attempt } => match self.phase {
-                Phase::Folding { job: open, .. } if (open, self.attempt) == (job, attempt) => {
+            Input::Overflowed { step, attempt } => {
+                if self.book.holders(step).is_some() && self.book.attempt(step) == attempt {
                     let everything = Units { start: 0, end: self.scheme.facts().units };
-                    self.skip(now, vec![everything], out)
+                    self.book.refuse(step, vec![everything]);
+                    self.go_on(now, out)?;
                 }
-                _ => Ok(()),
-            },
-            Input::Held { worker, job, attempt, digest } => self.held(now, worker, (job, attempt, digest), out),
-            Input::Applied { worker, job, digest } => self.applied(worker, job, digest, out),
+                Ok(())
+            }
+            Input::Held { worker, step, attempt, digest } => self.held(now, worker, (step, attempt, digest), out),
+            Input::Applied { worker, step, digest } => self.applied(worker, step, digest, out),
             Input::Synced { worker, next } => {
                 self.roster.synced(worker, next);
-                let jobs = self.roster.unsent(worker, self.job);
-                out.extend(jobs.into_iter().map(|job| Action::Apply { worker, job }));
+                let steps = self.roster.unsent(worker, self.next);
+                out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
                 self.give(worker, out);
                 Ok(())
             }
@@ -141,25 +209,63 @@ impl Engine {
         }
     }
 
-    fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if self.job == self.end {
+    /// Commits what is held, in order, and opens the next round once everything decoded is held.
+    fn go_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        if !self.book.waiting().is_empty() {
+            return Ok(());
+        }
+        while let Some(fate) = self.book.close(self.next) {
+            let step = self.next;
+            out.push(match fate {
+                Fate::Held { attempt, digest } => Action::Commit { step, attempt, digest },
+                Fate::Refused(units) => Action::Refuse { step, units },
+            });
+            let receivers = self.roster.send(step, self.config.log_steps);
+            out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
+            self.given.retain(|(_, task), _| task.job.step(self.config.micro_steps) > step);
+            self.next = step.next();
+        }
+        for worker in self.roster.stale_idle() {
+            self.resync(worker, out)?;
+        }
+        if self.next == self.end {
             self.phase = Phase::Finished;
             out.push(Action::Finish);
             return Ok(());
         }
+        if self.next.jobs(self.config.micro_steps).start >= self.known {
+            self.restart();
+        }
+        self.open_round(now, out)
+    }
+
+    /// Begins the jobs of the next steps.
+    fn restart(&mut self) {
+        let stretch = stretch(&(self.next..self.end), self.config.micro_steps);
+        self.known = stretch.end;
+        self.scheme.restart(stretch);
+    }
+
+    fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.phase = Phase::Collecting;
-        self.attempt = 0;
+        self.round += 1;
         self.opened_at = now;
-        self.closes_at = None;
+        (self.first_answer, self.closes_at, self.wake_at) = (None, None, None);
         self.arrivals.fill(None);
-        self.erased = WorkerSet::empty(self.arrivals.len());
+        self.worked.clear();
+        self.erased.clear();
+        self.failed.clear();
         self.assigned_units = 0;
         self.offer(out);
         for worker in self.roster.dead().iter() {
             self.scheme.gone(worker);
         }
         self.offer(out);
-        self.check_hope(now, out)
+        self.check_hope(now, out)?;
+        if self.phase == Phase::Collecting && self.assigned_units == 0 {
+            self.try_close(now, out)?;
+        }
+        Ok(())
     }
 
     /// Gives an idle worker its tasks of this round, if there are any.
@@ -169,36 +275,65 @@ impl Engine {
         }
         let mut tasks = Vec::new();
         self.scheme.assign(worker, &mut tasks);
-        for &task in &tasks {
-            let parts = self.scheme.parts(worker, task).to_vec();
-            self.assigned_units += parts.iter().map(|part| u64::from(part.units.count())).sum::<u64>();
-            out.push(Action::Assign { worker, task, parts });
+        if tasks.is_empty() {
+            return;
         }
-        if !tasks.is_empty() {
-            *self.roster.doing(worker) = Doing::Tasks(tasks);
+        let with_parts: Vec<_> = tasks.iter().map(|&task| (task, self.scheme.parts(worker, task).to_vec())).collect();
+        self.assigned_units += with_parts.iter().flat_map(|(_, parts)| parts).map(|part| u64::from(part.units.count())).sum::<u64>();
+        self.worked.insert(worker);
+        if !self.scheme.facts().partial {
+            self.arrivals[worker.index()] = None;
+        }
+        for (task, parts) in &with_parts {
+            let start = parts.first().map_or(u32::MAX, |part| part.units.start);
+            self.given.entry((worker, *task)).or_insert((start, false));
+        }
+        *self.roster.doing(worker) = Doing::Tasks(tasks);
+        out.push(Action::Assign { worker, round: Round(self.round - 1), tasks: with_parts });
+    }
+
+    /// Offers a result to the scheme; one that is not wanted is thrown away.
+    fn take(&mut self, worker: Worker, task: Task, finite: bool, out: &mut Vec<Action>) {
+        let wanted = finite && self.phase == Phase::Collecting && self.scheme.returned(worker, task);
+        if !wanted {
+            out.push(Action::Discard { worker, task });
+        } else if self.config.reduce == Reduce::Worker && self.scheme.is_final(task) {
+            self.sum_up(Fold { worker, task, weight: 1.0 }, out);
         }
     }
 
+    /// Lets a worker add a result to what it holds of its step.
+    fn sum_up(&mut self, fold: Fold, out: &mut Vec<Action>) {
+        let Fold { worker, task, weight } = fold;
+        if let Some((_, summed)) = self.given.get_mut(&(worker, task)) {
+            *summed = true;
+        }
+        if weight == 0.0 {
+            return out.push(Action::Discard { worker, task });
+        }
+        let step = task.job.step(self.config.micro_steps);
+        self.book.summed(step, worker);
+        out.push(Action::Reduce { step, fold });
+    }
+
     fn done(&mut self, now: f64, worker: Worker, task: Task, finite: bool, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let finished = match self.roster.doing(worker) {
-            Doing::Tasks(tasks) => {
-                tasks.retain(|open| *open != task);
-                tasks.is_empty()
-            }
-            Doing::Leaving => return self.freed(now, worker, out),
-            _ => return Ok(()),
+        let Doing::Tasks(tasks) = self.roster.doing(worker) else {
+            out.push(Action::Discard { worker, task });
+            return Ok(());
         };
-        if finite {
-            self.scheme.returned(worker, task);
+        tasks.retain(|open| *open != task);
+        let finished = tasks.is_empty();
+        self.take(worker, task, finite, out);
+        if !finite {
+            self.failed.insert(worker);
         }
         if finished {
             *self.roster.doing(worker) = Doing::Nothing;
-        }
-        if !finite {
-            return self.erase(now, worker, out);
-        }
-        if finished {
+            if self.failed.remove(worker) {
+                return self.erase(now, worker, out);
+            }
             self.arrivals[worker.index()] = Some(now - self.opened_at);
+            self.first_answer.get_or_insert(now - self.opened_at);
             self.give(worker, out);
         }
         self.try_close(now, out)
@@ -207,12 +342,12 @@ impl Engine {
     /// A worker counts for nothing more in this round.
     fn erase(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.erased.insert(worker);
-        self.without(now, worker, out)
+        self.scheme.gone(worker);
+        self.carry_on(now, out)
     }
 
-    /// Goes on without a worker: what it held goes to whoever is idle.
-    fn without(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.scheme.gone(worker);
+    /// What somebody will not do any more goes to whoever is idle.
+    fn carry_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.offer(out);
         self.check_hope(now, out)?;
         self.try_close(now, out)
@@ -237,7 +372,7 @@ impl Engine {
             return self.resync(worker, out);
         }
         self.give(worker, out);
-        Ok(())
+        self.try_close(now, out)
     }
 
     fn resync(&mut self, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
@@ -255,58 +390,98 @@ impl Engine {
         for needy in self.roster.waiting_for(worker) {
             self.resync(needy, out)?;
         }
-        let answered = self.arrivals[worker.index()].is_some();
-        if kept && self.scheme.facts().partial && self.phase == Phase::Collecting {
-            return self.without(now, worker, out);
+        self.given.retain(|(holder, _), _| *holder != worker);
+        self.book.forget_worker(worker);
+        let unheld = if kept { None } else { self.unheld(worker) };
+        let halfway = self.config.micro_steps > 1 && (unheld.is_some() || self.book.is_halfway(self.next));
+        if halfway {
+            return self.begin_again(now, out);
         }
-        if kept && answered {
-            return self.check_held(now, out);
-        }
-        self.arrivals[worker.index()] = None;
         let mut reopened = Vec::new();
-        match &self.phase {
-            Phase::Folding { job, holders } => {
-                if holders.iter().any(|holder| holder.0 != worker) || !answered {
-                    return self.check_held(now, out);
-                }
-                let job = *job;
-                self.attempt += 1;
-                self.scheme.lost(worker, &mut reopened);
-                if reopened.is_empty() {
-                    return self.fold(now, job, out);
-                }
-                self.phase = Phase::Collecting;
+        self.scheme.lost(worker, unheld.map(|step| step.jobs(1).start), &mut reopened);
+        if let Some(first) = unheld {
+            self.fold_again(first, &reopened, now, out)?;
+        }
+        match self.phase {
+            Phase::Collecting => {
+                self.arrivals[worker.index()] = None;
+                self.carry_on(now, out)
             }
-            _ => self.scheme.lost(worker, &mut reopened),
+            Phase::Folding => self.check_held(now, out),
+            Phase::NotBegun | Phase::Finished => Ok(()),
         }
-        if self.phase == Phase::Collecting {
-            self.offer(out);
-            self.check_hope(now, out)?;
-            self.try_close(now, out)?;
-        }
-        Ok(())
     }
 
-    /// Whoever has not answered: still computing, erased or dead.
+    /// The first step whose decoded vector is nowhere but, perhaps, with one worker, if that one took part in it.
+    fn unheld(&mut self, worker: Worker) -> Option<Step> {
+        self.arrivals[worker.index()]?;
+        let waiting = self.book.waiting();
+        waiting.into_iter().find(|step| self.book.holders(*step).is_some_and(|holders| holders.iter().all(|holder| holder.0 == worker)))
+    }
+
+    /// Decodes steps from `first` on a second time: from what is left, or, where results are open again, once they
+    /// are in.
+    fn fold_again(&mut self, first: Step, reopened: &[Task], now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        for step in self.book.waiting().into_iter().filter(|step| *step >= first) {
+            self.book.again(step);
+            if reopened.iter().all(|task| task.job.step(1) != step) {
+                self.settle(step.jobs(1).start)?;
+                self.fold(step, out);
+            } else if self.scheme.facts().delay == 0 {
+                self.phase = Phase::Collecting;
+            }
+        }
+        if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
+    }
+
+    /// Starts a step of several jobs from its first one, since results of jobs already decoded are gone.
+    fn begin_again(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        let step = self.next;
+        self.book.restart(step);
+        self.abandon_all(out);
+        out.push(Action::Restart { step });
+        self.given.clear();
+        self.restart();
+        self.open_round(now, out)
+    }
+
+    /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not missing.
     fn missing(&self) -> WorkerSet {
+        let idle = self.roster.ready();
+        let answered = |worker: Worker| self.arrivals[worker.index()].is_some() || !self.worked.contains(worker) && idle.contains(&worker);
         let all = Worker::all(self.arrivals.len());
-        WorkerSet::of(self.arrivals.len(), all.filter(|worker| self.arrivals[worker.index()].is_none()))
+        WorkerSet::of(self.arrivals.len(), all.filter(|worker| !answered(*worker)))
     }
 
     /// Gives up at once when even the best outcome of this round cannot be decoded.
     fn check_hope(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let dead = self.roster.dead();
         let mut hopeless = dead.clone();
-        for worker in self.erased.iter() {
-            hopeless.insert(worker);
+        hopeless.unite(&self.erased);
+        while !self.scheme.hopes(&hopeless) && !self.scheme.salvages(&hopeless) {
+            let blocked = self.scheme.blocked(&hopeless);
+            if self.erased.is_empty() || blocked.is_empty() {
+                return Err(EngineError::TooManyLost { step: self.next, dead, tolerance: self.scheme.facts().tolerance });
+            }
+            let units = self.scheme.uncovered(&hopeless);
+            let alone = self.scheme.facts().delay == 0 || self.config.micro_steps > 1;
+            for job in blocked {
+                self.scheme.give_up(job);
+                self.book.refuse(if alone { self.next } else { job.step(1) }, units.clone());
+            }
+            if alone {
+                return self.end_refused(now, out);
+            }
         }
-        if self.scheme.hopes(&hopeless) || self.scheme.salvages(&hopeless) {
-            return Ok(());
-        }
-        if self.scheme.hopes(&dead) || self.scheme.salvages(&dead) {
-            return self.refuse(now, &hopeless, out);
-        }
-        Err(EngineError::TooManyLost { job: self.job, dead, tolerance: self.scheme.facts().tolerance })
+        Ok(())
+    }
+
+    /// Ends a round in which the only step under way was refused.
+    fn end_refused(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        self.scheme.close(&self.missing(), &mut Vec::new());
+        self.abandon_all(out);
+        out.push(Action::Close(self.report(now)));
+        self.go_on(now, out)
     }
 
     fn try_close(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
@@ -315,134 +490,146 @@ impl Engine {
         }
         let missing = self.missing();
         let somebody_out = self.roster.somebody_out();
-        if self.scheme.admits(&missing) {
-            if somebody_out && self.gate.check(&self.scheme.quality()).is_err() {
+        if !self.scheme.admits(&missing) {
+            return if !somebody_out && self.scheme.salvages(&missing) { self.close(now, &missing, out) } else { Ok(()) };
+        }
+        if somebody_out {
+            if self.gate.check(&self.scheme.quality()).is_err() {
                 return Ok(());
             }
-            let changeable = self.scheme.facts().error_max > 0.0 && somebody_out;
-            if changeable && self.config.grace_seconds > 0.0 {
-                let closes_at = *self.closes_at.get_or_insert(now + self.config.grace_seconds);
-                if now < closes_at {
-                    return Ok(());
-                }
+            if let Some(at) = self.holds_open(now) {
+                self.wake_at = Some(at).filter(|at| at.is_finite());
+                return Ok(());
             }
-            return self.close(now, &missing, out);
         }
-        if !somebody_out && self.scheme.salvages(&missing) {
-            return self.close(now, &missing, out);
-        }
-        Ok(())
+        self.close(now, &missing, out)
+    }
+
+    /// Until when a round that could close is held open for those who are still out.
+    fn holds_open(&mut self, now: f64) -> Option<f64> {
+        let facts = self.scheme.facts();
+        let at = if facts.takes_late() && self.assigned_units > 0 {
+            self.first_answer.map_or(f64::INFINITY, |first| self.opened_at + (1.0 + self.config.mu) * first)
+        } else if facts.error_max > 0.0 && self.config.grace_seconds > 0.0 {
+            *self.closes_at.get_or_insert(now + self.config.grace_seconds)
+        } else {
+            return None;
+        };
+        (now < at).then_some(at)
     }
 
     fn tick(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
+        self.wake_at = None;
+        let waited_seconds = now - self.opened_at;
+        if waited_seconds < self.config.max_wait_seconds {
+            return self.try_close(now, out);
+        }
         let missing = self.missing();
-        if self.closes_at.is_some() || self.scheme.admits(&missing) || self.scheme.salvages(&missing) {
+        if self.scheme.admits(&missing) || self.scheme.salvages(&missing) {
             return self.close(now, &missing, out);
         }
-        Err(EngineError::MaxWait { job: self.job, waited_seconds: now - self.opened_at, silent: missing })
+        Err(EngineError::MaxWait { step: self.next, waited_seconds, silent: missing })
     }
 
     fn close(&mut self, now: f64, missing: &WorkerSet, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let mut decoded = Vec::new();
+        self.phase = Phase::Folding;
+        let lasted = now - self.opened_at;
+        for worker in Worker::all(self.arrivals.len()) {
+            match self.arrivals[worker.index()] {
+                Some(arrival) => self.scheme.observe(worker, Some(if lasted > 0.0 { arrival / lasted } else { 1.0 })),
+                None if missing.contains(worker) => self.scheme.observe(worker, None),
+                None => {}
+            }
+        }
+        let (mut decoded, mut finals) = (Vec::new(), Vec::new());
         self.scheme.close(missing, &mut decoded);
-        assert_eq!(decoded, [self.job], "one job per round");
-        self.fold(now, self.job, out)
+        if self.config.reduce == Reduce::Worker {
+            let quality = self.scheme.finals(&mut finals);
+            self.check(self.next, &quality)?;
+            finals.into_iter().for_each(|fold| self.sum_up(fold, out));
+        }
+        self.abandon_all(out);
+        out.push(Action::Close(self.report(now)));
+        for job in decoded {
+            self.settle(job)?;
+            self.fold(job.step(self.config.micro_steps), out);
+        }
+        self.go_on(now, out)
     }
 
-    fn fold(&mut self, now: f64, job: Job, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn check(&self, step: Step, report: &Report) -> Result<(), EngineError> {
+        self.gate.check(report).map_err(|source| EngineError::Gate { step, source })
+    }
+
+    /// Writes down what a decoded job is made of.
+    fn settle(&mut self, job: Job) -> Result<(), EngineError> {
         let mut folds = Vec::new();
-        let decode = self.scheme.settle(job, &mut folds);
-        self.gate.check(&decode).map_err(|source| EngineError::Gate { job, source })?;
-        self.abandon_all(out);
-        let report = self.round_report(now, decode);
-        self.phase = Phase::Folding { job, holders: Vec::new() };
-        out.push(Action::Fold { job, attempt: self.attempt, folds, report });
+        let report = self.scheme.settle(job, &mut folds);
+        self.check(job.step(self.config.micro_steps), &report)?;
+        let place = |fold: Fold| self.given.get(&(fold.worker, fold.task)).map(|(start, summed)| (*start, *summed, fold));
+        let open = folds.into_iter().filter_map(place).filter(|(_, summed, _)| !summed);
+        self.book.decoded(job, report, open.map(|(start, _, fold)| (start, fold)));
         Ok(())
     }
 
-    fn abandon_all(&mut self, out: &mut Vec<Action>) {
-        out.extend(self.roster.send_home().into_iter().map(|worker| Action::Abandon { worker }));
+    /// Has a step folded if all its jobs are decoded.
+    fn fold(&mut self, step: Step, out: &mut Vec<Action>) {
+        if let Some(folding) = self.book.fold(step) {
+            let Folding { step, attempt, sums, folds, decode } = folding;
+            out.push(Action::Fold { step, attempt, sums, folds, decode });
+        }
     }
 
-    fn round_report(&self, now: f64, decode: Report) -> RoundReport {
+    fn abandon_all(&mut self, out: &mut Vec<Action>) {
+        let late_counts = self.scheme.facts().takes_late();
+        out.extend(self.roster.send_home().into_iter().map(|worker| Action::Abandon { worker, late_counts }));
+    }
+
+    fn report(&self, now: f64) -> RoundReport {
         RoundReport {
-            round: Round(self.round),
+            round: Round(self.round - 1),
             opened_at: self.opened_at,
             closed_at: now,
             arrivals: self.arrivals.clone(),
             erased: self.erased.iter().collect(),
             work: self.assigned_units as f64 / f64::from(self.scheme.facts().units),
-            decode,
         }
     }
 
-    fn refuse(&mut self, now: f64, hopeless: &WorkerSet, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let units = self.scheme.uncovered(hopeless);
-        self.scheme.close(&self.missing(), &mut Vec::new());
-        self.abandon_all(out);
-        self.skip(now, units, out)
-    }
-
-    /// Decides that the step at hand is not taken.
-    fn skip(&mut self, now: f64, units: Vec<Units>, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let nothing = Report { decodable: false, residual: 1.0, amplification: 0.0, coverage: 0.0, error: 1.0 };
-        let report = self.round_report(now, nothing);
-        out.push(Action::Refuse { job: self.job, units, report });
-        self.decided(now, out)
-    }
-
-    fn held(&mut self, now: f64, worker: Worker, held: (Job, u32, u64), out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let Phase::Folding { job, holders } = &mut self.phase else { return Ok(()) };
-        let (of_job, of_attempt, digest) = held;
-        if (of_job, of_attempt) != (*job, self.attempt) {
+    fn held(&mut self, now: f64, worker: Worker, held: (Step, u32, u64), out: &mut Vec<Action>) -> Result<(), EngineError> {
+        let (step, attempt, digest) = held;
+        if attempt != self.book.attempt(step) {
             return Ok(());
         }
+        let Some(holders) = self.book.holders(step) else { return Ok(()) };
         if holders.first().is_some_and(|first| first.1 != digest) {
-            return Err(EngineError::DifferentBytes { job: *job, worker });
+            return Err(EngineError::DifferentBytes { step, worker });
         }
         holders.push((worker, digest));
         self.check_held(now, out)
     }
 
-    /// Commits once enough live workers hold the decoded vector.
+    /// Settles what enough live workers hold.
     fn check_held(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let alive = self.roster.alive();
-        let Phase::Folding { job, holders } = &self.phase else { return Ok(()) };
-        let job = *job;
         if alive.is_empty() {
-            return Err(EngineError::TooManyLost { job, dead: alive.complement(), tolerance: self.scheme.facts().tolerance });
+            let tolerance = self.scheme.facts().tolerance;
+            return Err(EngineError::TooManyLost { step: self.next, dead: alive.complement(), tolerance });
         }
-        let holding: Vec<u64> = holders.iter().filter(|holder| alive.contains(holder.0)).map(|holder| holder.1).collect();
-        if holding.len() >= alive.len().min(2) {
-            out.push(Action::Commit { job, attempt: self.attempt, digest: holding[0] });
-            self.decided(now, out)?;
-        }
-        Ok(())
+        self.book.settle_held(&alive, alive.len().min(2));
+        if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
 
-    /// The job at hand is committed or refused: everybody is told, and the next round opens.
-    fn decided(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let job = self.job;
-        let receivers = self.roster.send(job, self.config.log_steps);
-        out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, job }));
-        self.job = job.next();
-        self.round += 1;
-        for worker in self.roster.stale_idle() {
-            self.resync(worker, out)?;
-        }
-        self.open_round(now, out)
-    }
-
-    fn applied(&mut self, worker: Worker, job: Job, digest: Option<u64>, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        for diverged in self.roster.applied(worker, job, digest) {
+    fn applied(&mut self, worker: Worker, step: Step, digest: Option<u64>, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        for diverged in self.roster.applied(worker, step, digest) {
             self.roster.mark_stale(diverged);
-            out.push(Action::Diverged { worker: diverged, job });
+            out.push(Action::Diverged { worker: diverged, step });
             if let doing @ Doing::Tasks(_) = self.roster.doing(diverged) {
                 *doing = Doing::Leaving;
-                out.push(Action::Abandon { worker: diverged });
+                out.push(Action::Abandon { worker: diverged, late_counts: false });
             }
         }
         for worker in self.roster.stale_idle() {
@@ -450,4 +637,10 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The jobs a scheme is given at once: those of all steps, or of one step of several.
+fn stretch(steps: &Range<Step>, micro_steps: u64) -> Range<Job> {
+    let first = steps.start.jobs(micro_steps);
+    if micro_steps > 1 { first } else { first.start..Job(steps.end.0) }
 }

@@ -2,7 +2,7 @@
 
 use crate::codes::sequential::Fold;
 use crate::codes::{GateError, Report};
-use crate::ids::{Job, Part, Round, Task, Units, Worker, WorkerSet};
+use crate::ids::{Part, Round, Step, Task, Units, Worker, WorkerSet};
 use thiserror::Error;
 
 /// Something that happened.
@@ -10,13 +10,23 @@ use thiserror::Error;
 pub enum Input {
     /// The run starts.
     Begin,
-    /// A worker has finished a task; `finite` is false when its message has NaN or infinite entries.
+    /// A worker has finished a task of this round; `finite` is false when its result has NaN or infinite
+    /// entries.
     Done {
         /// Who.
         worker: Worker,
         /// Which task.
         task: Task,
-        /// Whether all entries of the message are finite.
+        /// Whether all entries of the result are finite.
+        finite: bool,
+    },
+    /// A task that a worker was told to abandon was finished all the same.
+    Late {
+        /// Who.
+        worker: Worker,
+        /// Which task.
+        task: Task,
+        /// Whether all entries of the result are finite.
         finite: bool,
     },
     /// A worker has dropped its tasks; if nobody told it to, it counts as missing in this round.
@@ -24,28 +34,29 @@ pub enum Input {
         /// Who.
         worker: Worker,
     },
-    /// A worker is gone; `kept` tells whether the results it handed in are held elsewhere.
+    /// A worker is gone, and its results with it; `kept` tells whether what was already made of them, decoded
+    /// vectors on their way to their holders, survives.
     Lost {
         /// Who.
         worker: Worker,
-        /// Whether its results survive it.
+        /// Whether decoded vectors survive it.
         kept: bool,
     },
-    /// A worker holds the whole decoded vector of a job.
+    /// A worker holds the whole decoded vector of a step.
     Held {
         /// Who.
         worker: Worker,
-        /// Which job.
-        job: Job,
+        /// Which step.
+        step: Step,
         /// Which attempt at folding it.
         attempt: u32,
         /// Digest of the vector.
         digest: u64,
     },
-    /// The messages of a job are finite, their weighted sum is not.
+    /// The results of a step are finite, their weighted sum is not.
     Overflowed {
-        /// Which job.
-        job: Job,
+        /// Which step.
+        step: Step,
         /// Which attempt at folding it.
         attempt: u32,
     },
@@ -54,7 +65,7 @@ pub enum Input {
         /// Who.
         worker: Worker,
         /// Which step.
-        job: Job,
+        step: Step,
         /// Digest of its parameters afterwards, if it took one.
         digest: Option<u64>,
     },
@@ -62,8 +73,8 @@ pub enum Input {
     Synced {
         /// Who.
         worker: Worker,
-        /// First job it has not applied.
-        next: Job,
+        /// First step it has not applied.
+        next: Step,
     },
     /// Time has passed: the deadline of [`Engine::deadline`](super::Engine::deadline) may be due.
     Tick,
@@ -72,35 +83,60 @@ pub enum Input {
 /// What the driver has to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Give a worker a task.
+    /// Give a worker tasks, to be done in this order.
     Assign {
         /// To whom.
         worker: Worker,
-        /// Which task.
-        task: Task,
-        /// What it consists of.
-        parts: Vec<Part>,
+        /// In which round.
+        round: Round,
+        /// Which tasks, and what each consists of.
+        tasks: Vec<(Task, Vec<Part>)>,
     },
-    /// Tell a worker that nobody wants its tasks any more.
+    /// Tell a worker that nobody waits for its tasks any more.
     Abandon {
         /// Whom.
         worker: Worker,
+        /// Whether a result that comes all the same may still count.
+        late_counts: bool,
     },
-    /// Fold results into the gradient of a job and let workers hold it.
+    /// A result's weight is final for good: add it to what its worker holds of a step.
+    Reduce {
+        /// To the sum of which step.
+        step: Step,
+        /// Result and weight.
+        fold: Fold,
+    },
+    /// Nobody wants this result.
+    Discard {
+        /// Whose.
+        worker: Worker,
+        /// Which.
+        task: Task,
+    },
+    /// A round is over.
+    Close(RoundReport),
+    /// Sum a step's gradient and let workers hold it.
     Fold {
-        /// Which job.
-        job: Job,
+        /// Which step.
+        step: Step,
         /// Which attempt.
         attempt: u32,
-        /// Results and weights, in the order of summation.
+        /// Workers with a sum of results, of weight 1.
+        sums: Vec<Worker>,
+        /// Results to be added, with their weights, in the order of summation.
         folds: Vec<Fold>,
-        /// How the round went.
-        report: RoundReport,
+        /// How good the decode is.
+        decode: Report,
     },
-    /// The job's gradient is decided: write it down.
+    /// Forget what is held of a step: it begins anew.
+    Restart {
+        /// Which step.
+        step: Step,
+    },
+    /// The step's gradient is decided: write it down.
     Commit {
-        /// Which job.
-        job: Job,
+        /// Which step.
+        step: Step,
         /// Which attempt was held.
         attempt: u32,
         /// Digest of the decoded vector.
@@ -111,23 +147,21 @@ pub enum Action {
         /// To whom.
         worker: Worker,
         /// Which step.
-        job: Job,
+        step: Step,
     },
     /// The step is refused everywhere alike: nobody has a finite gradient for these units.
     Refuse {
-        /// Which job.
-        job: Job,
-        /// Units of the batch that no finite message covers.
+        /// Which step.
+        step: Step,
+        /// Units of the batch that no finite result covers.
         units: Vec<Units>,
-        /// How the round went.
-        report: RoundReport,
     },
     /// A worker's parameters differ from the others' after a step.
     Diverged {
         /// Who.
         worker: Worker,
         /// After which step.
-        job: Job,
+        step: Step,
     },
     /// Let a worker take over the state of another.
     Resync {
@@ -136,7 +170,7 @@ pub enum Action {
         /// Who provides it.
         from: Worker,
     },
-    /// All jobs are decided.
+    /// All steps are decided.
     Finish,
 }
 
@@ -149,15 +183,13 @@ pub struct RoundReport {
     pub opened_at: f64,
     /// When it was closed, in the driver's time.
     pub closed_at: f64,
-    /// When each worker had finished all its tasks; none if it had not by the close.
+    /// When each worker had finished all its tasks; none if it had not by the close, or had none.
     pub arrivals: Vec<Option<f64>>,
-    /// Workers whose messages had entries that are not finite, or who dropped a task that was wanted:
+    /// Workers whose results had entries that are not finite, or who dropped a task that was wanted:
     /// treated as missing.
     pub erased: Vec<Worker>,
     /// Load assigned in this round, in batches.
     pub work: f64,
-    /// The decode's numbers; for a refused step, those of nothing decoded.
-    pub decode: Report,
 }
 
 /// Why a run cannot go on.
@@ -165,38 +197,38 @@ pub struct RoundReport {
 #[non_exhaustive]
 pub enum EngineError {
     /// Too many workers are gone for the scheme.
-    #[error("{job} cannot be decoded without the dead workers {{{dead}}}: the scheme tolerates any {tolerance} stragglers")]
+    #[error("{step} cannot be decoded without the dead workers {{{dead}}}: the scheme tolerates any {tolerance} stragglers")]
     TooManyLost {
-        /// The job at hand.
-        job: Job,
+        /// The step at hand.
+        step: Step,
         /// Who is dead.
         dead: WorkerSet,
         /// What the scheme tolerates.
         tolerance: usize,
     },
     /// Workers never answered.
-    #[error("{job}: waited {waited_seconds:.1} s (max_wait) and workers {{{silent}}} never came; the scheme cannot decode without them")]
+    #[error("{step}: waited {waited_seconds:.1} s (max_wait) and workers {{{silent}}} never came; the scheme cannot decode without them")]
     MaxWait {
-        /// The job at hand.
-        job: Job,
+        /// The step at hand.
+        step: Step,
         /// How long.
         waited_seconds: f64,
         /// Who never came.
         silent: WorkerSet,
     },
     /// The decode must not be applied.
-    #[error("{job} must not be applied")]
+    #[error("{step} must not be applied")]
     Gate {
-        /// The job at hand.
-        job: Job,
+        /// The step at hand.
+        step: Step,
         /// The numbers.
         source: GateError,
     },
     /// Workers hold different bytes for one decoded vector.
-    #[error("{job}: {worker} holds other bytes of the decoded gradient than the others")]
+    #[error("{step}: {worker} holds other bytes of the decoded gradient than the others")]
     DifferentBytes {
-        /// The job at hand.
-        job: Job,
+        /// The step at hand.
+        step: Step,
         /// Whose bytes differ from the first holder's.
         worker: Worker,
     },

@@ -1,12 +1,13 @@
 //! The round engine: events and the time in, actions out. No I/O, no clock, no randomness.
 //!
 //! [`engine`] decides when a round closes, what is folded with which weights, and when a step may be
-//! applied; [`roster`] keeps what is known of each worker. The same engine runs under a wall clock in
-//! the trainer and under a virtual one in tests.
+//! applied; [`book`] keeps the steps that are not decided, [`roster`] what is known of each worker. The same
+//! engine runs under a wall clock in the trainer and under a virtual one in tests.
 
+pub mod book;
 pub mod engine;
 pub mod events;
 pub mod roster;
 
-pub use engine::{Config, Engine};
+pub use engine::{Config, Engine, Reduce};
 pub use events::{Action, EngineError, Input, RoundReport};

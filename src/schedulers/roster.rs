@@ -1,6 +1,6 @@
 //! What the engine knows of each worker: what it is doing and how far it has applied.
 
-use crate::ids::{Job, Task, Worker, WorkerSet};
+use crate::ids::{Step, Task, Worker, WorkerSet};
 
 /// What a worker is doing, as far as the coordinator knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,18 +23,18 @@ pub(super) enum Doing {
 #[derive(Clone, Debug)]
 struct Member {
     doing: Doing,
-    /// Jobs below this one are applied or on their way to it.
-    sent: Job,
-    /// Jobs below this one are applied.
-    applied: Job,
+    /// Steps below this one are applied or on their way to it.
+    sent: Step,
+    /// Steps below this one are applied.
+    applied: Step,
     /// Must take over another worker's state before it computes again.
     stale: bool,
 }
 
-/// Parameter digests reported after one job, to be compared once everybody has reported.
+/// Parameter digests reported after one step, to be compared once everybody has reported.
 #[derive(Clone, Debug)]
 struct Tally {
-    job: Job,
+    step: Step,
     expected: WorkerSet,
     reports: Vec<(Worker, u64)>,
 }
@@ -47,7 +47,7 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    pub(super) fn new(workers: usize, first: Job) -> Self {
+    pub(super) fn new(workers: usize, first: Step) -> Self {
         let member = Member { doing: Doing::Nothing, sent: first, applied: first, stale: false };
         Self { members: vec![member; workers], tallies: Vec::new() }
     }
@@ -88,32 +88,32 @@ impl Roster {
         busy
     }
 
-    /// Who gets a committed job now; whoever would have more than `log_steps` jobs on their way to it
+    /// Who gets a committed step now; whoever would have more than `log_steps` steps on their way to it
     /// is stale instead.
-    pub(super) fn send(&mut self, job: Job, log_steps: u64) -> Vec<Worker> {
+    pub(super) fn send(&mut self, step: Step, log_steps: u64) -> Vec<Worker> {
         let mut receivers = Vec::new();
         for (worker, member) in Worker::all(self.members.len()).zip(&mut self.members) {
             if member.doing == Doing::Dead || member.stale || matches!(member.doing, Doing::Syncing { .. }) {
                 continue;
             }
-            if job.0 - member.applied.0 >= log_steps {
+            if step.0 - member.applied.0 >= log_steps {
                 member.stale = true;
                 continue;
             }
-            member.sent = job.next();
+            member.sent = step.next();
             receivers.push(worker);
         }
         let expected = WorkerSet::of(self.members.len(), receivers.iter().copied());
-        self.tallies.push(Tally { job, expected, reports: Vec::new() });
+        self.tallies.push(Tally { step, expected, reports: Vec::new() });
         receivers
     }
 
-    /// Notes that a job is applied; returns the workers whose parameters differ from the majority's,
-    /// once everybody who was sent the job has reported.
-    pub(super) fn applied(&mut self, worker: Worker, job: Job, digest: Option<u64>) -> Vec<Worker> {
+    /// Notes that a step is applied; returns the workers whose parameters differ from the majority's,
+    /// once everybody who was sent the step has reported.
+    pub(super) fn applied(&mut self, worker: Worker, step: Step, digest: Option<u64>) -> Vec<Worker> {
         let member = &mut self.members[worker.index()];
-        member.applied = member.applied.max(job.next());
-        let Some(at) = self.tallies.iter().position(|tally| tally.job == job) else { return Vec::new() };
+        member.applied = member.applied.max(step.next());
+        let Some(at) = self.tallies.iter().position(|tally| tally.step == step) else { return Vec::new() };
         let tally = &mut self.tallies[at];
         match digest {
             Some(digest) => tally.reports.push((worker, digest)),
@@ -128,7 +128,7 @@ impl Roster {
             return Vec::new();
         }
         let tally = self.tallies.remove(at);
-        self.tallies.retain(|other| other.job.0 + 64 > job.0);
+        self.tallies.retain(|other| other.step.0 + 64 > step.0);
         tally.minority()
     }
 
@@ -155,17 +155,17 @@ impl Roster {
     }
 
     /// The state of a provider is in: the worker has now applied everything below `next`.
-    pub(super) fn synced(&mut self, worker: Worker, next: Job) {
+    pub(super) fn synced(&mut self, worker: Worker, next: Step) {
         let member = &mut self.members[worker.index()];
         *member = Member { doing: Doing::Nothing, sent: next, applied: next, stale: false };
     }
 
-    /// The jobs a worker is still to be sent, given that all below `committed` are decided.
-    pub(super) fn unsent(&mut self, worker: Worker, committed: Job) -> Vec<Job> {
+    /// The steps a worker is still to be sent, given that all below `committed` are decided.
+    pub(super) fn unsent(&mut self, worker: Worker, committed: Step) -> Vec<Step> {
         let member = &mut self.members[worker.index()];
-        let jobs = (member.sent.0..committed.0).map(Job).collect();
+        let steps = (member.sent.0..committed.0).map(Step).collect();
         member.sent = committed;
-        jobs
+        steps
     }
 
     /// Workers waiting for a state that `provider` was to hand over.

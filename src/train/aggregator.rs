@@ -2,8 +2,9 @@
 
 use super::sum_tree::SumTree;
 use crate::gpu::poison_of;
-use crate::ids::{Job, Part, Task, Units, Worker};
+use crate::ids::{Part, Step, Task, Units, Worker};
 use crate::transport::{Cancel, Decoded, Link, Notice, Order, State};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
@@ -29,15 +30,18 @@ pub enum AggregatorError {
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::transport::{local, Notice, Order, Transport};
-/// # use codedgrad::ids::{Job, Part, Task, Units, Worker};
+/// # use codedgrad::transport::{local, Notice, Order, Transport, Weighted};
+/// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
-/// # coordinator.send(Worker(0), Order::Compute { task: Task { job: Job(0), piece: 0 }, parts, cancel: Default::default() });
+/// # let task = Task { job: Job(0), piece: 0 };
+/// # coordinator.send(Worker(0), Order::Compute { tasks: vec![(task, parts)], cancel: Default::default() });
 /// # let coordinator = std::thread::spawn(move || {
-/// #     let Some((_, Notice::Done { message, .. })) = coordinator.receive(None) else { panic!() };
-/// #     coordinator.send(Worker(0), Order::Stop);
-/// #     message
+/// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
+/// #     coordinator.send(worker, Order::Stop);
+/// #     let mut sum = [0.0];
+/// #     coordinator.fold(Step(0), &[], &[Weighted { worker, task, weight: 1.0 }], &mut sum).unwrap();
+/// #     sum
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
 /// let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 1, 3);
@@ -61,7 +65,11 @@ pub struct Aggregator {
     link: Box<dyn Link>,
     length: usize,
     unit_samples: usize,
-    next: Job,
+    micro_steps: u64,
+    next: Step,
+    /// Tasks of the last order that are not begun.
+    tasks: VecDeque<(Task, Vec<Part>)>,
+    cancel: Cancel,
 }
 
 /// What a worker has to do next.
@@ -69,7 +77,7 @@ pub enum Event<'a> {
     /// Compute gradients of some samples.
     Compute(ComputeTask<'a>),
     /// Apply a decoded gradient: every step comes by this way, in order, also those the worker missed.
-    Apply(Step<'a>),
+    Apply(Decided<'a>),
     /// A step that no worker may apply: nobody has a finite gradient for some of its samples.
     Skip(Skipped<'a>),
     /// Another worker needs this one's state.
@@ -83,13 +91,20 @@ impl Aggregator {
     /// `unit_samples` consecutive samples (the micro-batch, the same under every scheme).
     #[must_use]
     pub fn new(link: Box<dyn Link>, length: usize, unit_samples: usize) -> Self {
-        Self { link, length, unit_samples, next: Job(0) }
+        Self { link, length, unit_samples, micro_steps: 1, next: Step(0), tasks: VecDeque::new(), cancel: Cancel::default() }
+    }
+
+    /// The same handle for a run whose steps are sums of so many jobs.
+    #[must_use]
+    pub fn accumulating(mut self, micro_steps: u64) -> Self {
+        self.micro_steps = micro_steps;
+        self
     }
 
     /// The same handle for a replica in which all steps below `step` are already applied.
     #[must_use]
     pub fn resumed_at(mut self, step: u64) -> Self {
-        self.next = Job(step);
+        self.next = Step(step);
         self
     }
 
@@ -98,20 +113,29 @@ impl Aggregator {
     /// # Errors
     /// [`AggregatorError::Disconnected`] when the coordinator is gone.
     pub fn next_event(&mut self) -> Result<Option<Event<'_>>, AggregatorError> {
+        if self.cancel.is_cancelled() && !self.tasks.is_empty() {
+            self.drop_tasks();
+        }
+        if let Some((task, parts)) = self.tasks.pop_front() {
+            return Ok(Some(Event::Compute(ComputeTask::new(self, task, &parts))));
+        }
         Ok(match self.link.receive().ok_or(AggregatorError::Disconnected)? {
             Order::Stop => None,
-            Order::Compute { task, parts, cancel } => Some(Event::Compute(ComputeTask::new(self, task, &parts, cancel))),
-            Order::Hold { job, attempt, decoded } => {
-                self.link.send(Notice::Held { job, attempt, digest: decoded.digest });
+            Order::Compute { tasks, cancel } => {
+                (self.tasks, self.cancel) = (tasks.into(), cancel);
                 return self.next_event();
             }
-            Order::Apply { job, decoded } => {
-                if job < self.next {
+            Order::Hold { step, attempt, decoded } => {
+                self.link.send(Notice::Held { step, attempt, digest: decoded.digest });
+                return self.next_event();
+            }
+            Order::Apply { step, decoded } => {
+                if step < self.next {
                     return self.next_event();
                 }
-                Some(Event::Apply(Step { index: job.0, decoded, digest: None, aggregator: self }))
+                Some(Event::Apply(Decided { index: step.0, decoded, digest: None, aggregator: self }))
             }
-            Order::Skip { job, units } => Some(Event::Skip(Skipped { index: job.0, units, aggregator: self })),
+            Order::Skip { step, units } => Some(Event::Skip(Skipped { index: step.0, units, aggregator: self })),
             Order::Provide { needy } => Some(Event::Provide(ProvideRequest { needy, aggregator: self })),
             Order::Take { state } => {
                 self.next = state.next;
@@ -121,9 +145,15 @@ impl Aggregator {
         })
     }
 
-    fn applied(&mut self, job: Job, digest: Option<u64>) {
-        self.next = job.next();
-        self.link.send(Notice::Applied { job, digest });
+    fn applied(&mut self, step: Step, digest: Option<u64>) {
+        self.next = step.next();
+        self.link.send(Notice::Applied { step, digest });
+    }
+
+    /// Drops all tasks at hand and says so.
+    fn drop_tasks(&mut self) {
+        self.tasks.clear();
+        self.link.send(Notice::Freed);
     }
 }
 
@@ -138,34 +168,41 @@ pub struct Samples {
     pub coefficient: f64,
 }
 
-/// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned.
+/// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those that were
+/// ordered with it.
 pub struct ComputeTask<'a> {
     aggregator: &'a mut Aggregator,
     task: Task,
     parts: Vec<(u32, f64)>,
     handed_out: usize,
-    cancel: Cancel,
     tree: SumTree,
     current: Option<(u32, Vec<f32>)>,
     submitted: bool,
 }
 
 impl<'a> ComputeTask<'a> {
-    fn new(aggregator: &'a mut Aggregator, task: Task, parts: &[Part], cancel: Cancel) -> Self {
+    fn new(aggregator: &'a mut Aggregator, task: Task, parts: &[Part]) -> Self {
         let parts = parts.iter().flat_map(|part| (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))).collect();
-        Self { aggregator, task, parts, handed_out: 0, cancel, tree: SumTree::new(), current: None, submitted: false }
+        Self { aggregator, task, parts, handed_out: 0, tree: SumTree::new(), current: None, submitted: false }
     }
 
     /// Which step the task is a part of.
     #[must_use]
     pub fn step(&self) -> u64 {
+        self.task.job.step(self.aggregator.micro_steps).0
+    }
+
+    /// Which batch its samples are of: the number of its job, from 0. It is the step's number unless a step is the
+    /// sum of several jobs.
+    #[must_use]
+    pub fn batch(&self) -> u64 {
         self.task.job.0
     }
 
     /// The next micro-batch; none when all are done or nobody wants the task any more.
     pub fn next_part(&mut self) -> Option<Samples> {
         self.store();
-        if self.cancel.is_cancelled() {
+        if self.aggregator.cancel.is_cancelled() {
             return None;
         }
         let &(unit, coefficient) = self.parts.get(self.handed_out)?;
@@ -198,14 +235,15 @@ impl<'a> ComputeTask<'a> {
         self.store();
         let left = self.parts.len() - self.handed_out;
         if left > 0 {
-            return if self.cancel.is_cancelled() { Ok(()) } else { Err(AggregatorError::Unfinished { task: self.task, left }) };
+            return if self.aggregator.cancel.is_cancelled() { Ok(()) } else { Err(AggregatorError::Unfinished { task: self.task, left }) };
         }
         let link = &mut *self.aggregator.link;
         let sum = std::mem::take(&mut self.tree).finish(link).0;
         let message = sum.unwrap_or_else(|| vec![0.0; self.aggregator.length]);
         let finite = poison_of(&message) == 0.0 && tail.iter().all(|x| x.is_finite());
         self.submitted = true;
-        link.send(Notice::Done { task: self.task, message, tail, finite });
+        link.keep(self.task, message);
+        link.send(Notice::Done { task: self.task, tail, finite });
         Ok(())
     }
 
@@ -221,14 +259,14 @@ impl Drop for ComputeTask<'_> {
         if !self.submitted {
             self.tree.discard(&mut *self.aggregator.link);
             if !std::thread::panicking() {
-                self.aggregator.link.send(Notice::Freed);
+                self.aggregator.drop_tasks();
             }
         }
     }
 }
 
 /// A committed step. Dropping it reports it as applied.
-pub struct Step<'a> {
+pub struct Decided<'a> {
     /// Number of the step, from 0.
     pub index: u64,
     decoded: Arc<Decoded>,
@@ -236,7 +274,7 @@ pub struct Step<'a> {
     aggregator: &'a mut Aggregator,
 }
 
-impl Step<'_> {
+impl Decided<'_> {
     /// The decoded gradient, the same bytes for every worker.
     #[must_use]
     pub fn gradient(&self) -> &[f32] {
@@ -256,10 +294,10 @@ impl Step<'_> {
     }
 }
 
-impl Drop for Step<'_> {
+impl Drop for Decided<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.aggregator.applied(Job(self.index), self.digest);
+            self.aggregator.applied(Step(self.index), self.digest);
         }
     }
 }
@@ -275,7 +313,7 @@ pub struct Skipped<'a> {
 
 impl Drop for Skipped<'_> {
     fn drop(&mut self) {
-        self.aggregator.applied(Job(self.index), None);
+        self.aggregator.applied(Step(self.index), None);
     }
 }
 

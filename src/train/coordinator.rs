@@ -1,32 +1,50 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
 
-use super::pace::{Next, Pace};
+use super::pace::{Abandoned, Arrival, Next, Pace};
+use crate::codes::Report;
 use crate::codes::sequential::Fold;
-use crate::gpu::{CombineError, Folded, Source, Term};
-use crate::ids::{Job, Task, Units, Worker, WorkerSet};
-use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport};
-use crate::transport::{Cancel, Decoded, Notice, Order, Transport};
+use crate::gpu::{CombineError, Folded};
+use crate::ids::{Part, Step, Task, Units, Worker, WorkerSet};
+use crate::schedulers::{Action, Config, Engine, EngineError, Input, RoundReport};
+use crate::transport::{Cancel, Decoded, Notice, Order, Transport, Weighted};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use thiserror::Error;
+
+/// The record of one round; times in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundRecord {
+    /// Number of the round, from 0.
+    pub round: u64,
+    /// When it opened, on the run's clock.
+    pub opened: f64,
+    /// How long it was open.
+    pub seconds: f64,
+    /// When each worker had finished its tasks, since the round opened; null if it had not by the close, or had none.
+    pub arrivals: Vec<Option<f64>>,
+    /// Injected lateness of each worker.
+    pub delays: Vec<f64>,
+    /// Workers whose results were not finite or who dropped their tasks.
+    pub erased: Vec<Worker>,
+    /// Load assigned, in batches.
+    pub work: f64,
+}
 
 /// The record of one step; times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Number of the step, from 0.
+    /// Number of the step, from 0, over all models.
     pub step: u64,
-    /// When its round opened, on the run's clock.
-    pub opened: f64,
     /// When it was committed, on the run's clock.
     pub committed: f64,
-    /// From the opening of its round to its commit.
+    /// From the commit of the step before it to its own.
     pub seconds: f64,
-    /// When each worker's answer was in, since the round opened; null if it was not by the close.
-    pub arrivals: Vec<Option<f64>>,
-    /// Workers whose messages are in the gradient.
+    /// The rounds that closed since the commit of the step before it.
+    pub rounds: Vec<RoundRecord>,
+    /// Workers whose results are in the gradient.
     pub survivors: Vec<Worker>,
-    /// Decode weights, one per worker.
+    /// Decode weights, one per worker; empty where workers have more than one result in the gradient.
     pub weights: Vec<f64>,
     /// `max_j |(aB)_j - 1|`.
     pub residual: f64,
@@ -36,12 +54,8 @@ pub struct StepRecord {
     pub coverage: f64,
     /// `|aB - 1|^2 / k`, the normalised decoding error.
     pub error: f64,
-    /// Load assigned, in batches; uncoded = 1.
+    /// Load assigned in its rounds, in batches of a step; uncoded = 1.
     pub work: f64,
-    /// Injected lateness of each worker.
-    pub delays: Vec<f64>,
-    /// Workers whose messages were not finite or who dropped their task.
-    pub erased: Vec<Worker>,
     /// Units of the batch for which the step was refused; empty for a step that was applied.
     pub refused: Vec<Units>,
     /// The decoded tail.
@@ -102,14 +116,27 @@ enum Decision {
     Refused(Arc<[Units]>),
 }
 
+/// A vector on its way to its holders.
 struct Folding {
-    job: Job,
     attempt: u32,
     decoded: Arc<Decoded>,
-    folds: Vec<Fold>,
-    report: RoundReport,
+    parts: Vec<Weighted>,
+    decode: Report,
     /// Workers that were sent the vector to hold.
     sent: WorkerSet,
+}
+
+/// What a coordinator is told about a run beside its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Number of workers.
+    pub workers: usize,
+    /// Numbers in a gradient.
+    pub length: usize,
+    /// Units of a batch.
+    pub units: u32,
+    /// First step of the run.
+    pub first: Step,
 }
 
 /// Drives one run over a transport.
@@ -117,36 +144,46 @@ pub struct Coordinator<T: Transport> {
     transport: T,
     engine: Engine,
     pace: Pace,
-    length: usize,
-    units: u32,
-    log: VecDeque<(Job, Decision)>,
-    log_steps: u64,
-    results: HashMap<(Worker, Task), (Vec<f32>, Vec<f64>)>,
-    folding: Option<Folding>,
+    shape: Shape,
+    config: Config,
+    log: VecDeque<(Step, Decision)>,
+    /// What came with the results: scalars, by result, and those of results already in their worker's sum.
+    tails: HashMap<(Worker, Task), Vec<Vec<f64>>>,
+    sums: BTreeMap<Step, BTreeMap<Worker, Sum>>,
+    folding: BTreeMap<Step, Folding>,
+    rounds: Vec<RoundRecord>,
     inputs: VecDeque<Input>,
     /// Steps sent to each worker and not yet reported as applied.
     unapplied: Vec<u32>,
-    step: Job,
+    step: Step,
+    last_commit: f64,
+}
+
+/// What is known of the results a worker has added up for a step.
+#[derive(Default)]
+struct Sum {
+    tail: Vec<f64>,
+    parts: Vec<Weighted>,
 }
 
 impl<T: Transport> Coordinator<T> {
-    /// A coordinator for gradients of `length` numbers and batches of `units` units; `log_steps` as in
-    /// the engine's configuration, `first` the first step of the run.
-    pub fn new(transport: T, engine: Engine, pace: Pace, shape: (usize, usize, u32), log_steps: u64, first: u64) -> Self {
-        let (workers, length, units) = shape;
+    /// A coordinator for an engine made with the same configuration.
+    pub fn new(transport: T, engine: Engine, pace: Pace, config: Config, shape: Shape) -> Self {
         Self {
             transport,
             engine,
-            pace,
-            length,
-            units,
+            shape,
+            config,
             log: VecDeque::new(),
-            log_steps,
-            results: HashMap::new(),
-            folding: None,
+            tails: HashMap::new(),
+            sums: BTreeMap::new(),
+            folding: BTreeMap::new(),
+            rounds: Vec::new(),
             inputs: VecDeque::from([Input::Begin]),
-            unapplied: vec![0; workers],
-            step: Job(first),
+            unapplied: vec![0; shape.workers],
+            step: shape.first,
+            last_commit: pace.now(),
+            pace,
         }
     }
 
@@ -181,9 +218,9 @@ impl<T: Transport> Coordinator<T> {
     fn wait(&mut self, observer: &mut dyn Observer) -> Result<Input, RunError> {
         loop {
             let settling = self.pace.is_virtual() && self.unapplied.iter().any(|count| *count > 0);
-            let next = if settling || self.folding.is_some() { Next::Wait(None) } else { self.pace.next(self.engine.deadline()) };
-            let (worker, notice) = match next {
-                Next::Arrived(worker, notice) => (worker, notice),
+            let next = if settling || self.engine.is_folding() { Next::Wait(None) } else { self.pace.next(self.engine.deadline()) };
+            let (worker, notice, late) = match next {
+                Next::Arrived { worker, notice, late } => (worker, notice, late),
                 Next::Deadline => return Ok(Input::Tick),
                 Next::Wait(patience) => {
                     let Some((worker, notice)) = self.transport.receive(patience) else {
@@ -195,86 +232,92 @@ impl<T: Transport> Coordinator<T> {
                     if matches!(notice, Notice::Lost { .. }) {
                         self.unapplied[worker.index()] = 0;
                     }
-                    let counted = self.pace.arrived(worker, notice);
+                    let Arrival { now, unwanted } = self.pace.arrived(worker, notice);
                     self.hold(worker);
-                    match counted {
-                        Some(notice) => (worker, notice),
-                        None => continue,
-                    }
+                    unwanted.into_iter().for_each(|task| self.transport.discard(worker, task));
+                    let Some(notice) = now else { continue };
+                    (worker, notice, false)
                 }
             };
-            if let Some(input) = self.input(worker, notice, observer) {
-                return Ok(input);
-            }
+            return Ok(self.input(worker, notice, late, observer));
         }
     }
 
-    fn input(&mut self, worker: Worker, notice: Notice, observer: &mut dyn Observer) -> Option<Input> {
+    fn input(&mut self, worker: Worker, notice: Notice, late: bool, observer: &mut dyn Observer) -> Input {
         match notice {
-            Notice::Done { task, message, tail, finite } => {
-                if finite && task.job == self.step && self.folding.is_none() {
-                    self.results.insert((worker, task), (message, tail));
-                } else {
-                    self.transport.recycle(message);
-                }
+            Notice::Done { task, tail, finite } => {
                 if !finite {
                     observer.fault(self.step.0, worker, "its message is not finite and was erased");
                 }
-                Some(Input::Done { worker, task, finite })
+                self.tails.entry((worker, task)).or_default().push(tail);
+                if late { Input::Late { worker, task, finite } } else { Input::Done { worker, task, finite } }
             }
-            Notice::Freed => Some(Input::Freed { worker }),
-            Notice::Held { job, attempt, digest } => Some(Input::Held { worker, job, attempt, digest }),
-            Notice::Applied { job, digest } => {
+            Notice::Freed => Input::Freed { worker },
+            Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
+            Notice::Applied { step, digest } => {
                 let unapplied = &mut self.unapplied[worker.index()];
                 *unapplied = unapplied.saturating_sub(1);
-                Some(Input::Applied { worker, job, digest })
+                Input::Applied { worker, step, digest }
             }
             Notice::State { needy, state } => {
                 let next = state.next;
                 self.transport.send(needy, Order::Take { state: Arc::new(state) });
-                Some(Input::Synced { worker: needy, next })
+                Input::Synced { worker: needy, next }
             }
             Notice::Lost { reason } => {
                 observer.fault(self.step.0, worker, &format!("lost: {reason}"));
-                Some(Input::Lost { worker, kept: true })
+                self.transport.forget(worker);
+                self.tails.retain(|(of, _), _| *of != worker);
+                self.sums.values_mut().for_each(|sums| drop(sums.remove(&worker)));
+                Input::Lost { worker, kept: true }
             }
         }
     }
 
     fn act(&mut self, action: Action, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
         match action {
-            Action::Assign { worker, task, parts } => {
-                let units: u32 = parts.iter().map(|part| part.units.count()).sum();
-                self.pace.assigned(worker, task, f64::from(units) / f64::from(self.units));
-                self.transport.send(worker, Order::Compute { task, parts, cancel: Cancel::default() });
+            Action::Assign { worker, round, tasks } => {
+                let units = |parts: &[Part]| f64::from(parts.iter().map(|part| part.units.count()).sum::<u32>());
+                let shares = tasks.iter().map(|(task, parts)| (*task, units(parts) / f64::from(self.shape.units)));
+                self.pace.assigned(worker, round, shares);
+                self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });
             }
-            Action::Abandon { worker } => {
-                self.transport.send(worker, Order::Abandon);
-                if let Some(answer) = self.pace.abandoned(worker) {
-                    let input = match answer {
-                        Some(Notice::Done { message, .. }) => {
-                            self.transport.recycle(message);
-                            None
-                        }
-                        other => other.and_then(|notice| self.input(worker, notice, observer)),
-                    };
-                    self.inputs.push_back(input.unwrap_or(Input::Freed { worker }));
+            Action::Abandon { worker, late_counts } => {
+                let Abandoned { now, cancel, unwanted } = self.pace.abandoned(worker, late_counts);
+                unwanted.into_iter().for_each(|task| self.transport.discard(worker, task));
+                if cancel {
+                    self.transport.send(worker, Order::Abandon);
+                }
+                if let Some(notice) = now {
+                    let input = self.input(worker, notice, false, observer);
+                    self.inputs.push_back(input);
                 }
             }
-            Action::Fold { job, attempt, folds, report } => {
-                if !self.fold(job, attempt, folds, report)? {
-                    self.inputs.push_back(Input::Overflowed { job, attempt });
+            Action::Reduce { step, fold } => self.reduce(step, fold)?,
+            Action::Discard { worker, task } => {
+                self.transport.discard(worker, task);
+                self.take_tail(worker, task);
+            }
+            Action::Close(report) => self.rounds.push(self.round_record(report)),
+            Action::Fold { step, attempt, sums, folds, decode } => {
+                if !self.fold(step, attempt, &sums, folds, decode)? {
+                    self.inputs.push_back(Input::Overflowed { step, attempt });
                 }
             }
-            Action::Commit { job, digest, .. } => return self.commit(job, digest, observer),
-            Action::Refuse { job, units, report } => {
-                let record = self.record(job, &report, &[], units.clone(), None);
-                self.remember(job, Decision::Refused(units.into()));
+            Action::Restart { step } => {
+                self.release(step);
+                self.folding.remove(&step);
+            }
+            Action::Commit { step, digest, .. } => return self.commit(step, digest, observer),
+            Action::Refuse { step, units } => {
+                self.folding.remove(&step);
+                let record = self.record(step, None, units.clone());
+                self.remember(step, Decision::Refused(units.into()));
                 return self.show(&record, None, observer);
             }
-            Action::Apply { worker, job } => self.apply(worker, job),
-            Action::Diverged { worker, job } => {
-                observer.fault(job.0, worker, "its parameters differ from the others'; resynchronised");
+            Action::Apply { worker, step } => self.apply(worker, step),
+            Action::Diverged { worker, step } => {
+                observer.fault(step.0, worker, "its parameters differ from the others'; resynchronised");
             }
             Action::Resync { worker, from } => {
                 observer.fault(self.step.0, worker, &format!("takes over the state of {from}"));
@@ -285,61 +328,91 @@ impl<T: Transport> Coordinator<T> {
         Ok(None)
     }
 
+    fn reduce(&mut self, step: Step, fold: Fold) -> Result<(), RunError> {
+        let Fold { worker, task, weight } = fold;
+        let result = Weighted { worker, task, weight };
+        self.transport.reduce(step, result)?;
+        let tail = self.take_tail(worker, task).unwrap_or_default();
+        let sum = self.sums.entry(step).or_default().entry(worker).or_default();
+        add_tail(&mut sum.tail, weight, &tail);
+        sum.parts.push(result);
+        Ok(())
+    }
+
+    /// The scalars of one result of a task, which are forgotten with it.
+    fn take_tail(&mut self, worker: Worker, task: Task) -> Option<Vec<f64>> {
+        self.tails.get_mut(&(worker, task)).and_then(Vec::pop)
+    }
+
     /// Makes the decoded vector and has it held; false if it is not finite, and nothing is done with it.
-    fn fold(&mut self, job: Job, attempt: u32, folds: Vec<Fold>, report: RoundReport) -> Result<bool, RunError> {
-        let mut gradient = self.transport.buffer(self.length);
-        let mut tail: Vec<f64> = Vec::new();
-        let mut terms = Vec::with_capacity(folds.len());
-        for fold in &folds {
-            let (message, scalars) = &self.results[&(fold.worker, fold.task)];
-            terms.push(Term { weight: fold.weight as f32, source: Source::F32(message) });
-            tail.resize(tail.len().max(scalars.len()), 0.0);
-            tail.iter_mut().zip(scalars).for_each(|(sum, x)| *sum += fold.weight * x);
-        }
-        let Folded { digest, finite } = crate::gpu::shared().combine_and_digest(&terms, &mut gradient)?;
+    fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: Vec<Fold>, decode: Report) -> Result<bool, RunError> {
+        let mut gradient = self.transport.buffer(self.shape.length);
+        let results: Vec<Weighted> = folds.into_iter().map(|Fold { worker, task, weight }| Weighted { worker, task, weight }).collect();
+        let Folded { digest, finite } = self.transport.fold(step, sums, &results, &mut gradient)?;
         if !finite {
             self.transport.recycle(gradient);
             return Ok(false);
         }
+        let (mut tail, mut parts) = (Vec::new(), Vec::new());
+        let held = self.sums.get(&step);
+        for sum in sums.iter().filter_map(|worker| held?.get(worker)) {
+            add_tail(&mut tail, 1.0, &sum.tail);
+            parts.extend(&sum.parts);
+        }
+        for result in &results {
+            let last = self.tails.get(&(result.worker, result.task)).and_then(|tails| tails.last());
+            add_tail(&mut tail, result.weight, last.map_or(&[], Vec::as_slice));
+        }
+        parts.extend(results);
         let decoded = Arc::new(Decoded { gradient, tail, digest });
-        let sent = WorkerSet::empty(self.unapplied.len());
-        self.folding = Some(Folding { job, attempt, decoded, folds, report, sent });
-        for worker in Worker::all(self.unapplied.len()) {
+        let sent = WorkerSet::empty(self.shape.workers);
+        self.folding.insert(step, Folding { attempt, decoded, parts, decode, sent });
+        for worker in Worker::all(self.shape.workers) {
             self.hold(worker);
         }
         Ok(true)
     }
 
-    /// Sends the vector being folded to a worker that can take it now.
+    /// Sends the vectors being folded to a worker that can take them now.
     fn hold(&mut self, worker: Worker) {
-        let Some(folding) = &mut self.folding else { return };
-        if !self.pace.is_leaving(worker) && folding.sent.insert(worker) {
-            let (job, attempt, decoded) = (folding.job, folding.attempt, Arc::clone(&folding.decoded));
-            self.transport.send(worker, Order::Hold { job, attempt, decoded });
+        if self.pace.is_leaving(worker) {
+            return;
+        }
+        for (&step, folding) in &mut self.folding {
+            if folding.sent.insert(worker) {
+                let (attempt, decoded) = (folding.attempt, Arc::clone(&folding.decoded));
+                self.transport.send(worker, Order::Hold { step, attempt, decoded });
+            }
         }
     }
 
-    fn commit(&mut self, job: Job, digest: u64, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
-        let Some(Folding { decoded, folds, report, .. }) = self.folding.take() else { return Ok(None) };
-        assert_eq!(decoded.digest, digest, "what is committed is what was folded");
-        let record = self.record(job, &report, &folds, Vec::new(), Some(&decoded));
-        self.remember(job, Decision::Step(Arc::clone(&decoded)));
-        self.show(&record, Some(&decoded), observer)
+    fn commit(&mut self, step: Step, digest: u64, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
+        let Some(folding) = self.folding.remove(&step) else { return Ok(None) };
+        assert_eq!(folding.decoded.digest, digest, "what is committed is what was folded");
+        let record = self.record(step, Some(&folding), Vec::new());
+        self.remember(step, Decision::Step(Arc::clone(&folding.decoded)));
+        self.show(&record, Some(&folding.decoded), observer)
     }
 
-    fn remember(&mut self, job: Job, decision: Decision) {
-        for (_, (message, _)) in self.results.drain() {
-            self.transport.recycle(message);
-        }
-        self.log.push_back((job, decision));
-        while self.log.len() as u64 > self.log_steps + 1 {
+    /// Forgets what was collected for a step.
+    fn release(&mut self, step: Step) {
+        let end = step.jobs(self.config.micro_steps).end;
+        self.transport.release(step, end);
+        self.tails.retain(|(_, task), _| task.job >= end);
+        self.sums.remove(&step);
+    }
+
+    fn remember(&mut self, step: Step, decision: Decision) {
+        self.release(step);
+        self.log.push_back((step, decision));
+        while self.log.len() as u64 > self.config.log_steps + 1 {
             if let Some((_, Decision::Step(old))) = self.log.pop_front()
                 && let Some(old) = Arc::into_inner(old)
             {
                 self.transport.recycle(old.gradient);
             }
         }
-        self.step = job.next();
+        self.step = step.next();
     }
 
     fn show(&mut self, record: &StepRecord, decoded: Option<&Decoded>, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
@@ -347,40 +420,61 @@ impl<T: Transport> Coordinator<T> {
         Ok((flow == Flow::Stop).then_some(Outcome::Stopped))
     }
 
-    fn record(&self, job: Job, report: &RoundReport, folds: &[Fold], refused: Vec<Units>, decoded: Option<&Decoded>) -> StepRecord {
-        let committed = self.pace.now();
-        let mut weights = vec![0.0; self.unapplied.len()];
-        for fold in folds {
-            weights[fold.worker.index()] = fold.weight;
-        }
-        StepRecord {
-            step: job.0,
+    fn round_record(&self, report: RoundReport) -> RoundRecord {
+        RoundRecord {
+            round: report.round.0,
             opened: report.opened_at,
-            committed,
-            seconds: committed - report.opened_at,
-            arrivals: report.arrivals.clone(),
-            survivors: WorkerSet::of(self.unapplied.len(), folds.iter().map(|fold| fold.worker)).iter().collect(),
-            weights,
-            residual: report.decode.residual,
-            amplification: report.decode.amplification,
-            coverage: report.decode.coverage,
-            error: report.decode.error,
+            seconds: report.closed_at - report.opened_at,
+            arrivals: report.arrivals,
+            delays: self.pace.lateness(report.round.0).to_vec(),
+            erased: report.erased,
             work: report.work,
-            delays: self.pace.lateness(job.0).to_vec(),
-            erased: report.erased.clone(),
-            refused,
-            tail: decoded.map(|decoded| decoded.tail.clone()).unwrap_or_default(),
-            digest: decoded.map(|decoded| format!("{:016x}", decoded.digest)).unwrap_or_default(),
         }
     }
 
-    fn apply(&mut self, worker: Worker, job: Job) {
-        let decision = self.log.iter().find(|entry| entry.0 == job);
+    fn record(&mut self, step: Step, folding: Option<&Folding>, refused: Vec<Units>) -> StepRecord {
+        let committed = self.pace.now();
+        let rounds = std::mem::take(&mut self.rounds);
+        let parts = folding.map_or(&[][..], |folding| &folding.parts);
+        let survivors = WorkerSet::of(self.shape.workers, parts.iter().map(|part| part.worker));
+        let mut weights = vec![0.0; self.shape.workers];
+        parts.iter().for_each(|part| weights[part.worker.index()] = part.weight);
+        if parts.len() > survivors.len() {
+            weights.clear();
+        }
+        let nothing = Report { decodable: false, residual: 1.0, amplification: 0.0, coverage: 0.0, error: 1.0 };
+        let decode = folding.map_or(nothing, |folding| folding.decode);
+        let seconds = committed - std::mem::replace(&mut self.last_commit, committed);
+        StepRecord {
+            step: step.0,
+            committed,
+            seconds,
+            work: rounds.iter().map(|round| round.work).sum::<f64>() / self.config.micro_steps as f64,
+            rounds,
+            survivors: survivors.iter().collect(),
+            weights,
+            residual: decode.residual,
+            amplification: decode.amplification,
+            coverage: decode.coverage,
+            error: decode.error,
+            refused,
+            tail: folding.map(|folding| folding.decoded.tail.clone()).unwrap_or_default(),
+            digest: folding.map(|folding| format!("{:016x}", folding.decoded.digest)).unwrap_or_default(),
+        }
+    }
+
+    fn apply(&mut self, worker: Worker, step: Step) {
+        let decision = self.log.iter().find(|entry| entry.0 == step);
         let order = match &decision.expect("the log holds whatever a worker may still need").1 {
-            Decision::Step(decoded) => Order::Apply { job, decoded: Arc::clone(decoded) },
-            Decision::Refused(units) => Order::Skip { job, units: Arc::clone(units) },
+            Decision::Step(decoded) => Order::Apply { step, decoded: Arc::clone(decoded) },
+            Decision::Refused(units) => Order::Skip { step, units: Arc::clone(units) },
         };
         self.unapplied[worker.index()] += 1;
         self.transport.send(worker, order);
     }
+}
+
+fn add_tail(sum: &mut Vec<f64>, weight: f64, tail: &[f64]) {
+    sum.resize(sum.len().max(tail.len()), 0.0);
+    sum.iter_mut().zip(tail).for_each(|(sum, x)| *sum += weight * x);
 }

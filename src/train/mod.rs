@@ -13,7 +13,7 @@ mod optimizer;
 mod pace;
 mod sum_tree;
 
-pub use aggregator::{Aggregator, AggregatorError, ComputeTask, Event, ProvideRequest, Samples, Skipped, Step};
-pub use coordinator::{Coordinator, Flow, Observer, Outcome, RunError, StepRecord};
+pub use aggregator::{Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Samples, Skipped};
+pub use coordinator::{Coordinator, Flow, Observer, Outcome, RoundRecord, RunError, Shape, StepRecord};
 pub use optimizer::{AdamW, AdamWConfig};
 pub use pace::{Pace, VirtualClock};

@@ -1,7 +1,7 @@
 //! When a worker's answer counts as arrived: by the wall clock plus an injected delay, or by a model.
 
 use crate::delays::{Delays, Unit};
-use crate::ids::{Job, Task, Worker};
+use crate::ids::{Round, Task, Worker, WorkerSet};
 use crate::transport::Notice;
 use std::time::{Duration, Instant};
 
@@ -25,14 +25,27 @@ enum Clock {
     Virtual { now: f64, model: VirtualClock },
 }
 
-/// A task a worker is at, or its answer that is kept until it is due.
+/// A task that was ordered, until its answer is delivered.
 #[derive(Debug)]
 struct Out {
+    worker: Worker,
     task: Task,
-    late_by: f64,
+    /// Tasks ordered together have one number.
+    order: u64,
+    /// Under a virtual clock: when its computation is over.
+    computed: f64,
+    /// When the answer counts as arrived; under a wall clock known once it is there.
     due: Option<f64>,
     notice: Option<Notice>,
-    abandoned: bool,
+    state: Wanted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Yes,
+    /// Its round is over; it still counts when it comes.
+    Late,
+    No,
 }
 
 /// Clock and injected delays of one run.
@@ -40,22 +53,45 @@ struct Out {
 pub struct Pace {
     clock: Clock,
     delays: Vec<Vec<f64>>,
-    outs: Vec<Option<Out>>,
-    /// The job whose lateness each worker was charged last.
-    charged: Vec<Option<Job>>,
-    /// Under a virtual clock: answers to tasks abandoned long ago, still to come.
-    owed: Vec<u32>,
+    workers: usize,
+    /// In the order in which they were ordered.
+    outs: Vec<Out>,
+    orders: u64,
+    /// The round whose lateness each worker was charged last, and what its current order is late by.
+    charged: Vec<Option<(Round, f64)>>,
+    /// Workers told to drop what they compute and not heard of since.
+    leaving: WorkerSet,
 }
 
 /// What to do next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// This notice counts as arrived now.
-    Arrived(Worker, Notice),
+    /// This notice counts as arrived now; `late` if its round is over.
+    Arrived { worker: Worker, notice: Notice, late: bool },
     /// The deadline is reached.
     Deadline,
     /// Wait for workers, at most so long.
     Wait(Option<Duration>),
+}
+
+/// What follows from a notice at once.
+#[derive(Debug, Default)]
+pub(super) struct Arrival {
+    /// What counts now.
+    pub(super) now: Option<Notice>,
+    /// A task whose result nobody wants.
+    pub(super) unwanted: Option<Task>,
+}
+
+/// What becomes of a worker that is told to drop its tasks.
+#[derive(Debug)]
+pub(super) struct Abandoned {
+    /// What counts at once: that it is free, or gone.
+    pub(super) now: Option<Notice>,
+    /// Its computation can be broken off.
+    pub(super) cancel: bool,
+    /// Results that are there and that nobody wants.
+    pub(super) unwanted: Vec<Task>,
 }
 
 impl Pace {
@@ -84,7 +120,8 @@ impl Pace {
             row.into_iter().map(|d| (d - least) * unit).collect::<Vec<f64>>()
         };
         let delays = delays.rows(rounds).into_iter().map(late).collect();
-        Self { clock, delays, outs: (0..workers).map(|_| None).collect(), charged: vec![None; workers], owed: vec![0; workers] }
+        let (charged, leaving) = (vec![None; workers], WorkerSet::empty(workers));
+        Self { clock, delays, workers, outs: Vec::new(), orders: 0, charged, leaving }
     }
 
     /// Seconds since the start, pauses left out.
@@ -116,91 +153,134 @@ impl Pace {
         self.delays.get(round as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// A worker is given a task that is `share` of the batch. Its lateness is charged once per job, with the
-    /// first task.
-    pub(super) fn assigned(&mut self, worker: Worker, task: Task, share: f64) {
-        let first = self.charged[worker.index()].replace(task.job) != Some(task.job);
-        let late_by = self.lateness(task.job.0).get(worker.index()).copied().filter(|_| first).unwrap_or(0.0);
-        let due = match &self.clock {
-            Clock::Wall { .. } => None,
-            Clock::Virtual { now, model } => Some(now + model.step_seconds * self.outs.len() as f64 * share + late_by),
-        };
-        self.outs[worker.index()] = Some(Out { task, late_by, due, notice: None, abandoned: false });
+    /// A worker is given tasks, with the share of the batch each one is. Its lateness is charged once per round, to the
+    /// first order: everything in it comes so much later.
+    pub(super) fn assigned(&mut self, worker: Worker, round: Round, tasks: impl Iterator<Item = (Task, f64)>) {
+        let first = self.charged[worker.index()].is_none_or(|(charged, _)| charged != round);
+        let late_by = self.lateness(round.0).get(worker.index()).copied().filter(|_| first).unwrap_or(0.0);
+        self.charged[worker.index()] = Some((round, late_by));
+        self.orders += 1;
+        let (mut load, order) = (0.0, self.orders);
+        for (task, share) in tasks {
+            load += share;
+            let (computed, due) = match &self.clock {
+                Clock::Wall { .. } => (0.0, None),
+                Clock::Virtual { now, model } => {
+                    let computed = now + model.step_seconds * self.workers as f64 * load;
+                    (computed, Some(computed + late_by))
+                }
+            };
+            self.outs.push(Out { worker, task, order, computed, due, notice: None, state: Wanted::Yes });
+        }
     }
 
-    /// A worker's task is not wanted any more. If it is free at once, the answer it may have given.
-    pub(super) fn abandoned(&mut self, worker: Worker) -> Option<Option<Notice>> {
-        let out = self.outs[worker.index()].as_mut()?;
-        let notice = out.notice.take();
-        let free = self.is_virtual() || notice.is_some();
-        if !free {
-            self.outs[worker.index()].as_mut()?.abandoned = true;
-            return None;
+    /// A worker's tasks are not waited for any more; `late_counts` if a result that comes all the same still counts.
+    pub(super) fn abandoned(&mut self, worker: Worker, late_counts: bool) -> Abandoned {
+        let (now, modelled) = (self.now(), self.is_virtual());
+        let mut unwanted = Vec::new();
+        let (mut busy, mut cancel, mut gone) = (false, true, None);
+        self.outs.retain_mut(|out| {
+            if out.worker != worker || out.state != Wanted::Yes {
+                return true;
+            }
+            let there = out.notice.is_some();
+            busy |= !there;
+            let computed = if modelled { out.computed <= now } else { true };
+            let lost = matches!(out.notice, Some(Notice::Lost { .. }));
+            out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
+            cancel &= !(modelled && out.state == Wanted::Late && !there);
+            let dropped = there && out.state == Wanted::No;
+            match out.notice.take_if(|_| dropped) {
+                Some(Notice::Done { task, .. }) => unwanted.push(task),
+                notice => gone = gone.take().or(notice.filter(|notice| matches!(notice, Notice::Lost { .. }))),
+            }
+            !dropped
+        });
+        let now = gone.or((modelled || !busy).then_some(Notice::Freed));
+        if now.is_none() {
+            self.leaving.insert(worker);
         }
-        if notice.is_none() {
-            self.owed[worker.index()] += 1;
-        }
-        self.outs[worker.index()] = None;
-        Some(notice)
+        Abandoned { now, cancel, unwanted }
     }
 
     /// Whether a worker is still busy with something nobody wants.
     pub(super) fn is_leaving(&self, worker: Worker) -> bool {
-        self.owed[worker.index()] > 0 || self.outs[worker.index()].as_ref().is_some_and(|out| out.abandoned)
+        let owed = |out: &Out| out.worker == worker && out.state != Wanted::Yes && out.notice.is_none();
+        self.leaving.contains(worker) || self.outs.iter().any(owed)
     }
 
-    /// Takes in what came from a worker; gives back what counts at once.
-    pub(super) fn arrived(&mut self, worker: Worker, notice: Notice) -> Option<Notice> {
-        let now = self.now();
-        let wall = !self.is_virtual();
-        let slot = &mut self.outs[worker.index()];
-        let stale = match (&notice, slot.as_ref()) {
-            (Notice::Done { task, .. }, Some(out)) => *task != out.task,
-            (Notice::Done { .. }, None) => true,
-            (Notice::Freed, _) => self.owed[worker.index()] > 0,
-            (Notice::Lost { .. }, _) => false,
-            _ => return Some(notice),
+    /// Takes in what came from a worker.
+    pub(super) fn arrived(&mut self, worker: Worker, notice: Notice) -> Arrival {
+        match notice {
+            Notice::Done { task, .. } => self.done(worker, task, notice),
+            Notice::Freed => self.ended(worker, notice, false),
+            Notice::Lost { .. } => self.ended(worker, notice, true),
+            _ => Arrival { now: Some(notice), unwanted: None },
+        }
+    }
+
+    /// The first order of a worker that has not been answered in full.
+    fn oldest(&self, worker: Worker) -> Option<usize> {
+        self.outs.iter().position(|out| out.worker == worker && out.notice.is_none())
+    }
+
+    fn done(&mut self, worker: Worker, task: Task, notice: Notice) -> Arrival {
+        let (now, wall) = (self.now(), !self.is_virtual());
+        let late_by = self.charged[worker.index()].map_or(0.0, |charged| charged.1);
+        let Some(at) = self.oldest(worker).filter(|at| self.outs[*at].task == task) else {
+            return Arrival { now: None, unwanted: Some(task) };
         };
-        if stale {
-            let owed = &mut self.owed[worker.index()];
-            *owed = owed.saturating_sub(1);
-            return Some(notice).filter(|notice| matches!(notice, Notice::Done { .. }));
+        let out = &mut self.outs[at];
+        if wall {
+            out.due = Some(now + late_by);
         }
-        match slot {
-            Some(out) if !out.abandoned && (matches!(notice, Notice::Done { .. }) || !wall) => {
-                if wall {
-                    out.due = Some(now + out.late_by);
-                }
-                out.notice = Some(notice);
-                None
-            }
-            _ => {
-                *slot = None;
-                Some(notice)
-            }
+        let unwanted = (out.state == Wanted::No).then_some(task);
+        if unwanted.is_some() {
+            self.outs.remove(at);
+        } else {
+            out.notice = Some(notice);
         }
+        let free = self.oldest(worker).is_none() && self.leaving.remove(worker);
+        Arrival { now: free.then_some(Notice::Freed), unwanted }
+    }
+
+    /// A worker has dropped the rest of an order, or is gone. Under a virtual clock that shows when the first task it
+    /// leaves was due.
+    fn ended(&mut self, worker: Worker, notice: Notice, gone: bool) -> Arrival {
+        let wall = !self.is_virtual();
+        self.leaving.remove(worker);
+        let order = self.oldest(worker).map(|at| self.outs[at].order);
+        let theirs = |out: &Out| out.worker == worker && out.notice.is_none() && (gone || Some(out.order) == order);
+        let live = self.outs.iter().position(|out| theirs(out) && out.state == Wanted::Yes).filter(|_| !wall);
+        let mut notice = Some(notice);
+        if let Some(live) = live {
+            self.outs[live].notice = notice.take();
+        }
+        self.outs.retain(|out| !theirs(out) && !(gone && wall && out.worker == worker));
+        Arrival { now: notice.filter(|_| gone || wall), unwanted: None }
     }
 
     /// What happens next, given when the engine wants to be woken at the latest.
     pub(super) fn next(&mut self, deadline: Option<f64>) -> Next {
-        let key = |(index, out): (usize, &Option<Out>)| out.as_ref().and_then(|out| Some((out.due?, index, out.notice.is_some())));
-        let first = self.outs.iter().enumerate().filter_map(key).min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let wanted = self.outs.iter().enumerate().filter(|(_, out)| out.state != Wanted::No);
+        let dues = wanted.filter_map(|(at, out)| Some((out.due?, out.worker, at, out.notice.is_some())));
+        let first = dues.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
         let limit = deadline.unwrap_or(f64::INFINITY);
         let due = first.map_or(f64::INFINITY, |first| first.0);
         let now = match &mut self.clock {
             Clock::Wall { .. } => self.now(),
-            Clock::Virtual { .. } if first.is_some_and(|first| !first.2) && due <= limit => return Next::Wait(None),
+            Clock::Virtual { .. } if first.is_some_and(|first| !first.3) && due <= limit => return Next::Wait(None),
             Clock::Virtual { now, .. } if due.min(limit).is_finite() => {
                 *now = now.max(due.min(limit));
                 *now
             }
             Clock::Virtual { now, .. } => *now,
         };
-        if due <= now
-            && due <= limit
-            && let Some((worker, notice)) = first.and_then(|(_, index, _)| Some((Worker(index as u32), self.outs[index].take()?.notice?)))
-        {
-            return Next::Arrived(worker, notice);
+        if let Some((_, worker, at, true)) = first.filter(|_| due <= now && due <= limit) {
+            let out = self.outs.remove(at);
+            if let Some(notice) = out.notice {
+                return Next::Arrived { worker, notice, late: out.state == Wanted::Late };
+            }
         }
         if limit <= now {
             return Next::Deadline;

@@ -31,7 +31,7 @@ impl SumTree {
 
     fn merge(&mut self, link: &mut dyn Link) {
         if let (Some((_, size, right)), Some((_, left_size, left))) = (self.partial.pop(), self.partial.last_mut()) {
-            self.finite &= add_into(left, &right);
+            self.finite &= add_into(left, 1.0, &right);
             *left_size += size;
             link.recycle(right);
         }

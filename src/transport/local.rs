@@ -1,9 +1,11 @@
 //! Workers that are threads of one process: channels, and messages handed over without a copy.
 
-use super::{Cancel, Link, Notice, Order, Transport};
-use crate::ids::Worker;
+use super::ledger::Ledger;
+use super::{Cancel, Link, Notice, Order, Transport, Weighted};
+use crate::gpu::{CombineError, Folded, Source, Term};
+use crate::ids::{Job, Step, Task, Worker};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Message buffers that go round between the workers and the coordinator.
@@ -21,12 +23,33 @@ impl Pool {
     }
 }
 
+/// What every worker holds; it is the workers' memory, which the coordinator reaches without asking them.
+#[derive(Clone, Debug)]
+pub struct Ledgers(Arc<[Mutex<Ledger>]>);
+
+impl Ledgers {
+    fn of(&self, worker: Worker) -> MutexGuard<'_, Ledger> {
+        self.0[worker.index()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Most vectors of gradient length that each worker held at once since this was asked last.
+    #[must_use]
+    pub fn take_peaks(&self) -> Vec<usize> {
+        self.all().iter_mut().map(|ledger| ledger.take_peak()).collect()
+    }
+
+    fn all(&self) -> Vec<MutexGuard<'_, Ledger>> {
+        Worker::all(self.0.len()).map(|worker| self.of(worker)).collect()
+    }
+}
+
 /// The coordinator's end of the channels to all workers.
 #[derive(Debug)]
 pub struct LocalTransport {
     workers: Vec<Sender<Order>>,
     running: Vec<Option<Cancel>>,
     notices: Receiver<(Worker, Notice)>,
+    ledgers: Ledgers,
     pool: Pool,
 }
 
@@ -36,6 +59,7 @@ pub struct LocalLink {
     worker: Worker,
     orders: Receiver<Order>,
     notices: Sender<(Worker, Notice)>,
+    ledgers: Ledgers,
     pool: Pool,
     stopped: bool,
 }
@@ -55,13 +79,23 @@ pub struct LocalLink {
 pub fn connect(workers: usize) -> (LocalTransport, Vec<LocalLink>) {
     let (notice_sender, notices) = channel();
     let pool = Pool::default();
+    let ledgers = Ledgers((0..workers).map(|_| Mutex::default()).collect());
     let (senders, links) = Worker::all(workers)
         .map(|worker| {
             let (sender, orders) = channel();
-            (sender, LocalLink { worker, orders, notices: notice_sender.clone(), pool: pool.clone(), stopped: false })
+            let (notices, ledgers, pool) = (notice_sender.clone(), ledgers.clone(), pool.clone());
+            (sender, LocalLink { worker, orders, notices, ledgers, pool, stopped: false })
         })
         .unzip();
-    (LocalTransport { workers: senders, running: vec![None; workers], notices, pool }, links)
+    (LocalTransport { workers: senders, running: vec![None; workers], notices, ledgers, pool }, links)
+}
+
+impl LocalTransport {
+    /// A view of what the workers hold, for watching how much it is.
+    #[must_use]
+    pub fn ledgers(&self) -> Ledgers {
+        self.ledgers.clone()
+    }
 }
 
 impl Transport for LocalTransport {
@@ -87,8 +121,41 @@ impl Transport for LocalTransport {
         }
     }
 
-    fn recycle(&mut self, message: Vec<f32>) {
-        self.pool.give(message);
+    fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {
+        let spent = self.ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
+        spent.into_iter().for_each(|vector| self.pool.give(vector));
+        Ok(())
+    }
+
+    fn discard(&mut self, worker: Worker, task: Task) {
+        let spent = self.ledgers.of(worker).discard(task);
+        spent.into_iter().for_each(|vector| self.pool.give(vector));
+    }
+
+    fn fold(&mut self, step: Step, sums: &[Worker], results: &[Weighted], out: &mut [f32]) -> Result<Folded, CombineError> {
+        let ledgers = self.ledgers.all();
+        let sums = sums.iter().map(|worker| (1.0, ledgers[worker.index()].sum(step)));
+        let results = results.iter().map(|result| (result.weight as f32, ledgers[result.worker.index()].result(result.task)));
+        let term = |(weight, vector): (f32, Option<_>)| {
+            let source = Source::F32(vector.expect("what counts is held by its worker"));
+            Term { weight, source }
+        };
+        let terms: Vec<Term<'_>> = sums.chain(results).map(term).collect();
+        crate::gpu::shared().combine_and_digest(&terms, out)
+    }
+
+    fn release(&mut self, step: Step, end: Job) {
+        for mut ledger in self.ledgers.all() {
+            ledger.release(step, end).into_iter().for_each(|vector| self.pool.give(vector));
+        }
+    }
+
+    fn forget(&mut self, worker: Worker) {
+        *self.ledgers.of(worker) = Ledger::default();
+    }
+
+    fn recycle(&mut self, vector: Vec<f32>) {
+        self.pool.give(vector);
     }
 
     fn buffer(&mut self, length: usize) -> Vec<f32> {
@@ -101,6 +168,10 @@ impl Link for LocalLink {
         let order = self.orders.recv().ok();
         self.stopped |= matches!(order, None | Some(Order::Stop));
         order
+    }
+
+    fn keep(&mut self, task: Task, result: Vec<f32>) {
+        self.ledgers.of(self.worker).keep(task, result);
     }
 
     fn send(&mut self, notice: Notice) {

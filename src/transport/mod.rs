@@ -1,8 +1,10 @@
 //! How a coordinator and its workers talk: orders down, notices up. No code, no schedule, no clock.
 
+pub mod ledger;
 pub mod local;
 
-use crate::ids::{Job, Part, Task, Units, Worker};
+use crate::gpu::{CombineError, Folded};
+use crate::ids::{Job, Part, Step, Task, Units, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,8 +23,8 @@ pub struct Decoded {
 /// Everything a replica needs to go on from a step: the vectors its trainer handed over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    /// First job that is not applied in it.
-    pub next: Job,
+    /// First step that is not applied in it.
+    pub next: Step,
     /// Parameters and optimizer state, in the trainer's own order.
     pub vectors: Vec<Vec<f32>>,
 }
@@ -48,21 +50,19 @@ impl Cancel {
 /// [`Order::Abandon`] takes effect at once.
 #[derive(Clone, Debug)]
 pub enum Order {
-    /// Compute a task.
+    /// Compute tasks, one after the other.
     Compute {
-        /// Which.
-        task: Task,
-        /// What it consists of.
-        parts: Vec<Part>,
-        /// Tells when nobody wants it any more.
+        /// Which, and what each consists of.
+        tasks: Vec<(Task, Vec<Part>)>,
+        /// Tells when nobody wants them any more.
         cancel: Cancel,
     },
     /// Drop whatever is being computed.
     Abandon,
     /// Keep a decoded vector and say so.
     Hold {
-        /// Of which job.
-        job: Job,
+        /// Of which step.
+        step: Step,
         /// Which attempt at it.
         attempt: u32,
         /// The vector.
@@ -71,14 +71,14 @@ pub enum Order {
     /// Apply a committed step.
     Apply {
         /// Which.
-        job: Job,
+        step: Step,
         /// The vector.
         decoded: Arc<Decoded>,
     },
     /// A step that is refused everywhere: count it, apply nothing.
     Skip {
         /// Which.
-        job: Job,
+        step: Step,
         /// Units nobody had a finite gradient for.
         units: Arc<[Units]>,
     },
@@ -99,23 +99,21 @@ pub enum Order {
 /// What a worker tells its coordinator.
 #[derive(Debug)]
 pub enum Notice {
-    /// A task is done.
+    /// A task is done; its result, the coefficient-weighted sum of its parts' gradients, was kept before.
     Done {
         /// Which.
         task: Task,
-        /// Its message: the coefficient-weighted sum of its parts' gradients.
-        message: Vec<f32>,
         /// Scalars to decode with the same weights.
         tail: Vec<f64>,
-        /// Whether all entries of the message and the tail are finite.
+        /// Whether all entries of the result and the tail are finite.
         finite: bool,
     },
-    /// A task was dropped because nobody wants it.
+    /// The tasks at hand were dropped, because nobody wants them or unasked.
     Freed,
     /// A decoded vector is held.
     Held {
-        /// Of which job.
-        job: Job,
+        /// Of which step.
+        step: Step,
         /// Which attempt at it.
         attempt: u32,
         /// Its digest.
@@ -124,7 +122,7 @@ pub enum Notice {
     /// A step is applied (or, if it was refused, skipped).
     Applied {
         /// Which.
-        job: Job,
+        step: Step,
         /// Digest of the parameters afterwards, if one was taken.
         digest: Option<u64>,
     },
@@ -142,14 +140,41 @@ pub enum Notice {
     },
 }
 
-/// The coordinator's side.
+/// A result with its weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weighted {
+    /// Whose.
+    pub worker: Worker,
+    /// Which.
+    pub task: Task,
+    /// Its weight.
+    pub weight: f64,
+}
+
+/// The coordinator's side. Results stay with their workers until they are folded.
 pub trait Transport {
     /// Sends an order; to a worker that is gone, it is dropped.
     fn send(&mut self, worker: Worker, order: Order);
     /// The next notice, or none when `patience` is over first (none = wait for ever).
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)>;
-    /// Takes back the memory of a message that is no longer needed.
-    fn recycle(&mut self, message: Vec<f32>);
+    /// Has a worker add a result to its sum of a step.
+    ///
+    /// # Errors
+    /// [`CombineError`] when the result is not as long as the sum.
+    fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
+    /// Has a worker forget a result.
+    fn discard(&mut self, worker: Worker, task: Task);
+    /// Overwrites `out` with the sums of a step that some workers hold, plus weighted results in this order.
+    ///
+    /// # Errors
+    /// [`CombineError`] when a result is not as long as `out`.
+    fn fold(&mut self, step: Step, sums: &[Worker], results: &[Weighted], out: &mut [f32]) -> Result<Folded, CombineError>;
+    /// Has all workers forget whatever they hold of the jobs below `end` and of the sums of a step.
+    fn release(&mut self, step: Step, end: Job);
+    /// A worker is gone, and whatever it held.
+    fn forget(&mut self, worker: Worker);
+    /// Takes back the memory of a vector that is no longer needed.
+    fn recycle(&mut self, vector: Vec<f32>);
     /// A vector of gradient length to overwrite, recycled if possible.
     fn buffer(&mut self, length: usize) -> Vec<f32>;
 }
@@ -158,6 +183,8 @@ pub trait Transport {
 pub trait Link: Send {
     /// The next order; none when the coordinator is gone.
     fn receive(&mut self) -> Option<Order>;
+    /// Keeps the result of a task until it is asked for.
+    fn keep(&mut self, task: Task, result: Vec<f32>);
     /// Sends a notice; if the coordinator is gone, it is dropped.
     fn send(&mut self, notice: Notice);
     /// A vector of gradient length to overwrite, recycled if possible.

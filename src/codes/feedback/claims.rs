@@ -1,8 +1,7 @@
 //! Who is at which piece of one job, and who finished it first.
 
-use super::EXACT;
 use crate::codes::Report;
-use crate::codes::sequential::Fold;
+use crate::codes::sequential::{Fold, UNCODED};
 use crate::ids::{Job, Task, Worker};
 use std::ops::Range;
 
@@ -72,19 +71,35 @@ impl Claims {
         if self.complete() {
             decoded.push(self.job);
         }
-        self.closed = true;
-        self.busy.fill(None);
+        self.give_up();
     }
 
     pub(super) fn settle(&self, job: Job, folds: &mut Vec<Fold>) -> Report {
         let won = (0..).zip(&self.winner).filter_map(|(piece, winner)| Some((piece, (*winner)?)));
         folds.extend(won.map(|(piece, worker)| Fold { worker, task: Task { job, piece }, weight: 1.0 }));
-        EXACT
+        UNCODED
     }
 
-    /// Opens the pieces again that a worker had won, and names them.
-    pub(super) fn reopen(&mut self, worker: Worker) -> Vec<Task> {
+    /// Ends the job at hand although pieces are missing.
+    pub(super) fn give_up(&mut self) {
+        self.closed = true;
+        self.busy.fill(None);
+    }
+
+    /// Goes on with other jobs.
+    pub(super) fn restart(&mut self, jobs: Range<Job>) {
+        self.closed = true;
+        self.open_next();
+        self.job = jobs.start;
+        self.jobs = jobs;
+    }
+
+    /// Opens the pieces again that a worker had won, and names them; not those of a decoded job before `from`.
+    pub(super) fn reopen(&mut self, worker: Worker, from: Option<Job>) -> Vec<Task> {
         let mut reopened = Vec::new();
+        if self.closed && from.is_none_or(|from| self.job < from) {
+            return reopened;
+        }
         for (piece, winner) in (0..).zip(&mut self.winner).filter(|(_, winner)| **winner == Some(worker)) {
             *winner = None;
             self.won -= 1;

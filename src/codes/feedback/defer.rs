@@ -20,8 +20,7 @@
 //! leftovers to other workers is known from Work Exchange and FlexRR; closing on the fastest `n - cap` from
 //! backup workers, which drop the rest (Chen et al., arXiv 1604.00981).
 
-use super::EXACT;
-use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts};
+use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
 use std::collections::VecDeque;
@@ -99,6 +98,10 @@ pub struct Defer {
     orphans: Vec<usize>,
     due_open: usize,
     begun: bool,
+    /// Late units count for the next step.
+    next_step: bool,
+    /// Where they do: what the last step is made of, and how many batch units that is.
+    taken: (Vec<Fold>, u32),
 }
 
 struct Open {
@@ -112,6 +115,7 @@ struct Open {
     /// Units that were finished and lost again; left at the close of the round.
     lost: Vec<u32>,
     decoded: bool,
+    refused: bool,
 }
 
 struct Bundle {
@@ -161,7 +165,49 @@ impl Defer {
             orphans: Vec::new(),
             due_open: 0,
             begun: false,
+            next_step: false,
+            taken: (Vec::new(), 0),
         })
+    }
+
+    /// The same for one model without accumulation: what is late counts for the next step, computed at its
+    /// parameters. Step `t` is the sum of what was finished in its round, divided by how much that is, so that steps
+    /// differ in how many samples they have; the last one waits for everybody. Every sample counts exactly once, and
+    /// the delay is 0.
+    ///
+    /// ```
+    /// use codedgrad::codes::{feedback::{Defer, DeferParameters}, sequential::{Accept, Horizon, Scheme}};
+    /// use codedgrad::ids::{Job, Worker, WorkerSet};
+    /// let horizon = Horizon { workers: 2, units: None, jobs: Job(0)..Job(2), accept: Accept::Lookahead };
+    /// let parameters = DeferParameters { delay: 1, cap: 1, cut: 2, copies: 1 };
+    /// let mut defer = Defer::new(parameters, horizon)?.to_next_step();
+    /// let (mut tasks, mut decoded, mut folds) = (Vec::new(), Vec::new(), Vec::new());
+    /// for (worker, finished) in [(Worker(0), 2), (Worker(1), 1)] {
+    ///     tasks.clear();
+    ///     defer.assign(worker, &mut tasks);
+    ///     tasks[..finished].iter().for_each(|task| assert!(defer.returned(worker, *task)));
+    /// }
+    /// defer.close(&WorkerSet::of(2, [Worker(1)]), &mut decoded);
+    /// assert_eq!((defer.settle(Job(0), &mut folds).coverage, folds[0].weight), (0.75, 4.0 / 3.0));
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn to_next_step(mut self) -> Self {
+        self.next_step = true;
+        self.facts.delay = 0;
+        self
+    }
+
+    /// Workers whose own share need not be finished in this round.
+    fn cap(&self) -> usize {
+        let last = self.next_step && self.round.next() == self.jobs.end;
+        if self.has_own() && !last { self.parameters.cap } else { 0 }
+    }
+
+    /// Takes everything that was finished in a round for its step.
+    fn take_step(&mut self, folds: Vec<Fold>) {
+        let units = folds.iter().flat_map(|fold| self.parts(fold.worker, fold.task)).map(|part| part.units.count()).sum();
+        self.taken = (folds, units);
     }
 
     /// Whether the current round has a job of its own.
@@ -184,6 +230,7 @@ impl Defer {
                 bundles: Vec::new(),
                 lost: Vec::new(),
                 decoded: false,
+                refused: false,
             });
             self.late = self.facts.workers;
         } else {
@@ -235,7 +282,8 @@ impl Defer {
     fn bundle_counts(&self) -> Vec<(usize, bool)> {
         let total: usize = self.open.iter().map(|open| open.left.len()).sum();
         let slots = self.slots();
-        let due = |open: &Open| !self.has_own() || self.round.0 - open.job.0 >= self.parameters.delay as u64;
+        let last = self.next_step && self.round.next() == self.jobs.end;
+        let due = |open: &Open| !self.has_own() || last || self.round.0 - open.job.0 >= self.parameters.delay as u64;
         let copies = |due: bool| if due { self.parameters.copies } else { 1 };
         let count = |open: &Open| {
             let (left, due) = (open.left.len(), due(open));
@@ -324,11 +372,41 @@ impl Scheme for Defer {
     }
 
     fn admits(&self, _: &WorkerSet) -> bool {
-        self.due_open == 0 && self.late <= if self.has_own() { self.parameters.cap } else { 0 }
+        self.due_open == 0 && self.late <= self.cap()
     }
 
     fn hopes(&self, gone: &WorkerSet) -> bool {
-        gone.len() < self.facts.workers
+        gone.len() < self.facts.workers || self.admits(gone)
+    }
+
+    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
+        let mut jobs: Vec<Job> =
+            self.bundles.iter().filter(|bundle| bundle.due && !bundle.finished).map(|bundle| bundle.task.job).collect();
+        jobs.extend(Some(self.round).filter(|_| jobs.is_empty() && self.has_own()));
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs
+    }
+
+    fn give_up(&mut self, job: Job) {
+        for bundle in self.bundles.iter_mut().filter(|bundle| bundle.task.job == job && !bundle.finished) {
+            bundle.finished = true;
+            self.due_open -= usize::from(bundle.due);
+        }
+        self.orphans.retain(|q| !self.bundles[*q].finished);
+        self.open.retain(|open| open.job != job);
+        if self.begun && self.round == job {
+            self.late = 0;
+        }
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.open.clear();
+        self.bundles.clear();
+        self.orphans.clear();
+        self.begun = false;
+        self.round = jobs.start;
+        self.jobs = jobs;
     }
 
     fn gone(&mut self, worker: Worker) {
@@ -346,7 +424,7 @@ impl Scheme for Defer {
     }
 
     fn quality(&mut self) -> Report {
-        EXACT
+        UNCODED
     }
 
     fn observe(&mut self, worker: Worker, ratio: Option<f64>) {
@@ -382,7 +460,7 @@ impl Scheme for Defer {
     }
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        let Some(open) = self.open.iter().find(|open| open.job == job) else { return EXACT };
+        let Some(open) = self.open.iter().find(|open| open.job == job) else { return UNCODED };
         let cut = self.parameters.cut as u32;
         let mut won: Vec<(u32, Worker, Task)> = open.bundles.iter().map(|(worker, task, units)| (units[0], *worker, *task)).collect();
         for (worker, finished) in Worker::all(self.facts.workers).zip(&open.finished) {
@@ -391,12 +469,13 @@ impl Scheme for Defer {
         }
         won.sort_unstable();
         folds.extend(won.into_iter().map(|(_, worker, task)| Fold { worker, task, weight: 1.0 }));
-        EXACT
+        UNCODED
     }
 
-    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         let cut = self.parameters.cut as u32;
-        for open in &mut self.open {
+        let endangered = |open: &&mut Open| !open.decoded || from.is_some_and(|from| open.job >= from);
+        for open in self.open.iter_mut().filter(endangered) {
             let finished = std::mem::take(&mut open.finished[worker.index()]);
             let own = worker.0 * cut..worker.0 * cut + finished;
             let current = self.begun && open.job == self.round;

@@ -11,12 +11,9 @@ pub use defer::{Defer, DeferParameters};
 pub use queue::Queue;
 pub use ring::Ring;
 
+use super::ParameterError;
 use super::sequential::SchemeFacts;
-use super::{ParameterError, Report};
 use crate::ids::{Cut, Part, Share};
-
-/// The report of a sum in which every unit has weight 1.
-const EXACT: Report = Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };
 
 /// Pieces of the largest batch.
 const PIECES_MAX: usize = 1 << 24;
@@ -42,5 +39,5 @@ fn equal_parts(workers: usize, pieces: usize, units: Option<u32>) -> Result<Vec<
 
 /// The facts of a feedback scheme, which bears all but one worker.
 fn facts(workers: usize, units: u32, delay: usize, load: f64) -> SchemeFacts {
-    SchemeFacts { workers, units, delay, load, tolerance: workers - 1, error_max: 0.0, partial: true }
+    SchemeFacts { workers, units, delay, load, tolerance: workers - 1, error_max: 0.0, partial: true, plain: true }
 }

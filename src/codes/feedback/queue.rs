@@ -16,11 +16,11 @@
 //! # Source
 //! Own arrangement of what is common knowledge (work queues with backup tasks, Dean, Ghemawat, OSDI 2004).
 
-use super::EXACT;
 use super::claims::Claims;
-use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts};
+use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use std::ops::Range;
 
 /// Workers that may compute the same item at once.
 const HOLDERS_MAX: u8 = 2;
@@ -88,6 +88,12 @@ impl Queue {
         })
     }
 
+    fn refill(&mut self) {
+        self.next = 0;
+        self.again.clear();
+        self.holders.fill(0);
+    }
+
     /// The lowest item that one worker holds and nobody has finished.
     fn duplicate(&self) -> Option<u32> {
         let open = |item: &u32| self.claims.winner[*item as usize].is_none() && self.holders[*item as usize] < HOLDERS_MAX;
@@ -102,9 +108,7 @@ impl Scheme for Queue {
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
         if self.claims.open_next() {
-            self.next = 0;
-            self.again.clear();
-            self.holders.fill(0);
+            self.refill();
         }
         if !self.claims.is_free(worker) {
             return;
@@ -151,7 +155,7 @@ impl Scheme for Queue {
     }
 
     fn quality(&mut self) -> Report {
-        EXACT
+        UNCODED
     }
 
     fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
@@ -163,9 +167,22 @@ impl Scheme for Queue {
         self.claims.settle(job, folds)
     }
 
-    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
+    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
+        vec![self.claims.job]
+    }
+
+    fn give_up(&mut self, _: Job) {
+        self.claims.give_up();
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.claims.restart(jobs);
+        self.refill();
+    }
+
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         self.gone(worker);
-        let open = self.claims.reopen(worker);
+        let open = self.claims.reopen(worker, from);
         let idle = open.iter().rev().map(|task| task.piece).filter(|piece| self.holders[*piece as usize] == 0);
         self.again.extend(idle);
         reopened.extend(open);

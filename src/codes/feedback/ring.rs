@@ -18,11 +18,11 @@
 //! Own; the useful core of nested gradient codes (arXiv 2212.08580) and of codes for partial stragglers
 //! (arXiv 2405.19509).
 
-use super::EXACT;
 use super::claims::Claims;
-use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts};
+use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use std::ops::Range;
 
 /// The ring of one job per round; the piece of a task is the number of its share.
 ///
@@ -122,7 +122,7 @@ impl Scheme for Ring {
     }
 
     fn quality(&mut self) -> Report {
-        EXACT
+        UNCODED
     }
 
     fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
@@ -133,9 +133,22 @@ impl Scheme for Ring {
         self.claims.settle(job, folds)
     }
 
-    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
+    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
+        vec![self.claims.job]
+    }
+
+    fn give_up(&mut self, _: Job) {
+        self.claims.give_up();
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.claims.restart(jobs);
+        self.offset.fill(0);
+    }
+
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         self.gone(worker);
-        let (open, workers) = (self.claims.reopen(worker), self.facts.workers);
+        let (open, workers) = (self.claims.reopen(worker, from), self.facts.workers);
         // Whoever has passed such a share by comes back to it.
         for (other, offset) in self.offset.iter_mut().enumerate().filter(|(other, _)| *other != worker.index()) {
             let distance = |task: &Task| (task.piece as usize + workers - other) % workers;

@@ -52,6 +52,7 @@ impl Lift {
             tolerance: facts.tolerance,
             error_max: facts.error_max,
             partial: false,
+            plain: false,
         };
         Self {
             decoder: code.decoder(),
@@ -150,16 +151,14 @@ impl Scheme for Lift {
         assert!(self.closed, "weights are final when the round is closed");
         let mut weights = vec![0.0; self.facts.workers];
         let report = weigh(&mut *self.decoder, &mut weights);
-        let first_unit = |fold: &Fold| self.parts[fold.worker.index()].first().map_or(u32::MAX, |part| part.units.start);
-        let start = folds.len();
         let used = Worker::all(weights.len()).zip(&weights).filter(|(_, weight)| **weight != 0.0);
         folds.extend(used.map(|(worker, &weight)| Fold { worker, task: self.task(worker), weight }));
-        folds[start..].sort_by_key(|fold| (first_unit(fold), fold.worker));
         report
     }
 
-    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
-        if !self.returned.remove(worker) {
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
+        let safe = self.closed && from.is_none_or(|from| self.job < from);
+        if safe || !self.returned.remove(worker) {
             return;
         }
         (self.decoder, self.decodable) = self.supposed(&self.returned.complement());
@@ -167,6 +166,17 @@ impl Scheme for Lift {
             self.closed = false;
             reopened.push(self.task(worker));
         }
+    }
+
+    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
+        vec![self.job]
+    }
+
+    fn give_up(&mut self, _: Job) {}
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.open_next();
+        (self.job, self.end) = (jobs.start, jobs.end);
     }
 
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
@@ -213,11 +223,11 @@ mod tests {
         }
         let (mut decoded, mut reopened, mut folds) = (Vec::new(), Vec::new(), Vec::new());
         scheme.close(&WorkerSet::of(4, [Worker(3)]), &mut decoded);
-        scheme.lost(Worker(0), &mut reopened);
+        scheme.lost(Worker(0), Some(Job(5)), &mut reopened);
         assert!(reopened.is_empty(), "worker 1 holds the same share");
         scheme.settle(Job(5), &mut folds);
         assert_eq!(folds.iter().map(|fold| fold.worker.0).collect::<Vec<_>>(), [1, 2]);
-        scheme.lost(Worker(2), &mut reopened);
+        scheme.lost(Worker(2), Some(Job(5)), &mut reopened);
         assert_eq!(reopened, [Task { job: Job(5), piece: 2 }]);
         assert!(!scheme.admits(&WorkerSet::of(4, [0, 2, 3].map(Worker))));
         assert!(answer(&mut scheme, 3) && scheme.admits(&WorkerSet::of(4, [0, 2].map(Worker))));

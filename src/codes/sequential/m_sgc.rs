@@ -90,6 +90,17 @@ struct Open {
     /// The same when the round began.
     owed_before: Vec<u32>,
     decoded: bool,
+    refused: bool,
+}
+
+impl Open {
+    fn has(&self, piece: u32) -> bool {
+        self.returned.get(piece as usize).is_some_and(|returned| *returned)
+    }
+
+    fn is_over(&self) -> bool {
+        self.decoded || self.refused
+    }
 }
 
 impl MSgc {
@@ -140,6 +151,7 @@ impl MSgc {
                 tolerance: distinct.min(workers - 1),
                 error_max: 0.0,
                 partial: false,
+                plain: slots.is_none(),
             },
             model: StragglerModel::Bursty { burst, window, distinct },
             history: Vec::new(),
@@ -169,7 +181,7 @@ impl MSgc {
         if self.jobs.contains(&self.round) {
             let owed = vec![0; self.facts.workers];
             let returned = vec![false; self.parts.len()];
-            self.open.push_back(Open { job: self.round, returned, owed_before: owed.clone(), owed, decoded: false });
+            self.open.push_back(Open { job: self.round, returned, owed_before: owed.clone(), owed, decoded: false, refused: false });
         }
     }
 
@@ -184,7 +196,7 @@ impl MSgc {
 
     /// The row of the task of a worker in a slot: a chunk, or `W-1` and the number of a group.
     fn row(&self, open: &Open, slot: usize, worker: Worker) -> Option<usize> {
-        let lost = |c: &usize| !open.returned[self.piece(*c, worker) as usize];
+        let lost = |c: &usize| !open.has(self.piece(*c, worker));
         if slot + 1 < self.window {
             Some(slot)
         } else if open.owed[worker.index()] > 0 {
@@ -204,11 +216,17 @@ impl MSgc {
     fn survives(&self, open: &Open, missing: &WorkerSet) -> bool {
         let slot = self.slot(open.job);
         let repeating = slot + 1 >= self.window;
-        if repeating && !self.group_suffices(|worker| open.owed_before[worker.index()] == 0 && !missing.contains(worker)) {
+        // What a worker has returned counts, even if it will not finish its other tasks.
+        let lost = |worker: Worker| {
+            let (owed, before) = (open.owed[worker.index()], open.owed_before[worker.index()]);
+            let returned = if repeating && before > 0 { owed < before } else { open.has(self.piece(slot, worker)) };
+            missing.contains(worker) && !returned
+        };
+        if repeating && !self.group_suffices(|worker| open.owed_before[worker.index()] == 0 && !lost(worker)) {
             return false;
         }
         let owed = |worker: Worker| {
-            let (before, lost) = (open.owed_before[worker.index()], missing.contains(worker));
+            let (before, lost) = (open.owed_before[worker.index()], lost(worker));
             if repeating { before - u32::from(!lost && before > 0) } else { before + u32::from(lost) }
         };
         let next = (self.window - 1).max(slot + 1);
@@ -235,14 +253,21 @@ impl MSgc {
         for piece in 0..((self.window - 1) * workers) as u32 {
             used(Worker(piece % workers as u32), Task { job, piece }, 1.0);
         }
-        let mut reports = Vec::new();
-        for (group, slots) in (0..self.burst).filter_map(|group| Some((group, self.slots.as_ref()?))) {
-            let row = self.window - 1 + group;
-            reports.push(slots.decode(&self.answers(open, group), |worker, weight| {
-                used(worker, Task { job, piece: self.piece(row, worker) }, weight);
-            }));
-        }
-        super::worst(reports.into_iter())
+        super::worst((0..self.burst).map(|group| self.decode_group(open, group, &mut used)))
+    }
+
+    fn decode_group(&self, open: &Open, group: usize, mut used: impl FnMut(Worker, Task, f64)) -> Report {
+        let Some(slots) = &self.slots else { return super::UNCODED };
+        slots.decode(&self.answers(open, group), |worker, weight| {
+            used(worker, Task { job: open.job, piece: self.piece(self.window - 1 + group, worker) }, weight);
+        })
+    }
+
+    /// The groups that are answered in a round.
+    fn groups_of(&self, round: Job) -> impl Iterator<Item = (&Open, usize)> {
+        let open = self.open.iter().filter(|open| self.slots.is_some() && !open.refused);
+        let groups = open.filter_map(move |open| Some((open, ((round.0 - open.job.0) as usize).checked_sub(self.window - 1)?)));
+        groups.filter(|(_, group)| *group < self.burst)
     }
 }
 
@@ -258,7 +283,7 @@ impl Scheme for MSgc {
         if !self.assigned.insert(worker) {
             return;
         }
-        for open in self.open.iter().rev() {
+        for open in self.open.iter().rev().filter(|open| !open.is_over()) {
             let row = self.row(open, self.slot(open.job), worker);
             out.extend(row.map(|row| Task { job: open.job, piece: self.piece(row, worker) }));
         }
@@ -287,11 +312,16 @@ impl Scheme for MSgc {
         let (workers, round, piece) = (self.facts.workers, self.round, task.piece as usize);
         let Some(first) = self.open.front().map(|open| open.job.0) else { return false };
         let Some(open) = task.job.0.checked_sub(first).and_then(|at| self.open.get_mut(at as usize)) else { return false };
-        if piece % workers != worker.index() || piece >= open.returned.len() || std::mem::replace(&mut open.returned[piece], true) {
+        if piece % workers != worker.index() || piece >= open.returned.len() || open.is_over() {
             return false;
         }
-        let chunk = piece / workers;
-        if chunk + 1 < self.window && (round.0 - task.job.0) as usize > chunk {
+        let (row, slot) = (piece / workers, (round.0 - task.job.0) as usize);
+        let coded = row + 1 >= self.window;
+        // The weights of a group are settled with its round.
+        if coded && row != slot || std::mem::replace(&mut open.returned[piece], true) {
+            return false;
+        }
+        if !coded && slot > row {
             open.owed[worker.index()] -= 1;
         }
         true
@@ -300,13 +330,12 @@ impl Scheme for MSgc {
     fn admits(&self, missing: &WorkerSet) -> bool {
         match self.accept {
             Accept::Model => self.model.admits(&self.history, missing),
-            Accept::Lookahead => self.open.iter().all(|open| self.survives(open, missing)),
+            Accept::Lookahead => self.open.iter().all(|open| open.is_over() || self.survives(open, missing)),
         }
     }
 
     fn quality(&mut self) -> Report {
-        let ready = self.open.iter().filter(|open| !open.decoded && self.complete(open));
-        super::worst(ready.map(|open| self.decode(open, |_, _, _| ())))
+        super::worst(self.groups_of(self.round).map(|(open, group)| self.decode_group(open, group, |_, _, _| ())))
     }
 
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
@@ -326,7 +355,7 @@ impl Scheme for MSgc {
         for at in 0..self.open.len() {
             let open = &self.open[at];
             let may_be = self.slots.is_none() && self.slot(open.job) + 2 >= self.window || self.slot(open.job) == last;
-            if may_be && !open.decoded && self.complete(open) {
+            if may_be && !open.is_over() && self.complete(open) {
                 decoded.push(open.job);
                 self.open[at].decoded = true;
             }
@@ -340,9 +369,43 @@ impl Scheme for MSgc {
         self.decode(open, |worker, task, weight| folds.push(Fold { worker, task, weight }))
     }
 
-    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
+    fn is_final(&self, task: Task) -> bool {
+        (task.piece as usize) < (self.window - 1) * self.facts.workers
+    }
+
+    fn finals(&mut self, folds: &mut Vec<Fold>) -> Report {
+        let groups = self.groups_of(Job(self.round.0 - 1)).map(|(open, group)| {
+            let mut unused = self.answers(open, group);
+            let report = self.decode_group(open, group, |worker, task, weight| {
+                unused.remove(worker);
+                folds.push(Fold { worker, task, weight });
+            });
+            let task = |worker| Task { job: open.job, piece: self.piece(self.window - 1 + group, worker) };
+            folds.extend(unused.iter().map(|worker| Fold { worker, task: task(worker), weight: 0.0 }));
+            report
+        });
+        super::worst(groups)
+    }
+
+    fn blocked(&self, gone: &WorkerSet) -> Vec<Job> {
+        self.open.iter().filter(|open| !open.is_over() && !self.survives(open, gone)).map(|open| open.job).collect()
+    }
+
+    fn give_up(&mut self, job: Job) {
+        self.open.iter_mut().filter(|open| open.job == job).for_each(|open| open.refused = true);
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.open.clear();
+        self.begun = false;
+        self.round = jobs.start;
+        self.jobs = jobs;
+    }
+
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         let workers = self.facts.workers;
-        for open in self.open.iter_mut().filter(|open| !open.decoded) {
+        for open in self.open.iter_mut().filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from)) {
+            open.decoded = false;
             let slot = (self.round.0 - open.job.0) as usize;
             for piece in (worker.index()..open.returned.len()).step_by(workers) {
                 if std::mem::replace(&mut open.returned[piece], false) {

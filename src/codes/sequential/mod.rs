@@ -38,6 +38,16 @@ pub struct SchemeFacts {
     pub error_max: f64,
     /// Whether every finished task counts by itself, and not only all of a worker's round together.
     pub partial: bool,
+    /// Whether gradients are plain sums of results that are plain sums: no coefficient and no weight but 1.
+    pub plain: bool,
+}
+
+impl SchemeFacts {
+    /// Whether an answer that comes after its round has closed may still count.
+    #[must_use]
+    pub fn takes_late(&self) -> bool {
+        self.delay > 0 && !self.partial
+    }
 }
 
 /// Over what a scheme runs.
@@ -85,10 +95,12 @@ fn weigh(decoder: &mut dyn Decoder, weights: &mut [f64]) -> Report {
     report
 }
 
+/// The report of an uncoded sum.
+pub(crate) const UNCODED: Report = Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };
+
 /// The worst of several decodes in every respect; that of an uncoded sum if there are none.
-fn worst(reports: impl Iterator<Item = Report>) -> Report {
-    let uncoded = Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };
-    reports.fold(uncoded, |worst, report| Report {
+pub(crate) fn worst(reports: impl Iterator<Item = Report>) -> Report {
+    reports.fold(UNCODED, |worst, report| Report {
         decodable: worst.decodable && report.decodable,
         residual: worst.residual.max(report.residual),
         amplification: worst.amplification.max(report.amplification),
@@ -197,11 +209,28 @@ pub trait Scheme: Send {
     fn observe(&mut self, _worker: Worker, _ratio: Option<f64>) {}
     /// Ends the round and names the jobs that can be decoded now.
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>);
-    /// The final weights of a job that can be decoded, in the order in which the results are to be summed.
+    /// Whether an accepted result counts with weight 1 for its job whatever else happens, so that it can be
+    /// added to the sum of its worker's results at once.
+    fn is_final(&self, _task: Task) -> bool {
+        self.facts().partial
+    }
+    /// Results whose weights, which may be 0, became final with the close of the last round, whether or not their
+    /// jobs are decoded, and how good those decodes are.
+    fn finals(&mut self, _folds: &mut Vec<Fold>) -> Report {
+        UNCODED
+    }
+    /// The weights of all results of a job that can be decoded.
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report;
-    /// The results a worker held are gone before anything made of them was kept elsewhere. Names the
-    /// tasks that are open again; if there are any, a round that was closed is open again too.
-    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>);
+    /// The results of a worker are gone: those of jobs that are not decoded, and of decoded jobs from `from` on.
+    /// Names the tasks that are open again; if a decoded job is among theirs, its round is open again too.
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>);
+    /// The jobs that cannot be completed if nobody of `gone` answers in this round, where that stops the round.
+    fn blocked(&self, gone: &WorkerSet) -> Vec<Job>;
+    /// A job is refused: nothing more is done for it.
+    fn give_up(&mut self, job: Job);
+    /// Goes on with other jobs, all of the earlier ones being decoded or refused; what was learnt of the workers
+    /// stays.
+    fn restart(&mut self, jobs: Range<Job>);
     /// The batch units that no worker outside `missing` can supply in this round: what a refused step
     /// names.
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units>;

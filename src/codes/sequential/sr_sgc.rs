@@ -78,6 +78,8 @@ pub struct SrSgc {
     /// The current round, in numbers of the jobs that begin in it.
     round: Job,
     repeaters: WorkerSet,
+    /// Workers that will do nothing more in this round.
+    gone: WorkerSet,
     assigned: WorkerSet,
     begun: bool,
 }
@@ -122,6 +124,7 @@ impl SrSgc {
                 tolerance: stragglers,
                 error_max: 0.0,
                 partial: false,
+                plain: false,
             },
             model: StragglerModel::Bursty { burst, window, distinct },
             history: Vec::new(),
@@ -129,6 +132,7 @@ impl SrSgc {
             round: jobs.start,
             jobs,
             repeaters: WorkerSet::empty(workers),
+            gone: WorkerSet::empty(workers),
             assigned: WorkerSet::empty(workers),
             begun: false,
             burst,
@@ -148,6 +152,7 @@ impl SrSgc {
         self.begun = true;
         self.assigned.clear();
         self.repeaters.clear();
+        self.gone.clear();
         if self.open.front().is_some_and(|open| self.round.0 - open.job.0 > self.burst as u64) {
             self.open.pop_front();
         }
@@ -165,13 +170,23 @@ impl SrSgc {
         match self.slots.clusters() {
             None => {
                 let missing = workers - answered.len();
-                let owing = Worker::all(workers).filter(|worker| !answered.contains(*worker));
+                let owing = Worker::all(workers).filter(|worker| !answered.contains(*worker) && !self.gone.contains(*worker));
                 WorkerSet::of(workers, owing.take(missing.saturating_sub(self.facts.tolerance)))
             }
             Some(size) => {
-                let silent = |first: &usize| (*first..first + size).all(|i| !answered.contains(Worker(i as u32)));
-                WorkerSet::of(workers, (0..workers).step_by(size).filter(silent).map(|first| Worker(first as u32)))
+                let members = |first: usize| (first as u32..(first + size) as u32).map(Worker);
+                let silent = |first: &usize| members(*first).all(|worker| !answered.contains(worker));
+                let able = |first: usize| members(first).find(|worker| !self.gone.contains(*worker));
+                WorkerSet::of(workers, (0..workers).step_by(size).filter(silent).filter_map(able))
             }
+        }
+    }
+
+    /// Lets others repeat where somebody who was to do so, or had answered, is gone.
+    fn reinforce(&mut self) {
+        let Some(chosen) = self.due().filter(|_| self.begun).map(|due| self.chosen(&due.answered)) else { return };
+        for worker in chosen.iter().filter(|worker| self.repeaters.insert(*worker)) {
+            self.assigned.remove(worker);
         }
     }
 
@@ -205,6 +220,11 @@ impl Scheme for SrSgc {
         format!("{}.{}", if age == 0 { "n" } else { "R" }, task.job.0 + 1)
     }
 
+    fn gone(&mut self, worker: Worker) {
+        self.gone.insert(worker);
+        self.reinforce();
+    }
+
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
         task.piece == worker.0 && self.find(task.job).is_some_and(|open| open.answered.insert(worker))
     }
@@ -214,7 +234,9 @@ impl Scheme for SrSgc {
             return self.model.admits(&self.history, missing);
         }
         let Some(due) = self.due() else { return true };
-        self.slots.suffices(|worker| due.answered.contains(worker) || self.repeaters.contains(worker) && !missing.contains(worker))
+        self.slots.suffices(|worker| {
+            due.answered.contains(worker) || self.repeaters.contains(worker) && !missing.contains(worker) && !self.gone.contains(worker)
+        })
     }
 
     fn quality(&mut self) -> Report {
@@ -241,12 +263,29 @@ impl Scheme for SrSgc {
         self.slots.decode(&answered, |worker, weight| folds.push(Fold { worker, task: Task { job, piece: worker.0 }, weight }))
     }
 
-    fn lost(&mut self, worker: Worker, reopened: &mut Vec<Task>) {
-        for open in self.open.iter_mut().filter(|open| !open.decoded) {
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
+        for open in self.open.iter_mut().filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from)) {
             if open.answered.remove(worker) {
                 reopened.push(Task { job: open.job, piece: worker.0 });
+                open.decoded = false;
             }
         }
+        self.gone(worker);
+    }
+
+    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
+        self.due().map(|due| due.job).into_iter().collect()
+    }
+
+    fn give_up(&mut self, job: Job) {
+        self.open.retain(|open| open.job != job);
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.open.clear();
+        self.begun = false;
+        self.round = jobs.start;
+        self.jobs = jobs;
     }
 
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {

@@ -189,16 +189,22 @@ impl Batches {
         (self.train, self.tokens.tokens.len() - self.train)
     }
 
-    /// The windows of some samples of a step, `context + 1` tokens each.
+    /// The windows of some samples of a batch, `context + 1` tokens each.
     #[must_use]
-    pub fn rows(&self, step: u64, samples: Range<usize>) -> Vec<&[u32]> {
-        samples.map(|sample| self.window(step, sample)).collect()
+    pub fn rows(&self, batch: u64, samples: Range<usize>) -> Vec<&[u32]> {
+        self.rows_of(0, batch, samples)
     }
 
-    fn window(&self, step: u64, sample: usize) -> &[u32] {
+    /// The same for one of several models: model `m` sees what the first model sees with a seed higher by `m`.
+    #[must_use]
+    pub fn rows_of(&self, model: u64, batch: u64, samples: Range<usize>) -> Vec<&[u32]> {
+        samples.map(|sample| self.window(self.seed.wrapping_add(model), batch, sample)).collect()
+    }
+
+    fn window(&self, seed: u64, batch: u64, sample: usize) -> &[u32] {
         let mut key = [0; 24];
-        key[..8].copy_from_slice(&self.seed.to_le_bytes());
-        key[8..16].copy_from_slice(&step.to_le_bytes());
+        key[..8].copy_from_slice(&seed.to_le_bytes());
+        key[8..16].copy_from_slice(&batch.to_le_bytes());
         key[16..].copy_from_slice(&(sample as u64).to_le_bytes());
         let places = (self.train - self.context) as u64;
         let start = (xxh3_64(&key) % places) as usize;

@@ -11,7 +11,7 @@ mod run;
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
 pub use gpt::{GptConfig, GptConfigError};
 pub use replica::{Replica, ReplicaError, ReplicaState};
-pub use run::{Fault, FaultKind, LocalRun, TrainError, calibrate, run_local};
+pub use run::{Fault, FaultKind, JobsError, LocalRun, Start, TrainError, calibrate, run_local};
 
 #[cfg(doc)]
 use super::Aggregator;

@@ -1,13 +1,15 @@
 //! A whole run over worker threads of this process.
 
 use super::{Batches, GptConfig, Replica, ReplicaError, ReplicaState};
+use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
-use crate::ids::{Job, Worker};
-use crate::schedulers::{Config, Engine};
-use crate::train::{AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, StepRecord};
+use crate::ids::{Step, Worker};
+use crate::schedulers::{Config, Engine, Reduce};
+use crate::train::{
+    AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
+};
 use crate::transport::{Decoded, local};
-use std::ops::Range;
 use std::str::FromStr;
 use std::thread;
 use thiserror::Error;
@@ -74,6 +76,10 @@ pub struct LocalRun {
     pub unit_samples: usize,
     /// Micro-batches per batch.
     pub units: u32,
+    /// How many models are trained in turn: step `t` is step `t / models` of model `t mod models`.
+    pub models: u64,
+    /// Batches whose gradients add up to one step of one model.
+    pub micro_steps: u64,
     /// The model.
     pub model: GptConfig,
     /// The optimizer.
@@ -82,6 +88,10 @@ pub struct LocalRun {
     pub max_wait_seconds: f64,
     /// Seconds an approximate scheme waits for more than it needs.
     pub grace_seconds: f64,
+    /// Deadline tolerance of schemes over rounds.
+    pub mu: f64,
+    /// Where results are added up; if not given, where that keeps the bits of uncoded training at no cost.
+    pub reduce: Option<Reduce>,
     /// Faults to inject.
     pub faults: Vec<Fault>,
 }
@@ -93,6 +103,9 @@ pub enum TrainError {
     /// The scheme does not fit.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
+    /// The jobs do not fit.
+    #[error(transparent)]
+    Jobs(#[from] JobsError),
     /// The coordinator gave up.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -104,7 +117,63 @@ pub enum TrainError {
     Aggregator(#[from] AggregatorError),
 }
 
+/// Why a scheme and the way its jobs are made up do not fit.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum JobsError {
+    /// Jobs overlap and nothing is given to overlap them with.
+    #[error(
+        "{scheme} completes a job up to {delay} rounds after its first: train {} or more models in turn (--models {}), or add up \
+         several batches per step of one model (--micro-steps 8)", delay + 1, delay + 1
+    )]
+    NoOverlap {
+        /// The scheme.
+        scheme: String,
+        /// `T`.
+        delay: usize,
+    },
+    /// Fewer models than jobs overlap.
+    #[error("{scheme} completes a job up to {delay} rounds after its first: {models} models are too few, {} are enough", delay + 1)]
+    TooFewModels {
+        /// The scheme.
+        scheme: String,
+        /// `T`.
+        delay: usize,
+        /// Models asked for.
+        models: u64,
+    },
+    /// Several models, each with several batches per step.
+    #[error("{models} models with {micro_steps} micro-steps each: jobs are either the steps of several models or the micro-steps of one")]
+    Both {
+        /// Models asked for.
+        models: u64,
+        /// Micro-steps asked for.
+        micro_steps: u64,
+    },
+}
+
 impl LocalRun {
+    /// Whether the jobs that overlap under the scheme are there.
+    ///
+    /// # Errors
+    /// [`JobsError`] with what would be enough.
+    pub fn check_jobs(&self, facts: &SchemeFacts) -> Result<(), JobsError> {
+        let (scheme, delay) = (self.scheme.to_string(), facts.delay);
+        match (self.models, self.micro_steps) {
+            (2.., 2..) => Err(JobsError::Both { models: self.models, micro_steps: self.micro_steps }),
+            (1, 1) if delay > 0 => Err(JobsError::NoOverlap { scheme, delay }),
+            (models, 1) if models <= delay as u64 => Err(JobsError::TooFewModels { scheme, delay, models }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The rounds that so many steps take at most, if nobody dies and none is refused.
+    #[must_use]
+    pub fn rounds(&self, steps: u64, facts: &SchemeFacts) -> u64 {
+        let delay = facts.delay as u64;
+        if self.micro_steps > 1 { steps * (self.micro_steps + delay) } else { steps + delay }
+    }
+
     /// Samples of a batch.
     #[must_use]
     pub fn batch(&self) -> usize {
@@ -114,7 +183,21 @@ impl LocalRun {
     /// Weight that turns a batch's summed loss into its mean per token.
     #[must_use]
     pub fn loss_weight(&self) -> f64 {
-        1.0 / (self.batch() * self.model.context) as f64
+        1.0 / (self.batch() as u64 * self.micro_steps * self.model.context as u64) as f64
+    }
+
+    fn config(&self, facts: &SchemeFacts) -> Config {
+        // With coded parts there are no uncoded bits to keep.
+        let tree = facts.plain || facts.delay == 0;
+        Config {
+            max_wait_seconds: self.max_wait_seconds,
+            grace_seconds: self.grace_seconds,
+            wire: Wire::F32,
+            log_steps: self.log_steps(),
+            micro_steps: self.micro_steps,
+            mu: self.mu,
+            reduce: self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker }),
+        }
     }
 
     fn log_steps(&self) -> u64 {
@@ -122,40 +205,54 @@ impl LocalRun {
     }
 }
 
-/// Trains the steps of a range over worker threads, all replicas starting from `start`.
+/// Where a run begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// One state per model, the same for all workers.
+    pub states: &'a [ReplicaState],
+    /// First step.
+    pub step: u64,
+    /// Number of the first round.
+    pub round: u64,
+}
+
+/// Trains the steps from `start` up to `end`, counted over all models, over worker threads.
 ///
 /// # Errors
 /// [`TrainError`] when the scheme does not fit or the run cannot go on.
 ///
 /// # Panics
-/// When the operating system gives no threads.
+/// When the operating system gives no threads, or there is not one state per model.
 pub fn run_local(
     run: &LocalRun,
-    steps: Range<u64>,
-    start: &ReplicaState,
+    start: Start<'_>,
+    end: u64,
     batches: &Batches,
     pace: Pace,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainError> {
-    let scheme = run.scheme.scheme(run.workers, run.units, steps.clone())?;
-    let config =
-        Config { max_wait_seconds: run.max_wait_seconds, grace_seconds: run.grace_seconds, wire: Wire::F32, log_steps: run.log_steps() };
-    let engine = Engine::new(scheme, config, Job(steps.start)..Job(steps.end));
+    assert_eq!(start.states.len() as u64, run.models, "a state per model");
+    let scheme = run.scheme.scheme(run.workers, run.units, start.step * run.micro_steps..end * run.micro_steps)?;
+    run.check_jobs(scheme.facts())?;
+    let config = run.config(scheme.facts());
+    let engine = Engine::new(scheme, config, Step(start.step)..Step(end), start.round);
     let (transport, links) = local::connect(run.workers);
-    let replicas = (0..run.workers).map(|_| Replica::new(&run.model, run.optimizer, start)).collect::<Result<Vec<_>, _>>()?;
+    let replicas = || start.states.iter().map(|state| Replica::new(&run.model, run.optimizer, state)).collect::<Result<Vec<_>, _>>();
+    let replicas = (0..run.workers).map(|_| replicas()).collect::<Result<Vec<_>, _>>()?;
     let length = run.model.parameters();
     thread::scope(|scope| {
         let mut threads = Vec::new();
-        for ((worker, link), replica) in Worker::all(run.workers).zip(links).zip(replicas) {
-            let aggregator = Aggregator::new(Box::new(link), length, run.unit_samples).resumed_at(steps.start);
-            let body = move || match work(run, worker, aggregator, replica, batches) {
+        for ((worker, link), replicas) in Worker::all(run.workers).zip(links).zip(replicas) {
+            let aggregator = Aggregator::new(Box::new(link), length, run.unit_samples).accumulating(run.micro_steps).resumed_at(start.step);
+            let body = move || match work(run, worker, aggregator, replicas, batches) {
                 Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
                 Err(error) => tracing::error!("{worker} ends: {error}"),
             };
             threads
                 .push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
         }
-        let coordinator = Coordinator::new(transport, engine, pace, (run.workers, length, run.units), run.log_steps(), steps.start);
+        let shape = Shape { workers: run.workers, length, units: run.units, first: Step(start.step) };
+        let coordinator = Coordinator::new(transport, engine, pace, config, shape);
         let outcome = coordinator.run(observer);
         for thread in threads {
             if thread.join().is_err() {
@@ -167,16 +264,25 @@ pub fn run_local(
 }
 
 /// The loop of one worker: compute what is asked for, apply what is decided.
-fn work(run: &LocalRun, worker: Worker, mut aggregator: Aggregator, mut replica: Replica, batches: &Batches) -> Result<(), TrainError> {
+fn work(
+    run: &LocalRun,
+    worker: Worker,
+    mut aggregator: Aggregator,
+    mut replicas: Vec<Replica>,
+    batches: &Batches,
+) -> Result<(), TrainError> {
     let weight = run.loss_weight();
+    let model = |step: u64| (step % run.models) as usize;
     while let Some(event) = aggregator.next_event()? {
         match event {
             Event::Compute(mut task) => {
                 let fault = run.faults.iter().find(|fault| (fault.step, fault.worker) == (task.step(), worker)).map(|fault| fault.kind);
                 assert!(fault != Some(FaultKind::Panic), "injected fault: {worker} panics at step {}", task.step());
                 let mut tail = [0.0; 2];
+                let (model, batch) = (model(task.step()), task.batch() / run.models);
+                let replica = &replicas[model];
                 while let Some(part) = task.next_part() {
-                    let windows = batches.rows(task.step(), part.samples);
+                    let windows = batches.rows_of(model as u64, batch, part.samples);
                     let (loss, tokens) = replica.gradient(&windows, part.coefficient * weight, task.message())?;
                     tail[0] += part.coefficient * loss;
                     tail[1] += part.coefficient * tokens as f64;
@@ -187,18 +293,18 @@ fn work(run: &LocalRun, worker: Worker, mut aggregator: Aggregator, mut replica:
                 task.submit(tail.to_vec())?;
             }
             Event::Apply(step) => {
-                let digest = replica.apply(step.gradient(), step.index)?;
+                let digest = replicas[model(step.index)].apply(step.gradient(), step.index / run.models)?;
                 step.applied_with(digest);
             }
             Event::Skip(_) => {}
             Event::Provide(request) => {
-                let state = replica.state();
-                request.reply(vec![state.parameters, state.first, state.second]);
+                let vectors = replicas.iter().map(Replica::state).flat_map(|state| [state.parameters, state.first, state.second]);
+                request.reply(vectors.collect());
             }
             Event::Resync(state) => {
-                if let [parameters, first, second] = &state.vectors[..] {
-                    let state = ReplicaState { parameters: parameters.clone(), first: first.clone(), second: second.clone() };
-                    replica.load(&state)?;
+                for (replica, vectors) in replicas.iter_mut().zip(state.vectors.as_chunks::<3>().0) {
+                    let [parameters, first, second] = vectors.clone();
+                    replica.load(&ReplicaState { parameters, first, second })?;
                 }
             }
         }
@@ -222,10 +328,11 @@ pub fn calibrate(run: &LocalRun, start: &ReplicaState, batches: &Batches) -> Res
             tracing::warn!("while calibrating, {worker}: {what}");
         }
     }
-    let uncoded = LocalRun { scheme: SchemeSpec::uncoded(), faults: Vec::new(), ..run.clone() };
+    let uncoded = LocalRun { scheme: SchemeSpec::uncoded(), models: 1, micro_steps: 1, faults: Vec::new(), ..run.clone() };
     let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
-    run_local(&uncoded, 0..CALIBRATION_STEPS, start, batches, pace, &mut seconds)?;
+    let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
+    run_local(&uncoded, start, CALIBRATION_STEPS, batches, pace, &mut seconds)?;
     let mut kept = seconds.0.split_off(2);
     kept.sort_by(f64::total_cmp);
     Ok(kept[kept.len() / 2])

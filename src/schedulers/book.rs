@@ -1,0 +1,154 @@
+//! What the engine knows of each step that is not decided yet: its jobs, its results, its holders.
+
+use crate::codes::Report;
+use crate::codes::sequential::{Fold, UNCODED, worst};
+use crate::ids::{Job, Step, Units, Worker, WorkerSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How a step came out.
+#[derive(Clone, Debug)]
+pub(super) enum Fate {
+    Held { attempt: u32, digest: u64 },
+    Refused(Vec<Units>),
+}
+
+/// A step under way.
+#[derive(Clone, Debug)]
+struct Open {
+    /// Jobs that are decoded.
+    decoded: BTreeSet<Job>,
+    attempt: u32,
+    report: Report,
+    /// Workers with a sum of results.
+    sums: BTreeSet<Worker>,
+    /// Results not in such a sum: the first unit and the weight of each.
+    terms: Vec<(u32, Fold)>,
+}
+
+/// A decoded step and who holds its vector, with which digest.
+#[derive(Clone, Debug)]
+struct Waiting {
+    step: Step,
+    holders: Vec<(Worker, u64)>,
+}
+
+/// The steps that are not decided.
+#[derive(Clone, Debug)]
+pub(super) struct Book {
+    micro_steps: u64,
+    open: BTreeMap<Step, Open>,
+    waiting: Vec<Waiting>,
+    fates: BTreeMap<Step, Fate>,
+}
+
+/// What has to be folded for a step.
+pub(super) struct Folding {
+    pub(super) step: Step,
+    pub(super) attempt: u32,
+    pub(super) sums: Vec<Worker>,
+    pub(super) folds: Vec<Fold>,
+    pub(super) decode: Report,
+}
+
+impl Book {
+    pub(super) fn new(micro_steps: u64) -> Self {
+        Self { micro_steps, open: BTreeMap::new(), waiting: Vec::new(), fates: BTreeMap::new() }
+    }
+
+    fn open(&mut self, step: Step) -> &mut Open {
+        let fresh = Open { decoded: BTreeSet::new(), attempt: 0, report: UNCODED, sums: BTreeSet::new(), terms: Vec::new() };
+        self.open.entry(step).or_insert(fresh)
+    }
+
+    /// A result was added to what its worker holds of a step.
+    pub(super) fn summed(&mut self, step: Step, worker: Worker) {
+        self.open(step).sums.insert(worker);
+    }
+
+    /// A job is decoded, from the sums and these results.
+    pub(super) fn decoded(&mut self, job: Job, report: Report, terms: impl Iterator<Item = (u32, Fold)>) {
+        let open = self.open(job.step(self.micro_steps));
+        open.decoded.insert(job);
+        open.report = worst([open.report, report].into_iter());
+        open.terms.extend(terms);
+    }
+
+    /// What a step is folded from if all its jobs are decoded; from then on it waits for holders.
+    pub(super) fn fold(&mut self, step: Step) -> Option<Folding> {
+        let open = self.open.get_mut(&step).filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
+        open.terms.sort_by_key(|(start, fold)| (fold.task.job, *start, fold.worker));
+        self.waiting.push(Waiting { step, holders: Vec::new() });
+        let folds = open.terms.iter().map(|term| term.1).collect();
+        Some(Folding { step, attempt: open.attempt, sums: open.sums.iter().copied().collect(), folds, decode: open.report })
+    }
+
+    /// Whether some jobs of a step are decoded and others are not.
+    pub(super) fn is_halfway(&self, step: Step) -> bool {
+        self.open.get(&step).is_some_and(|open| !open.decoded.is_empty() && (open.decoded.len() as u64) < self.micro_steps)
+    }
+
+    /// A dead worker's sums are gone.
+    pub(super) fn forget_worker(&mut self, worker: Worker) {
+        for open in self.open.values_mut() {
+            open.sums.remove(&worker);
+        }
+    }
+
+    /// A step is to be decoded again, from the sums that are left.
+    pub(super) fn again(&mut self, step: Step) {
+        self.waiting.retain(|waiting| waiting.step != step);
+        let open = self.open(step);
+        open.attempt += 1;
+        open.decoded.clear();
+        open.terms.clear();
+        open.report = UNCODED;
+    }
+
+    /// A step begins anew.
+    pub(super) fn restart(&mut self, step: Step) {
+        self.again(step);
+        self.open(step).sums.clear();
+    }
+
+    /// Which attempt at a step counts.
+    pub(super) fn attempt(&self, step: Step) -> u32 {
+        self.open.get(&step).map_or(0, |open| open.attempt)
+    }
+
+    /// The holders of a step that waits for some.
+    pub(super) fn holders(&mut self, step: Step) -> Option<&mut Vec<(Worker, u64)>> {
+        self.waiting.iter_mut().find(|waiting| waiting.step == step).map(|waiting| &mut waiting.holders)
+    }
+
+    /// Steps that wait for holders.
+    pub(super) fn waiting(&self) -> Vec<Step> {
+        self.waiting.iter().map(|waiting| waiting.step).collect()
+    }
+
+    /// Settles the steps that at least `needed` of the living hold.
+    pub(super) fn settle_held(&mut self, alive: &WorkerSet, needed: usize) {
+        let attempts: Vec<u32> = self.waiting.iter().map(|waiting| self.attempt(waiting.step)).collect();
+        let mut attempts = attempts.into_iter();
+        self.waiting.retain(|waiting| {
+            let attempt = attempts.next().unwrap_or(0);
+            let holding: Vec<u64> = waiting.holders.iter().filter(|holder| alive.contains(holder.0)).map(|holder| holder.1).collect();
+            let held = holding.len() >= needed;
+            if held {
+                self.fates.insert(waiting.step, Fate::Held { attempt, digest: holding[0] });
+            }
+            !held
+        });
+    }
+
+    pub(super) fn refuse(&mut self, step: Step, units: Vec<Units>) {
+        self.waiting.retain(|waiting| waiting.step != step);
+        self.fates.insert(step, Fate::Refused(units));
+    }
+
+    /// How a step came out, if that is known; it is closed with that.
+    pub(super) fn close(&mut self, step: Step) -> Option<Fate> {
+        let fate = self.fates.remove(&step)?;
+        self.open.remove(&step);
+        Some(fate)
+    }
+}

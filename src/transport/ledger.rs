@@ -1,0 +1,132 @@
+//! What a worker holds between computing a result and its step's commit.
+
+use crate::gpu::{CombineError, add_into};
+use crate::ids::{Job, Step, Task};
+use std::collections::HashMap;
+
+/// Results whose weights are not final, and one sum per step of those whose weights are.
+///
+/// A task that is computed twice has two results with the same bytes; whichever comes first counts.
+///
+/// ```
+/// use codedgrad::ids::{Job, Step, Task};
+/// use codedgrad::transport::ledger::Ledger;
+/// let task = |piece| Task { job: Job(0), piece };
+/// let mut ledger = Ledger::default();
+/// ledger.keep(task(0), vec![1.0, 2.0]);
+/// ledger.keep(task(1), vec![10.0, 20.0]);
+/// assert!(ledger.reduce(Step(0), task(0), 1.0)?.is_none());
+/// let spent = ledger.reduce(Step(0), task(1), 0.5)?;
+/// assert_eq!((ledger.sum(Step(0)), spent), (Some(&[6.0, 12.0][..]), Some(vec![10.0, 20.0])));
+/// assert_eq!((ledger.len(), ledger.take_peak()), (1, 2));
+/// # Ok::<(), codedgrad::gpu::CombineError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Ledger {
+    results: HashMap<Task, Vec<Vec<f32>>>,
+    sums: HashMap<Step, Vec<f32>>,
+    kept: usize,
+    peak: usize,
+}
+
+impl Ledger {
+    /// Vectors that are held now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kept + self.sums.len()
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Most vectors held at once since this was asked last.
+    pub fn take_peak(&mut self) -> usize {
+        let now = self.len();
+        std::mem::replace(&mut self.peak, now).max(now)
+    }
+
+    /// Keeps the result of a task.
+    pub fn keep(&mut self, task: Task, result: Vec<f32>) {
+        self.results.entry(task).or_default().push(result);
+        self.kept += 1;
+        self.peak = self.peak.max(self.len());
+    }
+
+    /// The result of a task, if it is held.
+    #[must_use]
+    pub fn result(&self, task: Task) -> Option<&[f32]> {
+        self.results.get(&task)?.last().map(Vec::as_slice)
+    }
+
+    /// The sum of a step, if there is one.
+    #[must_use]
+    pub fn sum(&self, step: Step) -> Option<&[f32]> {
+        self.sums.get(&step).map(Vec::as_slice)
+    }
+
+    /// Forgets one result of a task and gives its memory back.
+    pub fn discard(&mut self, task: Task) -> Option<Vec<f32>> {
+        let results = self.results.get_mut(&task)?;
+        let result = results.pop();
+        if results.is_empty() {
+            self.results.remove(&task);
+        }
+        self.kept -= usize::from(result.is_some());
+        result
+    }
+
+    /// Adds `weight` times a result to the sum of a step; gives back memory that is free then.
+    ///
+    /// # Errors
+    /// [`CombineError::Length`] when the result is not as long as the sum; neither is changed then.
+    pub fn reduce(&mut self, step: Step, task: Task, weight: f64) -> Result<Option<Vec<f32>>, CombineError> {
+        let lengths = self.result(task).map(<[f32]>::len).zip(self.sum(step).map(<[f32]>::len));
+        if let Some((found, expected)) = lengths.filter(|(found, expected)| found != expected) {
+            return Err(CombineError::Length { term: 0, expected, found });
+        }
+        let Some(mut result) = self.discard(task) else { return Ok(None) };
+        if let Some(sum) = self.sums.get_mut(&step) {
+            add_into(sum, weight as f32, &result);
+            return Ok(Some(result));
+        }
+        if weight != 1.0 {
+            result.iter_mut().for_each(|x| *x *= weight as f32);
+        }
+        self.sums.insert(step, result);
+        Ok(None)
+    }
+
+    /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
+    pub fn release(&mut self, step: Step, end: Job) -> Vec<Vec<f32>> {
+        let mut free: Vec<Vec<f32>> = self.results.extract_if(|task, _| task.job < end).flat_map(|(_, results)| results).collect();
+        self.kept -= free.len();
+        free.extend(self.sums.remove(&step));
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_one_task_are_counted_one_by_one() {
+        let task = Task { job: Job(3), piece: 1 };
+        let mut ledger = Ledger::default();
+        ledger.keep(task, vec![1.0]);
+        ledger.keep(task, vec![1.0]);
+        assert!(ledger.discard(task).is_some() && ledger.result(task) == Some(&[1.0]));
+        assert!(ledger.reduce(Step(3), task, -2.0).unwrap().is_none());
+        assert!(ledger.reduce(Step(3), task, 1.0).unwrap().is_none(), "nothing is left of it");
+        assert_eq!((ledger.sum(Step(3)), ledger.len()), (Some(&[-2.0][..]), 1));
+        ledger.keep(task, vec![1.0, 2.0]);
+        assert!(matches!(ledger.reduce(Step(3), task, 1.0), Err(CombineError::Length { expected: 1, found: 2, .. })));
+        assert!(ledger.result(task).is_some(), "a result that does not fit is not lost");
+        ledger.keep(Task { job: Job(4), piece: 0 }, vec![5.0]);
+        assert_eq!(ledger.release(Step(3), Job(4)).len(), 2);
+        assert_eq!((ledger.len(), ledger.take_peak(), ledger.take_peak()), (1, 3, 1));
+    }
+}
