@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 
 /// Steps whose mean is the final training loss.
 const FINAL_STEPS: usize = 10;
+/// Columns for the names of schemes; a longer name has a line of its own.
+const SCHEME_COLUMNS: usize = 16;
 /// Normalised decoding errors above this are no rounding.
 const APPROXIMATE: f64 = 1e-9;
 
@@ -110,7 +112,11 @@ impl Summary {
         let mut row = |cells: [String; 9]| {
             let [scheme, cells @ ..] = cells;
             let widths = [7, 7, 7, 7, 7, 8, 6, 9];
-            let _ = write!(text, "{scheme:<16}");
+            if scheme.chars().count() > SCHEME_COLUMNS {
+                let _ = write!(text, "{scheme}\n{:<SCHEME_COLUMNS$}", "");
+            } else {
+                let _ = write!(text, "{scheme:<SCHEME_COLUMNS$}");
+            }
             for (cell, width) in cells.iter().zip(widths) {
                 let _ = write!(text, " {cell:>width$}");
             }
@@ -144,20 +150,17 @@ impl Summary {
                 format!("The largest gradient error of {} checked is {difference:.2e} of the largest entry. ", self.gradients_checked)
             }
         };
-        if let ([first, .., last], Some(speedup)) = (&self.runs[..], self.speedup) {
-            let (name, rival) = (&last.scheme, &first.scheme);
-            if speedup >= 1.0 {
-                let _ = write!(
-                    text,
-                    "{name} made a step {speedup:.2}x faster than {rival}, at {:.2} times the computing work. ",
-                    last.work / first.work
-                );
-            } else {
-                let slower = 1.0 / speedup;
-                let _ = write!(
-                    text,
-                    "{name} made a step {slower:.2}x slower than {rival}: without stragglers to wait for, redundancy only costs. "
-                );
+        if let Some((first, others)) = self.runs.split_first().filter(|(first, others)| !others.is_empty() && first.steps > 0) {
+            for other in others.iter().filter(|other| other.seconds_per_step.mean > 0.0) {
+                let (name, rival, times) = (&other.scheme, &first.scheme, other.work / first.work);
+                let speedup = first.seconds_per_step.mean / other.seconds_per_step.mean;
+                let _ = if speedup >= 1.0 {
+                    write!(text, "{name} made a step {speedup:.2}x faster than {rival}, at {times:.2} times the computing work. ")
+                } else {
+                    let late = first.late_worker_rounds > 0;
+                    let why = if late { "costs more than the waiting it saves" } else { "only costs where nobody is late" };
+                    write!(text, "{name} made a step {:.2}x slower than {rival}: its redundancy {why}. ", 1.0 / speedup)
+                };
             }
             text += match plan.clock {
                 ClockKind::Wall => {

@@ -123,8 +123,8 @@ pub enum TrainError {
 pub enum JobsError {
     /// Jobs overlap and nothing is given to overlap them with.
     #[error(
-        "{scheme} completes a job up to {delay} rounds after its first: train {} or more models in turn (--models {}), or add up \
-         several batches per step of one model (--micro-steps 8)", delay + 1, delay + 1
+        "{scheme} may complete a job only in round {} of it: train {} or more models in turn (--models {}), or add up several \
+         batches per step of one model (--micro-steps 8)", delay + 1, delay + 1, delay + 1
     )]
     NoOverlap {
         /// The scheme.
@@ -133,7 +133,7 @@ pub enum JobsError {
         delay: usize,
     },
     /// Fewer models than jobs overlap.
-    #[error("{scheme} completes a job up to {delay} rounds after its first: {models} models are too few, {} are enough", delay + 1)]
+    #[error("{scheme} may complete a job only in round {} of it: {models} models are too few, {} are enough", delay + 1, delay + 1)]
     TooFewModels {
         /// The scheme.
         scheme: String,
