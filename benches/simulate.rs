@@ -32,6 +32,7 @@ fn whole_runs(criterion: &mut Criterion) {
         ("groups:s=15", 480, Close::Decodable),
         ("min-load:s=20", 480, Close::Decodable),
         ("defer:T=1,cap=26,cut=16,copies=2", 480, Close::Decodable),
+        ("defer:T=1,cap=12,cut=16", 480, Close::Decodable),
         ("queue:m=16", 100, Close::Decodable),
         ("ring:reach=8", 100, Close::Decodable),
     ] {

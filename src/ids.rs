@@ -36,6 +36,38 @@ pub struct Task {
     pub piece: u32,
 }
 
+/// Tasks of one job with consecutive pieces, done one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// Who does them.
+    pub worker: Worker,
+    /// The task that is done first.
+    pub first: Task,
+    /// How many tasks there are.
+    pub count: u32,
+    /// Units of the batch in all of them.
+    pub units: u32,
+}
+
+impl Run {
+    /// One task of so many units.
+    #[must_use]
+    pub fn one(worker: Worker, task: Task, units: u32) -> Self {
+        Self { worker, first: task, count: 1, units }
+    }
+
+    /// The tasks in their order.
+    ///
+    /// ```
+    /// use codedgrad::ids::{Job, Run, Task, Worker};
+    /// let run = Run { worker: Worker(0), first: Task { job: Job(7), piece: 4 }, count: 2, units: 6 };
+    /// assert!(run.tasks().eq([4, 5].map(|piece| Task { job: Job(7), piece })));
+    /// ```
+    pub fn tasks(self) -> impl Iterator<Item = Task> {
+        (self.first.piece..self.first.piece + self.count).map(move |piece| Task { job: self.first.job, piece })
+    }
+}
+
 impl Worker {
     /// The position of this worker in a vector with one entry per worker.
     #[must_use]

@@ -363,6 +363,41 @@ fn codes_over_rounds_train_within_their_tolerance() {
     }
 }
 
+/// Late units that count for the next step: every sample of every batch is in exactly one step, at that step's
+/// parameters, and each step is divided by how many it has.
+#[test]
+fn late_units_that_count_for_the_next_step_are_counted_once() {
+    let (units, steps) = (16u32, 20);
+    for (scheme, prank) in [
+        ("defer:T=1,cap=3,cut=2 to next step", Prank::None),
+        ("defer:T=2,cap=3,cut=2 to next step", Prank::None),
+        ("defer:T=1,cap=3,cut=2 to next step", Prank::Panic),
+    ] {
+        let mischief = |worker: Worker, step: u64| if (worker.0, step) == (2, 5) { prank } else { Prank::None };
+        let (outcome, _, log) = train(Setup { units, mischief: &mischief, ..setup(scheme, 8, steps, modelled(8, steps, 3)) });
+        assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
+        let samples = f64::from(units) * UNIT_SAMPLES as f64;
+        assert!(log.records.iter().all(|record| (record.tail[0] - samples).abs() < 1e-9), "divided by its own count: {scheme}");
+        let coverage: Vec<f64> = log.records.iter().map(|record| record.coverage).collect();
+        assert!((coverage.iter().sum::<f64>() - steps as f64).abs() < 1e-9, "{scheme}: {coverage:?}");
+        assert!(coverage.iter().any(|c| *c < 1.0) && coverage.iter().any(|c| *c > 1.0), "{scheme}: {coverage:?}");
+        // Every gradient is `p - target` of its sample, so that the sum of all of them is known from the parameters.
+        let (mut replicas, mut found, mut expected) = (Replicas::fresh(1), 0.0, 0.0);
+        for (record, gradient) in log.records.iter().zip(&log.gradients) {
+            let gradient = gradient.as_ref().unwrap();
+            found += f64::from(gradient[0]) * record.coverage;
+            expected += f64::from(replicas.parameters[0][0]) * samples * record.coverage;
+            for sample in 0..samples as usize {
+                let mut one = vec![0.0f32; PARAMETERS];
+                sample_gradient(&replicas.parameters[0], record.step, sample, &mut one, 1.0);
+                expected -= f64::from(replicas.parameters[0][0]) - f64::from(one[0]);
+            }
+            replicas.apply(gradient, record.step);
+        }
+        assert!((found - expected).abs() < 1e-3, "{scheme}: {found} instead of {expected}");
+    }
+}
+
 /// A worker holds one sum per open step and the results whose weights are not final: `T+1` and `B` for M-SGC with
 /// models in turn, 1 and `B` with micro-steps of one model; one sum for the queue. Kept to the end it would be more.
 #[test]

@@ -1,9 +1,9 @@
 //! The simulator against whole outputs of two independent models, and the promises of the sequential schemes.
 
-use codedgrad::codes::SchemeSpec;
-use codedgrad::codes::sequential::{Accept, Fold, Horizon, MSgc, MSgcParameters, Scheme, SlotKind};
+use codedgrad::codes::sequential::{Accept, Fold, Horizon, MSgc, MSgcParameters, Scheme, SchemeFacts, SlotKind};
+use codedgrad::codes::{Report, SchemeSpec};
 use codedgrad::delays::{Growth, Preset};
-use codedgrad::ids::{Job, Task, Worker, WorkerSet};
+use codedgrad::ids::{Job, Part, Task, Units, Worker, WorkerSet};
 use codedgrad::sim::{Close, Outcome, Rules, simulate};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -181,6 +181,64 @@ fn decodes_exactly(mut scheme: Box<dyn Scheme>, jobs: u64, choices: &mut dyn FnM
     ready
 }
 
+/// A scheme that is told of every task by itself.
+struct TaskByTask(Box<dyn Scheme>);
+
+impl Scheme for TaskByTask {
+    fn facts(&self) -> &SchemeFacts {
+        self.0.facts()
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        self.0.assign(worker, out);
+    }
+
+    fn parts(&self, worker: Worker, task: Task) -> &[Part] {
+        self.0.parts(worker, task)
+    }
+
+    fn returned(&mut self, worker: Worker, task: Task) -> bool {
+        self.0.returned(worker, task)
+    }
+
+    fn admits(&self, missing: &WorkerSet) -> bool {
+        self.0.admits(missing)
+    }
+
+    fn quality(&mut self) -> Report {
+        self.0.quality()
+    }
+
+    fn observe(&mut self, worker: Worker, ratio: Option<f64>) {
+        self.0.observe(worker, ratio);
+    }
+
+    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
+        self.0.close(missing, decoded);
+    }
+
+    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
+        self.0.settle(job, folds)
+    }
+
+    fn blocked(&self, gone: &WorkerSet) -> Vec<Job> {
+        self.0.blocked(gone)
+    }
+    fn give_up(&mut self, job: Job) {
+        self.0.give_up(job);
+    }
+    fn restart(&mut self, jobs: std::ops::Range<Job>) {
+        self.0.restart(jobs);
+    }
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
+        self.0.lost(worker, from, reopened);
+    }
+
+    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
+        self.0.uncovered(missing)
+    }
+}
+
 const SCHEMES: [&str; 16] = [
     "m-sgc:B=1,W=2,lambda=2",
     "m-sgc:B=2,W=3,lambda=1,cyclic",
@@ -242,6 +300,28 @@ proptest! {
         prop_assert_eq!(found.jobs_decoded, 10);
         prop_assert!(found.work >= 1.0 - 1e-12);
         prop_assert!(found.job_finish_time.iter().all(|finish| finish.is_finite()));
+    }
+
+    /// Runs of tasks and a close that is worked out at once come to the same as one task after the other, to the bit.
+    #[test]
+    fn runs_come_to_the_same_as_their_tasks(
+        workers in 1usize..9,
+        (cap, cut, copies, delay) in (0usize..8, 1usize..6, 1usize..4, 1usize..4),
+        more in prop::option::of(0u32..7),
+        growth in 0usize..3,
+        dispatch in prop::sample::select(vec![0.0, 0.01]),
+        rows in prop::collection::vec(prop::collection::vec(prop::sample::select(vec![0.0, 1.0, 1.0, 1.5, 1.7, 7.0, 1e9]), 9), 1..12),
+    ) {
+        let (delay, base) = (delay.min(workers), 1.0 / workers as f64);
+        let text = format!("defer:T={delay},cap={},cut={cut},copies={}", cap % workers, copies.min(workers / delay));
+        let growth = [None, Some(Growth::Proportional { base }), Some(Growth::Additive { base, slope: 2.2 })][growth];
+        let rules = Rules { close: Close::Decodable, mu: 1.0, growth, dispatch };
+        let least = if growth.is_some() { 2.2 * base } else { 0.0 };
+        let rows: Vec<Vec<f64>> = rows.iter().map(|row| row[..workers].iter().map(|delay| least + delay).collect()).collect();
+        let units = more.map(|more| (workers * cut) as u32 + more);
+        let horizon = Horizon { workers, units, jobs: Job(0)..Job(10), accept: Accept::Lookahead };
+        let scheme = || text.parse::<SchemeSpec>().unwrap().over(horizon.clone()).unwrap();
+        prop_assert_eq!(run(&mut *scheme(), 10, &rows, &rules), run(&mut TaskByTask(scheme()), 10, &rows, &rules));
     }
 
     /// A worker that dies takes its results with it, also those that had been won: its items are open again, and

@@ -226,13 +226,13 @@ impl Grid {
         if seen.free {
             return self.rounds.push((Vec::new(), " nothing left to do".into()));
         }
-        let mut cells: Vec<Vec<(String, usize)>> = vec![Vec::new(); workers];
-        for (worker, task) in seen.tasks {
-            let label = scheme.label(*task, seen.round - 1 - task.job.0 as usize);
-            let cell = &mut cells[worker.index()];
+        let mut cells: Vec<Vec<(String, u32)>> = vec![Vec::new(); workers];
+        for run in seen.runs {
+            let label = scheme.label(run.first, seen.round - 1 - run.first.job.0 as usize);
+            let cell = &mut cells[run.worker.index()];
             match cell.last_mut() {
-                Some((last, times)) if *last == label => *times += 1,
-                _ => cell.push((label, 1)),
+                Some((last, times)) if *last == label => *times += run.count,
+                _ => cell.push((label, run.count)),
             }
         }
         let text = |worker: Worker| {

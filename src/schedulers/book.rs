@@ -18,7 +18,7 @@ struct Open {
     /// Jobs that are decoded.
     decoded: BTreeSet<Job>,
     attempt: u32,
-    report: Report,
+    report: Option<Report>,
     /// Workers with a sum of results.
     sums: BTreeSet<Worker>,
     /// Results not in such a sum: the first unit and the weight of each.
@@ -56,7 +56,7 @@ impl Book {
     }
 
     fn open(&mut self, step: Step) -> &mut Open {
-        let fresh = Open { decoded: BTreeSet::new(), attempt: 0, report: UNCODED, sums: BTreeSet::new(), terms: Vec::new() };
+        let fresh = Open { decoded: BTreeSet::new(), attempt: 0, report: None, sums: BTreeSet::new(), terms: Vec::new() };
         self.open.entry(step).or_insert(fresh)
     }
 
@@ -69,7 +69,7 @@ impl Book {
     pub(super) fn decoded(&mut self, job: Job, report: Report, terms: impl Iterator<Item = (u32, Fold)>) {
         let open = self.open(job.step(self.micro_steps));
         open.decoded.insert(job);
-        open.report = worst([open.report, report].into_iter());
+        open.report = Some(open.report.map_or(report, |others| worst([others, report].into_iter())));
         open.terms.extend(terms);
     }
 
@@ -79,7 +79,13 @@ impl Book {
         open.terms.sort_by_key(|(start, fold)| (fold.task.job, *start, fold.worker));
         self.waiting.push(Waiting { step, holders: Vec::new() });
         let folds = open.terms.iter().map(|term| term.1).collect();
-        Some(Folding { step, attempt: open.attempt, sums: open.sums.iter().copied().collect(), folds, decode: open.report })
+        Some(Folding {
+            step,
+            attempt: open.attempt,
+            sums: open.sums.iter().copied().collect(),
+            folds,
+            decode: open.report.unwrap_or(UNCODED),
+        })
     }
 
     /// Whether some jobs of a step are decoded and others are not.
@@ -101,7 +107,7 @@ impl Book {
         open.attempt += 1;
         open.decoded.clear();
         open.terms.clear();
-        open.report = UNCODED;
+        open.report = None;
     }
 
     /// A step begins anew.

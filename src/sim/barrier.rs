@@ -2,15 +2,15 @@
 
 use super::{Close, Played, Rules};
 use crate::codes::sequential::Scheme;
-use crate::ids::{Task, Worker, WorkerSet};
+use crate::ids::{Run, Worker, WorkerSet};
 
 /// Closes one round and reports the answers that were waited for; None if the scheme accepts nobody's
 /// absence, not even none.
-pub(super) fn play(scheme: &mut dyn Scheme, tasks: &[(Worker, Task)], row: &[f64], rules: &Rules) -> Option<Played> {
+pub(super) fn play(scheme: &mut dyn Scheme, runs: &[Run], row: &[f64], rules: &Rules) -> Option<Played> {
     let (workers, load) = (row.len(), scheme.facts().load);
     let delays: Vec<f64> = row.iter().map(|delay| rules.time(*delay, load)).collect();
     let slowest = delays.iter().copied().fold(0.0, f64::max);
-    let (deadline, candidates) = super::deadline(&delays, rules.mu);
+    let (deadline, candidates) = super::deadline(delays.iter().copied(), rules.mu);
     let late = |from: f64| WorkerSet::of(workers, Worker::all(workers).filter(|worker| delays[worker.index()] > from));
     let after_deadline = late(deadline);
     let (seconds, missing, waited_out) = if rules.close != Close::Decodable && scheme.admits(&after_deadline) {
@@ -24,9 +24,10 @@ pub(super) fn play(scheme: &mut dyn Scheme, tasks: &[(Worker, Task)], row: &[f64
         let instant = delays[order.get(needed - 1)?.index()];
         (instant, late(instant), rules.close == Close::Incremental)
     };
-    for (worker, task) in tasks.iter().filter(|(worker, _)| !missing.contains(*worker)) {
-        scheme.returned(*worker, *task);
+    for run in runs.iter().filter(|run| !missing.contains(run.worker)) {
+        scheme.returned(run.worker, run.first);
     }
     let unfinished = missing.len();
-    Some(Played { seconds, missing, candidates, waited_out, unfinished })
+    let units = runs.iter().map(|run| u64::from(run.units)).sum();
+    Some(Played { seconds, missing, candidates, waited_out, unfinished, units })
 }

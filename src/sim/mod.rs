@@ -2,7 +2,8 @@
 //!
 //! The same [`Scheme`]s that train are driven here by a row of delays per round. Schemes whose workers
 //! answer once per round are closed by one of three rules ([`Close`]); feedback schemes are followed task by
-//! task. Late answers are discarded: every worker starts each round afresh.
+//! task, or by runs of tasks where a scheme says that nothing depends on those in between. Late answers are
+//! discarded: every worker starts each round afresh.
 
 mod barrier;
 mod outcome;
@@ -12,7 +13,7 @@ pub use outcome::{Outcome, RoundTime, percentile};
 
 use crate::codes::sequential::Scheme;
 use crate::delays::Growth;
-use crate::ids::{Job, Task, Worker, WorkerSet};
+use crate::ids::{Job, Run, Worker, WorkerSet};
 use thiserror::Error;
 
 /// When a round of a scheme whose workers answer once per round is closed.
@@ -81,7 +82,7 @@ pub struct Seen<'a> {
     /// Number of the round, from 1.
     pub round: usize,
     /// Everybody's tasks.
-    pub tasks: &'a [(Worker, Task)],
+    pub runs: &'a [Run],
     /// Whose answers were not waited for.
     pub missing: &'a WorkerSet,
     /// Jobs that were complete at its end.
@@ -91,9 +92,9 @@ pub struct Seen<'a> {
 }
 
 /// The deadline `(1+mu) x fastest` of some answers, and how many come later.
-fn deadline(times: &[f64], mu: f64) -> (f64, usize) {
-    let deadline = (1.0 + mu) * times.iter().copied().fold(f64::INFINITY, f64::min);
-    (deadline, times.iter().filter(|time| **time > deadline).count())
+fn deadline(times: impl Iterator<Item = f64> + Clone, mu: f64) -> (f64, usize) {
+    let deadline = (1.0 + mu) * times.clone().fold(f64::INFINITY, f64::min);
+    (deadline, times.filter(|time| *time > deadline).count())
 }
 
 /// How one round went.
@@ -105,6 +106,8 @@ struct Played {
     waited_out: bool,
     /// Workers that had work and did not finish it.
     unfinished: usize,
+    /// Units of everything that was handed out.
+    units: u64,
 }
 
 /// Drives a scheme over its jobs `0..jobs`; `rows` gives one delay in seconds per worker and round, at least as
@@ -132,7 +135,8 @@ pub fn simulate<E: std::error::Error + 'static>(
 ) -> Result<Outcome, SimError<E>> {
     let facts = scheme.facts().clone();
     let mut tally = outcome::Tally::new(jobs, facts.workers);
-    let (mut tasks, mut decoded, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    let mut player = stepwise::Player::default();
+    let (mut runs, mut decoded, mut own) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=jobs as usize + facts.delay {
         let mut row = rows().map_err(SimError::Delays)?;
         row.truncate(facts.workers);
@@ -140,28 +144,30 @@ pub fn simulate<E: std::error::Error + 'static>(
         if let Some(worker) = row.iter().position(|delay| *delay < least) {
             return Err(SimError::Negative { round, worker, delay: row[worker], least });
         }
-        tasks.clear();
+        runs.clear();
         decoded.clear();
         for worker in Worker::all(facts.workers) {
-            own.clear();
-            scheme.assign(worker, &mut own);
-            tasks.extend(own.iter().map(|task| (worker, *task)));
+            if facts.partial {
+                scheme.assign_runs(worker, &mut runs);
+            } else {
+                scheme.assign(worker, &mut own);
+                runs.extend(own.drain(..).map(|task| Run::one(worker, task, scheme.units(worker, task))));
+            }
         }
-        let free = tasks.is_empty();
+        let free = runs.is_empty();
         let played = if free {
-            Played { seconds: 0.0, missing: WorkerSet::empty(facts.workers), candidates: 0, waited_out: false, unfinished: 0 }
+            Played { seconds: 0.0, missing: WorkerSet::empty(facts.workers), candidates: 0, waited_out: false, unfinished: 0, units: 0 }
         } else if facts.partial {
-            stepwise::play(scheme, &mut tasks, &row, rules).ok_or(SimError::Stuck { round })?
+            player.play(scheme, &mut runs, &row, rules).ok_or(SimError::Stuck { round })?
         } else {
-            barrier::play(scheme, &tasks, &row, rules).ok_or(SimError::Stuck { round })?
+            barrier::play(scheme, &runs, &row, rules).ok_or(SimError::Stuck { round })?
         };
         if facts.error_max > 0.0 {
             tally.covered(scheme.quality().coverage);
         }
         scheme.close(&played.missing, &mut decoded);
-        let units = tasks.iter().map(|(worker, task)| u64::from(scheme.units(*worker, *task))).sum();
-        watch(Seen { round, tasks: &tasks, missing: &played.missing, decoded: &decoded, free });
-        tally.round(&played, free, round <= jobs as usize, units, &decoded);
+        watch(Seen { round, runs: &runs, missing: &played.missing, decoded: &decoded, free });
+        tally.round(&played, free, round <= jobs as usize, &decoded);
     }
     Ok(tally.finish(&facts))
 }

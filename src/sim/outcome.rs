@@ -105,7 +105,7 @@ impl Tally {
         self.coverages.push(coverage);
     }
 
-    pub(super) fn round(&mut self, played: &Played, free: bool, own: bool, units: u64, decoded: &[Job]) {
+    pub(super) fn round(&mut self, played: &Played, free: bool, own: bool, decoded: &[Job]) {
         self.now += played.seconds;
         self.rounds += 1;
         if !free {
@@ -114,7 +114,7 @@ impl Tally {
         self.wait_outs += usize::from(played.waited_out);
         self.candidates += played.candidates;
         self.unfinished += if own { played.unfinished } else { 0 };
-        self.units += units;
+        self.units += played.units;
         for job in decoded {
             if let Some(finish) = self.finish.get_mut(job.0 as usize) {
                 *finish = self.now;

@@ -2,128 +2,171 @@
 
 use super::{Played, Rules};
 use crate::codes::sequential::Scheme;
-use crate::ids::{Task, Worker, WorkerSet};
+use crate::ids::{Run, Worker, WorkerSet};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
-/// A worker and what it still has to do: first a run of tasks that is reported at its end, then others.
-#[derive(Default)]
-struct Hand {
-    tasks: VecDeque<Task>,
-    run: usize,
-    /// Units and tasks done before the current run, and at its end.
-    before: (u32, u32),
-    end: (u32, u32),
-    finished_at: f64,
-    worked: bool,
-}
-
-/// The clock of one worker.
-struct Pace<'a> {
+/// The delays of a round.
+struct Clock<'a> {
     rules: &'a Rules,
+    units: f64,
+    row: &'a [f64],
+}
+
+impl Clock<'_> {
+    /// When a worker is done with so many units, in so many tasks.
+    fn at(&self, worker: Worker, units: u32, tasks: u32) -> f64 {
+        let load = f64::from(units) / self.units;
+        self.rules.time(self.row[worker.index()], load) + f64::from(tasks) * self.rules.dispatch
+    }
+}
+
+/// The end of a run: units and tasks that its worker has done by then in this round.
+#[derive(Clone, Copy)]
+struct End {
     units: u32,
-    delay: f64,
+    tasks: u32,
 }
 
-impl Pace<'_> {
-    /// When so many units, in so many tasks, are done.
-    fn at(&self, (units, tasks): (u32, u32)) -> f64 {
-        self.rules.time(self.delay, f64::from(units) / f64::from(self.units)) + f64::from(tasks) * self.rules.dispatch
+/// What a worker has to do: the runs `next..end` of the round's list.
+#[derive(Clone, Copy, Default)]
+struct Hand {
+    next: usize,
+    end: usize,
+}
+
+/// A run ends. Ordered by time, at one instant by worker, then by place in the round's list.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Event(u128);
+
+impl Event {
+    /// Times that are not negative are ordered as their bits are.
+    fn new(at: f64, worker: Worker, run: usize) -> Self {
+        Self(u128::from(at.to_bits()) << 64 | u128::from(worker.0) << 32 | run as u128)
+    }
+
+    fn at(self) -> f64 {
+        f64::from_bits((self.0 >> 64) as u64)
+    }
+
+    fn run(self) -> usize {
+        self.0 as u32 as usize
     }
 }
 
-impl Hand {
-    /// Begins the next run, if there is anything to do, and tells when it ends.
-    fn start(&mut self, scheme: &dyn Scheme, worker: Worker, pace: &Pace<'_>) -> Option<f64> {
-        let decisive = self.tasks.iter().position(|task| scheme.decisive(worker, *task));
-        self.run = decisive.map_or(self.tasks.len(), |at| at + 1);
-        self.worked |= self.run > 0;
-        let units: u32 = self.tasks.iter().take(self.run).map(|task| scheme.units(worker, *task)).sum();
-        self.end = (self.before.0 + units, self.before.1 + self.run as u32);
-        (self.run > 0).then(|| pace.at(self.end))
-    }
+/// Plays rounds, one after the other.
+#[derive(Default)]
+pub(super) struct Player {
+    hands: Vec<Hand>,
+    /// How and when each run ends.
+    ends: Vec<End>,
+    times: Vec<f64>,
+    events: BinaryHeap<Reverse<Event>>,
+}
 
-    /// Reports the whole run.
-    fn finish(&mut self, scheme: &mut dyn Scheme, worker: Worker) {
-        self.tasks.drain(..self.run).for_each(|task| {
-            scheme.returned(worker, task);
-        });
-        self.before = self.end;
-    }
-
-    /// Reports what is done of a run that has not ended by `now`.
-    fn give_up(&self, scheme: &mut dyn Scheme, worker: Worker, pace: &Pace<'_>, now: f64) {
-        let (mut units, mut tasks) = self.before;
-        for task in self.tasks.iter().take(self.run) {
-            units += scheme.units(worker, *task);
-            tasks += 1;
-            if pace.at((units, tasks)) > now {
-                return;
+impl Player {
+    /// Plays one round to its close; runs that are handed out on the way are added to `runs`. None if it
+    /// never closes.
+    pub(super) fn play(&mut self, scheme: &mut dyn Scheme, runs: &mut Vec<Run>, row: &[f64], rules: &Rules) -> Option<Played> {
+        let workers = row.len();
+        let clock = Clock { rules, units: f64::from(scheme.facts().units), row };
+        self.hands.clear();
+        self.hands.resize(workers, Hand::default());
+        self.ends.clear();
+        self.times.clear();
+        self.plan(runs, &clock);
+        let now = match scheme.closes_at(runs, &self.times) {
+            Some(now) => self.report(scheme, runs, now),
+            None => self.follow(scheme, runs, &clock)?,
+        };
+        let (mut missing, mut units) = (WorkerSet::empty(workers), 0);
+        for (worker, hand) in Worker::all(workers).zip(&self.hands).filter(|(_, hand)| hand.end > 0) {
+            units += u64::from(self.ends[hand.end - 1].units);
+            if hand.next < hand.end {
+                give_up(scheme, runs[hand.next], self.ends[hand.next], &clock, now);
+                missing.insert(worker);
+                scheme.observe(worker, None);
+            } else {
+                scheme.observe(worker, Some(if now > 0.0 { self.times[hand.end - 1] / now } else { 1.0 }));
             }
-            scheme.returned(worker, *task);
+        }
+        let alone = row.iter().map(|delay| rules.time(*delay, 1.0 / workers as f64));
+        let (_, candidates) = super::deadline(alone, rules.mu);
+        let unfinished = missing.len();
+        Some(Played { seconds: now, missing, candidates, waited_out: false, unfinished, units })
+    }
+
+    /// Puts the runs that are new in the list into their workers' hands.
+    fn plan(&mut self, runs: &[Run], clock: &Clock<'_>) {
+        let known = self.ends.len();
+        for (at, run) in runs.iter().enumerate().skip(known) {
+            let hand = &mut self.hands[run.worker.index()];
+            let before = if hand.end > 0 { self.ends[hand.end - 1] } else { End { units: 0, tasks: 0 } };
+            if hand.next == hand.end {
+                hand.next = at;
+            }
+            hand.end = at + 1;
+            self.ends.push(End { units: before.units + run.units, tasks: before.tasks + run.count });
+        }
+        let new = runs.iter().zip(&self.ends).skip(known);
+        self.times.extend(new.map(|(run, end)| clock.at(run.worker, end.units, end.tasks)));
+    }
+
+    /// Reports all runs that end by `now`.
+    fn report(&mut self, scheme: &mut dyn Scheme, runs: &[Run], now: f64) -> f64 {
+        let mut from = 0;
+        for (at, run) in runs.iter().enumerate() {
+            if self.times[at] <= now {
+                self.hands[run.worker.index()].next = at + 1;
+            } else {
+                scheme.returned_runs(&runs[from..at]);
+                from = at + 1;
+            }
+        }
+        scheme.returned_runs(&runs[from..]);
+        now
+    }
+
+    /// Reports one run after the other until the round closes, and tells when that is.
+    fn follow(&mut self, scheme: &mut dyn Scheme, runs: &mut Vec<Run>, clock: &Clock<'_>) -> Option<f64> {
+        let event = |at: usize, run: Run, times: &[f64]| Reverse(Event::new(times[at], run.worker, at));
+        self.events.clear();
+        self.events.extend(runs.iter().enumerate().map(|(at, run)| event(at, *run, &self.times)));
+        let nobody = WorkerSet::empty(self.hands.len());
+        let mut now = 0.0;
+        while !scheme.admits(&nobody) {
+            now = self.events.peek()?.0.at();
+            while let Some(Reverse(end)) = self.events.peek().copied().filter(|end| end.0.at() == now) {
+                self.events.pop();
+                let (at, run) = (end.run(), runs[end.run()]);
+                scheme.returned_runs(&[run]);
+                self.hands[run.worker.index()].next = at + 1;
+                if self.hands[run.worker.index()].end == at + 1 {
+                    scheme.assign_runs(run.worker, runs);
+                    let known = self.ends.len();
+                    self.plan(runs, clock);
+                    self.events.extend((known..runs.len()).map(|at| event(at, runs[at], &self.times)));
+                }
+            }
+        }
+        Some(now)
+    }
+}
+
+/// Reports what is done by `now` of the run that a worker is in the middle of.
+fn give_up(scheme: &mut dyn Scheme, run: Run, end: End, clock: &Clock<'_>, now: f64) {
+    let before = End { units: end.units - run.units, tasks: end.tasks - run.count };
+    let (mut done, mut open) = (Run { count: 0, ..run }, run.count);
+    while done.count + 1 < open {
+        let count = u32::midpoint(done.count, open);
+        let start = scheme.run_start(run, count);
+        if clock.at(run.worker, before.units + start.units, before.tasks + count) <= now {
+            done = start;
+        } else {
+            open = count;
         }
     }
-}
-
-/// A time as something that can be ordered.
-#[derive(Clone, Copy, PartialEq)]
-struct Instant(f64);
-
-impl Eq for Instant {}
-
-impl PartialOrd for Instant {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
+    if done.count > 0 {
+        scheme.returned_runs(&[done]);
     }
-}
-
-impl Ord for Instant {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-/// Plays one round to its close; tasks that are handed out on the way are added to `tasks`. None if it
-/// never closes.
-pub(super) fn play(scheme: &mut dyn Scheme, tasks: &mut Vec<(Worker, Task)>, row: &[f64], rules: &Rules) -> Option<Played> {
-    let (workers, units) = (row.len(), scheme.facts().units);
-    let pace = |worker: Worker| Pace { rules, units, delay: row[worker.index()] };
-    let mut hands: Vec<Hand> = (0..workers).map(|_| Hand::default()).collect();
-    tasks.iter().for_each(|(worker, task)| hands[worker.index()].tasks.push_back(*task));
-    let mut events = BinaryHeap::new();
-    for (worker, hand) in Worker::all(workers).zip(&mut hands) {
-        events.extend(hand.start(scheme, worker, &pace(worker)).map(|at| Reverse((Instant(at), worker))));
-    }
-    let mut now = 0.0;
-    let mut fresh = Vec::new();
-    while !scheme.admits(&WorkerSet::empty(workers)) {
-        now = events.peek()?.0.0.0;
-        while events.peek().is_some_and(|next| next.0.0.0 == now) {
-            let Reverse((_, worker)) = events.pop()?;
-            let (hand, pace) = (&mut hands[worker.index()], pace(worker));
-            hand.finished_at = now;
-            hand.finish(scheme, worker);
-            if hand.tasks.is_empty() {
-                scheme.assign(worker, &mut fresh);
-                tasks.extend(fresh.iter().map(|task| (worker, *task)));
-                hand.tasks.extend(fresh.drain(..));
-            }
-            events.extend(hand.start(scheme, worker, &pace).map(|at| Reverse((Instant(at), worker))));
-        }
-    }
-    for (worker, hand) in Worker::all(workers).zip(&hands) {
-        hand.give_up(scheme, worker, &pace(worker), now);
-    }
-    let mut unfinished = 0;
-    for (worker, hand) in Worker::all(workers).zip(&hands).filter(|(_, hand)| hand.worked) {
-        let ratio = if now > 0.0 { hand.finished_at / now } else { 1.0 };
-        let in_time = hand.tasks.is_empty();
-        unfinished += usize::from(!in_time);
-        scheme.observe(worker, in_time.then_some(ratio));
-    }
-    let share = 1.0 / workers as f64;
-    let alone: Vec<f64> = row.iter().map(|delay| rules.time(*delay, share)).collect();
-    let (_, candidates) = super::deadline(&alone, rules.mu);
-    let missing = WorkerSet::of(workers, Worker::all(workers).filter(|worker| !hands[worker.index()].tasks.is_empty()));
-    Some(Played { seconds: now, missing, candidates, waited_out: false, unfinished })
 }

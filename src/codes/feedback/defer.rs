@@ -10,7 +10,7 @@
 //! once. There is no straggler model and nothing is refused.
 //!
 //! # Cost
-//! A round is O(n log n + n cut). Redundancy only for copies of due bundles.
+//! A round is O(n log n + u) for `u` units left over. Redundancy only for copies of due bundles.
 //!
 //! # Numerics
 //! All weights are 1.
@@ -22,7 +22,7 @@
 
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -80,9 +80,13 @@ pub struct Defer {
     facts: SchemeFacts,
     parameters: DeferParameters,
     own: Vec<[Part; 1]>,
+    /// Batch units of every worker's share.
+    share_units: Vec<u32>,
     /// Jobs of which units may be left, oldest first.
     open: VecDeque<Open>,
     bundles: Vec<Bundle>,
+    /// Scores and workers, for ranking.
+    ranked: Vec<u128>,
     /// The bundle of every worker, and who has not yet finished its own.
     bundle_of: Vec<Option<usize>>,
     at_bundle: WorkerSet,
@@ -110,8 +114,11 @@ struct Open {
     left: Vec<u32>,
     /// How many units of its own share every worker has finished.
     finished: Vec<u32>,
-    /// Bundles that were finished: by whom, and their units.
-    bundles: Vec<(Worker, Task, Vec<u32>)>,
+    /// Units that were dealt in bundles, round after round, and their parts.
+    dealt: Vec<u32>,
+    parts: Vec<Part>,
+    /// Bundles that were finished: by whom, and which of the dealt units.
+    bundles: Vec<(Worker, Task, Range<usize>)>,
     /// Units that were finished and lost again; left at the close of the round.
     lost: Vec<u32>,
     decoded: bool,
@@ -120,8 +127,11 @@ struct Open {
 
 struct Bundle {
     task: Task,
-    units: Vec<u32>,
-    parts: Vec<Part>,
+    /// The place of its job among the open ones, and which of the units dealt.
+    open: usize,
+    range: Range<usize>,
+    /// Batch units of all its parts.
+    units: u32,
     due: bool,
     finished: bool,
 }
@@ -151,9 +161,11 @@ impl Defer {
         Ok(Self {
             facts: super::facts(workers, units.unwrap_or((workers * cut) as u32), delay, 1.0 / workers as f64),
             parameters,
+            share_units: own.chunks(cut).map(|share| share[cut - 1][0].units.end - share[0][0].units.start).collect(),
             own,
             open: VecDeque::new(),
             bundles: Vec::new(),
+            ranked: Vec::new(),
             bundle_of: vec![None; workers],
             at_bundle: WorkerSet::empty(workers),
             score: vec![0.0; workers],
@@ -198,16 +210,56 @@ impl Defer {
         self
     }
 
+    /// Whether nothing can be left for a next step.
+    fn is_last(&self) -> bool {
+        self.next_step && self.round.next() == self.jobs.end
+    }
+
     /// Workers whose own share need not be finished in this round.
     fn cap(&self) -> usize {
-        let last = self.next_step && self.round.next() == self.jobs.end;
-        if self.has_own() && !last { self.parameters.cap } else { 0 }
+        if self.has_own() && !self.is_last() { self.parameters.cap } else { 0 }
+    }
+
+    /// Makes a bundle of what a worker that is gone has not finished of its own share.
+    fn pass_on(&mut self, worker: Worker) {
+        let (at, cut) = (self.open.len() - 1, self.parameters.cut as u32);
+        let open = &mut self.open[at];
+        let start = open.dealt.len();
+        open.dealt.extend(worker.0 * cut + open.finished[worker.index()]..(worker.0 + 1) * cut);
+        open.parts.extend(open.dealt[start..].iter().map(|unit| self.own[*unit as usize][0]));
+        let range = start..open.dealt.len();
+        if !range.is_empty() {
+            let units = open.parts[range.clone()].iter().map(|part| part.units.count()).sum();
+            let task = Task { job: open.job, piece: u32::MAX - worker.0 };
+            self.orphans.push(self.bundles.len());
+            self.bundles.push(Bundle { task, open: at, range, units, due: true, finished: false });
+            self.due_open += 1;
+        }
     }
 
     /// Takes everything that was finished in a round for its step.
-    fn take_step(&mut self, folds: Vec<Fold>) {
+    fn take_step(&mut self) {
+        let mut folds = Vec::new();
+        self.open.iter().for_each(|open| self.won(open, &mut folds));
         let units = folds.iter().flat_map(|fold| self.parts(fold.worker, fold.task)).map(|part| part.units.count()).sum();
         self.taken = (folds, units);
+        for open in &mut self.open {
+            open.finished.fill(0);
+            open.bundles.clear();
+        }
+    }
+
+    /// What was finished of a job, in the order of its units.
+    fn won(&self, open: &Open, folds: &mut Vec<Fold>) {
+        let (cut, job) = (self.parameters.cut as u32, open.job);
+        let mut won: Vec<(u32, Worker, Task)> =
+            open.bundles.iter().map(|(worker, task, units)| (open.dealt[units.start], *worker, *task)).collect();
+        for (worker, finished) in Worker::all(self.facts.workers).zip(&open.finished) {
+            let pieces = worker.0 * cut..worker.0 * cut + finished;
+            won.extend(pieces.map(|piece| (piece, worker, Task { job, piece })));
+        }
+        won.sort_unstable();
+        folds.extend(won.into_iter().map(|(_, worker, task)| Fold { worker, task, weight: 1.0 }));
     }
 
     /// Whether the current round has a job of its own.
@@ -221,57 +273,54 @@ impl Defer {
         self.gone.clear();
         self.open.retain(|open| !open.decoded);
         self.deal();
+        self.late = 0;
         if self.has_own() {
-            let finished = vec![0; self.facts.workers];
+            self.late = self.facts.workers;
             self.open.push_back(Open {
                 job: self.round,
                 left: Vec::new(),
-                finished,
-                bundles: Vec::new(),
+                finished: vec![0; self.facts.workers],
+                dealt: Vec::new(),
+                parts: Vec::new(),
+                bundles: Vec::with_capacity(self.slots()),
                 lost: Vec::new(),
                 decoded: false,
                 refused: false,
             });
-            self.late = self.facts.workers;
-        } else {
-            self.late = 0;
         }
-        let holders = Worker::all(self.facts.workers).filter(|worker| self.bundle_of[worker.index()].is_some());
-        self.at_bundle = WorkerSet::of(self.facts.workers, holders);
-        self.due_open = self.bundles.iter().filter(|bundle| bundle.due).count();
     }
 
     /// Cuts what is left into bundles and gives them to the workers with the best scores.
     fn deal(&mut self) {
-        let copies = self.parameters.copies;
+        let (counts, slots) = (self.bundle_counts(), self.slots());
         self.bundles.clear();
-        self.bundle_of.fill(None);
-        let sizes = self.bundle_counts();
-        for (open, &(count, due)) in self.open.iter().zip(&sizes) {
+        for (at, (open, (count, due))) in self.open.iter_mut().zip(counts).enumerate() {
             let age = (self.round.0 - open.job.0) as usize;
-            let first_piece = self.own.len() + (age - 1) * self.slots();
+            let first_piece = self.own.len() + (age - 1) * slots;
             let (size, longer) = (open.left.len() / count, open.left.len() % count);
-            let mut start = 0;
+            let mut start = open.dealt.len();
+            open.dealt.extend(&open.left);
+            open.parts.extend(open.left.iter().map(|unit| self.own[*unit as usize][0]));
             for place in 0..count {
                 let end = start + size + usize::from(place < longer);
-                let units = open.left[start..end].to_vec();
                 let task = Task { job: open.job, piece: (first_piece + place) as u32 };
-                let parts = units.iter().map(|unit| self.own[*unit as usize][0]).collect();
-                self.bundles.push(Bundle { task, units, parts, due, finished: false });
+                let units = open.parts[start..end].iter().map(|part| part.units.count()).sum();
+                self.bundles.push(Bundle { task, open: at, range: start..end, units, due, finished: false });
                 start = end;
             }
         }
-        let mut ranked: Vec<usize> = (0..self.facts.workers).collect();
-        ranked.sort_by(|a, b| self.score[*a].total_cmp(&self.score[*b]).then(a.cmp(b)));
         let due = self.bundles.iter().filter(|bundle| bundle.due).count();
-        for (q, worker) in ranked.iter().take(self.bundles.len()).enumerate() {
-            self.bundle_of[*worker] = Some(q);
+        let copies = (1..self.parameters.copies).flat_map(|_| 0..due);
+        self.bundle_of.fill(None);
+        self.at_bundle.clear();
+        let helpers = self.bundles.len() + (self.parameters.copies - 1) * due;
+        for (worker, q) in rank(&mut self.ranked, &self.score, helpers).zip((0..self.bundles.len()).chain(copies)) {
+            self.bundle_of[worker.index()] = Some(q);
+            self.at_bundle.insert(worker);
         }
-        let copied = (1..copies).flat_map(|_| 0..due);
-        for (worker, q) in ranked.iter().skip(self.bundles.len()).zip(copied) {
-            self.bundle_of[*worker] = Some(q);
-        }
-        self.orphans = (self.facts.workers..self.bundles.len()).collect();
+        self.orphans.clear();
+        self.orphans.extend(self.facts.workers..self.bundles.len());
+        self.due_open = due;
     }
 
     fn slots(&self) -> usize {
@@ -282,8 +331,7 @@ impl Defer {
     fn bundle_counts(&self) -> Vec<(usize, bool)> {
         let total: usize = self.open.iter().map(|open| open.left.len()).sum();
         let slots = self.slots();
-        let last = self.next_step && self.round.next() == self.jobs.end;
-        let due = |open: &Open| !self.has_own() || last || self.round.0 - open.job.0 >= self.parameters.delay as u64;
+        let due = |open: &Open| !self.has_own() || self.is_last() || self.round.0 - open.job.0 >= self.parameters.delay as u64;
         let copies = |due: bool| if due { self.parameters.copies } else { 1 };
         let count = |open: &Open| {
             let (left, due) = (open.left.len(), due(open));
@@ -298,6 +346,53 @@ impl Defer {
         }
         counts
     }
+
+    /// Hands out a worker's bundle and its own share, as far as there are any.
+    fn hand_out(&mut self, worker: Worker, mut give: impl FnMut(Run)) {
+        if !self.begun {
+            self.begin();
+        }
+        let first = self.assigned.insert(worker);
+        if !first {
+            let Some(q) = self.orphans.pop() else { return };
+            self.bundle_of[worker.index()] = Some(q);
+            self.at_bundle.insert(worker);
+        }
+        if let Some(q) = self.bundle_of[worker.index()] {
+            give(Run::one(worker, self.bundles[q].task, self.bundles[q].units));
+        }
+        if first && self.has_own() {
+            let count = self.parameters.cut as u32;
+            give(Run { worker, first: Task { job: self.round, piece: worker.0 * count }, count, units: self.share_units[worker.index()] });
+        }
+    }
+
+    /// Takes in the next tasks of a worker's own share.
+    fn own_returned(&mut self, worker: Worker, first: Task, count: u32) -> bool {
+        let (cut, round) = (self.parameters.cut as u32, self.round);
+        let Some(open) = self.open.back_mut().filter(|open| open.job == round && first.job == round) else { return false };
+        let finished = &mut open.finished[worker.index()];
+        if first.piece != worker.0 * cut + *finished || *finished + count > cut {
+            return false;
+        }
+        *finished += count;
+        self.late -= usize::from(*finished == cut);
+        true
+    }
+}
+
+/// The `first` workers with the lowest scores, lowest first, ties by number. Scores are not negative, so their bits
+/// are ordered as they are.
+fn rank<'a>(ranked: &'a mut Vec<u128>, score: &[f64], first: usize) -> impl Iterator<Item = Worker> + use<'a> {
+    ranked.clear();
+    ranked.extend(score.iter().zip(0..).map(|(score, worker)| u128::from(score.to_bits()) << 32 | worker));
+    let first = first.min(ranked.len());
+    if first > ranked.len() / 2 {
+        ranked.sort_unstable();
+    } else if first > 0 {
+        ranked.select_nth_unstable(first - 1).0.sort_unstable();
+    }
+    ranked[..first].iter().map(|ranked| Worker(*ranked as u32))
 }
 
 impl Scheme for Defer {
@@ -306,34 +401,29 @@ impl Scheme for Defer {
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        if !self.begun {
-            self.begin();
-        }
-        if !self.assigned.insert(worker) {
-            if let Some(q) = self.orphans.pop() {
-                self.bundle_of[worker.index()] = Some(q);
-                self.at_bundle.insert(worker);
-                out.push(self.bundles[q].task);
-            }
-            return;
-        }
-        out.extend(self.bundle_of[worker.index()].map(|q| self.bundles[q].task));
-        if self.has_own() {
-            let (cut, job) = (self.parameters.cut as u32, self.round);
-            out.extend((worker.0 * cut..(worker.0 + 1) * cut).map(|piece| Task { job, piece }));
-        }
+        self.hand_out(worker, |run| out.extend(run.tasks()));
+    }
+
+    fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
+        self.hand_out(worker, |run| out.push(run));
     }
 
     fn parts(&self, worker: Worker, task: Task) -> &[Part] {
         match self.own.get(task.piece as usize) {
             Some(part) => part,
-            None => self.bundle_of[worker.index()].map_or(&[], |q| &self.bundles[q].parts),
+            None => self.bundle_of[worker.index()]
+                .map(|q| &self.bundles[q])
+                .map_or(&[], |bundle| &self.open[bundle.open].parts[bundle.range.clone()]),
         }
     }
 
-    fn decisive(&self, _: Worker, task: Task) -> bool {
-        let piece = task.piece as usize;
-        piece >= self.own.len() || (piece + 1).is_multiple_of(self.parameters.cut)
+    fn run_start(&self, run: Run, count: u32) -> Run {
+        let first = run.first.piece as usize;
+        let units = match self.own.get(first..first + count as usize) {
+            Some([first, .., last]) => last[0].units.end - first[0].units.start,
+            _ => run.tasks().take(count as usize).map(|task| self.units(run.worker, task)).sum(),
+        };
+        Run { count, units, ..run }
     }
 
     /// `n` a unit of an own share, `d` a bundle of deferred ones.
@@ -345,34 +435,53 @@ impl Scheme for Defer {
         if !self.begun || self.gone.contains(worker) {
             return false;
         }
-        if task.piece as usize >= self.own.len() {
-            let held = self.bundle_of[worker.index()].map(|q| &mut self.bundles[q]);
-            let Some(bundle) = held.filter(|bundle| bundle.task == task) else { return false };
-            if !self.at_bundle.remove(worker) || bundle.finished {
-                return false;
-            }
-            bundle.finished = true;
-            self.due_open -= usize::from(bundle.due);
-            let units = bundle.units.clone();
-            if let Some(open) = self.open.iter_mut().find(|open| open.job == task.job) {
-                open.bundles.push((worker, task, units));
-            }
-            return true;
+        if (task.piece as usize) < self.own.len() {
+            return self.own_returned(worker, task, 1);
         }
-        let cut = self.parameters.cut as u32;
-        let current = task.job == self.round;
-        let Some(open) = self.open.back_mut().filter(|open| current && open.job == task.job) else { return false };
-        let finished = &mut open.finished[worker.index()];
-        if *finished == cut || task.piece != worker.0 * cut + *finished {
+        let held = self.bundle_of[worker.index()].map(|q| &mut self.bundles[q]);
+        let Some(bundle) = held.filter(|bundle| bundle.task == task) else { return false };
+        if !self.at_bundle.remove(worker) || bundle.finished {
             return false;
         }
-        *finished += 1;
-        self.late -= usize::from(*finished == cut);
+        bundle.finished = true;
+        self.due_open -= usize::from(bundle.due);
+        self.open[bundle.open].bundles.push((worker, task, bundle.range.clone()));
         true
+    }
+
+    fn returned_runs(&mut self, runs: &[Run]) {
+        for run in runs {
+            if run.count == 1 {
+                self.returned(run.worker, run.first);
+            } else if self.begun && !self.gone.contains(run.worker) {
+                self.own_returned(run.worker, run.first, run.count);
+            }
+        }
     }
 
     fn admits(&self, _: &WorkerSet) -> bool {
         self.due_open == 0 && self.late <= self.cap()
+    }
+
+    fn closes_at(&self, runs: &[Run], ends: &[f64]) -> Option<f64> {
+        if !self.gone.is_empty() || !self.orphans.is_empty() {
+            return None;
+        }
+        let mut own = Vec::with_capacity(self.facts.workers);
+        let mut bundles = vec![f64::INFINITY; self.bundles.len()];
+        for (run, end) in runs.iter().zip(ends) {
+            if (run.first.piece as usize) < self.own.len() {
+                own.push(*end);
+            } else if let Some(q) = self.bundle_of[run.worker.index()] {
+                bundles[q] = end.min(bundles[q]);
+            }
+        }
+        let due = self.bundles.iter().zip(bundles).filter(|(bundle, _)| bundle.due).fold(0.0, |last, (_, end)| end.max(last));
+        let needed = self.late.saturating_sub(self.cap());
+        let enough = needed
+            .checked_sub(1)
+            .map_or(Some(0.0), |place| (place < own.len()).then(|| *own.select_nth_unstable_by(place, f64::total_cmp).1));
+        Some(due.max(enough?))
     }
 
     fn hopes(&self, gone: &WorkerSet) -> bool {
@@ -394,7 +503,7 @@ impl Scheme for Defer {
             self.due_open -= usize::from(bundle.due);
         }
         self.orphans.retain(|q| !self.bundles[*q].finished);
-        self.open.retain(|open| open.job != job);
+        self.open.iter_mut().filter(|open| open.job == job).for_each(|open| open.refused = true);
         if self.begun && self.round == job {
             self.late = 0;
         }
@@ -416,6 +525,9 @@ impl Scheme for Defer {
         let unfinished = |open: &&Open| open.job == self.round && open.finished[worker.index()] < self.parameters.cut as u32;
         self.late -= usize::from(self.open.back().filter(unfinished).is_some());
         self.at_bundle.remove(worker);
+        if self.is_last() {
+            self.pass_on(worker);
+        }
         let Some(q) = self.bundle_of[worker.index()].filter(|q| self.bundles[*q].due && !self.bundles[*q].finished) else { return };
         let held = Worker::all(self.facts.workers).any(|other| self.bundle_of[other.index()] == Some(q) && self.at_bundle.contains(other));
         if !held && !self.orphans.contains(&q) {
@@ -439,9 +551,8 @@ impl Scheme for Defer {
         self.begun = false;
         self.open.iter_mut().for_each(|open| open.left.clear());
         for bundle in self.bundles.iter().filter(|bundle| !bundle.finished) {
-            if let Some(open) = self.open.iter_mut().find(|open| open.job == bundle.task.job) {
-                open.left.extend(&bundle.units);
-            }
+            let open = &mut self.open[bundle.open];
+            open.left.extend(&open.dealt[bundle.range.clone()]);
         }
         for open in &mut self.open {
             open.left.append(&mut open.lost);
@@ -449,26 +560,35 @@ impl Scheme for Defer {
         }
         if let (true, Some(open)) = (self.has_own(), self.open.back_mut()) {
             let cut = self.parameters.cut as u32;
-            let owed = |(i, done): (u32, &u32)| i * cut + done..(i + 1) * cut;
-            open.left = (0..).zip(&open.finished).flat_map(owed).collect();
+            for (owner, finished) in (0..).zip(&open.finished).filter(|(_, finished)| **finished < cut) {
+                open.left.extend(owner * cut + finished..(owner + 1) * cut);
+            }
         }
-        for open in self.open.iter_mut().filter(|open| open.left.is_empty()) {
-            open.decoded = true;
-            decoded.push(open.job);
+        for open in &mut self.open {
+            if open.refused {
+                open.left.clear();
+            }
+            let complete = !open.refused && open.left.is_empty();
+            decoded.extend((complete && !self.next_step).then_some(open.job));
+            open.decoded = open.left.is_empty();
+        }
+        if self.next_step {
+            self.take_step();
+            let current = self.open.back().filter(|open| open.job == self.round && !open.refused);
+            decoded.extend(current.map(|open| open.job));
         }
         self.round = self.round.next();
     }
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        let Some(open) = self.open.iter().find(|open| open.job == job) else { return UNCODED };
-        let cut = self.parameters.cut as u32;
-        let mut won: Vec<(u32, Worker, Task)> = open.bundles.iter().map(|(worker, task, units)| (units[0], *worker, *task)).collect();
-        for (worker, finished) in Worker::all(self.facts.workers).zip(&open.finished) {
-            let pieces = worker.0 * cut..worker.0 * cut + finished;
-            won.extend(pieces.map(|piece| (piece, worker, Task { job, piece })));
+        if self.next_step {
+            let coverage = f64::from(self.taken.1) / f64::from(self.facts.units);
+            folds.extend(self.taken.0.iter().map(|fold| Fold { weight: 1.0 / coverage, ..*fold }));
+            return Report { coverage, amplification: coverage.sqrt().recip(), ..UNCODED };
         }
-        won.sort_unstable();
-        folds.extend(won.into_iter().map(|(_, worker, task)| Fold { worker, task, weight: 1.0 }));
+        if let Some(open) = self.open.iter().find(|open| open.job == job) {
+            self.won(open, folds);
+        }
         UNCODED
     }
 
@@ -490,7 +610,7 @@ impl Scheme for Defer {
                         bundle.finished = false;
                         self.due_open += usize::from(bundle.due);
                     }
-                    None => again.extend(units),
+                    None => again.extend(&open.dealt[units]),
                 }
             }
             open.decoded &= again.is_empty();
@@ -501,6 +621,13 @@ impl Scheme for Defer {
     }
 
     fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {
-        self.open.iter().flat_map(|open| &open.left).map(|unit| self.own[*unit as usize][0].units).collect()
+        let due = self.bundles.iter().filter(|bundle| bundle.due && !bundle.finished);
+        let mut open: Vec<Units> =
+            due.flat_map(|bundle| &self.open[bundle.open].parts[bundle.range.clone()]).map(|part| part.units).collect();
+        if let (true, Some(current)) = (open.is_empty() && self.has_own(), self.open.back()) {
+            let own = self.own.chunks(self.parameters.cut).zip(&current.finished);
+            open.extend(own.flat_map(|(share, finished)| &share[*finished as usize..]).map(|part| part[0].units));
+        }
+        open
     }
 }

@@ -19,7 +19,7 @@
 use super::claims::Claims;
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Workers that may compute the same item at once.
@@ -99,6 +99,26 @@ impl Queue {
         let open = |item: &u32| self.claims.winner[*item as usize].is_none() && self.holders[*item as usize] < HOLDERS_MAX;
         self.claims.busy.iter().filter_map(|item| *item).filter(open).min()
     }
+
+    /// The next item of an idle worker, as long as there is one.
+    fn pull(&mut self, worker: Worker) -> Option<Task> {
+        if self.claims.open_next() {
+            self.refill();
+        }
+        if !self.claims.is_free(worker) {
+            return None;
+        }
+        let piece = if let Some(item) = self.again.pop() {
+            Some(item)
+        } else if self.next < self.parts.len() {
+            self.next += 1;
+            Some(self.next as u32 - 1)
+        } else {
+            self.duplicate()
+        }?;
+        self.holders[piece as usize] += 1;
+        Some(self.claims.give(worker, piece))
+    }
 }
 
 impl Scheme for Queue {
@@ -107,24 +127,12 @@ impl Scheme for Queue {
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        if self.claims.open_next() {
-            self.refill();
-        }
-        if !self.claims.is_free(worker) {
-            return;
-        }
-        let item = if let Some(item) = self.again.pop() {
-            Some(item)
-        } else if self.next < self.parts.len() {
-            self.next += 1;
-            Some(self.next as u32 - 1)
-        } else {
-            self.duplicate()
-        };
-        if let Some(piece) = item {
-            self.holders[piece as usize] += 1;
-            out.push(self.claims.give(worker, piece));
-        }
+        out.extend(self.pull(worker));
+    }
+
+    fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
+        let task = self.pull(worker);
+        out.extend(task.map(|task| Run::one(worker, task, self.parts[task.piece as usize][0].units.count())));
     }
 
     fn parts(&self, _: Worker, task: Task) -> &[Part] {

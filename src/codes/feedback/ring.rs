@@ -21,7 +21,7 @@
 use super::claims::Claims;
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
 /// The ring of one job per round; the piece of a task is the number of its share.
@@ -77,6 +77,21 @@ impl Ring {
         facts.tolerance = reach - 1;
         Ok(Self { facts, claims: Claims::new(workers, workers, jobs), offset: vec![0; workers], reach, parts })
     }
+
+    /// The next share of an idle worker, as long as there is one.
+    fn pull(&mut self, worker: Worker) -> Option<Task> {
+        if self.claims.open_next() {
+            self.offset.fill(0);
+        }
+        if !self.claims.is_free(worker) {
+            return None;
+        }
+        let workers = self.facts.workers;
+        let share = |offset: usize| (worker.index() + offset) % workers;
+        let next = (self.offset[worker.index()]..self.reach).find(|offset| self.claims.winner[share(*offset)].is_none());
+        self.offset[worker.index()] = next.map_or(self.reach, |offset| offset + 1);
+        Some(self.claims.give(worker, share(next?) as u32))
+    }
 }
 
 impl Scheme for Ring {
@@ -85,19 +100,12 @@ impl Scheme for Ring {
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        if self.claims.open_next() {
-            self.offset.fill(0);
-        }
-        if !self.claims.is_free(worker) {
-            return;
-        }
-        let workers = self.facts.workers;
-        let share = |offset: usize| (worker.index() + offset) % workers;
-        let next = (self.offset[worker.index()]..self.reach).find(|offset| self.claims.winner[share(*offset)].is_none());
-        self.offset[worker.index()] = next.map_or(self.reach, |offset| offset + 1);
-        if let Some(offset) = next {
-            out.push(self.claims.give(worker, share(offset) as u32));
-        }
+        out.extend(self.pull(worker));
+    }
+
+    fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
+        let task = self.pull(worker);
+        out.extend(task.map(|task| Run::one(worker, task, self.parts[task.piece as usize][0].units.count())));
     }
 
     fn parts(&self, _: Worker, task: Task) -> &[Part] {

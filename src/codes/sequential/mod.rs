@@ -18,7 +18,7 @@ pub use slots::SlotKind;
 pub use sr_sgc::{SrSgc, SrSgcParameters};
 
 use super::{Choice, Decoder, GradientCode, Report};
-use crate::ids::{Job, Part, Share, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
 /// What is fixed about a scheme once its parameters are chosen.
@@ -154,16 +154,23 @@ pub trait Scheme: Send {
     fn facts(&self) -> &SchemeFacts;
     /// The tasks an idle worker should do now, none if there is nothing for it in this round.
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>);
+    /// What [`assign`](Scheme::assign) would hand out, as runs of tasks that nobody needs to hear of one by one: only
+    /// the last task of a run can let the round close or bring new ones.
+    fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
+        let mut tasks = Vec::new();
+        self.assign(worker, &mut tasks);
+        out.extend(tasks.into_iter().map(|task| Run::one(worker, task, self.units(worker, task))));
+    }
     /// What a task consists of: goes with it to the worker.
     fn parts(&self, worker: Worker, task: Task) -> &[Part];
     /// Units of a task's parts.
     fn units(&self, worker: Worker, task: Task) -> u32 {
         self.parts(worker, task).iter().map(|part| part.units.count()).sum()
     }
-    /// Whether finishing this task can let the round close, or bring new tasks; others may be reported
-    /// together with the next that can.
-    fn decisive(&self, _worker: Worker, _task: Task) -> bool {
-        true
+    /// The first tasks of a run.
+    fn run_start(&self, run: Run, count: u32) -> Run {
+        let units = run.tasks().take(count as usize).map(|task| self.units(run.worker, task)).sum();
+        Run { count, units, ..run }
     }
     /// What a task is called in a picture of rounds, when its job is in its `age`-th round (from 0); jobs
     /// are counted from 1 there.
@@ -172,6 +179,14 @@ pub trait Scheme: Send {
     }
     /// A result is in. Idempotent; false if it is not wanted (any more).
     fn returned(&mut self, worker: Worker, task: Task) -> bool;
+    /// The results of whole runs are in, in the order of their tasks.
+    fn returned_runs(&mut self, runs: &[Run]) {
+        for run in runs {
+            run.tasks().for_each(|task| {
+                self.returned(run.worker, task);
+            });
+        }
+    }
     /// Whether the round may close without these workers.
     fn admits(&self, missing: &WorkerSet) -> bool;
     /// How many of these workers have to answer, in this order, until the rest of the run's workers may be
@@ -189,6 +204,12 @@ pub trait Scheme: Send {
             }
         }
         needed.0
+    }
+    /// When the round will close if the runs handed out end at these times and nobody stops before; every run that
+    /// has ended by then may be reported at once, in order of workers. None if the scheme has to be told of one
+    /// after the other.
+    fn closes_at(&self, _runs: &[Run], _ends: &[f64]) -> Option<f64> {
+        None
     }
     /// Whether the round can still come to a close if nobody of `gone` ever answers again.
     fn hopes(&self, gone: &WorkerSet) -> bool {
