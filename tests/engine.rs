@@ -1,5 +1,6 @@
 //! The round engine on virtual time: no thread, no clock, only events.
 
+use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::codes::{SchemeSpec, Wire};
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
 use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input, Reduce};
@@ -254,52 +255,99 @@ fn a_provider_that_dies_is_replaced() {
     assert_ne!(*other, from);
 }
 
-/// Every order of events leaves every live worker with every job applied once and in order, and
-/// nothing is applied before its commit.
-fn random_run(scheme: &str, workers: usize, jobs: u64, choices: &[u16]) {
-    let (mut driver, mut actions) = Driver::new(scheme, workers, jobs, CONFIG);
-    let mut pool: Vec<Input> = Vec::new();
-    let mut applied = vec![0u64; workers];
-    let mut committed = 0;
-    for turn in 0..100_000usize {
-        for action in actions.drain(..) {
-            match action {
-                Action::Assign { worker, tasks, .. } => pool.push(Input::Done { worker, task: tasks[0].0, finite: true }),
-                Action::Close(_) | Action::Discard { .. } => {}
-                Action::Abandon { worker, .. } => {
-                    pool.retain(|input| !matches!(input, Input::Done { worker: of, .. } if *of == worker));
-                    pool.push(Input::Freed { worker });
-                }
-                Action::Fold { step, attempt, folds, .. } => {
-                    assert_eq!(step.0, committed, "one job at a time");
-                    assert!(folds.windows(2).all(|pair| pair[0].task.piece < pair[1].task.piece), "one order of summation");
-                    pool.extend(Worker::all(workers).map(|worker| Input::Held { worker, step, attempt, digest: 3 }));
-                }
-                Action::Commit { step, .. } => {
-                    assert_eq!(step.0, committed);
-                    committed += 1;
-                }
-                Action::Apply { worker, step } => {
-                    assert!(step.0 < committed, "commit before apply");
-                    assert_eq!(applied[worker.index()], step.0, "in order, once");
-                    applied[worker.index()] += 1;
-                    pool.push(Input::Applied { worker, step, digest: Some(step.0) });
-                }
-                Action::Resync { worker, from } => {
-                    applied[worker.index()] = applied[from.index()];
-                    pool.push(Input::Synced { worker, next: Step(applied[from.index()]) });
-                }
-                Action::Finish => {
-                    assert_eq!(committed, jobs);
-                    return;
-                }
-                other => panic!("nothing goes wrong here: {other:?}"),
+/// A run in which events come in any order that workers could bring about.
+struct Chaos<'a> {
+    driver: Driver,
+    pool: Vec<Input>,
+    /// What every worker has left of its order.
+    at: Vec<Vec<Task>>,
+    applied: Vec<u64>,
+    committed: u64,
+    choices: &'a [u16],
+    turn: usize,
+}
+
+impl Chaos<'_> {
+    fn choose(&mut self, below: usize) -> usize {
+        self.turn += 1;
+        self.choices[self.turn % self.choices.len()] as usize % below
+    }
+
+    fn act(&mut self, action: Action, micro_steps: u64) {
+        match action {
+            Action::Assign { worker, tasks, .. } => {
+                assert!(self.at[worker.index()].is_empty(), "one order at a time");
+                self.at[worker.index()] = tasks.into_iter().map(|task| task.0).collect();
             }
+            Action::Close(_) | Action::Discard { .. } | Action::Reduce { .. } => {}
+            Action::Abandon { worker, late_counts } => {
+                let late = self.at[worker.index()].drain(..).next().filter(|_| late_counts);
+                self.pool.extend(late.map(|task| Input::Late { worker, task, finite: true }));
+                self.pool.push(Input::Freed { worker });
+            }
+            Action::Fold { step, attempt, folds, .. } => {
+                assert!(step.0 >= self.committed);
+                assert!(folds.iter().all(|fold| fold.task.job.step(micro_steps) == step));
+                assert!(folds.windows(2).all(|pair| pair[0].task.job <= pair[1].task.job), "one order of summation");
+                self.pool.extend(Worker::all(self.at.len()).map(|worker| Input::Held { worker, step, attempt, digest: step.0 }));
+            }
+            Action::Commit { step, digest, .. } => {
+                assert_eq!((step.0, digest), (self.committed, step.0), "in order");
+                self.committed += 1;
+            }
+            Action::Apply { worker, step } => {
+                assert!(step.0 < self.committed, "commit before apply");
+                assert_eq!(self.applied[worker.index()], step.0, "in order, once");
+                self.applied[worker.index()] += 1;
+                self.pool.push(Input::Applied { worker, step, digest: Some(step.0) });
+            }
+            Action::Resync { worker, from } => {
+                self.applied[worker.index()] = self.applied[from.index()];
+                self.pool.push(Input::Synced { worker, next: Step(self.applied[from.index()]) });
+            }
+            other => panic!("nothing goes wrong here: {other:?}"),
         }
-        assert!(!pool.is_empty(), "the run is stuck");
-        let choice = choices[turn % choices.len()] as usize % pool.len();
-        driver.now += 1e-3;
-        actions = driver.give(pool.remove(choice)).unwrap();
+    }
+
+    /// The next event: something that has happened, a worker's next result, or a deadline.
+    fn next(&mut self) -> Input {
+        let busy: Vec<usize> = (0..self.at.len()).filter(|worker| !self.at[*worker].is_empty()).collect();
+        let deadline = self.driver.engine.deadline().filter(|deadline| *deadline < self.driver.now + 40.0);
+        let events = self.pool.len() + busy.len();
+        if events == 0 || deadline.is_some() && self.choose(8) == 0 {
+            self.driver.now = deadline.expect("the run is stuck");
+            return Input::Tick;
+        }
+        let choice = self.choose(events);
+        if choice < self.pool.len() {
+            return self.pool.remove(choice);
+        }
+        let worker = busy[choice - self.pool.len()];
+        Input::Done { worker: Worker(worker as u32), task: self.at[worker].remove(0), finite: true }
+    }
+}
+
+/// Every order of events leaves every live worker with every step applied once and in order, and
+/// nothing is applied before its commit.
+fn random_run(scheme: &str, workers: usize, micro_steps: u64, reduce: Reduce, choices: &[u16]) {
+    let steps = 6;
+    let spec = scheme.parse::<SchemeSpec>().unwrap();
+    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+    let Ok(scheme) = spec.over(horizon) else { return };
+    let config = Config { micro_steps, reduce, ..CONFIG };
+    let driver = Driver { engine: Engine::new(scheme, config, Step(0)..Step(steps), 0), now: 0.0 };
+    let (at, applied) = (vec![Vec::new(); workers], vec![0; workers]);
+    let mut chaos = Chaos { driver, pool: vec![Input::Begin], at, applied, committed: 0, choices, turn: 0 };
+    for _ in 0..100_000 {
+        chaos.driver.now += 1e-3;
+        let input = chaos.next();
+        for action in chaos.driver.give(input).unwrap() {
+            if action == Action::Finish {
+                assert_eq!(chaos.committed, steps);
+                return;
+            }
+            chaos.act(action, micro_steps);
+        }
     }
     panic!("the run does not end");
 }
@@ -307,10 +355,16 @@ fn random_run(scheme: &str, workers: usize, jobs: u64, choices: &[u16]) {
 proptest! {
     #[test]
     fn any_order_of_events_ends_well(
-        scheme in prop::sample::select(vec!["uncoded", "groups:s=1", "groups:l=1", "groups:l=2"]),
+        scheme in prop::sample::select(vec![
+            "uncoded", "groups:s=1", "groups:l=1", "groups:l=2", "queue:m=2", "ring:reach=2", "defer:T=1,cap=1,cut=2", "defer:T=2,cap=1,cut=2",
+            "m-sgc:B=1,W=2,lambda=1", "m-sgc:B=2,W=3,lambda=2", "m-sgc:B=1,W=3,lambda=4", "sr-sgc:B=1,W=2,lambda=2", "sr-sgc:B=2,W=3,lambda=2",
+        ]),
         workers in 2usize..7,
+        micro_steps in 1u64..4,
+        tree: bool,
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
-        random_run(scheme, workers, 6, &choices);
+        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
+        random_run(scheme, workers, micro_steps, reduce, &choices);
     }
 }
