@@ -1,0 +1,221 @@
+//! The best parameters of a scheme: a coarse look at all of them on a part of the trace, then descents.
+
+use super::families::{Axes, Limits, Space};
+use super::replay::{Replay, Run};
+use rayon::prelude::*;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+/// Values of the longest axis in the coarse look, where it is the only one and where it is not.
+const LONGEST: (usize, usize) = (40, 14);
+/// Values of the other axes.
+const OTHERS: usize = 4;
+/// Spaces up to here are looked at as a whole.
+const SMALL: usize = 24;
+/// Descents begin at the best for each value of the first axis, and at so many others.
+const STARTS: usize = 4;
+/// Part of the trace of the coarse look, and the fewest jobs it has.
+const COARSE: (usize, usize) = (4, 25);
+
+/// A point of a space: an index on each axis.
+type Point = Vec<usize>;
+
+/// What is looked for.
+pub(super) struct Search<'a> {
+    pub(super) replay: &'a Replay,
+    pub(super) limits: Limits,
+    pub(super) max_work: f64,
+    /// Told after every replay.
+    pub(super) tick: &'a (dyn Fn() + Sync),
+}
+
+impl Search<'_> {
+    /// The better of two comes first: within the work allowed, fast, at little work.
+    pub(super) fn order(&self, a: &Run, b: &Run) -> Ordering {
+        let excess = |run: &Run| (run.work - self.max_work).max(0.0);
+        let compared = excess(a).total_cmp(&excess(b)).then(a.cost().total_cmp(&b.cost()));
+        compared.then(a.work.total_cmp(&b.work)).then(a.delay.cmp(&b.delay))
+    }
+
+    /// Replays of the whole trace that the search came to, the best among them.
+    pub(super) fn descend(&self, space: Space) -> Vec<Run> {
+        let axes = space.axes(&self.limits);
+        if axes.iter().map(Vec::len).product::<usize>() <= SMALL {
+            return self.everything(space);
+        }
+        let jobs = self.replay.jobs();
+        let kept: Vec<Vec<usize>> = thinned(&axes);
+        let coarse = self.runs(space, &axes, points(&kept), (jobs / COARSE.0).max(COARSE.1).min(jobs));
+        let mut seen = HashMap::new();
+        for start in self.starts(coarse) {
+            self.descent(space, &axes, &kept, start, &mut seen);
+        }
+        seen.into_values().flatten().collect()
+    }
+
+    /// Replays of the whole trace with all parameters.
+    pub(super) fn everything(&self, space: Space) -> Vec<Run> {
+        let axes = space.axes(&self.limits);
+        let all: Vec<Vec<usize>> = axes.iter().map(|axis| (0..axis.len()).collect()).collect();
+        self.runs(space, &axes, points(&all), self.replay.jobs()).into_iter().map(|(_, run)| run).collect()
+    }
+
+    fn starts(&self, mut coarse: Vec<(Point, Run)>) -> Vec<Point> {
+        coarse.sort_by(|a, b| self.order(&a.1, &b.1));
+        let mut firsts = Vec::new();
+        let mut others = STARTS;
+        let mut chosen = |point: &Point| {
+            let first = !firsts.contains(&point[0]) && point.len() > 1;
+            if first {
+                firsts.push(point[0]);
+            } else if others > 0 {
+                others -= 1;
+            } else {
+                return false;
+            }
+            true
+        };
+        coarse.into_iter().filter(|(point, _)| chosen(point)).map(|(point, _)| point).collect()
+    }
+
+    fn runs(&self, space: Space, axes: &Axes, points: Vec<Point>, jobs: usize) -> Vec<(Point, Run)> {
+        let run = |point: Point| {
+            let values: Vec<usize> = point.iter().zip(axes).map(|(at, axis)| axis[*at]).collect();
+            let run = self.replay.run(&space.setting(&values, &self.limits)?, jobs);
+            (self.tick)();
+            run.map(|run| (point, run))
+        };
+        points.into_par_iter().filter_map(run).collect()
+    }
+
+    /// Goes to the best neighbour until there is no better one at any distance, from that of the coarse look to 1.
+    fn descent(&self, space: Space, axes: &Axes, kept: &[Vec<usize>], start: Point, seen: &mut HashMap<Point, Option<Run>>) {
+        let gap = |(axis, at): (&Vec<usize>, &usize)| {
+            let place = axis.partition_point(|value| value < at);
+            let next = axis.get(place + 1).map_or(1, |next| next - at);
+            next.max(place.checked_sub(1).map_or(1, |before| at - axis[before])).div_ceil(2)
+        };
+        let mut steps: Vec<usize> = kept.iter().zip(&start).map(gap).collect();
+        let mut here = start;
+        loop {
+            let mut around = vec![here.clone()];
+            for (axis, step) in steps.iter().enumerate() {
+                let at = here[axis];
+                let moved = [at.checked_sub(*step), Some(at + step).filter(|at| *at < axes[axis].len())];
+                around.extend(moved.into_iter().flatten().map(|to| {
+                    let mut point = here.clone();
+                    point[axis] = to;
+                    point
+                }));
+            }
+            let fresh: Vec<Point> = around.iter().filter(|point| !seen.contains_key(*point)).cloned().collect();
+            seen.extend(fresh.iter().cloned().map(|point| (point, None)));
+            seen.extend(self.runs(space, axes, fresh, self.replay.jobs()).into_iter().map(|(point, run)| (point, Some(run))));
+            let known = |point: &&Point| seen.get(*point).and_then(Option::as_ref);
+            let best = around.iter().filter(|point| known(point).is_some()).min_by(|a, b| match (known(a), known(b)) {
+                (Some(a), Some(b)) => self.order(a, b),
+                _ => Ordering::Equal,
+            });
+            match best {
+                Some(best) if *best != here => here.clone_from(best),
+                None => return,
+                Some(_) if steps.iter().all(|step| *step == 1) => return,
+                Some(_) => steps.iter_mut().for_each(|step| *step = step.div_ceil(2)),
+            }
+        }
+    }
+}
+
+/// Indices of the coarse look, closer together where they are small.
+fn thinned(axes: &Axes) -> Vec<Vec<usize>> {
+    let longest = axes.iter().map(Vec::len).max().unwrap_or(0);
+    let most = if axes.len() == 1 { LONGEST.0 } else { LONGEST.1 };
+    let thin = |axis: &Vec<usize>| {
+        let (length, count) = (axis.len(), if axis.len() == longest { most } else { OTHERS });
+        if length <= count {
+            return (0..length).collect();
+        }
+        let at = |step: usize| (length as f64).powf(step as f64 / (count - 1) as f64).round() as usize - 1;
+        let mut kept: Vec<usize> = (0..count).map(at).collect();
+        kept.dedup();
+        kept
+    };
+    axes.iter().map(thin).collect()
+}
+
+/// All combinations of one index per axis.
+fn points(axes: &[Vec<usize>]) -> Vec<Point> {
+    let with = |points: Vec<Point>, axis: &Vec<usize>| {
+        let longer = |point: &Point| axis.iter().map(|at| [&point[..], &[*at]].concat()).collect::<Vec<Point>>();
+        points.iter().flat_map(longer).collect()
+    };
+    axes.iter().fold(vec![Vec::new()], with)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Family;
+    use super::*;
+    use crate::delays::Preset;
+
+    fn replay(preset: Preset, workers: usize, rounds: usize, seed: u64) -> Replay {
+        let answer = |row: Vec<f64>| row.into_iter().map(|delay| preset.unit().answer_time(delay)).collect();
+        let rows = preset.rows(workers, rounds, seed).into_iter().map(answer).collect();
+        Replay::new(rows, preset.growth(workers), 0.0, 1)
+    }
+
+    /// Times per job of the best of each family: descended to, and among all parameters.
+    fn compared(preset: Preset, workers: usize, rounds: usize, seed: u64) -> Vec<(Family, Run, Run)> {
+        let replay = replay(preset, workers, rounds, seed);
+        let limits = Limits { workers, max_delay: 3, cut: 16, accumulate: 1 };
+        let search = Search { replay: &replay, limits, max_work: f64::INFINITY, tick: &|| () };
+        let best = |runs: Vec<Run>| runs.into_iter().min_by(|a, b| search.order(a, b));
+        let both = |family: Family| {
+            let runs = |of: &dyn Fn(Space) -> Vec<Run>| family.spaces().into_iter().flat_map(of).collect();
+            let (found, all) = (best(runs(&|space| search.descend(space))), best(runs(&|space| search.everything(space))));
+            let (found, all) = (found?, all?);
+            println!(
+                "{} {:?}: {} {:?} {:.5}, of all {} {:?} {:.5}",
+                preset.name(),
+                family,
+                found.setting.scheme,
+                found.setting.mu,
+                found.time_per_job,
+                all.setting.scheme,
+                all.setting.mu,
+                all.time_per_job
+            );
+            Some((family, found, all))
+        };
+        Family::ALL.into_iter().filter_map(both).collect()
+    }
+
+    fn fastest(runs: impl Iterator<Item = Run>) -> Run {
+        runs.filter(|run| run.exact && run.coverage == 1.0).min_by(|a, b| a.cost().total_cmp(&b.cost())).unwrap()
+    }
+
+    /// The fastest of what is found, and what an exhaustive search says.
+    fn agree(preset: Preset, workers: usize, rounds: usize, seed: u64) {
+        let found = compared(preset, workers, rounds, seed);
+        let (descended, all) = (fastest(found.iter().map(|found| found.1.clone())), fastest(found.iter().map(|found| found.2.clone())));
+        assert_eq!(descended.setting, all.setting, "{preset:?}: {} and {}", descended.time_per_job, all.time_per_job);
+        for (family, descended, all) in found {
+            assert!(descended.cost() <= 1.01 * all.cost(), "{preset:?} {family:?}: {} {}", descended.cost(), all.cost());
+        }
+    }
+
+    #[test]
+    fn a_descent_finds_what_an_exhaustive_search_finds() {
+        agree(Preset::Hotspot, 5, 30, 1);
+    }
+
+    /// `cargo test --release --no-default-features --lib exhaustive -- --ignored --nocapture`: minutes.
+    #[test]
+    #[ignore = "minutes, even when optimized"]
+    fn descents_agree_with_exhaustive_searches_of_all_parameters() {
+        for preset in [Preset::Hotspot, Preset::Bursts, Preset::Iid, Preset::Proportional, Preset::Serverless] {
+            agree(preset, 16, 60, 1);
+        }
+        agree(Preset::Serverless, 256, 100, 1);
+    }
+}
