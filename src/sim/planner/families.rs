@@ -2,7 +2,6 @@
 
 use super::super::Close;
 use super::replay::Setting;
-use serde::Serialize;
 
 /// Deadline tolerances that are tried where a scheme needs a deadline.
 pub(super) const MUS: [f64; 15] = [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
@@ -14,8 +13,7 @@ const DEGREE_MAX: usize = 6;
 const GRAPH_ERRORS: [usize; 2] = [1, 5];
 
 /// A kind of scheme whose parameters the planner chooses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// `groups:l=`.
     Groups,
@@ -63,6 +61,26 @@ impl Family {
     pub const ALL: [Self; 9] =
         [Self::Groups, Self::MinLoad, Self::Queue, Self::Ring, Self::Defer, Self::SrSgc, Self::MSgc, Self::Graph, Self::Drop];
 
+    /// Its name in scheme texts.
+    ///
+    /// ```
+    /// assert_eq!(codedgrad::sim::planner::Family::MinLoad.name(), "min-load");
+    /// ```
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Groups => "groups",
+            Self::MinLoad => "min-load",
+            Self::Queue => "queue",
+            Self::Ring => "ring",
+            Self::Defer => "defer",
+            Self::SrSgc => "sr-sgc",
+            Self::MSgc => "m-sgc",
+            Self::Graph => "graph",
+            Self::Drop => "drop",
+        }
+    }
+
     pub(super) fn spaces(self) -> Vec<Space> {
         let space = |clusters| Space { family: self, clusters };
         if matches!(self, Self::SrSgc | Self::MSgc) { vec![space(false), space(true)] } else { vec![space(false)] }
@@ -93,6 +111,9 @@ impl Space {
     /// The axes of this space; one without values has no points.
     pub(super) fn axes(self, limits: &Limits) -> Axes {
         let Limits { workers, max_delay, cut, accumulate } = *limits;
+        if workers < 2 {
+            return vec![Vec::new()];
+        }
         let mus = || (0..MUS.len()).collect();
         let delays = || (1..=max_delay).collect();
         match self.family {

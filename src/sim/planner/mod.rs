@@ -327,7 +327,7 @@ impl<'a> Planner<'a> {
         let mut stats = StragglerStats::new(self.replay.workers());
         self.replay.rows().iter().for_each(|row| stats.push(row));
         let why = verdict::why(&choice, &fastest, &causes, &stats.summary());
-        self.notes.extend(verdict::notes(self.question, self.replay.jobs(), &uncoded));
+        self.notes.extend(verdict::notes(self.question, self.replay.jobs(), &uncoded, &choice));
         let tried: Vec<Point> = tried.iter().map(point).collect();
         Plan {
             workers: self.replay.workers(),

@@ -24,7 +24,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
             "the fastest allowed".into()
         };
     }
-    if candidate.coverage < 1.0 {
+    if candidate.scheme.starts_with("drop") {
         let whole = candidate.time_per_job / candidate.coverage;
         return format!(
             "biased: the slowest workers' {} of every batch never count; a batch's worth of samples takes {whole:.4} s",
@@ -32,7 +32,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
         );
     }
     if !candidate.exact {
-        return "approximate: an error within err= in every gradient".into();
+        return format!("approximate: {} of every batch counts, with an error of up to err=", percent(candidate.coverage));
     }
     match (candidate.scheme == "uncoded", candidate.gain) {
         (true, _) => format!("waits for everybody: {} slower", percent(slower)),
@@ -50,12 +50,17 @@ pub(super) fn why(choice: &Candidate, fastest: &Candidate, causes: &[Cause], fou
     let sure = |candidate: &Candidate| format!("{} to {}", percent(candidate.gain_low), percent(candidate.gain_high));
     let ratio = found.bound_by_median;
     let curable = causes.iter().max_by(|a, b| a.costs.total_cmp(&b.costs)).filter(|cause| cause.costs >= GAIN_MIN);
-    let cured = |cause: &Cause| format!("{} (it costs {} of the uncoded time).", sentence(&cause.words), percent(cause.costs));
+    let cured = |cause: &Cause| format!("{} (a cure saves {} of the uncoded time).", sentence(&cause.words), percent(cause.costs));
     if choice.scheme == "uncoded" {
         let best = if fastest.scheme == "uncoded" {
-            "no scheme is faster".into()
+            "no scheme is any faster".into()
         } else {
-            format!("the fastest, {}, saves {} (95 %: {})", fastest.scheme, percent(fastest.gain), sure(fastest))
+            let (least, fastest_is) = (100.0 * GAIN_MIN, &fastest.scheme);
+            format!(
+                "the fastest, {fastest_is}, saves {} (95 %: {}), less than the {least:.0} % that are worth it",
+                percent(fastest.gain),
+                sure(fastest)
+            )
         };
         let second = match curable {
             Some(cause) => cured(cause),
@@ -64,7 +69,7 @@ pub(super) fn why(choice: &Candidate, fastest: &Candidate, causes: &[Cause], fou
             }
             None => format!("A round takes {ratio:.2} times its median answer, but what codes compute twice costs as much as the wait."),
         };
-        return format!("Do not code: {best}, less than the {:.0} % that are worth it. {second}", 100.0 * GAIN_MIN);
+        return format!("Do not code: {best}. {second}");
     }
     let saves = match choice.gain_low {
         low if low >= GAIN_MIN => "saves",
@@ -86,15 +91,15 @@ pub(super) fn why(choice: &Candidate, fastest: &Candidate, causes: &[Cause], fou
     let second = match curable {
         Some(cause) if cause.costs >= 0.5 * choice.gain => format!("But look at the cause first: {}", cured(cause)),
         _ => {
-            let stay = found.over_median.stay.map_or(String::new(), |stay| format!(", and who is slow is so again {}", often(stay)));
-            format!("A round waits {ratio:.2} times its median answer for its slowest worker{stay}.")
+            let stay = found.over_median.stay.map_or(String::new(), |stay| format!(", and who is slow stays so {}", often(stay)));
+            format!("An uncoded round takes {ratio:.2} times its median answer{stay}.")
         }
     };
     format!("{first} {second}")
 }
 
 fn often(stay: f64) -> String {
-    format!("in {:.0} % of the next rounds", 100.0 * stay)
+    format!("in the next round {:.0} % of the time", 100.0 * stay)
 }
 
 fn sentence(words: &str) -> String {
@@ -103,7 +108,7 @@ fn sentence(words: &str) -> String {
 }
 
 /// What to keep in mind about the trace.
-pub(super) fn notes(question: &Question<'_>, jobs: usize, uncoded: &Candidate) -> Vec<String> {
+pub(super) fn notes(question: &Question<'_>, jobs: usize, uncoded: &Candidate, choice: &Candidate) -> Vec<String> {
     let mut notes = Vec::new();
     let unit = if question.accumulate > 1 { "steps" } else { "rounds" };
     let cells = || question.rows.iter().flatten();
@@ -120,7 +125,7 @@ pub(super) fn notes(question: &Question<'_>, jobs: usize, uncoded: &Candidate) -
     if question.rows[0].len() == 1 {
         notes.push("one worker: there is nobody who could stand in for it".into());
     }
-    if sorted.first() == sorted.last() {
+    if question.rows[0].len() > 1 && sorted.first() == sorted.last() {
         notes.push("all answers take exactly the same time: nobody is ever waited for, and a real trace would not look like this".into());
     }
     if jobs < ROUNDS_MIN {
@@ -132,10 +137,15 @@ pub(super) fn notes(question: &Question<'_>, jobs: usize, uncoded: &Candidate) -
     } else if jobs < ROUNDS_ENOUGH {
         notes.push(format!("{jobs} {unit} say little about what happens once in {ROUNDS_ENOUGH}: rare stalls may be missing"));
     }
+    if ["queue", "ring", "defer"].iter().any(|feedback| choice.scheme.starts_with(feedback)) {
+        let pull = if choice.delay == 0 { format!(", and a pull to cost {} s (dispatch)", question.dispatch) } else { String::new() };
+        notes
+            .push(format!("any worker is taken to be able to read any sample{pull}; leave queue, ring and defer out where that is not so"));
+    }
     let independent = uncoded.closed_form.filter(|time| jobs >= ROUNDS_MIN && *time > 0.0);
     if let Some(time) = independent.filter(|time| (uncoded.time_per_job / time - 1.0).abs() > AGREE) {
         notes.push(format!(
-            "if workers were slow independently, an uncoded job would take {time:.4} s and not {:.4}: they are slow together, or always the same ones",
+            "workers are not slow independently of one another: if they were, an uncoded job would take {time:.4} s and not {:.4}",
             uncoded.time_per_job
         ));
     }
