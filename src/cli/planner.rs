@@ -205,7 +205,7 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan) -> String {
         let _ = writeln!(text, "With less work: {} at {:.2}, {slower:.1} % slower.", point.scheme, point.work);
     }
     for cause in found.causes.iter().filter(|cause| !found.why.contains(&cause.words[1..])) {
-        let _ = writeln!(text, "No code cures this ({:.1} % of the uncoded time): {}.", 100.0 * cause.costs, cause.words);
+        let _ = writeln!(text, "No code cures this: {} ({:.1} % of the uncoded time).", cause.words, 100.0 * cause.costs);
     }
     if found.method == Method::Replay && args.accumulate == 1 && args.share_costs.is_none() {
         let _ = writeln!(text, "To check: {}", check(args, question, found));

@@ -95,11 +95,13 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
         let times = times.sum::<f64>() / slow.len() as f64;
         let without = [&gone[..], &slow].concat();
         let costs = saved(replay, &without, baseline) - causes.first().map_or(0.0, |dead| dead.costs);
-        let words = format!(
-            "{} always {} {times:.2} times as long: drain or mend, or give less (interval:speeds=FILE); a code pays for it in every round",
-            named(&slow),
-            if slow.len() == 1 { "takes" } else { "take" },
-        );
+        let cure = if costs >= WORTH_SAYING {
+            "drain or mend, or give less (interval:speeds=FILE)"
+        } else {
+            "mend or give less (interval:speeds=FILE); to drain costs the others as much"
+        };
+        let take = if slow.len() == 1 { "takes" } else { "take" };
+        let words = format!("{} always {take} {times:.2} times as long: {cure}; a code pays for it in every round", named(&slow));
         causes.push(Cause { kind: CauseKind::ConstantlySlowWorkers, workers: slow, costs: costs.max(0.0), words });
     }
     causes.extend(slow_rounds(rows, baseline));

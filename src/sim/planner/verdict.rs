@@ -137,6 +137,13 @@ pub(super) fn notes(question: &Question<'_>, jobs: usize, uncoded: &Candidate, c
     } else if jobs < ROUNDS_ENOUGH {
         notes.push(format!("{jobs} {unit} say little about what happens once in {ROUNDS_ENOUGH}: rare stalls may be missing"));
     }
+    if question.accumulate > 1 && choice.delay > 0 {
+        notes.push(
+            "a worker late in one round of a step starts the next afresh here, while a step that is one job carries all of its lateness: \
+             true where lateness ends with a round, too kind to schemes over rounds where it does not"
+                .into(),
+        );
+    }
     if ["queue", "ring", "defer"].iter().any(|feedback| choice.scheme.starts_with(feedback)) {
         let pull = if choice.delay == 0 { format!(", and a pull to cost {} s (dispatch)", question.dispatch) } else { String::new() };
         notes
