@@ -197,6 +197,19 @@ fn traces_that_teach_nothing_are_left_uncoded() {
     assert!(found.candidates.iter().all(|candidate| candidate.gain == 0.0 && candidate.gain_high == 0.0));
 }
 
+/// One stall in 60 rounds: whether it comes again cannot be known, and a code would cost 14 % until it does.
+#[test]
+fn what_one_round_says_is_not_enough() {
+    let mut trace = rows(Preset::Calm, 8, 60, 1);
+    trace[30][2] = 60.0;
+    let families = [Family::Groups];
+    let found = planned(&Question { families: &families, ..Question::new(&trace, Preset::Calm.growth(8)) });
+    let groups = found.candidates.iter().find(|candidate| candidate.scheme.starts_with("groups")).unwrap();
+    assert!(groups.gain > 0.05 && groups.gain_low < -0.1, "{groups:?}");
+    assert!(found.recommended == "uncoded" && found.why.contains("more rounds would tell"), "{}", found.why);
+    assert!(groups.reason.contains("too unsure"), "{}", groups.reason);
+}
+
 #[test]
 fn dead_workers_slow_shares_and_milliseconds_are_named() {
     let growth = Growth::Proportional { base: 0.25 };

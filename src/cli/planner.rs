@@ -183,13 +183,13 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan) -> String {
     let mut text = format!("{}: {jobs} {unit} of {} workers, {:.4} s per job uncoded", args.delays, found.workers, found.baseline);
     text.push_str(if found.method == Method::ClosedForms { " (closed forms)\n\n" } else { "\n\n" });
     let width = found.candidates.iter().map(|candidate| candidate.scheme.len()).max().unwrap_or(0).max(6);
-    let _ = writeln!(text, "{:width$}  {:>5}  {:>6}  {:>9}  {:^17}  {:>6}  why", "scheme", "delay", "work", "s/job", "95 %", "saves");
+    let _ = writeln!(text, "{:width$}  {:>5}  {:>6}  {:>9}  {:^17}  {:>7}  why", "scheme", "delay", "work", "s/job", "95 %", "saves");
     for candidate in &found.candidates {
         let mu = candidate.mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
         let interval = format!("{:.4}-{:.4}", candidate.low, candidate.high);
         let (time, gain) = (candidate.time_per_job, format!("{:.1} %", 100.0 * candidate.gain));
         let Candidate { scheme, delay, work, reason, .. } = candidate;
-        let _ = writeln!(text, "{scheme:width$}  {delay:>5}  {work:>6.2}  {time:>9.4}  {interval:^17}  {gain:>6}  {reason}{mu}");
+        let _ = writeln!(text, "{scheme:width$}  {delay:>5}  {work:>6.2}  {time:>9.4}  {interval:^17}  {gain:>7}  {reason}{mu}");
     }
     let _ = writeln!(text, "\n{}", found.why);
     let choice = found.choice();

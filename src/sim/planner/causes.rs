@@ -129,11 +129,7 @@ fn slow_rounds(rows: &[Vec<f64>], baseline: f64) -> Option<Cause> {
         kind: CauseKind::SlowRounds,
         workers: Vec::new(),
         costs,
-        words: format!(
-            "in {} of {} rounds everybody was slow (network, file system, a barrier elsewhere): no code helps against that",
-            slow.len(),
-            rows.len()
-        ),
+        words: format!("in {} of {} rounds everybody was slow (network, file system, a barrier elsewhere)", slow.len(), rows.len()),
     })
 }
 

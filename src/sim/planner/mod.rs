@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Below so many rounds (or steps) a replay says too little, and closed forms answer.
 pub const ROUNDS_MIN: usize = 20;
-/// Less gain than that is not worth a code.
+/// Less gain than that is not worth a code; and what may cost more than that, at 95 %, is not recommended either.
 pub const GAIN_MIN: f64 = 0.03;
 /// Replays of a search, as a first guess for its progress.
 const REPLAYS_GUESS: usize = 1500;
@@ -120,7 +120,7 @@ pub struct Plan {
     pub method: Method,
     /// Time per job without a code.
     pub baseline: f64,
-    /// The scheme to take: `uncoded` where none gains [`GAIN_MIN`].
+    /// The fastest exact scheme that surely costs nothing, or `uncoded` where none gains [`GAIN_MIN`].
     pub recommended: String,
     /// Share of the uncoded time that it saves.
     pub gain: f64,
@@ -202,7 +202,7 @@ impl<'a> Planner<'a> {
                     (trace, shares) = (replay(even), Some((explained, before)));
                 }
                 None => {
-                    notes.push("every worker's share costs the same in all rounds, so slow shares cannot be told from slow workers".into())
+                    notes.push("every worker's share costs the same in all rounds, so slow shares cannot be told from slow workers".into());
                 }
             }
         }
@@ -314,10 +314,12 @@ impl<'a> Planner<'a> {
         let uncoded = candidates.iter().find(|candidate| candidate.scheme == "uncoded").cloned();
         let uncoded = uncoded.unwrap_or_else(|| unreachable!("uncoded is always a candidate"));
         let whole = |candidate: &Candidate| candidate.time_per_job / candidate.coverage.max(f64::MIN_POSITIVE);
-        let eligible = candidates.iter().filter(|candidate| candidate.exact || self.question.inexact);
-        let fastest = eligible.min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
-        let pays = 1.0 - whole(&fastest) / uncoded.time_per_job >= GAIN_MIN;
-        let choice = if pays { fastest.clone() } else { uncoded.clone() };
+        let eligible = || candidates.iter().filter(|candidate| candidate.exact || self.question.inexact);
+        let fastest = eligible().min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
+        let sound = |candidate: &&Candidate| {
+            candidate.gain_low >= -GAIN_MIN && 1.0 - whole(candidate) / uncoded.time_per_job.max(f64::MIN_POSITIVE) >= GAIN_MIN
+        };
+        let choice = eligible().filter(sound).min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
         for candidate in &mut candidates {
             candidate.reason = verdict::reason(candidate, &choice);
         }

@@ -152,13 +152,13 @@ impl Replay {
     }
 
     /// None where the scheme cannot finish all its jobs.
-    fn play<'a>(
+    fn play(
         &self,
         scheme: &mut dyn Scheme,
         setting: &Setting,
         jobs: usize,
         growth: Growth,
-        rows: &mut dyn Iterator<Item = &'a Vec<f64>>,
+        rows: &mut dyn Iterator<Item = &Vec<f64>>,
     ) -> Option<Outcome> {
         let dispatch = if scheme.facts().delay == 0 { self.dispatch } else { 0.0 };
         let rules = Rules { close: setting.close, mu: setting.mu.unwrap_or(MU), growth: Some(growth), dispatch };

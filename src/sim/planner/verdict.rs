@@ -19,7 +19,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
     let slower = candidate.time_per_job / choice.time_per_job - 1.0;
     if candidate.scheme == choice.scheme {
         return if candidate.scheme == "uncoded" {
-            format!("nothing gains {:.0} %", 100.0 * GAIN_MIN)
+            format!("nothing surely gains {:.0} %", 100.0 * GAIN_MIN)
         } else {
             "the fastest allowed".into()
         };
@@ -37,6 +37,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
     match (candidate.scheme == "uncoded", candidate.gain) {
         (true, _) => format!("waits for everybody: {} slower", percent(slower)),
         (_, gain) if gain < 0.0 => "slower than uncoded".into(),
+        _ if candidate.gain_low < -GAIN_MIN => format!("too unsure: it may cost {} more time", percent(-candidate.gain_low)),
         (_, gain) if gain < GAIN_MIN => format!("gains less than {:.0} %", 100.0 * GAIN_MIN),
         _ if candidate.work < 0.95 * choice.work => {
             format!("{} slower, at {:.2} times its work", percent(slower), candidate.work / choice.work)
@@ -54,6 +55,9 @@ pub(super) fn why(choice: &Candidate, fastest: &Candidate, causes: &[Cause], fou
     if choice.scheme == "uncoded" {
         let best = if fastest.scheme == "uncoded" {
             "no scheme is any faster".into()
+        } else if fastest.gain >= GAIN_MIN {
+            let (name, gain) = (&fastest.scheme, percent(fastest.gain));
+            format!("the fastest, {name}, may save {gain} or cost time (95 %: {}), and more rounds would tell", sure(fastest))
         } else {
             let (least, fastest_is) = (100.0 * GAIN_MIN, &fastest.scheme);
             format!(
