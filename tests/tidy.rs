@@ -118,9 +118,16 @@ fn every_dependency_is_explained() {
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    for document in
-        ["README.md", "ARCHITECTURE.md", "PAPERS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/benchmarks.md", "docs/results.md"]
-    {
+    for document in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "PAPERS.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/benchmarks.md",
+        "docs/results.md",
+        "docs/when-to-code.md",
+    ] {
         let text = fs::read_to_string(root().join(document)).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let target = root().join(document).parent().unwrap().join(link);

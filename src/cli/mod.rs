@@ -1,4 +1,4 @@
-//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad trace`.
+//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad plan`, `codedgrad trace`.
 
 mod checkpoint;
 mod code;
@@ -6,6 +6,7 @@ mod folder;
 mod observer;
 mod pictures;
 mod plan;
+mod planner;
 mod report;
 mod session;
 mod simulate;
@@ -45,6 +46,8 @@ enum Command {
     Code(code::CodeArgs),
     /// Run a scheme over recorded or drawn delays on virtual time
     Simulate(simulate::SimulateArgs),
+    /// Should I code at all, and with what? From a trace, every scheme compared
+    Plan(planner::PlanArgs),
     /// Record, import and measure delays of workers
     Trace(trace::TraceArgs),
 }
@@ -91,6 +94,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Some(Command::Code(args)) => code::run(&args),
         Some(Command::Simulate(args)) => simulate::run(&args),
+        Some(Command::Plan(args)) => planner::run(&args),
         Some(Command::Trace(args)) => trace::run(&args),
         Some(Command::Train(args)) => with_one_thread().unwrap_or_else(|| train::run(&args)),
         None => unreachable!("without a subcommand, train runs"),

@@ -10,9 +10,9 @@ use plotters::prelude::*;
 /// Rounds drawn side by side; of a longer run, the first ones.
 const ROUNDS_MAX: usize = 160;
 
-const SERIES: [RGBColor; 4] = [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
-const INK: RGBColor = RGBColor(40, 40, 40);
-const FRAME: RGBColor = RGBColor(225, 225, 225);
+pub(super) const SERIES: [RGBColor; 4] = [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
+pub(super) const INK: RGBColor = RGBColor(40, 40, 40);
+pub(super) const FRAME: RGBColor = RGBColor(225, 225, 225);
 
 /// What became of one worker in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +60,14 @@ impl Fate {
     }
 }
 
-type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn text(canvas: &Canvas<'_>, at: (i32, i32), size: i32, words: &str) -> anyhow::Result<()> {
+pub(super) fn text(canvas: &Canvas<'_>, at: (i32, i32), size: i32, words: &str) -> anyhow::Result<()> {
     let style = ("sans-serif", size).into_font().color(&INK);
     canvas.draw(&Text::new(words.to_owned(), at, style)).map_err(|error| anyhow!("picture: {error}"))
 }
 
-fn rectangle(canvas: &Canvas<'_>, from: (i32, i32), to: (i32, i32), colour: RGBColor) -> anyhow::Result<()> {
+pub(super) fn rectangle(canvas: &Canvas<'_>, from: (i32, i32), to: (i32, i32), colour: RGBColor) -> anyhow::Result<()> {
     canvas.draw(&Rectangle::new([from, to], colour.filled())).map_err(|error| anyhow!("picture: {error}"))
 }
 

@@ -62,15 +62,8 @@ pub(super) struct SimulateArgs {
     /// Which stragglers a round may close without: by the scheme's model, or the weakest sound rule
     #[arg(long, value_enum, default_value = "lookahead")]
     accept: AcceptArg,
-    /// Load at which the delays were recorded, in batches per worker and round
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    base_load: Option<f64>,
-    /// Seconds that a whole batch costs one worker
-    #[arg(long, value_name = "A", allow_negative_numbers = true, requires = "base_load", conflicts_with = "proportional")]
-    slope: Option<f64>,
-    /// Delays grow in proportion to the load
-    #[arg(long, requires = "base_load")]
-    proportional: bool,
+    #[command(flatten)]
+    load: LoadArgs,
     /// Seconds that handing out one task costs (queue, ring, defer)
     #[arg(long, value_name = "S", default_value_t = 0.0, allow_negative_numbers = true)]
     dispatch: f64,
@@ -86,6 +79,37 @@ pub(super) struct SimulateArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// How delays grow with the load.
+#[derive(Debug, Args)]
+pub(super) struct LoadArgs {
+    /// Load at which the delays were recorded, in batches per worker and round
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    base_load: Option<f64>,
+    /// Seconds that a whole batch costs one worker
+    #[arg(long, value_name = "A", allow_negative_numbers = true, requires = "base_load", conflicts_with = "proportional")]
+    slope: Option<f64>,
+    /// Delays grow in proportion to the load
+    #[arg(long, requires = "base_load")]
+    proportional: bool,
+}
+
+impl LoadArgs {
+    /// As the options say, else as the preset was recorded; none for a file without options.
+    pub(super) fn growth(&self, preset: Option<Preset>, workers: usize) -> Result<Option<Growth>, Failure> {
+        if let Some(wrong) = [self.base_load, self.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0) {
+            return Err(Failure::Input(anyhow!("{wrong} is no load or slope: both must be numbers of 0 or more")));
+        }
+        match (self.base_load, self.slope, self.proportional) {
+            (Some(base), Some(slope), _) => Ok(Some(Growth::Additive { base, slope })),
+            (Some(base), None, true) if base > 0.0 => Ok(Some(Growth::Proportional { base })),
+            (Some(base), None, _) => {
+                Err(Failure::Input(anyhow!("--base-load {base} needs --slope A, or --proportional and a load above 0")))
+            }
+            (None, ..) => Ok(preset.map(|preset| preset.growth(workers))),
+        }
+    }
 }
 
 pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
@@ -139,21 +163,8 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
 
 fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {
     let facts = scheme.facts();
-    if let Some(wrong) = [args.base_load, args.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0) {
-        return Err(Failure::Input(anyhow!("{wrong} is no load or slope: both must be numbers of 0 or more")));
-    }
-    let preset = Preset::named(&args.delays);
-    let growth = match (args.base_load, args.slope, args.proportional) {
-        (Some(base), Some(slope), _) => Some(Growth::Additive { base, slope }),
-        (Some(base), None, true) if base > 0.0 => Some(Growth::Proportional { base }),
-        (Some(base), None, _) => {
-            return Err(Failure::Input(anyhow!("--base-load {base} needs --slope A, or --proportional and a load above 0")));
-        }
-        (None, ..) => match preset {
-            Some(preset) => Some(preset.growth(facts.workers)),
-            None => facts.partial.then_some(Growth::Proportional { base: 1.0 / facts.workers as f64 }),
-        },
-    };
+    let stated = args.load.growth(Preset::named(&args.delays), facts.workers)?;
+    let growth = stated.or_else(|| facts.partial.then_some(Growth::Proportional { base: 1.0 / facts.workers as f64 }));
     let close = match (args.close, facts.delay) {
         (Some(CloseArg::All), _) => Close::All,
         (Some(CloseArg::Incremental), _) => Close::Incremental,

@@ -195,6 +195,18 @@ impl Preset {
         }
     }
 
+    /// Seconds that pulling a task costs among such workers, once a round is under way: another invocation of
+    /// serverless functions, whose median answer at load 0 takes so long; next to nothing elsewhere.
+    ///
+    /// ```
+    /// use codedgrad::delays::Preset;
+    /// assert_eq!((Preset::Hotspot.pull(), Preset::Serverless.pull()), (0.0, 0.63));
+    /// ```
+    #[must_use]
+    pub fn pull(self) -> f64 {
+        if self.unit() == Unit::Seconds { Serverless::MEDIAN_SECONDS } else { 0.0 }
+    }
+
     /// The number of workers it is looked at with where none is given: 8, and 256 for the serverless kind,
     /// as recorded.
     #[must_use]

@@ -55,6 +55,8 @@ impl Serverless {
     /// Seconds that one worker takes for a whole batch, `b`: the slope of the recorded delays on the load
     /// (2.2013 s in Canada, 2.2621 s in London; batches of 4,096 images).
     pub const BATCH_SECONDS: f64 = 2.2;
+    /// Median answer at load 0, in seconds.
+    pub const MEDIAN_SECONDS: f64 = 0.63;
     /// Probability that an answer waits for a cold start, where there are any.
     pub const COLD_START_CHANCE: f64 = 1e-4;
     /// What a cold start adds, in seconds.

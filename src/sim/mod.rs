@@ -7,6 +7,7 @@
 
 mod barrier;
 mod outcome;
+pub mod planner;
 mod stepwise;
 
 pub use outcome::{Outcome, RoundTime, percentile};
@@ -14,10 +15,12 @@ pub use outcome::{Outcome, RoundTime, percentile};
 use crate::codes::sequential::Scheme;
 use crate::delays::Growth;
 use crate::ids::{Job, Run, Worker, WorkerSet};
+use serde::Serialize;
 use thiserror::Error;
 
 /// When a round of a scheme whose workers answer once per round is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Close {
     /// At the deadline `(1+mu) x fastest` if whoever is later may be missing, else when everybody is in.
     All,

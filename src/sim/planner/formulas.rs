@@ -1,0 +1,133 @@
+//! Round times of workers that are slow independently of one another: closed forms over their law.
+//!
+//! # Formula
+//! ```text
+//! groups of c_g workers:  E max_g min_i T = integral of 1 - prod_g (1 - (1 - F(t))^c_g) dt
+//! all but s of n:         E T_(n-s)       = integral of P(more than s of n are later than t) dt
+//! ```
+//! where `F` is the law of one answer's time, here that of all answers of a trace taken together. A replay
+//! that differs from it shows that workers are slow together, or always the same ones.
+
+use crate::delays::Growth;
+
+/// Time per job, load and coverage of a scheme that has a closed form; for `min-load` the time of codes that need any
+/// `n - s` answers, which it never exceeds.
+pub(super) fn of(scheme: &str, workers: usize, pool: &Pool, growth: Growth) -> Option<(f64, f64, f64)> {
+    let number = |prefix: &str| scheme.strip_prefix(prefix)?.parse::<usize>().ok();
+    let n = workers as f64;
+    let at = move |load: f64| move |delay: f64| growth.time(delay, load);
+    let groups = |groups: usize| (pool.groups(workers, groups, &at(1.0 / groups as f64)), 1.0 / groups as f64, 1.0);
+    if scheme == "uncoded" {
+        Some(groups(workers))
+    } else if let Some(count) = number("groups:l=") {
+        Some(groups(count))
+    } else if let Some(stragglers) = number("min-load:s=") {
+        let load = (stragglers + 1) as f64 / n;
+        Some((pool.all_but(workers, stragglers, &at(load)), load, 1.0))
+    } else {
+        let dropped = number("drop:b=")?;
+        Some((pool.all_but(workers, dropped, &at(1.0 / n)), 1.0 / n, 1.0 - dropped as f64 / n))
+    }
+}
+
+/// The answer times of a trace, whoever's they were.
+pub(super) struct Pool(Vec<f64>);
+
+impl Pool {
+    pub(super) fn new(times: impl IntoIterator<Item = f64>) -> Self {
+        let mut times: Vec<f64> = times.into_iter().collect();
+        times.sort_unstable_by(f64::total_cmp);
+        Self(times)
+    }
+
+    /// `integral of later(P(T > t)) dt` over answers whose time `of` makes from that in the pool.
+    fn integral(&self, of: &dyn Fn(f64) -> f64, later: &dyn Fn(f64) -> f64) -> f64 {
+        let count = self.0.len() as f64;
+        let mut before = 0.0;
+        let steps = self.0.iter().enumerate().map(|(faster, time)| {
+            let time = of(*time);
+            let step = time - before;
+            before = time;
+            if step > 0.0 { step * later(1.0 - faster as f64 / count) } else { 0.0 }
+        });
+        steps.sum()
+    }
+
+    /// Mean time until each group has an answer, for groups of equal or almost equal size.
+    pub(super) fn groups(&self, workers: usize, groups: usize, of: &dyn Fn(f64) -> f64) -> f64 {
+        let (size, larger) = ((workers / groups) as i32, (workers % groups) as i32);
+        let smaller = groups as i32 - larger;
+        self.integral(of, &|late| 1.0 - (1.0 - late.powi(size)).powi(smaller) * (1.0 - late.powi(size + 1)).powi(larger))
+    }
+
+    /// Mean time until all but `stragglers` of the workers have answered.
+    pub(super) fn all_but(&self, workers: usize, stragglers: usize, of: &dyn Fn(f64) -> f64) -> f64 {
+        self.integral(of, &|late| more_than(workers, stragglers, late))
+    }
+}
+
+/// `P(more than s of n)` where each is with probability `p`.
+fn more_than(n: usize, s: usize, p: f64) -> f64 {
+    if p >= 1.0 {
+        return f64::from(u8::from(s < n));
+    }
+    let odds = (p / (1.0 - p)).ln();
+    let mut log = n as f64 * (-p).ln_1p();
+    let mut at_most = log.exp();
+    for count in 1..=s {
+        log += ((n - count + 1) as f64 / count as f64).ln() + odds;
+        at_most += log.exp();
+    }
+    (1.0 - at_most).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A law by its quantiles; the heaviest tails lose half a per cent.
+    fn law(quantile: impl Fn(f64) -> f64) -> Pool {
+        let count = 400_000;
+        Pool::new((0..count).map(|at| quantile((f64::from(at) + 0.5) / f64::from(count))))
+    }
+
+    fn near(found: f64, expected: f64) {
+        assert!((found / expected - 1.0).abs() < 5e-3, "{found} instead of {expected}");
+    }
+
+    fn harmonic(n: u32) -> f64 {
+        (1..=n).map(|k| 1.0 / f64::from(k)).sum()
+    }
+
+    /// The table of round times of the literature (Lee et al. 2018, Tandon et al. 2017, Li et al. 2018):
+    /// n = 64 workers, an uncoded share takes 1.
+    #[test]
+    fn integrals_are_the_closed_forms_of_the_usual_laws() {
+        let exponential = law(|u| -(1.0 - u).ln());
+        let uncoded = exponential.groups(64, 64, &|x| 1.0 + x);
+        near(uncoded, 5.743_890_903_705_767);
+        near(exponential.all_but(64, 0, &|x| 1.0 + x), uncoded);
+        // Additive delays of mean 5: c + (m/c) H_l, and (s+1) + m (H_n - H_s).
+        near(exponential.groups(64, 32, &|x| 2.0 + 5.0 * x), 12.146_237_988_591_3);
+        near(exponential.all_but(64, 5, &|x| 6.0 + 5.0 * x), 18.302_787_851_862_17);
+        // Multiplicative slowness of mean 1 + m: c + m H_l.
+        near(exponential.groups(64, 16, &|x| 4.0 * (1.0 + 0.2 * x)), 4.0 + 0.2 * harmonic(16));
+        // Pareto of exponent 2: the maximum of 64, and groups of 4 at exponent 1.2.
+        near(law(|u| (1.0 - u).powf(-0.5)).groups(64, 64, &|x| x), 14.207_352_179_527_032);
+        near(law(|u| (1.0 - u).powf(-1.0 / 1.2)).groups(64, 16, &|x| 4.0 * x), 8.408_313_580_398_27);
+        // Two points: slow with probability p by a factor k.
+        let two = law(|u| if u < 0.94 { 1.0 } else { 5.0 });
+        near(two.groups(64, 32, &|x| 2.0 * x), 2.0 * (1.0 + 4.0 * 0.108_997_333_678_731_78));
+    }
+
+    #[test]
+    fn order_statistics_end_with_the_fastest() {
+        let pool = Pool::new([1.0, 2.0]);
+        assert_eq!(pool.all_but(1, 0, &|x| x), 1.5);
+        assert_eq!(pool.all_but(2, 1, &|x| x), 1.25);
+        assert_eq!(pool.groups(2, 1, &|x| x), 1.25);
+        assert_eq!(pool.all_but(2, 2, &|x| x), 0.0);
+        // Groups of 2, 2 and 1 of five workers: 1 - (1 - 1/4)^2 (1 - 1/2).
+        assert_eq!(pool.groups(5, 3, &|x| x), 1.0 + 1.0 - 0.75 * 0.75 * 0.5);
+    }
+}

@@ -1,0 +1,209 @@
+//! Schemes replayed on a trace: the simulator, round after round or step after step.
+
+use super::super::{Close, Outcome, Rules, simulate};
+use crate::codes::SchemeSpec;
+use crate::codes::sequential::{Accept, Horizon, Scheme};
+use crate::delays::Growth;
+use crate::ids::Job;
+use std::convert::Infallible;
+
+/// Deadline tolerance where the close does not ask for one.
+const MU: f64 = 1.0;
+
+/// A scheme and how its rounds close.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Setting {
+    /// A scheme text.
+    pub(super) scheme: String,
+    /// When rounds close.
+    pub(super) close: Close,
+    /// Deadline tolerance, where the close asks for one.
+    pub(super) mu: Option<f64>,
+}
+
+impl Setting {
+    pub(super) fn new(scheme: impl Into<String>) -> Self {
+        Self { scheme: scheme.into(), close: Close::Decodable, mu: None }
+    }
+}
+
+/// What a scheme came to on a trace.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) setting: Setting,
+    pub(super) delay: usize,
+    pub(super) load: f64,
+    pub(super) work: f64,
+    pub(super) coverage: f64,
+    /// Whether every gradient is the whole batch's.
+    pub(super) exact: bool,
+    pub(super) time_per_job: f64,
+    /// Seconds of each job, where jobs do not depend on one another.
+    pub(super) seconds: Option<Vec<f64>>,
+}
+
+impl Run {
+    /// Seconds per whole batch of samples: what drops a part of the batch needs more steps.
+    pub(super) fn cost(&self) -> f64 {
+        self.time_per_job / self.coverage.max(f64::MIN_POSITIVE)
+    }
+}
+
+/// A trace, and how delays depend on load. A job is a round, or a step of `accumulate` rounds.
+pub(super) struct Replay {
+    rounds: Vec<Vec<f64>>,
+    /// Sums of rounds, one per step, where a step has several.
+    steps: Option<Vec<Vec<f64>>>,
+    growth: Growth,
+    /// Seconds of a pull; what `defer` hands out goes with the order that opens a round.
+    dispatch: f64,
+    accumulate: usize,
+}
+
+impl Replay {
+    pub(super) fn new(rounds: Vec<Vec<f64>>, growth: Growth, dispatch: f64, accumulate: usize) -> Self {
+        let sum = |step: &[Vec<f64>]| {
+            let mut total = vec![0.0; step[0].len()];
+            step.iter().for_each(|row| total.iter_mut().zip(row).for_each(|(total, delay)| *total += delay));
+            total
+        };
+        let steps = (accumulate > 1).then(|| rounds.chunks_exact(accumulate).map(sum).collect());
+        Self { rounds, steps, growth, dispatch, accumulate }
+    }
+
+    /// The delays of the jobs, one row each.
+    pub(super) fn rows(&self) -> &[Vec<f64>] {
+        self.steps.as_deref().unwrap_or(&self.rounds)
+    }
+
+    pub(super) fn jobs(&self) -> usize {
+        self.rows().len()
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.rounds.first().map_or(0, Vec::len)
+    }
+
+    /// How the delays of [`Replay::rows`] grow.
+    pub(super) fn growth(&self) -> Growth {
+        match self.growth {
+            Growth::Additive { base, slope } => Growth::Additive { base, slope: slope * self.accumulate as f64 },
+            proportional => proportional,
+        }
+    }
+
+    /// The scheme over the first `jobs` jobs of the trace; none where its parameters do not go together.
+    pub(super) fn run(&self, setting: &Setting, jobs: usize) -> Option<Run> {
+        let spec: SchemeSpec = setting.scheme.parse().ok()?;
+        let mut scheme = spec.over(self.horizon(jobs)).ok()?;
+        let facts = scheme.facts().clone();
+        let mut run = Run {
+            setting: setting.clone(),
+            delay: facts.delay,
+            load: 0.0,
+            work: 0.0,
+            coverage: 0.0,
+            exact: facts.error_max == 0.0,
+            time_per_job: 0.0,
+            seconds: None,
+        };
+        if facts.delay > 0 && self.accumulate > 1 {
+            self.steps_of_rounds(&spec, jobs, &mut run)?;
+        } else {
+            let rows = if facts.delay > 0 { &self.rounds } else { self.rows() };
+            let growth = if facts.delay > 0 { self.growth } else { self.growth() };
+            let outcome = self.play(&mut *scheme, setting, jobs, growth, &mut rows.iter().cycle())?;
+            (run.load, run.work, run.coverage) = (outcome.load, outcome.work, outcome.coverage);
+            run.time_per_job = outcome.total_time / jobs as f64;
+            let since = |(job, at): (usize, &f64)| if job == 0 { *at } else { at - outcome.job_finish_time[job - 1] };
+            run.seconds = (facts.delay == 0).then(|| outcome.job_finish_time.iter().enumerate().map(since).collect());
+        }
+        Some(run)
+    }
+
+    /// A scheme over rounds within steps: whatever is open at the end of a step is finished before the next.
+    fn steps_of_rounds(&self, spec: &SchemeSpec, steps: usize, run: &mut Run) -> Option<()> {
+        let mut seconds = Vec::with_capacity(steps);
+        for step in 0..steps {
+            let mut rows = self.rounds.iter().cycle().skip(step * self.accumulate);
+            let mut scheme = spec.over(self.horizon(self.accumulate)).ok()?;
+            let outcome = self.play(&mut *scheme, &run.setting, self.accumulate, self.growth, &mut rows)?;
+            run.load += outcome.load / steps as f64;
+            run.work += outcome.work / steps as f64;
+            run.coverage += outcome.coverage / steps as f64;
+            seconds.push(outcome.total_time);
+        }
+        run.time_per_job = seconds.iter().sum::<f64>() / steps as f64;
+        run.seconds = Some(seconds);
+        Some(())
+    }
+
+    /// Seconds per job of a scheme whose jobs depend on one another, over the rounds in this order.
+    pub(super) fn reordered(&self, setting: &Setting, order: &[usize]) -> Option<f64> {
+        let spec: SchemeSpec = setting.scheme.parse().ok()?;
+        let mut rows = order.iter().cycle().map(|round| &self.rounds[*round]);
+        let mut scheme = spec.over(self.horizon(order.len())).ok()?;
+        let outcome = self.play(&mut *scheme, setting, order.len(), self.growth, &mut rows)?;
+        Some(outcome.total_time / order.len() as f64)
+    }
+
+    fn horizon(&self, jobs: usize) -> Horizon {
+        Horizon { workers: self.workers(), units: None, jobs: Job(0)..Job(jobs as u64), accept: Accept::Lookahead }
+    }
+
+    /// None where the scheme cannot finish all its jobs.
+    fn play(
+        &self,
+        scheme: &mut dyn Scheme,
+        setting: &Setting,
+        jobs: usize,
+        growth: Growth,
+        rows: &mut dyn Iterator<Item = &Vec<f64>>,
+    ) -> Option<Outcome> {
+        let dispatch = if scheme.facts().delay == 0 { self.dispatch } else { 0.0 };
+        let rules = Rules { close: setting.close, mu: setting.mu.unwrap_or(MU), growth: Some(growth), dispatch };
+        let mut next = || Ok::<_, Infallible>(rows.next().cloned().unwrap_or_default());
+        let outcome = simulate(scheme, jobs as u64, &mut next, &rules, &mut |_| ()).ok()?;
+        (outcome.jobs_decoded == jobs).then_some(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay(accumulate: usize) -> Replay {
+        let rounds = vec![vec![1.0, 3.0], vec![3.0, 1.0], vec![1.0, 1.0], vec![1.0, 2.0]];
+        Replay::new(rounds, Growth::Additive { base: 0.5, slope: 1.0 }, 0.0, accumulate)
+    }
+
+    #[test]
+    fn rounds_of_an_uncoded_step_do_not_wait_for_one_another() {
+        let alone = replay(1).run(&Setting::new("uncoded"), 4).unwrap();
+        assert_eq!((alone.time_per_job, alone.seconds), (9.0 / 4.0, Some(vec![3.0, 3.0, 1.0, 2.0])));
+        let steps = replay(2).run(&Setting::new("uncoded"), 2).unwrap();
+        assert_eq!(steps.seconds, Some(vec![4.0, 3.0]));
+        // Whole batches twice: each round is half a batch longer.
+        let both = replay(2).run(&Setting::new("groups:l=1"), 2).unwrap();
+        assert_eq!(both.seconds, Some(vec![5.0, 3.0]));
+    }
+
+    #[test]
+    fn steps_end_with_what_their_rounds_left() {
+        let setting = Setting::new("defer:T=1,cap=1");
+        let steps = replay(2).run(&setting, 2).unwrap();
+        assert_eq!((steps.delay, steps.seconds.as_ref().map(Vec::len)), (1, Some(2)));
+        let mean = steps.seconds.unwrap().iter().sum::<f64>() / 2.0;
+        assert_eq!(steps.time_per_job, mean);
+        assert!(replay(1).run(&setting, 4).unwrap().seconds.is_none());
+    }
+
+    #[test]
+    fn the_same_order_gives_the_same_time() {
+        let setting = Setting { scheme: "sr-sgc:B=1,W=2,lambda=2".into(), close: Close::Incremental, mu: Some(0.5) };
+        let replay = replay(1);
+        let time = replay.run(&setting, 4).unwrap().time_per_job;
+        assert_eq!(replay.reordered(&setting, &[0, 1, 2, 3]), Some(time));
+        assert!(replay.run(&Setting::new("groups:l=3"), 4).is_none());
+    }
+}
