@@ -163,7 +163,9 @@ fn bad_codes_are_refused() {
         (vec!["train", "--scheme", "uncoded", "--models", "2", "--micro-steps", "2"], vec!["either", "or"]),
         (vec!["train", "--scheme", "queue:m=2", "--late", "next-step"], vec!["for defer", "queue:m=2"]),
         (vec!["train", "--scheme", "defer:cap=2,cut=2", "--late", "next-step", "--models", "2"], vec!["one model"]),
-        (vec!["train", "--mu", "-1"], vec!["--mu -1", "0 or more"]),
+        (vec!["train", "--mu=-1"], vec!["--mu -1", "0 or more"]),
+        (vec!["train", "--scheme", "auto", "--micro-steps", "2"], vec!["auto", "--micro-steps"]),
+        (vec!["train", "--scheme", "auto", "--probe", "30", "--replan-every", "30"], vec!["--probe 30", "less than"]),
     ] {
         refused(folder.path(), &arguments, &needles);
     }
@@ -246,6 +248,64 @@ fn schemes_over_rounds_train_models_in_turn_and_micro_steps() {
     json(&train(folder.path(), &["--scheme", "uncoded", "--steps", "6", "--seed", "6", "--out", "alone", "--json"]));
     let model = |name: &str| fs::read(folder.path().join(name).join("model.safetensors")).unwrap();
     assert!(model("two/model-0-uncoded-1") == model("alone/model-0-uncoded"), "model 1 of seed 5 is the model of seed 6");
+}
+
+/// What the simulator foresees from a recorded run is what the trainer then takes, on the virtual clock: the same
+/// schemes, closed by the same rules.
+#[test]
+fn what_is_simulated_is_what_is_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let steps = |run: &Value, models: f64| run["runs"][0]["seconds_per_step"]["mean"].as_f64().unwrap() * models;
+    json(&train(folder.path(), &["--scheme", "uncoded", "--steps", "80", "--delays", "bursts", "--out", "recorded", "--json"]));
+    let recorded = codedgrad(folder.path(), &["trace", "record", "recorded", "--out", "rows.csv"]);
+    assert_eq!(recorded.status.code(), Some(0), "{}", text(&recorded.stderr));
+    for (scheme, batches, models) in [
+        ("uncoded", "8", "1"),
+        ("groups:s=1", "8", "1"),
+        ("min-load:s=3", "8", "1"),
+        ("queue:m=2", "16", "1"),
+        ("ring:reach=4", "8", "1"),
+        ("defer:T=1,cap=2,cut=2", "16", "2"),
+        ("m-sgc:B=1,W=2,lambda=3", "40", "2"),
+        ("sr-sgc:B=1,W=2,lambda=4", "8", "2"),
+    ] {
+        let simulated = ["simulate", scheme, "--delays", "rows.csv", "--jobs", "60", "--base-load", "0.125", "--slope", "7.999", "--json"];
+        let foreseen = json(&codedgrad(folder.path(), &simulated))["total_time"].as_f64().unwrap();
+        let each = (60 / models.parse::<u64>().unwrap()).to_string();
+        let trained = train(
+            folder.path(),
+            &["--scheme", scheme, "--steps", &each, "--models", models, "--micro-batches", batches, "--delays", "bursts", "--json"],
+        );
+        let measured = steps(&json(&trained), 60.0);
+        assert!((measured / foreseen - 1.0).abs() < 0.05, "{scheme}: {measured} s where {foreseen} s were foreseen");
+    }
+}
+
+/// The planner is asked after some recorded steps: it switches where that pays and stays where it does not, and what
+/// it foresees comes true within 5 %.
+#[test]
+fn auto_switches_where_it_pays() {
+    let folder = tempfile::tempdir().unwrap();
+    let auto = |delays: &'static str, more: &[&str]| {
+        let arguments = ["--scheme", "auto", "--steps", "140", "--replan-every", "70", "--delays", delays, "--json"];
+        json(&train(folder.path(), &[&arguments, more].concat()))
+    };
+    let summary = auto("hotspot", &["--compare", "uncoded", "--out", "whole"]);
+    assert_eq!(summary["max_gradient_difference"].as_f64(), Some(0.0));
+    let legs = summary["runs"][1]["legs"].as_array().unwrap();
+    let schemes: Vec<&str> = legs.iter().map(|leg| leg["scheme"].as_str().unwrap()).collect();
+    assert_eq!((schemes.len(), schemes[0], schemes[2]), (4, "uncoded", "uncoded"), "{legs:?}");
+    for leg in [&legs[1], &legs[3]] {
+        assert_ne!(leg["scheme"].as_str(), Some("uncoded"), "{leg}");
+        let (predicted, measured) = (leg["predicted_seconds"].as_f64().unwrap(), leg["measured_seconds"].as_f64().unwrap());
+        assert!((measured / predicted - 1.0).abs() < 0.05, "{leg}");
+    }
+    assert!(legs[1]["why"].as_str().unwrap().contains("instead of"), "{legs:?}");
+    assert!(summary["speedup"].as_f64().unwrap() > 1.5);
+    let calm = auto("calm", &[]);
+    let legs = calm["runs"][0]["legs"].as_array().unwrap();
+    assert!(legs.iter().all(|leg| leg["scheme"] == "uncoded"), "{legs:?}");
+    assert!(legs[1]["why"].as_str().unwrap().contains("staying with uncoded"));
 }
 
 /// Late units may count for the next step instead: no sample is lost, and what each step has is reported.

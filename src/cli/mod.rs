@@ -1,5 +1,6 @@
 //! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad plan`, `codedgrad trace`.
 
+mod auto;
 mod checkpoint;
 mod code;
 mod folder;

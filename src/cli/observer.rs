@@ -1,5 +1,6 @@
 //! What happens at every step of a run: its gradient is checked, its record written, its state kept.
 
+use super::auto::Using;
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
 use super::plan::{LateKind, Plan};
@@ -25,6 +26,9 @@ pub(super) struct Line {
     /// Largest difference from the gradient of the whole batch at the same parameters, relative to that
     /// gradient's largest entry; null where it was not checked.
     pub(super) gradient_difference: Option<f64>,
+    /// What `auto` trained this step with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) using: Option<Using>,
     #[serde(flatten)]
     pub(super) record: StepRecord,
 }
@@ -89,6 +93,8 @@ pub(super) struct RunObserver<'a> {
     pub(super) in_step: bool,
     pub(super) faults: Vec<FaultLine>,
     pub(super) bar: ProgressBar,
+    /// Under `auto`, what the steps are trained with now.
+    pub(super) using: Option<Using>,
     pub(super) interrupted: &'a AtomicBool,
 }
 
@@ -119,7 +125,17 @@ impl RunObserver<'_> {
             [sum, tokens] if tokens > 0.0 => Some(sum / tokens),
             _ => None,
         };
-        let line = Line { run: self.run, scheme: self.plan.schemes[self.run].clone(), loss, gradient_difference, record: record.clone() };
+        let line = Line {
+            run: self.run,
+            scheme: self.plan.schemes[self.run].clone(),
+            loss,
+            gradient_difference,
+            using: self.using.clone(),
+            record: record.clone(),
+        };
+        if let Some(using) = &mut self.using {
+            using.why = None;
+        }
         self.record.push(&line)?;
         self.show(&line);
         self.in_step &= self.baseline.get(self.lines.len()).is_some_and(|theirs| same_gradient(&theirs.record, record));

@@ -231,7 +231,14 @@ mod tests {
             tail: Vec::new(),
             digest: String::new(),
         };
-        Line { run, scheme: ["uncoded", "groups:s=1"][run].into(), loss: Some(3.0 - step as f64), gradient_difference: None, record }
+        Line {
+            run,
+            scheme: ["uncoded", "groups:s=1"][run].into(),
+            loss: Some(3.0 - step as f64),
+            gradient_difference: None,
+            using: None,
+            record,
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a training run is to do, as kept in its folder: enough to do it again or to go on with it.
 
+use super::auto::AUTO;
 use super::{Failure, OrInput};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
@@ -75,6 +76,9 @@ pub(super) struct Plan {
     pub(super) grace_seconds: f64,
     pub(super) checkpoint_every: u64,
     pub(super) audit_every: u64,
+    /// Steps of a block of `auto`, and how many of them are recorded uncoded.
+    pub(super) replan_every: u64,
+    pub(super) probe: u64,
     pub(super) faults: Vec<String>,
 }
 
@@ -86,6 +90,12 @@ impl Plan {
 
     pub(super) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
         let spec = |text: &String| -> Result<SchemeSpec, Failure> {
+            if text == AUTO {
+                if self.micro_steps > 1 {
+                    return Err(Failure::Input(anyhow!("--scheme auto plans for steps of one job; leave out --micro-steps")));
+                }
+                return Ok(SchemeSpec::uncoded());
+            }
             let mut spec: SchemeSpec = text.parse().or_input()?;
             let natural = self.natural(&spec)?;
             if self.late == LateKind::NextStep {
@@ -131,7 +141,7 @@ impl Plan {
     }
 
     /// The facts of a scheme that cuts batches as it likes best.
-    fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
+    pub(super) fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
         let horizon = Horizon { workers: self.workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
         Ok(spec.over(horizon).or_input()?.facts().clone())
     }

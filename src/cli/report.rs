@@ -1,5 +1,6 @@
 //! What a training run comes to: `summary.json`, the table, the sentence.
 
+use super::auto::{LegSummary, legs};
 use super::observer::{FaultLine, Line, stragglers};
 use super::plan::{ClockKind, Plan};
 use crate::sim::percentile;
@@ -47,6 +48,9 @@ pub(super) struct RunSummary {
     /// Largest `|aB - 1|^2 / k` of a decode that was applied; 0 up to rounding for exact schemes.
     pub(super) max_decode_error: f64,
     pub(super) max_amplification: f64,
+    /// Under `auto`: what was foreseen and what came.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) legs: Vec<LegSummary>,
 }
 
 impl RunSummary {
@@ -68,6 +72,7 @@ impl RunSummary {
             refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
             max_decode_error: applied().map(|line| line.record.error).fold(0.0, f64::max),
             max_amplification: applied().map(|line| line.record.amplification).fold(0.0, f64::max),
+            legs: legs(lines),
         }
     }
 }
@@ -139,6 +144,20 @@ impl Summary {
             ]);
         }
         text
+    }
+
+    /// What `auto` foresaw and what came, one table per run that it chose for.
+    pub(super) fn legs_tables(&self) -> Vec<String> {
+        let table = |run: &RunSummary| {
+            let mut text = format!("{:<34} {:>12} {:>12}\n", format!("{}, s/step", run.scheme), "predicted", "measured");
+            for leg in &run.legs {
+                let steps = format!("{}-{}", leg.first_step, leg.first_step + leg.steps as u64 - 1);
+                let predicted = leg.predicted_seconds.map_or("recording".into(), |seconds| format!("{seconds:.3}"));
+                let _ = writeln!(text, "{steps:<12} {:<21} {predicted:>12} {:>12.3}", leg.scheme, leg.measured_seconds);
+            }
+            text
+        };
+        self.runs.iter().filter(|run| !run.legs.is_empty()).map(table).collect()
     }
 
     /// What the run shows, in a sentence or two.

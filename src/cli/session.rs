@@ -1,6 +1,7 @@
 //! Carries out the plan of a training run: its schemes one after the other, from a checkpoint if there
 //! is one.
 
+use super::auto::{AUTO, next_leg};
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
 use super::observer::{FaultLine, Keeper, Line, RunObserver, in_step};
@@ -8,7 +9,7 @@ use super::plan::{ClockKind, Plan};
 use super::report::{RunSummary, Summary};
 use super::{Failure, OrInput, OrWork, pictures};
 use crate::codes::SchemeSpec;
-use crate::train::candle::{Batches, Replica, ReplicaState, Start, calibrate, run_local};
+use crate::train::candle::{Batches, LocalRun, Replica, ReplicaState, Start, calibrate, run_local};
 use crate::train::{Outcome, Pace, VirtualClock};
 use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
@@ -167,7 +168,7 @@ impl Session {
     }
 
     fn one_run(&mut self, run: usize, record: &mut LineFile, faults: &mut Vec<FaultLine>) -> Result<(Outcome, Option<f64>), Failure> {
-        let local = self.plan.local_run(&self.specs[run])?;
+        let mut local = self.plan.local_run(&self.specs[run])?;
         let resumed = if self.place.run == run { self.state.take() } else { None };
         let first = if resumed.is_some() { self.place.next_step } else { 0 };
         let state = match resumed {
@@ -176,8 +177,6 @@ impl Session {
         };
         let (earlier, rest) = self.lines.split_at_mut(run);
         let lines = std::mem::take(&mut rest[0]);
-        let pace = pace(&self.plan, lines.last())?;
-        let round = lines.iter().rev().find_map(|line| line.record.rounds.last()).map_or(0, |round| round.round + 1);
         let bar = super::progress_bar(self.plan.all_steps(), &self.plan.schemes[run]).with_position(first);
         let replicas = state.iter().map(|state| Replica::new(&self.plan.model, self.plan.optimizer, state));
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
@@ -193,10 +192,26 @@ impl Session {
             baseline,
             faults: std::mem::take(faults),
             bar,
+            using: None,
             interrupted: &self.interrupted,
         };
-        let start = Start { states: &state, step: first, round };
-        let outcome = run_local(&local, start, self.plan.all_steps(), &self.batches, pace, &mut observer);
+        let (auto, mut states) = (self.plan.schemes[run] == AUTO, state);
+        let outcome = loop {
+            let mut until = self.plan.all_steps();
+            if auto {
+                let leg = next_leg(&self.plan, &observer.lines, &observer.bar)?;
+                local = LocalRun { mu: leg.using.mu, ..self.plan.local_run(&leg.using.spec()?)? };
+                (observer.using, until) = (Some(leg.using), leg.until);
+            }
+            let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
+            let start = Start { states: &states, step: observer.lines.len() as u64, round: rounds.map_or(0, |round| round.round + 1) };
+            let pace = pace(&self.plan, observer.lines.last())?;
+            let outcome = run_local(&local, start, until, &self.batches, pace, &mut observer);
+            if until == self.plan.all_steps() || !matches!(outcome, Ok(Outcome::Finished)) {
+                break outcome;
+            }
+            states = observer.keeper.replicas.iter().map(Replica::state).collect();
+        };
         observer.bar.finish_and_clear();
         let RunObserver { lines, faults: met, keeper, .. } = observer;
         *faults = met;

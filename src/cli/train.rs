@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 32] = [
+const PLANNED: [&str; 34] = [
+    "replan_every",
+    "probe",
     "models",
     "micro_steps",
     "mu",
@@ -55,7 +57,8 @@ const PLANNED: [&str; 32] = [
          drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is;
          with feedback: queue:m=2 | ring:reach=3; over several rounds, for --models or
          --micro-steps: m-sgc:B=1,W=2,lambda=3[,rep|,cyclic] | sr-sgc:B=1,W=2,lambda=4 |
-         defer:T=1,cap=2,cut=4[,copies=1]
+         defer:T=1,cap=2,cut=4[,copies=1]; or auto: steps are recorded uncoded, the planner is
+         asked, and the run goes on with what it finds fastest, where that saves more than 5 %
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
          seconds: one line per step, one number per worker; `codedgrad trace stats` measures them
@@ -64,6 +67,7 @@ Examples:
   codedgrad train                                    uncoded, groups:s=1 and queue:m=2, about 2 minutes
   codedgrad train --scheme defer:cap=2,cut=2 --models 2 --compare uncoded
   codedgrad train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --micro-steps 8
+  codedgrad train --scheme auto --compare uncoded    let the planner choose, and see if it was right
   codedgrad train --no-stragglers                    what redundancy costs when nobody is slow
   codedgrad train --scheme groups:s=2 --compare uncoded --workers 9 --corpus notes/
   codedgrad train --clock virtual --json             modelled time, reproducible to the byte")]
@@ -165,6 +169,12 @@ pub(super) struct TrainArgs {
     /// Steps between checks of the gradient against the whole batch, where no equal run is at hand
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     audit_every: u64,
+    /// Steps after which `--scheme auto` asks the planner again
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(2..))]
+    replan_every: u64,
+    /// Uncoded steps that `--scheme auto` records each time; of fewer than 20 little can be concluded
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    probe: u64,
     /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
     #[arg(long, value_name = "FAULT")]
     fault: Vec<String>,
@@ -183,6 +193,12 @@ impl TrainArgs {
         let not_negative = [("--grace", self.grace), ("--mu", self.mu)];
         if let Some((flag, value)) = not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
             return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
+        }
+        if self.probe >= self.replan_every {
+            let (probe, block) = (self.probe, self.replan_every);
+            return Err(Failure::Input(anyhow!(
+                "--probe {probe}: it must be less than --replan-every {block}, or nothing is left to gain"
+            )));
         }
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
@@ -225,6 +241,8 @@ impl TrainArgs {
             grace_seconds: self.grace,
             checkpoint_every: self.checkpoint_every,
             audit_every: self.audit_every,
+            replan_every: self.replan_every,
+            probe: self.probe,
             faults: self.fault.clone(),
         })
     }
@@ -287,6 +305,9 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), Failure> {
         return Ok(());
     }
     println!("\n{}", summary.table());
+    for table in summary.legs_tables() {
+        println!("{table}");
+    }
     println!("{}", wrapped(&summary.sentence(session.plan())));
     let path = session.folder().path().display();
     if summary.interrupted {
