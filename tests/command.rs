@@ -277,7 +277,10 @@ fn what_is_simulated_is_what_is_trained() {
             &["--scheme", scheme, "--steps", &each, "--models", models, "--micro-batches", batches, "--delays", "bursts", "--json"],
         );
         let measured = steps(&json(&trained), 60.0);
-        assert!((measured / foreseen - 1.0).abs() < 0.05, "{scheme}: {measured} s where {foreseen} s were foreseen");
+        // Codes over rounds take late answers when they train, which the simulator throws away: they may be faster.
+        let least = if scheme.contains("sgc") { 0.8 } else { 0.95 };
+        let found = measured / foreseen;
+        assert!((least..1.05).contains(&found), "{scheme}: {measured} s where {foreseen} s were foreseen");
     }
 }
 
