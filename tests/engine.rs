@@ -155,8 +155,7 @@ fn too_many_deaths_end_the_run_at_once() {
 fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
     driver.answer(2, 0, true).unwrap();
-    let erased = driver.answer(0, 0, false).unwrap();
-    assert!(matches!(erased[..], [Action::Discard { worker: Worker(0), .. }]), "worker 1 may still save the step");
+    assert!(driver.answer(0, 0, false).unwrap().is_empty(), "worker 1 may still save the step");
     let refused = driver.answer(1, 0, false).unwrap();
     let Some(Action::Close(report)) = refused.iter().find(|a| matches!(a, Action::Close(_))) else { panic!() };
     let Some(Action::Refuse { step, units }) = refused.iter().find(|a| matches!(a, Action::Refuse { .. })) else { panic!() };

@@ -221,6 +221,9 @@ impl Scheme for TaskByTask {
         self.0.settle(job, folds)
     }
 
+    fn open(&mut self) {
+        self.0.open();
+    }
     fn blocked(&self, gone: &WorkerSet) -> Vec<Job> {
         self.0.blocked(gone)
     }

@@ -116,6 +116,12 @@ impl Book {
         self.open(step).sums.clear();
     }
 
+    /// Whether something of a worker is in the fold of a step.
+    pub(super) fn took_part(&self, step: Step, worker: Worker) -> bool {
+        let in_it = |open: &Open| open.sums.contains(&worker) || open.terms.iter().any(|(_, fold)| fold.worker == worker);
+        self.open.get(&step).is_some_and(in_it)
+    }
+
     /// Which attempt at a step counts.
     pub(super) fn attempt(&self, step: Step) -> u32 {
         self.open.get(&step).map_or(0, |open| open.attempt)

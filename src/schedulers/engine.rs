@@ -256,13 +256,15 @@ impl Engine {
         self.erased.clear();
         self.failed.clear();
         self.assigned_units = 0;
-        self.offer(out);
+        self.scheme.open();
         for worker in self.roster.dead().iter() {
             self.scheme.gone(worker);
         }
         self.offer(out);
+        // What the dead would have done goes to whoever has nothing of its own.
+        self.offer(out);
         self.check_hope(now, out)?;
-        if self.phase == Phase::Collecting && self.assigned_units == 0 {
+        if self.phase == Phase::Collecting && self.assigned_units == 0 && !self.roster.ready().is_empty() {
             self.try_close(now, out)?;
         }
         Ok(())
@@ -294,10 +296,11 @@ impl Engine {
 
     /// Offers a result to the scheme; one that is not wanted is thrown away.
     fn take(&mut self, worker: Worker, task: Task, finite: bool, out: &mut Vec<Action>) {
-        let wanted = finite && self.phase == Phase::Collecting && self.scheme.returned(worker, task);
-        if !wanted {
+        let counts = finite && *self.roster.doing(worker) != Doing::Dead;
+        let wanted = counts && self.phase == Phase::Collecting && self.scheme.returned(worker, task);
+        if finite && !wanted {
             out.push(Action::Discard { worker, task });
-        } else if self.config.reduce == Reduce::Worker && self.scheme.is_final(task) {
+        } else if wanted && self.config.reduce == Reduce::Worker && self.scheme.is_final(task) {
             self.sum_up(Fold { worker, task, weight: 1.0 }, out);
         }
     }
@@ -318,7 +321,9 @@ impl Engine {
 
     fn done(&mut self, now: f64, worker: Worker, task: Task, finite: bool, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let Doing::Tasks(tasks) = self.roster.doing(worker) else {
-            out.push(Action::Discard { worker, task });
+            if finite {
+                out.push(Action::Discard { worker, task });
+            }
             return Ok(());
         };
         tasks.retain(|open| *open != task);
@@ -412,11 +417,14 @@ impl Engine {
         }
     }
 
-    /// The first step whose decoded vector is nowhere but, perhaps, with one worker, if that one took part in it.
+    /// The first step whose decoded vector is nowhere any more, or cannot be made without a worker.
     fn unheld(&mut self, worker: Worker) -> Option<Step> {
-        self.arrivals[worker.index()]?;
         let waiting = self.book.waiting();
-        waiting.into_iter().find(|step| self.book.holders(*step).is_some_and(|holders| holders.iter().all(|holder| holder.0 == worker)))
+        waiting.into_iter().find(|step| {
+            let took_part = self.book.took_part(*step, worker);
+            let Some(holders) = self.book.holders(*step) else { return false };
+            holders.iter().all(|holder| holder.0 == worker) && (took_part || !holders.is_empty())
+        })
     }
 
     /// Decodes steps from `first` on a second time: from what is left, or, where results are open again, once they
@@ -439,6 +447,9 @@ impl Engine {
         let step = self.next;
         self.book.restart(step);
         self.abandon_all(out);
+        if self.phase == Phase::Collecting {
+            out.push(Action::Close(self.report(now)));
+        }
         out.push(Action::Restart { step });
         self.given.clear();
         self.restart();
@@ -463,7 +474,10 @@ impl Engine {
             if self.erased.is_empty() || blocked.is_empty() {
                 return Err(EngineError::TooManyLost { step: self.next, dead, tolerance: self.scheme.facts().tolerance });
             }
-            let units = self.scheme.uncovered(&hopeless);
+            let mut units = self.scheme.uncovered(&hopeless);
+            if units.is_empty() {
+                units.push(Units { start: 0, end: self.scheme.facts().units });
+            }
             let alone = self.scheme.facts().delay == 0 || self.config.micro_steps > 1;
             for job in blocked {
                 self.scheme.give_up(job);
@@ -523,15 +537,14 @@ impl Engine {
             return Ok(());
         }
         self.wake_at = None;
-        let waited_seconds = now - self.opened_at;
-        if waited_seconds < self.config.max_wait_seconds {
+        if now < self.opened_at + self.config.max_wait_seconds {
             return self.try_close(now, out);
         }
         let missing = self.missing();
         if self.scheme.admits(&missing) || self.scheme.salvages(&missing) {
             return self.close(now, &missing, out);
         }
-        Err(EngineError::MaxWait { step: self.next, waited_seconds, silent: missing })
+        Err(EngineError::MaxWait { step: self.next, waited_seconds: now - self.opened_at, silent: missing })
     }
 
     fn close(&mut self, now: f64, missing: &WorkerSet, out: &mut Vec<Action>) -> Result<(), EngineError> {
@@ -569,8 +582,11 @@ impl Engine {
         let mut folds = Vec::new();
         let report = self.scheme.settle(job, &mut folds);
         self.check(job.step(self.config.micro_steps), &report)?;
-        let place = |fold: Fold| self.given.get(&(fold.worker, fold.task)).map(|(start, summed)| (*start, *summed, fold));
-        let open = folds.into_iter().filter_map(place).filter(|(_, summed, _)| !summed);
+        let place = |fold: Fold| {
+            let (start, summed) = self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");
+            (*start, *summed, fold)
+        };
+        let open = folds.into_iter().map(place).filter(|(_, summed, _)| !summed);
         self.book.decoded(job, report, open.map(|(start, _, fold)| (start, fold)));
         Ok(())
     }
@@ -629,6 +645,7 @@ impl Engine {
             out.push(Action::Diverged { worker: diverged, step });
             if let doing @ Doing::Tasks(_) = self.roster.doing(diverged) {
                 *doing = Doing::Leaving;
+                self.scheme.dropped(diverged);
                 out.push(Action::Abandon { worker: diverged, late_counts: false });
             }
         }

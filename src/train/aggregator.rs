@@ -242,7 +242,11 @@ impl<'a> ComputeTask<'a> {
         let message = sum.unwrap_or_else(|| vec![0.0; self.aggregator.length]);
         let finite = poison_of(&message) == 0.0 && tail.iter().all(|x| x.is_finite());
         self.submitted = true;
-        link.keep(self.task, message);
+        if finite {
+            link.keep(self.task, message);
+        } else {
+            link.recycle(message);
+        }
         link.send(Notice::Done { task: self.task, tail, finite });
         Ok(())
     }

@@ -153,6 +153,8 @@ pub struct Coordinator<T: Transport> {
     folding: BTreeMap<Step, Folding>,
     rounds: Vec<RoundRecord>,
     inputs: VecDeque<Input>,
+    /// Notices that count once everything that was decided before is carried out.
+    notices: VecDeque<(Worker, Notice)>,
     /// Steps sent to each worker and not yet reported as applied.
     unapplied: Vec<u32>,
     step: Step,
@@ -180,6 +182,7 @@ impl<T: Transport> Coordinator<T> {
             folding: BTreeMap::new(),
             rounds: Vec::new(),
             inputs: VecDeque::from([Input::Begin]),
+            notices: VecDeque::new(),
             unapplied: vec![0; shape.workers],
             step: shape.first,
             last_commit: pace.now(),
@@ -204,7 +207,10 @@ impl<T: Transport> Coordinator<T> {
         loop {
             let input = match self.inputs.pop_front() {
                 Some(input) => input,
-                None => self.wait(observer)?,
+                None => match self.notices.pop_front() {
+                    Some((worker, notice)) => self.input(worker, notice, false, observer),
+                    None => self.wait(observer)?,
+                },
             };
             self.engine.handle(self.pace.now(), input, &mut actions)?;
             for action in actions.drain(..) {
@@ -246,10 +252,11 @@ impl<T: Transport> Coordinator<T> {
     fn input(&mut self, worker: Worker, notice: Notice, late: bool, observer: &mut dyn Observer) -> Input {
         match notice {
             Notice::Done { task, tail, finite } => {
-                if !finite {
+                if finite {
+                    self.tails.entry((worker, task)).or_default().push(tail);
+                } else {
                     observer.fault(self.step.0, worker, "its message is not finite and was erased");
                 }
-                self.tails.entry((worker, task)).or_default().push(tail);
                 if late { Input::Late { worker, task, finite } } else { Input::Done { worker, task, finite } }
             }
             Notice::Freed => Input::Freed { worker },
@@ -288,10 +295,7 @@ impl<T: Transport> Coordinator<T> {
                 if cancel {
                     self.transport.send(worker, Order::Abandon);
                 }
-                if let Some(notice) = now {
-                    let input = self.input(worker, notice, false, observer);
-                    self.inputs.push_back(input);
-                }
+                self.notices.extend(now.map(|notice| (worker, notice)));
             }
             Action::Reduce { step, fold } => self.reduce(step, fold)?,
             Action::Discard { worker, task } => {
@@ -304,10 +308,7 @@ impl<T: Transport> Coordinator<T> {
                     self.inputs.push_back(Input::Overflowed { step, attempt });
                 }
             }
-            Action::Restart { step } => {
-                self.release(step);
-                self.folding.remove(&step);
-            }
+            Action::Restart { step } => self.begin_again(step),
             Action::Commit { step, digest, .. } => return self.commit(step, digest, observer),
             Action::Refuse { step, units } => {
                 self.folding.remove(&step);
@@ -392,6 +393,16 @@ impl<T: Transport> Coordinator<T> {
         let record = self.record(step, Some(&folding), Vec::new());
         self.remember(step, Decision::Step(Arc::clone(&folding.decoded)));
         self.show(&record, Some(&folding.decoded), observer)
+    }
+
+    /// Forgets the results of a step that are known; those that are not are unwanted when they come.
+    fn begin_again(&mut self, step: Step) {
+        self.folding.remove(&step);
+        for ((worker, task), tails) in std::mem::take(&mut self.tails) {
+            tails.iter().for_each(|_| self.transport.discard(worker, task));
+        }
+        self.transport.release(step, step.jobs(self.config.micro_steps).start);
+        self.sums.remove(&step);
     }
 
     /// Forgets what was collected for a step.

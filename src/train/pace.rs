@@ -186,12 +186,12 @@ impl Pace {
             let there = out.notice.is_some();
             busy |= !there;
             let computed = if modelled { out.computed <= now } else { true };
-            let lost = matches!(out.notice, Some(Notice::Lost { .. }));
+            let lost = matches!(out.notice, Some(Notice::Lost { .. } | Notice::Freed));
             out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
             cancel &= !(modelled && out.state == Wanted::Late && !there);
             let dropped = there && out.state == Wanted::No;
             match out.notice.take_if(|_| dropped) {
-                Some(Notice::Done { task, .. }) => unwanted.push(task),
+                Some(Notice::Done { task, finite, .. }) => unwanted.extend(finite.then_some(task)),
                 notice => gone = gone.take().or(notice.filter(|notice| matches!(notice, Notice::Lost { .. }))),
             }
             !dropped
@@ -212,7 +212,11 @@ impl Pace {
     /// Takes in what came from a worker.
     pub(super) fn arrived(&mut self, worker: Worker, notice: Notice) -> Arrival {
         match notice {
-            Notice::Done { task, .. } => self.done(worker, task, notice),
+            Notice::Done { task, finite, .. } => {
+                let mut arrival = self.done(worker, task, notice);
+                arrival.unwanted = arrival.unwanted.filter(|_| finite);
+                arrival
+            }
             Notice::Freed => self.ended(worker, notice, false),
             Notice::Lost { .. } => self.ended(worker, notice, true),
             _ => Arrival { now: Some(notice), unwanted: None },

@@ -99,7 +99,8 @@ pub enum Order {
 /// What a worker tells its coordinator.
 #[derive(Debug)]
 pub enum Notice {
-    /// A task is done; its result, the coefficient-weighted sum of its parts' gradients, was kept before.
+    /// A task is done; its result, the coefficient-weighted sum of its parts' gradients, was kept before if it is
+    /// finite.
     Done {
         /// Which.
         task: Task,

@@ -220,17 +220,17 @@ impl Defer {
         if self.has_own() && !self.is_last() { self.parameters.cap } else { 0 }
     }
 
-    /// Makes a bundle of what a worker that is gone has not finished of its own share.
-    fn pass_on(&mut self, worker: Worker) {
-        let (at, cut) = (self.open.len() - 1, self.parameters.cut as u32);
+    /// Makes a bundle of units that a worker which is gone should have had in its own share of the last job.
+    fn pass_on(&mut self, units: Range<u32>) {
+        let at = self.open.len() - 1;
         let open = &mut self.open[at];
         let start = open.dealt.len();
-        open.dealt.extend(worker.0 * cut + open.finished[worker.index()]..(worker.0 + 1) * cut);
+        open.dealt.extend(units);
         open.parts.extend(open.dealt[start..].iter().map(|unit| self.own[*unit as usize][0]));
         let range = start..open.dealt.len();
         if !range.is_empty() {
             let units = open.parts[range.clone()].iter().map(|part| part.units.count()).sum();
-            let task = Task { job: open.job, piece: u32::MAX - worker.0 };
+            let task = Task { job: open.job, piece: u32::MAX - 1 - self.bundles.len() as u32 };
             self.orphans.push(self.bundles.len());
             self.bundles.push(Bundle { task, open: at, range, units, due: true, finished: false });
             self.due_open += 1;
@@ -241,8 +241,10 @@ impl Defer {
     fn take_step(&mut self) {
         let mut folds = Vec::new();
         self.open.iter().for_each(|open| self.won(open, &mut folds));
-        let units = folds.iter().flat_map(|fold| self.parts(fold.worker, fold.task)).map(|part| part.units.count()).sum();
-        self.taken = (folds, units);
+        let own = folds.iter().filter_map(|fold| self.own.get(fold.task.piece as usize)).map(|part| part[0].units.count());
+        let bundles = self.open.iter().flat_map(|open| open.bundles.iter().flat_map(|(_, _, range)| &open.parts[range.clone()]));
+        self.taken.1 = own.sum::<u32>() + bundles.map(|part| part.units.count()).sum::<u32>();
+        self.taken.0 = folds;
         for open in &mut self.open {
             open.finished.fill(0);
             open.bundles.clear();
@@ -347,11 +349,20 @@ impl Defer {
         counts
     }
 
+    /// Due bundles that nobody is at or has finished go to whoever is idle next.
+    fn find_orphans(&mut self) {
+        let mut held = vec![false; self.bundles.len()];
+        for worker in self.at_bundle.iter() {
+            self.bundle_of[worker.index()].into_iter().for_each(|q| held[q] = true);
+        }
+        let open = |q: &usize| self.bundles[*q].due && !self.bundles[*q].finished && !held[*q] && !self.orphans.contains(q);
+        let found: Vec<usize> = (0..self.bundles.len()).filter(open).collect();
+        self.orphans.extend(found);
+    }
+
     /// Hands out a worker's bundle and its own share, as far as there are any.
     fn hand_out(&mut self, worker: Worker, mut give: impl FnMut(Run)) {
-        if !self.begun {
-            self.begin();
-        }
+        self.open();
         let first = self.assigned.insert(worker);
         if !first {
             let Some(q) = self.orphans.pop() else { return };
@@ -398,6 +409,20 @@ fn rank<'a>(ranked: &'a mut Vec<u128>, score: &[f64], first: usize) -> impl Iter
 impl Scheme for Defer {
     fn facts(&self) -> &SchemeFacts {
         &self.facts
+    }
+
+    fn open(&mut self) {
+        if !self.begun {
+            self.begin();
+        }
+    }
+
+    fn dropped(&mut self, worker: Worker) {
+        self.assigned.remove(worker);
+    }
+
+    fn is_final(&self, _: Task) -> bool {
+        !self.next_step
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
@@ -526,13 +551,11 @@ impl Scheme for Defer {
         self.late -= usize::from(self.open.back().filter(unfinished).is_some());
         self.at_bundle.remove(worker);
         if self.is_last() {
-            self.pass_on(worker);
+            let (first, cut) = (worker.0 * self.parameters.cut as u32, self.parameters.cut as u32);
+            let finished = self.open.back().map_or(cut, |open| open.finished[worker.index()]);
+            self.pass_on(first + finished..first + cut);
         }
-        let Some(q) = self.bundle_of[worker.index()].filter(|q| self.bundles[*q].due && !self.bundles[*q].finished) else { return };
-        let held = Worker::all(self.facts.workers).any(|other| self.bundle_of[other.index()] == Some(q) && self.at_bundle.contains(other));
-        if !held && !self.orphans.contains(&q) {
-            self.orphans.push(q);
-        }
+        self.find_orphans();
     }
 
     fn quality(&mut self) -> Report {
@@ -545,9 +568,7 @@ impl Scheme for Defer {
     }
 
     fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
-        if !self.begun {
-            self.begin();
-        }
+        self.open();
         self.begun = false;
         self.open.iter_mut().for_each(|open| open.left.clear());
         for bundle in self.bundles.iter().filter(|bundle| !bundle.finished) {
@@ -594,12 +615,16 @@ impl Scheme for Defer {
 
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         let cut = self.parameters.cut as u32;
+        let (was_gone, mut again_now) = (self.gone.contains(worker), 0..0);
         let endangered = |open: &&mut Open| !open.decoded || from.is_some_and(|from| open.job >= from);
         for open in self.open.iter_mut().filter(endangered) {
             let finished = std::mem::take(&mut open.finished[worker.index()]);
             let own = worker.0 * cut..worker.0 * cut + finished;
             let current = self.begun && open.job == self.round;
-            self.late += usize::from(current && finished == cut);
+            self.late += usize::from(current && finished == cut && !was_gone);
+            if current {
+                again_now = own.clone();
+            }
             reopened.extend(own.clone().map(|piece| Task { job: open.job, piece }));
             // What the current round's bundles and own shares lose is left at its close by itself.
             let mut again: Vec<u32> = if current { Vec::new() } else { own.collect() };
@@ -618,6 +643,12 @@ impl Scheme for Defer {
             open.left.sort_unstable();
         }
         self.gone(worker);
+        if was_gone && self.begun {
+            if self.is_last() {
+                self.pass_on(again_now);
+            }
+            self.find_orphans();
+        }
     }
 
     fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {

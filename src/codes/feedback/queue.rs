@@ -102,9 +102,7 @@ impl Queue {
 
     /// The next item of an idle worker, as long as there is one.
     fn pull(&mut self, worker: Worker) -> Option<Task> {
-        if self.claims.open_next() {
-            self.refill();
-        }
+        self.open();
         if !self.claims.is_free(worker) {
             return None;
         }
@@ -124,6 +122,16 @@ impl Queue {
 impl Scheme for Queue {
     fn facts(&self) -> &SchemeFacts {
         &self.facts
+    }
+
+    fn open(&mut self) {
+        if self.claims.open_next() {
+            self.refill();
+        }
+    }
+
+    fn dropped(&mut self, worker: Worker) {
+        self.gone(worker);
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {

@@ -80,9 +80,7 @@ impl Ring {
 
     /// The next share of an idle worker, as long as there is one.
     fn pull(&mut self, worker: Worker) -> Option<Task> {
-        if self.claims.open_next() {
-            self.offset.fill(0);
-        }
+        self.open();
         if !self.claims.is_free(worker) {
             return None;
         }
@@ -97,6 +95,18 @@ impl Ring {
 impl Scheme for Ring {
     fn facts(&self) -> &SchemeFacts {
         &self.facts
+    }
+
+    fn open(&mut self) {
+        if self.claims.open_next() {
+            self.offset.fill(0);
+        }
+    }
+
+    fn dropped(&mut self, worker: Worker) {
+        if let Some(share) = self.claims.busy[worker.index()].take() {
+            self.offset[worker.index()] = (share as usize + self.facts.workers - worker.index()) % self.facts.workers;
+        }
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {

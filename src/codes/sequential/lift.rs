@@ -100,10 +100,14 @@ impl Scheme for Lift {
         &self.facts
     }
 
-    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+    fn open(&mut self) {
         if self.closed {
             self.open_next();
         }
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        self.open();
         if self.job < self.end && !self.returned.contains(worker) {
             out.push(self.task(worker));
         }

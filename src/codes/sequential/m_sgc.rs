@@ -276,10 +276,18 @@ impl Scheme for MSgc {
         &self.facts
     }
 
-    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+    fn open(&mut self) {
         if !self.begun {
             self.begin();
         }
+    }
+
+    fn dropped(&mut self, worker: Worker) {
+        self.assigned.remove(worker);
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        self.open();
         if !self.assigned.insert(worker) {
             return;
         }
@@ -339,9 +347,7 @@ impl Scheme for MSgc {
     }
 
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
-        if !self.begun {
-            self.begin();
-        }
+        self.open();
         self.begun = false;
         let (workers, round) = (self.facts.workers, self.round);
         for open in &mut self.open {

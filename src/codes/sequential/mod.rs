@@ -152,6 +152,8 @@ pub struct Fold {
 pub trait Scheme: Send {
     /// Numbers fixed by the parameters.
     fn facts(&self) -> &SchemeFacts;
+    /// Begins the next round, as asking for tasks does; nothing if one is open.
+    fn open(&mut self);
     /// The tasks an idle worker should do now, none if there is nothing for it in this round.
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>);
     /// What [`assign`](Scheme::assign) would hand out, as runs of tasks that nobody needs to hear of one by one: only
@@ -218,6 +220,8 @@ pub trait Scheme: Send {
     /// A worker will finish none of the tasks it has in this round; what it has returned stays. Said of dead
     /// workers in every round.
     fn gone(&mut self, _worker: Worker) {}
+    /// A worker has dropped the tasks it had and will ask again in this round.
+    fn dropped(&mut self, _worker: Worker) {}
     /// Whether it may close without them with a part of the batch lost, once waiting is no use.
     fn salvages(&self, _missing: &WorkerSet) -> bool {
         false

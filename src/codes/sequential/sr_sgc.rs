@@ -200,10 +200,18 @@ impl Scheme for SrSgc {
         &self.facts
     }
 
-    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+    fn open(&mut self) {
         if !self.begun {
             self.begin();
         }
+    }
+
+    fn dropped(&mut self, worker: Worker) {
+        self.assigned.remove(worker);
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        self.open();
         if !self.assigned.insert(worker) {
             return;
         }
@@ -246,9 +254,7 @@ impl Scheme for SrSgc {
     }
 
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
-        if !self.begun {
-            self.begin();
-        }
+        self.open();
         self.begun = false;
         for open in self.open.iter_mut().filter(|open| !open.decoded) {
             open.decoded = self.slots.suffices(|worker| open.answered.contains(worker));
