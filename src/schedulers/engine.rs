@@ -451,7 +451,7 @@ impl Engine {
             out.push(Action::Close(self.report(now)));
         }
         out.push(Action::Restart { step });
-        self.given.clear();
+        self.given.values_mut().for_each(|(_, summed)| *summed = false);
         self.restart();
         self.open_round(now, out)
     }

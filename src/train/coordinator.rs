@@ -157,6 +157,8 @@ pub struct Coordinator<T: Transport> {
     notices: VecDeque<(Worker, Notice)>,
     /// Steps sent to each worker and not yet reported as applied.
     unapplied: Vec<u32>,
+    /// Who waits for whose state.
+    resyncs: Vec<(Worker, Worker)>,
     step: Step,
     last_commit: f64,
 }
@@ -184,6 +186,7 @@ impl<T: Transport> Coordinator<T> {
             inputs: VecDeque::from([Input::Begin]),
             notices: VecDeque::new(),
             unapplied: vec![0; shape.workers],
+            resyncs: Vec::new(),
             step: shape.first,
             last_commit: pace.now(),
             pace,
@@ -223,7 +226,8 @@ impl<T: Transport> Coordinator<T> {
 
     fn wait(&mut self, observer: &mut dyn Observer) -> Result<Input, RunError> {
         loop {
-            let settling = self.pace.is_virtual() && self.unapplied.iter().any(|count| *count > 0);
+            let unsettled = !self.resyncs.is_empty() || self.unapplied.iter().any(|count| *count > 0);
+            let settling = self.pace.is_virtual() && unsettled;
             let next = if settling || self.engine.is_folding() { Next::Wait(None) } else { self.pace.next(self.engine.deadline()) };
             let (worker, notice, late) = match next {
                 Next::Arrived { worker, notice, late } => (worker, notice, late),
@@ -237,6 +241,7 @@ impl<T: Transport> Coordinator<T> {
                     };
                     if matches!(notice, Notice::Lost { .. }) {
                         self.unapplied[worker.index()] = 0;
+                        self.resyncs.retain(|(needy, from)| ![*needy, *from].contains(&worker));
                     }
                     let Arrival { now, unwanted } = self.pace.arrived(worker, notice);
                     self.hold(worker);
@@ -268,6 +273,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::State { needy, state } => {
                 let next = state.next;
+                self.resyncs.retain(|(waiting, _)| *waiting != needy);
                 self.transport.send(needy, Order::Take { state: Arc::new(state) });
                 Input::Synced { worker: needy, next }
             }
@@ -322,6 +328,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Resync { worker, from } => {
                 observer.fault(self.step.0, worker, &format!("takes over the state of {from}"));
+                self.resyncs.push((worker, from));
                 self.transport.send(from, Order::Provide { needy: worker });
             }
             Action::Finish => return Ok(Some(Outcome::Finished)),
