@@ -364,7 +364,8 @@ impl Defer {
     fn hand_out(&mut self, worker: Worker, mut give: impl FnMut(Run)) {
         self.open();
         let first = self.assigned.insert(worker);
-        if !first {
+        let nothing_yet = !self.has_own() && self.bundle_of[worker.index()].is_none();
+        if !first || nothing_yet {
             let Some(q) = self.orphans.pop() else { return };
             self.bundle_of[worker.index()] = Some(q);
             self.at_bundle.insert(worker);
