@@ -1,5 +1,8 @@
-//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad trace`.
+//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad trace`,
+//! `codedgrad berrut`.
 
+mod berrut;
+mod berrut_sweep;
 mod checkpoint;
 mod code;
 mod folder;
@@ -47,6 +50,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Record, import and measure delays of workers
     Trace(trace::TraceArgs),
+    /// Decode any function of coded data through stragglers and wrong workers, and measure the error
+    Berrut(Box<berrut::BerrutArgs>),
 }
 
 /// What ends a command early.
@@ -89,6 +94,7 @@ pub fn main() -> ExitCode {
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).without_time().init();
     let result = match cli.command {
+        Some(Command::Berrut(args)) => berrut::run(&args),
         Some(Command::Code(args)) => code::run(&args),
         Some(Command::Simulate(args)) => simulate::run(&args),
         Some(Command::Trace(args)) => trace::run(&args),

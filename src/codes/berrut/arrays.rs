@@ -249,16 +249,16 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
         } else {
             gram(&self.slices(survivors))
         };
-        let verdict = security.judge(self.code, &self.products(survivors, not_finite, products)?)?;
+        let verdict = security.judge(self.code, &self.products(survivors, not_finite, &products)?)?;
         if sketched && borderline(security, &verdict) {
             let products = gram(&self.slices(survivors));
-            return security.judge(self.code, &self.products(survivors, not_finite, products)?);
+            return security.judge(self.code, &self.products(survivors, not_finite, &products)?);
         }
         Ok(verdict)
     }
 
     /// The Gram matrix of those whose norm is finite; the others are erased.
-    fn products(&self, survivors: &mut Vec<Worker>, not_finite: &mut Vec<Worker>, products: Vec<f64>) -> Result<Evidence, BerrutError> {
+    fn products(&self, survivors: &mut Vec<Worker>, not_finite: &mut Vec<Worker>, products: &[f64]) -> Result<Evidence, BerrutError> {
         let count = survivors.len();
         let finite: Vec<usize> = (0..count).filter(|i| products[i * count + i].is_finite()).collect();
         let entries: Vec<f64> = finite.iter().flat_map(|i| finite.iter().map(|j| (*i, *j))).map(|(i, j)| products[i * count + j]).collect();

@@ -84,7 +84,8 @@ impl Points {
     #[must_use]
     pub fn systematic(self, blocks: usize, at_least: usize) -> usize {
         let step = 2 * blocks.max(1);
-        let first = if self == Self::FirstKind { blocks } else { step + 1 };
+        // One worker alone sits at the point of one block alone.
+        let first = if self == Self::FirstKind || blocks == 1 { blocks } else { step + 1 };
         first + at_least.saturating_sub(first).div_ceil(step) * step
     }
 }
