@@ -4,7 +4,9 @@ use super::berrut_sweep::sweep;
 use super::code::parse_workers;
 use super::{Failure, OrInput, OrWork};
 use crate::codes::berrut::trial::{Attack, Function, Trial, relative_error};
-use crate::codes::berrut::{BerrutCode, BerrutError, Decoded, Decoder, Encoder, Form, Interpolant, Locator, Points, Report, Security, Tolerance};
+use crate::codes::berrut::{
+    BerrutCode, BerrutError, Decoded, Decoder, Encoder, Form, Interpolant, Locator, Points, Report, Security, Tolerance,
+};
 use crate::ids::{Worker, WorkerSet};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -147,6 +149,21 @@ impl BerrutArgs {
         }
     }
 
+    /// What encoder and decoder are called.
+    pub(super) fn names(&self) -> (&'static str, &'static str) {
+        let encoder = match self.encoder() {
+            Encoder::Berrut => "berrut",
+            Encoder::Spline => "spline",
+            Encoder::Lagrange => "lagrange",
+        };
+        let decoder = match self.decoder {
+            DecoderArg::Berrut => "berrut",
+            DecoderArg::Spline => "spline",
+            DecoderArg::Lsq => "lsq",
+        };
+        (encoder, decoder)
+    }
+
     fn points(&self) -> Points {
         if self.secure { Points::FirstKind } else { Points::SecondKind }
     }
@@ -278,18 +295,13 @@ pub(super) fn run(args: &BerrutArgs) -> Result<(), Failure> {
 
 fn shown(args: &BerrutArgs, code: &BerrutCode, error: f64, report: &Report) -> serde_json::Value {
     let found = report.verdict.as_ref().map(|verdict| &verdict.trimmed);
-    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
-    let encoder = match code.encoder() {
-        Encoder::Berrut => "berrut",
-        Encoder::Spline => "spline",
-        Encoder::Lagrange => "lagrange",
-    };
+    let (encoder, decoder) = args.names();
     json!({
-        "function": name(args.function.to_possible_value()),
+        "function": args.function.to_possible_value().map(|value| value.get_name().to_owned()),
         "data_blocks": code.blocks(),
         "workers": code.workers(),
         "encoder": encoder,
-        "decoder": name(args.decoder.to_possible_value()),
+        "decoder": decoder,
         "data_points": code.data_points(),
         "worker_points": code.worker_points(),
         "relative_error": error,
@@ -344,7 +356,9 @@ fn words(args: &BerrutArgs, report: &Report, [error, oracle, undefended]: [Optio
     let _ = write!(text, "Relative error of the {} decoded outputs: {}", args.data_blocks, percent(error));
     let attacked = args.byzantine.is_some();
     let _ = match (&report.verdict, attacked) {
-        (Some(_), true) => writeln!(text, " ({} had the wrong workers been known, {} without --secure).", percent(oracle), percent(undefended)),
+        (Some(_), true) => {
+            writeln!(text, " ({} had the wrong workers been known, {} without --secure).", percent(oracle), percent(undefended))
+        }
         (Some(_), false) => writeln!(text, " ({} without --secure).", percent(undefended)),
         (None, true) => writeln!(text, " ({} without the wrong workers, whom --secure looks for).", percent(oracle)),
         (None, false) => writeln!(text, "."),

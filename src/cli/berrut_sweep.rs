@@ -103,7 +103,8 @@ pub(super) fn sweep(args: &BerrutArgs, late: usize, wrong: usize) -> Result<(), 
     let by_count = |way| counts.iter().map(move |n| (way, *n as f64, plain(*n, late)));
     let by_late = |way| (0..=most_late).step_by(steps).map(move |s| (way, s as f64, plain(workers, s)));
     let by_size = |way| SIZES.into_iter().map(move |rms| (way, rms, Setting { workers, late, wrong, rms }));
-    let codes = [("Berrut, as the papers", Way::Papers), ("as asked for", Way::Chosen)];
+    let (encoder, decoder) = args.names();
+    let codes = [("Berrut as in the papers".to_owned(), Way::Papers), (format!("{encoder} encoder + {decoder} decoder"), Way::Chosen)];
     let defences = [("no defence", Way::Undefended), ("located and left out", Way::Secured), ("wrong workers known", Way::Oracle)];
     let bar = super::progress_bar((2 * counts.len() + 2 * (most_late / steps + 1) + 3 * SIZES.len()) as u64, "sweep");
     let mut csv = String::from("panel,series,x,least,median,largest\n");

@@ -8,8 +8,8 @@ mod cpu;
 mod real;
 
 pub use cpu::{Cpu, Folded, Plain, add_into, digest};
-pub use real::{Real, gram, signed_fold};
 pub(crate) use cpu::{poison_of, shared};
+pub use real::{Real, gram, signed_fold};
 
 use half::{bf16, f16};
 use thiserror::Error;

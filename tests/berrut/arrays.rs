@@ -84,8 +84,7 @@ fn outputs_that_are_not_finite_are_erased_and_named() {
 fn long_outputs_are_located_by_sketches() {
     let code = BerrutCode::new(4, 16, Points::FirstKind, Encoder::Spline).unwrap();
     let length = 100_000;
-    let blocks: Vec<Array1<f32>> =
-        (0..4).map(|j| Array1::from_shape_fn(length, |e| ((e * (2 * j + 3)) as f32 * 0.37).sin())).collect();
+    let blocks: Vec<Array1<f32>> = (0..4).map(|j| Array1::from_shape_fn(length, |e| ((e * (2 * j + 3)) as f32 * 0.37).sin())).collect();
     let shares = code.encode(&blocks.iter().map(|x| x.view()).collect::<Vec<_>>()).unwrap();
     let (pgz, music) = (Locator::Dct { dimension: 8, form: Form::Polynomial }, Locator::Dct { dimension: 8, form: Form::Subspace });
     for (locator, seed) in [Locator::default(), pgz, music, Locator::Trimmed { dimension: 8 }].into_iter().zip(3..) {

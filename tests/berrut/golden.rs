@@ -72,8 +72,7 @@ fn sbacc_k4_n12_s2() {
     close(&product(code.rows(), &matrix(&golden["X"])), &matrix(&golden["shares"]), MATRIX);
     let survivors = ids(&golden["survivors"]);
     let outputs: Vec<Vec<f64>> = survivors.iter().map(|w| matrix(&golden["outputs"])[w.index()].clone()).collect();
-    for (name, by) in
-        [("berrut", Interpolant::Berrut), ("fh1", Interpolant::FloaterHormann { degree: 1 }), ("spline", Interpolant::SPLINE)]
+    for (name, by) in [("berrut", Interpolant::Berrut), ("fh1", Interpolant::FloaterHormann { degree: 1 }), ("spline", Interpolant::SPLINE)]
     {
         let rows = code.decode_rows(&survivors, by).unwrap();
         close(&rows, &matrix(&golden[format!("decoder_{name}")]), MATRIX);
@@ -137,8 +136,7 @@ fn dct_pgz_k4_n16_s3_a3() {
         assert_eq!(dct_locate(&received, dimension, 3, form).unwrap(), truth, "{form:?}");
     }
     let clean = matrix(&golden["clean_outputs"]);
-    let errors: Vec<Vec<f64>> =
-        truth.iter().map(|w| all[w.index()].iter().zip(&clean[w.index()]).map(|(a, b)| a - b).collect()).collect();
+    let errors: Vec<Vec<f64>> = truth.iter().map(|w| all[w.index()].iter().zip(&clean[w.index()]).map(|(a, b)| a - b).collect()).collect();
     close(&received.errors_of(&truth, dimension).unwrap(), &errors, DECODED);
     let kept: Vec<Worker> = survivors.iter().copied().filter(|w| !truth.contains(w)).collect();
     let rows = code.decode_rows(&kept, Interpolant::LeastSquares { dimension }).unwrap();
@@ -170,7 +168,6 @@ fn gp_lts_k4_n16_s2_a2() {
     close(&rows, &matrix(&golden["decoder"]), MATRIX);
     close(&[code.sum_weights(&kept, Interpolant::SPLINE).unwrap()], &[numbers(&golden["sum_weights"])], MATRIX);
     let all = matrix(&golden["received"]);
-    let outputs: Vec<Vec<f64>> =
-        survivors.iter().zip(all).filter(|(w, _)| !found.workers.contains(w)).map(|(_, output)| output).collect();
+    let outputs: Vec<Vec<f64>> = survivors.iter().zip(all).filter(|(w, _)| !found.workers.contains(w)).map(|(_, output)| output).collect();
     close(&product(&rows, &outputs), &matrix(&golden["decoded"]), DECODED);
 }

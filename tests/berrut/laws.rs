@@ -150,7 +150,9 @@ fn what_interpolants_reproduce() {
     let nodes = Nodes::new(vec![-1.0, -0.2, 0.4, 1.0]).unwrap();
     for by in [Interpolant::Berrut, Interpolant::FloaterHormann { degree: 2 }, Interpolant::SPLINE] {
         let rows = by.rows(&nodes, nodes.as_slice()).unwrap();
-        assert!(rows.iter().enumerate().all(|(i, row)| row.iter().enumerate().all(|(j, x)| (x - f64::from(u8::from(i == j))).abs() < 1e-15)));
+        assert!(
+            rows.iter().enumerate().all(|(i, row)| row.iter().enumerate().all(|(j, x)| (x - f64::from(u8::from(i == j))).abs() < 1e-15))
+        );
     }
 }
 

@@ -154,7 +154,8 @@ fn one_more_than_told_is_suspicious() {
             Locator::Dct { dimension: 5, form: Form::Polynomial },
             Locator::Dct { dimension: 5, form: Form::Subspace },
         ] {
-            let judge = |count| Security { wrong: count, locator, force: false }.judge(&code, &Evidence::Outputs(received.clone())).unwrap();
+            let judge =
+                |count| Security { wrong: count, locator, force: false }.judge(&code, &Evidence::Outputs(received.clone())).unwrap();
             assert!(judge(1).suspect, "seed {seed} {locator:?}");
             let verdict = judge(2);
             assert!(!verdict.suspect && verdict.trimmed.workers == wrong, "seed {seed} {locator:?}");

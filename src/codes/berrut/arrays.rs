@@ -280,5 +280,6 @@ fn erase<X>(survivors: &mut Vec<Worker>, not_finite: &mut Vec<Worker>, items: Ve
 fn borderline(security: &Security, verdict: &Verdict) -> bool {
     let Locator::Robust(tolerance) = security.locator else { return false };
     let found = &verdict.trimmed;
-    found.scores.iter().any(|score| *score < BORDERLINE * tolerance.tau) || found.sizes.iter().any(|size| *size < BORDERLINE * tolerance.floor)
+    found.scores.iter().any(|score| *score < BORDERLINE * tolerance.tau)
+        || found.sizes.iter().any(|size| *size < BORDERLINE * tolerance.floor)
 }

@@ -4,6 +4,7 @@
 use super::error::BerrutError;
 use super::interpolate::chebyshev;
 use super::jacobi::right_singular;
+use super::points::Points;
 use super::received::Received;
 use super::search::Trim;
 use crate::ids::Worker;
@@ -70,11 +71,9 @@ pub fn dct_locate(received: &Received, dimension: usize, wrong: usize, form: For
     if wrong == 0 {
         return Ok(Vec::new());
     }
-    let erased: Vec<f64> = (0..workers as u32)
-        .map(Worker)
-        .filter(|worker| !received.at.list.contains(worker))
-        .map(|worker| super::points::data_points(workers)[worker.index()])
-        .collect();
+    let points = Points::FirstKind.of(workers);
+    let missing = Worker::all(workers).filter(|worker| !received.at.list.contains(worker));
+    let erased: Vec<f64> = missing.map(|worker| points[worker.index()]).collect();
     let syndromes = without_erasures(&syndromes(received, dimension), &erased, workers, dimension);
     let scores = scores(&syndromes, received, dimension + erased.len(), wrong, form);
     let mut order: Vec<usize> = (0..survivors).collect();
@@ -179,7 +178,7 @@ fn scores(syndromes: &DMatrix<f64>, received: &Received, dimension: usize, wrong
 fn exchanged(received: &Received, dimension: usize, positions: Vec<usize>) -> Vec<usize> {
     let q = received.at.basis(dimension).qr().q();
     let remainder = &received.values - &q * q.tr_mul(&received.values);
-    let trim = Trim::new(received.at.parity_projection(dimension), &remainder * remainder.transpose());
+    let trim = Trim::projected(received.at.parity_projection(dimension), &remainder * remainder.transpose());
     let rounding = ROUNDING * received.values.norm_squared();
     trim.swapped(positions, SWAP_ROUNDS_MAX, rounding)
 }

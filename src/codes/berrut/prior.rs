@@ -18,6 +18,10 @@ const TINY: f64 = 1e-300;
 const GIANT: f64 = 1e6;
 /// Relative rounding of squared outputs.
 const ROUNDING: f64 = 1e-30;
+/// What is below this part of a whole residual is rounding of its downdate.
+const DOWNDATE_ROUNDING: f64 = 1e-13;
+/// Twice the log-likelihood of every coordinate that an accusation must gain.
+const EVIDENCE: f64 = 1.0;
 
 /// When an accused worker is taken back.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,25 +108,61 @@ fn others(count: usize, positions: &[usize]) -> Vec<usize> {
 }
 
 /// The best set of one exponent: positions, residual of the rest, and the profile likelihood (smaller is better).
-#[derive(Clone, Debug)]
 struct Fit {
     positions: Vec<usize>,
     exponent: f64,
     covariance: DMatrix<f64>,
     residual: f64,
     likelihood: f64,
+    trim: Trim,
+    log_determinant: f64,
+}
+
+/// The fits of all exponents, over the positions that are not beyond all proportion.
+struct Profile {
+    rest: Vec<usize>,
+    fits: Vec<Fit>,
+}
+
+impl Profile {
+    /// Minus twice the log-likelihood, per coordinate and less constants, of the outputs with free errors at these
+    /// positions, the exponent fitted anew. Positions beyond all proportion always have theirs.
+    fn cost(&self, bad: &[usize]) -> f64 {
+        let set: Vec<usize> = (0..self.rest.len()).filter(|i| bad.contains(&self.rest[*i])).collect();
+        self.fits.iter().map(|fit| fit.cost(&set)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// What taking back `j` costs in likelihood.
+    fn evidence(&self, bad: &[usize], j: usize) -> f64 {
+        if !self.rest.contains(&j) {
+            return f64::INFINITY;
+        }
+        let without: Vec<usize> = bad.iter().copied().filter(|i| *i != j).collect();
+        self.cost(&without) - self.cost(bad)
+    }
+}
+
+impl Fit {
+    fn cost(&self, set: &[usize]) -> f64 {
+        let Some(left) = self.trim.left_out(set) else { return f64::INFINITY };
+        let free = (self.trim.count() - set.len()) as f64;
+        let residual = left.residual.max(DOWNDATE_ROUNDING * self.trim.total()).max(TINY);
+        let errors: f64 = left.errors.iter().map(|error| error.max(TINY).ln()).sum();
+        free * (residual / free).ln() + self.log_determinant + left.log_determinant + errors
+    }
 }
 
 /// The best set for every exponent.
-fn profile(gram: &Gram, wrong: usize) -> Vec<Fit> {
+fn profile(gram: &Gram, wrong: usize) -> Profile {
     let (basis, count) = (gram.at.basis(gram.at.workers), gram.at.count());
     let giants = giants(gram, wrong);
     let rest = others(count, &giants);
     let rest_gram = selected(&gram.entries, &rest);
     let fit = |exponent: f64| {
         let covariance = covariance(&basis, gram.at.blocks, exponent);
-        let inverse = factor(selected(&covariance, &rest)).inverse();
-        let found = Trim::of_gram(inverse, &rest_gram).best(wrong - giants.len());
+        let whole = factor(selected(&covariance, &rest));
+        let trim = Trim::of_gram(whole.inverse(), &rest_gram);
+        let found = trim.best(wrong - giants.len());
         let mut positions: Vec<usize> = found.into_iter().map(|i| rest[i]).chain(giants.iter().copied()).collect();
         positions.sort_unstable();
         // Anew on the outputs that are kept: differences lose all digits of a small residual beside a large attack.
@@ -131,9 +171,10 @@ fn profile(gram: &Gram, wrong: usize) -> Vec<Fit> {
         let residual = kept.solve(&selected(&gram.entries, &keep)).trace().max(TINY);
         let free = keep.len() as f64;
         let likelihood = free * (residual / free).ln() + kept.ln_determinant();
-        Fit { positions, exponent, covariance, residual, likelihood }
+        Fit { positions, exponent, covariance, residual, likelihood, trim, log_determinant: whole.ln_determinant() }
     };
-    EXPONENTS.into_iter().map(fit).collect()
+    let fits = EXPONENTS.into_iter().map(fit).collect();
+    Profile { rest, fits }
 }
 
 /// Positions of outputs beyond all proportion, at most `most`, the largest first.
@@ -168,7 +209,7 @@ fn median(values: &[f64]) -> f64 {
 /// [`BerrutError::NothingLeft`] unless there are more outputs than `wrong`.
 pub fn residuals_by_exponent(gram: &Gram, wrong: usize) -> Result<Vec<(f64, f64)>, BerrutError> {
     enough(gram, wrong, 1)?;
-    Ok(profile(gram, wrong).into_iter().map(|fit| (fit.exponent, fit.residual)).collect())
+    Ok(profile(gram, wrong).fits.into_iter().map(|fit| (fit.exponent, fit.residual)).collect())
 }
 
 fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
@@ -184,11 +225,13 @@ fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
 /// Sigma_q = V diag( (1 + (k/K)^2)^-q ) V^T + 1e-10 I,  V = [T_k(z_i)], k < N
 /// E_q     = argmin over |E| = A of J = tr( Sigma_KK^-1 G_KK ),  K the outputs not in E
 /// q       = argmin (n-A) ln(J / (n-A)) + ln det Sigma_KK        over q = 1, 1.5, 2, 3, 4, 6, 8, 12, 16
-/// worker j of E is taken back, the smallest t_j first, while  t_j <= tau  or  rel_j <= floor:
+/// worker j of E is taken back, the smallest t_j first, while  t_j <= tau  or  rel_j <= floor  or  gain_j <= 1:
 /// t_j = e_j / L_jj / (J / (n-A))    rel_j = sqrt( e_j / L_jj^2 / med_i G_ii )    e_j = L_j G L_j^T
 /// ```
 /// where `G` is the Gram matrix of the `n` survivors, and `L` the inverse of `Sigma` over the outputs kept and `j`:
-/// `t` is the error in noise variances, `rel` in units of the outputs' rms. Taking back is not optional: with `A`
+/// `t` is the error in noise variances, `rel` in units of the outputs' rms. `gain` is how much less likely the outputs
+/// are without a free error for `j`, `q` fitted anew: twice the log-likelihood of every coordinate. It alone notices
+/// that a set was only accused because `q` is too smooth for honest workers. Taking back is not optional: with `A`
 /// larger than the truth, trimming alone throws away the roughest honest workers and with them the accuracy.
 /// Cost: O(n^3 + C(n, A)) for each q, at most 200,000 sets; greedy with exchanges beyond.
 ///
@@ -211,21 +254,24 @@ fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
 /// ```
 pub fn robust_locate(gram: &Gram, wrong: usize, tolerance: Tolerance) -> Result<Trimmed, BerrutError> {
     enough(gram, wrong, 1)?;
-    let fits = profile(gram, wrong);
-    let Some(fit) = fits.into_iter().reduce(|best, next| if next.likelihood < best.likelihood { next } else { best }) else {
+    let profile = profile(gram, wrong);
+    let Some(fit) = profile.fits.iter().min_by(|a, b| a.likelihood.total_cmp(&b.likelihood)) else {
         unreachable!("some exponents are tried")
     };
     let count = gram.at.count();
     let variance = fit.residual / (count - wrong) as f64;
     let typical = median(gram.entries.diagonal().as_slice());
-    let mut bad = fit.positions;
+    let mut bad = fit.positions.clone();
     loop {
         let keep = others(count, &bad);
         let judged: Vec<(f64, f64)> = bad.iter().map(|j| judged(gram, &fit.covariance, &keep, *j)).collect();
         let score = |(error, own): (f64, f64)| error / own / variance;
         let size = |(error, own): (f64, f64)| if error == 0.0 { 0.0 } else { (error / own / own / typical).sqrt() };
-        let tolerated = |judged: (f64, f64)| score(judged) <= tolerance.tau || size(judged) <= tolerance.floor;
-        let back = (0..bad.len()).filter(|i| tolerated(judged[*i])).min_by(|a, b| score(judged[*a]).total_cmp(&score(judged[*b])));
+        let tolerated = |i: &usize| {
+            let judged = judged[*i];
+            score(judged) <= tolerance.tau || size(judged) <= tolerance.floor || profile.evidence(&bad, bad[*i]) <= EVIDENCE
+        };
+        let back = (0..bad.len()).filter(tolerated).min_by(|a, b| score(judged[*a]).total_cmp(&score(judged[*b])));
         match back {
             Some(position) => drop(bad.remove(position)),
             None => {

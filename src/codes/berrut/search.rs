@@ -29,6 +29,16 @@ pub(super) struct Trim {
     total: f64,
 }
 
+/// Outputs that are left out, beside those that are kept.
+pub(super) struct LeftOut {
+    /// `J(E)`
+    pub(super) residual: f64,
+    /// `ln det W_EE`
+    pub(super) log_determinant: f64,
+    /// `|y_j - E[y_j | kept]|^2` of each.
+    pub(super) errors: Vec<f64>,
+}
+
 /// A set that grows and shrinks at its end, with the factors that make one more element cheap.
 struct Path<'a> {
     trim: &'a Trim,
@@ -44,9 +54,8 @@ struct Path<'a> {
 }
 
 impl Trim {
-    /// For a weight `W` and `C = W G W`; the total is only known up to what no set changes when `W` is a projection
-    /// and `C` was made from projected outputs, where `tr(W G) = tr(C)`.
-    pub(super) fn new(weight: DMatrix<f64>, cross: DMatrix<f64>) -> Self {
+    /// For a projection `W` and `C = W G W` made of projected outputs, which keep digits that `G` has lost.
+    pub(super) fn projected(weight: DMatrix<f64>, cross: DMatrix<f64>) -> Self {
         let total = cross.trace();
         Self { weight, cross, total }
     }
@@ -58,8 +67,23 @@ impl Trim {
         Self { cross: half * &weight, weight, total }
     }
 
-    fn count(&self) -> usize {
+    /// Number of outputs.
+    pub(super) fn count(&self) -> usize {
         self.weight.nrows()
+    }
+
+    /// `J` of nobody left out.
+    pub(super) fn total(&self) -> f64 {
+        self.total
+    }
+
+    /// What leaving out a set does; none if it cannot be left out.
+    pub(super) fn left_out(&self, set: &[usize]) -> Option<LeftOut> {
+        let of = |matrix: &DMatrix<f64>| matrix.select_rows(set).select_columns(set);
+        let factor = of(&self.weight).cholesky()?;
+        let cross = factor.solve(&of(&self.cross));
+        let errors = factor.solve(&cross.transpose()).diagonal().as_slice().to_vec();
+        Some(LeftOut { residual: self.total - cross.trace(), log_determinant: factor.ln_determinant(), errors })
     }
 
     fn path(&self, most: usize) -> Path<'_> {

@@ -87,7 +87,7 @@ impl Security {
     /// # Formula
     /// ```text
     /// Dct:                2A + s <= N - m
-    /// Robust, Trimmed:    n - 2A >= ceil(1.5 K)
+    /// Robust, Trimmed:    n - 2A >= ceil(1.5 K)    unless A = 0
     /// ```
     /// where `n = N - s` survive. The second is a rule from measurements that `force` overrides.
     ///
@@ -116,7 +116,7 @@ impl Security {
             return Ok((workers - dimension - stragglers) / 2);
         }
         let needed = (3 * blocks).div_ceil(2);
-        if 2 * wrong + needed > survivors && !self.force {
+        if wrong > 0 && 2 * wrong + needed > survivors && !self.force {
             return Err(BerrutError::Redundancy { wrong, survivors, blocks, needed });
         }
         let left = if let Locator::Trimmed { dimension } = self.locator { dimension + 1 } else { 1 };
@@ -158,7 +158,9 @@ impl Security {
             let again = self.located(evidence, more)?;
             match self.locator {
                 Locator::Robust(_) => again.workers.len() == more,
-                _ => trimmed.residual > SUSPICIOUS_DROP * again.residual && trimmed.residual > CODEWORD * squares(evidence, &trimmed.workers),
+                _ => {
+                    trimmed.residual > SUSPICIOUS_DROP * again.residual && trimmed.residual > CODEWORD * squares(evidence, &trimmed.workers)
+                }
             }
         };
         Ok(Verdict { capacity: capacity - trimmed.workers.len().min(capacity), trimmed, suspect })
