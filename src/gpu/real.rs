@@ -144,7 +144,7 @@ pub fn gram<T: Real>(messages: &[&[T]]) -> Vec<f64> {
         for start in (chunk * CHUNK..end).step_by(GRAM_TILE) {
             let range = start..end.min(start + GRAM_TILE);
             let tile = DMatrix::from_iterator(range.len(), count, messages.iter().flat_map(|x| x[range.clone()].iter().map(|x| x.wide())));
-            products.gemm_tr(1.0, &tile, &tile, 1.0);
+            products.gemm(1.0, &tile.transpose(), &tile, 1.0);
         }
         products
     };
