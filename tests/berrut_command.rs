@@ -29,7 +29,7 @@ fn prints_the_contract() {
     assert_eq!((weights.len(), weights[0].as_array().unwrap().len()), (4, 9));
     assert!(weights.iter().all(|row| row[2] == 0.0 && row[5] == 0.0));
     assert_eq!(weights[0][1].as_f64(), Some(1.0), "worker 1 holds block 0 as it is");
-    assert!(shown["relative_error"].as_f64().unwrap() < 0.1);
+    assert!((0.001..0.3).contains(&shown["relative_error"].as_f64().unwrap()));
     assert_eq!(berrut(&["--seed", "3"]), berrut(&["--seed", "3"]));
     assert_ne!(berrut(&["--seed", "3"])["relative_error"], berrut(&["--seed", "4"])["relative_error"]);
 }
@@ -129,7 +129,7 @@ fn words_say_what_happened() {
 #[test]
 fn sweeps_are_drawn() {
     let folder = tempfile::tempdir().unwrap();
-    let sweep = ["berrut", "--function", "square", "--data-blocks", "2", "--workers", "10", "--sweep", "--out", "pictures", "--json"];
+    let sweep = ["berrut", "--function", "square", "--data-blocks", "2", "--workers", "11", "--sweep", "--out", "pictures", "--json"];
     let output = codedgrad(folder.path(), &sweep);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -92,7 +92,7 @@ pub(super) struct BerrutArgs {
     #[arg(long, value_name = "LIST")]
     pub(super) byzantine: Option<String>,
     /// Size of wrong workers' errors, in units of the outputs' rms
-    #[arg(long, value_name = "RMS", default_value_t = 10.0)]
+    #[arg(long, value_name = "RMS", default_value_t = 10.0, allow_negative_numbers = true)]
     corruption: f64,
     /// Locate wrong workers and leave them out; workers then sit at points of the first kind
     #[arg(long)]
