@@ -12,8 +12,12 @@ use std::ops::{Add, Mul};
 const CHUNK: usize = 1 << 16;
 /// Elements of a tile of an f64 sum.
 const TILE: usize = 2048;
+/// Elements that are added to a sketch at a time.
+const LANES: usize = 16;
 /// Elements of every message that are widened at a time for inner products.
-const GRAM_TILE: usize = 1024;
+const GRAM_TILE: usize = 512;
+/// Parts into which messages are cut for their inner products, whatever the number of threads.
+const GRAM_CHUNKS: usize = 64;
 
 /// The formats of whole arrays: `f32` and `f64`.
 pub trait Real: Copy + Default + Send + Sync + Add<Output = Self> + Mul<Output = Self> + PartialEq + private::Sealed + 'static {
@@ -138,19 +142,23 @@ fn tree(weights: &[f64], messages: &[&[f64]], start: usize, out: &mut [f64]) {
 pub fn gram<T: Real>(messages: &[&[T]]) -> Vec<f64> {
     let (count, length) = (messages.len(), messages.first().map_or(0, |x| x.len()));
     assert!(messages.iter().all(|x| x.len() == length), "messages of one length");
-    let chunk = |chunk: usize| {
-        let end = length.min((chunk + 1) * CHUNK);
+    let chunk = length.div_ceil(GRAM_CHUNKS).next_multiple_of(GRAM_TILE);
+    let part = |start: usize| {
         let mut products = DMatrix::<f64>::zeros(count, count);
-        for start in (chunk * CHUNK..end).step_by(GRAM_TILE) {
-            let range = start..end.min(start + GRAM_TILE);
-            let tile = DMatrix::from_iterator(range.len(), count, messages.iter().flat_map(|x| x[range.clone()].iter().map(|x| x.wide())));
+        for start in (start..length.min(start + chunk)).step_by(GRAM_TILE) {
+            let range = start..length.min(start + GRAM_TILE);
+            let mut tile = Vec::with_capacity(count * range.len());
+            messages.iter().for_each(|x| tile.extend(x[range.clone()].iter().map(|x| x.wide())));
+            let tile = DMatrix::from_vec(range.len(), count, tile);
             products.gemm(1.0, &tile.transpose(), &tile, 1.0);
         }
         products
     };
-    let chunks = length.div_ceil(CHUNK);
-    let parts: Vec<DMatrix<f64>> =
-        if chunks <= 1 { (0..chunks).map(chunk).collect() } else { shared().install(|| (0..chunks).into_par_iter().map(chunk).collect()) };
+    let starts: Vec<usize> = (0..length).step_by(chunk.max(1)).collect();
+    let parts: Vec<DMatrix<f64>> = match starts.len() {
+        0 | 1 => starts.into_iter().map(part).collect(),
+        _ => shared().install(|| starts.into_par_iter().map(part).collect()),
+    };
     let sum = parts.into_iter().fold(DMatrix::zeros(count, count), |sum, part| sum + part);
     sum.as_slice().to_vec()
 }
@@ -200,8 +208,14 @@ pub fn signed_fold<T: Real>(messages: &[&[T]], buckets: usize, seed: u64) -> Vec
 #[inline(never)]
 fn add_signed<T: Real>(sums: &mut [T], x: &[T], s: &[T], t: &[T]) {
     let (x, s, t) = (&x[..sums.len()], &s[..sums.len()], &t[..sums.len()]);
-    for e in 0..sums.len() {
-        sums[e] = sums[e] + x[e] * (s[e] * t[e]);
+    let (body, tail) = sums.as_chunks_mut::<LANES>();
+    let (xs, ss, ts) = (x.as_chunks::<LANES>().0, s.as_chunks::<LANES>().0, t.as_chunks::<LANES>().0);
+    for (((sums, x), s), t) in body.iter_mut().zip(xs).zip(ss).zip(ts) {
+        *sums = std::array::from_fn(|e| sums[e] + x[e] * (s[e] * t[e]));
+    }
+    let start = x.len() - tail.len();
+    for (e, sum) in (start..).zip(tail) {
+        *sum = *sum + x[e] * (s[e] * t[e]);
     }
 }
 
