@@ -45,14 +45,23 @@ fn nowhere_in(folder: &str, words: &[&str], except: &str) {
 
 #[test]
 fn arrows_point_one_way() {
-    let outside = ["crate::train", "crate::transport", "crate::cli", "crate::gpu", "crate::delays"];
+    let outside = ["crate::train", "crate::transport", "crate::cli", "crate::delays"];
     nowhere_in(
         "src/codes",
         &[&outside[..], &["crate::schedulers", "std::time", "std::net", "std::thread", "OsRng", "thread_rng", "rand::rng", "f32"]].concat(),
         "",
     );
+    nowhere_in("src/codes", &["crate::gpu"], "src/codes/berrut/arrays.rs");
+    for (path, text) in rust_files("src") {
+        let sees_arrays = ["src/codes/berrut/arrays.rs", "src/codes/berrut/trial.rs"].iter().any(|file| path == Path::new(file));
+        assert!(sees_arrays || path.starts_with("src/cli") || !shipped(&text).contains("ndarray"), "{} names ndarray", path.display());
+    }
     nowhere_in("src/codes", &["std::fs"], "src/codes/spec.rs");
-    nowhere_in("src/schedulers", &[&outside[..], &["std::time", "std::net", "std::thread", "std::fs", "std::io"]].concat(), "");
+    nowhere_in(
+        "src/schedulers",
+        &[&outside[..], &["crate::gpu", "std::time", "std::net", "std::thread", "std::fs", "std::io"]].concat(),
+        "",
+    );
     nowhere_in(
         "src/delays",
         &["crate::codes", "crate::schedulers", "crate::train", "crate::transport", "crate::gpu", "std::time", "std::thread"],
@@ -63,6 +72,7 @@ fn arrows_point_one_way() {
     nowhere_in("src/train", &["crate::cli"], "");
     nowhere_in("src", &["anyhow", "clap", "indicatif", "plotters"], "src/cli");
     nowhere_in("src", &["candle_core", "candle_nn"], "src/train/candle");
+    nowhere_in("src", &["rustdct"], "src/codes/berrut");
     let ids = fs::read_to_string(root().join("src/ids.rs")).unwrap();
     assert!(!shipped(&ids).contains("crate::"), "ids knows nothing");
 }

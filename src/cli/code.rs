@@ -202,7 +202,7 @@ fn verdict(facts: &Facts, found: &Verified) -> String {
 }
 
 /// Reads a list such as `0,2,5-11`.
-fn parse_workers(list: &str, workers: usize) -> Result<WorkerSet, String> {
+pub(super) fn parse_workers(list: &str, workers: usize) -> Result<WorkerSet, String> {
     let mut set = WorkerSet::empty(workers);
     let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is not a worker's number"));
     for item in list.split(',').filter(|_| !list.is_empty()) {

@@ -1,6 +1,9 @@
-//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad plan`, `codedgrad trace`.
+//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad plan`, `codedgrad trace`,
+//! `codedgrad berrut`.
 
 mod auto;
+mod berrut;
+mod berrut_sweep;
 mod checkpoint;
 mod code;
 mod folder;
@@ -51,6 +54,8 @@ enum Command {
     Plan(planner::PlanArgs),
     /// Record, import and measure delays of workers
     Trace(trace::TraceArgs),
+    /// Decode any function of coded data through stragglers and wrong workers, and measure the error
+    Berrut(Box<berrut::BerrutArgs>),
 }
 
 /// What ends a command early.
@@ -93,6 +98,7 @@ pub fn main() -> ExitCode {
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).without_time().init();
     let result = match cli.command {
+        Some(Command::Berrut(args)) => berrut::run(&args),
         Some(Command::Code(args)) => code::run(&args),
         Some(Command::Simulate(args)) => simulate::run(&args),
         Some(Command::Plan(args)) => planner::run(&args),

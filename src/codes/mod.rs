@@ -15,11 +15,14 @@
 //! | [`graph`] | approximate, a random regular graph | Glasgow, Wootters 2020 |
 //! | [`dense`] | anybody's matrix | |
 //! | [`drop_slowest`] | the biased baseline that drops the slowest | backup workers, Chen et al. 2016 |
+//! | `berrut` | any function of the data, not only sums (feature `berrut`) | Jahani-Nezhad, Maddah-Ali 2020; Borah, Harshan 2025 |
 //! | [`verify()`] | whether every tolerated set of stragglers decodes | |
 //! | [`spec`] | the scheme texts of the command line | |
 //! | [`gate`] | what a decode must satisfy before it is applied | |
 //! | [`sequential`] | the `Scheme` trait: codes as the round engine sees them | |
 
+#[cfg(feature = "berrut")]
+pub mod berrut;
 pub mod cyclic;
 pub mod dense;
 mod disjoint;

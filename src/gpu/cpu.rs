@@ -104,6 +104,11 @@ impl Cpu {
         Ok(Folded { digest: xxh3_64(bytemuck::cast_slice(&digests)), finite: poisons.iter().all(|poison| *poison == 0.0) })
     }
 
+    /// Runs something on this pool's threads.
+    pub(super) fn install<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.pool.install(work)
+    }
+
     fn run<T: Send>(
         &self,
         terms: &[Term<'_>],

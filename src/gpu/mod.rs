@@ -1,12 +1,15 @@
 //! The one operation that touches tensors: `out = sum_i w_i x_i`.
 //!
 //! [`Plain`] is the reference that states the result bit for bit; [`Cpu`] gives the same bits in one
-//! pass over memory, on threads of its own.
+//! pass over memory, on threads of its own. [`Real`] does the same for whole `f32` and `f64` arrays; [`gram`] and
+//! [`signed_fold`] look at messages without changing them.
 
 mod cpu;
+mod real;
 
 pub use cpu::{Cpu, Folded, Plain, add_into, digest};
 pub(crate) use cpu::{poison_of, shared};
+pub use real::{Real, gram, signed_fold};
 
 use half::{bf16, f16};
 use thiserror::Error;

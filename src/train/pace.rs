@@ -260,7 +260,7 @@ impl Pace {
         if let Some(live) = live {
             self.outs[live].notice = notice.take();
         }
-        self.outs.retain(|out| !theirs(out) && !(gone && wall && out.worker == worker));
+        self.outs.retain(|out| !(theirs(out) || gone && wall && out.worker == worker));
         Arrival { now: notice.filter(|_| gone || wall), unwanted: None }
     }
 
