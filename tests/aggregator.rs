@@ -402,7 +402,8 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
 /// models in turn, 1 and `B` with micro-steps of one model; one sum for the queue. Kept to the end it would be more.
 #[test]
 fn a_worker_holds_one_sum_per_open_step() {
-    let mischief = |worker: Worker, step: u64| if (u64::from(worker.0) * 7 + step).is_multiple_of(11) { Prank::Drop } else { Prank::Unhurried };
+    let mischief =
+        |worker: Worker, step: u64| if (u64::from(worker.0) * 7 + step).is_multiple_of(11) { Prank::Drop } else { Prank::Unhurried };
     let peak = |scheme: &str, units: u32, models: u64, micro_steps: u64, reduce| {
         let steps = if models > 1 { 12 } else { 3 };
         let pace = Pace::wall(8, &Delays::None, 0, 0.0);
