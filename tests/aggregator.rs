@@ -428,7 +428,7 @@ fn a_worker_holds_one_sum_per_open_step() {
 /// A worker that dies takes its sums with it: their tasks are open again and others compute them.
 #[test]
 fn sums_of_a_dead_worker_are_computed_again() {
-    let dies = |worker: Worker, step: u64| if (worker.0, step) == (2, 5) { Prank::Panic } else { Prank::None };
+    let dying_at = |at: u64| move |worker: Worker, step: u64| if (worker.0, step) == (2, at) { Prank::Panic } else { Prank::None };
     for (scheme, units, models, micro_steps) in [
         ("queue:m=2", 16, 1, 1),
         ("queue:m=2", 16, 1, 3),
@@ -448,8 +448,11 @@ fn sums_of_a_dead_worker_are_computed_again() {
             ..setup(scheme, 8, steps, modelled(8, steps * micro_steps * 4, seed))
         };
         let (_, _, plain) = train(of("uncoded", 1, Reduce::Tree));
-        for reduce in [Reduce::Tree, Reduce::Worker] {
-            let (outcome, trained, log) = train(Setup { mischief: &dies, ..of(scheme, 4, reduce) });
+        for (reduce, at) in
+            [(Reduce::Tree, 4), (Reduce::Worker, 5), (Reduce::Tree, 6), (Reduce::Tree, 7), (Reduce::Worker, 8), (Reduce::Tree, 9)]
+        {
+            let dies = dying_at(at);
+            let (outcome, trained, log) = train(Setup { mischief: &dies, ..of(scheme, at, reduce) });
             assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
             assert!(trained[2].is_none() && log.faults.iter().any(|fault| fault.1 == 2 && fault.2.starts_with("lost")), "{scheme}");
             let samples = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
@@ -459,6 +462,7 @@ fn sums_of_a_dead_worker_are_computed_again() {
             }
         }
     }
+    let dies = dying_at(5);
     let (outcome, _, log) = train(Setup {
         mischief: &dies,
         units: 40,

@@ -110,10 +110,16 @@ impl Book {
         open.report = None;
     }
 
-    /// A step begins anew.
-    pub(super) fn restart(&mut self, step: Step) {
-        self.again(step);
-        self.open(step).sums.clear();
+    /// All steps from the first undecided one on begin anew; names those under way.
+    pub(super) fn restart(&mut self, first: Step) -> Vec<Step> {
+        self.fates.clear();
+        self.open(first);
+        let steps: Vec<Step> = self.open.keys().copied().collect();
+        for step in &steps {
+            self.again(*step);
+            self.open(*step).sums.clear();
+        }
+        steps
     }
 
     /// Whether something of a worker is in the fold of a step.

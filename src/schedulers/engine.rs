@@ -398,8 +398,9 @@ impl Engine {
         self.given.retain(|(holder, _), _| *holder != worker);
         self.book.forget_worker(worker);
         let unheld = if kept { None } else { self.unheld(worker) };
-        let halfway = self.config.micro_steps > 1 && (unheld.is_some() || self.book.is_halfway(self.next));
-        if halfway {
+        let again =
+            if self.config.micro_steps > 1 { unheld.is_some() || self.book.is_halfway(self.next) } else { self.scheme.facts().delay > 0 };
+        if again && !matches!(self.phase, Phase::NotBegun | Phase::Finished) {
             return self.begin_again(now, out);
         }
         let mut reopened = Vec::new();
@@ -442,15 +443,15 @@ impl Engine {
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
 
-    /// Starts a step of several jobs from its first one, since results of jobs already decoded are gone.
+    /// Starts all that is not decided from its first job, where results that are gone cannot be had again in time: of
+    /// jobs already decoded in a step of several, or of jobs that would then take more rounds than they may, so that
+    /// the next step of their model would begin without them.
     fn begin_again(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let step = self.next;
-        self.book.restart(step);
         self.abandon_all(out);
         if self.phase == Phase::Collecting {
             out.push(Action::Close(self.report(now)));
         }
-        out.push(Action::Restart { step });
+        out.extend(self.book.restart(self.next).into_iter().map(|step| Action::Restart { step }));
         self.given.values_mut().for_each(|(_, summed)| *summed = false);
         self.restart();
         self.open_round(now, out)

@@ -128,7 +128,7 @@ pub enum Action {
         /// How good the decode is.
         decode: Report,
     },
-    /// Forget what is held of a step: it begins anew.
+    /// Forget what is held of a step that is not decided: it begins anew, as do all that are under way.
     Restart {
         /// Which step.
         step: Step,

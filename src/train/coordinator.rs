@@ -408,7 +408,7 @@ impl<T: Transport> Coordinator<T> {
         for ((worker, task), tails) in std::mem::take(&mut self.tails) {
             tails.iter().for_each(|_| self.transport.discard(worker, task));
         }
-        self.transport.release(step, step.jobs(self.config.micro_steps).start);
+        self.transport.release(step, self.step.jobs(self.config.micro_steps).start);
         self.sums.remove(&step);
     }
 
