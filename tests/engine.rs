@@ -260,6 +260,9 @@ fn a_provider_that_dies_is_replaced() {
 struct Chaos<'a> {
     driver: Driver,
     micro_steps: u64,
+    /// Rounds a job may take beyond its first: with so many models and one more, each step begins at parameters that
+    /// know its model's last one.
+    delay: u64,
     units: u32,
     pool: Vec<Input>,
     /// What every worker has left of its order.
@@ -315,6 +318,9 @@ impl Chaos<'_> {
         match action {
             Action::Assign { worker, tasks, .. } => {
                 assert!(self.at[worker.index()].is_empty() && !self.dead.contains(worker), "one order at a time, to the living");
+                let latest = tasks.iter().map(|(task, _)| task.job.0).max().unwrap_or(0);
+                let current = self.micro_steps > 1 || latest <= self.decided + self.delay;
+                assert!(current, "job {latest} begins before the step {} jobs before it is decided", self.delay + 1);
                 self.parts.extend(tasks.iter().map(|(task, parts)| ((worker, *task), parts.clone())));
                 self.at[worker.index()] = tasks.into_iter().map(|task| task.0).collect();
             }
@@ -408,11 +414,12 @@ fn random_run(scheme: &str, workers: usize, micro_steps: u64, reduce: Reduce, mi
     let spec = scheme.parse::<SchemeSpec>().unwrap();
     let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
     let Ok(scheme) = spec.over(horizon) else { return };
-    let units = scheme.facts().units;
+    let (units, delay) = (scheme.facts().units, scheme.facts().delay as u64);
     let config = Config { micro_steps, reduce, log_steps: 100, ..CONFIG };
     let mut chaos = Chaos {
         driver: Driver { engine: Engine::new(scheme, config, Step(0)..Step(steps), 0), now: 0.0 },
         micro_steps,
+        delay,
         units,
         pool: vec![Input::Begin],
         at: vec![Vec::new(); workers],
