@@ -179,6 +179,14 @@ impl GradientCode for Groups {
         &self.plan.rows[worker.index()]
     }
 
+    /// The latest of the groups' first answers; groups are blocks of consecutive workers.
+    fn decodable_at(&self, times: &[f64]) -> Option<f64> {
+        let (workers, groups) = (self.plan.facts.workers, self.plan.facts.shares());
+        let start = |group: usize| (group * workers).div_ceil(groups);
+        let first = |group: usize| times[start(group)..start(group + 1)].iter().copied().fold(f64::INFINITY, f64::min);
+        Some((0..groups).map(first).fold(0.0, f64::max))
+    }
+
     fn decoder(&self) -> Box<dyn Decoder> {
         Box::new(GroupsDecoder {
             first: vec![None; self.plan.facts.shares()],

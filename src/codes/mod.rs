@@ -144,6 +144,11 @@ pub trait GradientCode: Send + Sync {
     fn row(&self, worker: Worker) -> &[(Share, f64)];
     /// A decoder with nothing arrived.
     fn decoder(&self) -> Box<dyn Decoder>;
+    /// When the answers that are in can be decoded, if all workers' come at these times; none where only a decoder
+    /// can tell.
+    fn decodable_at(&self, _times: &[f64]) -> Option<f64> {
+        None
+    }
 }
 
 /// Incremental decoding of one round: arrivals in, weights out.

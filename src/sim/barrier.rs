@@ -17,6 +17,8 @@ pub(super) fn play(scheme: &mut dyn Scheme, runs: &[Run], row: &[f64], rules: &R
         (deadline.min(slowest), after_deadline, false)
     } else if rules.close == Close::All {
         (slowest, WorkerSet::empty(workers), true)
+    } else if let Some(instant) = scheme.suffices_at(&delays) {
+        (instant, late(instant), rules.close == Close::Incremental)
     } else {
         let mut order: Vec<Worker> = Worker::all(workers).collect();
         order.sort_unstable_by(|a, b| delays[a.index()].total_cmp(&delays[b.index()]).then(a.cmp(b)));

@@ -306,6 +306,18 @@ proptest! {
         laws(&*code, &survivors, rounding);
     }
 
+    /// What a code says of the moment at which it is decodable is what its decoder says, ties included.
+    #[test]
+    fn the_decodable_moment_is_the_decoders(workers in 1usize..40, groups in 1usize..40, times in prop::collection::vec(0u8..20, 40)) {
+        let code = Groups::new(workers, groups.min(workers)).unwrap();
+        let times: Vec<f64> = times[..workers].iter().map(|time| f64::from(*time)).collect();
+        let mut order: Vec<Worker> = Worker::all(workers).collect();
+        order.sort_by(|a, b| times[a.index()].total_cmp(&times[b.index()]));
+        let mut decoder = code.decoder();
+        let last = order.into_iter().find(|worker| decoder.arrive(*worker) == Status::Decodable).unwrap();
+        prop_assert_eq!(code.decodable_at(&times), Some(times[last.index()]));
+    }
+
     #[test]
     fn any_matrix_obeys_the_laws(rows in prop::collection::vec(prop::collection::vec(-2i8..=2, 4), 1..10), bits: u64) {
         let rows: Vec<Vec<f64>> = rows.into_iter().map(|row| row.into_iter().map(f64::from).collect()).collect();

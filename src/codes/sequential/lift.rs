@@ -130,6 +130,10 @@ impl Scheme for Lift {
         if exact_match { self.decodable } else { self.supposed(missing).1 }
     }
 
+    fn suffices_at(&self, times: &[f64]) -> Option<f64> {
+        self.code.decodable_at(times)
+    }
+
     fn answers_needed(&self, order: &[Worker]) -> usize {
         let mut decoder = self.code.decoder();
         let last = order.iter().position(|worker| decoder.arrive(*worker) == Status::Decodable);

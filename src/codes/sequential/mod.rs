@@ -207,6 +207,11 @@ pub trait Scheme: Send {
         }
         needed.0
     }
+    /// When the workers whose answers are in suffice for a close, if everybody's come at these times; none where only
+    /// [`answers_needed`](Scheme::answers_needed) can tell.
+    fn suffices_at(&self, _times: &[f64]) -> Option<f64> {
+        None
+    }
     /// When the round will close if the runs handed out end at these times and nobody stops before; every run that
     /// has ended by then may be reported at once, in order of workers. None if the scheme has to be told of one
     /// after the other.
