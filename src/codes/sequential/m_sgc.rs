@@ -217,11 +217,11 @@ impl MSgc {
         let slot = self.slot(open.job);
         let repeating = slot + 1 >= self.window;
         // What a worker has returned counts, even if it will not finish its other tasks.
-        let lost = |worker: Worker| {
+        let returned = |worker: Worker| {
             let (owed, before) = (open.owed[worker.index()], open.owed_before[worker.index()]);
-            let returned = if repeating && before > 0 { owed < before } else { open.has(self.piece(slot, worker)) };
-            missing.contains(worker) && !returned
+            if repeating && before > 0 { owed < before } else { open.has(self.piece(slot, worker)) }
         };
+        let lost = |worker: Worker| missing.contains(worker) && !returned(worker);
         if repeating && !self.group_suffices(|worker| open.owed_before[worker.index()] == 0 && !lost(worker)) {
             return false;
         }
