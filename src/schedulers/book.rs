@@ -1,5 +1,6 @@
 //! What the engine knows of each step that is not decided yet: its jobs, its results, its holders.
 
+use super::events::Action;
 use crate::codes::Report;
 use crate::codes::sequential::{Fold, UNCODED, worst};
 use crate::ids::{Job, Step, Units, Worker, WorkerSet};
@@ -41,15 +42,6 @@ pub(super) struct Book {
     fates: BTreeMap<Step, Fate>,
 }
 
-/// What has to be folded for a step.
-pub(super) struct Folding {
-    pub(super) step: Step,
-    pub(super) attempt: u32,
-    pub(super) sums: Vec<Worker>,
-    pub(super) folds: Vec<Fold>,
-    pub(super) decode: Report,
-}
-
 impl Book {
     pub(super) fn new(micro_steps: u64) -> Self {
         Self { micro_steps, open: BTreeMap::new(), waiting: Vec::new(), fates: BTreeMap::new() }
@@ -73,19 +65,14 @@ impl Book {
         open.terms.extend(terms);
     }
 
-    /// What a step is folded from if all its jobs are decoded; from then on it waits for holders.
-    pub(super) fn fold(&mut self, step: Step) -> Option<Folding> {
+    /// The fold of a step if all its jobs are decoded; from then on it waits for holders.
+    pub(super) fn fold(&mut self, step: Step) -> Option<Action> {
         let open = self.open.get_mut(&step).filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
         open.terms.sort_by_key(|(start, fold)| (fold.task.job, *start, fold.worker));
         self.waiting.push(Waiting { step, holders: Vec::new() });
         let folds = open.terms.iter().map(|term| term.1).collect();
-        Some(Folding {
-            step,
-            attempt: open.attempt,
-            sums: open.sums.iter().copied().collect(),
-            folds,
-            decode: open.report.unwrap_or(UNCODED),
-        })
+        let (sums, decode) = (open.sums.iter().copied().collect(), open.report.unwrap_or(UNCODED));
+        Some(Action::Fold { step, attempt: open.attempt, sums, folds, decode })
     }
 
     /// Whether some jobs of a step are decoded and others are not.
@@ -145,14 +132,13 @@ impl Book {
 
     /// Settles the steps that at least `needed` of the living hold.
     pub(super) fn settle_held(&mut self, alive: &WorkerSet, needed: usize) {
-        let attempts: Vec<u32> = self.waiting.iter().map(|waiting| self.attempt(waiting.step)).collect();
-        let mut attempts = attempts.into_iter();
-        self.waiting.retain(|waiting| {
-            let attempt = attempts.next().unwrap_or(0);
+        let Self { open, waiting, fates, .. } = self;
+        waiting.retain(|waiting| {
             let holding: Vec<u64> = waiting.holders.iter().filter(|holder| alive.contains(holder.0)).map(|holder| holder.1).collect();
             let held = holding.len() >= needed;
             if held {
-                self.fates.insert(waiting.step, Fate::Held { attempt, digest: holding[0] });
+                let attempt = open.get(&waiting.step).map_or(0, |open| open.attempt);
+                fates.insert(waiting.step, Fate::Held { attempt, digest: holding[0] });
             }
             !held
         });

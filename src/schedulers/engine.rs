@@ -6,53 +6,17 @@
 //! folded, and applied, in order, only after the decoded vector is held by a live worker (two where there are
 //! two). The next round opens when all that was decoded is held.
 
-use super::book::{Book, Fate, Folding};
+mod losses;
+
+use super::book::{Book, Fate};
+use super::config::{Config, Reduce};
 use super::events::{Action, EngineError, Input, RoundReport};
 use super::roster::{Doing, Roster};
 use crate::codes::sequential::{Fold, Scheme};
-use crate::codes::{Facts, Gate, Report, Wire};
+use crate::codes::{Facts, Gate, Report};
 use crate::ids::{Job, Round, Step, Task, Units, Worker, WorkerSet};
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// Where results are added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Reduce {
-    /// All at once when a step is decoded, by one tree over the units of its batch: where every task is a
-    /// micro-batch the sum has the bits of uncoded training, whoever computed what. Workers keep every result
-    /// until then.
-    #[default]
-    Tree,
-    /// At each worker, as soon as a result's weight is final: it keeps one sum per open step.
-    Worker,
-}
-
-/// What the engine is told about a run beside its scheme.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Config {
-    /// Seconds a round may stay open before the run gives up on whoever never came.
-    pub max_wait_seconds: f64,
-    /// Seconds an approximate scheme waits for more arrivals after it could close; exact schemes never do.
-    pub grace_seconds: f64,
-    /// Number format of messages, for the gate.
-    pub wire: Wire,
-    /// Decoded steps kept for those who missed some; whoever misses more takes over a peer's state.
-    pub log_steps: u64,
-    /// Jobs whose sum is one step. The jobs of a step are all decoded before those of the next begin; with
-    /// one job per step they overlap, as those of models trained in turn.
-    pub micro_steps: u64,
-    /// Deadline tolerance of schemes over rounds: no round closes without anybody before `(1+mu)` times its
-    /// first answer.
-    pub mu: f64,
-    /// Where results are added up.
-    pub reduce: Reduce,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { max_wait_seconds: 60.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: 16, micro_steps: 1, mu: 1.0, reduce: Reduce::Tree }
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
@@ -387,76 +351,6 @@ impl Engine {
         Ok(())
     }
 
-    fn lost(&mut self, now: f64, worker: Worker, kept: bool, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if *self.roster.doing(worker) == Doing::Dead {
-            return Ok(());
-        }
-        *self.roster.doing(worker) = Doing::Dead;
-        for needy in self.roster.waiting_for(worker) {
-            self.resync(needy, out)?;
-        }
-        self.given.retain(|(holder, _), _| *holder != worker);
-        self.book.forget_worker(worker);
-        let unheld = if kept { None } else { self.unheld(worker) };
-        let again =
-            if self.config.micro_steps > 1 { unheld.is_some() || self.book.is_halfway(self.next) } else { self.scheme.facts().delay > 0 };
-        if again && !matches!(self.phase, Phase::NotBegun | Phase::Finished) {
-            return self.begin_again(now, out);
-        }
-        let mut reopened = Vec::new();
-        self.scheme.lost(worker, unheld.map(|step| step.jobs(1).start), &mut reopened);
-        if let Some(first) = unheld {
-            self.fold_again(first, &reopened, now, out)?;
-        }
-        match self.phase {
-            Phase::Collecting => {
-                self.arrivals[worker.index()] = None;
-                self.carry_on(now, out)
-            }
-            Phase::Folding => self.check_held(now, out),
-            Phase::NotBegun | Phase::Finished => Ok(()),
-        }
-    }
-
-    /// The first step whose decoded vector is nowhere any more, or cannot be made without a worker.
-    fn unheld(&mut self, worker: Worker) -> Option<Step> {
-        let waiting = self.book.waiting();
-        waiting.into_iter().find(|step| {
-            let took_part = self.book.took_part(*step, worker);
-            let Some(holders) = self.book.holders(*step) else { return false };
-            holders.iter().all(|holder| holder.0 == worker) && (took_part || !holders.is_empty())
-        })
-    }
-
-    /// Decodes steps from `first` on a second time: from what is left, or, where results are open again, once they
-    /// are in.
-    fn fold_again(&mut self, first: Step, reopened: &[Task], now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        for step in self.book.waiting().into_iter().filter(|step| *step >= first) {
-            self.book.again(step);
-            if reopened.iter().all(|task| task.job.step(1) != step) {
-                self.settle(step.jobs(1).start)?;
-                self.fold(step, out);
-            } else if self.scheme.facts().delay == 0 {
-                self.phase = Phase::Collecting;
-            }
-        }
-        if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
-    }
-
-    /// Starts all that is not decided from its first job, where results that are gone cannot be had again in time: of
-    /// jobs already decoded in a step of several, or of jobs that would then take more rounds than they may, so that
-    /// the next step of their model would begin without them.
-    fn begin_again(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.abandon_all(out);
-        if self.phase == Phase::Collecting {
-            out.push(Action::Close(self.report(now)));
-        }
-        out.extend(self.book.restart(self.next).into_iter().map(|step| Action::Restart { step }));
-        self.given.values_mut().for_each(|(_, summed)| *summed = false);
-        self.restart();
-        self.open_round(now, out)
-    }
-
     /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not missing.
     fn missing(&self) -> WorkerSet {
         let idle = self.roster.ready();
@@ -594,10 +488,7 @@ impl Engine {
 
     /// Has a step folded if all its jobs are decoded.
     fn fold(&mut self, step: Step, out: &mut Vec<Action>) {
-        if let Some(folding) = self.book.fold(step) {
-            let Folding { step, attempt, sums, folds, decode } = folding;
-            out.push(Action::Fold { step, attempt, sums, folds, decode });
-        }
+        out.extend(self.book.fold(step));
     }
 
     fn abandon_all(&mut self, out: &mut Vec<Action>) {

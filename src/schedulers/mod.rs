@@ -5,9 +5,11 @@
 //! engine runs under a wall clock in the trainer and under a virtual one in tests.
 
 pub mod book;
+pub mod config;
 pub mod engine;
 pub mod events;
 pub mod roster;
 
-pub use engine::{Config, Engine, Reduce};
+pub use config::{Config, Reduce};
+pub use engine::Engine;
 pub use events::{Action, EngineError, Input, RoundReport};

@@ -1,0 +1,42 @@
+//! What the engine is told about a run beside its scheme.
+
+use crate::codes::Wire;
+
+/// Where results are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reduce {
+    /// All at once when a step is decoded, by one tree over the units of its batch: where every task is a
+    /// micro-batch the sum has the bits of uncoded training, whoever computed what. Workers keep every result
+    /// until then.
+    #[default]
+    Tree,
+    /// At each worker, as soon as a result's weight is final: it keeps one sum per open step.
+    Worker,
+}
+
+/// What the engine is told about a run beside its scheme.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// Seconds a round may stay open before the run gives up on whoever never came.
+    pub max_wait_seconds: f64,
+    /// Seconds an approximate scheme waits for more arrivals after it could close; exact schemes never do.
+    pub grace_seconds: f64,
+    /// Number format of messages, for the gate.
+    pub wire: Wire,
+    /// Decoded steps kept for those who missed some; whoever misses more takes over a peer's state.
+    pub log_steps: u64,
+    /// Jobs whose sum is one step. The jobs of a step are all decoded before those of the next begin; with
+    /// one job per step they overlap, as those of models trained in turn.
+    pub micro_steps: u64,
+    /// Deadline tolerance of schemes over rounds: no round closes without anybody before `(1+mu)` times its
+    /// first answer.
+    pub mu: f64,
+    /// Where results are added up.
+    pub reduce: Reduce,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { max_wait_seconds: 60.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: 16, micro_steps: 1, mu: 1.0, reduce: Reduce::Tree }
+    }
+}

@@ -1,0 +1,78 @@
+//! What the engine does when a worker is gone, and its results with it.
+
+use super::super::events::{Action, EngineError};
+use super::super::roster::Doing;
+use super::{Engine, Phase};
+use crate::ids::{Step, Task, Worker};
+
+impl Engine {
+    pub(super) fn lost(&mut self, now: f64, worker: Worker, kept: bool, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        if *self.roster.doing(worker) == Doing::Dead {
+            return Ok(());
+        }
+        *self.roster.doing(worker) = Doing::Dead;
+        for needy in self.roster.waiting_for(worker) {
+            self.resync(needy, out)?;
+        }
+        self.given.retain(|(holder, _), _| *holder != worker);
+        self.book.forget_worker(worker);
+        let unheld = if kept { None } else { self.unheld(worker) };
+        let again =
+            if self.config.micro_steps > 1 { unheld.is_some() || self.book.is_halfway(self.next) } else { self.scheme.facts().delay > 0 };
+        if again && !matches!(self.phase, Phase::NotBegun | Phase::Finished) {
+            return self.begin_again(now, out);
+        }
+        let mut reopened = Vec::new();
+        self.scheme.lost(worker, unheld.map(|step| step.jobs(1).start), &mut reopened);
+        if let Some(first) = unheld {
+            self.fold_again(first, &reopened, now, out)?;
+        }
+        match self.phase {
+            Phase::Collecting => {
+                self.arrivals[worker.index()] = None;
+                self.carry_on(now, out)
+            }
+            Phase::Folding => self.check_held(now, out),
+            Phase::NotBegun | Phase::Finished => Ok(()),
+        }
+    }
+
+    /// The first step whose decoded vector is nowhere any more, or cannot be made without a worker.
+    fn unheld(&mut self, worker: Worker) -> Option<Step> {
+        let waiting = self.book.waiting();
+        waiting.into_iter().find(|step| {
+            let took_part = self.book.took_part(*step, worker);
+            let Some(holders) = self.book.holders(*step) else { return false };
+            holders.iter().all(|holder| holder.0 == worker) && (took_part || !holders.is_empty())
+        })
+    }
+
+    /// Decodes steps from `first` on a second time: from what is left, or, where results are open again, once they
+    /// are in.
+    fn fold_again(&mut self, first: Step, reopened: &[Task], now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        for step in self.book.waiting().into_iter().filter(|step| *step >= first) {
+            self.book.again(step);
+            if reopened.iter().all(|task| task.job.step(1) != step) {
+                self.settle(step.jobs(1).start)?;
+                self.fold(step, out);
+            } else if self.scheme.facts().delay == 0 {
+                self.phase = Phase::Collecting;
+            }
+        }
+        if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
+    }
+
+    /// Starts all that is not decided from its first job, where results that are gone cannot be had again in time: of
+    /// jobs already decoded in a step of several, or of jobs that would then take more rounds than they may, so that
+    /// the next step of their model would begin without them.
+    fn begin_again(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        self.abandon_all(out);
+        if self.phase == Phase::Collecting {
+            out.push(Action::Close(self.report(now)));
+        }
+        out.extend(self.book.restart(self.next).into_iter().map(|step| Action::Restart { step }));
+        self.given.values_mut().for_each(|(_, summed)| *summed = false);
+        self.restart();
+        self.open_round(now, out)
+    }
+}
