@@ -137,6 +137,14 @@ impl Combine for Cpu {
     }
 }
 
+/// One chunk of a sum, of at most 65,536 elements, on the calling thread; `digest` is the XXH3 of its bytes. All terms
+/// are as long as `out`.
+#[cfg(feature = "tcp")]
+pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> Folded {
+    combine_chunk(terms, 0, out);
+    Folded { digest: xxh3_64(bytemuck::cast_slice(out)), finite: poison_of(out) == 0.0 }
+}
+
 /// A digest of a vector's bytes: XXH3 over the XXH3 digests of chunks of 65,536 elements. It finds
 /// accidental differences between replicas; it is no protection against a forger.
 ///

@@ -7,6 +7,8 @@
 mod cpu;
 mod real;
 
+#[cfg(feature = "tcp")]
+pub(crate) use cpu::fold_chunk;
 pub use cpu::{Cpu, Folded, Plain, add_into, digest};
 pub(crate) use cpu::{poison_of, shared};
 pub use real::{Real, gram, signed_fold};

@@ -30,7 +30,7 @@ pub enum AggregatorError {
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::transport::{local, Notice, Order, Transport, Weighted};
+/// # use codedgrad::transport::{local, Notice, Order, Piece, Summand, Transport, What};
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
@@ -39,9 +39,8 @@ pub enum AggregatorError {
 /// # let coordinator = std::thread::spawn(move || {
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
 /// #     coordinator.send(worker, Order::Stop);
-/// #     let mut sum = [0.0];
-/// #     coordinator.fold(Step(0), &[], &[Weighted { worker, task, weight: 1.0 }], &mut sum).unwrap();
-/// #     sum
+/// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
+/// #     coordinator.fold(Step(0), 0, &[summand], 1).unwrap().unwrap().gradient
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
 /// let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 1, 3);
@@ -129,7 +128,7 @@ impl Aggregator {
                 self.link.send(Notice::Held { step, attempt, digest: decoded.digest });
                 return self.next_event();
             }
-            Order::Apply { step, decoded } => {
+            Order::Apply { step, decoded, .. } => {
                 if step < self.next {
                     return self.next_event();
                 }

@@ -3,14 +3,15 @@
 use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
-use crate::gpu::{CombineError, Folded};
-use crate::ids::{Part, Step, Task, Units, Worker, WorkerSet};
+use crate::gpu::CombineError;
+use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 use crate::schedulers::{Action, Config, Engine, EngineError, Input, RoundReport};
-use crate::transport::{Cancel, Decoded, Notice, Order, Transport, Weighted};
+use crate::transport::{Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The record of one round; times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,7 +76,7 @@ pub enum Flow {
 
 /// Sees every decided step before any worker is told of it. Its time is not counted.
 pub trait Observer {
-    /// A step is decided; `decoded` is none when it was refused.
+    /// A step is decided; `decoded` is none when it was refused, or when the workers keep it among themselves.
     ///
     /// # Errors
     /// Whatever makes the run pointless to go on with, such as a full disk.
@@ -112,14 +113,16 @@ pub enum RunError {
 }
 
 enum Decision {
-    Step(Arc<Decoded>),
+    Step { attempt: u32, decoded: Arc<Decoded> },
     Refused(Arc<[Units]>),
 }
 
 /// A vector on its way to its holders.
 struct Folding {
     attempt: u32,
-    decoded: Arc<Decoded>,
+    /// The vector, if it was made here.
+    decoded: Option<Arc<Decoded>>,
+    tail: Vec<f64>,
     parts: Vec<Weighted>,
     decode: Report,
     /// Workers that were sent the vector to hold.
@@ -150,6 +153,8 @@ pub struct Coordinator<T: Transport> {
     /// What came with the results: scalars, by result, and those of results already in their worker's sum.
     tails: HashMap<(Worker, Task), Vec<Vec<f64>>>,
     sums: BTreeMap<Step, BTreeMap<Worker, Sum>>,
+    /// What each task was made of, as a hash: equal ones have equal results.
+    parts: HashMap<(Worker, Task), u64>,
     folding: BTreeMap<Step, Folding>,
     rounds: Vec<RoundRecord>,
     inputs: VecDeque<Input>,
@@ -181,6 +186,7 @@ impl<T: Transport> Coordinator<T> {
             log: VecDeque::new(),
             tails: HashMap::new(),
             sums: BTreeMap::new(),
+            parts: HashMap::new(),
             folding: BTreeMap::new(),
             rounds: Vec::new(),
             inputs: VecDeque::from([Input::Begin]),
@@ -265,6 +271,7 @@ impl<T: Transport> Coordinator<T> {
                 if late { Input::Late { worker, task, finite } } else { Input::Done { worker, task, finite } }
             }
             Notice::Freed => Input::Freed { worker },
+            Notice::Overflowed { step, attempt } => Input::Overflowed { step, attempt },
             Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
             Notice::Applied { step, digest } => {
                 let unapplied = &mut self.unapplied[worker.index()];
@@ -277,6 +284,7 @@ impl<T: Transport> Coordinator<T> {
                 self.transport.send(needy, Order::Take { state: Arc::new(state) });
                 Input::Synced { worker: needy, next }
             }
+            Notice::Joined { .. } | Notice::Missed => Input::Tick,
             Notice::Lost { reason } => {
                 observer.fault(self.step.0, worker, &format!("lost: {reason}"));
                 self.transport.forget(worker);
@@ -293,6 +301,7 @@ impl<T: Transport> Coordinator<T> {
                 let units = |parts: &[Part]| f64::from(parts.iter().map(|part| part.units.count()).sum::<u32>());
                 let shares = tasks.iter().map(|(task, parts)| (*task, units(parts) / f64::from(self.shape.units)));
                 self.pace.assigned(worker, round, shares);
+                self.parts.extend(tasks.iter().map(|(task, parts)| ((worker, *task), hash_of(parts))));
                 self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });
             }
             Action::Abandon { worker, late_counts } => {
@@ -352,13 +361,16 @@ impl<T: Transport> Coordinator<T> {
         self.tails.get_mut(&(worker, task)).and_then(Vec::pop)
     }
 
-    /// Makes the decoded vector and has it held; false if it is not finite, and nothing is done with it.
+    /// Has the decoded vector made and held; false if it is known not to be finite, and nothing is done with it.
     fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: Vec<Fold>, decode: Report) -> Result<bool, RunError> {
-        let mut gradient = self.transport.buffer(self.shape.length);
         let results: Vec<Weighted> = folds.into_iter().map(|Fold { worker, task, weight }| Weighted { worker, task, weight }).collect();
-        let Folded { digest, finite } = self.transport.fold(step, sums, &results, &mut gradient)?;
-        if !finite {
-            self.transport.recycle(gradient);
+        let twins = self.twins(&results);
+        let of_sum = |worker: &Worker| Summand { weight: 1.0, holders: vec![Piece { worker: *worker, what: What::Sum }] };
+        let of_result = |(result, twins): (&Weighted, Vec<Piece>)| Summand { weight: result.weight, holders: twins };
+        let summands: Vec<Summand> = sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
+        let summed = self.transport.fold(step, attempt, &summands, self.shape.length)?;
+        if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
+            tracing::debug!("{step}, attempt {attempt}: digest {:016x} of a sum that is not finite", summed.folded.digest);
             return Ok(false);
         }
         let (mut tail, mut parts) = (Vec::new(), Vec::new());
@@ -372,34 +384,64 @@ impl<T: Transport> Coordinator<T> {
             add_tail(&mut tail, result.weight, last.map_or(&[], Vec::as_slice));
         }
         parts.extend(results);
-        let decoded = Arc::new(Decoded { gradient, tail, digest });
         let sent = WorkerSet::empty(self.shape.workers);
-        self.folding.insert(step, Folding { attempt, decoded, parts, decode, sent });
+        let decoded = summed.map(|Summed { gradient, folded }| {
+            Arc::new(Decoded { gradient: Arc::new(gradient), tail: tail.clone(), digest: folded.digest })
+        });
+        self.folding.insert(step, Folding { attempt, decoded, tail, parts, decode, sent });
         for worker in Worker::all(self.shape.workers) {
             self.hold(worker);
         }
         Ok(true)
     }
 
-    /// Sends the vectors being folded to a worker that can take them now.
+    /// For every result, all that hold one of the same parts, its worker first.
+    fn twins(&self, results: &[Weighted]) -> Vec<Vec<Piece>> {
+        let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
+        let mut held: Vec<(Worker, Task)> = self.tails.iter().filter(|(_, tails)| !tails.is_empty()).map(|(key, _)| *key).collect();
+        held.sort_by_key(|(worker, task)| (*worker, task.job, task.piece));
+        for (worker, task) in held {
+            if let Some(parts) = self.parts.get(&(worker, task)) {
+                alike.entry((task.job, *parts)).or_default().push(Piece { worker, what: What::Result(task) });
+            }
+        }
+        let twins = |result: &Weighted| {
+            let own = Piece { worker: result.worker, what: What::Result(result.task) };
+            let parts = self.parts.get(&(result.worker, result.task));
+            let alike = parts.and_then(|parts| alike.get(&(result.task.job, *parts)));
+            let others = alike.into_iter().flatten().filter(|piece| **piece != own);
+            std::iter::once(own).chain(others.copied()).collect()
+        };
+        results.iter().map(twins).collect()
+    }
+
+    /// Sends the vectors that were made here to a worker that can take them now.
     fn hold(&mut self, worker: Worker) {
         if self.pace.is_leaving(worker) {
             return;
         }
         for (&step, folding) in &mut self.folding {
-            if folding.sent.insert(worker) {
-                let (attempt, decoded) = (folding.attempt, Arc::clone(&folding.decoded));
+            if let Some(decoded) = &folding.decoded
+                && folding.sent.insert(worker)
+            {
+                let (attempt, decoded) = (folding.attempt, Arc::clone(decoded));
                 self.transport.send(worker, Order::Hold { step, attempt, decoded });
             }
         }
     }
 
     fn commit(&mut self, step: Step, digest: u64, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
-        let Some(folding) = self.folding.remove(&step) else { return Ok(None) };
-        assert_eq!(folding.decoded.digest, digest, "what is committed is what was folded");
-        let record = self.record(step, Some(&folding), Vec::new());
-        self.remember(step, Decision::Step(Arc::clone(&folding.decoded)));
-        self.show(&record, Some(&folding.decoded), observer)
+        let Some(mut folding) = self.folding.remove(&step) else { return Ok(None) };
+        let elsewhere = || {
+            let gradient = self.transport.sum(step, folding.attempt).unwrap_or_default();
+            Arc::new(Decoded { gradient, tail: folding.tail.clone(), digest })
+        };
+        let decoded = folding.decoded.take().unwrap_or_else(elsewhere);
+        assert_eq!(decoded.digest, digest, "what is committed is what was folded");
+        let record = self.record(step, Some((&folding, digest)), Vec::new());
+        self.remember(step, Decision::Step { attempt: folding.attempt, decoded: Arc::clone(&decoded) });
+        let here = !decoded.gradient.is_empty();
+        self.show(&record, here.then_some(&*decoded), observer)
     }
 
     /// Forgets the results of a step that are known; those that are not are unwanted when they come.
@@ -417,6 +459,7 @@ impl<T: Transport> Coordinator<T> {
         let end = step.jobs(self.config.micro_steps).end;
         self.transport.release(step, end);
         self.tails.retain(|(_, task), _| task.job >= end);
+        self.parts.retain(|(_, task), _| task.job >= end);
         self.sums.remove(&step);
     }
 
@@ -424,10 +467,10 @@ impl<T: Transport> Coordinator<T> {
         self.release(step);
         self.log.push_back((step, decision));
         while self.log.len() as u64 > self.config.log_steps + 1 {
-            if let Some((_, Decision::Step(old))) = self.log.pop_front()
-                && let Some(old) = Arc::into_inner(old)
+            if let Some((_, Decision::Step { decoded, .. })) = self.log.pop_front()
+                && let Some(gradient) = Arc::into_inner(decoded).and_then(|old| Arc::into_inner(old.gradient))
             {
-                self.transport.recycle(old.gradient);
+                self.transport.recycle(gradient);
             }
         }
         self.step = step.next();
@@ -450,10 +493,10 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    fn record(&mut self, step: Step, folding: Option<&Folding>, refused: Vec<Units>) -> StepRecord {
+    fn record(&mut self, step: Step, folding: Option<(&Folding, u64)>, refused: Vec<Units>) -> StepRecord {
         let committed = self.pace.now();
         let rounds = std::mem::take(&mut self.rounds);
-        let parts = folding.map_or(&[][..], |folding| &folding.parts);
+        let parts = folding.map_or(&[][..], |(folding, _)| &folding.parts);
         let survivors = WorkerSet::of(self.shape.workers, parts.iter().map(|part| part.worker));
         let mut weights = vec![0.0; self.shape.workers];
         parts.iter().for_each(|part| weights[part.worker.index()] = part.weight);
@@ -461,7 +504,7 @@ impl<T: Transport> Coordinator<T> {
             weights.clear();
         }
         let nothing = Report { decodable: false, residual: 1.0, amplification: 0.0, coverage: 0.0, error: 1.0 };
-        let decode = folding.map_or(nothing, |folding| folding.decode);
+        let decode = folding.map_or(nothing, |(folding, _)| folding.decode);
         let seconds = committed - std::mem::replace(&mut self.last_commit, committed);
         StepRecord {
             step: step.0,
@@ -476,20 +519,25 @@ impl<T: Transport> Coordinator<T> {
             coverage: decode.coverage,
             error: decode.error,
             refused,
-            tail: folding.map(|folding| folding.decoded.tail.clone()).unwrap_or_default(),
-            digest: folding.map(|folding| format!("{:016x}", folding.decoded.digest)).unwrap_or_default(),
+            tail: folding.map(|(folding, _)| folding.tail.clone()).unwrap_or_default(),
+            digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
         }
     }
 
     fn apply(&mut self, worker: Worker, step: Step) {
         let decision = self.log.iter().find(|entry| entry.0 == step);
         let order = match &decision.expect("the log holds whatever a worker may still need").1 {
-            Decision::Step(decoded) => Order::Apply { step, decoded: Arc::clone(decoded) },
+            Decision::Step { attempt, decoded } => Order::Apply { step, attempt: *attempt, decoded: Arc::clone(decoded) },
             Decision::Refused(units) => Order::Skip { step, units: Arc::clone(units) },
         };
         self.unapplied[worker.index()] += 1;
         self.transport.send(worker, order);
     }
+}
+
+fn hash_of(parts: &[Part]) -> u64 {
+    let numbers = parts.iter().flat_map(|part| [u64::from(part.units.start), u64::from(part.units.end), part.coefficient.to_bits()]);
+    xxh3_64(bytemuck::cast_slice(&numbers.collect::<Vec<u64>>()))
 }
 
 fn add_tail(sum: &mut Vec<f64>, weight: f64, tail: &[f64]) {

@@ -3,6 +3,7 @@
 use crate::gpu::{CombineError, add_into};
 use crate::ids::{Job, Step, Task};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Results whose weights are not final, and one sum per step of those whose weights are.
 ///
@@ -17,14 +18,14 @@ use std::collections::HashMap;
 /// ledger.keep(task(1), vec![10.0, 20.0]);
 /// assert!(ledger.reduce(Step(0), task(0), 1.0)?.is_none());
 /// let spent = ledger.reduce(Step(0), task(1), 0.5)?;
-/// assert_eq!((ledger.sum(Step(0)), spent), (Some(&[6.0, 12.0][..]), Some(vec![10.0, 20.0])));
+/// assert_eq!((ledger.sum(Step(0)).map(|sum| &sum[..]), spent), (Some(&[6.0, 12.0][..]), Some(vec![10.0, 20.0])));
 /// assert_eq!((ledger.len(), ledger.take_peak()), (1, 2));
 /// # Ok::<(), codedgrad::gpu::CombineError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Ledger {
-    results: HashMap<Task, Vec<Vec<f32>>>,
-    sums: HashMap<Step, Vec<f32>>,
+    results: HashMap<Task, Vec<Arc<Vec<f32>>>>,
+    sums: HashMap<Step, Arc<Vec<f32>>>,
     kept: usize,
     peak: usize,
 }
@@ -50,25 +51,29 @@ impl Ledger {
 
     /// Keeps the result of a task.
     pub fn keep(&mut self, task: Task, result: Vec<f32>) {
-        self.results.entry(task).or_default().push(result);
+        self.results.entry(task).or_default().push(Arc::new(result));
         self.kept += 1;
         self.peak = self.peak.max(self.len());
     }
 
     /// The result of a task, if it is held.
     #[must_use]
-    pub fn result(&self, task: Task) -> Option<&[f32]> {
-        self.results.get(&task)?.last().map(Vec::as_slice)
+    pub fn result(&self, task: Task) -> Option<&Arc<Vec<f32>>> {
+        self.results.get(&task)?.last()
     }
 
     /// The sum of a step, if there is one.
     #[must_use]
-    pub fn sum(&self, step: Step) -> Option<&[f32]> {
-        self.sums.get(&step).map(Vec::as_slice)
+    pub fn sum(&self, step: Step) -> Option<&Arc<Vec<f32>>> {
+        self.sums.get(&step)
     }
 
-    /// Forgets one result of a task and gives its memory back.
+    /// Forgets one result of a task and gives its memory back, if nobody is sending it.
     pub fn discard(&mut self, task: Task) -> Option<Vec<f32>> {
+        self.remove(task).and_then(Arc::into_inner)
+    }
+
+    fn remove(&mut self, task: Task) -> Option<Arc<Vec<f32>>> {
         let results = self.results.get_mut(&task)?;
         let result = results.pop();
         if results.is_empty() {
@@ -86,17 +91,18 @@ impl Ledger {
     /// # Panics
     /// When there is no such result: a sum without it would be wrong.
     pub fn reduce(&mut self, step: Step, task: Task, weight: f64) -> Result<Option<Vec<f32>>, CombineError> {
-        let lengths = self.result(task).map(<[f32]>::len).zip(self.sum(step).map(<[f32]>::len));
+        let lengths = self.result(task).map(|x| x.len()).zip(self.sum(step).map(|x| x.len()));
         if let Some((found, expected)) = lengths.filter(|(found, expected)| found != expected) {
             return Err(CombineError::Length { term: 0, expected, found });
         }
-        let mut result = self.discard(task).expect("what counts is held");
+        let mut result = self.remove(task).expect("what counts is held");
         if let Some(sum) = self.sums.get_mut(&step) {
+            let sum: &mut Vec<f32> = Arc::make_mut(sum);
             add_into(sum, weight as f32, &result);
-            return Ok(Some(result));
+            return Ok(Arc::into_inner(result));
         }
         if weight != 1.0 {
-            result.iter_mut().for_each(|x| *x *= weight as f32);
+            Arc::make_mut(&mut result).iter_mut().for_each(|x| *x *= weight as f32);
         }
         self.sums.insert(step, result);
         Ok(None)
@@ -104,10 +110,10 @@ impl Ledger {
 
     /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
     pub fn release(&mut self, step: Step, end: Job) -> Vec<Vec<f32>> {
-        let mut free: Vec<Vec<f32>> = self.results.extract_if(|task, _| task.job < end).flat_map(|(_, results)| results).collect();
+        let mut free: Vec<Arc<Vec<f32>>> = self.results.extract_if(|task, _| task.job < end).flat_map(|(_, results)| results).collect();
         self.kept -= free.len();
         free.extend(self.sums.remove(&step));
-        free
+        free.into_iter().filter_map(Arc::into_inner).collect()
     }
 }
 
@@ -121,9 +127,9 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.keep(task, vec![1.0]);
         ledger.keep(task, vec![1.0]);
-        assert!(ledger.discard(task).is_some() && ledger.result(task) == Some(&[1.0]));
+        assert!(ledger.discard(task).is_some() && ledger.result(task).is_some_and(|result| **result == [1.0]));
         assert!(ledger.reduce(Step(3), task, -2.0).unwrap().is_none());
-        assert_eq!((ledger.sum(Step(3)), ledger.len()), (Some(&[-2.0][..]), 1));
+        assert_eq!((ledger.sum(Step(3)).map(|sum| &sum[..]), ledger.len()), (Some(&[-2.0][..]), 1));
         ledger.keep(task, vec![1.0, 2.0]);
         assert!(matches!(ledger.reduce(Step(3), task, 1.0), Err(CombineError::Length { expected: 1, found: 2, .. })));
         assert!(ledger.result(task).is_some(), "a result that does not fit is not lost");

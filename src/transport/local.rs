@@ -1,8 +1,8 @@
 //! Workers that are threads of one process: channels, and messages handed over without a copy.
 
 use super::ledger::Ledger;
-use super::{Cancel, Link, Notice, Order, Transport, Weighted};
-use crate::gpu::{CombineError, Folded, Source, Term};
+use super::{Cancel, Link, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
+use crate::gpu::{CombineError, Source, Term};
 use crate::ids::{Job, Step, Task, Worker};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -132,16 +132,26 @@ impl Transport for LocalTransport {
         spent.into_iter().for_each(|vector| self.pool.give(vector));
     }
 
-    fn fold(&mut self, step: Step, sums: &[Worker], results: &[Weighted], out: &mut [f32]) -> Result<Folded, CombineError> {
+    fn fold(&mut self, step: Step, _: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError> {
         let ledgers = self.ledgers.all();
-        let sums = sums.iter().map(|worker| (1.0, ledgers[worker.index()].sum(step)));
-        let results = results.iter().map(|result| (result.weight as f32, ledgers[result.worker.index()].result(result.task)));
-        let term = |(weight, vector): (f32, Option<_>)| {
-            let source = Source::F32(vector.expect("what counts is held by its worker"));
-            Term { weight, source }
+        let term = |summand: &Summand| {
+            let Piece { worker, what } = summand.holders[0];
+            let ledger = &ledgers[worker.index()];
+            let vector = match what {
+                What::Sum => ledger.sum(step),
+                What::Result(task) => ledger.result(task),
+            };
+            (summand.weight as f32, Arc::clone(vector.expect("what counts is held by its worker")))
         };
-        let terms: Vec<Term<'_>> = sums.chain(results).map(term).collect();
-        crate::gpu::shared().combine_and_digest(&terms, out)
+        let terms: Vec<(f32, Arc<Vec<f32>>)> = summands.iter().map(term).collect();
+        let mut gradient = self.pool.take(length);
+        let terms: Vec<Term<'_>> = terms.iter().map(|(weight, vector)| Term { weight: *weight, source: Source::F32(vector) }).collect();
+        let folded = crate::gpu::shared().combine_and_digest(&terms, &mut gradient)?;
+        Ok(Some(Summed { gradient, folded }))
+    }
+
+    fn sum(&self, _: Step, _: u32) -> Option<Arc<Vec<f32>>> {
+        None
     }
 
     fn release(&mut self, step: Step, end: Job) {
@@ -156,10 +166,6 @@ impl Transport for LocalTransport {
 
     fn recycle(&mut self, vector: Vec<f32>) {
         self.pool.give(vector);
-    }
-
-    fn buffer(&mut self, length: usize) -> Vec<f32> {
-        self.pool.take(length)
     }
 }
 

@@ -2,9 +2,14 @@
 
 pub mod ledger;
 pub mod local;
+#[cfg(feature = "tcp")]
+pub mod tcp;
+#[cfg(feature = "tcp")]
+pub mod wire;
 
 use crate::gpu::{CombineError, Folded};
 use crate::ids::{Job, Part, Step, Task, Units, Worker};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,8 +17,8 @@ use std::time::Duration;
 /// A decoded gradient and the scalars decoded with the same weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
-    /// The gradient, summed over the whole batch.
-    pub gradient: Vec<f32>,
+    /// The gradient, summed over the whole batch; empty at a coordinator whose workers keep it among themselves.
+    pub gradient: Arc<Vec<f32>>,
     /// The tail: what workers submitted beside their messages (loss sum, token count, ...).
     pub tail: Vec<f64>,
     /// Digest of the gradient's bytes.
@@ -72,6 +77,8 @@ pub enum Order {
     Apply {
         /// Which.
         step: Step,
+        /// Which attempt at it.
+        attempt: u32,
         /// The vector.
         decoded: Arc<Decoded>,
     },
@@ -120,6 +127,13 @@ pub enum Notice {
         /// Its digest.
         digest: u64,
     },
+    /// The sum of a step is not finite.
+    Overflowed {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+    },
     /// A step is applied (or, if it was refused, skipped).
     Applied {
         /// Which.
@@ -134,11 +148,64 @@ pub enum Notice {
         /// The state.
         state: State,
     },
+    /// A worker that was lost is there again, or one that had not come.
+    Joined {
+        /// First step that is not applied in the state it has; none if it has none.
+        next: Option<Step>,
+    },
+    /// A step that the worker was sent cannot be had any more.
+    Missed,
     /// The worker is gone.
     Lost {
         /// Why, as far as is known.
         reason: String,
     },
+}
+
+/// What of a worker's goes into a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// The result of a task.
+    Result(Task),
+    /// What it has added up for the step.
+    Sum,
+}
+
+/// A vector that a worker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Whose.
+    pub worker: Worker,
+    /// Which of its vectors.
+    pub what: What,
+}
+
+/// One term of a sum.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summand {
+    /// Its weight, applied in f32 by whoever sums.
+    pub weight: f64,
+    /// Vectors made of the same samples with the same coefficients, any of which will do; at least one.
+    pub holders: Vec<Piece>,
+}
+
+impl Summand {
+    /// The vector that a worker takes which is number `place` of those that sum: its own, or else its turn's.
+    #[must_use]
+    pub fn source(&self, summer: Worker, place: usize) -> Option<Piece> {
+        let own = self.holders.iter().find(|piece| piece.worker == summer);
+        own.or_else(|| self.holders.get(place % self.holders.len().max(1))).copied()
+    }
+}
+
+/// A sum that was made at once, and what is known of it.
+#[derive(Debug)]
+pub struct Summed {
+    /// The sum.
+    pub gradient: Vec<f32>,
+    /// Its digest, and whether it is finite.
+    pub folded: Folded,
 }
 
 /// A result with its weight.
@@ -165,19 +232,20 @@ pub trait Transport {
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
     /// Has a worker forget a result.
     fn discard(&mut self, worker: Worker, task: Task);
-    /// Overwrites `out` with the sums of a step that some workers hold, plus weighted results in this order.
+    /// Sums vectors of `length` numbers for a step, by the tree of [`crate::gpu::Combine`] over the summands. If the workers do that among themselves,
+    /// nothing is given back: they say [`Notice::Held`] or [`Notice::Overflowed`] when they are done.
     ///
     /// # Errors
-    /// [`CombineError`] when a result is not as long as `out`.
-    fn fold(&mut self, step: Step, sums: &[Worker], results: &[Weighted], out: &mut [f32]) -> Result<Folded, CombineError>;
+    /// [`CombineError`] when a vector is not of gradient length.
+    fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError>;
+    /// The sum of a step that [`Transport::fold`] did not give back, if it has come by here.
+    fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>>;
     /// Has all workers forget whatever they hold of the jobs below `end` and of the sums of a step.
     fn release(&mut self, step: Step, end: Job);
     /// A worker is gone, and whatever it held.
     fn forget(&mut self, worker: Worker);
     /// Takes back the memory of a vector that is no longer needed.
     fn recycle(&mut self, vector: Vec<f32>);
-    /// A vector of gradient length to overwrite, recycled if possible.
-    fn buffer(&mut self, length: usize) -> Vec<f32>;
 }
 
 /// A worker's side.
@@ -192,4 +260,18 @@ pub trait Link: Send {
     fn buffer(&mut self, length: usize) -> Vec<f32>;
     /// Takes back the memory of such a vector.
     fn recycle(&mut self, buffer: Vec<f32>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_sums_takes_its_own_vector() {
+        let piece = |worker| Piece { worker: Worker(worker), what: What::Sum };
+        let term = Summand { weight: 1.0, holders: vec![piece(3), piece(5)] };
+        assert_eq!(term.source(Worker(5), 0), Some(piece(5)));
+        assert_eq!((term.source(Worker(1), 1), term.source(Worker(1), 2)), (Some(piece(5)), Some(piece(3))));
+        assert_eq!(Summand { weight: 1.0, holders: vec![] }.source(Worker(0), 0), None);
+    }
 }

@@ -1,5 +1,8 @@
 //! A plain-Rust trainer driven by the aggregator over worker threads: what a user of the library without
-//! default features gets.
+//! default features gets; the same over TCP in `tcp`.
+
+#[cfg(feature = "tcp")]
+mod tcp;
 
 use codedgrad::codes::{GradientCode, SchemeSpec};
 use codedgrad::delays::{Delays, Preset};
@@ -8,7 +11,7 @@ use codedgrad::schedulers::{Config, Engine, Reduce};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord, VirtualClock,
 };
-use codedgrad::transport::{Decoded, local};
+use codedgrad::transport::{Decoded, Link, local};
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -68,7 +71,7 @@ struct Recorder<'a> {
 impl Observer for Recorder<'_> {
     fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.log.records.push(record.clone());
-        self.log.gradients.push(decoded.map(|decoded| decoded.gradient.clone()));
+        self.log.gradients.push(decoded.map(|decoded| decoded.gradient.to_vec()));
         self.decided.store(record.step + 1, Ordering::Release);
         Ok(if record.step + 1 >= self.stop_after { Flow::Stop } else { Flow::Continue })
     }
@@ -90,6 +93,9 @@ struct Setup<'a> {
     pace: Pace,
     mischief: Mischief<'a>,
     stop_after: u64,
+    over: Over,
+    /// Numbers in a gradient.
+    length: usize,
 }
 
 fn setup<'a>(scheme: &'a str, workers: usize, steps: u64, pace: Pace) -> Setup<'a> {
@@ -104,6 +110,8 @@ fn setup<'a>(scheme: &'a str, workers: usize, steps: u64, pace: Pace) -> Setup<'
         pace,
         mischief: &|_, _| Prank::None,
         stop_after: u64::MAX,
+        over: Over::Local,
+        length: PARAMETERS,
     }
 }
 
@@ -127,9 +135,9 @@ struct Replicas {
 }
 
 impl Replicas {
-    fn fresh(models: u64) -> Self {
-        let parameters = (0..models).map(|model| vec![0.1 + model as f32; PARAMETERS]).collect();
-        Self { parameters, optimizers: (0..models).map(|_| AdamW::new(OPTIMIZER, PARAMETERS)).collect() }
+    fn fresh(models: u64, length: usize) -> Self {
+        let parameters = (0..models).map(|model| vec![0.1 + model as f32; length]).collect();
+        Self { parameters, optimizers: (0..models).map(|_| AdamW::new(OPTIMIZER, length)).collect() }
     }
 
     fn models(&self) -> u64 {
@@ -142,8 +150,8 @@ impl Replicas {
     }
 }
 
-fn work(worker: Worker, mut aggregator: Aggregator, models: u64, mischief: Mischief<'_>, decided: &AtomicU64) -> Vec<Vec<f32>> {
-    let mut replicas = Replicas::fresh(models);
+fn work(worker: Worker, mut aggregator: Aggregator, mut replicas: Replicas, mischief: Mischief<'_>, decided: &AtomicU64) -> Vec<Vec<f32>> {
+    let models = replicas.models();
     while let Some(event) = aggregator.next_event().unwrap() {
         match event {
             Event::Compute(mut task) => {
@@ -204,11 +212,33 @@ fn work(worker: Worker, mut aggregator: Aggregator, models: u64, mischief: Misch
     replicas.parameters
 }
 
+/// The transport of a run.
+#[derive(Clone)]
+enum Over {
+    Local,
+    #[cfg(feature = "tcp")]
+    Tcp(tcp::Settings),
+}
+
+/// A coordinator on this thread, and a thread for each worker.
+fn run<L: FnOnce() -> Box<dyn Link> + Send>(
+    links: Vec<L>,
+    worker: impl Fn(Worker, Box<dyn Link>) -> Vec<Vec<f32>> + Sync,
+    coordinator: impl FnOnce() -> Result<Outcome, RunError>,
+) -> (Result<Outcome, RunError>, Trained) {
+    thread::scope(|scope| {
+        let worker = &worker;
+        let threads: Vec<_> = Worker::all(links.len()).zip(links).map(|(me, link)| scope.spawn(move || worker(me, link()))).collect();
+        let outcome = coordinator();
+        (outcome, threads.into_iter().map(|thread| thread.join().ok().map(|models| models.concat())).collect())
+    })
+}
+
 /// What the replicas of a model have, by worker; those of several models one after the other.
 type Trained = Vec<Option<Vec<f32>>>;
 
 fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
-    let Setup { scheme, workers, units, steps, models, micro_steps, reduce, pace, mischief, stop_after } = setup;
+    let Setup { scheme, workers, units, steps, models, micro_steps, reduce, pace, mischief, stop_after, over, length } = setup;
     let spec = scheme.strip_suffix(" to next step").unwrap_or(scheme);
     let mut spec = spec.parse::<SchemeSpec>().unwrap();
     if scheme.ends_with(" to next step") {
@@ -217,25 +247,32 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
     let scheme = spec.scheme(workers, units, 0..steps * micro_steps).unwrap();
     let config = Config { max_wait_seconds: 20.0, log_steps: LOG_STEPS, micro_steps, reduce, ..Config::default() };
     let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
-    let (transport, links) = local::connect(workers);
-    let ledgers = transport.ledgers();
-    let shape = Shape { workers, length: PARAMETERS, units, first: Step(0) };
-    let decided = AtomicU64::new(0);
-    let mut log = Log::default();
-    let (outcome, parameters) = thread::scope(|scope| {
-        let decided = &decided;
-        let threads: Vec<_> = Worker::all(workers)
-            .zip(links)
-            .map(|(worker, link)| {
-                let aggregator = Aggregator::new(Box::new(link), PARAMETERS, UNIT_SAMPLES).accumulating(micro_steps);
-                scope.spawn(move || work(worker, aggregator, models, mischief, decided))
-            })
-            .collect();
-        let mut recorder = Recorder { log: &mut log, decided, stop_after };
-        let outcome = Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder);
-        (outcome, threads.into_iter().map(|thread| thread.join().ok().map(|models| models.concat())).collect())
-    });
-    log.peaks = ledgers.take_peaks();
+    let shape = Shape { workers, length, units, first: Step(0) };
+    let (decided, mut log) = (AtomicU64::new(0), Log::default());
+    let worker = |worker: Worker, link: Box<dyn Link>| {
+        let aggregator = Aggregator::new(link, length, UNIT_SAMPLES).accumulating(micro_steps);
+        work(worker, aggregator, Replicas::fresh(models, length), mischief, &decided)
+    };
+    let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after };
+    let (outcome, parameters) = match over {
+        Over::Local => {
+            let (transport, links) = local::connect(workers);
+            let ledgers = transport.ledgers();
+            let links = links.into_iter().map(|link| move || Box::new(link) as Box<dyn Link>).collect();
+            let run = run(links, worker, || Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder));
+            log.peaks = ledgers.take_peaks();
+            run
+        }
+        #[cfg(feature = "tcp")]
+        Over::Tcp(settings) => {
+            let (mut transport, links) = tcp::connect(&settings, shape, config);
+            let coordinator = || {
+                assert_eq!(transport.gather(Duration::from_secs(20)).absent, []);
+                Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder)
+            };
+            run(links, worker, coordinator)
+        }
+    };
     log.decided = decided;
     (outcome, parameters, log)
 }
@@ -338,7 +375,7 @@ fn codes_over_rounds_train_within_their_tolerance() {
             let pace = modelled(8, steps * micro_steps * 4, 3);
             let (outcome, _, log) = train(Setup { units, models, micro_steps, reduce, ..setup(scheme, 8, steps, pace) });
             assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
-            let mut replicas = Replicas::fresh(models);
+            let mut replicas = Replicas::fresh(models, PARAMETERS);
             for (record, gradient) in log.records.iter().zip(&log.gradients) {
                 let (gradient, model) = (gradient.as_ref().unwrap(), (record.step % models) as usize);
                 let mut exact = vec![0.0f64; PARAMETERS];
@@ -382,7 +419,7 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
         assert!((coverage.iter().sum::<f64>() - steps as f64).abs() < 1e-9, "{scheme}: {coverage:?}");
         assert!(coverage.iter().any(|c| *c < 1.0) && coverage.iter().any(|c| *c > 1.0), "{scheme}: {coverage:?}");
         // Every gradient is `p - target` of its sample, so that the sum of all of them is known from the parameters.
-        let (mut replicas, mut found, mut expected) = (Replicas::fresh(1), 0.0, 0.0);
+        let (mut replicas, mut found, mut expected) = (Replicas::fresh(1, PARAMETERS), 0.0, 0.0);
         for (record, gradient) in log.records.iter().zip(&log.gradients) {
             let gradient = gradient.as_ref().unwrap();
             found += f64::from(gradient[0]) * record.coverage;

@@ -1,0 +1,120 @@
+//! Chunks of vectors in memory: buffers that go round, and bodies of frames on their way out.
+
+use crate::gpu::Source;
+use crate::transport::State;
+use crate::transport::wire::{CHUNK, Format};
+use bytemuck::{cast_slice, cast_slice_mut};
+use half::bf16;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::xxh3_64;
+
+// Numbers travel as they lie in memory.
+const _: () = assert!(cfg!(target_endian = "little"), "the wire is little-endian");
+
+/// The numbers of one chunk, in the format in which they came.
+#[derive(Debug)]
+pub(super) struct Block {
+    /// Room for a chunk of f32; bf16 fills half of it.
+    room: Vec<f32>,
+    pub(super) count: usize,
+    pub(super) format: Format,
+}
+
+impl Block {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &cast_slice(&self.room)[..self.count * self.format.bytes()]
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut cast_slice_mut(&mut self.room)[..self.count * self.format.bytes()]
+    }
+
+    /// The numbers, for the fold.
+    pub(super) fn source(&self) -> Source<'_> {
+        match self.format {
+            Format::F32 => Source::F32(&self.room[..self.count]),
+            Format::Bf16 => Source::Bf16(cast_slice::<f32, u16>(&self.room)[..self.count].reinterpret_cast()),
+        }
+    }
+
+    /// Room for numbers in f32.
+    pub(super) fn floats_mut(&mut self) -> &mut [f32] {
+        &mut self.room[..self.count]
+    }
+
+    /// Overwrites the block with numbers, rounded to its format.
+    pub(super) fn fill(&mut self, values: &[f32]) {
+        match self.format {
+            Format::F32 => self.room[..self.count].copy_from_slice(values),
+            Format::Bf16 => {
+                let narrow: &mut [bf16] = cast_slice_mut::<f32, u16>(&mut self.room)[..self.count].reinterpret_cast_mut();
+                narrow.convert_from_f32_slice(values);
+            }
+        }
+    }
+
+    /// Copies the numbers out as f32.
+    pub(super) fn copy_to(&self, out: &mut [f32]) {
+        match self.source() {
+            Source::F32(x) => out.copy_from_slice(x),
+            Source::Bf16(x) => x.convert_to_f32_slice(out),
+            Source::F16(_) => unreachable!("no block is of this format"),
+        }
+    }
+}
+
+/// Buffers of one chunk each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Blocks(Arc<Mutex<Vec<Vec<f32>>>>);
+
+impl Blocks {
+    /// Buffers kept for later.
+    const SPARE_MAX: usize = 256;
+
+    pub(super) fn take(&self, count: usize, format: Format) -> Block {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Block { room: spare.unwrap_or_else(|| vec![0.0; CHUNK]), count, format }
+    }
+
+    pub(super) fn give(&self, block: Block) {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < Self::SPARE_MAX {
+            spare.push(block.room);
+        }
+    }
+
+    /// Gives a block back if nobody else needs it.
+    pub(super) fn give_shared(&self, block: Arc<Block>) {
+        if let Some(block) = Arc::into_inner(block) {
+            self.give(block);
+        }
+    }
+}
+
+/// What follows the header of a frame.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Control(Vec<u8>),
+    /// A part of a vector that is held.
+    Slice(Arc<Vec<f32>>, Range<usize>),
+    /// A part of a vector of a state.
+    Part(Arc<State>, usize, Range<usize>),
+    Block(Arc<Block>),
+}
+
+impl Body {
+    /// The numbers of a part of a vector.
+    pub(super) fn floats(&self) -> Option<&[f32]> {
+        match self {
+            Self::Slice(vector, range) => Some(&vector[range.clone()]),
+            Self::Part(state, vector, range) => Some(&state.vectors[*vector][range.clone()]),
+            Self::Control(_) | Self::Block(_) => None,
+        }
+    }
+}
+
+pub(super) fn digest_of(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}

@@ -1,0 +1,643 @@
+//! A worker's end: one connection to the coordinator, and one to every other worker where they sum among themselves.
+
+use super::block::Blocks;
+use super::exchange::Plan;
+use super::pipe::{Frame, Incoming, Pipe, Queues, Shop, Stamp, Traffic, read_hello, run, write_first};
+use super::security::{self, Gate, Role, Security, Stream};
+use super::states::Arriving;
+use super::summer::Summer;
+use super::{DATA_WAITING_MAX, HANDSHAKE, TcpError, Welcome, dial, runtime};
+use crate::ids::{Step, Worker};
+use crate::transport::ledger::Ledger;
+use crate::transport::wire::{self, Across, COORDINATOR, Down, Kind, Offer, Peer, Up};
+use crate::transport::{Cancel, Decoded, Link, Notice, Order, What};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+/// How often exchanges are looked after that do not go on.
+const TICK: Duration = Duration::from_millis(200);
+/// How long a sum may be on its way before others are told who is waited for.
+const STALL: Duration = Duration::from_secs(1);
+
+/// What a worker needs to know to join a run.
+#[derive(Clone, Debug)]
+pub struct Join {
+    /// Where the coordinator listens, `host:port`.
+    pub address: String,
+    /// How peers know each other.
+    pub security: Security,
+    /// The number this worker wants, or whichever is free.
+    pub worker: Option<u32>,
+    /// A name that stays the same when the worker comes back.
+    pub identity: String,
+    /// Where other workers may connect to this one; if not given, on the interface that reaches the coordinator.
+    pub listen: Option<SocketAddr>,
+    /// How long the coordinator is called again when it cannot be reached.
+    pub patience: Duration,
+}
+
+/// A worker's link to its coordinator.
+#[derive(Debug)]
+pub struct TcpLink {
+    orders: std::sync::mpsc::Receiver<(u64, Order)>,
+    commands: mpsc::UnboundedSender<(u64, Notice)>,
+    ledger: Arc<Mutex<Ledger>>,
+    vectors: Arc<Mutex<Vec<Vec<f32>>>>,
+    /// The order whose tasks are at hand.
+    order: u64,
+    hub: Option<tokio::task::JoinHandle<()>>,
+    runtime: Option<Runtime>,
+}
+
+/// Names of connections: the coordinator's, by a number of its own; another worker's, by number and epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Coordinator(u64),
+    Peer(u32, u32),
+}
+
+/// What waits for its turn with the trainer.
+enum Queued {
+    Order(u64, Order),
+    Apply { step: Step, attempt: u32, digest: u64, tail: Vec<f64>, since: Instant, asked: bool },
+    Take(u64),
+}
+
+struct Hub {
+    join: Join,
+    welcome: Welcome,
+    address: Option<String>,
+    shop: Shop,
+    coordinator: Pipe,
+    connection: u64,
+    peers: HashMap<u32, Remote>,
+    /// Calls of workers that are not known yet.
+    early: Vec<(u32, u32, Stream)>,
+    summer: Summer,
+    ledger: Arc<Mutex<Ledger>>,
+    vectors: Arc<Mutex<Vec<Vec<f32>>>>,
+    orders: std::sync::mpsc::Sender<(u64, Order)>,
+    queue: VecDeque<Queued>,
+    live: Option<(u64, Cancel)>,
+    /// First step that the trainer has not been given.
+    next: Step,
+    states: Arriving,
+    transfers: u64,
+    stopping: bool,
+    events: mpsc::Sender<(From, Incoming)>,
+    dialled: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
+}
+
+/// Another worker.
+struct Remote {
+    epoch: u32,
+    address: String,
+    pipe: Pipe,
+    /// What is sent once there is a connection.
+    queues: Option<Queues>,
+}
+
+impl TcpLink {
+    /// Joins a run: calls the coordinator until it answers or patience is over.
+    ///
+    /// # Errors
+    /// [`TcpError`] when nobody answers, or the coordinator refuses.
+    pub fn join(join: Join) -> Result<(Self, Welcome), TcpError> {
+        let runtime = runtime()?;
+        let (orders_in, orders) = std::sync::mpsc::channel();
+        let (commands, commands_out) = mpsc::unbounded_channel();
+        let ledger = Arc::new(Mutex::new(Ledger::default()));
+        let vectors = Arc::new(Mutex::new(Vec::new()));
+        let (ledger_in, vectors_in) = (Arc::clone(&ledger), Arc::clone(&vectors));
+        let (welcome, hub) = runtime.block_on(async move {
+            let listener = listen(&join).await?;
+            let address = listener.local_addr().ok().map(|address| address.to_string());
+            let (stream, welcome) = call(&join, address.clone(), None).await?;
+            let (events, events_out) = mpsc::channel(64);
+            let (dialled, dialled_out) = mpsc::unbounded_channel();
+            let (coordinator, queues) = Pipe::new();
+            let stamp =
+                Stamp { run: welcome.run, epoch: welcome.epoch, worker: welcome.worker.0, layout: welcome.layout, format: welcome.format };
+            let shop = Shop { stamp, blocks: Blocks::default(), traffic: Arc::new(Traffic::default()) };
+            let kept = welcome.log_steps as usize + 1;
+            let hub = Hub {
+                summer: Summer::new(welcome.worker.0, welcome.length, welcome.format, shop.blocks.clone(), kept, welcome.first),
+                next: welcome.first,
+                welcome: welcome.clone(),
+                address,
+                coordinator,
+                connection: 0,
+                peers: HashMap::new(),
+                early: Vec::new(),
+                ledger: ledger_in,
+                vectors: vectors_in,
+                orders: orders_in,
+                queue: VecDeque::new(),
+                live: None,
+                states: Arriving::default(),
+                transfers: 0,
+                stopping: false,
+                events,
+                dialled,
+                shop,
+                join,
+            };
+            tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()));
+            tokio::spawn(answer(listener, hub.join.security.clone(), welcome.run, hub.dialled.clone()));
+            let task = tokio::spawn(hub.serve(commands_out, events_out, dialled_out));
+            Ok::<_, TcpError>((welcome, task))
+        })?;
+        Ok((Self { orders, commands, ledger, vectors, order: 0, hub: Some(hub), runtime: Some(runtime) }, welcome))
+    }
+}
+
+impl Link for TcpLink {
+    fn receive(&mut self) -> Option<Order> {
+        let (number, order) = self.orders.recv().ok()?;
+        if matches!(order, Order::Compute { .. }) {
+            self.order = number;
+        }
+        Some(order)
+    }
+
+    fn keep(&mut self, task: crate::ids::Task, result: Vec<f32>) {
+        lock(&self.ledger).keep(task, result);
+    }
+
+    fn send(&mut self, notice: Notice) {
+        let _ = self.commands.send((self.order, notice));
+    }
+
+    fn buffer(&mut self, length: usize) -> Vec<f32> {
+        let spare = lock(&self.vectors).pop().filter(|vector| vector.len() == length);
+        spare.unwrap_or_else(|| vec![0.0; length])
+    }
+
+    fn recycle(&mut self, buffer: Vec<f32>) {
+        keep_spare(&self.vectors, buffer);
+    }
+}
+
+impl Drop for TcpLink {
+    fn drop(&mut self) {
+        let (closed, _) = mpsc::unbounded_channel();
+        self.commands = closed;
+        if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
+            // What was said last is still to be sent.
+            let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), hub).await });
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep_spare(vectors: &Mutex<Vec<Vec<f32>>>, vector: Vec<f32>) {
+    let mut spare = lock(vectors);
+    if spare.len() < 4 {
+        spare.push(vector);
+    }
+}
+
+/// Opens the port for other workers.
+async fn listen(join: &Join) -> Result<TcpListener, TcpError> {
+    let address = match join.listen {
+        Some(address) => address,
+        None => SocketAddr::new(super::route_to(&join.address).await?, 0),
+    };
+    security::check_address(address, &join.security)?;
+    TcpListener::bind(address).await.map_err(|source| TcpError::Listen { address: address.to_string(), source })
+}
+
+/// Calls the coordinator until it answers, and says hello.
+async fn call(join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
+    let deadline = Instant::now() + join.patience;
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let attempt = tokio::time::timeout(HANDSHAKE, hello(join, address.clone(), offer)).await;
+        let error = match attempt {
+            Ok(Ok(welcome)) => return Ok(welcome),
+            Ok(Err(error @ TcpError::Refused { .. })) => return Err(error),
+            Ok(Err(error)) => error,
+            Err(_) => TcpError::Unreachable { address: join.address.clone(), reason: "no answer".into() },
+        };
+        if Instant::now() + pause > deadline {
+            return Err(error);
+        }
+        tracing::debug!("{error}; trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(2));
+    }
+}
+
+async fn hello(join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
+    let stream = dial(&join.address).await?;
+    let (mut stream, _) = security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
+    let hello = Up::Hello { worker: join.worker, identity: join.identity.clone(), address, offer };
+    let lost = |error: super::pipe::PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
+    write_first(&mut stream, &hello).await.map_err(lost)?;
+    let body = read_hello(&mut stream).await.map_err(lost)?;
+    match wire::decode(&body).map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })? {
+        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, job } => {
+            let workers = workers as usize;
+            Ok((
+                stream,
+                Welcome { worker: Worker(worker), workers, run, epoch, length, layout, first, micro_steps, log_steps, format, job },
+            ))
+        }
+        Down::Refused { reason } => Err(TcpError::Refused { reason }),
+        other => Err(TcpError::Unreachable { address: join.address.clone(), reason: format!("{other:?} came where a welcome was due") }),
+    }
+}
+
+/// Takes calls of other workers.
+async fn answer(listener: TcpListener, security: Security, run: u64, streams: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>) {
+    let gate = Gate::default();
+    while let Ok((stream, from)) = listener.accept().await {
+        let Some(pass) = gate.enter() else { continue };
+        let (security, streams) = (security.clone(), streams.clone());
+        tokio::spawn(async move {
+            let _pass = pass;
+            let checked = async {
+                stream.set_nodelay(true)?;
+                let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(std::io::Error::other)?;
+                let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream)).await?.map_err(std::io::Error::other)?;
+                let Across::Peer { worker, run: theirs, epoch } = wire::decode(&body).map_err(std::io::Error::other)?;
+                if theirs != run || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) {
+                    return Err(std::io::Error::other(format!("worker {worker} of run {theirs:x} is not who it says")));
+                }
+                Ok((worker, epoch, stream))
+            };
+            match checked.await {
+                Ok((worker, epoch, stream)) => drop(streams.send((worker, epoch, Some(stream)))),
+                Err(error) => tracing::warn!("refused a call from {from}: {error}"),
+            }
+        });
+    }
+}
+
+impl Hub {
+    async fn serve(
+        mut self,
+        mut commands: mpsc::UnboundedReceiver<(u64, Notice)>,
+        mut events: mpsc::Receiver<(From, Incoming)>,
+        mut dialled: mpsc::UnboundedReceiver<(u32, u32, Option<Stream>)>,
+    ) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    Some((order, notice)) => self.notice(order, notice),
+                    None => break,
+                },
+                Some((from, incoming)) = events.recv() => {
+                    if !self.incoming(from, incoming).await {
+                        break;
+                    }
+                }
+                Some((worker, epoch, stream)) = dialled.recv() => self.connected(worker, epoch, stream),
+                _ = tick.tick() => self.tick(),
+            }
+            self.work();
+        }
+        if let Some((_, cancel)) = self.live.take() {
+            cancel.cancel();
+        }
+        // The writers send what waits before they end.
+        let Self { coordinator, peers, events: own, .. } = self;
+        drop((coordinator, peers, own));
+        while let Some((from, incoming)) = events.recv().await {
+            if matches!((from, incoming), (From::Coordinator(_), Incoming::Ended(_))) {
+                break;
+            }
+        }
+    }
+
+    /// What the trainer says.
+    fn notice(&mut self, order: u64, notice: Notice) {
+        let current = self.live.as_ref().is_some_and(|live| live.0 == order);
+        match notice {
+            Notice::Done { task, finite, .. } if !current => {
+                if finite && let Some(vector) = lock(&self.ledger).discard(task) {
+                    keep_spare(&self.vectors, vector);
+                }
+            }
+            Notice::Done { task, tail, finite } => {
+                let tail = if finite { tail } else { Vec::new() };
+                self.coordinator.tell(&Up::Done { order, task, tail, finite });
+            }
+            Notice::Freed if current => self.coordinator.tell(&Up::Freed { order }),
+            Notice::Applied { step, digest } => self.coordinator.tell(&Up::Applied { step, digest }),
+            Notice::State { needy, state } => {
+                self.transfers += 1;
+                let lengths = state.vectors.iter().map(Vec::len).collect();
+                self.coordinator.tell(&Up::State { needy: needy.0, transfer: self.transfers, next: state.next, lengths });
+                for frame in super::states::frames(&Arc::new(state), self.transfers) {
+                    self.coordinator.send(frame, usize::MAX);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn incoming(&mut self, from: From, incoming: Incoming) -> bool {
+        match (from, incoming) {
+            (From::Coordinator(connection), _) if connection != self.connection => {}
+            (From::Coordinator(_), Incoming::Control(body)) => match wire::decode::<Down>(&body) {
+                Ok(message) => self.down(message),
+                Err(reason) => {
+                    tracing::error!("from the coordinator: {reason}");
+                    return false;
+                }
+            },
+            (From::Coordinator(_), Incoming::Ended(reason)) => {
+                if self.stopping {
+                    return false;
+                }
+                tracing::warn!("the coordinator is gone: {reason}");
+                return self.call_again().await;
+            }
+            (From::Coordinator(_), Incoming::Chunk(header, block)) if header.kind == Kind::State => {
+                if let Some(state) = self.states.chunk(&header, &block) {
+                    self.summer.moved(state.next);
+                }
+                self.shop.blocks.give(block);
+                self.advance();
+            }
+            (from, Incoming::Chunk(header, block)) => {
+                let node = if let From::Peer(worker, _) = from { worker } else { COORDINATOR };
+                if let Err(reason) = self.summer.chunk(&header, node, block, Instant::now()) {
+                    tracing::warn!("from {}: {reason}", name_of(node));
+                }
+            }
+            (From::Peer(worker, epoch), Incoming::Ended(reason)) => self.disconnected(worker, epoch, &reason),
+            (From::Peer(worker, _), Incoming::Control(_)) => tracing::warn!("worker {worker} sends what is no chunk"),
+        }
+        true
+    }
+
+    fn down(&mut self, message: Down) {
+        match message {
+            Down::Compute { order, tasks } => {
+                let cancel = Cancel::default();
+                self.live = Some((order, cancel.clone()));
+                let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
+                self.queue.push_back(Queued::Order(order, Order::Compute { tasks, cancel }));
+            }
+            Down::Abandon => {
+                if let Some((_, cancel)) = &self.live {
+                    cancel.cancel();
+                }
+            }
+            Down::Reduce { step, task, weight } => match lock(&self.ledger).reduce(step, task, weight) {
+                Ok(spent) => spent.into_iter().for_each(|vector| keep_spare(&self.vectors, vector)),
+                Err(error) => tracing::error!("{step}: {error}"),
+            },
+            Down::Discard { task } => {
+                let spent = lock(&self.ledger).discard(task);
+                spent.into_iter().for_each(|vector| keep_spare(&self.vectors, vector));
+            }
+            Down::Release { step, end } => {
+                let spent = lock(&self.ledger).release(step, end);
+                spent.into_iter().for_each(|vector| keep_spare(&self.vectors, vector));
+            }
+            Down::Exchange { step, attempt, terms, owners, receivers } => self.exchange(Plan { step, attempt, terms, owners, receivers }),
+            Down::Apply { step, attempt, digest, tail } => {
+                self.summer.decided(step, Some(attempt));
+                self.queue.push_back(Queued::Apply { step, attempt, digest, tail, since: Instant::now(), asked: false });
+            }
+            Down::Skip { step, units } => {
+                self.summer.decided(step, None);
+                self.queue.push_back(Queued::Order(0, Order::Skip { step, units: units.into() }));
+            }
+            Down::Give { step, attempt, to } => match self.summer.give(step, attempt) {
+                Some(frames) => frames.into_iter().for_each(|frame| self.send(to, frame)),
+                None => tracing::warn!("{step} is asked for and not here"),
+            },
+            Down::Provide { needy } => self.queue.push_back(Queued::Order(0, Order::Provide { needy: Worker(needy) })),
+            Down::Take { transfer, next, lengths } => {
+                self.states.expect(transfer, next, lengths);
+                self.queue.push_back(Queued::Take(transfer));
+            }
+            Down::Peers { peers } => self.meet(peers),
+            Down::Ping { number } => self.coordinator.tell(&Up::Pong { number }),
+            Down::Stop => {
+                self.stopping = true;
+                if let Some((_, cancel)) = &self.live {
+                    cancel.cancel();
+                }
+                self.queue.push_back(Queued::Order(0, Order::Stop));
+            }
+            Down::Welcome { .. } | Down::Refused { .. } => tracing::warn!("a welcome came twice"),
+        }
+        self.advance();
+    }
+
+    fn exchange(&mut self, plan: Plan) {
+        let (step, attempt) = (plan.step, plan.attempt);
+        let mut sends = Vec::new();
+        let ledger = Arc::clone(&self.ledger);
+        let held = |what| {
+            let ledger = lock(&ledger);
+            match what {
+                What::Sum => ledger.sum(step).cloned(),
+                What::Result(task) => ledger.result(task).cloned(),
+            }
+        };
+        for reason in self.summer.begin(plan, held, Instant::now(), &mut sends) {
+            tracing::warn!("{step}, attempt {attempt}: {reason}");
+        }
+        sends.into_iter().for_each(|(to, frame)| self.send(to, frame));
+    }
+
+    fn send(&self, to: u32, frame: Frame) {
+        let term = frame.header.kind == Kind::Term;
+        let pipe = if to == COORDINATOR { Some(&self.coordinator) } else { self.peers.get(&to).map(|remote| &remote.pipe) };
+        let most = if term { usize::MAX } else { DATA_WAITING_MAX };
+        if !pipe.is_some_and(|pipe| pipe.send(frame, most)) {
+            tracing::debug!("a chunk for {} is dropped", name_of(to));
+        }
+    }
+
+    /// Sums chunks while nothing else is to be done.
+    fn work(&mut self) {
+        let mut out = Vec::new();
+        while self.summer.work(&mut out) {
+            out.drain(..).collect::<Vec<_>>().into_iter().for_each(|(to, frame)| self.send(to, frame));
+        }
+        for (sum, _) in self.summer.finished(Instant::now()) {
+            let (step, attempt) = (sum.step, sum.attempt);
+            if sum.finite {
+                self.coordinator.tell(&Up::Held { step, attempt, digest: Some(sum.digest) });
+            } else {
+                self.coordinator.tell(&Up::Overflowed { step, attempt });
+            }
+            self.advance();
+        }
+    }
+
+    /// Hands on what the trainer can have now.
+    fn advance(&mut self) {
+        while let Some(front) = self.queue.front() {
+            let ready = match front {
+                Queued::Order(..) => true,
+                Queued::Apply { step, attempt, digest, .. } => self.summer.has(*step, *attempt, *digest),
+                Queued::Take(transfer) => self.states.is_whole(*transfer),
+            };
+            if !ready {
+                return;
+            }
+            let (number, order) = match self.queue.pop_front() {
+                Some(Queued::Order(number, order)) => (number, order),
+                Some(Queued::Apply { step, attempt, digest, tail, .. }) => {
+                    let Some(sum) = self.summer.sum(step, attempt) else { return };
+                    (0, Order::Apply { step, attempt, decoded: Arc::new(Decoded { gradient: Arc::clone(&sum.vector), tail, digest }) })
+                }
+                Some(Queued::Take(transfer)) => {
+                    let Some(state) = self.states.take(transfer) else { return };
+                    self.next = state.next;
+                    (0, Order::Take { state: Arc::new(state) })
+                }
+                None => return,
+            };
+            if let Order::Apply { step, .. } | Order::Skip { step, .. } = &order {
+                self.next = self.next.max(step.next());
+                self.summer.applied(self.next);
+            }
+            let _ = self.orders.send((number, order));
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        for (step, attempt, on) in self.summer.stalled(now, STALL) {
+            self.coordinator.tell(&Up::Waiting { step, attempt, on });
+        }
+        if let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() {
+            let patience = if self.summer.is_open(*step, *attempt) { STALL } else { TICK };
+            if now.duration_since(*since) > patience && (!*asked || now.duration_since(*since) > 5 * STALL) {
+                (*asked, *since) = (true, now);
+                self.coordinator.tell(&Up::Missing { step: *step });
+            }
+        }
+    }
+
+    /// Gives up what the lost coordinator had asked for, and calls it again.
+    async fn call_again(&mut self) -> bool {
+        if let Some((_, cancel)) = self.live.take() {
+            cancel.cancel();
+        }
+        *lock(&self.ledger) = Ledger::default();
+        self.summer.reset();
+        self.queue.clear();
+        self.states = Arriving::default();
+        self.peers.clear();
+        let offer = Offer { run: self.welcome.run, next: self.next };
+        let join = Join { worker: Some(self.welcome.worker.0), ..self.join.clone() };
+        match call(&join, self.address.clone(), Some(offer)).await {
+            Ok((stream, welcome))
+                if (welcome.run, welcome.worker, welcome.layout) == (self.welcome.run, self.welcome.worker, self.welcome.layout) =>
+            {
+                let (pipe, queues) = Pipe::new();
+                self.coordinator = pipe;
+                self.connection += 1;
+                self.shop.stamp.epoch = welcome.epoch;
+                tokio::spawn(run(stream, queues, self.shop.clone(), From::Coordinator(self.connection), self.events.clone()));
+                self.welcome = welcome;
+                true
+            }
+            Ok(_) => {
+                tracing::error!("the coordinator is at another run now");
+                false
+            }
+            Err(error) => {
+                tracing::error!("{error}");
+                false
+            }
+        }
+    }
+
+    /// Learns who the others are, and calls those with a lower number.
+    fn meet(&mut self, peers: Vec<Peer>) {
+        let me = self.welcome.worker.0;
+        self.peers.retain(|worker, remote| peers.iter().any(|peer| (peer.worker, peer.epoch) == (*worker, remote.epoch)));
+        for Peer { worker, epoch, address } in peers {
+            if worker == me || self.peers.contains_key(&worker) {
+                continue;
+            }
+            let (pipe, queues) = Pipe::new();
+            self.peers.insert(worker, Remote { epoch, address: address.clone(), pipe, queues: Some(queues) });
+            if worker < me {
+                self.dial(worker, epoch, address, Duration::ZERO);
+            }
+        }
+        for (worker, epoch, stream) in std::mem::take(&mut self.early) {
+            self.connected(worker, epoch, Some(stream));
+        }
+    }
+
+    fn dial(&self, worker: u32, epoch: u32, address: String, pause: Duration) {
+        let (security, dialled) = (self.join.security.clone(), self.dialled.clone());
+        let hello = Across::Peer { worker: self.welcome.worker.0, run: self.welcome.run, epoch: self.welcome.epoch };
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let stream = async {
+                let stream = dial(&address).await?;
+                let (mut stream, _) = security::connect(stream, Role::Worker(Worker(worker)), &security, HANDSHAKE).await?;
+                let written = write_first(&mut stream, &hello).await;
+                written.map_err(|error| TcpError::Unreachable { address: address.clone(), reason: error.to_string() })?;
+                Ok::<_, TcpError>(stream)
+            };
+            let stream = stream.await.inspect_err(|error| tracing::warn!("worker {worker}: {error}")).ok();
+            let _ = dialled.send((worker, epoch, stream));
+        });
+    }
+
+    /// A connection to another worker is there, or could not be made.
+    fn connected(&mut self, worker: u32, epoch: u32, stream: Option<Stream>) {
+        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.epoch == epoch) else {
+            // It may have heard of this worker before this worker has heard of it.
+            self.early.retain(|early| early.0 != worker);
+            self.early.extend(stream.map(|stream| (worker, epoch, stream)));
+            return;
+        };
+        match stream {
+            Some(stream) => {
+                let queues = remote.queues.take().unwrap_or_else(|| {
+                    let (pipe, queues) = Pipe::new();
+                    remote.pipe = pipe;
+                    queues
+                });
+                tokio::spawn(run(stream, queues, self.shop.clone(), From::Peer(worker, epoch), self.events.clone()));
+            }
+            None => {
+                let address = remote.address.clone();
+                self.dial(worker, epoch, address, Duration::from_millis(500));
+            }
+        }
+    }
+
+    fn disconnected(&mut self, worker: u32, epoch: u32, reason: &str) {
+        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.epoch == epoch) else { return };
+        tracing::debug!("worker {worker} is gone from here: {reason}");
+        let (pipe, queues) = Pipe::new();
+        (remote.pipe, remote.queues) = (pipe, Some(queues));
+        let address = remote.address.clone();
+        if worker < self.welcome.worker.0 {
+            self.dial(worker, epoch, address, Duration::from_millis(50));
+        }
+    }
+}
+
+fn name_of(node: u32) -> String {
+    if node == COORDINATOR { "the coordinator".into() } else { Worker(node).to_string() }
+}

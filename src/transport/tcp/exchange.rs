@@ -1,0 +1,269 @@
+//! One sum made by several nodes: what each of them sends, sums and gathers. Chunks in, chunks out; no socket.
+//!
+//! Every owner sums its chunks of all terms, in the order of the terms, and sends the sums to all receivers. With one
+//! owner that is a star; with the survivors as owners it is a direct reduce-scatter and all-gather among them.
+
+use super::block::{Block, Blocks, Body};
+use super::pipe::Frame;
+use crate::gpu::{Folded, Source, Term, fold_chunk, poison_of};
+use crate::ids::{Step, Worker};
+use crate::transport::wire::{Format, Header, Kind, Owner, chunk_range, chunks};
+use crate::transport::{Summand, What};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What everybody who takes part is told.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) step: Step,
+    pub(super) attempt: u32,
+    pub(super) terms: Vec<Summand>,
+    pub(super) owners: Vec<Owner>,
+    pub(super) receivers: Vec<u32>,
+}
+
+impl Plan {
+    /// Whose vector is used for a term at the owner of that place.
+    fn source(&self, place: usize, term: usize) -> Option<(u32, What)> {
+        let piece = self.terms[term].source(Worker(self.owners[place].node), place)?;
+        Some((piece.worker.0, piece.what))
+    }
+}
+
+/// Chunks for another node.
+pub(super) type Outgoing = (u32, Frame);
+
+/// A sum that is whole.
+#[derive(Clone, Debug)]
+pub(super) struct Sum {
+    pub(super) step: Step,
+    pub(super) attempt: u32,
+    pub(super) vector: Arc<Vec<f32>>,
+    pub(super) digest: u64,
+    pub(super) finite: bool,
+}
+
+/// One node's part in an exchange.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    me: u32,
+    plan: Plan,
+    format: Format,
+    blocks: Blocks,
+    /// Which chunks this node sums, and its place among the owners.
+    own: Option<(usize, Owner)>,
+    /// The terms this node has, for its own chunks.
+    local: Vec<Option<Arc<Vec<f32>>>>,
+    /// Chunks of terms that wait for those of other terms.
+    waiting: BTreeMap<usize, Vec<Option<Block>>>,
+    /// Own chunks that can be summed.
+    ready: Vec<usize>,
+    out: Vec<f32>,
+    digests: Vec<Option<u64>>,
+    left: usize,
+    finite: bool,
+}
+
+impl Exchange {
+    /// A part in which nothing but the sum is received.
+    pub(super) fn listening(me: u32, step: Step, attempt: u32, out: Vec<f32>, blocks: Blocks) -> Self {
+        let plan = Plan { step, attempt, terms: Vec::new(), owners: Vec::new(), receivers: vec![me] };
+        let count = chunks(out.len());
+        Self {
+            me,
+            plan,
+            format: Format::F32,
+            blocks,
+            own: None,
+            local: Vec::new(),
+            waiting: BTreeMap::new(),
+            ready: Vec::new(),
+            out,
+            digests: vec![None; count],
+            left: count,
+            finite: true,
+        }
+    }
+
+    /// Takes part by a plan, with the vectors this node holds; gives back what it sends at once.
+    ///
+    /// What arrived of the sum before the plan is kept.
+    pub(super) fn join(&mut self, plan: Plan, format: Format, held: impl Fn(What) -> Option<Arc<Vec<f32>>>) -> Vec<Outgoing> {
+        let mut sends = Vec::new();
+        let longest = plan.owners.iter().map(|owner| owner.end - owner.start).max().unwrap_or(0);
+        for row in 0..longest {
+            for (place, owner) in plan.owners.iter().enumerate().filter(|(_, owner)| owner.node != self.me && owner.start + row < owner.end)
+            {
+                for term in 0..plan.terms.len() {
+                    if let Some((_, what)) = plan.source(place, term).filter(|source| source.0 == self.me)
+                        && let Some(vector) = held(what)
+                    {
+                        sends.push((owner.node, self.term_frame(&plan, owner.start + row, term, vector)));
+                    }
+                }
+            }
+        }
+        self.own = plan.owners.iter().copied().enumerate().find(|(_, owner)| owner.node == self.me);
+        if let Some((place, owner)) = self.own {
+            let mine = |term| plan.source(place, term).filter(|source| source.0 == self.me).and_then(|(_, what)| held(what));
+            self.local = (0..plan.terms.len()).map(mine).collect();
+            if self.local.iter().all(Option::is_some) {
+                self.ready = (owner.start..owner.end).rev().collect();
+            }
+        }
+        (self.plan, self.format) = (plan, format);
+        sends
+    }
+
+    fn term_frame(&self, plan: &Plan, chunk: usize, term: usize, vector: Arc<Vec<f32>>) -> Frame {
+        let range = chunk_range(chunk, self.out.len());
+        let header = Header::chunk(Kind::Term, Format::F32, range.start, range.len()).of_step(plan.step, plan.attempt, term as u32);
+        Frame { header, body: Body::Slice(vector, range) }
+    }
+
+    /// Takes in a chunk of a term for which this node is the owner.
+    pub(super) fn term(&mut self, header: &Header, from: u32, block: Block) -> Result<(), String> {
+        let chunk = self.chunk_of(header)?;
+        let term = header.piece as usize;
+        let Some((place, owner)) = self.own else { return Err("a term for a node that sums nothing".into()) };
+        let expected = term < self.plan.terms.len() && self.plan.source(place, term).is_some_and(|source| source.0 == from);
+        if !expected || !(owner.start..owner.end).contains(&chunk) {
+            return Err(format!("term {term}, chunk {chunk} is not to come from {from}"));
+        }
+        let terms = self.plan.terms.len();
+        let waiting = self.waiting.entry(chunk).or_insert_with(|| (0..terms).map(|_| None).collect());
+        if let Some(old) = waiting[term].replace(block) {
+            self.blocks.give(old);
+        }
+        if waiting.iter().zip(&self.local).all(|(came, local)| came.is_some() || local.is_some()) && self.digests[chunk].is_none() {
+            self.ready.push(chunk);
+        }
+        Ok(())
+    }
+
+    /// Sums one chunk that is ready; gives back what is sent of it, none if no chunk is ready.
+    pub(super) fn sum_next(&mut self) -> Option<Vec<Outgoing>> {
+        let chunk = self.ready.pop()?;
+        let came = self.waiting.remove(&chunk).unwrap_or_default();
+        let range = chunk_range(chunk, self.out.len());
+        let mut block = self.blocks.take(range.len(), Format::F32);
+        let rounded: Vec<Option<Block>> = self.local.iter().map(|local| self.rounded(local.as_ref()?, range.clone())).collect();
+        let source = |term: usize| match (came.get(term).and_then(Option::as_ref), &rounded[term], &self.local[term]) {
+            (Some(block), ..) | (None, Some(block), _) => block.source(),
+            (None, None, Some(vector)) => Source::F32(&vector[range.clone()]),
+            (None, None, None) => unreachable!("a chunk is ready when all its terms are here"),
+        };
+        let weighted = self.plan.terms.iter().enumerate();
+        let terms: Vec<Term<'_>> = weighted.map(|(at, term)| Term { weight: term.weight as f32, source: source(at) }).collect();
+        let mut digest = fold_chunk(&terms, block.floats_mut());
+        drop(terms);
+        came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
+        if self.format == Format::Bf16 {
+            let mut narrow = self.blocks.take(range.len(), Format::Bf16);
+            narrow.fill(block.floats_mut());
+            narrow.copy_to(block.floats_mut());
+            digest = Folded { digest: xxh3_64(block.bytes()), finite: poison_of(block.floats_mut()) == 0.0 };
+            self.out[range.clone()].copy_from_slice(block.floats_mut());
+            self.blocks.give(std::mem::replace(&mut block, narrow));
+        } else {
+            self.out[range.clone()].copy_from_slice(block.floats_mut());
+        }
+        self.place(chunk, digest.digest, digest.finite);
+        let wire_digest = if self.format == Format::F32 { digest.digest } else { 0 };
+        let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(self.plan.step, self.plan.attempt, 0);
+        let header = Header { finite: digest.finite, digest: wire_digest, ..header };
+        let block = Arc::new(block);
+        let others = self.plan.receivers.iter().filter(|node| **node != self.me);
+        Some(others.map(|node| (*node, Frame { header, body: Body::Block(Arc::clone(&block)) })).collect())
+    }
+
+    /// With a narrow format on the wire, owners use the rounded values of their own terms too.
+    fn rounded(&self, vector: &[f32], range: std::ops::Range<usize>) -> Option<Block> {
+        (self.format == Format::Bf16).then(|| {
+            let mut block = self.blocks.take(range.len(), Format::Bf16);
+            block.fill(&vector[range]);
+            block
+        })
+    }
+
+    /// Takes in a chunk of the sum.
+    pub(super) fn summed(&mut self, header: &Header, block: Block) -> Result<(), String> {
+        let chunk = self.chunk_of(header)?;
+        if self.digests[chunk].is_none() {
+            let range = chunk_range(chunk, self.out.len());
+            block.copy_to(&mut self.out[range.clone()]);
+            let digest = if header.format == Format::F32 && header.digest != 0 {
+                header.digest
+            } else {
+                xxh3_64(bytemuck::cast_slice(&self.out[range]))
+            };
+            self.place(chunk, digest, header.finite);
+        }
+        self.blocks.give(block);
+        Ok(())
+    }
+
+    fn place(&mut self, chunk: usize, digest: u64, finite: bool) {
+        self.left -= usize::from(self.digests[chunk].replace(digest).is_none());
+        self.finite &= finite;
+    }
+
+    fn chunk_of(&self, header: &Header) -> Result<usize, String> {
+        let chunk = usize::try_from(header.offset).unwrap_or(usize::MAX) / crate::transport::wire::CHUNK;
+        let range = chunk_range(chunk, self.out.len());
+        if chunk >= self.digests.len() || (header.offset, header.count()) != (range.start as u64, range.len()) {
+            return Err(format!("{} numbers from {} on are no chunk of a vector of {}", header.count(), header.offset, self.out.len()));
+        }
+        Ok(chunk)
+    }
+
+    /// Whether the whole sum is here.
+    pub(super) fn is_whole(&self) -> bool {
+        self.left == 0
+    }
+
+    /// The sum, once it is whole.
+    pub(super) fn finish(self) -> Sum {
+        let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
+        let Plan { step, attempt, .. } = self.plan;
+        Sum { step, attempt, vector: Arc::new(self.out), digest: xxh3_64(bytemuck::cast_slice(&digests)), finite: self.finite }
+    }
+
+    /// Whose chunks are missing.
+    pub(super) fn waits_for(&self) -> Vec<u32> {
+        let mut nodes: Vec<u32> = Vec::new();
+        for (place, owner) in self.plan.owners.iter().enumerate() {
+            let open = (owner.start..owner.end).filter(|chunk| self.digests[*chunk].is_none());
+            if owner.node != self.me {
+                nodes.extend(open.take(1).map(|_| owner.node));
+                continue;
+            }
+            for chunk in open {
+                let came = self.waiting.get(&chunk);
+                let lacks = |term: &usize| self.local[*term].is_none() && came.is_none_or(|came| came[*term].is_none());
+                nodes.extend((0..self.local.len()).filter(lacks).filter_map(|term| self.plan.source(place, term)).map(|source| source.0));
+            }
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// The chunks of a whole sum, for a node that lacks it.
+pub(super) fn chunks_of(sum: &Sum) -> impl Iterator<Item = Frame> {
+    let length = sum.vector.len();
+    (0..chunks(length)).map(move |chunk| {
+        let range = chunk_range(chunk, length);
+        let header = Header::chunk(Kind::Sum, Format::F32, range.start, range.len()).of_step(sum.step, sum.attempt, 0);
+        Frame { header: Header { finite: sum.finite, ..header }, body: Body::Slice(Arc::clone(&sum.vector), range) }
+    })
+}
+
+/// Cuts a vector's chunks among nodes, as evenly as whole chunks can be.
+pub(super) fn share_out(nodes: &[u32], length: usize) -> Vec<Owner> {
+    let (count, nodes) = (chunks(length), &nodes[..nodes.len().min(chunks(length)).max(1)]);
+    let edge = |at: usize| count * at / nodes.len();
+    nodes.iter().enumerate().map(|(at, node)| Owner { node: *node, start: edge(at), end: edge(at + 1) }).collect()
+}

@@ -1,0 +1,140 @@
+//! The workers of a run, as their coordinator knows them: who is connected, under which number and name.
+
+use super::pipe::Pipe;
+use crate::transport::wire::{Down, Peer};
+use std::time::{Duration, Instant};
+
+/// A worker that is connected.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) pipe: Pipe,
+    pub(super) epoch: u32,
+    pub(super) identity: String,
+    /// Where other workers can reach it.
+    pub(super) address: Option<String>,
+    pub(super) heard: Instant,
+    /// Number of its last order.
+    pub(super) order: u64,
+}
+
+/// One number of a run.
+#[derive(Debug, Default)]
+struct Place {
+    seat: Option<Seat>,
+    /// Who had it last.
+    identity: Option<String>,
+    epoch: u32,
+    /// The engine does not know yet that nobody is here.
+    counted: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Members(Vec<Place>);
+
+impl Members {
+    pub(super) fn new(workers: usize) -> Self {
+        Self((0..workers).map(|_| Place { counted: true, ..Place::default() }).collect())
+    }
+
+    fn place(&mut self, worker: u32) -> Option<&mut Place> {
+        self.0.get_mut(worker as usize)
+    }
+
+    fn of(&self, worker: u32) -> Option<&Seat> {
+        self.0.get(worker as usize)?.seat.as_ref()
+    }
+
+    pub(super) fn connected(&self) -> impl Iterator<Item = (u32, &Seat)> {
+        (0..).zip(&self.0).filter_map(|(worker, place)| Some((worker, place.seat.as_ref()?)))
+    }
+
+    pub(super) fn peers(&self) -> Vec<Peer> {
+        let peer = |(worker, seat): (u32, &Seat)| Some(Peer { worker, epoch: seat.epoch, address: seat.address.clone()? });
+        self.connected().filter_map(peer).collect()
+    }
+
+    pub(super) fn pipe(&self, worker: u32) -> Option<&Pipe> {
+        self.of(worker).map(|seat| &seat.pipe)
+    }
+
+    pub(super) fn tell(&self, worker: u32, message: &Down) {
+        if let Some(pipe) = self.pipe(worker) {
+            pipe.tell(message);
+        }
+    }
+
+    pub(super) fn tell_all(&self, message: &Down) {
+        self.connected().for_each(|(_, seat)| seat.pipe.tell(message));
+    }
+
+    pub(super) fn epoch(&self, worker: u32) -> u32 {
+        self.0.get(worker as usize).map_or(0, |place| place.epoch)
+    }
+
+    /// Notes a sign of life; false if it is of a connection that was given up.
+    pub(super) fn heard(&mut self, worker: u32, epoch: u32) -> bool {
+        let seat = self.place(worker).and_then(|place| place.seat.as_mut()).filter(|seat| seat.epoch == epoch);
+        seat.map(|seat| seat.heard = Instant::now()).is_some()
+    }
+
+    pub(super) fn silent(&self, now: Instant, silence: Duration) -> Vec<u32> {
+        self.connected().filter(|(_, seat)| now.saturating_duration_since(seat.heard) > silence).map(|(worker, _)| worker).collect()
+    }
+
+    /// The number of a worker's next order, if it is there.
+    pub(super) fn next_order(&mut self, worker: u32) -> Option<u64> {
+        let seat = self.place(worker)?.seat.as_mut()?;
+        seat.order += 1;
+        Some(seat.order)
+    }
+
+    pub(super) fn is_order(&self, worker: u32, order: u64) -> bool {
+        self.of(worker).is_some_and(|seat| seat.order == order)
+    }
+
+    /// The number for a worker that calls, given the one it wants and its name.
+    pub(super) fn seat(&self, wanted: Option<u32>, identity: &str) -> Result<u32, String> {
+        let all = || (0u32..).zip(&self.0);
+        let last = self.0.len().saturating_sub(1);
+        if let Some(worker) = wanted {
+            let place = self.0.get(worker as usize).ok_or(format!("there is no worker {worker}: they are 0 to {last}"))?;
+            return match &place.seat {
+                Some(seat) if seat.identity != identity => {
+                    Err(format!("worker {worker} is already there, by the name {:?}", seat.identity))
+                }
+                _ => Ok(worker),
+            };
+        }
+        let known = all().find(|(_, place)| place.identity.as_deref() == Some(identity));
+        let fresh = || all().find(|(_, place)| place.identity.is_none());
+        let free = || all().find(|(_, place)| place.seat.is_none());
+        let found = known.or_else(fresh).or_else(free);
+        found.map(|(worker, _)| worker).ok_or(format!("all {} workers are there", self.0.len()))
+    }
+
+    /// A worker is connected; true if the engine has counted on it all the time.
+    pub(super) fn enter(&mut self, worker: u32, seat: Seat) -> bool {
+        let Some(place) = self.place(worker) else { return false };
+        (place.epoch, place.identity) = (seat.epoch, Some(seat.identity.clone()));
+        place.seat = Some(seat);
+        std::mem::replace(&mut place.counted, true)
+    }
+
+    /// A connection ends: whether the engine counted on the worker; none if there was no connection.
+    pub(super) fn leave(&mut self, worker: u32) -> Option<bool> {
+        let place = self.place(worker)?;
+        place.seat.take()?.pipe.close();
+        Some(std::mem::replace(&mut place.counted, false))
+    }
+
+    /// The run begins: those who are not there and were counted on.
+    pub(super) fn begin(&mut self) -> Vec<u32> {
+        let absent = (0..).zip(&mut self.0).filter(|(_, place)| place.seat.is_none() && place.counted);
+        absent
+            .map(|(worker, place)| {
+                place.counted = false;
+                worker
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! Workers in other processes and on other hosts, over TCP.
+//!
+//! Every worker has one connection to the coordinator ([`TcpTransport`] there, [`TcpLink`] at the worker); with
+//! [`Exchange::Sharded`] workers also have one to each other, and vectors never go through the coordinator.
+//! `docs/protocol.md` describes the bytes.
+
+mod block;
+mod client;
+mod exchange;
+mod members;
+mod pipe;
+pub mod security;
+mod server;
+mod states;
+mod summer;
+
+pub use client::{Join, TcpLink};
+pub use server::{Gathered, Listen, Status, TcpTransport, WorkerStatus};
+
+use super::wire::Format;
+use crate::ids::{Step, Worker};
+use security::SecurityError;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::runtime::{Builder, Runtime};
+
+/// How long a stranger may take to show who it is.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Bytes of sums that may wait for a node that does not read; what is beyond is fetched later.
+const DATA_WAITING_MAX: usize = 1 << 30;
+
+/// Who sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Exchange {
+    /// The coordinator: every vector goes there and comes back.
+    Star,
+    /// The workers whose vectors are summed, each a part: a reduce-scatter and an all-gather among them.
+    #[default]
+    Sharded,
+}
+
+impl FromStr for Exchange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "star" => Ok(Self::Star),
+            "sharded" => Ok(Self::Sharded),
+            _ => Err(format!("{text:?} is no way to exchange vectors; it is star or sharded")),
+        }
+    }
+}
+
+/// What a worker is told when it joins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Its number.
+    pub worker: Worker,
+    /// How many there are.
+    pub workers: usize,
+    /// The run.
+    pub run: u64,
+    /// How many times it has joined now.
+    pub epoch: u32,
+    /// Numbers in a gradient.
+    pub length: usize,
+    /// Hash of what both sides must agree on.
+    pub layout: u64,
+    /// First step that a replica made anew from the job has not applied.
+    pub first: Step,
+    /// Jobs whose sum is one step.
+    pub micro_steps: u64,
+    /// Decoded vectors a worker keeps for others.
+    pub log_steps: u64,
+    /// Format of vectors on the wire.
+    pub format: Format,
+    /// What is trained, in words that the coordinator's program and the worker's understand.
+    pub job: String,
+}
+
+/// Why there is no connection.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TcpError {
+    /// The port cannot be opened.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Nobody answers, or not as one of us.
+    #[error("cannot reach {address}: {reason}")]
+    Unreachable {
+        /// Whom.
+        address: String,
+        /// Why.
+        reason: String,
+    },
+    /// The coordinator does not want this worker.
+    #[error("the coordinator refuses: {reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// One side does not know the other.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
+    /// The operating system gives no threads.
+    #[error("cannot start the threads of the transport: {0}")]
+    Threads(std::io::Error),
+}
+
+fn runtime() -> Result<Runtime, TcpError> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(cores.clamp(1, 4)).thread_name("codedgrad-io").enable_all().build().map_err(TcpError::Threads)
+}
+
+async fn dial(address: &str) -> Result<TcpStream, TcpError> {
+    let unreachable = |error: std::io::Error| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
+    let stream = TcpStream::connect(address).await.map_err(unreachable)?;
+    stream.set_nodelay(true).map_err(unreachable)?;
+    Ok(stream)
+}
+
+/// The address of this host on the way to another.
+async fn route_to(address: &str) -> Result<IpAddr, TcpError> {
+    let unreachable = |error: std::io::Error| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
+    let there = tokio::net::lookup_host(address).await.map_err(unreachable)?.next();
+    let there = there.ok_or_else(|| unreachable(std::io::Error::other("no such host")))?;
+    let any: SocketAddr = if there.is_ipv4() { ([0u8; 4], 0).into() } else { ([0u16; 8], 0).into() };
+    let socket = UdpSocket::bind(any).await.map_err(unreachable)?;
+    socket.connect(there).await.map_err(unreachable)?;
+    Ok(socket.local_addr().map_err(unreachable)?.ip())
+}

@@ -1,0 +1,826 @@
+//! Who may talk to whom: every connection proves itself before anything else is read from it.
+//!
+//! # The exchange
+//!
+//! Both sides prove that they know the job's token and show that nothing is replayed: each names 32 fresh random bytes, and
+//! both end up in both proofs. With TLS, all of this goes through the encrypted stream, after its handshake. Numbers are
+//! little-endian, nothing else is sent, and nothing is longer than this:
+//!
+//! | from | bytes | what |
+//! |---|---|---|
+//! | client | 6 | `CGRAD` and a zero |
+//! | client | 2 | version, now 1 |
+//! | client | 32 | the client's nonce |
+//! | server | 2 | version, now 1; if the client's is another, the server hangs up after it |
+//! | server | 32 | the server's nonce |
+//! | server | 32 | `HMAC-SHA256(token, "codedgrad server" + version + client's nonce + server's nonce)` |
+//! | client | 32 | `HMAC-SHA256(token, "codedgrad client" + version + client's nonce + server's nonce)` |
+//! | server | 1 | 1: welcome |
+//!
+//! The key is the token's 32 bytes. Where TLS is used without a token it is 32 zeros: TLS has said who is who, and the
+//! exchange only settles the version. In Python:
+//!
+//! ```python
+//! import hmac, secrets, socket
+//!
+//! def read(connection, count):
+//!     data = b""
+//!     while len(data) < count:
+//!         data += connection.recv(count - len(data)) or exit("closed")
+//!     return data
+//!
+//! connection = socket.create_connection(("127.0.0.1", port))
+//! token, version, nonce = bytes.fromhex(open("keys/token").read()), b"\1\0", secrets.token_bytes(32)
+//! connection.sendall(b"CGRAD\0" + version + nonce)
+//! assert read(connection, 2) == version
+//! transcript = version + nonce + read(connection, 32)
+//! assert hmac.compare_digest(read(connection, 32), hmac.digest(token, b"codedgrad server" + transcript, "sha256"))
+//! connection.sendall(hmac.digest(token, b"codedgrad client" + transcript, "sha256"))
+//! assert read(connection, 1) == b"\1"
+//! ```
+//!
+//! With TLS, `connection` is first wrapped by an `ssl.create_default_context(cafile="keys/ca.pem")` that has loaded
+//! `worker-0.pem` and `worker-0.key`, with `server_hostname="coordinator.codedgrad"`.
+//!
+//! # What this does not do
+//!
+//! Without TLS, nothing after the exchange is encrypted or authenticated, and who can relay packets can take a connection
+//! over. So plain connections are for one host alone: see [`check_address`].
+
+mod exchange;
+mod keys;
+mod token;
+
+pub use keys::{Keys, keygen};
+pub use token::Token;
+
+use crate::ids::Worker;
+use rustls::pki_types::pem;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// What ends the name of every role in a certificate.
+const DOMAIN: &str = ".codedgrad";
+
+/// How the connections of a job are secured. All its processes must agree.
+#[derive(Clone, Debug)]
+pub enum Security {
+    /// A shared secret and no encryption, for processes of one host.
+    Plain {
+        /// The secret.
+        token: Token,
+    },
+    /// Mutual TLS 1.3.
+    Tls {
+        /// This process's certificate, its key and whom it trusts.
+        keys: Keys,
+        /// A shared secret on top, for certificates whose authority serves more than this job.
+        token: Option<Token>,
+    },
+}
+
+impl Security {
+    fn key(&self) -> ring::hmac::Key {
+        match self {
+            Self::Plain { token } | Self::Tls { token: Some(token), .. } => token.key(),
+            Self::Tls { token: None, .. } => Token::ZERO.key(),
+        }
+    }
+}
+
+/// What a process is in a job. As text it is the DNS name in its certificate: `coordinator.codedgrad`,
+/// `worker-3.codedgrad`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The one that assigns the work.
+    Coordinator,
+    /// One that does it.
+    Worker(Worker),
+}
+
+impl Role {
+    /// The name of its files: `coordinator`, `worker-3`.
+    fn label(self) -> String {
+        match self {
+            Self::Coordinator => "coordinator".into(),
+            Self::Worker(Worker(worker)) => format!("worker-{worker}"),
+        }
+    }
+
+    fn from_label(label: &str) -> Option<Self> {
+        let role = match label.strip_prefix("worker-") {
+            Some(number) => Self::Worker(Worker(number.parse().ok()?)),
+            None => Self::Coordinator,
+        };
+        (role.label() == label).then_some(role)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}{DOMAIN}", self.label())
+    }
+}
+
+/// The two ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Who connects.
+    Client,
+    /// Who listens.
+    Server,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        })
+    }
+}
+
+/// Why a connection is refused, or its keys cannot be used. `from` is always the other side.
+#[derive(Debug, thiserror::Error)]
+pub enum SecurityError {
+    /// A plain connection would leave the host.
+    #[error(
+        "plain connections stay on this host, and {address} is not a loopback address; \
+         run `codedgrad keygen DIR` and pass `--keys DIR` to the coordinator and to every worker"
+    )]
+    Exposed {
+        /// Where to.
+        address: SocketAddr,
+    },
+    /// The proof is wrong.
+    #[error("the {from} does not know this job's token")]
+    WrongToken {
+        /// Whose.
+        from: Side,
+    },
+    /// The other side talks something else.
+    #[error("the {from} does not talk codedgrad; it began with \"{first}\"")]
+    NotOurs {
+        /// Who.
+        from: Side,
+        /// Its first bytes, escaped.
+        first: String,
+    },
+    /// The other side talks TLS and this side does not.
+    #[error("the {from} talks TLS and this side does not; pass `--keys DIR` on both sides or on none")]
+    UnexpectedTls {
+        /// Who.
+        from: Side,
+    },
+    /// This side talks TLS and the other does not.
+    #[error("the {from} does not talk TLS and this side does; pass `--keys DIR` on both sides or on none")]
+    NoTls {
+        /// Who.
+        from: Side,
+    },
+    /// The other side is another version.
+    #[error("the {from} talks version {theirs} of the protocol and this side version {ours}; run the same codedgrad everywhere")]
+    Version {
+        /// Who.
+        from: Side,
+        /// Its version.
+        theirs: u16,
+        /// This side's.
+        ours: u16,
+    },
+    /// The other side took too long.
+    #[error("the {from} did not prove itself within {patience:?}")]
+    TooSlow {
+        /// Who.
+        from: Side,
+        /// How long it had.
+        patience: Duration,
+    },
+    /// The other side's certificate is not one this side trusts.
+    #[error("the {from}'s certificate is refused: {reason}")]
+    Certificate {
+        /// Whose.
+        from: Side,
+        /// Why.
+        reason: rustls::Error,
+    },
+    /// A certificate that is trusted but says not who it is for.
+    #[error("the {from}'s certificate must name one role, as `coordinator{DOMAIN}` or `worker-0{DOMAIN}`; it names {count}")]
+    PeerRole {
+        /// Whose.
+        from: Side,
+        /// How many it names.
+        count: usize,
+    },
+    /// TLS failed otherwise, or the other side refused this side's certificate.
+    #[error("no TLS with the {from}: {reason}")]
+    Tls {
+        /// With whom.
+        from: Side,
+        /// Why.
+        reason: rustls::Error,
+    },
+    /// The other side hung up.
+    #[error("the {from} hung up instead of sending {missing}; its own messages may say why (another token or certificate?)")]
+    Closed {
+        /// Who.
+        from: Side,
+        /// What was expected next.
+        missing: &'static str,
+    },
+    /// The connection failed.
+    #[error("the connection to the {from} failed before {missing}: {source}")]
+    Broken {
+        /// To whom.
+        from: Side,
+        /// What was expected next.
+        missing: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is there already.
+    #[error("{} exists already and is not overwritten", path.display())]
+    Exists {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A secret that is none.
+    #[error("{} has mode {mode:03o}, so others can read this secret; `chmod 600` it", path.display())]
+    Readable {
+        /// Where it is.
+        path: PathBuf,
+        /// The file's mode.
+        mode: u32,
+    },
+    /// Text that is no token.
+    #[error("a token is {digits} hexadecimal digits; this is none, of {length} characters")]
+    NoToken {
+        /// How many it should be.
+        digits: usize,
+        /// How long the text is.
+        length: usize,
+    },
+    /// A file that is not what it should be.
+    #[error("{} holds no usable {what}: {source}", path.display())]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// What it should be.
+        what: &'static str,
+        /// Why it is not.
+        source: pem::Error,
+    },
+    /// A certificate or key that TLS cannot use.
+    #[error("{} cannot be used: {reason}", path.display())]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        reason: rustls::Error,
+    },
+    /// This process's certificate says not who it is for.
+    #[error("{} must name one role, as `coordinator{DOMAIN}` or `worker-0{DOMAIN}`, among its DNS names; it names {count}", path.display())]
+    OwnRole {
+        /// Which.
+        path: PathBuf,
+        /// How many it names.
+        count: usize,
+    },
+    /// A certificate or key cannot be made.
+    #[error("cannot make a certificate: {0}")]
+    Keygen(#[from] rcgen::Error),
+    /// The operating system has no random bytes.
+    #[error("the operating system gives no random bytes")]
+    Random,
+}
+
+/// Refuses plain connections that leave this host. To be asked by who listens, and by who connects.
+///
+/// # Errors
+/// [`SecurityError::Exposed`], which says what to do instead.
+pub fn check_address(address: SocketAddr, security: &Security) -> Result<(), SecurityError> {
+    match security {
+        Security::Plain { .. } if !address.ip().to_canonical().is_loopback() => Err(SecurityError::Exposed { address }),
+        _ => Ok(()),
+    }
+}
+
+/// Something to read from and write to: plain, encrypted or within the process.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// A connection whose other end has proved itself.
+pub type Stream = Box<dyn Duplex>;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// What its certificate says; none without TLS, where all who know the token are alike.
+    pub role: Option<Role>,
+}
+
+/// Lets a client in that proves itself within `patience`. With TLS, what it may do is for the caller to decide by its
+/// role. Needs a runtime with timers.
+///
+/// # Errors
+/// [`SecurityError`] says what was wrong with the client. The stream is dropped.
+pub async fn accept<S>(stream: S, security: &Security, patience: Duration) -> Result<(Stream, Peer), SecurityError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    in_time(Side::Client, patience, async {
+        let (mut stream, peer): (Stream, Peer) = match security {
+            Security::Plain { .. } => (Box::new(stream), Peer { role: None }),
+            Security::Tls { keys, .. } => {
+                let tls = TlsAcceptor::from(keys.server()).accept(stream).await;
+                let tls = tls.map_err(|error| stream_error(Side::Client, "its TLS handshake", error))?;
+                let role = keys::role_of(tls.get_ref().1.peer_certificates(), Side::Client)?;
+                (Box::new(tls), Peer { role: Some(role) })
+            }
+        };
+        exchange::serve(&mut stream, &security.key()).await?;
+        Ok((stream, peer))
+    })
+    .await
+}
+
+/// Proves itself to a server, which must prove itself within `patience`, with TLS as the one that is `expected`.
+/// Needs a runtime with timers.
+///
+/// # Errors
+/// [`SecurityError`] says what was wrong with the server. The stream is dropped.
+pub async fn connect<S>(stream: S, expected: Role, security: &Security, patience: Duration) -> Result<(Stream, Peer), SecurityError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    in_time(Side::Server, patience, async {
+        let (mut stream, peer): (Stream, Peer) = match security {
+            Security::Plain { .. } => (Box::new(stream), Peer { role: None }),
+            Security::Tls { keys, .. } => {
+                let tls = TlsConnector::from(keys.client()).connect(keys::server_name(expected), stream).await;
+                let tls = tls.map_err(|error| stream_error(Side::Server, "its TLS handshake", error))?;
+                (Box::new(tls), Peer { role: Some(expected) })
+            }
+        };
+        exchange::greet(&mut stream, &security.key()).await?;
+        Ok((stream, peer))
+    })
+    .await
+}
+
+async fn in_time<T>(from: Side, patience: Duration, work: impl Future<Output = Result<T, SecurityError>>) -> Result<T, SecurityError> {
+    tokio::time::timeout(patience, work).await.unwrap_or(Err(SecurityError::TooSlow { from, patience }))
+}
+
+fn stream_error(from: Side, missing: &'static str, source: io::Error) -> SecurityError {
+    match source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).cloned() {
+        Some(rustls::Error::InvalidMessage(_)) => SecurityError::NoTls { from },
+        Some(reason @ (rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)) => {
+            SecurityError::Certificate { from, reason }
+        }
+        Some(reason) => SecurityError::Tls { from, reason },
+        None => match source.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted => SecurityError::Closed { from, missing },
+            _ => SecurityError::Broken { from, missing, source },
+        },
+    }
+}
+
+/// Bounds how many clients are proving themselves at once, so that strangers cannot use up a listener's memory.
+///
+/// ```
+/// use codedgrad::transport::tcp::security::Gate;
+/// let gate = Gate::new(1);
+/// let pass = gate.enter();
+/// assert!(pass.is_some() && gate.enter().is_none());
+/// drop(pass);
+/// assert!(gate.enter().is_some());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<Semaphore>);
+
+/// The right to be among them, until it is dropped: to be kept until [`accept`] returns.
+#[derive(Debug)]
+pub struct Pass {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Gate {
+    /// At most `clients` at once.
+    #[must_use]
+    pub fn new(clients: usize) -> Self {
+        Self(Arc::new(Semaphore::new(clients)))
+    }
+
+    /// A pass if there is one left. Without, the connection should be dropped at once.
+    #[must_use]
+    pub fn enter(&self) -> Option<Pass> {
+        self.0.clone().try_acquire_owned().ok().map(|permit| Pass { _permit: permit })
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new(64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exchange::{MAGIC, VERSION, transcript};
+    use super::*;
+    use ring::hmac;
+    use std::path::Path;
+    use tempfile::TempDir;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const IMPATIENCE: Duration = Duration::from_millis(50);
+    const COORDINATOR: Role = Role::Coordinator;
+
+    fn plain(token: &Token) -> Security {
+        Security::Plain { token: token.clone() }
+    }
+
+    fn tls(dir: &Path, name: &str) -> Security {
+        Security::Tls { keys: Keys::read(dir, name).unwrap(), token: None }
+    }
+
+    fn keys() -> TempDir {
+        let dir = TempDir::new().unwrap();
+        keygen(dir.path(), 2, false).unwrap();
+        dir
+    }
+
+    fn wait<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    }
+
+    type Ends = (Result<(Stream, Peer), SecurityError>, Result<(Stream, Peer), SecurityError>);
+
+    /// What the server and the client make of each other.
+    fn meet(server: &Security, client: &Security, expected: Role) -> Ends {
+        let (near, far) = duplex(1 << 14);
+        wait(async { tokio::join!(accept(near, server, PATIENCE), connect(far, expected, client, PATIENCE)) })
+    }
+
+    fn fails((server, client): Ends) -> (SecurityError, SecurityError) {
+        (server.err().unwrap(), client.err().unwrap())
+    }
+
+    /// What a server makes of somebody who sends `bytes`; whether they hang up afterwards is up to `stays`.
+    fn served(bytes: &[u8], stays: bool, security: &Security) -> SecurityError {
+        wait(async {
+            let (near, mut far) = duplex(1 << 14);
+            far.write_all(bytes).await.unwrap();
+            let far = stays.then_some(far);
+            let refused = accept(near, security, IMPATIENCE).await.err().unwrap();
+            drop(far);
+            refused
+        })
+    }
+
+    fn talk((server, client): Ends) -> (Peer, Peer) {
+        let ((mut server, client_peer), (mut client, server_peer)) = (server.unwrap(), client.unwrap());
+        wait(async {
+            let mut bytes = [0; 4];
+            server.write_all(b"work").await.unwrap();
+            server.flush().await.unwrap();
+            client.read_exact(&mut bytes).await.unwrap();
+            assert_eq!(&bytes, b"work");
+            client.write_all(b"done").await.unwrap();
+            client.flush().await.unwrap();
+            server.read_exact(&mut bytes).await.unwrap();
+            assert_eq!(&bytes, b"done");
+        });
+        (client_peer, server_peer)
+    }
+
+    fn greeting(nonce: [u8; 32]) -> Vec<u8> {
+        [&MAGIC, &VERSION.to_le_bytes()[..], &nonce].concat()
+    }
+
+    async fn answer(far: &mut DuplexStream) -> [u8; 66] {
+        let mut answer = [0; 66];
+        far.read_exact(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[test]
+    fn who_knows_the_token_gets_in() {
+        let security = plain(&Token::fresh().unwrap());
+        let peers = talk(meet(&security, &security, COORDINATOR));
+        assert_eq!(peers, (Peer { role: None }, Peer { role: None }));
+    }
+
+    #[test]
+    fn the_documented_bytes_are_enough() {
+        let token = Token::parse(&"0b".repeat(32)).unwrap();
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[0x0b; 32]);
+        wait(async {
+            let (near, mut far) = duplex(1 << 14);
+            let client = async {
+                far.write_all(&[&b"CGRAD\0\x01\0"[..], &[7; 32]].concat()).await.unwrap();
+                let answer = answer(&mut far).await;
+                assert_eq!(&answer[..2], b"\x01\0");
+                let transcript = [b"\x01\0", &[7; 32][..], &answer[2..34]].concat();
+                hmac::verify(&key, &[b"codedgrad server", &transcript[..]].concat(), &answer[34..]).unwrap();
+                let proof = hmac::sign(&key, &[b"codedgrad client", &transcript[..]].concat());
+                far.write_all(proof.as_ref()).await.unwrap();
+                assert_eq!(far.read_u8().await.unwrap(), 1);
+            };
+            let security = plain(&token);
+            let (accepted, ()) = tokio::join!(accept(near, &security, PATIENCE), client);
+            accepted.map(drop).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_wrong_token_is_refused_by_both_sides() {
+        let (here, there) = (plain(&Token::fresh().unwrap()), plain(&Token::fresh().unwrap()));
+        let (server, client) = fails(meet(&here, &there, COORDINATOR));
+        assert!(matches!(client, SecurityError::WrongToken { from: Side::Server }), "{client}");
+        assert!(matches!(server, SecurityError::Closed { from: Side::Client, missing: "its proof" }), "{server}");
+        // A client that does not care who it talks to.
+        let oversized = [greeting([1; 32]), vec![0; 10_000]].concat();
+        let server = served(&oversized, true, &here);
+        assert!(matches!(server, SecurityError::WrongToken { from: Side::Client }), "{server}");
+    }
+
+    /// Runs a whole exchange with the server and returns the client's half of it.
+    fn overheard(security: &Security) -> Vec<u8> {
+        let Security::Plain { token } = security else { panic!("plain connections can be overheard") };
+        wait(async {
+            let (near, mut far) = duplex(1 << 14);
+            let client = async {
+                far.write_all(&greeting([3; 32])).await.unwrap();
+                let nonce = answer(&mut far).await[2..34].try_into().unwrap();
+                let proof = hmac::sign(&token.key(), &transcript(Side::Client, &[3; 32], &nonce));
+                far.write_all(proof.as_ref()).await.unwrap();
+                assert_eq!(far.read_u8().await.unwrap(), 1);
+                [&greeting([3; 32]), proof.as_ref()].concat()
+            };
+            let (accepted, sent) = tokio::join!(accept(near, security, PATIENCE), client);
+            accepted.map(drop).unwrap();
+            sent
+        })
+    }
+
+    #[test]
+    fn what_was_overheard_is_worth_nothing() {
+        let security = plain(&Token::fresh().unwrap());
+        let server = served(&overheard(&security), true, &security);
+        assert!(matches!(server, SecurityError::WrongToken { from: Side::Client }), "{server}");
+    }
+
+    #[test]
+    fn a_side_is_not_fooled_by_its_own_messages() {
+        let security = plain(&Token::fresh().unwrap());
+        wait(async {
+            // The server's nonce and proof come back to it as the client's.
+            let (near, mut far) = duplex(1 << 14);
+            let client = async {
+                far.write_all(&greeting([5; 32])).await.unwrap();
+                let answer = answer(&mut far).await;
+                far.write_all(&answer[34..]).await.unwrap();
+            };
+            let (server, ()) = tokio::join!(accept(near, &security, PATIENCE), client);
+            assert!(matches!(server.err().unwrap(), SecurityError::WrongToken { .. }));
+            // The client's nonce comes back to it, with the proof that another client gave for the same two nonces.
+            let (near, mut far) = duplex(1 << 14);
+            let server = async {
+                let mut greeting = [0; 40];
+                far.read_exact(&mut greeting).await.unwrap();
+                let nonce = greeting[8..].try_into().unwrap();
+                let proof = hmac::sign(&security.key(), &transcript(Side::Client, nonce, nonce));
+                far.write_all(&[&greeting[6..], proof.as_ref()].concat()).await.unwrap();
+            };
+            let (client, ()) = tokio::join!(connect(near, COORDINATOR, &security, PATIENCE), server);
+            assert!(matches!(client.err().unwrap(), SecurityError::WrongToken { .. }));
+            // And simply everything comes back.
+            let (near, far) = duplex(1 << 14);
+            let echo = async {
+                let (mut read, mut write) = tokio::io::split(far);
+                drop(tokio::io::copy(&mut read, &mut write).await);
+            };
+            let (client, ()) = tokio::join!(connect(near, COORDINATOR, &security, IMPATIENCE), echo);
+            assert!(matches!(client.err().unwrap(), SecurityError::Version { .. }));
+        });
+    }
+
+    #[test]
+    fn garbage_is_refused_and_shown() {
+        let security = plain(&Token::fresh().unwrap());
+        let error = served(b"GET / HTTP/1.1\r\n\r\n", true, &security);
+        assert_eq!(error.to_string(), "the client does not talk codedgrad; it began with \"GET / \"");
+        let error = served(&[b"\xff\0\"\n", &[0; 9000][..]].concat(), true, &security);
+        assert!(error.to_string().ends_with(r#"it began with "\xff\x00\"\n\x00\x00""#), "{error}");
+        let error = served(b"CGRAD\0\x02\0", true, &security);
+        assert!(matches!(error, SecurityError::Version { from: Side::Client, theirs: 2, ours: 1 }), "{error}");
+    }
+
+    #[test]
+    fn half_an_exchange_ends_in_time() {
+        let dir = keys();
+        let security = plain(&Token::fresh().unwrap());
+        let whole = overheard(&security);
+        for length in [0, 1, 5, 6, 7, 8, 39, 40, 71] {
+            let error = served(&whole[..length], false, &security);
+            assert!(matches!(error, SecurityError::Closed { from: Side::Client, .. }), "{length} bytes: {error}");
+            let error = served(&whole[..length], true, &security);
+            assert!(matches!(error, SecurityError::TooSlow { from: Side::Client, patience: IMPATIENCE }), "{length} bytes: {error}");
+        }
+        let error = served(b"\x16\x03\x01", true, &tls(dir.path(), "coordinator"));
+        assert!(matches!(error, SecurityError::TooSlow { .. }), "{error}");
+        // Steady drops do not win time, and a silent server is left.
+        wait(async {
+            let (near, mut far) = duplex(1 << 14);
+            let dripping = async {
+                for byte in &whole {
+                    tokio::time::sleep(IMPATIENCE / 4).await;
+                    if far.write_all(&[*byte]).await.is_err() {
+                        break;
+                    }
+                }
+            };
+            let (server, ()) = tokio::join!(accept(near, &security, IMPATIENCE), dripping);
+            assert!(matches!(server.err().unwrap(), SecurityError::TooSlow { from: Side::Client, .. }));
+            let (near, _far) = duplex(1 << 14);
+            let client = connect(near, COORDINATOR, &security, IMPATIENCE).await;
+            assert!(matches!(client.err().unwrap(), SecurityError::TooSlow { from: Side::Server, .. }));
+        });
+    }
+
+    #[test]
+    fn certificates_say_who_is_who() {
+        let dir = keys();
+        let (coordinator, worker) = (tls(dir.path(), "coordinator"), tls(dir.path(), "worker-1"));
+        let role = |worker| Some(Role::Worker(Worker(worker)));
+        let peers = talk(meet(&coordinator, &worker, COORDINATOR));
+        assert_eq!(peers, (Peer { role: role(1) }, Peer { role: Some(COORDINATOR) }));
+        let peers = talk(meet(&tls(dir.path(), "worker-0"), &worker, Role::Worker(Worker(0))));
+        assert_eq!(peers, (Peer { role: role(1) }, Peer { role: role(0) }));
+    }
+
+    #[test]
+    fn a_token_counts_with_tls_too() {
+        let dir = keys();
+        let token = Token::read(&dir.path().join("token")).unwrap();
+        let with = |name| Security::Tls { keys: Keys::read(dir.path(), name).unwrap(), token: Some(token.clone()) };
+        talk(meet(&with("coordinator"), &with("worker-0"), COORDINATOR));
+        let (_, client) = fails(meet(&with("coordinator"), &tls(dir.path(), "worker-0"), COORDINATOR));
+        assert!(matches!(client, SecurityError::WrongToken { from: Side::Server }), "{client}");
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        let (ours, theirs) = (keys(), keys());
+        let coordinator = tls(ours.path(), "coordinator");
+        // The client refuses first.
+        let (server, client) = fails(meet(&coordinator, &tls(theirs.path(), "worker-0"), COORDINATOR));
+        assert!(matches!(client, SecurityError::Certificate { from: Side::Server, .. }), "{client}");
+        assert!(matches!(server, SecurityError::Tls { from: Side::Client, .. }), "{server}");
+        // A client that trusts the server, and is not trusted.
+        let stranger = Keys::files(&ours.path().join("ca.pem"), &theirs.path().join("worker-0.pem"), &theirs.path().join("worker-0.key"));
+        let stranger = Security::Tls { keys: stranger.unwrap(), token: None };
+        let (server, client) = fails(meet(&coordinator, &stranger, COORDINATOR));
+        assert!(matches!(server, SecurityError::Certificate { from: Side::Client, .. }), "{server}");
+        assert!(matches!(client, SecurityError::Tls { from: Side::Server, .. }), "{client}");
+    }
+
+    #[test]
+    fn a_worker_is_no_coordinator() {
+        let dir = keys();
+        let (worker, other) = (tls(dir.path(), "worker-0"), tls(dir.path(), "worker-1"));
+        for expected in [COORDINATOR, Role::Worker(Worker(1))] {
+            let (_, client) = fails(meet(&worker, &other, expected));
+            assert!(matches!(client, SecurityError::Certificate { from: Side::Server, .. }), "{client}");
+            assert!(client.to_string().contains("worker-0.codedgrad"), "{client}");
+        }
+    }
+
+    #[test]
+    fn plain_and_tls_do_not_mix() {
+        let dir = keys();
+        let (coordinator, worker) = (tls(dir.path(), "coordinator"), tls(dir.path(), "worker-0"));
+        let plain = plain(&Token::fresh().unwrap());
+        let (server, client) = fails(meet(&coordinator, &plain, COORDINATOR));
+        assert!(matches!(server, SecurityError::NoTls { from: Side::Client }), "{server}");
+        assert!(matches!(client, SecurityError::UnexpectedTls { from: Side::Server }), "{client}");
+        let (server, client) = fails(meet(&plain, &worker, COORDINATOR));
+        assert!(matches!(server, SecurityError::UnexpectedTls { from: Side::Client }), "{server}");
+        assert!(matches!(client, SecurityError::Closed { from: Side::Server, .. }), "{client}");
+    }
+
+    #[test]
+    fn plain_connections_stay_on_the_host() {
+        let dir = keys();
+        let (plain, tls) = (plain(&Token::fresh().unwrap()), tls(dir.path(), "coordinator"));
+        for address in ["127.0.0.1:7000", "127.3.2.1:7000", "[::1]:7000", "[::ffff:127.0.0.1]:7000"] {
+            check_address(address.parse().unwrap(), &plain).unwrap();
+        }
+        for address in ["0.0.0.0:7000", "[::]:7000", "10.0.0.1:7000", "[::ffff:10.0.0.1]:7000"] {
+            let error = check_address(address.parse().unwrap(), &plain).unwrap_err().to_string();
+            assert!(error.contains("codedgrad keygen DIR") && error.contains("--keys DIR"), "{error}");
+            check_address(address.parse().unwrap(), &tls).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_token_is_64_digits_and_never_shown() {
+        let token = Token::parse(&format!(" {}\n", "aB".repeat(32))).unwrap();
+        assert_eq!(token.text(), format!("{}\n", "ab".repeat(32)));
+        assert_eq!(format!("{:?}", plain(&token)), "Plain { token: Token(..) }");
+        assert_ne!(Token::fresh().unwrap().text(), Token::fresh().unwrap().text());
+        for text in ["", "ab", &"g".repeat(64), &"a".repeat(65), &"+a".repeat(32), &"é".repeat(32)] {
+            let error = Token::parse(text).unwrap_err();
+            assert!(matches!(error, SecurityError::NoToken { digits: 64, .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn keygen_overwrites_nothing() {
+        let dir = TempDir::new().unwrap();
+        std::fs::write(dir.path().join("worker-1.pem"), "mine").unwrap();
+        let error = keygen(dir.path(), 2, true).unwrap_err();
+        assert!(matches!(&error, SecurityError::Exists { path } if path.ends_with("worker-1.pem")), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        let written = keygen(&dir.path().join("new/keys"), 2, true).unwrap();
+        assert_eq!(written.len(), 9);
+        assert!(written.iter().all(|path| path.is_file()));
+        assert!(!keys().path().join("ca.key").exists());
+        let error = Token::fresh().unwrap().write(&dir.path().join("worker-1.pem")).unwrap_err();
+        assert!(matches!(error, SecurityError::Exists { .. }), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn secrets_are_for_their_owner() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = TempDir::new().unwrap();
+        for path in keygen(dir.path(), 1, true).unwrap() {
+            let mode = path.metadata().unwrap().permissions().mode() & 0o777;
+            let secret = path.extension().is_none_or(|extension| extension == "key");
+            assert_eq!(secret, mode == 0o600, "{} has mode {mode:o}", path.display());
+        }
+        for name in ["token", "worker-0.key"] {
+            std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(0o640)).unwrap();
+        }
+        let error = Token::read(&dir.path().join("token")).unwrap_err();
+        assert!(matches!(error, SecurityError::Readable { mode: 0o640, .. }) && error.to_string().contains("640"), "{error}");
+        let error = Keys::read(dir.path(), "worker-0").unwrap_err();
+        assert!(matches!(error, SecurityError::Readable { .. }), "{error}");
+    }
+
+    #[test]
+    fn keys_that_do_not_fit_are_named() {
+        let dir = keys();
+        let path = |name| dir.path().join(name);
+        assert_eq!(Keys::read(dir.path(), "worker-1").unwrap().role(), Role::Worker(Worker(1)));
+        let error = Keys::read(dir.path(), "worker-7").unwrap_err();
+        assert!(matches!(error, SecurityError::File { .. }) && error.to_string().contains("worker-7.pem"), "{error}");
+        let error = Keys::files(&path("ca.pem"), &path("worker-0.pem"), &path("worker-1.key")).unwrap_err();
+        assert!(matches!(error, SecurityError::Unusable { .. }), "{error}");
+        let error = Keys::files(&path("ca.pem"), &path("ca.pem"), &path("worker-1.key")).unwrap_err();
+        assert!(matches!(error, SecurityError::OwnRole { count: 0, .. }), "{error}");
+        let error = Keys::files(&path("token"), &path("worker-0.pem"), &path("worker-0.key")).unwrap_err();
+        assert!(matches!(error, SecurityError::Pem { what: "certificate", .. }), "{error}");
+    }
+
+    #[test]
+    fn only_whole_names_are_roles() {
+        assert_eq!(Role::from_label("worker-10"), Some(Role::Worker(Worker(10))));
+        for label in ["", "worker", "worker-", "worker-+1", "worker-01", "xcoordinator", "worker-4294967296", "Coordinator"] {
+            assert_eq!(Role::from_label(label), None, "{label}");
+        }
+    }
+
+    #[test]
+    fn a_gate_lets_in_so_many() {
+        let gate = Gate::default();
+        let passes: Vec<Pass> = std::iter::from_fn(|| gate.enter()).collect();
+        assert_eq!(passes.len(), 64);
+        drop(passes);
+        assert!(gate.enter().is_some());
+    }
+}

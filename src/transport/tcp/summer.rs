@@ -1,0 +1,175 @@
+//! All exchanges a node takes part in, and the sums it keeps of those that are over.
+
+use super::block::{Block, Blocks};
+use super::exchange::{Exchange, Outgoing, Plan, Sum, chunks_of};
+use super::pipe::Frame;
+use crate::ids::Step;
+use crate::transport::What;
+use crate::transport::wire::{Format, Header, Kind, chunks};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+type Key = (Step, u32);
+
+/// An exchange under way.
+#[derive(Debug)]
+struct Open {
+    exchange: Exchange,
+    planned: bool,
+    begun: Instant,
+    /// Chunks of terms that came before the plan.
+    early: Vec<(Header, u32, Block)>,
+}
+
+/// The exchanges of one node.
+#[derive(Debug)]
+pub(super) struct Summer {
+    me: u32,
+    length: usize,
+    format: Format,
+    blocks: Blocks,
+    open: BTreeMap<Key, Open>,
+    sums: VecDeque<Sum>,
+    kept_max: usize,
+    /// Steps below this one take no new exchange.
+    first: Step,
+    spare: Vec<Vec<f32>>,
+}
+
+impl Summer {
+    pub(super) fn new(me: u32, length: usize, format: Format, blocks: Blocks, kept_max: usize, first: Step) -> Self {
+        Self { me, length, format, blocks, open: BTreeMap::new(), sums: VecDeque::new(), kept_max, first, spare: Vec::new() }
+    }
+
+    fn entry(&mut self, key: Key, now: Instant) -> &mut Open {
+        let (me, length) = (self.me, self.length);
+        let (blocks, spare) = (&self.blocks, &mut self.spare);
+        self.open.entry(key).or_insert_with(|| {
+            let out = spare.pop().unwrap_or_else(|| vec![0.0; length]);
+            let exchange = Exchange::listening(me, key.0, key.1, out, blocks.clone());
+            Open { exchange, planned: false, begun: now, early: Vec::new() }
+        })
+    }
+
+    /// Takes part in an exchange; older attempts at the step are given up.
+    pub(super) fn begin(
+        &mut self,
+        plan: Plan,
+        held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
+        now: Instant,
+        out: &mut Vec<Outgoing>,
+    ) -> Vec<String> {
+        let key = (plan.step, plan.attempt);
+        self.open.retain(|other, _| other.0 != key.0 || other.1 >= key.1);
+        if self.sum(key.0, key.1).is_some() {
+            return Vec::new();
+        }
+        let format = self.format;
+        let open = self.entry(key, now);
+        if open.planned {
+            return Vec::new();
+        }
+        (open.planned, open.begun) = (true, now);
+        out.extend(open.exchange.join(plan, format, held));
+        let early = std::mem::take(&mut open.early);
+        early.into_iter().filter_map(|(header, from, block)| open.exchange.term(&header, from, block).err()).collect()
+    }
+
+    /// Takes in a chunk of a term or a sum.
+    pub(super) fn chunk(&mut self, header: &Header, from: u32, block: Block, now: Instant) -> Result<(), String> {
+        let key = (Step(header.number), header.attempt);
+        let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
+        if newer || key.0 < self.first || self.sum(key.0, key.1).is_some() {
+            self.blocks.give(block);
+            return Ok(());
+        }
+        let early_max = 2 * chunks(self.length) + 64;
+        let ahead = key.0.0 > self.first.0 + 2 * self.kept_max as u64 + 64;
+        if ahead {
+            return Err(format!("a chunk of {} while steps from {} on are under way", key.0, self.first));
+        }
+        let open = self.entry(key, now);
+        match header.kind {
+            Kind::Sum => open.exchange.summed(header, block),
+            _ if open.planned => open.exchange.term(header, from, block),
+            _ if open.early.len() < early_max => {
+                open.early.push((*header, from, block));
+                Ok(())
+            }
+            _ => Err("too many chunks came before their exchange was announced".into()),
+        }
+    }
+
+    /// Sums what can be summed, one chunk; false if there is nothing.
+    pub(super) fn work(&mut self, out: &mut Vec<Outgoing>) -> bool {
+        let next = self.open.values_mut().find_map(|open| open.exchange.sum_next());
+        let worked = next.is_some();
+        out.extend(next.into_iter().flatten());
+        worked
+    }
+
+    /// The sums that became whole, with the seconds since they were announced.
+    pub(super) fn finished(&mut self, now: Instant) -> Vec<(Sum, Duration)> {
+        let whole = self.open.extract_if(.., |_, open| open.exchange.is_whole());
+        let done: Vec<(Sum, Duration)> =
+            whole.map(|(_, open)| (open.exchange.finish(), now.saturating_duration_since(open.begun))).collect();
+        for (sum, _) in &done {
+            self.sums.push_back(sum.clone());
+        }
+        while self.sums.len() > self.kept_max {
+            let old = self.sums.pop_front();
+            self.spare.extend(old.and_then(|sum| Arc::into_inner(sum.vector)));
+            self.spare.truncate(2);
+        }
+        done
+    }
+
+    pub(super) fn sum(&self, step: Step, attempt: u32) -> Option<&Sum> {
+        self.sums.iter().find(|sum| (sum.step, sum.attempt) == (step, attempt))
+    }
+
+    /// Whether a sum with these bytes is kept; one with other bytes is thrown away.
+    pub(super) fn has(&mut self, step: Step, attempt: u32, digest: u64) -> bool {
+        self.sums.retain(|sum| (sum.step, sum.attempt) != (step, attempt) || sum.digest == digest);
+        self.sum(step, attempt).is_some()
+    }
+
+    /// Whether a sum is under way here.
+    pub(super) fn is_open(&self, step: Step, attempt: u32) -> bool {
+        self.open.contains_key(&(step, attempt))
+    }
+
+    /// The chunks of a sum that is kept.
+    pub(super) fn give(&self, step: Step, attempt: u32) -> Option<Vec<Frame>> {
+        self.sum(step, attempt).map(|sum| chunks_of(sum).collect())
+    }
+
+    /// A step is decided: nothing more is taken in for it but its sum, from those who have it.
+    pub(super) fn decided(&mut self, step: Step, attempt: Option<u32>) {
+        self.open.retain(|key, _| key.0 != step || Some(key.1) == attempt);
+    }
+
+    /// Steps below this one are over for this node.
+    pub(super) fn applied(&mut self, next: Step) {
+        self.first = self.first.max(next);
+        self.open.retain(|key, _| key.0 >= next);
+    }
+
+    /// Begins at another step.
+    pub(super) fn moved(&mut self, next: Step) {
+        self.first = next;
+        self.open.clear();
+    }
+
+    /// Gives up everything under way.
+    pub(super) fn reset(&mut self) {
+        self.open.clear();
+    }
+
+    /// Exchanges that have not come to an end for so long, and whose chunks are missing.
+    pub(super) fn stalled(&self, now: Instant, patience: Duration) -> Vec<(Step, u32, Vec<u32>)> {
+        let old = self.open.iter().filter(|(_, open)| open.planned && now.saturating_duration_since(open.begun) > patience);
+        old.map(|((step, attempt), open)| (*step, *attempt, open.exchange.waits_for())).collect()
+    }
+}

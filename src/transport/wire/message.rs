@@ -1,0 +1,333 @@
+//! The bodies of control frames.
+
+use super::Format;
+use crate::ids::{Job, Part, Step, Task, Units};
+use crate::transport::Summand;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Tasks a worker is to compute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskOrder {
+    /// Which.
+    #[serde(flatten)]
+    pub task: Task,
+    /// What it consists of.
+    pub parts: Vec<Part>,
+}
+
+/// Who sums which chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// A worker, or [`super::COORDINATOR`].
+    pub node: u32,
+    /// First chunk.
+    pub start: usize,
+    /// One past the last chunk.
+    pub end: usize,
+}
+
+/// A worker that others can connect to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Which.
+    pub worker: u32,
+    /// How many times it had joined.
+    pub epoch: u32,
+    /// Where it listens.
+    pub address: String,
+}
+
+/// What a worker still has of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// The run.
+    pub run: u64,
+    /// First step that is not applied in its parameters.
+    pub next: Step,
+}
+
+/// From the coordinator to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Down {
+    /// The worker is one of the run.
+    Welcome {
+        /// Its number.
+        worker: u32,
+        /// How many there are.
+        workers: u32,
+        /// The run.
+        run: u64,
+        /// How many times it has joined now.
+        epoch: u32,
+        /// Numbers in a gradient.
+        length: usize,
+        /// See [`super::layout`].
+        layout: u64,
+        /// First step that the run's start has not applied.
+        first: Step,
+        /// Jobs whose sum is one step.
+        micro_steps: u64,
+        /// Decoded vectors a worker keeps for others.
+        log_steps: u64,
+        /// Format of vectors on the wire.
+        format: Format,
+        /// What is trained; the coordinator's program and the worker's understand it.
+        job: String,
+    },
+    /// The worker is not one of the run.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// Where the others are.
+    Peers {
+        /// All that are there, the receiver too.
+        peers: Vec<Peer>,
+    },
+    /// Compute tasks in this order.
+    Compute {
+        /// Number of the order.
+        order: u64,
+        /// Which.
+        tasks: Vec<TaskOrder>,
+    },
+    /// Nobody wants the tasks at hand any more.
+    Abandon,
+    /// Add a result to the sum of a step.
+    Reduce {
+        /// Which step.
+        step: Step,
+        /// Which result.
+        task: Task,
+        /// Its weight.
+        weight: f64,
+    },
+    /// Forget one result of a task.
+    Discard {
+        /// Which.
+        task: Task,
+    },
+    /// Forget the sum of a step and all results of jobs below a number.
+    Release {
+        /// Which step.
+        step: Step,
+        /// Which jobs.
+        end: Job,
+    },
+    /// Sum a step together with others, and hold the sum.
+    Exchange {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// What is summed, in this order, by the tree of [`crate::gpu::Combine`].
+        terms: Vec<Summand>,
+        /// Who sums which chunks.
+        owners: Vec<Owner>,
+        /// Who gets the sum.
+        receivers: Vec<u32>,
+    },
+    /// A step is decided: apply its sum.
+    Apply {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Digest of the sum.
+        digest: u64,
+        /// Decoded scalars.
+        tail: Vec<f64>,
+    },
+    /// A step is refused.
+    Skip {
+        /// Which step.
+        step: Step,
+        /// Units without a finite gradient.
+        units: Vec<Units>,
+    },
+    /// Send the sum of a step to another node that lacks it.
+    Give {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// To whom.
+        to: u32,
+    },
+    /// Send the state of the replica.
+    Provide {
+        /// For whom.
+        needy: u32,
+    },
+    /// Take over a state; its vectors follow as chunks.
+    Take {
+        /// Number of the transfer.
+        transfer: u64,
+        /// First step not applied in it.
+        next: Step,
+        /// Lengths of its vectors.
+        lengths: Vec<usize>,
+    },
+    /// Answer with [`Up::Pong`].
+    Ping {
+        /// Repeated in the answer.
+        number: u64,
+    },
+    /// The run is over.
+    Stop,
+}
+
+/// From a worker to the coordinator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Up {
+    /// First on a connection.
+    Hello {
+        /// The number it wants, or whichever is free.
+        worker: Option<u32>,
+        /// A name that stays the same when it comes back.
+        identity: String,
+        /// Where other workers can connect to it, if they can.
+        address: Option<String>,
+        /// What it still has of a run.
+        offer: Option<Offer>,
+    },
+    /// A task is done.
+    Done {
+        /// Number of the order it was in.
+        order: u64,
+        /// Which.
+        task: Task,
+        /// Scalars, if all are finite.
+        tail: Vec<f64>,
+        /// Whether all entries of result and scalars are finite; if not, the result is not kept.
+        finite: bool,
+    },
+    /// The tasks of an order were dropped.
+    Freed {
+        /// Number of the order.
+        order: u64,
+    },
+    /// A sum is held.
+    Held {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Digest of the sum; none if the worker takes none, and has only those of the chunks.
+        digest: Option<u64>,
+    },
+    /// A sum is not finite.
+    Overflowed {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// A step is applied.
+    Applied {
+        /// Which.
+        step: Step,
+        /// Digest of the parameters afterwards, if one was taken.
+        digest: Option<u64>,
+    },
+    /// The state of the replica; its vectors follow as chunks.
+    State {
+        /// For whom.
+        needy: u32,
+        /// Number of the transfer.
+        transfer: u64,
+        /// First step not applied in it.
+        next: Step,
+        /// Lengths of its vectors.
+        lengths: Vec<usize>,
+    },
+    /// A step is to be applied whose sum never came.
+    Missing {
+        /// Which step.
+        step: Step,
+    },
+    /// An exchange does not go on.
+    Waiting {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Whose chunks are missing.
+        on: Vec<u32>,
+    },
+    /// Answer to [`Down::Ping`].
+    Pong {
+        /// Its number.
+        number: u64,
+    },
+}
+
+/// First on a connection from one worker to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Across {
+    /// Who connects.
+    Peer {
+        /// Which worker.
+        worker: u32,
+        /// Of which run.
+        run: u64,
+        /// How many times it had joined.
+        epoch: u32,
+    },
+}
+
+/// The bytes of a control body.
+///
+/// # Panics
+/// When a number in it is not finite, which no message of this program has.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).expect("control messages are plain data")
+}
+
+/// Reads a control body.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|error| format!("not a message of this protocol: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_read_as_documented() {
+        let task = Task { job: Job(7), piece: 2 };
+        let parts = vec![Part { units: Units { start: 1, end: 3 }, coefficient: 0.1 }];
+        let text =
+            r#"{"type":"compute","order":4,"tasks":[{"job":7,"piece":2,"parts":[{"units":{"start":1,"end":3},"coefficient":0.1}]}]}"#;
+        let message = Down::Compute { order: 4, tasks: vec![TaskOrder { task, parts }] };
+        assert_eq!(String::from_utf8(encode(&message)).unwrap(), text);
+        assert_eq!(decode::<Down>(text.as_bytes()), Ok(message));
+        assert_eq!(decode::<Up>(br#"{"type":"freed","order":1}"#), Ok(Up::Freed { order: 1 }));
+        assert!(decode::<Up>(b"{}").is_err() && decode::<Up>(br#"{"type":"freed"}"#).is_err());
+    }
+
+    proptest! {
+        /// Weights and digests come back to the last bit.
+        #[test]
+        fn numbers_come_back(weight in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO, digest: u64) {
+            let reduce = Down::Reduce { step: Step(digest), task: Task { job: Job(digest), piece: 3 }, weight };
+            prop_assert_eq!(decode::<Down>(&encode(&reduce)), Ok(reduce));
+            let held = Up::Held { step: Step(1), attempt: 2, digest: Some(digest) };
+            prop_assert_eq!(decode::<Up>(&encode(&held)), Ok(held));
+        }
+
+        #[test]
+        fn garbage_is_no_message(bytes: Vec<u8>) {
+            let _ = decode::<Down>(&bytes);
+            let _ = decode::<Up>(&bytes);
+            let _ = decode::<Across>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The bytes on the wire: frames and what is in them. Pure: no socket, no clock.
+//!
+//! A frame is a [`Header`] of [`HEADER_BYTES`] bytes, little-endian, and a body. The body of a control frame is one
+//! JSON object ([`Down`] from the coordinator, [`Up`] from a worker, [`Across`] between workers); that of any other
+//! frame is a chunk of a vector. docs/protocol.md tells the same to those who write a worker in another language.
+
+mod message;
+
+pub use message::{Across, Down, Offer, Owner, Peer, TaskOrder, Up, decode, encode};
+
+use crate::ids::{Step, Task};
+use thiserror::Error;
+
+/// Bytes of a frame before its body.
+pub const HEADER_BYTES: usize = 72;
+/// Version of everything described here; peers of another version are refused.
+pub const VERSION: u16 = 1;
+/// Elements of every chunk of a vector but its last; the unit in which vectors are cut, digested and owned.
+pub const CHUNK: usize = 1 << 16;
+/// Most bytes of a control body.
+pub const CONTROL_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of the first control body on a connection.
+pub const HELLO_BYTES_MAX: usize = 64 << 10;
+/// The coordinator where a worker's number is expected.
+pub const COORDINATOR: u32 = u32::MAX;
+
+const MAGIC: [u8; 4] = *b"CGRD";
+
+/// What is in a frame's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A JSON object.
+    Control,
+    /// A chunk of one term of an exchange, for the owner of that chunk.
+    Term,
+    /// A chunk of the sum that an exchange made.
+    Sum,
+    /// A chunk of a result, before it is known what becomes of it.
+    Result,
+    /// A chunk of one vector of a replica's state.
+    State,
+}
+
+/// Format of a chunk's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// bfloat16: half the bytes, 8 bits of precision.
+    Bf16,
+}
+
+impl Format {
+    /// Bytes of one number.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// The fixed part of a frame.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..4 | `CGRD` |
+/// | 4..6 | version |
+/// | 6 | kind: 0 control, 1 term, 2 sum, 3 result, 4 state |
+/// | 7 | format of the numbers: 0 f32, 1 bf16; plus 128 if some number of the chunk is not finite |
+/// | 8..16 | run |
+/// | 16..20 | epoch |
+/// | 20..24 | worker |
+/// | 24..32 | number |
+/// | 32..36 | attempt |
+/// | 36..40 | piece |
+/// | 40..48 | offset |
+/// | 48..56 | layout |
+/// | 56..64 | digest |
+/// | 64..68 | length of the body in bytes |
+/// | 68..72 | CRC-32 (IEEE) of bytes 0..68 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What is in the body.
+    pub kind: Kind,
+    /// Format of the numbers.
+    pub format: Format,
+    /// Whether all numbers of the chunk are finite.
+    pub finite: bool,
+    /// The run.
+    pub run: u64,
+    /// How many times the sender had joined the run.
+    pub epoch: u32,
+    /// The sender; [`COORDINATOR`] if it is no worker.
+    pub worker: u32,
+    /// Step of a term or sum, job of a result, number of a transfer of state.
+    pub number: u64,
+    /// Attempt at the step.
+    pub attempt: u32,
+    /// Which term of the exchange, piece of the job, vector of the state.
+    pub piece: u32,
+    /// First element of the chunk within its vector.
+    pub offset: u64,
+    /// Hash of what sender and receiver must agree on, see [`layout`].
+    pub layout: u64,
+    /// XXH3 (64 bits) of the body, 0 if the sender took none.
+    pub digest: u64,
+    /// Bytes of the body.
+    pub length: u32,
+}
+
+/// Bytes that are no frame of this protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Not the beginning of a frame.
+    #[error("a frame begins with \"CGRD\", not with {found:02x?}")]
+    Magic {
+        /// What was there instead.
+        found: [u8; 4],
+    },
+    /// Another version.
+    #[error("the peer speaks version {found} of the protocol, this is version {VERSION}")]
+    Version {
+        /// Theirs.
+        found: u16,
+    },
+    /// The header is damaged.
+    #[error("a header's checksum is {expected:08x}, it says {found:08x}")]
+    Checksum {
+        /// That of the bytes.
+        expected: u32,
+        /// That in the header.
+        found: u32,
+    },
+    /// No such kind of frame, or format.
+    #[error("there is no frame of kind {kind} and format {format}")]
+    Unknown {
+        /// Kind.
+        kind: u8,
+        /// Format.
+        format: u8,
+    },
+    /// A body that is too long, or no whole number of elements, or not within its vector.
+    #[error("a body of {found} bytes, where at most {most} can be")]
+    Length {
+        /// Announced.
+        found: u32,
+        /// Possible.
+        most: usize,
+    },
+    /// Bytes of a body changed on their way.
+    #[error("a body's digest is {expected:016x}, its header says {found:016x}")]
+    Digest {
+        /// That of the body.
+        expected: u64,
+        /// That in the header.
+        found: u64,
+    },
+}
+
+impl Header {
+    /// The header of a control frame.
+    #[must_use]
+    pub fn control(length: usize) -> Self {
+        Self {
+            kind: Kind::Control,
+            format: Format::F32,
+            finite: true,
+            run: 0,
+            epoch: 0,
+            worker: COORDINATOR,
+            number: 0,
+            attempt: 0,
+            piece: 0,
+            offset: 0,
+            layout: 0,
+            digest: 0,
+            length: length as u32,
+        }
+    }
+
+    /// The header of a chunk of elements `offset..offset + count`.
+    #[must_use]
+    pub fn chunk(kind: Kind, format: Format, offset: usize, count: usize) -> Self {
+        Self { kind, format, offset: offset as u64, ..Self::control(count * format.bytes()) }
+    }
+
+    /// The same header for a term or the sum of a step.
+    #[must_use]
+    pub fn of_step(self, step: Step, attempt: u32, term: u32) -> Self {
+        Self { number: step.0, attempt, piece: term, ..self }
+    }
+
+    /// The same header for a result.
+    #[must_use]
+    pub fn of_task(self, task: Task) -> Self {
+        Self { number: task.job.0, piece: task.piece, ..self }
+    }
+
+    /// Elements of the chunk.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.length as usize / self.format.bytes()
+    }
+
+    /// The bytes of the header.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let kind = match self.kind {
+            Kind::Control => 0,
+            Kind::Term => 1,
+            Kind::Sum => 2,
+            Kind::Result => 3,
+            Kind::State => 4,
+        };
+        let format = u8::from(self.format == Format::Bf16) | if self.finite { 0 } else { 128 };
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        (bytes[6], bytes[7]) = (kind, format);
+        bytes[8..16].copy_from_slice(&self.run.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.worker.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.piece.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.layout.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.digest.to_le_bytes());
+        bytes[64..68].copy_from_slice(&self.length.to_le_bytes());
+        let checksum = crc32fast::hash(&bytes[..68]);
+        bytes[68..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; `control_max` is the longest control body that is taken.
+    ///
+    /// ```
+    /// use codedgrad::transport::wire::{CHUNK, Format, Header, Kind};
+    /// let header = Header::chunk(Kind::Sum, Format::Bf16, CHUNK, 10);
+    /// assert_eq!(Header::decode(&header.encode(), 100), Ok(header));
+    /// assert!(Header::decode(&[0; 72], 100).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// [`WireError`] when the bytes are no header, or announce a body that cannot be.
+    pub fn decode(bytes: &[u8; HEADER_BYTES], control_max: usize) -> Result<Self, WireError> {
+        let mut rest = bytes.as_slice();
+        let found: [u8; 4] = take(&mut rest);
+        if found != MAGIC {
+            return Err(WireError::Magic { found });
+        }
+        let version = u16::from_le_bytes(take(&mut rest));
+        if version != VERSION {
+            return Err(WireError::Version { found: version });
+        }
+        let [kind, format] = take(&mut rest);
+        let mut header = Self::control(0);
+        header.run = u64::from_le_bytes(take(&mut rest));
+        header.epoch = u32::from_le_bytes(take(&mut rest));
+        header.worker = u32::from_le_bytes(take(&mut rest));
+        header.number = u64::from_le_bytes(take(&mut rest));
+        header.attempt = u32::from_le_bytes(take(&mut rest));
+        header.piece = u32::from_le_bytes(take(&mut rest));
+        header.offset = u64::from_le_bytes(take(&mut rest));
+        header.layout = u64::from_le_bytes(take(&mut rest));
+        header.digest = u64::from_le_bytes(take(&mut rest));
+        header.length = u32::from_le_bytes(take(&mut rest));
+        let (expected, found) = (crc32fast::hash(&bytes[..68]), u32::from_le_bytes(take(&mut rest)));
+        if found != expected {
+            return Err(WireError::Checksum { expected, found });
+        }
+        header.kind = match kind {
+            0 => Kind::Control,
+            1 => Kind::Term,
+            2 => Kind::Sum,
+            3 => Kind::Result,
+            4 => Kind::State,
+            _ => return Err(WireError::Unknown { kind, format }),
+        };
+        header.finite = format & 128 == 0;
+        header.format = match format & 127 {
+            0 => Format::F32,
+            1 => Format::Bf16,
+            _ => return Err(WireError::Unknown { kind, format }),
+        };
+        let most = if header.kind == Kind::Control { control_max } else { CHUNK * header.format.bytes() };
+        let whole = header.kind == Kind::Control || (header.length as usize).is_multiple_of(header.format.bytes());
+        if header.length as usize > most || !whole {
+            return Err(WireError::Length { found: header.length, most });
+        }
+        Ok(header)
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    let (head, tail) = rest.split_first_chunk().expect("a header is long enough for its fields");
+    *rest = tail;
+    *head
+}
+
+/// Hash of what sender and receiver of vectors must agree on: the numbers in a gradient, the units of a batch, and a
+/// text that describes the job.
+#[must_use]
+pub fn layout(length: usize, units: u32, job: &str) -> u64 {
+    let text = format!("{length} {units} {job}");
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+}
+
+/// Chunks of a vector of `length` elements.
+#[must_use]
+pub fn chunks(length: usize) -> usize {
+    length.div_ceil(CHUNK)
+}
+
+/// Elements of one chunk of a vector of `length` elements.
+#[must_use]
+pub fn chunk_range(chunk: usize, length: usize) -> std::ops::Range<usize> {
+    (chunk * CHUNK).min(length)..((chunk + 1) * CHUNK).min(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_header() -> impl Strategy<Value = Header> {
+        let kinds = prop::sample::select(vec![Kind::Control, Kind::Term, Kind::Sum, Kind::Result, Kind::State]);
+        let numbers = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>());
+        (kinds, any::<(bool, bool)>(), numbers, any::<u64>(), 0u32..=1 << 15).prop_map(
+            |(kind, (narrow, finite), numbers, digest, count)| {
+                let (run, epoch, worker, number, attempt, piece, offset, layout) = numbers;
+                let format = if narrow { Format::Bf16 } else { Format::F32 };
+                let length = count * format.bytes() as u32;
+                Header { kind, format, finite, run, epoch, worker, number, attempt, piece, offset, layout, digest, length }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn headers_come_back(header in any_header()) {
+            prop_assert_eq!(Header::decode(&header.encode(), CONTROL_BYTES_MAX), Ok(header));
+        }
+
+        /// No single damaged byte goes unnoticed.
+        #[test]
+        fn damage_is_found(header in any_header(), at in 0..HEADER_BYTES, flip in 1u8..) {
+            let mut bytes = header.encode();
+            bytes[at] ^= flip;
+            prop_assert!(Header::decode(&bytes, CONTROL_BYTES_MAX).is_err());
+        }
+
+        #[test]
+        fn garbage_is_refused(bytes: [[u8; 8]; 9]) {
+            let bytes: [u8; HEADER_BYTES] = bytes.concat().try_into().unwrap();
+            prop_assert!(Header::decode(&bytes, CONTROL_BYTES_MAX).is_err());
+        }
+    }
+
+    #[test]
+    fn bodies_are_bounded() {
+        let long = Header { length: HELLO_BYTES_MAX as u32 + 1, ..Header::control(0) };
+        assert!(matches!(Header::decode(&long.encode(), HELLO_BYTES_MAX), Err(WireError::Length { most: HELLO_BYTES_MAX, .. })));
+        let chunk = Header { length: 4 * CHUNK as u32 + 4, ..Header::chunk(Kind::Sum, Format::F32, 0, 1) };
+        assert!(Header::decode(&chunk.encode(), CONTROL_BYTES_MAX).is_err());
+        let odd = Header { length: 7, ..Header::chunk(Kind::Term, Format::F32, 0, 1) };
+        assert!(Header::decode(&odd.encode(), CONTROL_BYTES_MAX).is_err());
+    }
+
+    #[test]
+    fn chunks_cover_a_vector() {
+        assert_eq!((chunks(0), chunks(1), chunks(CHUNK), chunks(CHUNK + 1)), (0, 1, 1, 2));
+        assert_eq!(chunk_range(1, CHUNK + 3), CHUNK..CHUNK + 3);
+    }
+}
