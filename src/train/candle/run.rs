@@ -193,10 +193,11 @@ impl LocalRun {
             max_wait_seconds: self.max_wait_seconds,
             grace_seconds: self.grace_seconds,
             wire: Wire::F32,
-            log_steps: self.log_steps(),
+            log_steps: self.log_steps().max(facts.delay as u64 + 1),
             micro_steps: self.micro_steps,
             mu: self.mu,
             reduce: self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker }),
+            ..Config::default()
         }
     }
 
