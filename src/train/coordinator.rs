@@ -6,7 +6,7 @@ use crate::codes::sequential::Fold;
 use crate::gpu::CombineError;
 use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
 use crate::schedulers::{Action, Config, Engine, EngineError, Input, RoundReport};
-use crate::transport::{Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
+use crate::transport::{Cancel, Decoded, Notice, Order, Piece, State, Summand, Summed, Transport, Weighted, What};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -83,6 +83,10 @@ pub trait Observer {
     fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>>;
     /// Something went wrong with a worker and the run goes on.
     fn fault(&mut self, step: u64, worker: Worker, what: &str);
+    /// A state in which all steps so far are applied, for a worker that comes when nobody else has one.
+    fn state(&mut self) -> Option<State> {
+        None
+    }
 }
 
 /// How a run ended.
@@ -288,13 +292,29 @@ impl<T: Transport> Coordinator<T> {
                 self.transport.send(needy, Order::Take { state: Arc::new(state) });
                 Input::Synced { worker: needy, next }
             }
-            Notice::Joined { .. } | Notice::Missed => Input::Tick,
+            Notice::Joined { next } => {
+                observer.fault(self.step.0, worker, "is there again");
+                self.unapplied[worker.index()] = 0;
+                self.folding.values_mut().for_each(|folding| {
+                    folding.sent.remove(worker);
+                });
+                self.hold(worker);
+                Input::Joined { worker, next }
+            }
+            Notice::Missed => {
+                observer.fault(self.step.0, worker, "cannot get a step that was decided; takes over a state");
+                Input::Missed { worker }
+            }
             Notice::Lost { reason } => {
                 observer.fault(self.step.0, worker, &format!("lost: {reason}"));
                 self.transport.forget(worker);
                 self.tails.retain(|(of, _), _| *of != worker);
                 self.sums.values_mut().for_each(|sums| drop(sums.remove(&worker)));
-                Input::Lost { worker, kept: true }
+                let kept = self
+                    .folding
+                    .iter()
+                    .all(|(step, folding)| folding.decoded.is_some() || self.transport.sum(*step, folding.attempt).is_some());
+                Input::Lost { worker, kept }
             }
         }
     }
@@ -344,7 +364,12 @@ impl<T: Transport> Coordinator<T> {
                 self.resyncs.push((worker, from));
                 self.transport.send(from, Order::Provide { needy: worker });
             }
-            Action::Restore { worker } => return Err(EngineError::NoState { worker }.into()),
+            Action::Restore { worker } => {
+                let state = observer.state().ok_or(EngineError::NoState { worker })?;
+                observer.fault(self.step.0, worker, "takes over the state kept beside the workers");
+                self.inputs.push_back(Input::Synced { worker, next: state.next });
+                self.transport.send(worker, Order::Take { state: Arc::new(state) });
+            }
             Action::Finish => return Ok(Some(Outcome::Finished)),
         }
         Ok(None)

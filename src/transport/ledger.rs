@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// ledger.keep(task(1), vec![10.0, 20.0]);
 /// assert!(ledger.reduce(Step(0), task(0), 1.0)?.is_none());
 /// let spent = ledger.reduce(Step(0), task(1), 0.5)?;
-/// assert_eq!((ledger.sum(Step(0)).map(|sum| &sum[..]), spent), (Some(&[6.0, 12.0][..]), Some(vec![10.0, 20.0])));
+/// assert_eq!((ledger.sum(Step(0)).map(|sum| &sum[..]), spent), (Some(&[6.0, 12.0][..]), Some(vec![10.0, 20.0].into())));
 /// assert_eq!((ledger.len(), ledger.take_peak()), (1, 2));
 /// # Ok::<(), codedgrad::gpu::CombineError>(())
 /// ```
@@ -68,12 +68,8 @@ impl Ledger {
         self.sums.get(&step)
     }
 
-    /// Forgets one result of a task and gives its memory back, if nobody is sending it.
-    pub fn discard(&mut self, task: Task) -> Option<Vec<f32>> {
-        self.remove(task).and_then(Arc::into_inner)
-    }
-
-    fn remove(&mut self, task: Task) -> Option<Arc<Vec<f32>>> {
+    /// Forgets one result of a task and gives its memory back, which somebody may still be reading.
+    pub fn discard(&mut self, task: Task) -> Option<Arc<Vec<f32>>> {
         let results = self.results.get_mut(&task)?;
         let result = results.pop();
         if results.is_empty() {
@@ -90,16 +86,16 @@ impl Ledger {
     ///
     /// # Panics
     /// When there is no such result: a sum without it would be wrong.
-    pub fn reduce(&mut self, step: Step, task: Task, weight: f64) -> Result<Option<Vec<f32>>, CombineError> {
+    pub fn reduce(&mut self, step: Step, task: Task, weight: f64) -> Result<Option<Arc<Vec<f32>>>, CombineError> {
         let lengths = self.result(task).map(|x| x.len()).zip(self.sum(step).map(|x| x.len()));
         if let Some((found, expected)) = lengths.filter(|(found, expected)| found != expected) {
             return Err(CombineError::Length { term: 0, expected, found });
         }
-        let mut result = self.remove(task).expect("what counts is held");
+        let mut result = self.discard(task).expect("what counts is held");
         if let Some(sum) = self.sums.get_mut(&step) {
             let sum: &mut Vec<f32> = Arc::make_mut(sum);
             add_into(sum, weight as f32, &result);
-            return Ok(Arc::into_inner(result));
+            return Ok(Some(result));
         }
         if weight != 1.0 {
             Arc::make_mut(&mut result).iter_mut().for_each(|x| *x *= weight as f32);
@@ -109,11 +105,11 @@ impl Ledger {
     }
 
     /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
-    pub fn release(&mut self, step: Step, end: Job) -> Vec<Vec<f32>> {
+    pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<Vec<f32>>> {
         let mut free: Vec<Arc<Vec<f32>>> = self.results.extract_if(|task, _| task.job < end).flat_map(|(_, results)| results).collect();
         self.kept -= free.len();
         free.extend(self.sums.remove(&step));
-        free.into_iter().filter_map(Arc::into_inner).collect()
+        free
     }
 }
 

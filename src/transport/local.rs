@@ -18,6 +18,11 @@ impl Pool {
         spare.filter(|buffer| buffer.len() == length).unwrap_or_else(|| vec![0.0; length])
     }
 
+    /// Takes back a vector unless somebody still reads it.
+    fn give_shared(&self, buffer: Arc<Vec<f32>>) {
+        Arc::into_inner(buffer).into_iter().for_each(|buffer| self.give(buffer));
+    }
+
     fn give(&self, buffer: Vec<f32>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
@@ -123,13 +128,13 @@ impl Transport for LocalTransport {
 
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {
         let spent = self.ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
-        spent.into_iter().for_each(|vector| self.pool.give(vector));
+        spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
         Ok(())
     }
 
     fn discard(&mut self, worker: Worker, task: Task) {
         let spent = self.ledgers.of(worker).discard(task);
-        spent.into_iter().for_each(|vector| self.pool.give(vector));
+        spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
     }
 
     fn fold(&mut self, step: Step, _: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError> {
@@ -156,7 +161,7 @@ impl Transport for LocalTransport {
 
     fn release(&mut self, step: Step, end: Job) {
         for mut ledger in self.ledgers.all() {
-            ledger.release(step, end).into_iter().for_each(|vector| self.pool.give(vector));
+            ledger.release(step, end).into_iter().for_each(|vector| self.pool.give_shared(vector));
         }
     }
 

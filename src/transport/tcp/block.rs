@@ -93,6 +93,31 @@ impl Blocks {
     }
 }
 
+/// Vectors of gradient length to be used again, some of which may still be read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Vectors(Arc<Mutex<Vec<Arc<Vec<f32>>>>>);
+
+impl Vectors {
+    /// Vectors kept for later.
+    const SPARE_MAX: usize = 6;
+
+    pub(super) fn take(&self, length: usize) -> Vec<f32> {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = spare.iter().position(|vector| Arc::strong_count(vector) == 1 && vector.len() == length);
+        let free = free.and_then(|at| Arc::into_inner(spare.swap_remove(at)));
+        drop(spare);
+        free.unwrap_or_else(|| vec![0.0; length])
+    }
+
+    pub(super) fn give(&self, vector: Arc<Vec<f32>>) {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() >= Self::SPARE_MAX {
+            spare.remove(0);
+        }
+        spare.push(vector);
+    }
+}
+
 /// What follows the header of a frame.
 #[derive(Clone, Debug)]
 pub(super) enum Body {

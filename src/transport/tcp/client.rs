@@ -1,6 +1,6 @@
 //! A worker's end: one connection to the coordinator, and one to every other worker where they sum among themselves.
 
-use super::block::Blocks;
+use super::block::{Blocks, Vectors};
 use super::calls::{answer, call, call_peer, listen};
 use super::exchange::Plan;
 use super::pipe::{Frame, Incoming, Pipe, Queues, Shop, Stamp, Traffic, run};
@@ -51,7 +51,7 @@ pub struct TcpLink {
     orders: std::sync::mpsc::Receiver<(u64, Order)>,
     commands: mpsc::UnboundedSender<(u64, Notice)>,
     ledger: Arc<Mutex<Ledger>>,
-    vectors: Arc<Mutex<Vec<Vec<f32>>>>,
+    vectors: Vectors,
     traffic: Arc<Traffic>,
     /// The order whose tasks are at hand.
     order: u64,
@@ -85,9 +85,11 @@ struct Hub {
     early: Vec<(u32, u32, Stream)>,
     summer: Summer,
     ledger: Arc<Mutex<Ledger>>,
-    vectors: Arc<Mutex<Vec<Vec<f32>>>>,
+    vectors: Vectors,
     orders: std::sync::mpsc::Sender<(u64, Order)>,
     queue: VecDeque<Queued>,
+    /// Orders that the trainer has, and how many of their tasks it has not done.
+    given: Vec<(u64, usize)>,
     /// Ends the last order.
     live: Option<Cancel>,
     /// First step that the trainer has not been given.
@@ -118,8 +120,8 @@ impl TcpLink {
         let (orders_in, orders) = std::sync::mpsc::channel();
         let (commands, commands_out) = mpsc::unbounded_channel();
         let ledger = Arc::new(Mutex::new(Ledger::default()));
-        let vectors = Arc::new(Mutex::new(Vec::new()));
-        let (ledger_in, vectors_in) = (Arc::clone(&ledger), Arc::clone(&vectors));
+        let vectors = Vectors::default();
+        let (ledger_in, vectors_in) = (Arc::clone(&ledger), vectors.clone());
         let traffic = Arc::new(Traffic::default());
         let traffic_in = Arc::clone(&traffic);
         let (welcome, hub) = runtime.block_on(async move {
@@ -134,7 +136,7 @@ impl TcpLink {
             let shop = Shop { stamp, blocks: Blocks::default(), traffic: traffic_in };
             let kept = welcome.log_steps as usize + 1;
             let hub = Hub {
-                summer: Summer::new(welcome.worker.0, welcome.length, welcome.format, shop.blocks.clone(), kept, welcome.first),
+                summer: Summer::new(welcome.worker.0, welcome.length, welcome.format, shop.blocks.clone(), vectors_in.clone(), kept),
                 next: welcome.first,
                 welcome: welcome.clone(),
                 address,
@@ -146,6 +148,7 @@ impl TcpLink {
                 vectors: vectors_in,
                 orders: orders_in,
                 queue: VecDeque::new(),
+                given: Vec::new(),
                 live: None,
                 states: Arriving::default(),
                 transfers: 0,
@@ -190,12 +193,11 @@ impl Link for TcpLink {
     }
 
     fn buffer(&mut self, length: usize) -> Vec<f32> {
-        let spare = lock(&self.vectors).pop().filter(|vector| vector.len() == length);
-        spare.unwrap_or_else(|| vec![0.0; length])
+        self.vectors.take(length)
     }
 
     fn recycle(&mut self, buffer: Vec<f32>) {
-        keep_spare(&self.vectors, buffer);
+        self.vectors.give(Arc::new(buffer));
     }
 }
 
@@ -213,13 +215,6 @@ impl Drop for TcpLink {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn keep_spare(vectors: &Mutex<Vec<Vec<f32>>>, vector: Vec<f32>) {
-    let mut spare = lock(vectors);
-    if spare.len() < 4 {
-        spare.push(vector);
-    }
 }
 
 impl Hub {
@@ -263,12 +258,17 @@ impl Hub {
 
     /// What the trainer says.
     fn notice(&mut self, order: u64, notice: Notice) {
+        match &notice {
+            Notice::Done { .. } => self.done(order, false),
+            Notice::Freed => self.done(order, true),
+            _ => {}
+        }
         let (connection, order) = (order >> ORDER_BITS, order & ((1 << ORDER_BITS) - 1));
         let current = connection == self.connection;
         match notice {
             Notice::Done { task, finite, .. } if !current => {
                 if finite && let Some(vector) = lock(&self.ledger).discard(task) {
-                    keep_spare(&self.vectors, vector);
+                    self.vectors.give(vector);
                 }
             }
             Notice::Done { task, tail, finite } => {
@@ -337,18 +337,19 @@ impl Hub {
                 if let Some(cancel) = &self.live {
                     cancel.cancel();
                 }
+                self.drop_orders();
             }
             Down::Reduce { step, task, weight } => match lock(&self.ledger).reduce(step, task, weight) {
-                Ok(spent) => spent.into_iter().for_each(|vector| keep_spare(&self.vectors, vector)),
+                Ok(spent) => spent.into_iter().for_each(|vector| self.vectors.give(vector)),
                 Err(error) => tracing::error!("{step}: {error}"),
             },
             Down::Discard { task } => {
                 let spent = lock(&self.ledger).discard(task);
-                spent.into_iter().for_each(|vector| keep_spare(&self.vectors, vector));
+                spent.into_iter().for_each(|vector| self.vectors.give(vector));
             }
             Down::Release { step, end } => {
                 let spent = lock(&self.ledger).release(step, end);
-                spent.into_iter().for_each(|vector| keep_spare(&self.vectors, vector));
+                spent.into_iter().for_each(|vector| self.vectors.give(vector));
             }
             Down::Exchange { step, attempt, terms, owners, receivers } => self.exchange(Plan { step, attempt, terms, owners, receivers }),
             Down::Apply { step, attempt, digest, tail } => {
@@ -365,6 +366,9 @@ impl Hub {
             },
             Down::Provide { needy } => self.queue.push_back(Queued::Order(0, Order::Provide { needy: Worker(needy) })),
             Down::Take { transfer, next, lengths } => {
+                // Whatever was to be applied before is in the state.
+                self.drop_orders();
+                self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop)));
                 self.states.expect(transfer, next, lengths);
                 self.queue.push_back(Queued::Take(transfer));
             }
@@ -380,6 +384,30 @@ impl Hub {
             Down::Welcome { .. } | Down::Refused { .. } => tracing::warn!("a welcome came twice"),
         }
         self.advance();
+    }
+
+    /// Tasks that the trainer has not been given are free at once.
+    fn drop_orders(&mut self) {
+        if !self.given.is_empty() {
+            return;
+        }
+        let (tasks, rest) =
+            std::mem::take(&mut self.queue).into_iter().partition(|queued| matches!(queued, Queued::Order(_, Order::Compute { .. })));
+        self.queue = rest;
+        let tasks: VecDeque<Queued> = tasks;
+        for queued in tasks {
+            if let Queued::Order(number, _) = queued {
+                self.coordinator.tell(&Up::Freed { order: number & ((1 << ORDER_BITS) - 1) });
+            }
+        }
+    }
+
+    /// Notes what the trainer has done of its orders.
+    fn done(&mut self, number: u64, all: bool) {
+        if let Some(given) = self.given.iter_mut().find(|given| given.0 == number) {
+            given.1 = if all { 0 } else { given.1.saturating_sub(1) };
+        }
+        self.given.retain(|given| given.1 > 0);
     }
 
     fn exchange(&mut self, plan: Plan) {
@@ -452,6 +480,9 @@ impl Hub {
             if let Order::Apply { step, .. } | Order::Skip { step, .. } = &order {
                 self.next = self.next.max(step.next());
                 self.summer.applied(self.next);
+            }
+            if let Order::Compute { tasks, .. } = &order {
+                self.given.push((number, tasks.len()));
             }
             let _ = self.orders.send((number, order));
         }

@@ -189,7 +189,8 @@ async fn put(stream: &mut WriteHalf<Stream>, frame: Frame, shop: &Shop) -> Resul
     };
     header.length = bytes.len() as u32;
     header.format = if let Body::Block(block) = body { block.format } else { Format::F32 };
-    if header.kind != Kind::Control && header.digest == 0 {
+    // Terms are summed at once and the sum has a digest; all that is kept by several must be the same.
+    if matches!(header.kind, Kind::Sum | Kind::State) && header.digest == 0 {
         header.digest = digest_of(bytes);
     }
     if bytes.len() < 4096 {

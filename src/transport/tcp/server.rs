@@ -1,6 +1,6 @@
 //! The coordinator's end: the port, the workers behind it, and the exchanges they are told to make.
 
-use super::block::Blocks;
+use super::block::{Blocks, Vectors};
 use super::exchange::{Plan, share_out};
 use super::members::{Members, Seat};
 use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, read_hello, run, write_first};
@@ -23,6 +23,8 @@ use tokio::sync::{mpsc, watch};
 
 const TICK: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(1);
+/// How long the workers may go on handing the last sums to each other.
+const LAST_SUMS: Duration = Duration::from_secs(5);
 /// An exchange may last so many times as long as the last ones before somebody is given up for it.
 const PATIENCE_FACTOR: u32 = 20;
 
@@ -142,6 +144,7 @@ struct Caller {
 #[derive(Debug)]
 struct Running {
     begun: Instant,
+    receivers: Vec<u32>,
     holders: BTreeSet<u32>,
     /// Who says that it waits for whom.
     waiting: HashMap<u32, Vec<u32>>,
@@ -165,6 +168,8 @@ struct Hub {
     pings: u64,
     pinged: Instant,
     begun: bool,
+    /// The run is over for all workers.
+    stops: bool,
     notices: std::sync::mpsc::Sender<(Worker, Notice)>,
     sums: Sums,
     status: Arc<Mutex<Status>>,
@@ -200,7 +205,7 @@ impl TcpTransport {
             let hub = Hub {
                 layout,
                 members: Members::new(listen.workers),
-                summer: Summer::new(COORDINATOR, listen.length, listen.format, shop.blocks.clone(), kept, Step(0)),
+                summer: Summer::new(COORDINATOR, listen.length, listen.format, shop.blocks.clone(), Vectors::default(), kept),
                 shop,
                 running: BTreeMap::new(),
                 decided: BTreeMap::new(),
@@ -210,6 +215,7 @@ impl TcpTransport {
                 pings: 0,
                 pinged: Instant::now(),
                 begun: false,
+                stops: false,
                 notices: notices_in,
                 sums: sums_in,
                 status: status_in,
@@ -322,7 +328,7 @@ impl Drop for TcpTransport {
         self.commands = closed;
         if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
             // The last orders are still to be sent.
-            let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(3), hub).await });
+            let _ = runtime.block_on(async { tokio::time::timeout(2 * LAST_SUMS, hub).await });
             runtime.shutdown_background();
         }
     }
@@ -379,18 +385,26 @@ impl Hub {
     ) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ends_by = None;
         loop {
+            let over = ends_by.is_some_and(|by| Instant::now() > by || self.all_hold());
+            if over {
+                break;
+            }
             tokio::select! {
                 biased;
-                command = commands.recv() => match command {
+                command = commands.recv(), if ends_by.is_none() => match command {
                     Some(command) => self.command(command),
-                    None => break,
+                    None => ends_by = Some(Instant::now() + LAST_SUMS),
                 },
                 Some(((worker, epoch), incoming)) = events.recv() => self.incoming(worker, epoch, incoming),
                 Some(caller) = callers.recv() => self.call(caller).await,
                 _ = tick.tick() => self.tick(),
             }
             self.work();
+        }
+        if self.stops {
+            self.members.tell_all(&Down::Stop);
         }
         // The writers send what waits before they end.
         let mut left: BTreeSet<(u32, u32)> = self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
@@ -401,6 +415,17 @@ impl Hub {
                 left.remove(&name);
             }
         }
+    }
+
+    /// Whether every worker has the sums that are decided: then none of them is needed any more.
+    fn all_hold(&self) -> bool {
+        let held = |(step, attempt): (&Step, &u32)| {
+            let running = self.running.get(&(*step, *attempt));
+            running.is_none_or(|running| {
+                running.receivers.iter().all(|node| running.holders.contains(node) || self.members.pipe(*node).is_none())
+            })
+        };
+        self.decided.iter().all(held)
     }
 
     fn notify(&self, worker: Worker, notice: Notice) {
@@ -461,7 +486,10 @@ impl Hub {
                 }
                 return;
             }
-            Order::Stop => Down::Stop,
+            Order::Stop => {
+                self.stops = true;
+                return;
+            }
             Order::Hold { .. } => unreachable!("sums are held where they are made"),
         };
         self.members.tell(worker.0, &down);
@@ -493,8 +521,14 @@ impl Hub {
             .collect();
         let message = Down::Exchange { step, attempt, terms: terms.clone(), owners: owners.clone(), receivers: receivers.clone() };
         self.members.tell_all(&message);
-        let running =
-            Running { begun: Instant::now(), holders: BTreeSet::new(), waiting: HashMap::new(), unreported: Vec::new(), done: false };
+        let running = Running {
+            begun: Instant::now(),
+            receivers: receivers.clone(),
+            holders: BTreeSet::new(),
+            waiting: HashMap::new(),
+            unreported: Vec::new(),
+            done: false,
+        };
         self.running.insert((step, attempt), running);
         if takes_part {
             let mut none = Vec::new();

@@ -1,6 +1,6 @@
 //! All exchanges a node takes part in, and the sums it keeps of those that are over.
 
-use super::block::{Block, Blocks};
+use super::block::{Block, Blocks, Vectors};
 use super::exchange::{Exchange, Outgoing, Plan, Sum, chunks_of};
 use super::pipe::Frame;
 use crate::ids::Step;
@@ -34,19 +34,19 @@ pub(super) struct Summer {
     kept_max: usize,
     /// Steps below this one take no new exchange.
     first: Step,
-    spare: Vec<Vec<f32>>,
+    vectors: Vectors,
 }
 
 impl Summer {
-    pub(super) fn new(me: u32, length: usize, format: Format, blocks: Blocks, kept_max: usize, first: Step) -> Self {
-        Self { me, length, format, blocks, open: BTreeMap::new(), sums: VecDeque::new(), kept_max, first, spare: Vec::new() }
+    pub(super) fn new(me: u32, length: usize, format: Format, blocks: Blocks, vectors: Vectors, kept_max: usize) -> Self {
+        Self { me, length, format, blocks, open: BTreeMap::new(), sums: VecDeque::new(), kept_max, first: Step(0), vectors }
     }
 
     fn entry(&mut self, key: Key, now: Instant) -> &mut Open {
         let (me, length) = (self.me, self.length);
-        let (blocks, spare) = (&self.blocks, &mut self.spare);
+        let (blocks, vectors) = (&self.blocks, &self.vectors);
         self.open.entry(key).or_insert_with(|| {
-            let out = spare.pop().unwrap_or_else(|| vec![0.0; length]);
+            let out = vectors.take(length);
             let exchange = Exchange::listening(me, key.0, key.1, out, blocks.clone());
             Open { exchange, planned: false, begun: now, early: Vec::new() }
         })
@@ -118,9 +118,7 @@ impl Summer {
             self.sums.push_back(sum.clone());
         }
         while self.sums.len() > self.kept_max {
-            let old = self.sums.pop_front();
-            self.spare.extend(old.and_then(|sum| Arc::into_inner(sum.vector)));
-            self.spare.truncate(2);
+            self.sums.pop_front().into_iter().for_each(|sum| self.vectors.give(sum.vector));
         }
         done
     }
