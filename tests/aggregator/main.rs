@@ -2,6 +2,8 @@
 //! default features gets; the same over TCP in `tcp`.
 
 #[cfg(feature = "tcp")]
+mod drills;
+#[cfg(feature = "tcp")]
 mod tcp;
 
 use codedgrad::codes::{GradientCode, SchemeSpec};

@@ -1,5 +1,6 @@
 //! The same runs over TCP: star and sharded, plain and with TLS, wide and narrow numbers on the wire.
 
+use super::drills::{Fault, When, proxy};
 use super::{Over, PARAMETERS, bits, modelled, setup, train};
 use codedgrad::ids::Worker;
 use codedgrad::schedulers::Config;
@@ -12,16 +13,28 @@ use std::time::Duration;
 
 #[derive(Clone)]
 pub(super) struct Settings {
-    exchange: Exchange,
-    format: Format,
-    tls: bool,
+    pub(super) exchange: Exchange,
+    pub(super) format: Format,
+    pub(super) tls: bool,
+    /// Trouble on the way of one worker.
+    pub(super) way: Option<Way>,
+    /// Whether silence is noticed within a second.
+    pub(super) quick: bool,
+}
+
+/// Whose connection breaks, how and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) worker: Worker,
+    pub(super) fault: Fault,
+    pub(super) when: When,
 }
 
 /// Enough numbers for several owners, and a last chunk that is not whole.
-const LONG: usize = 5 * CHUNK + 1234;
+pub(super) const LONG: usize = 5 * CHUNK + 1234;
 
-fn settings(exchange: Exchange) -> Settings {
-    Settings { exchange, format: Format::F32, tls: false }
+pub(super) fn settings(exchange: Exchange) -> Settings {
+    Settings { exchange, format: Format::F32, tls: false, way: None, quick: false }
 }
 
 /// The secrets of the coordinator and of each worker.
@@ -55,14 +68,16 @@ pub(super) fn connect(settings: &Settings, shape: Shape, config: Config) -> (Tcp
         keeps: true,
         first: Some(shape.first),
         job: String::new(),
-        silence: Duration::from_secs(10),
-        stall: Duration::from_secs(5),
+        silence: Duration::from_secs(if settings.quick { 2 } else { 10 }),
+        stall: Duration::from_secs(if settings.quick { 1 } else { 5 }),
     };
     let transport = TcpTransport::listen(listen).unwrap();
-    let address = transport.address().to_string();
+    let address = transport.address();
     let link = |(worker, security): (Worker, Security)| {
+        let way = settings.way.filter(|way| way.worker == worker);
+        let address = way.map_or(address, |way| proxy(address, way.fault, way.when));
         let join = Join {
-            address: address.clone(),
+            address: address.to_string(),
             security,
             worker: Some(worker.0),
             identity: format!("{worker}"),

@@ -7,9 +7,10 @@ use super::{HANDSHAKE, TcpError, Welcome, dial};
 use crate::ids::Worker;
 use crate::transport::wire::{self, Across, Down, Offer, Up};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Opens the port for other workers.
 pub(super) async fn listen(join: &Join) -> Result<TcpListener, TcpError> {

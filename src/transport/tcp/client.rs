@@ -16,9 +16,10 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// How often exchanges are looked after that do not go on.
 const TICK: Duration = Duration::from_millis(200);
@@ -440,7 +441,7 @@ impl Hub {
     fn work(&mut self) {
         let mut out = Vec::new();
         while self.summer.work(&mut out) {
-            out.drain(..).collect::<Vec<_>>().into_iter().for_each(|(to, frame)| self.send(to, frame));
+            std::mem::take(&mut out).into_iter().for_each(|(to, frame)| self.send(to, frame));
         }
         for (sum, _) in self.summer.finished(Instant::now()) {
             let (step, attempt) = (sum.step, sum.attempt);

@@ -3,7 +3,8 @@
 use super::pipe::Pipe;
 use crate::ids::Step;
 use crate::transport::wire::{Down, Peer};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A worker that is connected.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ mod block;
 mod calls;
 mod client;
 mod exchange;
+mod hub;
 mod members;
 mod pipe;
 pub mod security;

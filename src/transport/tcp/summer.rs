@@ -8,7 +8,8 @@ use crate::transport::What;
 use crate::transport::wire::{Format, Header, Kind, chunks};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 type Key = (Step, u32);
 
@@ -111,9 +112,10 @@ impl Summer {
 
     /// The sums that became whole, with the seconds since they were announced.
     pub(super) fn finished(&mut self, now: Instant) -> Vec<(Sum, Duration)> {
-        let whole = self.open.extract_if(.., |_, open| open.exchange.is_whole());
+        let (whole, open): (BTreeMap<_, _>, _) = std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.exchange.is_whole());
+        self.open = open;
         let done: Vec<(Sum, Duration)> =
-            whole.map(|(_, open)| (open.exchange.finish(), now.saturating_duration_since(open.begun))).collect();
+            whole.into_values().map(|open| (open.exchange.finish(), now.saturating_duration_since(open.begun))).collect();
         for (sum, _) in &done {
             self.sums.push_back(sum.clone());
         }
