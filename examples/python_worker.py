@@ -3,8 +3,7 @@
 
     python3 examples/python_worker.py HOST:PORT TOKEN_FILE IDENTITY [WORKER]
 
-It trains small integers and 64ths of them, see `gradient` and `apply`: every sum is exact, so that it has the same bits
-whoever computes it, in whichever language.
+It trains small integers and 64ths of them: every sum is exact and has the same bits whoever computes it, in any language.
 """
 import hmac, json, math, secrets, select, socket, struct, sys, zlib
 from array import array
@@ -21,18 +20,15 @@ def gradient(out, parameters, batch, sample, coefficient):
     shift, pairs = 13 * sample + 31 * batch, zip(out, parameters)
     return array("f", [x + coefficient * (p // 1 - ((7 * i + shift) % 101 - 50)) for i, (x, p) in enumerate(pairs)])
 
-def units(part):
-    return range(part["units"]["start"], part["units"]["end"])
-
 class Worker:
     def __init__(self, address, token, identity, number):
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        version, nonce = b"\1\0", secrets.token_bytes(32)
-        self.socket.sendall(b"CGRAD\0" + version + nonce)
-        assert self.exactly(2) == version, "another version of the handshake"
-        transcript = version + nonce + self.exactly(32)
+        greeting = b"\1\0" + secrets.token_bytes(32)
+        self.socket.sendall(b"CGRAD\0" + greeting)
+        assert self.exactly(2) == b"\1\0", "another version of the handshake"
+        transcript = greeting + self.exactly(32)
         proof = hmac.digest(token, b"codedgrad server" + transcript, "sha256")
         assert hmac.compare_digest(self.exactly(32), proof), "the coordinator does not know the token"
         self.socket.sendall(hmac.digest(token, b"codedgrad client" + transcript, "sha256"))
@@ -54,30 +50,23 @@ class Worker:
         while filled < count:
             filled += self.socket.recv_into(data[filled:]) or sys.exit("the coordinator hung up")
         return data.tobytes()
-
     def frame(self):
         head = self.exactly(72)
         fields = HEADER.unpack(head)
         assert fields[:2] == (b"CGRD", 1) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
         return fields, self.exactly(fields[-2])
-
     def send(self, kind, body, number=0, attempt=0, piece=0, offset=0):
         run, epoch, worker, layout = self.stamp
-        fields = (b"CGRD", 1, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)
-        head = HEADER.pack(*fields)[:68]
+        head = HEADER.pack(b"CGRD", 1, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
         self.socket.sendall(head + struct.pack("<I", zlib.crc32(head)) + body)
-
     def send_chunks(self, vector, chunks, *names):
         for offset in (chunk * CHUNK for chunk in chunks):
             self.send(names[0], vector[offset : offset + CHUNK].tobytes(), *names[1:], offset)
-
     def tell(self, kind, **fields):
         self.send(CONTROL, json.dumps({"type": kind, **fields}).encode())
-
     def expect(self, key, lengths):
         missing = {(vector, offset) for vector, length in enumerate(lengths) for offset in range(0, length, CHUNK)}
         return self.arriving.setdefault(key, [[array("f", bytes(4 * length)) for length in lengths], missing, True])
-
     def read(self, patience):
         """Takes in one frame, if one comes in time."""
         if not select.select([self.socket], [], [], patience)[0]:
@@ -105,24 +94,19 @@ class Worker:
                 self.tell(name, step=number, attempt=attempt, **digest)
         return True
 
-    def ping(self, number):
+    def ping(self, number, **_):
         self.tell("pong", number=number)
-
-    def abandon(self):
+    def abandon(self, **_):
         self.wanted = False
-
-    def discard(self, task):
+    def discard(self, task, **_):
         return self.results[task["job"], task["piece"]].pop() if self.results.get((task["job"], task["piece"])) else None
-
-    def reduce(self, step, task, weight):
+    def reduce(self, step, task, weight, **_):
         old, result = self.sums.get(step, array("f", bytes(4 * self.length))), self.discard(task)
         self.sums[step] = array("f", [x + weight * y for x, y in zip(old, result)])
-
-    def release(self, step, end):
+    def release(self, step, end, **_):
         self.sums.pop(step, None)
         self.results = {task: vectors for task, vectors in self.results.items() if task[0] >= end}
-
-    def exchange(self, step, attempt, terms, owners, receivers):
+    def exchange(self, step, attempt, terms, owners, receivers, **_):
         for (place, owner), (number, term) in ((owner, term) for owner in enumerate(owners) for term in enumerate(terms)):
             holders = term["holders"]
             own = [piece for piece in holders if piece["worker"] == owner["node"]]
@@ -146,42 +130,40 @@ class Worker:
             if ready:
                 self.queue.popleft()
                 getattr(self, name)(**message)
-            elif not self.read(1) and name == "apply":
+            elif not self.read(0.5) and name == "apply":
                 self.tell("missing", step=message["step"])
 
-    def compute(self, order, tasks):
+    def compute(self, order, tasks, **_):
         for task, parts in ((task, task.pop("parts")) for task in tasks):
             result, count = array("f", bytes(4 * self.length)), 0.0
-            for unit, coefficient in ((unit, part["coefficient"]) for part in parts for unit in units(part)):
-                while self.read(0):
-                    pass
-                if order != self.order or not self.wanted:
-                    return self.tell("freed", order=order)
-                for sample in range(unit * self.unit_samples, (unit + 1) * self.unit_samples):
-                    result = gradient(result, self.parameters, task["job"], sample, coefficient)
-                    count += coefficient
+            for part in parts:
+                for unit in range(part["units"]["start"], part["units"]["end"]):
+                    while self.read(0):
+                        pass
+                    if order != self.order or not self.wanted:
+                        return self.tell("freed", order=order)
+                    for sample in range(unit * self.unit_samples, (unit + 1) * self.unit_samples):
+                        result = gradient(result, self.parameters, task["job"], sample, part["coefficient"])
+                        count += part["coefficient"]
             finite = all(map(math.isfinite, result))
             if finite:
                 self.results.setdefault((task["job"], task["piece"]), []).append(result)
             self.tell("done", order=order, task=task, tail=[count] if finite else [], finite=finite)
 
-    def apply(self, step, attempt, digest, tail):
+    def apply(self, step, attempt, digest, tail, **_):
         if step >= self.next:
             total = self.arriving[SUM, step, attempt][0][0]
             self.parameters = array("f", [p - g / 64 for p, g in zip(self.parameters, total)])
             self.skip(step)
-
     def skip(self, step, units=()):
         self.next = step + 1
         self.arriving = {key: entry for key, entry in self.arriving.items() if key[0] == STATE or key[1] >= self.next}
         self.tell("applied", step=step, digest=None)
-
-    def provide(self, needy):
+    def provide(self, needy, **_):
         self.transfers += 1
         self.tell("state", needy=needy, transfer=self.transfers, next=self.next, lengths=[self.length])
         self.send_chunks(self.parameters, range(-(-self.length // CHUNK)), STATE, self.transfers, 0, 0)
-
-    def take(self, transfer, next, lengths):
+    def take(self, transfer, next, lengths, **_):
         self.parameters, self.next = self.arriving.pop((STATE, transfer, 0))[0][0], next
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
 /// A header that is read is written with the same bytes, and announces no body beyond the limits.
-pub fn header(bytes: &[u8]) {
+pub(crate) fn header(bytes: &[u8]) {
     let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return };
     // The fuzzer does not guess checksums: the second time, what is checked is right.
     let fields = [b"CGRD\x01\0", &bytes[6..68]].concat();
@@ -23,7 +23,7 @@ pub fn header(bytes: &[u8]) {
 }
 
 /// A message that is read is written so that it is read again.
-pub fn control(bytes: &[u8]) {
+pub(crate) fn control(bytes: &[u8]) {
     fn there_and_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
         if let Ok(message) = decode::<T>(bytes) {
             assert_eq!(decode::<T>(&encode(&message)), Ok(message));
@@ -35,7 +35,7 @@ pub fn control(bytes: &[u8]) {
 }
 
 /// A stream is cut into frames without a byte lost, and no frame is seen before its last byte.
-pub fn frames(mut bytes: &[u8]) {
+pub(crate) fn frames(mut bytes: &[u8]) {
     while let Ok(Some((header, body, rest))) = frame(bytes, HELLO_BYTES_MAX) {
         let whole = [&header.encode()[..], body].concat();
         assert!(bytes.starts_with(&whole) && bytes.len() == whole.len() + rest.len());

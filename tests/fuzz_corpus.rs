@@ -3,7 +3,7 @@
 #[path = "../fuzz/bodies.rs"]
 mod bodies;
 
-use codedgrad::transport::wire::{CONTROL_BYTES_MAX, Down, HEADER_BYTES, Header, Up, decode, frame};
+use codedgrad::transport::wire::{Across, CONTROL_BYTES_MAX, Down, HEADER_BYTES, Header, Up, decode, encode, frame};
 use std::fs;
 use std::path::Path;
 
@@ -36,5 +36,26 @@ fn seeds_are_of_this_version() {
     }
     for (name, bytes) in good("frames") {
         assert!(matches!(frame(&bytes, CONTROL_BYTES_MAX), Ok(Some(_))), "{name}");
+    }
+}
+
+/// The examples in docs/protocol.md are messages, every message is among them, and so are its fields.
+#[test]
+fn examples_in_the_protocol_are_messages() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/protocol.md")).unwrap();
+    let examples: Vec<&str> = text.lines().filter(|line| line.starts_with("{\"type\"")).collect();
+    for example in &examples {
+        let body = example.as_bytes();
+        let again = match (decode::<Down>(body), decode::<Up>(body), decode::<Across>(body)) {
+            (Ok(down), ..) => encode(&down),
+            (_, Ok(up), _) => encode(&up),
+            (_, _, Ok(across)) => encode(&across),
+            (Err(reason), ..) => panic!("{example}: {reason}"),
+        };
+        assert_eq!(String::from_utf8(again).unwrap(), *example);
+    }
+    for (name, bytes) in seeds("control").into_iter().filter(|(name, _)| !name.starts_with("bad")) {
+        let message: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        assert!(examples.iter().any(|example| example.contains(&format!("{{\"type\":{}", message["type"]))), "{name}");
     }
 }
