@@ -38,6 +38,7 @@ struct Scene {
     layout: u64,
 }
 
+type Abuse = (&'static str, fn(&Scene));
 type Running = (JoinHandle<Log>, Vec<JoinHandle<Vec<f32>>>);
 
 impl Scene {
@@ -142,7 +143,7 @@ fn connections(address: &str) -> usize {
 }
 
 /// Strangers, who do not know the token or do not get as far as to show it.
-fn strangers() -> Vec<(&'static str, fn(&Scene))> {
+fn strangers() -> Vec<Abuse> {
     fn say(scene: &Scene, bytes: &[u8], what: &str) {
         let before = scene.refused();
         let mut stream = scene.stranger();
@@ -173,7 +174,7 @@ fn strangers() -> Vec<(&'static str, fn(&Scene))> {
 }
 
 /// Those who know the token, and are no workers of this run.
-fn callers() -> Vec<(&'static str, fn(&Scene))> {
+fn callers() -> Vec<Abuse> {
     fn refused(scene: &Scene, message: &Value, reason: &str) {
         let mut call = scene.call();
         call.tell(message);
@@ -200,7 +201,7 @@ fn callers() -> Vec<(&'static str, fn(&Scene))> {
 }
 
 /// Workers of this run that go wrong.
-fn workers() -> Vec<(&'static str, fn(&Scene))> {
+fn workers() -> Vec<Abuse> {
     fn lost(scene: &Scene, bytes: &[u8]) {
         let mut call = scene.seat();
         call.0.write_all(bytes).unwrap();
@@ -226,7 +227,7 @@ fn workers() -> Vec<(&'static str, fn(&Scene))> {
         ("a chunk that is too long", |scene| lost(scene, &Header { length: 4 * CHUNK as u32 + 4, ..scene.term(0, 1) }.encode())),
         ("a chunk of another length", |scene| lost(scene, &frame(&Header { number: next(scene), ..scene.term(CHUNK, 3) }, &[0; 12]))),
         ("a chunk that lies across others", |scene| {
-            lost(scene, &frame(&Header { kind: Kind::Sum, number: next(scene), ..scene.term(1, 1) }, &[0; 4]))
+            lost(scene, &frame(&Header { kind: Kind::Sum, number: next(scene), ..scene.term(1, 1) }, &[0; 4]));
         }),
         ("a chunk of a far step", |scene| lost(scene, &frame(&Header { number: 1 << 40, ..scene.term(0, 1) }, &[0; 4]))),
         ("a message of the wrong side", |scene| lost(scene, &message(r#"{"type":"ping","number":1}"#))),

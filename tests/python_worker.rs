@@ -6,7 +6,7 @@ mod integers;
 use bare::Bare;
 use codedgrad::ids::Worker;
 use codedgrad::train::Outcome;
-use codedgrad::transport::wire::{CHUNK, Header, Kind, VERSION};
+use codedgrad::transport::wire::{CHUNK, Format, Header, Kind, VERSION};
 use integers::{Job, RUN, Secret, Watch, coordinate, join, listen, run_locally, secret};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -22,7 +22,10 @@ use tempfile::TempDir;
 const PYTHON: u32 = 2;
 
 /// A Python worker that is killed when it is no longer needed.
-struct Python(Child, TempDir);
+struct Python {
+    child: Child,
+    _token: TempDir,
+}
 
 impl Python {
     /// None if there is no Python here and that is allowed.
@@ -42,30 +45,30 @@ impl Python {
         let mut command = Command::new("python3");
         command.arg(script).arg(address).arg(&token).arg("python").arg(PYTHON.to_string());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Some(Self(child, folder))
+        Some(Self { child, _token: folder })
     }
 
     /// What it says at its end: the first step it has not applied, and a checksum of its parameters.
     fn ends_with(mut self) -> (u64, u64) {
         let (mut text, mut errors) = (String::new(), String::new());
-        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        self.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-        assert!(self.0.wait().unwrap().success(), "{errors}");
+        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{errors}");
         let end: Value = serde_json::from_str(&text).unwrap();
         (end["next"].as_u64().unwrap(), end["crc"].as_u64().unwrap())
     }
 
     /// Ends it as `kill -9` does.
     fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 
 impl Drop for Python {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -128,10 +131,33 @@ fn a_run_goes_on_without_a_python_worker_that_is_killed() {
     }
 }
 
+const LENGTH: usize = CHUNK + 2;
+
+fn numbers(value: f32, count: usize) -> Vec<u8> {
+    value.to_le_bytes().repeat(count)
+}
+
+/// Sends a vector that is the same everywhere, last chunk first.
+fn send(worker: &mut Bare, kind: Kind, number: u64, attempt: u32, value: f32) {
+    for (offset, count) in [(CHUNK, LENGTH - CHUNK), (0, CHUNK)] {
+        let header = Header::chunk(kind, Format::F32, offset, count);
+        let header = Header { run: RUN, layout: 77, number, attempt, finite: value.is_finite(), ..header };
+        worker.put(&header, &numbers(value, count));
+    }
+}
+
+fn expect_state(worker: &mut Bare, needy: u32, transfer: u64, next: u64, value: f32) {
+    assert_eq!(worker.hear(), json!({"type": "state", "needy": needy, "transfer": transfer, "next": next, "lengths": [LENGTH]}));
+    for offset in [0, CHUNK] {
+        let (header, body) = worker.next();
+        assert_eq!((header.kind, header.number, header.offset, header.piece), (Kind::State, transfer, offset as u64, 0));
+        assert_eq!(body, numbers(value, header.count()));
+    }
+}
+
 /// Plays the coordinator by hand, frame by frame, where a run would need luck to have everything happen.
 #[test]
 fn the_python_worker_does_what_the_protocol_says() {
-    const LENGTH: usize = CHUNK + 2;
     let secret = secret();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let Some(python) = Python::start(&listener.local_addr().unwrap().to_string(), &secret) else { return };
@@ -142,21 +168,18 @@ fn the_python_worker_does_what_the_protocol_says() {
         "type": "welcome", "worker": PYTHON, "workers": 3, "run": RUN, "epoch": 1, "length": LENGTH, "layout": 77, "first": 0,
         "micro_steps": 1, "log_steps": 4, "format": "f32", "job": "{\"unit_samples\":1}"
     }));
-    let header = |kind, offset: usize, number, piece| {
-        let count = if offset == 0 { CHUNK } else { LENGTH - CHUNK };
-        Header { run: RUN, layout: 77, number, piece, ..Header::chunk(kind, Default::default(), offset, count) }
-    };
-    let numbers = |value: f32, count: usize| value.to_le_bytes().repeat(count);
-    let send = |worker: &mut Bare, kind, number, attempt, value: f32| {
-        for offset in [CHUNK, 0] {
-            let header = Header { attempt, finite: value.is_finite(), ..header(kind, offset, number, 0) };
-            worker.put(&header, &numbers(value, header.count()));
-        }
-    };
     // A ping is answered whatever else is going on.
     worker.tell(&json!({"type": "peers", "peers": []}));
     worker.tell(&json!({"type": "ping", "number": 9}));
     assert_eq!(worker.hear(), json!({"type": "pong", "number": 9}));
+    computes_and_contributes(&mut worker);
+    applies_and_hands_over(&mut worker);
+    worker.tell(&json!({"type": "stop"}));
+    assert_eq!(python.ends_with(), (7, crc(&[0.25; LENGTH])));
+    assert_eq!(VERSION, 1, "the worker in Python speaks this version");
+}
+
+fn computes_and_contributes(worker: &mut Bare) {
     // Two tasks with other coefficients than 1. At parameters 0 the gradient of sample 0 of batch 0 begins with 50, 43.
     let task = |piece: u32, start: u32, end: u32, coefficient: f64| json!({"job": 0, "piece": piece, "parts": [{"units": {"start": start, "end": end}, "coefficient": coefficient}]});
     let done = |order: u64, piece: u32, tail: f64| json!({"type": "done", "order": order, "task": {"job": 0, "piece": piece}, "tail": [tail], "finite": true});
@@ -191,14 +214,17 @@ fn the_python_worker_does_what_the_protocol_says() {
         }
     }
     worker.tell(&json!({"type": "discard", "task": {"job": 0, "piece": 2}}));
+}
+
+fn applies_and_hands_over(worker: &mut Bare) {
     // The sum comes, in any order; it is applied when that is decided.
-    send(&mut worker, Kind::Sum, 0, 3, 64.0);
+    send(worker, Kind::Sum, 0, 3, 64.0);
     assert_eq!(worker.hear(), json!({"type": "held", "step": 0, "attempt": 3, "digest": null}));
     worker.tell(&json!({"type": "release", "step": 0, "end": 1}));
     worker.tell(&json!({"type": "apply", "step": 0, "attempt": 3, "digest": 5, "tail": [1.0]}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 0, "digest": null}));
     // A sum that is not finite is never applied; its step is refused.
-    send(&mut worker, Kind::Sum, 1, 0, f32::INFINITY);
+    send(worker, Kind::Sum, 1, 0, f32::INFINITY);
     assert_eq!(worker.hear(), json!({"type": "overflowed", "step": 1, "attempt": 0}));
     // What is decided later waits for what was decided before, and asks for what does not come.
     worker.tell(&json!({"type": "skip", "step": 1, "units": [{"start": 0, "end": 3}]}));
@@ -206,26 +232,14 @@ fn the_python_worker_does_what_the_protocol_says() {
     worker.tell(&json!({"type": "provide", "needy": 1}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 1, "digest": null}));
     assert_eq!(worker.hear(), json!({"type": "missing", "step": 2}));
-    send(&mut worker, Kind::Sum, 2, 0, 32.0);
+    send(worker, Kind::Sum, 2, 0, 32.0);
     assert_eq!(worker.hear(), json!({"type": "held", "step": 2, "attempt": 0, "digest": null}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 2, "digest": null}));
-    let state = |needy: u32, transfer: u64, next: u64| json!({"type": "state", "needy": needy, "transfer": transfer, "next": next, "lengths": [LENGTH]});
-    let expect_state = |worker: &mut Bare, needy, transfer, next, value: f32| {
-        assert_eq!(worker.hear(), state(needy, transfer, next));
-        for offset in [0, CHUNK] {
-            let (header, body) = worker.next();
-            assert_eq!((header.kind, header.number, header.offset, header.piece), (Kind::State, transfer, offset as u64, 0));
-            assert_eq!(body, numbers(value, header.count()));
-        }
-    };
-    expect_state(&mut worker, 1, 1, 3, -1.5);
+    expect_state(worker, 1, 1, 3, -1.5);
     // It takes over a state, and skips what that has applied.
     worker.tell(&json!({"type": "take", "transfer": 12, "next": 7, "lengths": [LENGTH]}));
-    send(&mut worker, Kind::State, 12, 0, 0.25);
+    send(worker, Kind::State, 12, 0, 0.25);
     worker.tell(&json!({"type": "apply", "step": 6, "attempt": 0, "digest": 5, "tail": []}));
     worker.tell(&json!({"type": "provide", "needy": 0}));
-    expect_state(&mut worker, 0, 2, 7, 0.25);
-    worker.tell(&json!({"type": "stop"}));
-    assert_eq!(python.ends_with(), (7, crc(&[0.25; LENGTH])));
-    assert_eq!(VERSION, 1, "the worker in Python speaks this version");
+    expect_state(worker, 0, 2, 7, 0.25);
 }

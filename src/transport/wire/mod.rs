@@ -297,7 +297,10 @@ impl Header {
     }
 }
 
-/// The first frame of a stream of bytes: its header, its body, and the bytes after it; none if it is not all there yet.
+/// A frame at the beginning of some bytes: its header, its body, and the bytes after it.
+pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
+
+/// The first frame of a stream of bytes; none if it is not all there yet.
 ///
 /// ```
 /// use codedgrad::transport::wire::{Header, frame};
@@ -308,7 +311,7 @@ impl Header {
 ///
 /// # Errors
 /// [`WireError`] when the bytes begin with no frame, or with one whose body is not what its digest says.
-pub fn frame(bytes: &[u8], control_max: usize) -> Result<Option<(Header, &[u8], &[u8])>, WireError> {
+pub fn frame(bytes: &[u8], control_max: usize) -> Result<Option<Framed<'_>>, WireError> {
     let Some((header, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let header = Header::decode(header, control_max)?;
     let Some((body, rest)) = rest.split_at_checked(header.length as usize) else { return Ok(None) };
