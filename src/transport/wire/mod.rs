@@ -297,6 +297,31 @@ impl Header {
     }
 }
 
+/// A frame at the beginning of some bytes: its header, its body, and the bytes after it.
+pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
+
+/// The first frame of a stream of bytes; none if it is not all there yet.
+///
+/// ```
+/// use codedgrad::transport::wire::{Header, frame};
+/// let bytes = [&Header::control(2).encode()[..], b"{}", b"CGRD"].concat();
+/// assert_eq!(frame(&bytes, 100), Ok(Some((Header::control(2), &b"{}"[..], &b"CGRD"[..]))));
+/// assert_eq!(frame(b"CGRD", 100), Ok(None));
+/// ```
+///
+/// # Errors
+/// [`WireError`] when the bytes begin with no frame, or with one whose body is not what its digest says.
+pub fn frame(bytes: &[u8], control_max: usize) -> Result<Option<Framed<'_>>, WireError> {
+    let Some((header, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+    let header = Header::decode(header, control_max)?;
+    let Some((body, rest)) = rest.split_at_checked(header.length as usize) else { return Ok(None) };
+    let expected = if header.digest == 0 { 0 } else { xxhash_rust::xxh3::xxh3_64(body) };
+    if expected != header.digest {
+        return Err(WireError::Digest { expected, found: header.digest });
+    }
+    Ok(Some((header, body, rest)))
+}
+
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let (head, tail) = rest.split_first_chunk().expect("a header is long enough for its fields");
     *rest = tail;

@@ -1,0 +1,8 @@
+//! See `bodies::frames`.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../bodies.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| bodies::frames(bytes));

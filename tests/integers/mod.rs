@@ -1,0 +1,175 @@
+//! A model of small integers and 64ths of them, and runs of it: whoever adds up its gradients, in whichever order and
+//! language, the bits are the same. examples/python_worker.py trains the same.
+
+use codedgrad::codes::SchemeSpec;
+use codedgrad::delays::Delays;
+use codedgrad::ids::{Step, Worker};
+use codedgrad::schedulers::{Config, Engine};
+use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord};
+use codedgrad::transport::tcp::security::{Security, Token};
+use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
+use codedgrad::transport::wire::Format;
+use codedgrad::transport::{Decoded, Link, Transport, local};
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+pub(crate) const WORKERS: usize = 3;
+pub(crate) const UNITS: u32 = 3;
+pub(crate) const UNIT_SAMPLES: usize = 2;
+pub(crate) const RUN: u64 = 0xc0de;
+
+/// What is trained, and how long.
+#[derive(Clone, Copy)]
+pub(crate) struct Job {
+    pub(crate) scheme: &'static str,
+    pub(crate) length: usize,
+    pub(crate) steps: u64,
+}
+
+pub(crate) struct Secret {
+    pub(crate) hex: String,
+    pub(crate) security: Security,
+}
+
+pub(crate) fn secret() -> Secret {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    let token = Token::fresh().unwrap();
+    token.write(&path).unwrap();
+    Secret { hex: std::fs::read_to_string(&path).unwrap(), security: Security::Plain { token } }
+}
+
+/// Adds the gradient of one sample.
+pub(crate) fn add_gradient(out: &mut [f32], parameters: &[f32], batch: u64, sample: usize, coefficient: f64) {
+    for (i, (out, p)) in out.iter_mut().zip(parameters).enumerate() {
+        let target = ((7 * i + 13 * sample + 31 * batch as usize) % 101) as f32 - 50.0;
+        *out += coefficient as f32 * (p.floor() - target);
+    }
+}
+
+/// A worker, from its first event to its last; its parameters then. It is in no hurry at any step before it `may` go on.
+pub(crate) fn work(link: Box<dyn Link>, length: usize, may: impl Fn(u64) -> bool) -> Vec<f32> {
+    let mut aggregator = Aggregator::new(link, length, UNIT_SAMPLES);
+    let mut parameters = vec![0.0f32; length];
+    while let Ok(Some(event)) = aggregator.next_event() {
+        match event {
+            Event::Compute(mut task) => {
+                let (batch, mut count) = (task.batch(), 0.0);
+                while let Some(part) = task.next_part() {
+                    while !may(batch) {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    let message = task.message();
+                    message.fill(0.0);
+                    for sample in part.samples {
+                        add_gradient(message, &parameters, batch, sample, part.coefficient);
+                        count += part.coefficient;
+                    }
+                }
+                task.submit(vec![count]).unwrap();
+            }
+            Event::Apply(step) => parameters.iter_mut().zip(step.gradient()).for_each(|(p, g)| *p -= g / 64.0),
+            Event::Skip(_) => {}
+            Event::Provide(request) => request.reply(vec![parameters.clone()]),
+            Event::Resync(state) => parameters.clone_from(&state.vectors[0]),
+        }
+    }
+    parameters
+}
+
+/// What came of a run.
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) records: Vec<StepRecord>,
+    /// The bits of every gradient.
+    pub(crate) gradients: Vec<Vec<u32>>,
+    pub(crate) faults: Vec<(u64, u32, String)>,
+}
+
+/// Writes down what happens, and does something at every step.
+pub(crate) struct Watch<'a> {
+    pub(crate) log: Log,
+    pub(crate) at: Box<dyn FnMut(u64) + 'a>,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(at: impl FnMut(u64) + 'a) -> Self {
+        Self { log: Log::default(), at: Box::new(at) }
+    }
+}
+
+impl Observer for Watch<'_> {
+    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        self.log.records.push(record.clone());
+        let bits = |decoded: &Decoded| decoded.gradient.iter().map(|x| x.to_bits()).collect();
+        self.log.gradients.push(decoded.map(bits).unwrap_or_default());
+        (self.at)(record.step);
+        Ok(Flow::Continue)
+    }
+
+    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
+        self.log.faults.push((step, worker.0, what.into()));
+    }
+}
+
+pub(crate) fn coordinate(job: Job, transport: impl Transport, watch: &mut Watch<'_>) -> Result<Outcome, RunError> {
+    let pace = Pace::wall(WORKERS, &Delays::None, job.steps as usize, 0.0);
+    coordinate_at(pace, job, transport, watch)
+}
+
+pub(crate) fn coordinate_at(pace: Pace, job: Job, transport: impl Transport, watch: &mut Watch<'_>) -> Result<Outcome, RunError> {
+    let scheme = job.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, 0..job.steps).unwrap();
+    let config = Config { max_wait_seconds: 20.0, ..Config::default() };
+    let engine = Engine::new(scheme, config, Step(0)..Step(job.steps), 0);
+    let shape = Shape { workers: WORKERS, length: job.length, units: UNITS, first: Step(0) };
+    Coordinator::new(transport, engine, pace, config, shape).run(watch)
+}
+
+/// The run as it should be: gradients, and the parameters that all end with.
+pub(crate) fn run_locally(job: Job) -> (Log, Vec<f32>) {
+    let (transport, links) = local::connect(WORKERS);
+    let begin = |link| thread::spawn(move || work(Box::new(link), job.length, |_| true));
+    let threads: Vec<_> = links.into_iter().map(begin).collect();
+    let mut watch = Watch::new(|_| {});
+    assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
+    let mut parameters: Vec<Vec<f32>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(parameters.iter().all(|other| *other == parameters[0]) && parameters[0].iter().any(|p| *p != 0.0));
+    (watch.log, parameters.remove(0))
+}
+
+pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
+    TcpTransport::listen(Listen {
+        address: ([127, 0, 0, 1], 0).into(),
+        security: secret.security.clone(),
+        workers: WORKERS,
+        run: RUN,
+        length: job.length,
+        units: UNITS,
+        micro_steps: 1,
+        log_steps: Config::default().log_steps,
+        format: Format::F32,
+        exchange: Exchange::Star,
+        keeps: true,
+        start: Step(0),
+        first: Some(Step(0)),
+        job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
+        silence: Duration::from_secs(10),
+        stall: Duration::from_secs(10),
+    })
+    .unwrap()
+}
+
+/// A worker of this process, over TCP.
+pub(crate) fn join(
+    job: Job,
+    worker: u32,
+    address: String,
+    secret: &Secret,
+    may: impl Fn(u64) -> bool + Send + 'static,
+) -> thread::JoinHandle<Vec<f32>> {
+    let patience = Duration::from_secs(10);
+    let identity = format!("rust-{worker}");
+    let join = Join { address, security: secret.security.clone(), worker: Some(worker), identity, listen: None, patience };
+    thread::spawn(move || work(Box::new(TcpLink::join(join).unwrap().0), job.length, may))
+}
