@@ -1,14 +1,15 @@
 //! What a training run is to do, as kept in its folder: enough to do it again or to go on with it.
 
 use super::auto::AUTO;
-use super::{Failure, OrInput};
+use super::network::{ExchangeKind, TransportKind, WireKind};
+use super::{Failure, OrInput, checkpoint};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
 use crate::delays::Delays;
 use crate::ids::Job;
 use crate::schedulers::Reduce;
 use crate::train::AdamWConfig;
-use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, Tokens};
+use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, ReplicaState, Tokens};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,16 @@ pub(super) struct Plan {
     pub(super) replan_every: u64,
     pub(super) probe: u64,
     pub(super) faults: Vec<String>,
+    /// How workers are reached, and, unless they are threads, who sums and in which numbers.
+    #[serde(default)]
+    pub(super) transport: TransportKind,
+    #[serde(default)]
+    pub(super) exchange: ExchangeKind,
+    #[serde(default)]
+    pub(super) wire: WireKind,
+    /// A number that no other run over TCP has.
+    #[serde(default)]
+    pub(super) id: u64,
 }
 
 impl Plan {
@@ -158,6 +169,18 @@ impl Plan {
         }
     }
 
+    /// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a seed higher by `m`.
+    pub(super) fn fresh_states(&self) -> Result<Vec<ReplicaState>, Failure> {
+        let fresh = (0..self.models).map(|model| ReplicaState::fresh(&self.model, self.seed.wrapping_add(model)));
+        match &self.init {
+            None => Ok(fresh.collect()),
+            Some(path) => {
+                let parameters = checkpoint::load_model(path)?.1;
+                Ok(fresh.map(|fresh| ReplicaState { parameters: parameters.clone(), ..fresh }).collect())
+            }
+        }
+    }
+
     pub(super) fn tokens(&self) -> Result<Tokens, Failure> {
         tokens(self.corpus.as_deref(), self.tokenizer.as_deref())
     }
@@ -201,6 +224,7 @@ impl Plan {
                 ReduceKind::Worker => Some(Reduce::Worker),
             },
             faults,
+            wire: self.wire.of_codes(),
         })
     }
 }

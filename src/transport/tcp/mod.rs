@@ -7,6 +7,7 @@
 mod block;
 mod client;
 mod exchange;
+pub mod http;
 mod members;
 mod pipe;
 pub mod security;
