@@ -243,6 +243,27 @@ fn keys_are_made_and_used() {
     assert_eq!(digests(&run.record()), run.expected(&["--workers", "2", "--steps", "12", "--scheme", "groups:s=1"]));
 }
 
+/// The workers of a coordinator that is killed call again, and its successor goes on from the step they have come to:
+/// long past the only checkpoint.
+#[test]
+fn a_killed_coordinator_goes_on_where_its_workers_are() {
+    let plan = ["--workers", "3", "--steps", "300", "--scheme", "groups:s=1", "--checkpoint-every", "1000"];
+    let mut run = Run::start(&plan);
+    let mut workers = run.workers(3, &[]);
+    run.wait_for_steps(20);
+    run.coordinator.signal("-KILL");
+    run.coordinator.ends();
+    let before = lines(&run.record());
+    run.coordinator = Kept::start(run.folder.path(), "coordinator-again", &["coordinator", "--resume", "run", "--json"]);
+    let summary = run.finishes();
+    assert!(run.coordinator.said().contains("going on from step "), "{}", run.coordinator.said());
+    assert_eq!(summary["runs"][0]["steps"], 300);
+    let after = lines(&run.record());
+    assert!(after.starts_with(&before[..before.len() - 1]), "at most the last step is made again");
+    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)));
+    assert_eq!(digests(&run.record()), run.expected(&plan[..6]));
+}
+
 /// The processes that a process has started.
 fn children(of: u32) -> Vec<u32> {
     let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &of.to_string()]).output().unwrap();

@@ -10,6 +10,8 @@ use super::status::Board;
 use super::{Failure, OrInput, OrWork, train};
 use crate::delays::Unit;
 use crate::ids::Step;
+use crate::train::candle::ReplicaState;
+use crate::transport::State;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::tcp::security::{Keys, Security, Token, check_address};
 use anyhow::{Context, anyhow};
@@ -22,6 +24,8 @@ use std::time::Duration;
 
 /// Where the coordinator listens, in the run's folder.
 const ADDRESS: &str = "address";
+/// How long a worker may take to hand over its state.
+const HAND_OVER: Duration = Duration::from_secs(60);
 /// How often it is said who is still missing.
 const SAY: Duration = Duration::from_secs(5);
 
@@ -157,10 +161,42 @@ fn gather(transport: &TcpTransport, workers: usize, patience: Duration, interrup
         }
         Ok(interrupted.load(Ordering::Relaxed))
     })?;
-    if transport.connected() == 0 && !interrupted.load(Ordering::Relaxed) {
+    if network::connected(transport) == 0 && !interrupted.load(Ordering::Relaxed) {
         return Err(Failure::Work(anyhow!("no worker has come within {} s", patience.as_secs())));
     }
     Ok(())
+}
+
+/// Takes over the state of a worker that has come further than the checkpoint, as far as the record goes.
+fn catch_up(session: &mut Session, transport: &mut TcpTransport) -> Result<(), Failure> {
+    let recorded = session.recorded()?;
+    let offers = transport.gather(Duration::ZERO).present;
+    let steps = offers.into_iter().filter_map(|(worker, step)| Some((step?.0, worker)));
+    let mut ahead: Vec<_> = steps.filter(|(step, _)| (session.next_step() + 1..=recorded).contains(step)).collect();
+    ahead.sort_unstable_by_key(|(step, worker)| (std::cmp::Reverse(*step), *worker));
+    for (step, worker) in ahead {
+        let state = transport.state_of(worker, HAND_OVER).filter(|state| state.next.0 == step);
+        let Some(states) = state.and_then(|state| states_of(&state, session.plan())) else {
+            tracing::warn!("{worker} has not handed over the state of step {step}");
+            continue;
+        };
+        eprintln!("going on from step {step}, in the state of {worker}");
+        return session.move_to(step, states);
+    }
+    Ok(())
+}
+
+/// The replicas in a worker's state, if they are the plan's.
+fn states_of(state: &State, plan: &Plan) -> Option<Vec<ReplicaState>> {
+    let (replicas, rest) = state.vectors.as_chunks::<3>();
+    let fits = rest.is_empty() && replicas.len() as u64 == plan.models;
+    let whole = state.vectors.iter().all(|vector| vector.len() == plan.model.parameters());
+    let replica = |[parameters, first, second]: &[Vec<f32>; 3]| ReplicaState {
+        parameters: parameters.clone(),
+        first: first.clone(),
+        second: second.clone(),
+    };
+    (fits && whole).then(|| replicas.iter().map(replica).collect())
 }
 
 fn session(args: &CoordinatorArgs, interrupted: Arc<AtomicBool>) -> Result<(Session, SocketAddr), Failure> {
@@ -189,7 +225,7 @@ pub(super) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
     if !session.is_complete() {
         let port = Port { address, security: args.security(session.folder())? };
         let begin = Step(session.next_step());
-        let mut transport = network::listen(session.plan(), session.batches(), port, begin, (Step(0), None))?;
+        let mut transport = network::listen(session.plan(), session.batches(), port, (Step(0), None))?;
         let board =
             Board::new(&session.plan().schemes[0], session.plan().workers, (begin.0, session.plan().all_steps()), transport.status());
         if let Some(address) = args.metrics {
@@ -203,7 +239,8 @@ pub(super) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
         if interrupted.load(Ordering::Relaxed) {
             return Ok(());
         }
-        transport.gather(Duration::ZERO);
+        catch_up(&mut session, &mut transport)?;
+        transport.begin(Step(session.next_step()));
         session.with_team(Team::of(transport), board);
     }
     session.introduce(args.run.json);

@@ -19,6 +19,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -141,13 +142,7 @@ pub(super) struct Port {
 }
 
 /// Opens the coordinator's port for a plan. Workers begin at `first`, in the states of the file if there is one.
-pub(super) fn listen(
-    plan: &Plan,
-    batches: &Batches,
-    port: Port,
-    start: Step,
-    from: (Step, Option<PathBuf>),
-) -> Result<TcpTransport, Failure> {
+pub(super) fn listen(plan: &Plan, batches: &Batches, port: Port, from: (Step, Option<PathBuf>)) -> Result<TcpTransport, Failure> {
     let run = plan.local_run(&SchemeSpec::uncoded())?;
     let (first, state) = from;
     let job = Job { plan: plan.clone(), tokens: batches.tokens().tokens.len(), digest: digest_of(batches.tokens()), state };
@@ -159,14 +154,13 @@ pub(super) fn listen(
         length: plan.model.parameters(),
         units: plan.micro_batches,
         micro_steps: plan.micro_steps,
-        log_steps: run.log_steps(),
+        log_steps: run.log_steps(plan.delay()),
         format: plan.wire.format(),
         exchange: match plan.exchange {
             ExchangeKind::Star => Exchange::Star,
             ExchangeKind::Sharded => Exchange::Sharded,
         },
         keeps: true,
-        start,
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,
         silence: SILENCE,
@@ -178,6 +172,13 @@ pub(super) fn listen(
     })
 }
 
+/// How many workers are there.
+pub(super) fn connected(transport: &TcpTransport) -> usize {
+    let status = transport.status();
+    let status = status.lock().unwrap_or_else(PoisonError::into_inner);
+    status.workers.iter().filter(|worker| worker.connected).count()
+}
+
 /// Waits until all workers have joined, `patience` is over, or `stop` says so.
 pub(super) fn wait_for(
     transport: &TcpTransport,
@@ -186,7 +187,7 @@ pub(super) fn wait_for(
     stop: &mut dyn FnMut(usize) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
     let mut waited = Duration::ZERO;
-    while transport.connected() < workers && waited < patience && !stop(transport.connected())? {
+    while connected(transport) < workers && waited < patience && !stop(connected(transport))? {
         thread::sleep(LOOK);
         waited += LOOK;
     }
@@ -224,7 +225,7 @@ impl Team {
         }
         token.write(&path).or_work()?;
         let port = Port { address: (Ipv4Addr::LOCALHOST, 0).into(), security: Security::Plain { token } };
-        let mut transport = listen(plan, batches, port, step, (step, Some(file)))?;
+        let mut transport = listen(plan, batches, port, (step, Some(file)))?;
         let mut crew = Crew::start(folder, &transport.address().to_string(), plan.workers)?;
         let mut stop = |_| {
             crew.all_there()?;
@@ -234,7 +235,7 @@ impl Team {
         if interrupted.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        transport.gather(Duration::ZERO);
+        transport.begin(step);
         Ok(Some(Self { transport, crew: Some(crew) }))
     }
 

@@ -151,6 +151,12 @@ impl Plan {
         self.schemes.iter().filter_map(longest).max().unwrap_or_else(|| self.all_steps()) + SPARE_ROUNDS
     }
 
+    /// The longest delay of its schemes, as far as it can be known.
+    pub(super) fn delay(&self) -> usize {
+        let delay = |text: &String| Some(self.natural(&text.parse().ok()?).ok()?.delay);
+        self.schemes.iter().filter_map(delay).max().unwrap_or(0).max(self.models as usize - 1)
+    }
+
     /// The facts of a scheme that cuts batches as it likes best.
     pub(super) fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
         let horizon = Horizon { workers: self.workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };

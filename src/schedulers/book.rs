@@ -30,6 +30,9 @@ struct Open {
 #[derive(Clone, Debug)]
 struct Waiting {
     step: Step,
+    /// Workers that were alive when it was decoded and still are.
+    asked: WorkerSet,
+    /// Live workers that hold it.
     holders: Vec<(Worker, u64)>,
 }
 
@@ -66,10 +69,10 @@ impl Book {
     }
 
     /// The fold of a step if all its jobs are decoded; from then on it waits for holders.
-    pub(super) fn fold(&mut self, step: Step) -> Option<Action> {
+    pub(super) fn fold(&mut self, step: Step, alive: &WorkerSet) -> Option<Action> {
         let open = self.open.get_mut(&step).filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
         open.terms.sort_by_key(|(start, fold)| (fold.task.job, *start, fold.worker));
-        self.waiting.push(Waiting { step, holders: Vec::new() });
+        self.waiting.push(Waiting { step, asked: alive.clone(), holders: Vec::new() });
         let folds = open.terms.iter().map(|term| term.1).collect();
         let (sums, decode) = (open.sums.iter().copied().collect(), open.report.unwrap_or(UNCODED));
         Some(Action::Fold { step, attempt: open.attempt, sums, folds, decode })
@@ -80,11 +83,24 @@ impl Book {
         self.open.get(&step).is_some_and(|open| !open.decoded.is_empty() && (open.decoded.len() as u64) < self.micro_steps)
     }
 
-    /// A dead worker's sums are gone.
+    /// A dead worker's sums are gone, and whatever it held.
     pub(super) fn forget_worker(&mut self, worker: Worker) {
         for open in self.open.values_mut() {
             open.sums.remove(&worker);
         }
+        for waiting in &mut self.waiting {
+            waiting.asked.remove(worker);
+            waiting.holders.retain(|holder| holder.0 != worker);
+        }
+    }
+
+    /// The first decoded step whose vector is nowhere any more, or cannot be made, without a worker.
+    pub(super) fn unheld_without(&self, worker: Worker) -> Option<Step> {
+        let unheld = |waiting: &&Waiting| {
+            let others = waiting.holders.iter().any(|holder| holder.0 != worker);
+            !others && (!waiting.holders.is_empty() || self.took_part(waiting.step, worker))
+        };
+        self.waiting.iter().filter(unheld).map(|waiting| waiting.step).min()
     }
 
     /// A step is to be decoded again, from the sums that are left.
@@ -110,7 +126,7 @@ impl Book {
     }
 
     /// Whether something of a worker is in the fold of a step.
-    pub(super) fn took_part(&self, step: Step, worker: Worker) -> bool {
+    fn took_part(&self, step: Step, worker: Worker) -> bool {
         let in_it = |open: &Open| open.sums.contains(&worker) || open.terms.iter().any(|(_, fold)| fold.worker == worker);
         self.open.get(&step).is_some_and(in_it)
     }
@@ -130,15 +146,15 @@ impl Book {
         self.waiting.iter().map(|waiting| waiting.step).collect()
     }
 
-    /// Settles the steps that at least `needed` of the living hold.
-    pub(super) fn settle_held(&mut self, alive: &WorkerSet, needed: usize) {
+    /// Settles the steps that two workers hold, or one where no two are left of those that were there when it was
+    /// decoded.
+    pub(super) fn settle_held(&mut self) {
         let Self { open, waiting, fates, .. } = self;
         waiting.retain(|waiting| {
-            let holding: Vec<u64> = waiting.holders.iter().filter(|holder| alive.contains(holder.0)).map(|holder| holder.1).collect();
-            let held = holding.len() >= needed;
+            let held = waiting.holders.len() >= waiting.asked.len().clamp(1, 2);
             if held {
                 let attempt = open.get(&waiting.step).map_or(0, |open| open.attempt);
-                fates.insert(waiting.step, Fate::Held { attempt, digest: holding[0] });
+                fates.insert(waiting.step, Fate::Held { attempt, digest: waiting.holders[0].1 });
             }
             !held
         });

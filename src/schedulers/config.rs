@@ -24,6 +24,7 @@ pub struct Config {
     /// Number format of messages, for the gate.
     pub wire: Wire,
     /// Decoded steps kept for those who missed some; whoever misses more takes over a peer's state.
+    /// More than the scheme's delay, since so many and one more may be decided at once.
     pub log_steps: u64,
     /// Jobs whose sum is one step. The jobs of a step are all decoded before those of the next begin; with
     /// one job per step they overlap, as those of models trained in turn.
@@ -33,10 +34,26 @@ pub struct Config {
     pub mu: f64,
     /// Where results are added up.
     pub reduce: Reduce,
+    /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when those that are left are too
+    /// few to go on; 0 = the run ends at once.
+    pub return_seconds: f64,
+    /// Whether the driver can hand out a state itself where no worker has one:
+    /// [`Action::Restore`](super::Action::Restore).
+    pub restores: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { max_wait_seconds: 60.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: 16, micro_steps: 1, mu: 1.0, reduce: Reduce::Tree }
+        Self {
+            max_wait_seconds: 60.0,
+            grace_seconds: 0.0,
+            wire: Wire::F32,
+            log_steps: 16,
+            micro_steps: 1,
+            mu: 1.0,
+            reduce: Reduce::Tree,
+            return_seconds: 0.0,
+            restores: false,
+        }
     }
 }

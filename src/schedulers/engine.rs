@@ -7,6 +7,7 @@
 //! two). The next round opens when all that was decoded is held.
 
 mod losses;
+mod returns;
 
 use super::book::{Book, Fate};
 use super::config::{Config, Reduce};
@@ -50,6 +51,7 @@ pub struct Engine {
     roster: Roster,
     book: Book,
     phase: Phase,
+    first: Step,
     /// First step that is not decided.
     next: Step,
     end: Step,
@@ -58,6 +60,10 @@ pub struct Engine {
     /// Number of the next round.
     round: u64,
     opened_at: f64,
+    /// Since when patience is tried: the same, or when the round was opened again.
+    waits_since: f64,
+    /// Until when somebody must have come back for the run to go on.
+    returns_by: Option<f64>,
     /// When the first answer of the round was in.
     first_answer: Option<f64>,
     /// When the round could have closed first, where grace is given.
@@ -68,6 +74,8 @@ pub struct Engine {
     /// Workers that have had tasks in this round.
     worked: WorkerSet,
     erased: WorkerSet,
+    /// Workers that came back in this round and can do nothing before the next one.
+    resting: WorkerSet,
     /// Workers with a result that was not finite among the tasks they are at.
     failed: WorkerSet,
     assigned_units: u64,
@@ -100,17 +108,21 @@ impl Engine {
             roster: Roster::new(workers, steps.start),
             book: Book::new(config.micro_steps),
             phase: Phase::NotBegun,
+            first: steps.start,
             next: steps.start,
             end: steps.end,
             known: stretch.end,
             round,
             opened_at: 0.0,
+            waits_since: 0.0,
+            returns_by: None,
             first_answer: None,
             closes_at: None,
             wake_at: None,
             arrivals: vec![None; workers],
             worked: WorkerSet::empty(workers),
             erased: WorkerSet::empty(workers),
+            resting: WorkerSet::empty(workers),
             failed: WorkerSet::empty(workers),
             assigned_units: 0,
             given: HashMap::new(),
@@ -122,8 +134,12 @@ impl Engine {
     /// When the driver should send a [`Input::Tick`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<f64> {
-        let patience = self.opened_at + self.config.max_wait_seconds;
-        (self.phase == Phase::Collecting).then(|| self.wake_at.unwrap_or(patience).min(patience))
+        let earliest = |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
+        match self.phase {
+            Phase::Collecting => earliest(&[Some(self.waits_since + self.config.max_wait_seconds), self.wake_at, self.returns_by]),
+            Phase::Folding => self.returns_by,
+            Phase::NotBegun | Phase::Finished => None,
+        }
     }
 
     /// Whether decoded vectors wait for their holders, and nothing else goes on.
@@ -161,14 +177,10 @@ impl Engine {
                 Ok(())
             }
             Input::Held { worker, step, attempt, digest } => self.held(now, worker, (step, attempt, digest), out),
-            Input::Applied { worker, step, digest } => self.applied(worker, step, digest, out),
-            Input::Synced { worker, next } => {
-                self.roster.synced(worker, next);
-                let steps = self.roster.unsent(worker, self.next);
-                out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
-                self.give(worker, out);
-                Ok(())
-            }
+            Input::Applied { worker, step, digest } => self.applied(now, worker, step, digest, out),
+            Input::Synced { worker, next } => self.synced(now, worker, next, out),
+            Input::Joined { worker, next } => self.joined(now, worker, next, out),
+            Input::Missed { worker } => self.missed(now, worker, out),
             Input::Tick => self.tick(now, out),
         }
     }
@@ -189,9 +201,7 @@ impl Engine {
             self.given.retain(|(_, task), _| task.job.step(self.config.micro_steps) > step);
             self.next = step.next();
         }
-        for worker in self.roster.stale_idle() {
-            self.resync(worker, out)?;
-        }
+        self.resync_idle(now, out)?;
         if self.next == self.end {
             self.phase = Phase::Finished;
             out.push(Action::Finish);
@@ -213,13 +223,15 @@ impl Engine {
     fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.phase = Phase::Collecting;
         self.round += 1;
-        self.opened_at = now;
+        (self.opened_at, self.waits_since, self.returns_by) = (now, now, None);
         (self.first_answer, self.closes_at, self.wake_at) = (None, None, None);
         self.arrivals.fill(None);
         self.worked.clear();
         self.erased.clear();
+        self.resting.clear();
         self.failed.clear();
         self.assigned_units = 0;
+        self.resync_idle(now, out)?;
         self.scheme.open();
         for worker in self.roster.dead().iter() {
             self.scheme.gone(worker);
@@ -236,7 +248,8 @@ impl Engine {
 
     /// Gives an idle worker its tasks of this round, if there are any.
     fn give(&mut self, worker: Worker, out: &mut Vec<Action>) {
-        if self.phase != Phase::Collecting || *self.roster.doing(worker) != Doing::Nothing || self.erased.contains(worker) {
+        let sits_out = self.erased.contains(worker) || self.resting.contains(worker) || self.roster.is_stale(worker);
+        if self.phase != Phase::Collecting || *self.roster.doing(worker) != Doing::Nothing || sits_out {
             return;
         }
         let mut tasks = Vec::new();
@@ -252,7 +265,7 @@ impl Engine {
         }
         for (task, parts) in &with_parts {
             let start = parts.first().map_or(u32::MAX, |part| part.units.start);
-            self.given.entry((worker, *task)).or_insert((start, false));
+            self.given.entry((worker, *task)).or_insert((start, false)).0 = start;
         }
         *self.roster.doing(worker) = Doing::Tasks(tasks);
         out.push(Action::Assign { worker, round: Round(self.round - 1), tasks: with_parts });
@@ -338,36 +351,43 @@ impl Engine {
             _ => return Ok(()),
         }
         if self.roster.is_stale(worker) {
-            return self.resync(worker, out);
+            return self.resync(now, worker, out);
         }
         self.give(worker, out);
         self.try_close(now, out)
     }
 
-    fn resync(&mut self, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let from = self.roster.provider(worker).ok_or(EngineError::NoState { worker })?;
-        *self.roster.doing(worker) = Doing::Syncing { from };
-        out.push(Action::Resync { worker, from });
-        Ok(())
-    }
-
     /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not missing.
     fn missing(&self) -> WorkerSet {
         let idle = self.roster.ready();
-        let answered = |worker: Worker| self.arrivals[worker.index()].is_some() || !self.worked.contains(worker) && idle.contains(&worker);
+        let owes = |worker: Worker| [&self.worked, &self.erased, &self.resting].iter().any(|set| set.contains(worker));
+        let answered = |worker: Worker| self.arrivals[worker.index()].is_some() || !owes(worker) && idle.contains(&worker);
         let all = Worker::all(self.arrivals.len());
         WorkerSet::of(self.arrivals.len(), all.filter(|worker| !answered(*worker)))
     }
 
-    /// Gives up at once when even the best outcome of this round cannot be decoded.
+    /// Whether the round may still come to something if nobody of `gone` answers any more.
+    fn hopes(&self, gone: &WorkerSet) -> bool {
+        !self.roster.alive().is_empty() && (self.scheme.hopes(gone) || self.scheme.salvages(gone))
+    }
+
+    /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody may come back.
     fn check_hope(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let dead = self.roster.dead();
         let mut hopeless = dead.clone();
         hopeless.unite(&self.erased);
-        while !self.scheme.hopes(&hopeless) && !self.scheme.salvages(&hopeless) {
+        if !self.resting.is_empty() && self.hopes(&hopeless) {
+            hopeless.unite(&self.resting);
+            return if self.hopes(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
+        }
+        while !self.hopes(&hopeless) {
+            if self.may_return() && !self.hopes(&dead) {
+                self.await_returns(now);
+                return Ok(());
+            }
             let blocked = self.scheme.blocked(&hopeless);
-            if self.erased.is_empty() || blocked.is_empty() {
-                return Err(EngineError::TooManyLost { step: self.next, dead, tolerance: self.scheme.facts().tolerance });
+            if self.erased.is_empty() || blocked.is_empty() || self.roster.alive().is_empty() {
+                return Err(self.too_many_lost());
             }
             let mut units = self.scheme.uncovered(&hopeless);
             if units.is_empty() {
@@ -431,15 +451,18 @@ impl Engine {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
+        if self.returns_by.is_some_and(|by| now >= by) {
+            return self.nobody_returned();
+        }
         self.wake_at = None;
-        if now < self.opened_at + self.config.max_wait_seconds {
+        if now < self.waits_since + self.config.max_wait_seconds {
             return self.try_close(now, out);
         }
         let missing = self.missing();
         if self.scheme.admits(&missing) || self.scheme.salvages(&missing) {
             return self.close(now, &missing, out);
         }
-        Err(EngineError::MaxWait { step: self.next, waited_seconds: now - self.opened_at, silent: missing })
+        Err(EngineError::MaxWait { step: self.next, waited_seconds: now - self.waits_since, silent: missing })
     }
 
     fn close(&mut self, now: f64, missing: &WorkerSet, out: &mut Vec<Action>) -> Result<(), EngineError> {
@@ -488,7 +511,7 @@ impl Engine {
 
     /// Has a step folded if all its jobs are decoded.
     fn fold(&mut self, step: Step, out: &mut Vec<Action>) {
-        out.extend(self.book.fold(step));
+        out.extend(self.book.fold(step, &self.roster.alive()));
     }
 
     fn abandon_all(&mut self, out: &mut Vec<Action>) {
@@ -522,29 +545,27 @@ impl Engine {
 
     /// Settles what enough live workers hold.
     fn check_held(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let alive = self.roster.alive();
-        if alive.is_empty() {
-            let tolerance = self.scheme.facts().tolerance;
-            return Err(EngineError::TooManyLost { step: self.next, dead: alive.complement(), tolerance });
+        if self.roster.alive().is_empty() {
+            if self.may_return() {
+                self.await_returns(now);
+                return Ok(());
+            }
+            return Err(self.too_many_lost());
         }
-        self.book.settle_held(&alive, alive.len().min(2));
+        self.book.settle_held();
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
 
-    fn applied(&mut self, worker: Worker, step: Step, digest: Option<u64>, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn too_many_lost(&self) -> EngineError {
+        EngineError::TooManyLost { step: self.next, dead: self.roster.dead(), tolerance: self.scheme.facts().tolerance }
+    }
+
+    fn applied(&mut self, now: f64, worker: Worker, step: Step, digest: Option<u64>, out: &mut Vec<Action>) -> Result<(), EngineError> {
         for diverged in self.roster.applied(worker, step, digest) {
-            self.roster.mark_stale(diverged);
             out.push(Action::Diverged { worker: diverged, step });
-            if let doing @ Doing::Tasks(_) = self.roster.doing(diverged) {
-                *doing = Doing::Leaving;
-                self.scheme.dropped(diverged);
-                out.push(Action::Abandon { worker: diverged, late_counts: false });
-            }
+            self.recall(diverged, out);
         }
-        for worker in self.roster.stale_idle() {
-            self.resync(worker, out)?;
-        }
-        Ok(())
+        self.resync_idle(now, out)
     }
 }
 

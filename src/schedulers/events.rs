@@ -42,7 +42,8 @@ pub enum Input {
         /// Whether decoded vectors survive it.
         kept: bool,
     },
-    /// A worker holds the whole decoded vector of a step.
+    /// A worker holds the whole decoded vector of a step. Where vectors live with the workers, it can from then on be had
+    /// of it, whoever else dies.
     Held {
         /// Who.
         worker: Worker,
@@ -69,12 +70,28 @@ pub enum Input {
         /// Digest of its parameters afterwards, if it took one.
         digest: Option<u64>,
     },
-    /// A worker has taken over a state in which everything below `next` is applied.
+    /// A worker has taken over a state in which everything below `next` is applied; steps that were sent to it before
+    /// are void.
     Synced {
         /// Who.
         worker: Worker,
         /// First step it has not applied.
         next: Step,
+    },
+    /// A worker that was lost is there again, or there for the first time in place of one that was declared lost before.
+    /// Nothing counts any more that came of its life before; it must be offered the decoded vectors that wait for
+    /// holders. Ignored of a worker that is alive.
+    Joined {
+        /// Who.
+        worker: Worker,
+        /// First step not applied in the state that it has, which is one of this run; none if it has none.
+        next: Option<Step>,
+    },
+    /// A worker cannot get a step that it was sent, since nobody who is left has it: it will apply none of the steps on
+    /// their way to it, and do none of the tasks that came after them, until it has taken over a state.
+    Missed {
+        /// Who.
+        worker: Worker,
     },
     /// Time has passed: the deadline of [`Engine::deadline`](super::Engine::deadline) may be due.
     Tick,
@@ -163,12 +180,18 @@ pub enum Action {
         /// After which step.
         step: Step,
     },
-    /// Let a worker take over the state of another.
+    /// Let a worker take over the state of another. Steps sent to it before are void once it has.
     Resync {
         /// Who needs it.
         worker: Worker,
         /// Who provides it.
         from: Worker,
+    },
+    /// Let a worker take over a state that the driver itself has, such as the last checkpoint: no worker can provide
+    /// one. Only where [`Config::restores`](super::Config::restores).
+    Restore {
+        /// Who needs it.
+        worker: Worker,
     },
     /// All steps are decided.
     Finish,

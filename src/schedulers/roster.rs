@@ -11,12 +11,12 @@ pub(super) enum Doing {
     Tasks(Vec<Task>),
     /// Told to drop its tasks, not yet heard of since.
     Leaving,
-    /// Being brought up to date from another worker's state.
+    /// Being brought up to date from a state.
     Syncing {
-        /// Who provides the state.
-        from: Worker,
+        /// Who provides it; none = the driver.
+        from: Option<Worker>,
     },
-    /// Gone for good.
+    /// Gone, unless it comes back.
     Dead,
 }
 
@@ -29,6 +29,13 @@ struct Member {
     applied: Step,
     /// Must take over another worker's state before it computes again.
     stale: bool,
+}
+
+impl Member {
+    /// Whether its state is one of this run's last.
+    fn can_provide(&self) -> bool {
+        !self.stale && !matches!(self.doing, Doing::Dead | Doing::Syncing { .. })
+    }
 }
 
 /// Parameter digests reported after one step, to be compared once everybody has reported.
@@ -89,14 +96,16 @@ impl Roster {
     }
 
     /// Who gets a committed step now; whoever would have more than `log_steps` steps on their way to it
-    /// is stale instead.
+    /// is stale instead, unless that is everybody: then the one that is farthest can hand over its state.
     pub(super) fn send(&mut self, step: Step, log_steps: u64) -> Vec<Worker> {
+        let fit = self.filter(Member::can_provide);
+        let applied = |worker: &Worker| self.members[worker.index()].applied;
+        let farthest = fit.iter().max_by_key(|worker| (applied(worker), std::cmp::Reverse(*worker)));
+        let enough = farthest.map_or(0, |worker| applied(&worker).0.min((step.0 + 1).saturating_sub(log_steps)));
         let mut receivers = Vec::new();
-        for (worker, member) in Worker::all(self.members.len()).zip(&mut self.members) {
-            if member.doing == Doing::Dead || member.stale || matches!(member.doing, Doing::Syncing { .. }) {
-                continue;
-            }
-            if step.0 - member.applied.0 >= log_steps {
+        for worker in fit.iter() {
+            let member = &mut self.members[worker.index()];
+            if member.applied.0 < enough {
                 member.stale = true;
                 continue;
             }
@@ -148,8 +157,7 @@ impl Roster {
 
     /// A worker that can hand over its state: alive, up to date, not the one in need.
     pub(super) fn provider(&self, needy: Worker) -> Option<Worker> {
-        let fit = |member: &Member| !member.stale && !matches!(member.doing, Doing::Dead | Doing::Syncing { .. });
-        let mut fit: Vec<Worker> = self.filter(fit).iter().filter(|worker| *worker != needy).collect();
+        let mut fit: Vec<Worker> = self.filter(Member::can_provide).iter().filter(|worker| *worker != needy).collect();
         fit.sort_by_key(|worker| std::cmp::Reverse(self.members[worker.index()].applied));
         fit.first().copied()
     }
@@ -158,6 +166,24 @@ impl Roster {
     pub(super) fn synced(&mut self, worker: Worker, next: Step) {
         let member = &mut self.members[worker.index()];
         *member = Member { doing: Doing::Nothing, sent: next, applied: next, stale: false };
+        self.tallies.iter_mut().filter(|tally| tally.step < next).for_each(|tally| {
+            tally.expected.remove(worker);
+        });
+    }
+
+    /// A worker is gone: nobody waits for its reports.
+    pub(super) fn lost(&mut self, worker: Worker) {
+        *self.doing(worker) = Doing::Dead;
+        for tally in &mut self.tallies {
+            tally.expected.remove(worker);
+            tally.reports.retain(|report| report.0 != worker);
+        }
+    }
+
+    /// A worker that was gone is back, with a state in which everything below `next` is applied, or with none.
+    pub(super) fn joined(&mut self, worker: Worker, next: Option<Step>) {
+        let step = next.unwrap_or(Step(0));
+        self.members[worker.index()] = Member { doing: Doing::Nothing, sent: step, applied: step, stale: next.is_none() };
     }
 
     /// The steps a worker is still to be sent, given that all below `committed` are decided.
@@ -170,7 +196,7 @@ impl Roster {
 
     /// Workers waiting for a state that `provider` was to hand over.
     pub(super) fn waiting_for(&self, provider: Worker) -> Vec<Worker> {
-        self.filter(|member| member.doing == Doing::Syncing { from: provider }).iter().collect()
+        self.filter(|member| member.doing == Doing::Syncing { from: Some(provider) }).iter().collect()
     }
 }
 

@@ -234,7 +234,11 @@ impl<T: Transport> Coordinator<T> {
         loop {
             let unsettled = !self.resyncs.is_empty() || self.unapplied.iter().any(|count| *count > 0);
             let settling = self.pace.is_virtual() && unsettled;
-            let next = if settling || self.engine.is_folding() { Next::Wait(None) } else { self.pace.next(self.engine.deadline()) };
+            let next = if settling || self.engine.is_folding() && self.engine.deadline().is_none() {
+                Next::Wait(None)
+            } else {
+                self.pace.next(self.engine.deadline())
+            };
             let (worker, notice, late) = match next {
                 Next::Arrived { worker, notice, late } => (worker, notice, late),
                 Next::Deadline => return Ok(Input::Tick),
@@ -340,6 +344,7 @@ impl<T: Transport> Coordinator<T> {
                 self.resyncs.push((worker, from));
                 self.transport.send(from, Order::Provide { needy: worker });
             }
+            Action::Restore { worker } => return Err(EngineError::NoState { worker }.into()),
             Action::Finish => return Ok(Some(Outcome::Finished)),
         }
         Ok(None)

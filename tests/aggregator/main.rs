@@ -268,6 +268,7 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
             let (mut transport, links) = tcp::connect(&settings, shape, config);
             let coordinator = || {
                 assert_eq!(transport.gather(Duration::from_secs(20)).absent, []);
+                transport.begin(Step(0));
                 Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder)
             };
             run(links, worker, coordinator)

@@ -53,7 +53,6 @@ pub(super) fn connect(settings: &Settings, shape: Shape, config: Config) -> (Tcp
         format: settings.format,
         exchange: settings.exchange,
         keeps: true,
-        start: shape.first,
         first: Some(shape.first),
         job: String::new(),
         silence: Duration::from_secs(10),

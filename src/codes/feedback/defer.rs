@@ -108,8 +108,11 @@ pub struct Defer {
     next_step: bool,
     /// Where they do: what the last step is made of, and how many batch units that is.
     taken: (Vec<Fold>, u32),
+    /// And what was left when the last round to begin began.
+    carried: (Job, VecDeque<Open>),
 }
 
+#[derive(Clone)]
 struct Open {
     job: Job,
     /// Units nobody has finished: all but those of the current round's own shares.
@@ -172,6 +175,7 @@ impl Defer {
             at_bundle: WorkerSet::empty(workers),
             score: vec![0.0; workers],
             round: jobs.start,
+            carried: (jobs.start, VecDeque::new()),
             jobs,
             assigned: WorkerSet::empty(workers),
             late: 0,
@@ -249,6 +253,11 @@ impl Defer {
         folds.extend(won.into_iter().map(|(_, worker, task)| Fold { worker, task, weight: 1.0 }));
     }
 
+    /// Whether anything was finished in this round.
+    fn has_some(&self) -> bool {
+        self.open.iter().any(|open| !open.bundles.is_empty() || open.finished.iter().any(|finished| *finished > 0))
+    }
+
     /// Whether the current round has a job of its own.
     fn has_own(&self) -> bool {
         self.jobs.contains(&self.round)
@@ -259,6 +268,9 @@ impl Defer {
         self.assigned.clear();
         self.gone.clear();
         self.open.retain(|open| !open.decoded);
+        if self.next_step {
+            self.carried = (self.round, self.open.clone());
+        }
         self.deal();
         self.late = 0;
         if self.has_own() {
@@ -393,7 +405,7 @@ impl Scheme for Defer {
     }
 
     fn admits(&self, _: &WorkerSet) -> bool {
-        self.due_open == 0 && self.late <= self.cap()
+        self.due_open == 0 && self.late <= self.cap() && (!self.next_step || self.has_some())
     }
 
     fn closes_at(&self, runs: &[Run], ends: &[f64]) -> Option<f64> {
@@ -442,8 +454,20 @@ impl Scheme for Defer {
         }
     }
 
+    fn undoes(&self) -> bool {
+        !self.next_step
+    }
+
+    fn back(&mut self, _: Worker) -> bool {
+        false
+    }
+
     fn restart(&mut self, jobs: Range<Job>) {
         self.open.clear();
+        // What earlier steps have left is still to be done when a step begins anew.
+        if self.next_step && self.carried.0 == jobs.start {
+            self.open.clone_from(&self.carried.1);
+        }
         self.bundles.clear();
         self.orphans.clear();
         self.begun = false;

@@ -139,6 +139,11 @@ impl Scheme for Ring {
         self.offset[worker.index()] = self.reach;
     }
 
+    fn back(&mut self, worker: Worker) -> bool {
+        self.offset[worker.index()] = 0;
+        true
+    }
+
     fn quality(&mut self) -> Report {
         UNCODED
     }

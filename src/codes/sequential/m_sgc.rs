@@ -286,6 +286,11 @@ impl Scheme for MSgc {
         self.assigned.remove(worker);
     }
 
+    fn back(&mut self, worker: Worker) -> bool {
+        self.assigned.remove(worker);
+        true
+    }
+
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
         self.open();
         if !self.assigned.insert(worker) {

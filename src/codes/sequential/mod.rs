@@ -225,6 +225,11 @@ pub trait Scheme: Send {
     /// A worker will finish none of the tasks it has in this round; what it has returned stays. Said of dead
     /// workers in every round.
     fn gone(&mut self, _worker: Worker) {}
+    /// A worker that is said to be gone is there again. Whether it may be asked for tasks in this round: if not, it does
+    /// nothing more before the next one.
+    fn back(&mut self, _worker: Worker) -> bool {
+        true
+    }
     /// A worker has dropped the tasks it had and will ask again in this round.
     fn dropped(&mut self, _worker: Worker) {}
     /// Whether it may close without them with a part of the batch lost, once waiting is no use.
@@ -252,14 +257,19 @@ pub trait Scheme: Send {
     /// The weights of all results of a job that can be decoded.
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report;
     /// The results of a worker are gone: those of jobs that are not decoded, and of decoded jobs from `from` on.
-    /// Names the tasks that are open again; if a decoded job is among theirs, its round is open again too.
+    /// Names the tasks that are open again; if a decoded job is among theirs, its round is open again too. Where that
+    /// [cannot be](Scheme::undoes), `from` is none.
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>);
+    /// Whether a decoded job can be opened again. If not, all that is undecided is [begun anew](Scheme::restart).
+    fn undoes(&self) -> bool {
+        true
+    }
     /// The jobs that cannot be completed if nobody of `gone` answers in this round, where that stops the round.
     fn blocked(&self, gone: &WorkerSet) -> Vec<Job>;
     /// A job is refused: nothing more is done for it.
     fn give_up(&mut self, job: Job);
-    /// Goes on with other jobs, all of the earlier ones being decoded or refused; what was learnt of the workers
-    /// stays.
+    /// Goes on with other jobs, all of the earlier ones being decoded or refused, or with the current ones from the
+    /// beginning; what was learnt of the workers stays.
     fn restart(&mut self, jobs: Range<Job>);
     /// The batch units that no worker outside `missing` can supply in this round: what a refused step
     /// names.

@@ -233,6 +233,12 @@ impl Scheme for SrSgc {
         self.reinforce();
     }
 
+    fn back(&mut self, worker: Worker) -> bool {
+        self.gone.remove(worker);
+        self.assigned.remove(worker);
+        true
+    }
+
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
         task.piece == worker.0 && self.find(task.job).is_some_and(|open| open.answered.insert(worker))
     }

@@ -10,41 +10,40 @@ impl Engine {
         if *self.roster.doing(worker) == Doing::Dead {
             return Ok(());
         }
-        *self.roster.doing(worker) = Doing::Dead;
-        for needy in self.roster.waiting_for(worker) {
-            self.resync(needy, out)?;
-        }
+        self.roster.lost(worker);
         self.given.retain(|(holder, _), _| *holder != worker);
+        let unheld = if kept { None } else { self.book.unheld_without(worker) };
         self.book.forget_worker(worker);
-        let unheld = if kept { None } else { self.unheld(worker) };
-        let again =
-            if self.config.micro_steps > 1 { unheld.is_some() || self.book.is_halfway(self.next) } else { self.scheme.facts().delay > 0 };
-        if again && !matches!(self.phase, Phase::NotBegun | Phase::Finished) {
+        for needy in self.roster.waiting_for(worker) {
+            self.resync(now, needy, out)?;
+        }
+        if matches!(self.phase, Phase::NotBegun | Phase::Finished) {
+            return Ok(());
+        }
+        let again = if self.config.micro_steps > 1 {
+            unheld.is_some() || self.book.is_halfway(self.next)
+        } else {
+            self.scheme.facts().delay > 0 || unheld.is_some() && !self.scheme.undoes()
+        };
+        if again {
             return self.begin_again(now, out);
         }
+        self.arrivals[worker.index()] = None;
         let mut reopened = Vec::new();
-        self.scheme.lost(worker, unheld.map(|step| step.jobs(1).start), &mut reopened);
         if let Some(first) = unheld {
+            // Those who died while somebody held the vector are missed only now.
+            for dead in self.roster.dead().iter() {
+                self.scheme.lost(dead, Some(first.jobs(1).start), &mut reopened);
+            }
             self.fold_again(first, &reopened, now, out)?;
+        } else {
+            self.scheme.lost(worker, None, &mut reopened);
         }
         match self.phase {
-            Phase::Collecting => {
-                self.arrivals[worker.index()] = None;
-                self.carry_on(now, out)
-            }
+            Phase::Collecting => self.carry_on(now, out),
             Phase::Folding => self.check_held(now, out),
             Phase::NotBegun | Phase::Finished => Ok(()),
         }
-    }
-
-    /// The first step whose decoded vector is nowhere any more, or cannot be made without a worker.
-    fn unheld(&mut self, worker: Worker) -> Option<Step> {
-        let waiting = self.book.waiting();
-        waiting.into_iter().find(|step| {
-            let took_part = self.book.took_part(*step, worker);
-            let Some(holders) = self.book.holders(*step) else { return false };
-            holders.iter().all(|holder| holder.0 == worker) && (took_part || !holders.is_empty())
-        })
     }
 
     /// Decodes steps from `first` on a second time: from what is left, or, where results are open again, once they
@@ -56,7 +55,7 @@ impl Engine {
                 self.settle(step.jobs(1).start)?;
                 self.fold(step, out);
             } else if self.scheme.facts().delay == 0 {
-                self.phase = Phase::Collecting;
+                (self.phase, self.waits_since) = (Phase::Collecting, now);
             }
         }
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
@@ -65,7 +64,7 @@ impl Engine {
     /// Starts all that is not decided from its first job, where results that are gone cannot be had again in time: of
     /// jobs already decoded in a step of several, or of jobs that would then take more rounds than they may, so that
     /// the next step of their model would begin without them.
-    fn begin_again(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn begin_again(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.abandon_all(out);
         if self.phase == Phase::Collecting {
             out.push(Action::Close(self.report(now)));

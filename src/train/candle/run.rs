@@ -195,17 +195,19 @@ impl LocalRun {
             max_wait_seconds: self.max_wait_seconds,
             grace_seconds: self.grace_seconds,
             wire: self.wire,
-            log_steps: self.log_steps(),
+            log_steps: self.log_steps(facts.delay),
             micro_steps: self.micro_steps,
             mu: self.mu,
             reduce: self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker }),
+            ..Config::default()
         }
     }
 
-    /// Decoded gradients that are kept for workers that missed some steps.
+    /// Decoded gradients that are kept for workers that missed some steps, under a scheme of a delay.
     #[must_use]
-    pub fn log_steps(&self) -> u64 {
-        ((LOG_BYTES_MAX / (4 * self.model.parameters().max(1))) as u64).clamp(2, LOG_STEPS_MAX)
+    pub fn log_steps(&self, delay: usize) -> u64 {
+        let kept = ((LOG_BYTES_MAX / (4 * self.model.parameters().max(1))) as u64).clamp(2, LOG_STEPS_MAX);
+        kept.max(delay as u64 + 1)
     }
 }
 

@@ -1,21 +1,22 @@
 //! A worker's end: one connection to the coordinator, and one to every other worker where they sum among themselves.
 
 use super::block::Blocks;
+use super::calls::{answer, call, call_peer, listen};
 use super::exchange::Plan;
-use super::pipe::{Frame, Incoming, Pipe, Queues, Shop, Stamp, Traffic, read_hello, run, write_first};
-use super::security::{self, Gate, Role, Security, Stream};
+use super::pipe::{Frame, Incoming, Pipe, Queues, Shop, Stamp, Traffic, run};
+use super::security::{Security, Stream};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, HANDSHAKE, TcpError, Welcome, dial, runtime};
+use super::{DATA_WAITING_MAX, TcpError, Welcome, runtime};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::{self, Across, COORDINATOR, Down, Kind, Offer, Peer, Up};
 use crate::transport::{Cancel, Decoded, Link, Notice, Order, What};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
@@ -23,6 +24,9 @@ use tokio::sync::mpsc;
 const TICK: Duration = Duration::from_millis(200);
 /// How long a sum may be on its way before others are told who is waited for.
 const STALL: Duration = Duration::from_secs(1);
+
+/// Orders are numbered anew on every connection; above these bits is the number of the connection.
+const ORDER_BITS: u32 = 40;
 
 /// What a worker needs to know to join a run.
 #[derive(Clone, Debug)]
@@ -48,6 +52,7 @@ pub struct TcpLink {
     commands: mpsc::UnboundedSender<(u64, Notice)>,
     ledger: Arc<Mutex<Ledger>>,
     vectors: Arc<Mutex<Vec<Vec<f32>>>>,
+    traffic: Arc<Traffic>,
     /// The order whose tasks are at hand.
     order: u64,
     hub: Option<tokio::task::JoinHandle<()>>,
@@ -83,7 +88,8 @@ struct Hub {
     vectors: Arc<Mutex<Vec<Vec<f32>>>>,
     orders: std::sync::mpsc::Sender<(u64, Order)>,
     queue: VecDeque<Queued>,
-    live: Option<(u64, Cancel)>,
+    /// Ends the last order.
+    live: Option<Cancel>,
     /// First step that the trainer has not been given.
     next: Step,
     states: Arriving,
@@ -114,6 +120,8 @@ impl TcpLink {
         let ledger = Arc::new(Mutex::new(Ledger::default()));
         let vectors = Arc::new(Mutex::new(Vec::new()));
         let (ledger_in, vectors_in) = (Arc::clone(&ledger), Arc::clone(&vectors));
+        let traffic = Arc::new(Traffic::default());
+        let traffic_in = Arc::clone(&traffic);
         let (welcome, hub) = runtime.block_on(async move {
             let listener = listen(&join).await?;
             let address = listener.local_addr().ok().map(|address| address.to_string());
@@ -123,7 +131,7 @@ impl TcpLink {
             let (coordinator, queues) = Pipe::new();
             let stamp =
                 Stamp { run: welcome.run, epoch: welcome.epoch, worker: welcome.worker.0, layout: welcome.layout, format: welcome.format };
-            let shop = Shop { stamp, blocks: Blocks::default(), traffic: Arc::new(Traffic::default()) };
+            let shop = Shop { stamp, blocks: Blocks::default(), traffic: traffic_in };
             let kept = welcome.log_steps as usize + 1;
             let hub = Hub {
                 summer: Summer::new(welcome.worker.0, welcome.length, welcome.format, shop.blocks.clone(), kept, welcome.first),
@@ -152,7 +160,15 @@ impl TcpLink {
             let task = tokio::spawn(hub.serve(commands_out, events_out, dialled_out));
             Ok::<_, TcpError>((welcome, task))
         })?;
-        Ok((Self { orders, commands, ledger, vectors, order: 0, hub: Some(hub), runtime: Some(runtime) }, welcome))
+        Ok((Self { orders, commands, ledger, vectors, traffic, order: 0, hub: Some(hub), runtime: Some(runtime) }, welcome))
+    }
+}
+
+impl TcpLink {
+    /// Tells, whenever it is called, how many bytes were sent and received.
+    pub fn traffic(&self) -> impl Fn() -> (u64, u64) + use<> {
+        let traffic = Arc::clone(&self.traffic);
+        move || (traffic.sent.load(Relaxed), traffic.received.load(Relaxed))
     }
 }
 
@@ -206,83 +222,6 @@ fn keep_spare(vectors: &Mutex<Vec<Vec<f32>>>, vector: Vec<f32>) {
     }
 }
 
-/// Opens the port for other workers.
-async fn listen(join: &Join) -> Result<TcpListener, TcpError> {
-    let address = match join.listen {
-        Some(address) => address,
-        None => SocketAddr::new(super::route_to(&join.address).await?, 0),
-    };
-    security::check_address(address, &join.security)?;
-    TcpListener::bind(address).await.map_err(|source| TcpError::Listen { address: address.to_string(), source })
-}
-
-/// Calls the coordinator until it answers, and says hello.
-async fn call(join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
-    let deadline = Instant::now() + join.patience;
-    let mut pause = Duration::from_millis(50);
-    loop {
-        let attempt = tokio::time::timeout(HANDSHAKE, hello(join, address.clone(), offer)).await;
-        let error = match attempt {
-            Ok(Ok(welcome)) => return Ok(welcome),
-            Ok(Err(error @ TcpError::Refused { .. })) => return Err(error),
-            Ok(Err(error)) => error,
-            Err(_) => TcpError::Unreachable { address: join.address.clone(), reason: "no answer".into() },
-        };
-        if Instant::now() + pause > deadline {
-            return Err(error);
-        }
-        tracing::debug!("{error}; trying again");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(2));
-    }
-}
-
-async fn hello(join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
-    let stream = dial(&join.address).await?;
-    let (mut stream, _) = security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
-    let hello = Up::Hello { worker: join.worker, identity: join.identity.clone(), address, offer };
-    let lost = |error: super::pipe::PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
-    write_first(&mut stream, &hello).await.map_err(lost)?;
-    let body = read_hello(&mut stream).await.map_err(lost)?;
-    match wire::decode(&body).map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })? {
-        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, job } => {
-            let workers = workers as usize;
-            Ok((
-                stream,
-                Welcome { worker: Worker(worker), workers, run, epoch, length, layout, first, micro_steps, log_steps, format, job },
-            ))
-        }
-        Down::Refused { reason } => Err(TcpError::Refused { reason }),
-        other => Err(TcpError::Unreachable { address: join.address.clone(), reason: format!("{other:?} came where a welcome was due") }),
-    }
-}
-
-/// Takes calls of other workers.
-async fn answer(listener: TcpListener, security: Security, run: u64, streams: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>) {
-    let gate = Gate::default();
-    while let Ok((stream, from)) = listener.accept().await {
-        let Some(pass) = gate.enter() else { continue };
-        let (security, streams) = (security.clone(), streams.clone());
-        tokio::spawn(async move {
-            let _pass = pass;
-            let checked = async {
-                stream.set_nodelay(true)?;
-                let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(std::io::Error::other)?;
-                let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream)).await?.map_err(std::io::Error::other)?;
-                let Across::Peer { worker, run: theirs, epoch } = wire::decode(&body).map_err(std::io::Error::other)?;
-                if theirs != run || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) {
-                    return Err(std::io::Error::other(format!("worker {worker} of run {theirs:x} is not who it says")));
-                }
-                Ok((worker, epoch, stream))
-            };
-            match checked.await {
-                Ok((worker, epoch, stream)) => drop(streams.send((worker, epoch, Some(stream)))),
-                Err(error) => tracing::warn!("refused a call from {from}: {error}"),
-            }
-        });
-    }
-}
-
 impl Hub {
     async fn serve(
         mut self,
@@ -309,7 +248,7 @@ impl Hub {
             }
             self.work();
         }
-        if let Some((_, cancel)) = self.live.take() {
+        if let Some(cancel) = self.live.take() {
             cancel.cancel();
         }
         // The writers send what waits before they end.
@@ -324,7 +263,8 @@ impl Hub {
 
     /// What the trainer says.
     fn notice(&mut self, order: u64, notice: Notice) {
-        let current = self.live.as_ref().is_some_and(|live| live.0 == order);
+        let (connection, order) = (order >> ORDER_BITS, order & ((1 << ORDER_BITS) - 1));
+        let current = connection == self.connection;
         match notice {
             Notice::Done { task, finite, .. } if !current => {
                 if finite && let Some(vector) = lock(&self.ledger).discard(task) {
@@ -389,12 +329,12 @@ impl Hub {
         match message {
             Down::Compute { order, tasks } => {
                 let cancel = Cancel::default();
-                self.live = Some((order, cancel.clone()));
+                self.live = Some(cancel.clone());
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
-                self.queue.push_back(Queued::Order(order, Order::Compute { tasks, cancel }));
+                self.queue.push_back(Queued::Order(self.connection << ORDER_BITS | order, Order::Compute { tasks, cancel }));
             }
             Down::Abandon => {
-                if let Some((_, cancel)) = &self.live {
+                if let Some(cancel) = &self.live {
                     cancel.cancel();
                 }
             }
@@ -432,7 +372,7 @@ impl Hub {
             Down::Ping { number } => self.coordinator.tell(&Up::Pong { number }),
             Down::Stop => {
                 self.stopping = true;
-                if let Some((_, cancel)) = &self.live {
+                if let Some(cancel) = &self.live {
                     cancel.cancel();
                 }
                 self.queue.push_back(Queued::Order(0, Order::Stop));
@@ -533,7 +473,7 @@ impl Hub {
 
     /// Gives up what the lost coordinator had asked for, and calls it again.
     async fn call_again(&mut self) -> bool {
-        if let Some((_, cancel)) = self.live.take() {
+        if let Some(cancel) = self.live.take() {
             cancel.cancel();
         }
         *lock(&self.ledger) = Ledger::default();
@@ -590,14 +530,8 @@ impl Hub {
         let hello = Across::Peer { worker: self.welcome.worker.0, run: self.welcome.run, epoch: self.welcome.epoch };
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            let stream = async {
-                let stream = dial(&address).await?;
-                let (mut stream, _) = security::connect(stream, Role::Worker(Worker(worker)), &security, HANDSHAKE).await?;
-                let written = write_first(&mut stream, &hello).await;
-                written.map_err(|error| TcpError::Unreachable { address: address.clone(), reason: error.to_string() })?;
-                Ok::<_, TcpError>(stream)
-            };
-            let stream = stream.await.inspect_err(|error| tracing::warn!("worker {worker}: {error}")).ok();
+            let stream = call_peer(&address, Worker(worker), &security, &hello).await;
+            let stream = stream.inspect_err(|error| tracing::warn!("worker {worker}: {error}")).ok();
             let _ = dialled.send((worker, epoch, stream));
         });
     }

@@ -1,6 +1,7 @@
 //! The workers of a run, as their coordinator knows them: who is connected, under which number and name.
 
 use super::pipe::Pipe;
+use crate::ids::Step;
 use crate::transport::wire::{Down, Peer};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ struct Place {
     /// Who had it last.
     identity: Option<String>,
     epoch: u32,
+    /// First step that is not applied in the state it came with.
+    next: Option<Step>,
     /// The engine does not know yet that nobody is here.
     counted: bool,
 }
@@ -33,7 +36,7 @@ pub(super) struct Members(Vec<Place>);
 
 impl Members {
     pub(super) fn new(workers: usize) -> Self {
-        Self((0..workers).map(|_| Place { counted: true, ..Place::default() }).collect())
+        Self((0..workers).map(|_| Place::default()).collect())
     }
 
     fn place(&mut self, worker: u32) -> Option<&mut Place> {
@@ -89,7 +92,7 @@ impl Members {
     }
 
     pub(super) fn is_order(&self, worker: u32, order: u64) -> bool {
-        self.of(worker).is_some_and(|seat| seat.order == order)
+        self.of(worker).is_some_and(|seat| (1..=seat.order).contains(&order))
     }
 
     /// The number for a worker that calls, given the one it wants and its name.
@@ -112,12 +115,16 @@ impl Members {
         found.map(|(worker, _)| worker).ok_or(format!("all {} workers are there", self.0.len()))
     }
 
-    /// A worker is connected; true if the engine has counted on it all the time.
-    pub(super) fn enter(&mut self, worker: u32, seat: Seat) -> bool {
-        let Some(place) = self.place(worker) else { return false };
+    /// A worker is connected, with a state in which everything below `next` is applied.
+    pub(super) fn enter(&mut self, worker: u32, seat: Seat, next: Option<Step>) {
+        let Some(place) = self.place(worker) else { return };
         (place.epoch, place.identity) = (seat.epoch, Some(seat.identity.clone()));
-        place.seat = Some(seat);
-        std::mem::replace(&mut place.counted, true)
+        (place.seat, place.next, place.counted) = (Some(seat), next, true);
+    }
+
+    /// First step that each number's worker has not applied; none for those that are not there.
+    pub(super) fn offers(&self) -> Vec<Option<Option<Step>>> {
+        self.0.iter().map(|place| place.seat.as_ref().map(|_| place.next)).collect()
     }
 
     /// A connection ends: whether the engine counted on the worker; none if there was no connection.
@@ -125,16 +132,5 @@ impl Members {
         let place = self.place(worker)?;
         place.seat.take()?.pipe.close();
         Some(std::mem::replace(&mut place.counted, false))
-    }
-
-    /// The run begins: those who are not there and were counted on.
-    pub(super) fn begin(&mut self) -> Vec<u32> {
-        let absent = (0..).zip(&mut self.0).filter(|(_, place)| place.seat.is_none() && place.counted);
-        absent
-            .map(|(worker, place)| {
-                place.counted = false;
-                worker
-            })
-            .collect()
     }
 }

@@ -5,6 +5,7 @@
 //! `docs/protocol.md` describes the bytes.
 
 mod block;
+mod calls;
 mod client;
 mod exchange;
 pub mod http;
@@ -20,7 +21,7 @@ pub use server::{Gathered, Listen, Status, TcpTransport, WorkerStatus};
 
 use super::wire::Format;
 use crate::ids::{Step, Worker};
-use security::SecurityError;
+use security::{Security, SecurityError};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
@@ -122,9 +123,10 @@ fn runtime() -> Result<Runtime, TcpError> {
     builder.worker_threads(cores.clamp(1, 4)).thread_name("codedgrad-io").enable_all().build().map_err(TcpError::Threads)
 }
 
-async fn dial(address: &str) -> Result<TcpStream, TcpError> {
+async fn dial(address: &str, security: &Security) -> Result<TcpStream, TcpError> {
     let unreachable = |error: std::io::Error| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
+    security::check_address(stream.peer_addr().map_err(unreachable)?, security)?;
     stream.set_nodelay(true).map_err(unreachable)?;
     Ok(stream)
 }

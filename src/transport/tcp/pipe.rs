@@ -136,6 +136,7 @@ impl Pipe {
 async fn write(stream: &mut WriteHalf<Stream>, queues: &mut Queues, shop: &Shop) -> Result<(), PipeError> {
     let mut closed = queues.closed.clone();
     loop {
+        // Both queues end together, when their pipe is dropped.
         let frame = tokio::select! {
             biased;
             () = is_closed(&mut closed) => return Err(PipeError::Closed),
@@ -143,13 +144,10 @@ async fn write(stream: &mut WriteHalf<Stream>, queues: &mut Queues, shop: &Shop)
                 queues.control_waiting.fetch_sub(1, Relaxed);
                 frame
             }
-            Some(frame) = queues.data.recv() => {
+            frame = queues.data.recv() => {
+                let Some(frame) = frame else { break };
                 queues.data_waiting.fetch_sub(frame.header.length as usize, Relaxed);
                 frame
-            }
-            else => {
-                stream.shutdown().await?;
-                return Ok(());
             }
         };
         tokio::select! {
@@ -158,6 +156,11 @@ async fn write(stream: &mut WriteHalf<Stream>, queues: &mut Queues, shop: &Shop)
             written = put(stream, frame, shop) => written?,
         }
     }
+    while let Ok(frame) = queues.control.try_recv() {
+        put(stream, frame, shop).await?;
+    }
+    stream.shutdown().await?;
+    Ok(())
 }
 
 /// Comes back when the connection is to be given up; never if nobody can ask for that any more.

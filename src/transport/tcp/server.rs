@@ -11,7 +11,7 @@ use super::{DATA_WAITING_MAX, Exchange, HANDSHAKE, TcpError, runtime};
 use crate::gpu::CombineError;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::wire::{self, COORDINATOR, Down, Format, Kind, Owner, TaskOrder, Up};
-use crate::transport::{Notice, Order, Summand, Summed, Transport, Weighted};
+use crate::transport::{Notice, Order, State, Summand, Summed, Transport, Weighted};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -51,8 +51,6 @@ pub struct Listen {
     pub exchange: Exchange,
     /// Whether every sum is sent to the coordinator too, if it does not sum itself.
     pub keeps: bool,
-    /// The step at which the run begins.
-    pub start: Step,
     /// First step that a replica made anew from the job has not applied; none if the job does not tell how to make one.
     pub first: Option<Step>,
     /// What is trained, in words that this program and the worker's understand.
@@ -66,8 +64,8 @@ pub struct Listen {
 /// Who was there when a run began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathered {
-    /// Workers that have joined.
-    pub present: Vec<Worker>,
+    /// Workers that have joined, and the first step that is not applied in the state of each.
+    pub present: Vec<(Worker, Option<Step>)>,
     /// Workers that have not; they may come later.
     pub absent: Vec<Worker>,
 }
@@ -108,8 +106,11 @@ enum Command {
     Discard(Worker, Task),
     Fold(Step, u32, Vec<Summand>),
     Release(Step, Job),
-    Begin,
+    Begin(Step),
 }
+
+/// For every number, what its worker came with, if it is there.
+type Offers = Vec<Option<Option<Step>>>;
 
 /// Sums that have come by, for [`Transport::sum`].
 type Sums = Arc<Mutex<VecDeque<(Step, u32, Arc<Vec<f32>>)>>>;
@@ -122,8 +123,9 @@ pub struct TcpTransport {
     notices: std::sync::mpsc::Receiver<(Worker, Notice)>,
     sums: Sums,
     status: Arc<Mutex<Status>>,
-    connected: watch::Receiver<BTreeSet<u32>>,
-    workers: usize,
+    offers: watch::Receiver<Offers>,
+    /// Notices that came while something else was waited for.
+    early: VecDeque<(Worker, Notice)>,
     hub: Option<tokio::task::JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
@@ -166,7 +168,7 @@ struct Hub {
     notices: std::sync::mpsc::Sender<(Worker, Notice)>,
     sums: Sums,
     status: Arc<Mutex<Status>>,
-    connected: watch::Sender<BTreeSet<u32>>,
+    offers: watch::Sender<Offers>,
     events: mpsc::Sender<((u32, u32), Incoming)>,
 }
 
@@ -180,10 +182,9 @@ impl TcpTransport {
         let runtime = runtime()?;
         let (commands, commands_out) = mpsc::unbounded_channel();
         let (notices_in, notices) = std::sync::mpsc::channel();
-        let (connected_in, connected) = watch::channel(BTreeSet::new());
+        let (offers_in, offers) = watch::channel(Offers::new());
         let sums = Sums::default();
         let status = Arc::new(Mutex::new(Status { workers: vec![WorkerStatus::default(); listen.workers], ..Status::default() }));
-        let workers = listen.workers;
         let (sums_in, status_in) = (Arc::clone(&sums), Arc::clone(&status));
         let (address, hub) = runtime.block_on(async move {
             let refused = |source| TcpError::Listen { address: listen.address.to_string(), source };
@@ -199,7 +200,7 @@ impl TcpTransport {
             let hub = Hub {
                 layout,
                 members: Members::new(listen.workers),
-                summer: Summer::new(COORDINATOR, listen.length, listen.format, shop.blocks.clone(), kept, listen.start),
+                summer: Summer::new(COORDINATOR, listen.length, listen.format, shop.blocks.clone(), kept, Step(0)),
                 shop,
                 running: BTreeMap::new(),
                 decided: BTreeMap::new(),
@@ -212,13 +213,14 @@ impl TcpTransport {
                 notices: notices_in,
                 sums: sums_in,
                 status: status_in,
-                connected: connected_in,
+                offers: offers_in,
                 events,
                 listen,
             };
             Ok::<_, TcpError>((address, tokio::spawn(hub.serve(commands_out, events_out, callers))))
         })?;
-        Ok(Self { address, commands, notices, sums, status, connected, workers, hub: Some(hub), runtime: Some(runtime) })
+        let early = VecDeque::new();
+        Ok(Self { address, commands, notices, sums, status, offers, early, hub: Some(hub), runtime: Some(runtime) })
     }
 
     /// Where it listens.
@@ -227,23 +229,36 @@ impl TcpTransport {
         self.address
     }
 
-    /// Waits until all workers have joined, at most so long; those that have not come by then count as lost.
+    /// Waits until all workers have joined, at most so long.
     pub fn gather(&mut self, patience: Duration) -> Gathered {
-        let workers = self.workers;
         if let Some(runtime) = &self.runtime {
-            let all = self.connected.wait_for(|connected| connected.len() == workers);
+            let all = self.offers.wait_for(|offers| !offers.is_empty() && offers.iter().all(Option::is_some));
             let _ = runtime.block_on(async { tokio::time::timeout(patience, all).await.map(|_| ()) });
         }
-        let connected = self.connected.borrow().clone();
-        let _ = self.commands.send(Command::Begin);
-        let (present, absent) = Worker::all(workers).partition(|worker| connected.contains(&worker.0));
-        Gathered { present, absent }
+        let offers = self.offers.borrow().clone();
+        let workers = lock(&self.status).workers.len();
+        let of = |worker: Worker| offers.get(worker.index()).copied().flatten();
+        let present = Worker::all(workers).filter_map(|worker| Some((worker, of(worker)?))).collect();
+        Gathered { present, absent: Worker::all(workers).filter(|worker| of(*worker).is_none()).collect() }
     }
 
-    /// How many workers are connected now.
-    #[must_use]
-    pub fn connected(&self) -> usize {
-        self.connected.borrow().len()
+    /// The run begins with a step: workers that are not there count as lost until they come, those in another state are
+    /// brought up to date first.
+    pub fn begin(&mut self, start: Step) {
+        self.command(Command::Begin(start));
+    }
+
+    /// The state of a worker's replica, unless it does not come in time.
+    pub fn state_of(&mut self, worker: Worker, patience: Duration) -> Option<State> {
+        self.send(worker, Order::Provide { needy: Worker(COORDINATOR) });
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.notices.recv_timeout(left).ok()? {
+                (_, Notice::State { needy: Worker(COORDINATOR), state }) => return Some(state),
+                other => self.early.push_back(other),
+            }
+        }
     }
 
     /// What is known of the connections; it is kept up to date while the run goes on.
@@ -265,6 +280,9 @@ impl Transport for TcpTransport {
     }
 
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)> {
+        if let Some(early) = self.early.pop_front() {
+            return Some(early);
+        }
         match patience {
             None => self.notices.recv().ok(),
             Some(patience) => self.notices.recv_timeout(patience).ok(),
@@ -402,10 +420,18 @@ impl Hub {
                 self.running.retain(|key, _| key.0 >= oldest);
                 self.decided.retain(|step, _| *step >= oldest);
             }
-            Command::Begin => {
+            Command::Begin(start) => {
                 self.begun = true;
-                for worker in self.members.begin() {
-                    self.notify(Worker(worker), Notice::Lost { reason: "it has not come".into() });
+                self.summer.moved(start);
+                for (worker, offer) in Worker::all(self.listen.workers).zip(self.members.offers()) {
+                    match offer {
+                        None => self.notify(worker, Notice::Lost { reason: "it has not come".into() }),
+                        Some(next) if next == Some(start) => {}
+                        Some(next) => {
+                            self.notify(worker, Notice::Lost { reason: format!("it begins without the state of {start}") });
+                            self.notify(worker, Notice::Joined { next });
+                        }
+                    }
                 }
             }
         }
@@ -421,6 +447,7 @@ impl Hub {
             Order::Abandon => Down::Abandon,
             Order::Apply { step, attempt, decoded } => {
                 self.decided.insert(step, attempt);
+                self.summer.applied(step.next());
                 Down::Apply { step, attempt, digest: decoded.digest, tail: decoded.tail.clone() }
             }
             Order::Skip { step, units } => Down::Skip { step, units: units.to_vec() },
@@ -652,7 +679,7 @@ impl Hub {
         lock(&self.status).workers[worker as usize].connected = false;
         self.states.remove(&Worker(worker));
         self.announce();
-        if was_counted {
+        if was_counted && self.begun {
             self.notify(Worker(worker), Notice::Lost { reason: reason.into() });
         } else {
             tracing::warn!("{}: {reason}", Worker(worker));
@@ -673,8 +700,7 @@ impl Hub {
     }
 
     fn announce(&self) {
-        let connected = self.members.connected().map(|(worker, _)| worker).collect();
-        self.connected.send_replace(connected);
+        self.offers.send_replace(self.members.offers());
         if self.listen.exchange == Exchange::Sharded {
             self.members.tell_all(&Down::Peers { peers: self.members.peers() });
         }
@@ -727,12 +753,9 @@ impl Hub {
         tokio::spawn(run(stream, queues, self.shop.clone(), (worker, epoch), self.events.clone()));
         let next = offer.filter(|offer| offer.run == *id).map(|offer| offer.next).or(*first);
         let seat = Seat { pipe, epoch, identity: identity.clone(), address, heard: Instant::now(), order: 0 };
-        let counted = self.members.enter(worker, seat);
+        self.members.enter(worker, seat, next);
         lock(&self.status).workers[worker as usize] = WorkerStatus { identity, address: from.to_string(), connected: true, epoch };
-        if counted && next != Some(self.listen.start) {
-            self.notify(Worker(worker), Notice::Lost { reason: "it begins without the state of this step".into() });
-        }
-        if !counted || next != Some(self.listen.start) {
+        if self.begun {
             self.notify(Worker(worker), Notice::Joined { next });
         }
         self.announce();

@@ -1,14 +1,22 @@
 //! The round engine on virtual time: no thread, no clock, only events.
 
-use codedgrad::codes::sequential::{Accept, Fold, Horizon};
-use codedgrad::codes::{SchemeSpec, Wire};
-use codedgrad::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input, Reduce};
-use proptest::prelude::*;
-use std::collections::HashMap;
+mod chaos;
 
-const CONFIG: Config =
-    Config { max_wait_seconds: 50.0, grace_seconds: 0.0, wire: Wire::F32, log_steps: 4, micro_steps: 1, mu: 1.0, reduce: Reduce::Tree };
+use codedgrad::codes::{SchemeSpec, Wire};
+use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
+use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input, Reduce};
+
+const CONFIG: Config = Config {
+    max_wait_seconds: 50.0,
+    grace_seconds: 0.0,
+    wire: Wire::F32,
+    log_steps: 4,
+    micro_steps: 1,
+    mu: 1.0,
+    reduce: Reduce::Tree,
+    return_seconds: 0.0,
+    restores: false,
+};
 
 struct Driver {
     engine: Engine,
@@ -255,216 +263,59 @@ fn a_provider_that_dies_is_replaced() {
     assert_ne!(*other, from);
 }
 
-/// A run in which events come in any order that workers could bring about, and what they hold is known: every unit of
-/// every batch is in its step exactly once.
-struct Chaos<'a> {
-    driver: Driver,
-    micro_steps: u64,
-    /// Rounds a job may take beyond its first: with so many models and one more, each step begins at parameters that
-    /// know its model's last one.
-    delay: u64,
-    units: u32,
-    pool: Vec<Input>,
-    /// What every worker has left of its order.
-    at: Vec<Vec<Task>>,
-    parts: HashMap<(Worker, Task), Vec<Part>>,
-    /// Results of every worker, and what it has added up.
-    held: Vec<HashMap<Task, u32>>,
-    sums: HashMap<(Step, Worker), Vec<(Task, f64)>>,
-    dead: WorkerSet,
-    applied: Vec<u64>,
-    decided: u64,
-    choices: &'a [u16],
-    turn: usize,
+#[test]
+fn who_comes_back_gets_what_it_missed_and_its_task_of_the_round() {
+    let config = Config { return_seconds: 5.0, ..CONFIG };
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 3, config);
+    driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
+    assert!(driver.at(1.0).give(Input::Lost { worker: Worker(1), kept: true }).unwrap().is_empty(), "one of them may come back");
+    assert_eq!(driver.engine.deadline(), Some(6.0));
+    driver.answer(2, 0, true).unwrap();
+    let joined = driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
+    assert_eq!((assigned(&joined), driver.engine.deadline()), (vec![1], Some(50.0)));
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1, 2])));
+    driver.held(2, 0, 0);
+    driver.held(1, 0, 0);
+    let back = driver.give(Input::Joined { worker: Worker(0), next: Some(Step(0)) }).unwrap();
+    assert_eq!((applies(&back), assigned(&back)), (vec![(0, 0)], vec![0]));
+    assert!(driver.give(Input::Joined { worker: Worker(0), next: None }).unwrap().is_empty(), "it is alive");
+    for worker in [0, 1] {
+        assert!(driver.give(Input::Lost { worker: Worker(worker), kept: true }).unwrap().is_empty());
+    }
+    let error = driver.at(7.0).give(Input::Tick).unwrap_err();
+    assert!(matches!(&error, EngineError::TooManyLost { dead, .. } if dead.len() == 2), "{error}");
 }
 
-impl Chaos<'_> {
-    fn choose(&mut self, below: usize) -> usize {
-        self.turn += 1;
-        let mixed = self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_right(29);
-        (self.choices[self.turn % self.choices.len()] as usize ^ mixed) % below
-    }
-
-    fn discard(&mut self, worker: Worker, task: Task) {
-        if let Some(count) = self.held[worker.index()].get_mut(&task) {
-            *count -= 1;
-        }
-        self.held[worker.index()].retain(|_, count| *count > 0);
-    }
-
-    fn release(&mut self, step: Step, end: Job) {
-        self.held.iter_mut().for_each(|held| held.retain(|task, _| task.job >= end));
-        self.sums.retain(|(of, _), _| *of != step);
-    }
-
-    fn check_fold(&self, step: Step, sums: &[Worker], folds: &[Fold]) {
-        let summed = sums.iter().flat_map(|worker| self.sums[&(step, *worker)].iter().map(|(task, weight)| (*worker, *task, *weight)));
-        let single = folds.iter().map(|fold| (fold.worker, fold.task, fold.weight));
-        assert!(folds.iter().all(|fold| self.held[fold.worker.index()].contains_key(&fold.task)), "what is folded is held");
-        let mut counted: HashMap<(Job, u32), f64> = HashMap::new();
-        for (worker, task, weight) in summed.chain(single) {
-            for part in &self.parts[&(worker, task)] {
-                (part.units.start..part.units.end)
-                    .for_each(|unit| *counted.entry((task.job, unit)).or_default() += weight * part.coefficient);
-            }
-        }
-        let jobs = step.jobs(self.micro_steps);
-        assert!(counted.keys().all(|(job, _)| jobs.contains(job)), "{step} is made of its own jobs");
-        assert_eq!(counted.len() as u64, u64::from(self.units) * self.micro_steps, "{step}: no unit is missing");
-        assert!(counted.values().all(|count| (count - 1.0).abs() < 1e-6), "{step}: every unit once");
-    }
-
-    fn act(&mut self, action: Action) {
-        match action {
-            Action::Assign { worker, tasks, .. } => {
-                assert!(self.at[worker.index()].is_empty() && !self.dead.contains(worker), "one order at a time, to the living");
-                let latest = tasks.iter().map(|(task, _)| task.job.0).max().unwrap_or(0);
-                let current = self.micro_steps > 1 || latest <= self.decided + self.delay;
-                assert!(current, "job {latest} begins before the step {} jobs before it is decided", self.delay + 1);
-                self.parts.extend(tasks.iter().map(|(task, parts)| ((worker, *task), parts.clone())));
-                self.at[worker.index()] = tasks.into_iter().map(|task| task.0).collect();
-            }
-            Action::Close(_) => {}
-            Action::Discard { worker, task } => self.discard(worker, task),
-            Action::Reduce { step, fold } => {
-                assert!(self.held[fold.worker.index()].contains_key(&fold.task), "what is added up is held");
-                self.discard(fold.worker, fold.task);
-                self.sums.entry((step, fold.worker)).or_default().push((fold.task, fold.weight));
-            }
-            Action::Abandon { worker, late_counts } => {
-                let late = self.at[worker.index()].drain(..).next().filter(|_| late_counts);
-                self.pool.extend(late.map(|task| Input::Late { worker, task, finite: true }));
-                self.pool.push(Input::Freed { worker });
-            }
-            Action::Fold { step, attempt, sums, folds, .. } => {
-                self.check_fold(step, &sums, &folds);
-                let living = self.dead.complement();
-                self.pool.extend(living.iter().map(|worker| Input::Held { worker, step, attempt, digest: step.0 }));
-            }
-            Action::Commit { step, .. } | Action::Refuse { step, .. } => {
-                assert_eq!(step.0, self.decided, "in order");
-                self.decided += 1;
-                self.release(step, step.jobs(self.micro_steps).end);
-            }
-            Action::Restart { step } => self.release(step, step.jobs(self.micro_steps).end),
-            Action::Apply { worker, step } => {
-                assert!(step.0 < self.decided && self.applied[worker.index()] == step.0, "decided first, in order, once");
-                self.applied[worker.index()] += 1;
-                self.pool.push(Input::Applied { worker, step, digest: Some(step.0) });
-            }
-            other => panic!("nothing of that kind happens here: {other:?}"),
-        }
-    }
-
-    /// The next event: something that has happened, a worker's next result, a mishap, or a deadline.
-    fn next(&mut self, mishaps: bool) -> Input {
-        let busy: Vec<usize> = (0..self.at.len()).filter(|worker| !self.at[*worker].is_empty()).collect();
-        if let Some(&worker) = busy.first().filter(|_| mishaps && self.choose(24) == 0) {
-            let worker = Worker(worker as u32);
-            return if self.choose(2) == 0 && self.dead.is_empty() { self.die(worker) } else { self.drop_tasks(worker) };
-        }
-        let deadline = self.driver.engine.deadline().filter(|deadline| *deadline < self.driver.now + 40.0);
-        let events = self.pool.len() + busy.len();
-        if events == 0 || deadline.is_some() && self.choose(8) == 0 {
-            self.driver.now = deadline.expect("the run is stuck");
-            return Input::Tick;
-        }
-        let choice = self.choose(events);
-        if choice < self.pool.len() {
-            let input = self.pool.remove(choice);
-            if let Input::Late { worker, task, .. } = input {
-                *self.held[worker.index()].entry(task).or_default() += 1;
-            }
-            return input;
-        }
-        let worker = busy[choice - self.pool.len()];
-        let (task, finite) = (self.at[worker].remove(0), !(mishaps && self.choose(24) == 0));
-        if finite {
-            *self.held[worker].entry(task).or_default() += 1;
-        }
-        Input::Done { worker: Worker(worker as u32), task, finite }
-    }
-
-    fn die(&mut self, worker: Worker) -> Input {
-        self.dead.insert(worker);
-        self.at[worker.index()].clear();
-        self.held[worker.index()].clear();
-        self.sums.retain(|(_, of), _| *of != worker);
-        self.pool.retain(|input| match input {
-            Input::Late { worker: of, .. }
-            | Input::Freed { worker: of }
-            | Input::Held { worker: of, .. }
-            | Input::Applied { worker: of, .. } => *of != worker,
-            _ => true,
-        });
-        Input::Lost { worker, kept: true }
-    }
-
-    fn drop_tasks(&mut self, worker: Worker) -> Input {
-        self.at[worker.index()].clear();
-        Input::Freed { worker }
-    }
+#[test]
+fn who_has_no_state_takes_over_one_from_a_peer_or_else_from_the_driver() {
+    let config = Config { return_seconds: 5.0, restores: true, ..CONFIG };
+    let (mut driver, _) = Driver::new("groups:l=1", 2, 9, config);
+    driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
+    driver.answer(0, 0, true).unwrap();
+    driver.held(0, 0, 0);
+    let joined = driver.give(Input::Joined { worker: Worker(1), next: None }).unwrap();
+    assert_eq!(joined, [Action::Resync { worker: Worker(1), from: Worker(0) }]);
+    let restored = driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
+    assert_eq!(restored[0], Action::Restore { worker: Worker(1) });
+    let synced = driver.give(Input::Synced { worker: Worker(1), next: Step(0) }).unwrap();
+    assert_eq!((applies(&synced), assigned(&synced)), (vec![(1, 0)], vec![1]));
+    let missed = driver.give(Input::Missed { worker: Worker(1) }).unwrap();
+    assert_eq!(missed, [abandon(1)]);
+    let restored = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    assert_eq!(restored, [Action::Restore { worker: Worker(1) }]);
+    assert!(driver.give(Input::Synced { worker: Worker(0), next: Step(1) }).unwrap().is_empty(), "the dead take over nothing");
+    assert_eq!(assigned(&driver.give(Input::Synced { worker: Worker(1), next: Step(1) }).unwrap()), [1]);
 }
 
-/// Every order of events leaves every live worker with every step applied once and in order; nothing is applied before
-/// it is decided, no unit is lost or counted twice, and nobody waits for ever. With mishaps, workers drop their tasks,
-/// send what is not finite, and one dies.
-fn random_run(scheme: &str, workers: usize, micro_steps: u64, reduce: Reduce, mishaps: bool, choices: &[u16]) {
-    let steps = 6;
-    let spec = scheme.parse::<SchemeSpec>().unwrap();
-    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
-    let Ok(scheme) = spec.over(horizon) else { return };
-    let (units, delay) = (scheme.facts().units, scheme.facts().delay as u64);
-    let config = Config { micro_steps, reduce, log_steps: 100, ..CONFIG };
-    let mut chaos = Chaos {
-        driver: Driver { engine: Engine::new(scheme, config, Step(0)..Step(steps), 0), now: 0.0 },
-        micro_steps,
-        delay,
-        units,
-        pool: vec![Input::Begin],
-        at: vec![Vec::new(); workers],
-        parts: HashMap::new(),
-        held: vec![HashMap::new(); workers],
-        sums: HashMap::new(),
-        dead: WorkerSet::empty(workers),
-        applied: vec![0; workers],
-        decided: 0,
-        choices,
-        turn: 0,
-    };
-    for _ in 0..100_000 {
-        chaos.driver.now += 1e-3;
-        let input = chaos.next(mishaps);
-        let actions = match chaos.driver.give(input) {
-            Ok(actions) => actions,
-            Err(EngineError::TooManyLost { .. }) if !chaos.dead.is_empty() => return,
-            Err(error) => panic!("{error}"),
-        };
-        for action in actions {
-            if action == Action::Finish {
-                assert_eq!(chaos.decided, steps);
-                return;
-            }
-            chaos.act(action);
-        }
-    }
-    panic!("the run does not end");
-}
-
-proptest! {
-    #[test]
-    fn any_order_of_events_ends_well(
-        scheme in prop::sample::select(vec![
-            "uncoded", "groups:s=1", "groups:l=1", "groups:l=2", "min-load:s=1", "queue:m=2", "ring:reach=2", "defer:T=1,cap=1,cut=2",
-            "defer:T=2,cap=1,cut=2", "defer:T=1,cap=0,cut=2", "m-sgc:B=1,W=2,lambda=1", "m-sgc:B=2,W=3,lambda=2", "m-sgc:B=1,W=3,lambda=4",
-            "sr-sgc:B=1,W=2,lambda=2", "sr-sgc:B=2,W=3,lambda=2",
-        ]),
-        workers in 2usize..7,
-        micro_steps in 1u64..4,
-        (tree, mishaps) in any::<(bool, bool)>(),
-        choices in prop::collection::vec(0u16..1000, 1..200),
-    ) {
-        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
-        random_run(scheme, workers, micro_steps, reduce, mishaps, &choices);
-    }
+#[test]
+fn a_vector_whose_makers_and_holders_died_one_after_the_other_is_made_again() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    driver.answer(2, 0, true).unwrap();
+    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    driver.held(3, 0, 0);
+    assert!(driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(), "worker 3 holds it");
+    assert_eq!(assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()), [1], "the first one's result is gone too");
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
 }

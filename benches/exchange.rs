@@ -1,0 +1,209 @@
+//! Summing a gradient of several processes over loopback: how long a step takes from its last answer to its last
+//! replica, and how many bytes a worker sends. `benches/peers` measures gloo and torchft on the same.
+//!
+//! `cargo bench --no-default-features --features tcp --bench exchange -- --workers 4 --elements 16777216`
+
+use codedgrad::codes::SchemeSpec;
+use codedgrad::delays::Delays;
+use codedgrad::ids::{Step, Worker};
+use codedgrad::schedulers::{Config, Engine};
+use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
+use codedgrad::transport::tcp::security::{Security, Token};
+use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
+use codedgrad::transport::wire::Format;
+use codedgrad::transport::{Decoded, Link};
+use std::env;
+use std::error::Error;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// What is measured, from the command line; the workers get it by the same words.
+#[derive(Clone)]
+struct Case {
+    scheme: String,
+    workers: usize,
+    elements: usize,
+    steps: u64,
+    warmup: u64,
+    late_worker: Option<u32>,
+    late_seconds: f64,
+    exchange: String,
+    wire: String,
+    /// Only whether it runs.
+    quick: bool,
+}
+
+impl Case {
+    fn parse(words: &[String]) -> Outcome<Self> {
+        let value = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
+        let number = |name: &str, default: usize| value(name).map_or(Ok(default), |text| text.parse());
+        let quick = words.iter().any(|word| word == "--test");
+        Ok(Self {
+            scheme: value("--scheme").map_or("uncoded".into(), Clone::clone),
+            workers: number("--workers", 4)?,
+            elements: number("--elements", if quick { 200_000 } else { 1 << 24 })?,
+            steps: number("--steps", if quick { 3 } else { 30 })? as u64,
+            warmup: number("--warmup", if quick { 1 } else { 5 })? as u64,
+            late_worker: value("--late-worker").map(|text| text.parse()).transpose()?,
+            late_seconds: value("--late-seconds").map_or(Ok(0.0), |text| text.parse())?,
+            exchange: value("--exchange").map_or("sharded".into(), Clone::clone),
+            wire: value("--wire").map_or("f32".into(), Clone::clone),
+            quick,
+        })
+    }
+}
+
+/// A worker: its gradient is a constant, and what is timed is from its answer to the decoded gradient. Prints the
+/// seconds of every step, and the bytes it sent and received.
+fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
+    let security = Security::Plain { token: Token::parse(token)? };
+    let join = Join {
+        address: address.into(),
+        security,
+        worker: Some(me),
+        identity: me.to_string(),
+        listen: None,
+        patience: Duration::from_secs(30),
+    };
+    let (link, welcome) = TcpLink::join(join)?;
+    let traffic = link.traffic();
+    let link: Box<dyn Link> = Box::new(link);
+    let mut aggregator = Aggregator::new(link, welcome.length, 1);
+    let (mut answered, mut seconds, mut bytes) = (None, Vec::new(), Vec::new());
+    while let Some(event) = aggregator.next_event()? {
+        match event {
+            Event::Compute(mut task) => {
+                let step = task.step();
+                if case.late_worker == Some(me) && step >= case.warmup {
+                    thread::sleep(Duration::from_secs_f64(case.late_seconds));
+                }
+                while let Some(part) = task.next_part() {
+                    let value = part.coefficient as f32 * (part.unit + 1) as f32;
+                    task.message().fill(value);
+                }
+                answered = Some((step, Instant::now()));
+                task.submit(Vec::new())?;
+            }
+            Event::Apply(step) => {
+                let expected = (case.workers * (case.workers + 1) / 2) as f32;
+                assert!([0, welcome.length / 2, welcome.length - 1].iter().all(|at| step.gradient()[*at] == expected), "the sum is whole");
+                if let Some((_, at)) = answered.filter(|(answered, _)| *answered == step.index && step.index >= case.warmup) {
+                    seconds.push(at.elapsed().as_secs_f64());
+                }
+                bytes.push(traffic());
+            }
+            Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => return Err("no step is refused and nobody is out of date".into()),
+        }
+    }
+    let first = bytes.get(case.warmup as usize - 1).copied().unwrap_or_default();
+    let last = bytes.last().copied().unwrap_or_default();
+    let steps = (bytes.len() as u64).saturating_sub(case.warmup).max(1);
+    println!("{}", serde_json::json!({ "seconds": seconds, "sent": (last.0 - first.0) / steps, "received": (last.1 - first.1) / steps }));
+    Ok(())
+}
+
+struct Watch {
+    committed: Vec<Instant>,
+    late_rounds: usize,
+}
+
+impl Observer for Watch {
+    fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        self.committed.push(Instant::now());
+        self.late_rounds += record.rounds.iter().filter(|round| round.arrivals.iter().any(Option::is_none)).count();
+        Ok(Flow::Continue)
+    }
+    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
+        eprintln!("step {step}: {worker}: {what}");
+    }
+}
+
+fn children(address: &str, token: &str, words: &[String], workers: usize) -> Outcome<Vec<Child>> {
+    let child = |me: usize| {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(words).env("EXCHANGE_WORKER", format!("{address} {token} {me}")).stdout(Stdio::piped());
+        command.spawn()
+    };
+    Ok((0..workers).map(child).collect::<Result<_, std::io::Error>>()?)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
+    let mut secret = [0u8; 32];
+    secret.iter_mut().zip(std::process::id().to_le_bytes().iter().cycle()).for_each(|(byte, x)| *byte = *x);
+    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let config = Config { max_wait_seconds: 600.0, log_steps: 2, ..Config::default() };
+    let listen = Listen {
+        address: ([127, 0, 0, 1], 0).into(),
+        security: Security::Plain { token: Token::parse(&token)? },
+        workers: case.workers,
+        run: 1,
+        length: case.elements,
+        units: case.workers as u32,
+        micro_steps: 1,
+        log_steps: config.log_steps,
+        format: if case.wire == "bf16" { Format::Bf16 } else { Format::F32 },
+        exchange: case.exchange.parse::<Exchange>()?,
+        keeps: false,
+        first: Some(Step(0)),
+        job: String::new(),
+        silence: Duration::from_secs(60),
+        stall: Duration::from_secs(60),
+    };
+    let mut transport = TcpTransport::listen(listen)?;
+    let children = children(&transport.address().to_string(), &token, words, case.workers)?;
+    let steps = case.warmup + case.steps;
+    let scheme = case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
+    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
+    let pace = Pace::wall(case.workers, &Delays::None, steps as usize, 0.0);
+    let shape = Shape { workers: case.workers, length: case.elements, units: case.workers as u32, first: Step(0) };
+    if !transport.gather(Duration::from_secs(60)).absent.is_empty() {
+        return Err("not all workers came".into());
+    }
+    transport.begin(Step(0));
+    let mut watch = Watch { committed: Vec::new(), late_rounds: 0 };
+    Coordinator::new(transport, engine, pace, config, shape).run(&mut watch)?;
+    let mut reports: Vec<serde_json::Value> = Vec::new();
+    for child in children {
+        reports.push(serde_json::from_slice(&child.wait_with_output()?.stdout)?);
+    }
+    let seconds =
+        |report: &serde_json::Value| report["seconds"].as_array().map_or(vec![], |all| all.iter().filter_map(|x| x.as_f64()).collect());
+    let all: Vec<Vec<f64>> = reports.iter().map(seconds).collect();
+    let longest = |step: usize| all.iter().filter_map(|seconds: &Vec<f64>| seconds.get(step)).copied().fold(0.0, f64::max);
+    let steps: Vec<f64> = (0..case.steps as usize).map(longest).filter(|seconds| *seconds > 0.0).collect();
+    let between: Vec<f64> = watch.committed.windows(2).skip(case.warmup as usize).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+    let bytes = |key: &str| reports.iter().filter_map(|report| report[key].as_f64()).fold(0.0, f64::max) / (4.0 * case.elements as f64);
+    let summary = serde_json::json!({
+        "peer": "codedgrad", "scheme": case.scheme, "exchange": case.exchange, "wire": case.wire, "workers": case.workers,
+        "elements": case.elements, "late_seconds": case.late_seconds, "steps": steps.len(), "late_rounds": watch.late_rounds,
+        "seconds": { "median": median(steps.clone()), "min": steps.iter().copied().fold(f64::INFINITY, f64::min) },
+        "between_commits": median(between), "sent_gradients": bytes("sent"), "received_gradients": bytes("received"),
+    });
+    println!("{summary}");
+    Ok(())
+}
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let case = Case::parse(&words)?;
+    if let Ok(place) = env::var("EXCHANGE_WORKER") {
+        let mut place = place.split(' ');
+        let (Some(address), Some(token), Some(me)) = (place.next(), place.next(), place.next()) else { return Err("no place".into()) };
+        return worker(address, token, me.parse()?, &case);
+    }
+    if case.quick {
+        for exchange in ["star", "sharded"] {
+            coordinator(&words, &Case { exchange: exchange.into(), ..case.clone() })?;
+        }
+        return Ok(());
+    }
+    coordinator(&words, &case)
+}

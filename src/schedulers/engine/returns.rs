@@ -1,0 +1,127 @@
+//! What the engine does when a worker comes back or must take over a state, and how long it waits for either.
+
+use super::super::events::{Action, EngineError};
+use super::super::roster::Doing;
+use super::{Engine, Phase};
+use crate::ids::{Step, Worker};
+
+impl Engine {
+    /// A worker that was dead is there again.
+    pub(super) fn joined(&mut self, now: f64, worker: Worker, next: Option<Step>, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        if *self.roster.doing(worker) != Doing::Dead {
+            return Ok(());
+        }
+        self.roster.joined(worker, next.filter(|next| self.is_recent(*next)));
+        if self.phase == Phase::Collecting {
+            self.worked.remove(worker);
+            if !self.scheme.back(worker) {
+                self.resting.insert(worker);
+            }
+        }
+        self.up_to_date(now, worker, out)?;
+        if self.phase == Phase::Folding { self.check_held(now, out) } else { Ok(()) }
+    }
+
+    /// A worker has taken over a state.
+    pub(super) fn synced(&mut self, now: f64, worker: Worker, next: Step, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        let Doing::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
+        self.roster.synced(worker, next);
+        if !self.is_recent(next) {
+            self.roster.mark_stale(worker);
+            if from.is_none() && self.roster.provider(worker).is_none() {
+                return Err(EngineError::NoState { worker });
+            }
+        }
+        self.up_to_date(now, worker, out)
+    }
+
+    /// A worker cannot get a step that was sent to it.
+    pub(super) fn missed(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        if matches!(self.roster.doing(worker), Doing::Dead | Doing::Syncing { .. }) {
+            return Ok(());
+        }
+        self.recall(worker, out);
+        self.resync_idle(now, out)?;
+        self.offer(out);
+        Ok(())
+    }
+
+    /// Sends a worker what it has missed, or has it take over a state; then it can do what there is to do, and others
+    /// can take over its state.
+    fn up_to_date(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        if !self.roster.is_stale(worker) {
+            let steps = self.roster.unsent(worker, self.next);
+            out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
+        }
+        self.returns_by = None;
+        self.resync_idle(now, out)?;
+        if self.phase == Phase::Collecting {
+            // What was lost with a worker may be too much to be made up for in the rounds that are left, even by itself.
+            if self.scheme.facts().delay > 0 && !self.hopes(&self.roster.dead()) {
+                return self.begin_again(now, out);
+            }
+            self.check_hope(now, out)?;
+        }
+        self.give(worker, out);
+        self.try_close(now, out)
+    }
+
+    /// Whether what is committed since a state can still be sent.
+    fn is_recent(&self, next: Step) -> bool {
+        (self.first..=self.next).contains(&next) && self.next.0 - next.0 <= self.config.log_steps
+    }
+
+    /// A worker must take over a state before it does anything else.
+    pub(super) fn recall(&mut self, worker: Worker, out: &mut Vec<Action>) {
+        self.roster.mark_stale(worker);
+        if let doing @ Doing::Tasks(_) = self.roster.doing(worker) {
+            *doing = Doing::Leaving;
+            self.scheme.dropped(worker);
+            out.push(Action::Abandon { worker, late_counts: false });
+        }
+    }
+
+    pub(super) fn resync_idle(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        for worker in self.roster.stale_idle() {
+            self.resync(now, worker, out)?;
+        }
+        Ok(())
+    }
+
+    /// Has a worker take over a state, if anybody has one.
+    pub(super) fn resync(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        let from = self.roster.provider(worker);
+        match from {
+            Some(from) => out.push(Action::Resync { worker, from }),
+            None if self.config.restores => out.push(Action::Restore { worker }),
+            None if self.may_return() => {
+                *self.roster.doing(worker) = Doing::Nothing;
+                self.await_returns(now);
+                return Ok(());
+            }
+            None => return Err(EngineError::NoState { worker }),
+        }
+        *self.roster.doing(worker) = Doing::Syncing { from };
+        Ok(())
+    }
+
+    /// Whether it makes sense to wait for somebody to come back.
+    pub(super) fn may_return(&self) -> bool {
+        self.config.return_seconds > 0.0 && !self.roster.dead().is_empty()
+    }
+
+    pub(super) fn await_returns(&mut self, now: f64) {
+        let patience = if self.phase == Phase::Collecting { self.waits_since } else { now } + self.config.max_wait_seconds;
+        self.returns_by.get_or_insert((now + self.config.return_seconds).min(patience));
+    }
+
+    /// Ends the run if it cannot go on without those who are gone.
+    pub(super) fn nobody_returned(&mut self) -> Result<(), EngineError> {
+        self.returns_by = None;
+        let dead = self.roster.dead();
+        if self.roster.alive().is_empty() || self.phase == Phase::Collecting && !self.hopes(&dead) {
+            return Err(self.too_many_lost());
+        }
+        self.roster.stale_idle().first().map_or(Ok(()), |&worker| Err(EngineError::NoState { worker }))
+    }
+}

@@ -1,0 +1,103 @@
+//! How a worker calls its coordinator and other workers, and takes their calls.
+
+use super::client::Join;
+use super::pipe::{PipeError, read_hello, write_first};
+use super::security::{self, Gate, Role, Security, SecurityError, Stream};
+use super::{HANDSHAKE, TcpError, Welcome, dial};
+use crate::ids::Worker;
+use crate::transport::wire::{self, Across, Down, Offer, Up};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+/// Opens the port for other workers.
+pub(super) async fn listen(join: &Join) -> Result<TcpListener, TcpError> {
+    let address = match join.listen {
+        Some(address) => address,
+        None => SocketAddr::new(super::route_to(&join.address).await?, 0),
+    };
+    security::check_address(address, &join.security)?;
+    TcpListener::bind(address).await.map_err(|source| TcpError::Listen { address: address.to_string(), source })
+}
+
+/// Calls the coordinator until it answers, and says hello.
+pub(super) async fn call(join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
+    let deadline = Instant::now() + join.patience;
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let attempt = tokio::time::timeout(HANDSHAKE, hello(join, address.clone(), offer)).await;
+        let error = match attempt {
+            Ok(Ok(welcome)) => return Ok(welcome),
+            Ok(Err(error @ (TcpError::Refused { .. } | TcpError::Security(SecurityError::Exposed { .. })))) => return Err(error),
+            Ok(Err(error)) => error,
+            Err(_) => TcpError::Unreachable { address: join.address.clone(), reason: "no answer".into() },
+        };
+        if Instant::now() + pause > deadline {
+            return Err(error);
+        }
+        tracing::debug!("{error}; trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(2));
+    }
+}
+
+async fn hello(join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
+    let stream = dial(&join.address, &join.security).await?;
+    let (mut stream, _) = security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
+    let hello = Up::Hello { worker: join.worker, identity: join.identity.clone(), address, offer };
+    let lost = |error: PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
+    write_first(&mut stream, &hello).await.map_err(lost)?;
+    let body = read_hello(&mut stream).await.map_err(lost)?;
+    match wire::decode(&body).map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })? {
+        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, job } => {
+            let workers = workers as usize;
+            Ok((
+                stream,
+                Welcome { worker: Worker(worker), workers, run, epoch, length, layout, first, micro_steps, log_steps, format, job },
+            ))
+        }
+        Down::Refused { reason } => Err(TcpError::Refused { reason }),
+        other => Err(TcpError::Unreachable { address: join.address.clone(), reason: format!("{other:?} came where a welcome was due") }),
+    }
+}
+
+/// Takes calls of other workers.
+pub(super) async fn answer(
+    listener: TcpListener,
+    security: Security,
+    run: u64,
+    streams: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
+) {
+    let gate = Gate::default();
+    while let Ok((stream, from)) = listener.accept().await {
+        let Some(pass) = gate.enter() else { continue };
+        let (security, streams) = (security.clone(), streams.clone());
+        tokio::spawn(async move {
+            let _pass = pass;
+            let checked = async {
+                stream.set_nodelay(true)?;
+                let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(std::io::Error::other)?;
+                let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream)).await?.map_err(std::io::Error::other)?;
+                let Across::Peer { worker, run: theirs, epoch } = wire::decode(&body).map_err(std::io::Error::other)?;
+                if theirs != run || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) {
+                    return Err(std::io::Error::other(format!("worker {worker} of run {theirs:x} is not who it says")));
+                }
+                Ok((worker, epoch, stream))
+            };
+            match checked.await {
+                Ok((worker, epoch, stream)) => drop(streams.send((worker, epoch, Some(stream)))),
+                Err(error) => tracing::warn!("refused a call from {from}: {error}"),
+            }
+        });
+    }
+}
+
+/// Calls another worker and says who is calling.
+pub(super) async fn call_peer(address: &str, worker: Worker, security: &Security, hello: &Across) -> Result<Stream, TcpError> {
+    let stream = dial(address, security).await?;
+    let (mut stream, _) = security::connect(stream, Role::Worker(worker), security, HANDSHAKE).await?;
+    let lost = |error: PipeError| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
+    write_first(&mut stream, hello).await.map_err(lost)?;
+    Ok(stream)
+}
