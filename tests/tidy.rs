@@ -135,6 +135,7 @@ fn links_between_documents_lead_somewhere() {
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "docs/benchmarks.md",
+        "docs/launchers.md",
         "docs/results.md",
         "docs/when-to-code.md",
     ] {
