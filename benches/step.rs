@@ -65,6 +65,7 @@ fn aggregated(steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
         mu: 1.0,
         reduce: None,
         faults: Vec::new(),
+        wire: codedgrad::codes::Wire::F32,
     };
     let mut seconds = Seconds(0.0);
     let pace = Pace::wall(WORKERS, &Delays::None, (WARM_UP + steps) as usize, 0.0);

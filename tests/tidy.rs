@@ -136,6 +136,7 @@ fn links_between_documents_lead_somewhere() {
         "CHANGELOG.md",
         "docs/benchmarks.md",
         "docs/protocol.md",
+        "docs/launchers.md",
         "docs/results.md",
         "docs/when-to-code.md",
     ] {

@@ -29,23 +29,30 @@ fn vector_name(name: &str, model: u64) -> String {
 
 /// Writes the states of all models; the last whole checkpoint stays until the new one is on disk.
 pub(super) fn save(folder: &RunFolder, place: Place, states: &[ReplicaState]) -> anyhow::Result<()> {
+    save_as(folder, CHECKPOINT, place, states)
+}
+
+/// Writes the states of all models under another name.
+pub(super) fn save_as(folder: &RunFolder, name: &str, place: Place, states: &[ReplicaState]) -> anyhow::Result<()> {
     let vectors = (0..).zip(states).flat_map(|(model, state)| {
         let vectors = [&state.parameters, &state.first, &state.second];
         VECTORS.into_iter().zip(vectors).map(move |(name, vector)| (vector_name(name, model), vector))
     });
     let views = vectors.map(|(name, vector)| Ok((name, view(&[vector.len()], vector)?))).collect::<anyhow::Result<Vec<_>>>()?;
     let place = HashMap::from([(PLACE.to_owned(), serde_json::to_string(&place)?)]);
-    folder.write_whole(CHECKPOINT, &safetensors::serialize(views, Some(place))?)
+    folder.write_whole(name, &safetensors::serialize(views, Some(place))?)
 }
 
 /// Reads the last checkpoint; none if the run was cut off before its first.
 pub(super) fn load(folder: &RunFolder, model: &GptConfig, models: u64) -> Result<Option<(Place, Vec<ReplicaState>)>, Failure> {
     let path = folder.file(CHECKPOINT);
-    if !path.exists() {
-        return Ok(None);
-    }
+    if path.exists() { load_from(&path, model, models).map(Some) } else { Ok(None) }
+}
+
+/// Reads what [`save`] or [`save_as`] wrote.
+pub(super) fn load_from(path: &Path, model: &GptConfig, models: u64) -> Result<(Place, Vec<ReplicaState>), Failure> {
     let read = || -> anyhow::Result<(Place, Vec<ReplicaState>)> {
-        let bytes = std::fs::read(&path)?;
+        let bytes = std::fs::read(path)?;
         let (_, header) = SafeTensors::read_metadata(&bytes)?;
         let metadata = header.metadata().as_ref().and_then(|metadata| metadata.get(PLACE));
         let place: Place = serde_json::from_str(metadata.ok_or_else(|| anyhow!("it does not say which step it is of"))?)?;
@@ -60,7 +67,7 @@ pub(super) fn load(folder: &RunFolder, model: &GptConfig, models: u64) -> Result
         };
         Ok((place, (0..models).map(state).collect::<anyhow::Result<Vec<_>>>()?))
     };
-    read().with_context(|| format!("checkpoint {}", path.display())).or_input().map(Some)
+    read().with_context(|| format!("checkpoint {}", path.display())).or_input()
 }
 
 /// Writes a model with its configuration into a folder of its own.

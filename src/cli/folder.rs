@@ -12,6 +12,10 @@ const DEFAULT_PARENT: &str = "runs";
 /// Present in every run folder.
 const PLAN: &str = "plan.json";
 
+/// What else a run may leave, beside models and the logs of its workers.
+const WRITTEN: [&str; 8] =
+    ["run.jsonl", "checkpoint.safetensors", "start.safetensors", "summary.json", "loss.svg", "steps.svg", "token", "address"];
+
 /// A run's folder.
 #[derive(Clone, Debug)]
 pub(super) struct RunFolder {
@@ -101,7 +105,8 @@ fn clear(path: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if ["run.jsonl", "checkpoint.safetensors", "summary.json", "loss.svg", "steps.svg"].contains(&name.as_str()) {
+        let log = name.starts_with("worker-") && name.ends_with(".log");
+        if log || WRITTEN.contains(&name.as_str()) {
             fs::remove_file(entry.path())?;
         } else if name.starts_with("model-") && entry.path().join("model.safetensors").is_file() {
             fs::remove_dir_all(entry.path())?;

@@ -1,21 +1,27 @@
-//! The command line: `codedgrad train`, `codedgrad code`, `codedgrad simulate`, `codedgrad plan`, `codedgrad trace`,
-//! `codedgrad berrut`.
+//! The command line: `codedgrad train`, `codedgrad coordinator`, `codedgrad worker`, `codedgrad keygen`, `codedgrad status`,
+//! `codedgrad code`, `codedgrad simulate`, `codedgrad plan`, `codedgrad trace`, `codedgrad berrut`.
 
 mod auto;
 mod berrut;
 mod berrut_sweep;
 mod checkpoint;
 mod code;
+mod coordinator;
 mod folder;
+mod keygen;
+mod network;
 mod observer;
 mod pictures;
 mod plan;
 mod planner;
 mod report;
+mod run_args;
 mod session;
 mod simulate;
+mod status;
 mod trace;
 mod train;
+mod worker;
 
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -46,6 +52,14 @@ struct Cli {
 enum Command {
     /// Train a small GPT through injected stragglers, once uncoded and once coded
     Train(Box<train::TrainArgs>),
+    /// Coordinate a training run whose workers are processes of this or other hosts
+    Coordinator(Box<coordinator::CoordinatorArgs>),
+    /// Be a worker of a run: join its coordinator, compute what it asks for
+    Worker(worker::WorkerArgs),
+    /// Make the certificates and the token of a job that spans hosts
+    Keygen(keygen::KeygenArgs),
+    /// Show how a coordinator's run is going
+    Status(status::StatusArgs),
     /// Show a code: its matrix, what it tolerates, and the decode of given survivors
     Code(code::CodeArgs),
     /// Run a scheme over recorded or drawn delays on virtual time
@@ -100,6 +114,10 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Some(Command::Berrut(args)) => berrut::run(&args),
         Some(Command::Code(args)) => code::run(&args),
+        Some(Command::Coordinator(args)) => with_one_thread().unwrap_or_else(|| coordinator::run(&args)),
+        Some(Command::Worker(args)) => with_one_thread().unwrap_or_else(|| worker::run(&args)),
+        Some(Command::Keygen(args)) => keygen::run(&args),
+        Some(Command::Status(args)) => status::run(&args),
         Some(Command::Simulate(args)) => simulate::run(&args),
         Some(Command::Plan(args)) => planner::run(&args),
         Some(Command::Trace(args)) => trace::run(&args),

@@ -4,6 +4,7 @@ use super::auto::Using;
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
 use super::plan::{LateKind, Plan};
+use super::status::Board;
 use crate::gpu::{Combine, Source, Term, shared};
 use crate::ids::Worker;
 use crate::train::candle::{Batches, Replica, ReplicaError, ReplicaState};
@@ -13,6 +14,7 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One line of `run.jsonl`.
@@ -96,6 +98,8 @@ pub(super) struct RunObserver<'a> {
     /// Under `auto`, what the steps are trained with now.
     pub(super) using: Option<Using>,
     pub(super) interrupted: &'a AtomicBool,
+    /// Where the run is shown to whoever asks.
+    pub(super) board: Option<Arc<Board>>,
 }
 
 impl RunObserver<'_> {
@@ -137,6 +141,9 @@ impl RunObserver<'_> {
             using.why = None;
         }
         self.record.push(&line)?;
+        if let Some(board) = &self.board {
+            board.step(&line.record, line.loss);
+        }
         self.show(&line);
         self.in_step &= self.baseline.get(self.lines.len()).is_some_and(|theirs| same_gradient(&theirs.record, record));
         self.lines.push(line);
@@ -195,6 +202,9 @@ impl Observer for RunObserver<'_> {
     }
 
     fn fault(&mut self, step: u64, worker: Worker, what: &str) {
+        if let Some(board) = &self.board {
+            board.fault(worker, what);
+        }
         let text = format!("step {step}: {worker}: {what}");
         self.bar.suspend(|| eprintln!("{}: {text}", self.plan.schemes[self.run]));
         self.faults.push(FaultLine { run: self.run, step, worker, what: what.into() });

@@ -1,14 +1,15 @@
 //! What a training run is to do, as kept in its folder: enough to do it again or to go on with it.
 
 use super::auto::AUTO;
-use super::{Failure, OrInput};
+use super::network::{ExchangeKind, TransportKind, WireKind};
+use super::{Failure, OrInput, checkpoint};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
 use crate::delays::Delays;
 use crate::ids::Job;
 use crate::schedulers::Reduce;
 use crate::train::AdamWConfig;
-use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, Tokens};
+use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, ReplicaState, Tokens};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,16 @@ pub(super) struct Plan {
     pub(super) replan_every: u64,
     pub(super) probe: u64,
     pub(super) faults: Vec<String>,
+    /// How workers are reached, and, unless they are threads, who sums and in which numbers.
+    #[serde(default)]
+    pub(super) transport: TransportKind,
+    #[serde(default)]
+    pub(super) exchange: ExchangeKind,
+    #[serde(default)]
+    pub(super) wire: WireKind,
+    /// A number that no other run over TCP has.
+    #[serde(default)]
+    pub(super) id: u64,
 }
 
 impl Plan {
@@ -140,6 +151,12 @@ impl Plan {
         self.schemes.iter().filter_map(longest).max().unwrap_or_else(|| self.all_steps()) + SPARE_ROUNDS
     }
 
+    /// The longest delay of its schemes, as far as it can be known.
+    pub(super) fn delay(&self) -> usize {
+        let delay = |text: &String| Some(self.natural(&text.parse().ok()?).ok()?.delay);
+        self.schemes.iter().filter_map(delay).max().unwrap_or(0).max(self.models as usize - 1)
+    }
+
     /// The facts of a scheme that cuts batches as it likes best.
     pub(super) fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
         let horizon = Horizon { workers: self.workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
@@ -155,6 +172,18 @@ impl Plan {
         match &self.delays {
             None => Ok(Delays::None),
             Some(text) => Delays::for_rounds(text, self.workers, self.seed, self.rounds() as usize).or_input(),
+        }
+    }
+
+    /// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a seed higher by `m`.
+    pub(super) fn fresh_states(&self) -> Result<Vec<ReplicaState>, Failure> {
+        let fresh = (0..self.models).map(|model| ReplicaState::fresh(&self.model, self.seed.wrapping_add(model)));
+        match &self.init {
+            None => Ok(fresh.collect()),
+            Some(path) => {
+                let parameters = checkpoint::load_model(path)?.1;
+                Ok(fresh.map(|fresh| ReplicaState { parameters: parameters.clone(), ..fresh }).collect())
+            }
         }
     }
 
@@ -201,6 +230,7 @@ impl Plan {
                 ReduceKind::Worker => Some(Reduce::Worker),
             },
             faults,
+            wire: self.wire.of_codes(),
         })
     }
 }

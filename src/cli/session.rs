@@ -4,12 +4,14 @@
 use super::auto::{AUTO, next_leg};
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
+use super::network::{Leg, Team, TransportKind};
 use super::observer::{FaultLine, Keeper, Line, RunObserver, in_step};
 use super::plan::{ClockKind, Plan};
 use super::report::{RunSummary, Summary};
+use super::status::Board;
 use super::{Failure, OrInput, OrWork, pictures};
 use crate::codes::SchemeSpec;
-use crate::train::candle::{Batches, LocalRun, Replica, ReplicaState, Start, calibrate, run_local};
+use crate::train::candle::{Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_local};
 use crate::train::{Outcome, Pace, VirtualClock};
 use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
@@ -34,14 +36,18 @@ pub(super) struct Session {
     place: Place,
     /// State at `place`, if it is in the middle of a run.
     state: Option<Vec<ReplicaState>>,
+    /// Workers that have joined already.
+    team: Option<Team>,
+    board: Option<Arc<Board>>,
 }
 
 impl Session {
-    /// A new run, its folder made and its plan written.
+    /// A new run, its folder made and its plan written. Under a wall clock, a step is measured here if asked.
     pub(super) fn begin(
         mut plan: Plan,
         batches: Batches,
         out: (Option<&Path>, bool),
+        measure: bool,
         interrupted: Arc<AtomicBool>,
     ) -> Result<Self, Failure> {
         let specs = plan.specs()?;
@@ -52,9 +58,9 @@ impl Session {
                 eprintln!("warning: {spec}: {warning}");
             }
         }
-        let start = start(&plan)?;
+        let start = plan.fresh_states()?;
         let folder = RunFolder::create(out.0, out.1)?;
-        if plan.clock == ClockKind::Wall {
+        if plan.clock == ClockKind::Wall && measure {
             let spinner = ProgressBar::new_spinner().with_message("measuring the compute time of an uncoded step");
             spinner.tick();
             plan.step_seconds = calibrate(&plan.local_run(&specs[0])?, &start[0], &batches).or_work()?;
@@ -62,7 +68,8 @@ impl Session {
         }
         folder.write_plan(&plan).or_work()?;
         let lines = vec![Vec::new(); specs.len()];
-        Ok(Self { plan, specs, folder, batches, interrupted, lines, place: Place { run: 0, next_step: 0 }, state: None })
+        let place = Place { run: 0, next_step: 0 };
+        Ok(Self { plan, specs, folder, batches, interrupted, lines, place, state: None, team: None, board: None })
     }
 
     /// A run that was interrupted, as its last checkpoint left it.
@@ -93,7 +100,43 @@ impl Session {
         if !lines.iter().enumerate().all(complete) {
             return Err(Failure::Input(anyhow!("{} has not all the steps its checkpoint counts", folder.file(RECORD).display())));
         }
-        Ok(Self { plan, specs, folder, batches, interrupted, lines, place, state })
+        Ok(Self { plan, specs, folder, batches, interrupted, lines, place, state, team: None, board: None })
+    }
+
+    /// How many steps of the only run are in the record, those after the checkpoint too.
+    pub(super) fn recorded(&self) -> Result<u64, Failure> {
+        Ok(read_record(&self.folder, Place { run: 0, next_step: u64::MAX })?.len() as u64)
+    }
+
+    /// Goes on from a later step of the only run, in the states of a worker that has come so far.
+    pub(super) fn move_to(&mut self, next_step: u64, states: Vec<ReplicaState>) -> Result<(), Failure> {
+        let place = Place { run: 0, next_step };
+        self.lines[0] = read_record(&self.folder, place)?;
+        (self.place, self.state) = (place, Some(states));
+        Ok(())
+    }
+
+    /// Has the only run made by workers that have joined, and shown on a board.
+    pub(super) fn with_team(&mut self, team: Team, board: Arc<Board>) {
+        (self.team, self.board) = (Some(team), Some(board));
+    }
+
+    pub(super) fn next_step(&self) -> u64 {
+        self.place.next_step
+    }
+
+    pub(super) fn batches(&self) -> &Batches {
+        &self.batches
+    }
+
+    /// Whether nothing is left to be trained.
+    pub(super) fn is_complete(&self) -> bool {
+        (0..self.specs.len()).all(|run| self.is_done(run))
+    }
+
+    fn is_done(&self, run: usize) -> bool {
+        let all = self.lines[run].len() as u64 == self.plan.all_steps();
+        all && (0..self.plan.models).all(|model| self.model_path(run, model).exists())
     }
 
     pub(super) fn plan(&self) -> &Plan {
@@ -110,6 +153,12 @@ impl Session {
         let (train, validation) = self.batches.sizes();
         let per_step = if self.plan.micro_steps > 1 { format!("{} x ", self.plan.micro_steps) } else { String::new() };
         let models = if self.plan.models > 1 { format!("{} models in turn, each", self.plan.models) } else { "model".into() };
+        let time = match (self.plan.clock, &self.board) {
+            (ClockKind::Virtual, _) => format!("step time c: {step_seconds:.3} s (modelled)"),
+            (ClockKind::Wall, None) => format!("step time c: {step_seconds:.3} s (uncoded, nobody late, measured)"),
+            (ClockKind::Wall, _) if self.plan.delays.is_some() => format!("step time c: {step_seconds:.3} s (given)"),
+            (ClockKind::Wall, _) => "times are as measured, nobody is delayed on purpose".into(),
+        };
         let stragglers = self.plan.delays().map_or_else(|_| String::new(), |delays| delays.to_string());
         let lines = [
             format!(
@@ -120,10 +169,7 @@ impl Session {
             format!("{models}: {:.2} M parameters, {} layers of width {}", model.parameters() as f64 / 1e6, model.layers, model.width),
             format!("text: {train} tokens for training, {validation} for validation"),
             format!("stragglers: {stragglers}"),
-            format!(
-                "step time c: {step_seconds:.3} s ({})",
-                if self.plan.clock == ClockKind::Wall { "uncoded, nobody late, measured" } else { "modelled" }
-            ),
+            time,
             format!("folder: {}", self.folder.path().display()),
         ];
         for line in lines {
@@ -143,8 +189,7 @@ impl Session {
         let mut faults = Vec::new();
         let mut finished = true;
         for run in 0..self.specs.len() {
-            let done = self.lines[run].len() as u64 == self.plan.all_steps()
-                && (0..self.plan.models).all(|model| self.model_path(run, model).exists());
+            let done = self.is_done(run);
             if !finished || done {
                 validation.push(if done { Some(self.validate_saved(run)?) } else { None });
                 continue;
@@ -169,11 +214,12 @@ impl Session {
 
     fn one_run(&mut self, run: usize, record: &mut LineFile, faults: &mut Vec<FaultLine>) -> Result<(Outcome, Option<f64>), Failure> {
         let mut local = self.plan.local_run(&self.specs[run])?;
+        let mut team = self.team.take();
         let resumed = if self.place.run == run { self.state.take() } else { None };
         let first = if resumed.is_some() { self.place.next_step } else { 0 };
         let state = match resumed {
             Some(state) => state,
-            None => start(&self.plan)?,
+            None => self.plan.fresh_states()?,
         };
         let (earlier, rest) = self.lines.split_at_mut(run);
         let lines = std::mem::take(&mut rest[0]);
@@ -194,6 +240,7 @@ impl Session {
             bar,
             using: None,
             interrupted: &self.interrupted,
+            board: self.board.clone(),
         };
         let (auto, mut states) = (self.plan.schemes[run] == AUTO, state);
         let outcome = loop {
@@ -205,8 +252,25 @@ impl Session {
             }
             let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
             let start = Start { states: &states, step: observer.lines.len() as u64, round: rounds.map_or(0, |round| round.round + 1) };
-            let pace = pace(&self.plan, observer.lines.last())?;
-            let outcome = run_local(&local, start, until, &self.batches, pace, &mut observer);
+            let pace = || pace(&self.plan, observer.lines.last());
+            let outcome = if self.plan.transport == TransportKind::Local {
+                let pace = pace()?;
+                run_local(&local, start, until, &self.batches, pace, &mut observer).map_err(anyhow::Error::new)
+            } else {
+                let leg = Leg { plan: &self.plan, batches: &self.batches, folder: &self.folder, start };
+                let team = match team.take() {
+                    Some(team) => Some(team),
+                    None => Team::start(&leg, &self.interrupted)?,
+                };
+                match team {
+                    None => Ok(Outcome::Stopped),
+                    Some(team) => {
+                        let stretch = Stretch { step: start.step, end: until, round: start.round };
+                        let pace = pace()?;
+                        team.carry(&local, stretch, pace, &mut observer)
+                    }
+                }
+            };
             if until == self.plan.all_steps() || !matches!(outcome, Ok(Outcome::Finished)) {
                 break outcome;
             }
@@ -219,8 +283,9 @@ impl Session {
         rest[0] = lines;
         let hint = || {
             let (scheme, steps, path) = (&self.plan.schemes[run], rest[0].len(), self.folder.path().display());
+            let command = if self.board.is_some() { "coordinator" } else { "train" };
             format!(
-                "{scheme} broke off after {steps} steps (kept up to step {saved}; `codedgrad train --resume {path}` goes on from there)"
+                "{scheme} broke off after {steps} steps (kept up to step {saved}; `codedgrad {command} --resume {path}` goes on from there)"
             )
         };
         let outcome = outcome.with_context(hint).or_work()?;
@@ -253,18 +318,6 @@ impl Session {
 
 fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> {
     Ok(replica.loss(&batches.validation_rows(VALIDATION_ROWS))?)
-}
-
-/// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a seed higher by `m`.
-fn start(plan: &Plan) -> Result<Vec<ReplicaState>, Failure> {
-    let fresh = (0..plan.models).map(|model| ReplicaState::fresh(&plan.model, plan.seed.wrapping_add(model)));
-    match &plan.init {
-        None => Ok(fresh.collect()),
-        Some(path) => {
-            let parameters = checkpoint::load_model(path)?.1;
-            Ok(fresh.map(|fresh| ReplicaState { parameters: parameters.clone(), ..fresh }).collect())
-        }
-    }
 }
 
 fn model_name(plan: &Plan, run: usize, model: u64) -> String {

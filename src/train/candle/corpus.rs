@@ -137,6 +137,14 @@ pub struct Tokens {
     pub vocabulary: usize,
 }
 
+impl Tokens {
+    /// A digest of them, by which two hosts can tell whether they have the same text.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        xxh3_64(bytemuck::cast_slice(&self.tokens)) ^ self.vocabulary as u64
+    }
+}
+
 /// The batches of a run: which windows of the text each step trains on. The same seed gives the same
 /// batches, whatever the scheme.
 ///
@@ -169,6 +177,12 @@ impl Batches {
         }
         let train = count - (count / VALIDATION_FRACTION);
         Ok(Self { tokens, context, seed, train })
+    }
+
+    /// The whole text.
+    #[must_use]
+    pub fn tokens(&self) -> &Tokens {
+        &self.tokens
     }
 
     /// Number of different tokens.

@@ -11,7 +11,7 @@ mod run;
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
 pub use gpt::{GptConfig, GptConfigError};
 pub use replica::{Replica, ReplicaError, ReplicaState};
-pub use run::{Fault, FaultKind, JobsError, LocalRun, Start, TrainError, calibrate, run_local};
+pub use run::{Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_local, run_over, run_worker};
 
 #[cfg(doc)]
 use super::Aggregator;

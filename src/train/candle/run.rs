@@ -1,4 +1,4 @@
-//! A whole run over worker threads of this process.
+//! A whole run, over worker threads of this process or any other transport.
 
 use super::{Batches, GptConfig, Replica, ReplicaError, ReplicaState};
 use crate::codes::sequential::SchemeFacts;
@@ -9,7 +9,7 @@ use crate::schedulers::{Config, Engine, Reduce};
 use crate::train::{
     AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
-use crate::transport::{Decoded, local};
+use crate::transport::{Decoded, Link, Transport, local};
 use std::str::FromStr;
 use std::thread;
 use thiserror::Error;
@@ -94,6 +94,8 @@ pub struct LocalRun {
     pub reduce: Option<Reduce>,
     /// Faults to inject.
     pub faults: Vec<Fault>,
+    /// Format of messages between workers, by whose precision decodes are judged.
+    pub wire: Wire,
 }
 
 /// Why a run broke off.
@@ -192,8 +194,8 @@ impl LocalRun {
         Config {
             max_wait_seconds: self.max_wait_seconds,
             grace_seconds: self.grace_seconds,
-            wire: Wire::F32,
-            log_steps: self.log_steps().max(facts.delay as u64 + 1),
+            wire: self.wire,
+            log_steps: self.log_steps(facts.delay),
             micro_steps: self.micro_steps,
             mu: self.mu,
             reduce: self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker }),
@@ -201,8 +203,11 @@ impl LocalRun {
         }
     }
 
-    fn log_steps(&self) -> u64 {
-        ((LOG_BYTES_MAX / (4 * self.model.parameters().max(1))) as u64).clamp(2, LOG_STEPS_MAX)
+    /// Decoded gradients that are kept for workers that missed some steps, under a scheme of a delay.
+    #[must_use]
+    pub fn log_steps(&self, delay: usize) -> u64 {
+        let kept = ((LOG_BYTES_MAX / (4 * self.model.parameters().max(1))) as u64).clamp(2, LOG_STEPS_MAX);
+        kept.max(delay as u64 + 1)
     }
 }
 
@@ -213,6 +218,17 @@ pub struct Start<'a> {
     pub states: &'a [ReplicaState],
     /// First step.
     pub step: u64,
+    /// Number of the first round.
+    pub round: u64,
+}
+
+/// Which steps and rounds a run consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// First step, counted over all models.
+    pub step: u64,
+    /// One past the last step.
+    pub end: u64,
     /// Number of the first round.
     pub round: u64,
 }
@@ -232,46 +248,67 @@ pub fn run_local(
     pace: Pace,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainError> {
-    assert_eq!(start.states.len() as u64, run.models, "a state per model");
-    let scheme = run.scheme.scheme(run.workers, run.units, start.step * run.micro_steps..end * run.micro_steps)?;
-    run.check_jobs(scheme.facts())?;
-    let config = run.config(scheme.facts());
-    let engine = Engine::new(scheme, config, Step(start.step)..Step(end), start.round);
+    let stretch = Stretch { step: start.step, end, round: start.round };
+    engine(run, stretch)?;
     let (transport, links) = local::connect(run.workers);
-    let replicas = || start.states.iter().map(|state| Replica::new(&run.model, run.optimizer, state)).collect::<Result<Vec<_>, _>>();
-    let replicas = (0..run.workers).map(|_| replicas()).collect::<Result<Vec<_>, _>>()?;
-    let length = run.model.parameters();
     thread::scope(|scope| {
         let mut threads = Vec::new();
-        for ((worker, link), replicas) in Worker::all(run.workers).zip(links).zip(replicas) {
-            let aggregator = Aggregator::new(Box::new(link), length, run.unit_samples).accumulating(run.micro_steps).resumed_at(start.step);
-            let body = move || match work(run, worker, aggregator, replicas, batches) {
+        for (worker, link) in Worker::all(run.workers).zip(links) {
+            let body = move || match run_worker(run, worker, Box::new(link), start, batches) {
                 Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
                 Err(error) => tracing::error!("{worker} ends: {error}"),
             };
             threads
                 .push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
         }
-        let shape = Shape { workers: run.workers, length, units: run.units, first: Step(start.step) };
-        let coordinator = Coordinator::new(transport, engine, pace, config, shape);
-        let outcome = coordinator.run(observer);
+        let outcome = run_over(run, transport, stretch, pace, observer);
         for thread in threads {
             if thread.join().is_err() {
                 tracing::debug!("a worker had panicked; the coordinator was told when it happened");
             }
         }
-        Ok(outcome?)
+        outcome
     })
 }
 
-/// The loop of one worker: compute what is asked for, apply what is decided.
-fn work(
+/// Coordinates the workers behind a transport, each of which runs [`run_worker`].
+///
+/// # Errors
+/// [`TrainError`] when the scheme does not fit or the run cannot go on.
+pub fn run_over<T: Transport>(
     run: &LocalRun,
-    worker: Worker,
-    mut aggregator: Aggregator,
-    mut replicas: Vec<Replica>,
-    batches: &Batches,
-) -> Result<(), TrainError> {
+    transport: T,
+    stretch: Stretch,
+    pace: Pace,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, TrainError> {
+    let (engine, config) = engine(run, stretch)?;
+    let shape = Shape { workers: run.workers, length: run.model.parameters(), units: run.units, first: Step(stretch.step) };
+    Ok(Coordinator::new(transport, engine, pace, config, shape).run(observer)?)
+}
+
+fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {
+    let Stretch { step, end, round } = stretch;
+    let scheme = run.scheme.scheme(run.workers, run.units, step * run.micro_steps..end * run.micro_steps)?;
+    run.check_jobs(scheme.facts())?;
+    let config = run.config(scheme.facts());
+    Ok((Engine::new(scheme, config, Step(step)..Step(end), round), config))
+}
+
+/// The loop of one worker, until the run is over: compute what is asked for, apply what is decided. Of the run, only
+/// the model and how batches are cut count here, not the scheme.
+///
+/// # Errors
+/// [`TrainError`] when the model cannot be computed, or the coordinator is gone.
+///
+/// # Panics
+/// When there is not one state per model, and where a fault asks for it.
+pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: Start<'_>, batches: &Batches) -> Result<(), TrainError> {
+    assert_eq!(start.states.len() as u64, run.models, "a state per model");
+    let replicas = start.states.iter().map(|state| Replica::new(&run.model, run.optimizer, state));
+    let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
+    let aggregator = Aggregator::new(link, run.model.parameters(), run.unit_samples);
+    let mut aggregator = aggregator.accumulating(run.micro_steps).resumed_at(start.step);
     let weight = run.loss_weight();
     let model = |step: u64| (step % run.models) as usize;
     while let Some(event) = aggregator.next_event()? {

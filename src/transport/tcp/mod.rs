@@ -9,6 +9,7 @@ mod calls;
 mod client;
 mod exchange;
 mod hub;
+pub mod http;
 mod members;
 mod pipe;
 pub mod security;

@@ -1,0 +1,323 @@
+//! Training runs over TCP: what workers are told, the coordinator's port, and workers that this process starts.
+
+use super::checkpoint::{self, Place};
+use super::folder::RunFolder;
+use super::plan::Plan;
+use super::{Failure, OrInput, OrWork};
+use crate::codes::{SchemeSpec, Wire};
+use crate::ids::{Step, Worker};
+use crate::train::candle::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_over};
+use crate::train::{Observer, Outcome, Pace};
+use crate::transport::tcp::security::{Security, Token};
+use crate::transport::tcp::{Exchange, Listen, TcpError, TcpTransport};
+use crate::transport::wire::Format;
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Where the token of a run is, in its folder.
+pub(super) const TOKEN: &str = "token";
+/// States from which workers of this host begin.
+const START: &str = "start.safetensors";
+/// How often it is looked whether workers have come.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long workers that this process starts may take to join.
+const JOIN: Duration = Duration::from_secs(120);
+/// How long they stay when this process is gone.
+const CHILD_PATIENCE: &str = "5";
+const SILENCE: Duration = Duration::from_secs(20);
+const STALL: Duration = Duration::from_secs(10);
+
+/// How workers are reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum TransportKind {
+    /// Threads of this process.
+    #[default]
+    Local,
+    /// Processes, over TCP.
+    Tcp,
+}
+
+/// Who sums the workers' vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ExchangeKind {
+    /// The coordinator: every vector goes there and comes back.
+    Star,
+    /// The workers among themselves, each a part: no vector goes through one place.
+    #[default]
+    Sharded,
+}
+
+/// Numbers on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum WireKind {
+    /// 4 bytes each, as they are computed.
+    #[default]
+    F32,
+    /// 2 bytes each, rounded to 8 bits of precision.
+    Bf16,
+}
+
+impl WireKind {
+    pub(super) fn of_codes(self) -> Wire {
+        match self {
+            Self::F32 => Wire::F32,
+            Self::Bf16 => Wire::Bf16,
+        }
+    }
+
+    fn format(self) -> Format {
+        match self {
+            Self::F32 => Format::F32,
+            Self::Bf16 => Format::Bf16,
+        }
+    }
+}
+
+/// A number that no other run is likely to have.
+pub(super) fn fresh_id() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// What a worker is told: the plan, which text it is about, and where to begin if that is not the plan's beginning.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) plan: Plan,
+    tokens: usize,
+    digest: String,
+    /// A file of this host with the states at the first step.
+    state: Option<PathBuf>,
+}
+
+impl Job {
+    /// Whether a worker has the run's text.
+    pub(super) fn check(&self, tokens: &Tokens) -> Result<(), Failure> {
+        let (here, digest) = (tokens.tokens.len(), digest_of(tokens));
+        if (here, &digest) == (self.tokens, &self.digest) {
+            return Ok(());
+        }
+        Err(Failure::Input(anyhow!(
+            "the text here has {here} tokens with digest {digest}, the run's has {} with digest {}: \
+             give the run's text with --corpus (and its tokenizer with --tokenizer)",
+            self.tokens,
+            self.digest
+        )))
+    }
+
+    /// The states in which a worker begins.
+    pub(super) fn states(&self) -> Result<Vec<ReplicaState>, Failure> {
+        match &self.state {
+            Some(path) => Ok(checkpoint::load_from(path, &self.plan.model, self.plan.models)?.1),
+            None => self.plan.fresh_states(),
+        }
+    }
+
+    /// The run as far as it is a worker's affair.
+    pub(super) fn run(&self) -> Result<LocalRun, Failure> {
+        self.plan.local_run(&SchemeSpec::uncoded())
+    }
+}
+
+fn digest_of(tokens: &Tokens) -> String {
+    format!("{:016x}", tokens.digest())
+}
+
+/// The coordinator's port.
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    pub(super) address: SocketAddr,
+    pub(super) security: Security,
+}
+
+/// Opens the coordinator's port for a plan. Workers begin at `first`, in the states of the file if there is one.
+pub(super) fn listen(plan: &Plan, batches: &Batches, port: Port, from: (Step, Option<PathBuf>)) -> Result<TcpTransport, Failure> {
+    let run = plan.local_run(&SchemeSpec::uncoded())?;
+    let (first, state) = from;
+    let job = Job { plan: plan.clone(), tokens: batches.tokens().tokens.len(), digest: digest_of(batches.tokens()), state };
+    let listen = Listen {
+        address: port.address,
+        security: port.security,
+        workers: plan.workers,
+        run: plan.id,
+        length: plan.model.parameters(),
+        units: plan.micro_batches,
+        micro_steps: plan.micro_steps,
+        log_steps: run.log_steps(plan.delay()),
+        format: plan.wire.format(),
+        exchange: match plan.exchange {
+            ExchangeKind::Star => Exchange::Star,
+            ExchangeKind::Sharded => Exchange::Sharded,
+        },
+        keeps: true,
+        first: Some(first),
+        job: serde_json::to_string(&job).or_work()?,
+        silence: SILENCE,
+        stall: STALL,
+    };
+    TcpTransport::listen(listen).map_err(|error| match error {
+        TcpError::Security(_) => Failure::Input(error.into()),
+        _ => Failure::Work(error.into()),
+    })
+}
+
+/// How many workers are there.
+pub(super) fn connected(transport: &TcpTransport) -> usize {
+    let status = transport.status();
+    let status = status.lock().unwrap_or_else(PoisonError::into_inner);
+    status.workers.iter().filter(|worker| worker.connected).count()
+}
+
+/// Waits until all workers have joined, `patience` is over, or `stop` says so.
+pub(super) fn wait_for(
+    transport: &TcpTransport,
+    workers: usize,
+    patience: Duration,
+    stop: &mut dyn FnMut(usize) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    let mut waited = Duration::ZERO;
+    while connected(transport) < workers && waited < patience && !stop(connected(transport))? {
+        thread::sleep(LOOK);
+        waited += LOOK;
+    }
+    Ok(())
+}
+
+/// A stretch of a run to be made.
+pub(super) struct Leg<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) batches: &'a Batches,
+    pub(super) folder: &'a RunFolder,
+    pub(super) start: Start<'a>,
+}
+
+/// Workers that have joined, and their processes if this one has started them.
+pub(super) struct Team {
+    pub(super) transport: TcpTransport,
+    crew: Option<Crew>,
+}
+
+impl Team {
+    /// Those that others have started.
+    pub(super) fn of(transport: TcpTransport) -> Self {
+        Self { transport, crew: None }
+    }
+
+    /// Starts a process per worker on this host; none if that was interrupted.
+    pub(super) fn start(leg: &Leg<'_>, interrupted: &AtomicBool) -> Result<Option<Self>, Failure> {
+        let Leg { plan, batches, folder, start } = leg;
+        let (step, file) = (Step(start.step), std::path::absolute(folder.file(START)).or_work()?);
+        checkpoint::save_as(folder, START, Place { run: 0, next_step: start.step }, start.states).or_work()?;
+        let (token, path) = (Token::fresh().or_work()?, folder.file(TOKEN));
+        if path.exists() {
+            std::fs::remove_file(&path).with_context(|| format!("cannot replace {}", path.display())).or_work()?;
+        }
+        token.write(&path).or_work()?;
+        let port = Port { address: (Ipv4Addr::LOCALHOST, 0).into(), security: Security::Plain { token } };
+        let mut transport = listen(plan, batches, port, (step, Some(file)))?;
+        let mut crew = Crew::start(folder, &transport.address().to_string(), plan.workers)?;
+        let mut stop = |_| {
+            crew.all_there()?;
+            Ok(interrupted.load(Ordering::Relaxed))
+        };
+        wait_for(&transport, plan.workers, JOIN, &mut stop)?;
+        if interrupted.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        transport.begin(step);
+        Ok(Some(Self { transport, crew: Some(crew) }))
+    }
+
+    /// Makes the steps of a run.
+    pub(super) fn carry(self, run: &LocalRun, stretch: Stretch, pace: Pace, observer: &mut dyn Observer) -> anyhow::Result<Outcome> {
+        let outcome = run_over(run, self.transport, stretch, pace, observer)?;
+        if let Some(mut crew) = self.crew {
+            crew.let_end();
+        }
+        Ok(outcome)
+    }
+}
+
+/// Worker processes of this one; they end with it.
+struct Crew(Vec<(PathBuf, Child)>);
+
+impl Crew {
+    fn start(folder: &RunFolder, address: &str, workers: usize) -> Result<Self, Failure> {
+        let program = std::env::current_exe().context("cannot tell where this program is").or_work()?;
+        let mut crew = Self(Vec::new());
+        for worker in Worker::all(workers) {
+            let log = folder.file(&format!("worker-{}.log", worker.0));
+            let child = start_worker(&program, &log, folder, (worker, address));
+            crew.0.push((log, child.with_context(|| format!("cannot start {worker}")).or_work()?));
+        }
+        Ok(crew)
+    }
+
+    /// Fails if one has ended, with what it said last.
+    fn all_there(&mut self) -> Result<(), Failure> {
+        for (log, child) in &mut self.0 {
+            if let Some(status) = child.try_wait().or_work()? {
+                let said = std::fs::read_to_string(&*log).unwrap_or_default();
+                let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+                return Err(Failure::Work(anyhow!("a worker ended before the run began ({status}): {last}; see {}", log.display())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives them a moment to end by themselves.
+    fn let_end(&mut self) {
+        for _ in 0..100 {
+            if self.0.iter_mut().all(|(_, child)| matches!(child.try_wait(), Ok(Some(_)))) {
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for (log, child) in &mut self.0 {
+            if let Ok(None) = child.try_wait()
+                && let Err(error) = child.kill()
+            {
+                tracing::warn!("cannot end the worker of {}: {error}", log.display());
+            }
+        }
+        self.0.iter_mut().for_each(|(_, child)| drop(child.wait()));
+    }
+}
+
+fn start_worker(program: &Path, log: &Path, folder: &RunFolder, (worker, address): (Worker, &str)) -> anyhow::Result<Child> {
+    let said = File::options().create(true).append(true).open(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut command = Command::new(program);
+    command.args(["worker", "--join", address, "--patience", CHILD_PATIENCE, "--worker", &worker.0.to_string(), "--token"]);
+    command.arg(folder.file(TOKEN)).env(super::ONE_THREAD.0, super::ONE_THREAD.1);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    // Ctrl-C is for the coordinator: it finishes the step, and then ends its workers.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    Ok(command.spawn()?)
+}
+
+/// A token file, or a fresh token written there.
+pub(super) fn token_at(path: &Path) -> Result<Token, Failure> {
+    if path.exists() {
+        return Token::read(path).or_input();
+    }
+    let token = Token::fresh().or_work()?;
+    token.write(path).or_work()?;
+    Ok(token)
+}

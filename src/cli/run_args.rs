@@ -1,0 +1,235 @@
+//! The flags that `codedgrad train` and `codedgrad coordinator` share.
+
+use super::network::{self, ExchangeKind, TransportKind, WireKind};
+use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
+use super::{Failure, OrInput, checkpoint};
+use crate::train::AdamWConfig;
+use crate::train::candle::GptConfig;
+use anyhow::anyhow;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Flags that a resumed run takes from its folder.
+const PLANNED: [&str; 29] = [
+    "corpus",
+    "tokenizer",
+    "init",
+    "steps",
+    "clock",
+    "step_seconds",
+    "models",
+    "micro_steps",
+    "mu",
+    "reduce",
+    "late",
+    "micro_batches",
+    "micro_batch_rows",
+    "layers",
+    "heads",
+    "width",
+    "context",
+    "untied_head",
+    "learning_rate",
+    "seed",
+    "max_wait",
+    "grace",
+    "out",
+    "force",
+    "checkpoint_every",
+    "audit_every",
+    "fault",
+    "exchange",
+    "wire",
+];
+
+/// What is trained, how long and on what.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// Text to train on: a file or a folder of files; embedded text if not given
+    #[arg(long, value_name = "FILE|DIR")]
+    pub(super) corpus: Option<PathBuf>,
+    /// Hugging Face tokenizer.json (needs feature `tokenizers`); without it, tokens are bytes
+    #[arg(long, value_name = "FILE")]
+    pub(super) tokenizer: Option<PathBuf>,
+    /// Start from a model saved by an earlier run (a folder with model.safetensors and config.json)
+    #[arg(long, value_name = "DIR")]
+    pub(super) init: Option<PathBuf>,
+    /// Optimizer steps of each run, and of each model
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) steps: u64,
+    /// Real time, or modelled time in which nobody waits
+    #[arg(long, value_enum, default_value_t = ClockKind::Wall)]
+    pub(super) clock: ClockKind,
+    /// Uncoded compute time of a step: what presets of delays count in, and a modelled step takes [default: 1 under the
+    /// virtual clock; measured under the wall clock]
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) step_seconds: Option<f64>,
+    /// Models trained in turn, one step of each after the other: schemes over T+1 rounds need T+1 of them
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(super) models: u64,
+    /// Batches added up to one step of one model; for one model, `queue` over the whole step
+    /// (--micro-batches instead of --micro-steps) is the rival to beat
+    #[arg(long, value_name = "A", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub(super) micro_steps: u64,
+    /// Schemes over rounds wait for everybody until (1+mu) times the first answer
+    #[arg(long, default_value_t = 1.0)]
+    pub(super) mu: f64,
+    /// Where results are added up
+    #[arg(long, value_enum, default_value_t = ReduceKind::Auto)]
+    pub(super) reduce: ReduceKind,
+    /// Which step the late units of `defer` count for
+    #[arg(long, value_enum, default_value_t = LateKind::SameStep)]
+    pub(super) late: LateKind,
+    /// Micro-batches per batch, the units in which batches are cut [default: two per worker]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(super) micro_batches: Option<u32>,
+    /// Windows of text per micro-batch
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(super) micro_batch_rows: u32,
+    /// Transformer blocks
+    #[arg(long, default_value_t = 4)]
+    pub(super) layers: usize,
+    /// Attention heads
+    #[arg(long, default_value_t = 4)]
+    pub(super) heads: usize,
+    /// Width of the residual stream
+    #[arg(long, default_value_t = 128)]
+    pub(super) width: usize,
+    /// Tokens per window
+    #[arg(long, default_value_t = 64)]
+    pub(super) context: usize,
+    /// Give the head a matrix of its own instead of the embedding's
+    #[arg(long)]
+    pub(super) untied_head: bool,
+    /// Largest learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 2e-3)]
+    pub(super) learning_rate: f64,
+    /// Seed of parameters, batches and delays
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Give up on workers that have not answered after so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    pub(super) max_wait: f64,
+    /// Let approximate schemes wait so much longer than they must
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub(super) grace: f64,
+    /// Steps between checkpoints
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) checkpoint_every: u64,
+    /// Steps between checks of the gradient against the whole batch, where no equal run is at hand
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) audit_every: u64,
+    /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
+    #[arg(long, value_name = "FAULT")]
+    pub(super) fault: Vec<String>,
+    /// Who sums the workers' vectors: the coordinator, or the workers among themselves, each a part [default: sharded]
+    #[arg(long, value_enum)]
+    pub(super) exchange: Option<ExchangeKind>,
+    /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of uncoded training
+    /// [default: f32]
+    #[arg(long, value_enum)]
+    pub(super) wire: Option<WireKind>,
+    /// Folder for the run [default: a new one under runs/]
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Overwrite the run that --out holds
+    #[arg(long, requires = "out")]
+    pub(super) force: bool,
+    /// Go on with an interrupted run; everything else is as it was
+    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED)]
+    pub(super) resume: Option<PathBuf>,
+    /// Print summary.json to standard output, and nothing else there
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What a command adds to the shared flags.
+pub(super) struct Own {
+    pub(super) schemes: Vec<String>,
+    pub(super) workers: u32,
+    pub(super) delays: Option<String>,
+    pub(super) replan_every: u64,
+    pub(super) probe: u64,
+    pub(super) transport: TransportKind,
+}
+
+impl RunArgs {
+    /// What the command line asks for; the vocabulary is that of the text.
+    pub(super) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
+        let step_seconds = self.step_seconds.unwrap_or(1.0);
+        let positive = [("--step-seconds", step_seconds), ("--learning-rate", self.learning_rate), ("--max-wait", self.max_wait)];
+        if let Some((flag, value)) = positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
+            return Err(Failure::Input(anyhow!("{flag} {value}: a number above 0 is needed")));
+        }
+        let not_negative = [("--grace", self.grace), ("--mu", self.mu)];
+        if let Some((flag, value)) = not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
+            return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
+        }
+        let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
+        let model = match &self.init {
+            None => GptConfig { vocabulary, context, layers, heads, width, tied: !self.untied_head },
+            Some(path) => checkpoint::load_model(path)?.0,
+        };
+        model.check().or_input()?;
+        if model.vocabulary != vocabulary {
+            return Err(Failure::Input(anyhow!(
+                "the model of --init has {} tokens, the text {vocabulary}: use its tokenizer",
+                model.vocabulary
+            )));
+        }
+        Ok(Plan {
+            schemes: own.schemes,
+            workers: own.workers as usize,
+            steps: self.steps,
+            corpus: absolute(self.corpus.as_ref())?,
+            tokenizer: absolute(self.tokenizer.as_ref())?,
+            init: absolute(self.init.as_ref())?,
+            delays: own.delays,
+            clock: self.clock,
+            step_seconds,
+            micro_batch_rows: self.micro_batch_rows as usize,
+            micro_batches: self.micro_batches.unwrap_or(2 * own.workers),
+            models: self.models,
+            micro_steps: self.micro_steps,
+            mu: self.mu,
+            reduce: self.reduce,
+            late: self.late,
+            model,
+            optimizer: self.optimizer(),
+            seed: self.seed,
+            max_wait_seconds: self.max_wait,
+            grace_seconds: self.grace,
+            checkpoint_every: self.checkpoint_every,
+            audit_every: self.audit_every,
+            replan_every: own.replan_every,
+            probe: own.probe,
+            faults: self.fault.clone(),
+            transport: own.transport,
+            exchange: self.exchange.unwrap_or_default(),
+            wire: self.wire.unwrap_or_default(),
+            id: if own.transport == TransportKind::Local { 0 } else { network::fresh_id() },
+        })
+    }
+
+    fn shape(&self, vocabulary: usize) -> GptConfig {
+        let Self { context, layers, heads, width, untied_head, .. } = *self;
+        GptConfig { vocabulary, context, layers, heads, width, tied: !untied_head }
+    }
+
+    fn optimizer(&self) -> AdamWConfig {
+        AdamWConfig {
+            learning_rate: self.learning_rate,
+            warmup_steps: (self.steps / 5).clamp(1, 100),
+            decay_steps: self.steps,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            clip_norm: 1.0,
+        }
+    }
+}
+
+fn absolute(path: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
+    path.map(std::path::absolute).transpose().or_input()
+}

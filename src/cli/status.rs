@@ -1,0 +1,248 @@
+//! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by `codedgrad status`.
+
+use super::{Failure, OrWork};
+use crate::ids::Worker;
+use crate::train::StepRecord;
+use crate::transport::tcp;
+use crate::transport::tcp::http::{HttpServer, Page};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long `codedgrad status` waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+const STATUS_BYTES_MAX: u64 = 16 << 20;
+/// A worker is late in a round if it takes so many times as long as the first answer.
+const LATE: f64 = 1.5;
+
+#[derive(Debug, Args)]
+#[command(after_help = "ADDR is what the coordinator was given as --metrics. There, /metrics is for Prometheus and /status is
+what this command shows.
+
+Examples:
+  codedgrad coordinator --listen 127.0.0.1:0 --metrics 127.0.0.1:9400 --workers 3 --scheme groups:s=1
+  codedgrad status 127.0.0.1:9400
+  codedgrad status 127.0.0.1:9400 --watch")]
+pub(super) struct StatusArgs {
+    /// Where the coordinator shows its metrics
+    #[arg(value_name = "ADDR")]
+    address: String,
+    /// Print the answer as JSON, as it came
+    #[arg(long)]
+    json: bool,
+    /// Ask again every second until the coordinator is gone
+    #[arg(long)]
+    watch: bool,
+}
+
+/// What happened so far, of one worker.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct OfWorker {
+    /// Rounds in which it answered in time, and when it did in the last of them, since the round opened.
+    answers: u64,
+    last_arrival: Option<f64>,
+    late_rounds: u64,
+    /// Sum of how much later than the first it answered.
+    lateness_seconds: f64,
+    faults: u64,
+}
+
+/// What happened so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Progress {
+    scheme: String,
+    steps: u64,
+    steps_planned: u64,
+    loss: Option<f64>,
+    rounds: u64,
+    last_round_seconds: f64,
+    round_seconds: f64,
+    last_step_seconds: f64,
+    step_seconds: f64,
+    faults: u64,
+    last_fault: Option<String>,
+    workers: Vec<OfWorker>,
+}
+
+/// All that is shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Shown {
+    progress: Progress,
+    network: tcp::Status,
+}
+
+/// The state of a run, for whoever asks.
+#[derive(Debug)]
+pub(super) struct Board {
+    progress: Mutex<Progress>,
+    network: Arc<Mutex<tcp::Status>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Board {
+    pub(super) fn new(scheme: &str, workers: usize, steps: (u64, u64), network: Arc<Mutex<tcp::Status>>) -> Arc<Self> {
+        let workers = vec![OfWorker::default(); workers];
+        let progress = Progress { scheme: scheme.into(), steps: steps.0, steps_planned: steps.1, workers, ..Progress::default() };
+        Arc::new(Self { progress: Mutex::new(progress), network })
+    }
+
+    pub(super) fn step(&self, record: &StepRecord, loss: Option<f64>) {
+        let mut progress = lock(&self.progress);
+        progress.steps = record.step + 1;
+        progress.loss = loss.or(progress.loss);
+        progress.last_step_seconds = record.seconds;
+        progress.step_seconds += record.seconds;
+        for round in &record.rounds {
+            progress.rounds += 1;
+            progress.last_round_seconds = round.seconds;
+            progress.round_seconds += round.seconds;
+            let first = round.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            for (arrival, worker) in round.arrivals.iter().zip(&mut progress.workers) {
+                let took = arrival.unwrap_or(round.seconds);
+                worker.answers += u64::from(arrival.is_some());
+                worker.last_arrival = arrival.or(worker.last_arrival);
+                worker.late_rounds += u64::from(arrival.is_none() || took > LATE * first);
+                worker.lateness_seconds += (took - first).max(0.0);
+            }
+        }
+    }
+
+    pub(super) fn fault(&self, worker: Worker, what: &str) {
+        let mut progress = lock(&self.progress);
+        progress.faults += 1;
+        progress.last_fault = Some(format!("{worker}: {what}"));
+        if let Some(of) = progress.workers.get_mut(worker.index()) {
+            of.faults += 1;
+        }
+    }
+
+    fn shown(&self) -> Shown {
+        Shown { progress: lock(&self.progress).clone(), network: lock(&self.network).clone() }
+    }
+
+    /// Shows it at an address.
+    pub(super) fn serve(self: &Arc<Self>, address: SocketAddr) -> Result<HttpServer, Failure> {
+        let board = Arc::clone(self);
+        let pages = move |path: &str| match path {
+            "/metrics" => Some(Page { kind: "text/plain; version=0.0.4; charset=utf-8", body: board.shown().metrics() }),
+            "/status" => Some(Page { kind: "application/json", body: serde_json::to_string(&board.shown()).ok()? + "\n" }),
+            "/" => Some(Page { kind: "text/plain; charset=utf-8", body: board.shown().table() }),
+            _ => None,
+        };
+        HttpServer::serve(address, pages).or_work()
+    }
+}
+
+impl Shown {
+    /// As Prometheus reads it.
+    fn metrics(&self) -> String {
+        let Self { progress, network } = self;
+        let connected = network.workers.iter().filter(|worker| worker.connected).count();
+        let mut text = String::new();
+        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+            let _ = write!(text, "# HELP codedgrad_{name} {help}\n# TYPE codedgrad_{name} {kind}\ncodedgrad_{name} {value}\n");
+        };
+        one("steps_total", "counter", "Steps decided.", progress.steps as f64);
+        one("steps_planned", "gauge", "Steps of the whole run.", progress.steps_planned as f64);
+        one("rounds_total", "counter", "Rounds closed.", progress.rounds as f64);
+        one("round_seconds", "gauge", "How long the last round was open.", progress.last_round_seconds);
+        one("round_seconds_total", "counter", "How long all rounds were open.", progress.round_seconds);
+        one("step_seconds", "gauge", "How long the last step took.", progress.last_step_seconds);
+        one("step_seconds_total", "counter", "How long all steps took.", progress.step_seconds);
+        one("loss", "gauge", "Training loss per token of the last step.", progress.loss.unwrap_or(f64::NAN));
+        one("faults_total", "counter", "Faults of workers that were survived.", progress.faults as f64);
+        one("workers_connected", "gauge", "Workers connected now.", connected as f64);
+        one("sent_bytes_total", "counter", "Bytes the coordinator has sent.", network.sent as f64);
+        one("received_bytes_total", "counter", "Bytes the coordinator has received.", network.received as f64);
+        one("exchanges_total", "counter", "Exchanges of vectors that ended.", network.exchanges as f64);
+        one("exchange_seconds", "gauge", "How long the last exchange took.", network.exchange_seconds);
+        one("refused_calls_total", "counter", "Calls that were refused.", network.refused as f64);
+        let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&OfWorker, &tcp::WorkerStatus) -> Option<f64>| {
+            let _ = write!(text, "# HELP codedgrad_worker_{name} {help}\n# TYPE codedgrad_worker_{name} {kind}\n");
+            for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
+                if let Some(value) = value(of, status) {
+                    let _ = writeln!(text, "codedgrad_worker_{name}{{worker=\"{number}\"}} {value}");
+                }
+            }
+        };
+        each("connected", "gauge", "Whether it is connected.", &|_, status| Some(f64::from(u8::from(status.connected))));
+        each("joins_total", "counter", "How many times it has joined.", &|_, status| Some(f64::from(status.epoch)));
+        each("answers_total", "counter", "Rounds in which it answered in time.", &|of, _| Some(of.answers as f64));
+        each("arrival_seconds", "gauge", "Its last answer, since the round opened.", &|of, _| of.last_arrival);
+        each("late_rounds_total", "counter", "Rounds it was late in, or absent.", &|of, _| Some(of.late_rounds as f64));
+        each("lateness_seconds_total", "counter", "How much later than the first it was.", &|of, _| Some(of.lateness_seconds));
+        each("faults_total", "counter", "Its faults.", &|of, _| Some(of.faults as f64));
+        text
+    }
+
+    /// As people read it.
+    fn table(&self) -> String {
+        let Self { progress, network } = self;
+        let loss = progress.loss.map_or("-".into(), |loss| format!("{loss:.3}"));
+        let mean = progress.round_seconds / progress.rounds.max(1) as f64;
+        let mut text = format!(
+            "{}: step {} of {}, loss {loss}, last step {:.3} s, mean round {mean:.3} s\n",
+            progress.scheme, progress.steps, progress.steps_planned, progress.last_step_seconds
+        );
+        let _ = writeln!(
+            text,
+            "sent {:.1} MB, received {:.1} MB, last exchange {:.1} ms, {} calls refused, {} faults",
+            network.sent as f64 / 1e6,
+            network.received as f64 / 1e6,
+            1e3 * network.exchange_seconds,
+            network.refused,
+            progress.faults
+        );
+        if let Some(fault) = &progress.last_fault {
+            let _ = writeln!(text, "last fault: {fault}");
+        }
+        let _ = writeln!(text, "{:>6} {:<9} {:>5} {:>9} {:>8} {:>6}  identity", "worker", "", "joins", "arrival", "answers", "late");
+        for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
+            let there = if status.connected { "connected" } else { "gone" };
+            let arrival = of.last_arrival.map_or("-".into(), |arrival| format!("{arrival:.3} s"));
+            let (joins, answers, late) = (status.epoch, of.answers, of.late_rounds);
+            let _ = writeln!(text, "{number:>6} {there:<9} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {}", status.identity);
+        }
+        text
+    }
+}
+
+/// Asks a coordinator.
+fn ask(address: &str) -> anyhow::Result<String> {
+    let there = address.to_socket_addrs()?.next().ok_or_else(|| anyhow!("no such host"))?;
+    let mut stream = TcpStream::connect_timeout(&there, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("GET /status HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.take(STATUS_BYTES_MAX).read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| anyhow!("it does not talk HTTP"))?;
+    if !head.starts_with("HTTP/1.1 200 ") {
+        return Err(anyhow!("it answers {:?}", head.lines().next().unwrap_or_default()));
+    }
+    Ok(body.to_owned())
+}
+
+pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
+    loop {
+        let body = ask(&args.address).with_context(|| format!("no status from {}", args.address)).or_work()?;
+        if args.json {
+            print!("{body}");
+        } else {
+            let shown: Shown = serde_json::from_str(&body).context("this is no status of a coordinator of this version").or_work()?;
+            print!("{}{}", if args.watch { "\x1b[2J\x1b[H" } else { "" }, shown.table());
+        }
+        std::io::stdout().flush().or_work()?;
+        if !args.watch {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}

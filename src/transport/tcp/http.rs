@@ -1,0 +1,131 @@
+//! Pages for whoever watches a run: a small HTTP/1.1 responder. GET only, short requests only, in limited time.
+
+use super::security::Gate;
+use super::{HANDSHAKE, TcpError, runtime};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+/// Longest request, with its headers.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+/// How many are answered at a time; others are hung up on.
+const CLIENTS: usize = 16;
+
+/// A page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Its media type.
+    pub kind: &'static str,
+    /// What it says.
+    pub body: String,
+}
+
+/// Makes the page at a path, if there is one.
+type Pages = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
+
+/// Answers on a port until it is dropped. It knows no secrets and tells everything to everybody who can reach it.
+#[derive(Debug)]
+pub struct HttpServer {
+    address: SocketAddr,
+    runtime: Option<Runtime>,
+}
+
+impl HttpServer {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// [`TcpError`] when it cannot be opened.
+    pub fn serve(address: SocketAddr, pages: impl Fn(&str) -> Option<Page> + Send + Sync + 'static) -> Result<Self, TcpError> {
+        let runtime = runtime()?;
+        let refused = |source| TcpError::Listen { address: address.to_string(), source };
+        let listener = runtime.block_on(TcpListener::bind(address)).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        runtime.spawn(answer(listener, Arc::new(pages)));
+        Ok(Self { address, runtime: Some(runtime) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn answer(listener: TcpListener, pages: Pages) {
+    let gate = Gate::new(CLIENTS);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let Some(pass) = gate.enter() else { continue };
+        let pages = Arc::clone(&pages);
+        tokio::spawn(async move {
+            let _pass = pass;
+            let _ = tokio::time::timeout(HANDSHAKE, respond(stream, &pages)).await;
+        });
+    }
+}
+
+async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, pages: &Pages) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
+        let mut some = [0; 1024];
+        let count = stream.read(&mut some).await?;
+        if count == 0 {
+            break;
+        }
+        request.extend(&some[..count]);
+    }
+    stream.write_all(response(&request, pages).as_bytes()).await?;
+    stream.shutdown().await
+}
+
+fn response(request: &[u8], pages: &Pages) -> String {
+    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split(' ');
+    let plain = |text: &str| Page { kind: "text/plain; charset=utf-8", body: format!("{text}\n") };
+    let (status, page) = match (words.next(), words.next()) {
+        _ if request.len() >= REQUEST_BYTES_MAX => ("431 Request Header Fields Too Large", plain("too long")),
+        (Some("GET"), Some(path)) => match pages(path.split('?').next().unwrap_or(path)) {
+            Some(page) => ("200 OK", page),
+            None => ("404 Not Found", plain("no such page")),
+        },
+        (Some("POST" | "PUT" | "HEAD" | "DELETE" | "OPTIONS" | "PATCH"), Some(_)) => ("405 Method Not Allowed", plain("GET only")),
+        _ => ("400 Bad Request", plain("this is HTTP, GET only")),
+    };
+    let Page { kind, body } = page;
+    format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_short_gets_of_known_pages_are_answered() {
+        let pages: Pages = Arc::new(|path| (path == "/status").then(|| Page { kind: "application/json", body: "{}".into() }));
+        let first = |request: &[u8]| response(request, &pages).lines().next().unwrap().to_owned();
+        assert_eq!(first(b"GET /status?x=1 HTTP/1.1\r\nHost: here\r\n\r\n"), "HTTP/1.1 200 OK");
+        assert!(response(b"GET /status HTTP/1.0\r\n\r\n", &pages).ends_with("Content-Length: 2\r\nConnection: close\r\n\r\n{}"));
+        assert_eq!(first(b"GET /../etc/passwd HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
+        assert_eq!(first(b"POST /status HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
+        for garbage in [&b""[..], b"GET", b"\xff\xfe\r\n", b"CGRAD\0\x01\0"] {
+            assert_eq!(first(garbage), "HTTP/1.1 400 Bad Request");
+        }
+        let long = [&b"GET /status "[..], &vec![b'x'; REQUEST_BYTES_MAX]].concat();
+        assert!(first(&long).contains("431"));
+    }
+}

@@ -1,0 +1,326 @@
+//! Runs over TCP as their users meet them: a coordinator and workers in processes of their own, killed and started again.
+#![cfg(all(feature = "cli", unix))]
+
+mod program;
+
+use program::{codedgrad, refused, text};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A model small enough for a debug build, on a virtual clock.
+const SMALL: [&str; 16] = [
+    "--clock",
+    "virtual",
+    "--layers",
+    "1",
+    "--heads",
+    "2",
+    "--width",
+    "16",
+    "--context",
+    "16",
+    "--micro-batch-rows",
+    "1",
+    "--learning-rate",
+    "0.01",
+    "--micro-batches",
+    "8",
+];
+/// How long anything here may take.
+const BOUND: Duration = Duration::from_secs(180);
+
+/// Waits for something, and for nothing for ever.
+#[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < BOUND, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output and nothing else")
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect()
+}
+
+fn digests(path: &Path) -> Vec<String> {
+    let digest = |line: &String| serde_json::from_str::<Value>(line).unwrap()["digest"].as_str().unwrap().to_owned();
+    lines(path).iter().map(digest).collect()
+}
+
+/// A process that does not outlive its test.
+struct Kept {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Kept {
+    fn start(folder: &Path, name: &str, arguments: &[&str]) -> Self {
+        let log = folder.join(format!("{name}.err"));
+        let file = |path: &Path| fs::File::options().create(true).append(true).open(path).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+        command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+        let child = command.stdout(file(&folder.join(format!("{name}.out")))).stderr(file(&log)).spawn().unwrap();
+        Self { child, log }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Its exit status, once it has ended.
+    fn ends(&mut self) -> Option<i32> {
+        let child = &mut self.child;
+        wait_for(&format!("the end of {}", self.log.display()), || child.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A coordinator whose port is open.
+struct Run {
+    folder: TempDir,
+    coordinator: Kept,
+    address: String,
+}
+
+impl Run {
+    fn start(arguments: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), arguments)
+    }
+
+    fn start_in(folder: TempDir, arguments: &[&str]) -> Self {
+        let all = [&["coordinator", "--listen", "127.0.0.1:0", "--out", "run", "--json"], &SMALL[..], arguments].concat();
+        let coordinator = Kept::start(folder.path(), "coordinator", &all);
+        let file = folder.path().join("run/address");
+        let address = wait_for(&format!("the address: {}", coordinator.said()), || fs::read_to_string(&file).ok());
+        Self { folder, coordinator, address: address.trim().into() }
+    }
+
+    fn worker(&self, number: usize, more: &[&str]) -> Kept {
+        let (name, number) = (format!("hand-{number}"), number.to_string());
+        let arguments = ["worker", "--join", &self.address, "--worker", &number];
+        let token = if more.contains(&"--keys") || more.contains(&"--token") { &[][..] } else { &["--token", "run/token"] };
+        Kept::start(self.folder.path(), &name, &[&arguments[..], token, more].concat())
+    }
+
+    fn workers(&self, count: usize, more: &[&str]) -> Vec<Kept> {
+        (0..count).map(|number| self.worker(number, more)).collect()
+    }
+
+    fn record(&self) -> PathBuf {
+        self.folder.path().join("run/run.jsonl")
+    }
+
+    fn wait_for_steps(&self, count: usize) {
+        wait_for(&format!("{count} steps: {}", self.coordinator.said()), || (lines(&self.record()).len() >= count).then_some(()));
+    }
+
+    fn finishes(&mut self) -> Value {
+        let status = self.coordinator.ends();
+        assert_eq!(status, Some(0), "{}", self.coordinator.said());
+        let summary = fs::read(self.folder.path().join("run/summary.json")).unwrap();
+        serde_json::from_slice(&summary).unwrap()
+    }
+
+    /// The digests of the same run over threads, in the same folder.
+    fn expected(&self, arguments: &[&str]) -> Vec<String> {
+        let all = [&["train", "--no-stragglers", "--out", "threads", "--json"], &SMALL[..], arguments].concat();
+        json(&codedgrad(self.folder.path(), &all));
+        digests(&self.folder.path().join("threads/run.jsonl"))
+    }
+}
+
+#[test]
+fn training_over_tcp_has_the_record_of_training_over_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = |more: &[&str]| {
+        let arguments = [&["train", "--workers", "4", "--steps", "6", "--json"], &SMALL[..], more].concat();
+        json(&codedgrad(folder.path(), &arguments))
+    };
+    for (scheme, more) in [("groups:s=1", &[][..]), ("queue:m=2", &["--models", "2"])] {
+        let common = [&["--scheme", scheme, "--compare", "uncoded", "--force"], more].concat();
+        let summary = train(&[&common[..], &["--out", "threads"]].concat());
+        for exchange in ["star", "sharded"] {
+            let over = train(&[&common[..], &["--out", exchange, "--transport", "tcp", "--exchange", exchange]].concat());
+            assert_eq!(over["faults"], serde_json::json!([]), "{scheme} {exchange}");
+            assert_eq!(over["runs"], summary["runs"], "{scheme} {exchange}");
+            let read = |out: &str| fs::read_to_string(folder.path().join(out).join("run.jsonl")).unwrap();
+            assert_eq!(read("threads"), read(exchange), "{scheme} {exchange}");
+        }
+    }
+    let narrow = train(&["--scheme", "groups:s=1", "--transport", "tcp", "--wire", "bf16", "--audit-every", "1"]);
+    let difference = narrow["max_gradient_difference"].as_f64().unwrap();
+    assert!(difference > 0.0 && difference < 0.02, "{difference}");
+    refused(folder.path(), &["train", "--exchange", "star"], &["--transport tcp"]);
+}
+
+#[test]
+fn a_worker_dies_and_another_takes_its_place() {
+    let mut run = Run::start(&["--workers", "4", "--steps", "400", "--scheme", "groups:s=1", "--metrics", "127.0.0.1:0"]);
+    let mut workers = run.workers(4, &[]);
+    run.wait_for_steps(10);
+    workers[1].signal("-KILL");
+    workers[1].ends();
+    let seen = lines(&run.record()).len();
+    run.wait_for_steps(seen + 10);
+    workers[1] = run.worker(1, &[]);
+    let said = run.coordinator.said();
+    let metrics = said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next()).unwrap();
+    wait_for("the worker's return", || {
+        let shown = json(&codedgrad(run.folder.path(), &["status", metrics, "--json"]));
+        let worker = &shown["network"]["workers"][1];
+        (worker["connected"] == true && worker["epoch"] == 2).then_some(())
+    });
+    let table = codedgrad(run.folder.path(), &["status", metrics]);
+    assert!(text(&table.stdout).contains("groups:s=1: step ") && text(&table.stdout).contains("connected"), "{}", text(&table.stdout));
+    let summary = run.finishes();
+    let faults = summary["faults"].as_array().unwrap();
+    assert!(faults.iter().any(|fault| fault["worker"] == 1 && fault["what"].as_str().unwrap().starts_with("lost")), "{faults:?}");
+    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)), "they are told that the run is over");
+    let expected = run.expected(&["--workers", "4", "--steps", "400", "--scheme", "groups:s=1"]);
+    assert_eq!(digests(&run.record()), expected);
+}
+
+#[test]
+fn strangers_are_refused_and_the_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    refused(
+        folder.path(),
+        &["coordinator", "--listen", "0.0.0.0:0", "--workers", "2", "--scheme", "uncoded"],
+        &["codedgrad keygen DIR", "--keys DIR"],
+    );
+    refused(folder.path(), &["worker", "--join", "127.0.0.1:1"], &["--token FILE"]);
+    refused(folder.path(), &["coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--scheme", "auto"], &["codedgrad train"]);
+    let mut run = Run::start(&["--workers", "2", "--steps", "60", "--scheme", "groups:s=1"]);
+    let path = run.folder.path().join("wrong");
+    fs::write(&path, "ab".repeat(32)).unwrap();
+    assert!(Command::new("chmod").args(["600"]).arg(&path).status().unwrap().success());
+    let mut stranger = run.worker(0, &["--token", "wrong", "--patience", "1"]);
+    assert_eq!(stranger.ends(), Some(2), "{}", stranger.said());
+    assert!(stranger.said().contains("does not know this job's token"), "{}", stranger.said());
+    fs::write(run.folder.path().join("other.txt"), "another text. ".repeat(1000)).unwrap();
+    let mut reader = run.worker(1, &["--corpus", "other.txt"]);
+    assert_eq!(reader.ends(), Some(2), "{}", reader.said());
+    assert!(reader.said().contains("--corpus"), "{}", reader.said());
+    let mut workers = run.workers(2, &[]);
+    run.finishes();
+    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)));
+}
+
+#[test]
+fn keys_are_made_and_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = codedgrad(folder.path(), &["keygen", "keys", "--workers", "2"]);
+    assert!(made.status.success() && text(&made.stdout).contains("worker-K.key"), "{}", text(&made.stderr));
+    refused(folder.path(), &["keygen", "keys", "--workers", "2"], &["not overwritten"]);
+    let mut run = Run::start_in(folder, &["--workers", "2", "--steps", "12", "--scheme", "groups:s=1", "--keys", "keys"]);
+    let mut workers = run.workers(2, &["--keys", "keys"]);
+    assert_eq!(run.finishes()["runs"][0]["steps"], 12);
+    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)));
+    assert_eq!(digests(&run.record()), run.expected(&["--workers", "2", "--steps", "12", "--scheme", "groups:s=1"]));
+}
+
+/// The workers of a coordinator that is killed call again, and its successor goes on from the step they have come to:
+/// long past the only checkpoint.
+#[test]
+fn a_killed_coordinator_goes_on_where_its_workers_are() {
+    let plan = ["--workers", "3", "--steps", "300", "--scheme", "groups:s=1", "--checkpoint-every", "1000"];
+    let mut run = Run::start(&plan);
+    let mut workers = run.workers(3, &[]);
+    run.wait_for_steps(20);
+    run.coordinator.signal("-KILL");
+    run.coordinator.ends();
+    let before = lines(&run.record());
+    run.coordinator = Kept::start(run.folder.path(), "coordinator-again", &["coordinator", "--resume", "run", "--json"]);
+    let summary = run.finishes();
+    assert!(run.coordinator.said().contains("going on from step "), "{}", run.coordinator.said());
+    assert_eq!(summary["runs"][0]["steps"], 300);
+    let after = lines(&run.record());
+    assert!(after.starts_with(&before[..before.len() - 1]), "at most the last step is made again");
+    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)));
+    assert_eq!(digests(&run.record()), run.expected(&plan[..6]));
+}
+
+/// The processes that a process has started.
+fn children(of: u32) -> Vec<u32> {
+    let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &of.to_string()]).output().unwrap();
+    text(&listed.stdout).split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn is_there(pid: u32) -> bool {
+    let output = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
+    !text(&output.stdout).trim().is_empty() && !text(&output.stdout).starts_with('Z')
+}
+
+#[test]
+fn no_worker_outlives_its_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for (signal, out) in [("-INT", "interrupted"), ("-KILL", "killed")] {
+        let arguments = ["train", "--transport", "tcp", "--workers", "3", "--steps", "5000", "--scheme", "groups:s=1", "--out", out];
+        let mut run = Kept::start(folder.path(), out, &[&arguments[..], &SMALL[..]].concat());
+        let record = folder.path().join(out).join("run.jsonl");
+        wait_for("some steps", || (lines(&record).len() > 5).then_some(()));
+        let workers = children(run.child.id());
+        assert_eq!(workers.len(), 3);
+        run.signal(signal);
+        assert_eq!(run.ends(), (signal == "-INT").then_some(0), "{}", run.said());
+        wait_for("the end of all workers", || workers.iter().all(|pid| !is_there(*pid)).then_some(()));
+    }
+    let resumed = Kept::start(folder.path(), "again", &["train", "--resume", "interrupted"]);
+    let record = folder.path().join("interrupted/run.jsonl");
+    let before = lines(&record).len();
+    wait_for("more steps", || (lines(&record).len() > before + 5).then_some(()));
+    resumed.signal("-INT");
+}
+
+#[test]
+fn a_worker_that_is_interrupted_leaves() {
+    let mut run = Run::start(&["--workers", "3", "--steps", "300", "--scheme", "groups:s=1"]);
+    let mut workers = run.workers(3, &[]);
+    run.wait_for_steps(5);
+    workers[2].signal("-INT");
+    assert_eq!(workers[2].ends(), Some(0), "{}", workers[2].said());
+    assert_eq!(run.finishes()["runs"][0]["steps"], 300);
+}
+
+#[test]
+fn launchers_say_who_is_who() {
+    let mut run = Run::start(&["--workers", "2", "--steps", "5", "--scheme", "groups:s=1"]);
+    let (host, port) = run.address.split_once(':').unwrap();
+    let token = run.folder.path().join("run/token");
+    let start = |rank: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+        command.arg("worker").env("MASTER_ADDR", host).env("MASTER_PORT", port).env("CODEDGRAD_TOKEN_FILE", &token);
+        command.env("RANK", rank).env("WORLD_SIZE", "2").stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let workers = [start("1"), start("0")];
+    run.finishes();
+    for (worker, number) in workers.into_iter().zip(["worker 1 of 2", "worker 0 of 2"]) {
+        let output = worker.wait_with_output().unwrap();
+        assert!(output.status.success() && text(&output.stderr).contains(number), "{}", text(&output.stderr));
+    }
+    refused(run.folder.path(), &["worker"], &["--join HOST:PORT"]);
+}
