@@ -4,7 +4,7 @@ mod bare;
 mod integers;
 
 use bare::Bare;
-use codedgrad::ids::Worker;
+use codedgrad::ids::{Step, Worker};
 use codedgrad::train::Outcome;
 use codedgrad::transport::wire::{CHUNK, Format, Header, Kind, VERSION};
 use integers::{Job, RUN, Secret, Watch, coordinate, join, listen, run_locally, secret};
@@ -92,6 +92,7 @@ fn python_and_rust_train_with_the_same_bits() {
         let may = |decided: Arc<AtomicU64>| move |step| step != 2 || decided.load(Ordering::Acquire) > 2;
         let threads: Vec<_> = (0..PYTHON).map(|worker| join(job, worker, address.clone(), &secret, may(Arc::clone(&decided)))).collect();
         assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
+        transport.begin(Step(0));
         let mut watch = Watch::new(|step| decided.store(step + 1, Ordering::Release));
         assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
         assert!(watch.log.faults.is_empty(), "{:?}", watch.log.faults);
@@ -115,6 +116,7 @@ fn a_run_goes_on_without_a_python_worker_that_is_killed() {
         let python = RefCell::new(python);
         let threads: Vec<_> = (0..PYTHON).map(|worker| join(job, worker, address.clone(), &secret, |_| true)).collect();
         assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
+        transport.begin(Step(0));
         let status = transport.status();
         let mut watch = Watch::new(|step| {
             if step == 3 {

@@ -151,7 +151,6 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         format: Format::F32,
         exchange: Exchange::Star,
         keeps: true,
-        start: Step(0),
         first: Some(Step(0)),
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
         silence: Duration::from_secs(10),

@@ -5,7 +5,7 @@ use super::pipe::{PipeError, read_hello, write_first};
 use super::security::{self, Gate, Role, Security, SecurityError, Stream};
 use super::{HANDSHAKE, TcpError, Welcome, dial};
 use crate::ids::Worker;
-use crate::transport::wire::{self, Across, Down, Offer, Up};
+use crate::transport::wire::{self, Across, CONTROL_BYTES_MAX, Down, HELLO_BYTES_MAX, Offer, Up};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -30,7 +30,15 @@ pub(super) async fn call(join: &Join, address: Option<String>, offer: Option<Off
         let attempt = tokio::time::timeout(HANDSHAKE, hello(join, address.clone(), offer)).await;
         let error = match attempt {
             Ok(Ok(welcome)) => return Ok(welcome),
-            Ok(Err(error @ (TcpError::Refused { .. } | TcpError::Security(SecurityError::Exposed { .. })))) => return Err(error),
+            Ok(Err(
+                error @ (TcpError::Refused { .. }
+                | TcpError::Security(
+                    SecurityError::Exposed { .. }
+                    | SecurityError::WrongToken { .. }
+                    | SecurityError::Certificate { .. }
+                    | SecurityError::Tls { .. },
+                )),
+            )) => return Err(error),
             Ok(Err(error)) => error,
             Err(_) => TcpError::Unreachable { address: join.address.clone(), reason: "no answer".into() },
         };
@@ -49,13 +57,27 @@ async fn hello(join: &Join, address: Option<String>, offer: Option<Offer>) -> Re
     let hello = Up::Hello { worker: join.worker, identity: join.identity.clone(), address, offer };
     let lost = |error: PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
     write_first(&mut stream, &hello).await.map_err(lost)?;
-    let body = read_hello(&mut stream).await.map_err(lost)?;
+    let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;
     match wire::decode(&body).map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })? {
-        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, job } => {
+        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, silence, job } => {
+            let silence = Duration::try_from_secs_f64(silence).unwrap_or(Duration::MAX);
             let workers = workers as usize;
             Ok((
                 stream,
-                Welcome { worker: Worker(worker), workers, run, epoch, length, layout, first, micro_steps, log_steps, format, job },
+                Welcome {
+                    worker: Worker(worker),
+                    workers,
+                    run,
+                    epoch,
+                    length,
+                    layout,
+                    first,
+                    micro_steps,
+                    log_steps,
+                    format,
+                    silence,
+                    job,
+                },
             ))
         }
         Down::Refused { reason } => Err(TcpError::Refused { reason }),
@@ -79,7 +101,8 @@ pub(super) async fn answer(
             let checked = async {
                 stream.set_nodelay(true)?;
                 let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(std::io::Error::other)?;
-                let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream)).await?.map_err(std::io::Error::other)?;
+                let body =
+                    tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, HELLO_BYTES_MAX)).await?.map_err(std::io::Error::other)?;
                 let Across::Peer { worker, run: theirs, epoch } = wire::decode(&body).map_err(std::io::Error::other)?;
                 if theirs != run || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) {
                     return Err(std::io::Error::other(format!("worker {worker} of run {theirs:x} is not who it says")));

@@ -1,17 +1,20 @@
 //! A worker's end: one connection to the coordinator, and one to every other worker where they sum among themselves.
 
+mod peers;
+
 use super::block::{Blocks, Vectors};
-use super::calls::{answer, call, call_peer, listen};
+use super::calls::{answer, call, listen};
 use super::exchange::Plan;
-use super::pipe::{Frame, Incoming, Pipe, Queues, Shop, Stamp, Traffic, run};
+use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run};
 use super::security::{Security, Stream};
 use super::states::Arriving;
 use super::summer::Summer;
 use super::{DATA_WAITING_MAX, TcpError, Welcome, runtime};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledger;
-use crate::transport::wire::{self, Across, COORDINATOR, Down, Kind, Offer, Peer, Up};
+use crate::transport::wire::{self, COORDINATOR, Down, Kind, Offer, Up};
 use crate::transport::{Cancel, Decoded, Link, Notice, Order, What};
+use peers::Remote;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -81,6 +84,7 @@ struct Hub {
     shop: Shop,
     coordinator: Pipe,
     connection: u64,
+    heard: Instant,
     peers: HashMap<u32, Remote>,
     /// Calls of workers that are not known yet.
     early: Vec<(u32, u32, Stream)>,
@@ -100,15 +104,6 @@ struct Hub {
     stopping: bool,
     events: mpsc::Sender<(From, Incoming)>,
     dialled: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
-}
-
-/// Another worker.
-struct Remote {
-    epoch: u32,
-    address: String,
-    pipe: Pipe,
-    /// What is sent once there is a connection.
-    queues: Option<Queues>,
 }
 
 impl TcpLink {
@@ -143,6 +138,7 @@ impl TcpLink {
                 address,
                 coordinator,
                 connection: 0,
+                heard: Instant::now(),
                 peers: HashMap::new(),
                 early: Vec::new(),
                 ledger: ledger_in,
@@ -240,7 +236,12 @@ impl Hub {
                     }
                 }
                 Some((worker, epoch, stream)) = dialled.recv() => self.connected(worker, epoch, stream),
-                _ = tick.tick() => self.tick(),
+                _ = tick.tick() => {
+                    self.tick();
+                    if self.heard.elapsed() > self.welcome.silence && !self.silent().await {
+                        break;
+                    }
+                }
             }
             self.work();
         }
@@ -290,7 +291,17 @@ impl Hub {
         }
     }
 
+    /// The connection is given up, since nothing came through for too long; false if there is no other.
+    async fn silent(&mut self) -> bool {
+        tracing::warn!("nothing was heard of the coordinator for {:.0} s", self.welcome.silence.as_secs_f64());
+        self.coordinator.close();
+        self.call_again().await
+    }
+
     async fn incoming(&mut self, from: From, incoming: Incoming) -> bool {
+        if from == From::Coordinator(self.connection) {
+            self.heard = Instant::now();
+        }
         match (from, incoming) {
             (From::Coordinator(connection), _) if connection != self.connection => {}
             (From::Coordinator(_), Incoming::Control(body)) => match wire::decode::<Down>(&body) {
@@ -370,7 +381,7 @@ impl Hub {
                 // Whatever was to be applied before is in the state.
                 self.drop_orders();
                 self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop)));
-                self.states.expect(transfer, next, lengths);
+                self.states.expect(transfer, next, lengths, usize::MAX);
                 self.queue.push_back(Queued::Take(transfer));
             }
             Down::Peers { peers } => self.meet(peers),
@@ -513,7 +524,7 @@ impl Hub {
         self.queue.clear();
         self.states = Arriving::default();
         self.peers.clear();
-        let offer = Offer { run: self.welcome.run, next: self.next };
+        let offer = Offer { run: self.welcome.run, epoch: self.welcome.epoch, next: self.next };
         let join = Join { worker: Some(self.welcome.worker.0), ..self.join.clone() };
         match call(&join, self.address.clone(), Some(offer)).await {
             Ok((stream, welcome))
@@ -522,6 +533,7 @@ impl Hub {
                 let (pipe, queues) = Pipe::new();
                 self.coordinator = pipe;
                 self.connection += 1;
+                self.heard = Instant::now();
                 self.shop.stamp.epoch = welcome.epoch;
                 tokio::spawn(run(stream, queues, self.shop.clone(), From::Coordinator(self.connection), self.events.clone()));
                 self.welcome = welcome;
@@ -535,71 +547,6 @@ impl Hub {
                 tracing::error!("{error}");
                 false
             }
-        }
-    }
-
-    /// Learns who the others are, and calls those with a lower number.
-    fn meet(&mut self, peers: Vec<Peer>) {
-        let me = self.welcome.worker.0;
-        self.peers.retain(|worker, remote| peers.iter().any(|peer| (peer.worker, peer.epoch) == (*worker, remote.epoch)));
-        for Peer { worker, epoch, address } in peers {
-            if worker == me || self.peers.contains_key(&worker) {
-                continue;
-            }
-            let (pipe, queues) = Pipe::new();
-            self.peers.insert(worker, Remote { epoch, address: address.clone(), pipe, queues: Some(queues) });
-            if worker < me {
-                self.dial(worker, epoch, address, Duration::ZERO);
-            }
-        }
-        for (worker, epoch, stream) in std::mem::take(&mut self.early) {
-            self.connected(worker, epoch, Some(stream));
-        }
-    }
-
-    fn dial(&self, worker: u32, epoch: u32, address: String, pause: Duration) {
-        let (security, dialled) = (self.join.security.clone(), self.dialled.clone());
-        let hello = Across::Peer { worker: self.welcome.worker.0, run: self.welcome.run, epoch: self.welcome.epoch };
-        tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            let stream = call_peer(&address, Worker(worker), &security, &hello).await;
-            let stream = stream.inspect_err(|error| tracing::warn!("worker {worker}: {error}")).ok();
-            let _ = dialled.send((worker, epoch, stream));
-        });
-    }
-
-    /// A connection to another worker is there, or could not be made.
-    fn connected(&mut self, worker: u32, epoch: u32, stream: Option<Stream>) {
-        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.epoch == epoch) else {
-            // It may have heard of this worker before this worker has heard of it.
-            self.early.retain(|early| early.0 != worker);
-            self.early.extend(stream.map(|stream| (worker, epoch, stream)));
-            return;
-        };
-        match stream {
-            Some(stream) => {
-                let queues = remote.queues.take().unwrap_or_else(|| {
-                    let (pipe, queues) = Pipe::new();
-                    remote.pipe = pipe;
-                    queues
-                });
-                tokio::spawn(run(stream, queues, self.shop.clone(), From::Peer(worker, epoch), self.events.clone()));
-            }
-            None => {
-                let address = remote.address.clone();
-                self.dial(worker, epoch, address, Duration::from_millis(500));
-            }
-        }
-    }
-
-    fn disconnected(&mut self, worker: u32, epoch: u32, reason: &str) {
-        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.epoch == epoch) else { return };
-        tracing::debug!("worker {worker} is gone from here: {reason}");
-        let (pipe, queues) = Pipe::new();
-        (remote.pipe, remote.queues) = (pipe, Some(queues));
-        let address = remote.address.clone();
-        if worker < self.welcome.worker.0 {
-            self.dial(worker, epoch, address, Duration::from_millis(50));
         }
     }
 }

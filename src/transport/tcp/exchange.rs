@@ -133,10 +133,12 @@ impl Exchange {
         }
         let terms = self.plan.terms.len();
         let waiting = self.waiting.entry(chunk).or_insert_with(|| (0..terms).map(|_| None).collect());
-        if let Some(old) = waiting[term].replace(block) {
-            self.blocks.give(old);
+        if self.digests[chunk].is_some() || waiting[term].is_some() || self.ready.contains(&chunk) {
+            self.blocks.give(block);
+            return Ok(());
         }
-        if waiting.iter().zip(&self.local).all(|(came, local)| came.is_some() || local.is_some()) && self.digests[chunk].is_none() {
+        waiting[term] = Some(block);
+        if waiting.iter().zip(&self.local).all(|(came, local)| came.is_some() || local.is_some()) {
             self.ready.push(chunk);
         }
         Ok(())
@@ -188,8 +190,11 @@ impl Exchange {
     }
 
     /// Takes in a chunk of the sum.
-    pub(super) fn summed(&mut self, header: &Header, block: Block) -> Result<(), String> {
+    pub(super) fn summed(&mut self, header: &Header, from: u32, block: Block) -> Result<(), String> {
         let chunk = self.chunk_of(header)?;
+        if self.own.is_some_and(|(_, owner)| (owner.start..owner.end).contains(&chunk)) {
+            return Err(format!("{from} sends a sum of chunk {chunk}, which is summed here"));
+        }
         if self.digests[chunk].is_none() {
             let range = chunk_range(chunk, self.out.len());
             block.copy_to(&mut self.out[range.clone()]);

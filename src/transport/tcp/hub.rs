@@ -23,6 +23,8 @@ const TICK: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(1);
 /// How long the workers may go on handing the last sums to each other.
 pub(super) const LAST_SUMS: Duration = Duration::from_secs(5);
+/// Most numbers of a replica's state, in gradients: parameters and moments of several models.
+const STATE_FACTOR: usize = 256;
 /// An exchange may last so many times as long as the last ones before somebody is given up for it.
 const PATIENCE_FACTOR: u32 = 20;
 
@@ -197,12 +199,20 @@ impl Hub {
             Order::Apply { step, attempt, decoded } => {
                 self.decided.insert(step, attempt);
                 self.summer.applied(step.next());
+                self.members.sent(worker.0, step);
                 Down::Apply { step, attempt, digest: decoded.digest, tail: decoded.tail.clone() }
             }
-            Order::Skip { step, units } => Down::Skip { step, units: units.to_vec() },
-            Order::Provide { needy } => Down::Provide { needy: needy.0 },
+            Order::Skip { step, units } => {
+                self.members.sent(worker.0, step);
+                Down::Skip { step, units: units.to_vec() }
+            }
+            Order::Provide { needy } => {
+                self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.provides.push(needy.0));
+                Down::Provide { needy: needy.0 }
+            }
             Order::Take { state } => {
                 self.transfers += 1;
+                self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.unapplied.clear());
                 let lengths = state.vectors.iter().map(Vec::len).collect();
                 self.members.tell(worker.0, &Down::Take { transfer: self.transfers, next: state.next, lengths });
                 for frame in super::states::frames(&state, self.transfers) {
@@ -287,6 +297,10 @@ impl Hub {
                     self.notify(Worker(worker), Notice::State { needy: Worker(needy), state });
                 }
             }
+            Incoming::Chunk(header, block) if !self.running.contains_key(&(Step(header.number), header.attempt)) => {
+                tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(worker));
+                self.shop.blocks.give(block);
+            }
             Incoming::Chunk(header, block) => {
                 if let Err(reason) = self.summer.chunk(&header, worker, block, Instant::now()) {
                     self.lose(worker, &reason);
@@ -304,12 +318,26 @@ impl Hub {
             Up::Freed { order } if self.members.is_order(worker.0, order) => self.notify(worker, Notice::Freed),
             Up::Done { .. } | Up::Freed { .. } | Up::Pong { .. } => {}
             Up::Held { step, attempt, digest } => self.held(worker, step, attempt, digest),
-            Up::Overflowed { step, attempt } => self.notify(worker, Notice::Overflowed { step, attempt }),
-            Up::Applied { step, digest } => self.notify(worker, Notice::Applied { step, digest }),
+            Up::Overflowed { step, attempt } => match self.summer.sum(step, attempt) {
+                Some(sum) if sum.finite => self.lose(worker.0, &format!("it says that the sum of {step} is not finite, and it is")),
+                _ => self.notify(worker, Notice::Overflowed { step, attempt }),
+            },
+            Up::Applied { step, digest } => {
+                if self.members.seat_of(worker.0).is_some_and(|seat| seat.unapplied.remove(&step)) {
+                    self.notify(worker, Notice::Applied { step, digest });
+                } else {
+                    self.lose(worker.0, &format!("it says it has applied {step}, which it was not sent"));
+                }
+            }
             Up::State { needy, transfer, next, lengths } => {
+                let seat = self.members.seat_of(worker.0);
+                let asked = seat.and_then(|seat| seat.provides.iter().position(|other| *other == needy).map(|at| seat.provides.remove(at)));
                 let entry = self.states.entry(worker).or_default();
                 entry.0 = needy;
-                entry.1.expect(transfer, next, lengths);
+                let most = STATE_FACTOR * self.listen.length + (1 << 20);
+                if asked.is_none() || !entry.1.expect(transfer, next, lengths, most) {
+                    self.lose(worker.0, "it sends a state that nobody asked for, or that is too large");
+                }
             }
             Up::Missing { step } => self.missing(worker, step),
             Up::Waiting { step, attempt, on } => {
@@ -324,6 +352,9 @@ impl Hub {
     fn held(&mut self, worker: Worker, step: Step, attempt: u32, digest: Option<u64>) {
         let own = self.summer.sum(step, attempt).map(|sum| sum.digest);
         let waits = self.takes_part() && own.is_none();
+        if own.zip(digest).is_some_and(|(own, digest)| own != digest) {
+            return self.lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
+        }
         let Some(running) = self.running.get_mut(&(step, attempt)) else { return };
         running.holders.insert(worker.0);
         running.waiting.remove(&worker.0);
@@ -387,7 +418,12 @@ impl Hub {
             }
             let reports = self.running.get_mut(&(step, attempt)).map(|running| std::mem::take(&mut running.unreported));
             for (worker, notice) in reports.into_iter().flatten() {
-                self.notify(worker, notice);
+                match notice {
+                    Notice::Held { digest, .. } if digest != sum.digest => {
+                        self.lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
+                    }
+                    notice => self.notify(worker, notice),
+                }
             }
         }
     }
@@ -404,6 +440,9 @@ impl Hub {
         }
         self.look_after_exchanges(now);
         let mut status = lock(&self.status);
+        for (worker, seat) in self.members.connected() {
+            status.workers[worker as usize].silent_seconds = now.saturating_duration_since(seat.heard).as_secs_f64();
+        }
         let traffic = &self.shop.traffic;
         (status.sent, status.received) = (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
     }
@@ -489,7 +528,7 @@ impl Hub {
             }
         };
         self.lose(worker, "it has called again");
-        let epoch = self.members.epoch(worker) + 1;
+        let epoch = self.members.epoch(worker).max(offer.map_or(0, |offer| offer.epoch)) + 1;
         let Listen { workers, run: id, length, micro_steps, log_steps, format, first, job, .. } = &self.listen;
         let welcome = Down::Welcome {
             worker,
@@ -502,17 +541,28 @@ impl Hub {
             micro_steps: *micro_steps,
             log_steps: *log_steps,
             format: *format,
+            silence: self.listen.silence.as_secs_f64(),
             job: job.clone(),
         };
-        if tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &welcome)).await.is_err() {
-            return;
+        if !matches!(tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &welcome)).await, Ok(Ok(()))) {
+            return tracing::warn!("{from} was gone before it was welcomed");
         }
         let (pipe, queues) = Pipe::new();
         tokio::spawn(run(stream, queues, self.shop.clone(), (worker, epoch), self.events.clone()));
         let next = offer.filter(|offer| offer.run == *id).map(|offer| offer.next).or(*first);
-        let seat = Seat { pipe, epoch, identity: identity.clone(), address, heard: Instant::now(), order: 0 };
+        let seat = Seat {
+            pipe,
+            epoch,
+            identity: identity.clone(),
+            address,
+            heard: Instant::now(),
+            order: 0,
+            unapplied: BTreeSet::new(),
+            provides: Vec::new(),
+        };
         self.members.enter(worker, seat, next);
-        lock(&self.status).workers[worker as usize] = WorkerStatus { identity, address: from.to_string(), connected: true, epoch };
+        lock(&self.status).workers[worker as usize] =
+            WorkerStatus { identity, address: from.to_string(), connected: true, epoch, silent_seconds: 0.0 };
         if self.begun {
             self.notify(Worker(worker), Notice::Joined { next });
         }

@@ -3,6 +3,7 @@
 use super::pipe::Pipe;
 use crate::ids::Step;
 use crate::transport::wire::{Down, Peer};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -17,6 +18,10 @@ pub(super) struct Seat {
     pub(super) heard: Instant,
     /// Number of its last order.
     pub(super) order: u64,
+    /// Steps it was sent and has not said to have applied.
+    pub(super) unapplied: BTreeSet<Step>,
+    /// For whom it was asked for its state.
+    pub(super) provides: Vec<u32>,
 }
 
 /// One number of a run.
@@ -79,6 +84,17 @@ impl Members {
     pub(super) fn heard(&mut self, worker: u32, epoch: u32) -> bool {
         let seat = self.place(worker).and_then(|place| place.seat.as_mut()).filter(|seat| seat.epoch == epoch);
         seat.map(|seat| seat.heard = Instant::now()).is_some()
+    }
+
+    /// A worker is sent a step.
+    pub(super) fn sent(&mut self, worker: u32, step: Step) {
+        if let Some(seat) = self.seat_of(worker) {
+            seat.unapplied.insert(step);
+        }
+    }
+
+    pub(super) fn seat_of(&mut self, worker: u32) -> Option<&mut Seat> {
+        self.place(worker)?.seat.as_mut()
     }
 
     pub(super) fn silent(&self, now: Instant, silence: Duration) -> Vec<u32> {

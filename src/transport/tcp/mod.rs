@@ -8,8 +8,8 @@ mod block;
 mod calls;
 mod client;
 mod exchange;
-mod hub;
 pub mod http;
+mod hub;
 mod members;
 mod pipe;
 pub mod security;
@@ -80,6 +80,8 @@ pub struct Welcome {
     pub log_steps: u64,
     /// Format of vectors on the wire.
     pub format: Format,
+    /// A coordinator that has said nothing for so long counts as gone.
+    pub silence: Duration,
     /// What is trained, in words that the coordinator's program and the worker's understand.
     pub job: String,
 }

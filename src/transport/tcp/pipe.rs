@@ -209,11 +209,11 @@ async fn put(stream: &mut WriteHalf<Stream>, frame: Frame, shop: &Shop) -> Resul
     Ok(())
 }
 
-/// Reads the first control body of a connection.
-pub(super) async fn read_hello(stream: &mut Stream) -> Result<Vec<u8>, PipeError> {
+/// Reads the first control body of a connection, of at most so many bytes.
+pub(super) async fn read_hello(stream: &mut Stream, most: usize) -> Result<Vec<u8>, PipeError> {
     let mut bytes = [0; HEADER_BYTES];
     stream.read_exact(&mut bytes).await?;
-    let header = Header::decode(&bytes, wire::HELLO_BYTES_MAX)?;
+    let header = Header::decode(&bytes, most)?;
     if header.kind != Kind::Control {
         return Err(PipeError::Protocol("the first frame must be a control frame".into()));
     }

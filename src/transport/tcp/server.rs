@@ -72,6 +72,8 @@ pub struct WorkerStatus {
     pub connected: bool,
     /// How many times it has joined.
     pub epoch: u32,
+    /// For how long nothing was heard of it.
+    pub silent_seconds: f64,
 }
 
 /// What is known of a coordinator's connections.
@@ -288,7 +290,7 @@ async fn answer(listener: TcpListener, security: Security, callers: mpsc::Sender
             let checked = async {
                 stream.set_nodelay(true).map_err(|error| error.to_string())?;
                 let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(|error| error.to_string())?;
-                let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream)).await;
+                let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, wire::HELLO_BYTES_MAX)).await;
                 let body = body.map_err(|_| "it says nothing".to_owned())?.map_err(|error| error.to_string())?;
                 let hello = wire::decode::<Up>(&body)?;
                 Ok::<_, String>(Caller { stream, from, role: peer.role, hello })

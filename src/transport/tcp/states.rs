@@ -8,9 +8,6 @@ use crate::transport::wire::{CHUNK, Format, Header, Kind, chunk_range, chunks};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most numbers of a state.
-const NUMBERS_MAX: usize = 1 << 36;
-
 /// The frames that follow the announcement of a state.
 pub(super) fn frames(state: &Arc<State>, transfer: u64) -> impl Iterator<Item = Frame> {
     let lengths: Vec<usize> = state.vectors.iter().map(Vec::len).collect();
@@ -37,16 +34,18 @@ struct Half {
 pub(super) struct Arriving(BTreeMap<u64, Half>);
 
 impl Arriving {
-    /// A state is announced; one that is announced anew replaces what came of it.
-    pub(super) fn expect(&mut self, transfer: u64, next: Step, lengths: Vec<usize>) {
-        let most = lengths.iter().try_fold(0usize, |sum, length| sum.checked_add(*length));
-        if most.is_none_or(|most| most > NUMBERS_MAX) {
-            return tracing::error!("a state of {lengths:?} numbers is announced; it is not taken");
+    /// A state is announced; one that is announced anew replaces what came of it. False if it has more than so many
+    /// numbers.
+    pub(super) fn expect(&mut self, transfer: u64, next: Step, lengths: Vec<usize>, most: usize) -> bool {
+        let numbers = lengths.iter().try_fold(0usize, |sum, length| sum.checked_add(*length));
+        if numbers.is_none_or(|numbers| numbers > most) || lengths.len() > most {
+            return false;
         }
         let missing: Vec<Vec<bool>> = lengths.iter().map(|length| vec![true; chunks(*length)]).collect();
         let left = missing.iter().map(Vec::len).sum();
         let vectors = lengths.into_iter().map(|length| vec![0.0; length]).collect();
         self.0.insert(transfer, Half { state: State { next, vectors }, missing, left });
+        true
     }
 
     /// Takes in a chunk; gives back the state if that was its last one.

@@ -92,7 +92,7 @@ impl Summer {
         }
         let open = self.entry(key, now);
         match header.kind {
-            Kind::Sum => open.exchange.summed(header, block),
+            Kind::Sum => open.exchange.summed(header, from, block),
             _ if open.planned => open.exchange.term(header, from, block),
             _ if open.early.len() < early_max => {
                 open.early.push((*header, from, block));

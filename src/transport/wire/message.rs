@@ -42,6 +42,8 @@ pub struct Peer {
 pub struct Offer {
     /// The run.
     pub run: u64,
+    /// How many times it had joined.
+    pub epoch: u32,
     /// First step that is not applied in its parameters.
     pub next: Step,
 }
@@ -72,6 +74,8 @@ pub enum Down {
         log_steps: u64,
         /// Format of vectors on the wire.
         format: Format,
+        /// Seconds after which a side that has said nothing counts as gone; the coordinator pings more often.
+        silence: f64,
         /// What is trained; the coordinator's program and the worker's understand it.
         job: String,
     },
