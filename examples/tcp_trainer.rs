@@ -58,8 +58,9 @@ fn main() -> Outcome<()> {
     let shape = Shape { workers: 3, length: 2, units: 3, first: Step(0) };
     let mut transport =
         TcpTransport::listen(Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), shape.workers, shape.length, shape.units))?;
-    let join = Join::new(transport.address().to_string(), security);
-    let threads: Vec<_> = (0..3).map(|_| join.clone()).map(|join| thread::spawn(move || worker(join))).collect();
+    let address = transport.address().to_string();
+    let join = |_| Join::new(address.clone(), security.clone());
+    let threads: Vec<_> = (0..3).map(join).map(|join| thread::spawn(move || worker(join))).collect();
     let config = Config::default();
     let scheme = "cyclic:s=1".parse::<SchemeSpec>()?.scheme(3, 3, 0..STEPS)?;
     let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);

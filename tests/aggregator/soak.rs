@@ -31,7 +31,8 @@ fn soak(exchange: Exchange, scheme: &str, steps: u64, seed: u64) {
     let over = Over::Tcp(Settings { returns: true, ..settings(exchange) });
     let pace = Pace::wall(4, &Delays::None, steps as usize, 0.0);
     let (outcome, _, log) = train(Setup { over, mischief: &leaves, ..setup(scheme, 4, steps, pace) });
-    assert_eq!(outcome.unwrap(), Outcome::Finished, "seed {seed}: {:?}", log.faults.last());
+    let last = &log.faults[log.faults.len().saturating_sub(8)..];
+    assert_eq!(outcome.as_ref().ok(), Some(&Outcome::Finished), "{exchange:?} {scheme}, seed {seed}: {outcome:?} after {last:#?}");
     let differs = bits(&log.gradients).iter().zip(bits(&plain.gradients)).position(|(found, expected)| *found != expected);
     if let Some(step) = differs {
         let around = log.faults.iter().filter(|fault| fault.0.abs_diff(step as u64) < 4);
@@ -59,7 +60,6 @@ fn workers_that_come_and_go_cost_no_step() {
 #[ignore = "long"]
 fn workers_come_and_go_for_long() {
     for seed in 0..10 {
-        soak(Exchange::Star, "groups:s=1", 5_000, seed);
         soak(Exchange::Sharded, "groups:s=1", 5_000, seed);
     }
 }

@@ -17,6 +17,7 @@ use crate::transport::{Cancel, Decoded, Link, Notice, Order, What};
 use peers::Remote;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -53,7 +54,8 @@ impl Join {
     /// A worker that takes any number, by a name of its own, and calls for half a minute.
     #[must_use]
     pub fn new(address: String, security: Security) -> Self {
-        let identity = format!("process {}, {:?}", std::process::id(), std::thread::current().id());
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let identity = format!("worker {} of process {}", NEXT.fetch_add(1, Relaxed), std::process::id());
         Self { address, security, worker: None, identity, listen: None, patience: Duration::from_secs(30) }
     }
 }

@@ -60,7 +60,8 @@ pub(super) struct Hub {
     running: BTreeMap<(Step, u32), Running>,
     /// Attempts at steps that are decided, and who holds them.
     decided: BTreeMap<Step, u32>,
-    states: BTreeMap<Worker, (u32, Arriving)>,
+    /// States on their way from each worker, and for whom each transfer is.
+    states: BTreeMap<Worker, (BTreeMap<u64, u32>, Arriving)>,
     transfers: u64,
     exchange_time: Duration,
     pings: u64,
@@ -299,7 +300,7 @@ impl Hub {
             Incoming::Chunk(header, block) if header.kind == Kind::State => {
                 let state = self.states.get_mut(&Worker(worker)).and_then(|(needy, arriving)| {
                     arriving.chunk(&header, &block)?;
-                    Some((*needy, arriving.take(header.number)?))
+                    Some((needy.remove(&header.number)?, arriving.take(header.number)?))
                 });
                 self.shop.blocks.give(block);
                 if let Some((needy, state)) = state {
@@ -342,7 +343,7 @@ impl Hub {
                 let seat = self.members.seat_of(worker.0);
                 let asked = seat.and_then(|seat| seat.provides.iter().position(|other| *other == needy).map(|at| seat.provides.remove(at)));
                 let entry = self.states.entry(worker).or_default();
-                entry.0 = needy;
+                entry.0.insert(transfer, needy);
                 let most = STATE_FACTOR * self.listen.length + (1 << 20);
                 if asked.is_none() || !entry.1.expect(transfer, next, lengths, most) {
                     self.lose(worker.0, "it sends a state that nobody asked for, or that is too large");
@@ -489,6 +490,12 @@ impl Hub {
             self.notify(Worker(worker), Notice::Lost { reason: reason.into() });
         } else {
             tracing::warn!("{}: {reason}", Worker(worker));
+        }
+        for running in self.running.values_mut() {
+            running.holders.remove(&worker);
+            running.waiting.remove(&worker);
+            running.receivers.retain(|receiver| *receiver != worker);
+            running.unreported.retain(|(holder, _)| holder.0 != worker);
         }
         // What it would still have sent of a sum that others have comes from them.
         let open: Vec<(Step, u32)> = self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();
