@@ -49,6 +49,15 @@ pub struct Join {
     pub patience: Duration,
 }
 
+impl Join {
+    /// A worker that takes any number, by a name of its own, and calls for half a minute.
+    #[must_use]
+    pub fn new(address: String, security: Security) -> Self {
+        let identity = format!("process {}, {:?}", std::process::id(), std::thread::current().id());
+        Self { address, security, worker: None, identity, listen: None, patience: Duration::from_secs(30) }
+    }
+}
+
 /// A worker's link to its coordinator.
 #[derive(Debug)]
 pub struct TcpLink {

@@ -23,6 +23,8 @@ const TICK: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(1);
 /// How long the workers may go on handing the last sums to each other.
 pub(super) const LAST_SUMS: Duration = Duration::from_secs(5);
+/// How long workers may take to hang up after they were told to stop.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Most numbers of a replica's state, in gradients: parameters and moments of several models.
 const STATE_FACTOR: usize = 256;
 /// An exchange may last so many times as long as the last ones before somebody is given up for it.
@@ -71,6 +73,15 @@ pub(super) struct Hub {
     status: Arc<Mutex<Status>>,
     offers: watch::Sender<Offers>,
     events: mpsc::Sender<((u32, u32), Incoming)>,
+}
+
+/// Waits until these connections are over.
+async fn until_ended(left: &mut BTreeSet<(u32, u32)>, events: &mut mpsc::Receiver<((u32, u32), Incoming)>) {
+    while let (false, Some((name, incoming))) = (left.is_empty(), events.recv().await) {
+        if matches!(incoming, Incoming::Ended(_)) {
+            left.remove(&name);
+        }
+    }
 }
 
 impl Hub {
@@ -129,18 +140,16 @@ impl Hub {
             }
             self.work();
         }
+        let mut left: BTreeSet<(u32, u32)> = self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
         if self.stops {
             self.members.tell_all(&Down::Stop);
+            // Workers hang up when they have said what they still had to say.
+            let _ = tokio::time::timeout(LAST_WORDS, until_ended(&mut left, &mut events)).await;
         }
         // The writers send what waits before they end.
-        let mut left: BTreeSet<(u32, u32)> = self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
         let Self { members, events: own, .. } = self;
         drop((members, own));
-        while let (false, Some((name, incoming))) = (left.is_empty(), events.recv().await) {
-            if matches!(incoming, Incoming::Ended(_)) {
-                left.remove(&name);
-            }
-        }
+        until_ended(&mut left, &mut events).await;
     }
 
     /// Whether every worker has the sums that are decided: then none of them is needed any more.

@@ -52,6 +52,31 @@ pub struct Listen {
     pub stall: Duration,
 }
 
+impl Listen {
+    /// A run of which every step is one job, begun with fresh replicas; everything else as is usual, to be changed
+    /// field by field.
+    #[must_use]
+    pub fn new(address: SocketAddr, security: Security, workers: usize, length: usize, units: u32) -> Self {
+        Self {
+            address,
+            security,
+            workers,
+            run: u64::from(std::process::id()),
+            length,
+            units,
+            micro_steps: 1,
+            log_steps: 16,
+            format: Format::F32,
+            exchange: Exchange::default(),
+            keeps: false,
+            first: Some(Step(0)),
+            job: String::new(),
+            silence: Duration::from_secs(15),
+            stall: Duration::from_secs(5),
+        }
+    }
+}
+
 /// Who was there when a run began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathered {
