@@ -2,6 +2,7 @@
 //! replica, and how many bytes a worker sends. `benches/peers` measures gloo and torchft on the same.
 //!
 //! `cargo bench --no-default-features --features tcp --bench exchange -- --workers 4 --elements 16777216`
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;

@@ -61,6 +61,8 @@ fn aggregated(steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
         model: MODEL,
         optimizer: OPTIMIZER,
         max_wait_seconds: 600.0,
+        return_seconds: 0.0,
+        restores: false,
         grace_seconds: 0.0,
         mu: 1.0,
         reduce: None,

@@ -28,6 +28,8 @@ const ADDRESS: &str = "address";
 const HAND_OVER: Duration = Duration::from_secs(60);
 /// How often it is said who is still missing.
 const SAY: Duration = Duration::from_secs(5);
+/// Nobody waits for longer than a year, in seconds.
+const PATIENCE_MAX: f64 = 365.0 * 86400.0;
 
 #[derive(Debug, Args)]
 #[command(after_help = "On one host, plain connections and a token will do: the token is made afresh, and the command that
@@ -67,9 +69,10 @@ pub(super) struct CoordinatorArgs {
     /// How long to wait for all workers before the run begins without those that are missing
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     join_wait: u64,
-    /// How long a resumed run waits for its workers to call again
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    return_wait: u64,
+    /// How long lost workers may take to come back when too few are left to go on, at most --max-wait; and how long a
+    /// resumed run waits for its workers [default: --max-wait; when resumed, as the run had it]
+    #[arg(long, value_name = "SECONDS")]
+    return_wait: Option<u64>,
     /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can reach it
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
@@ -88,8 +91,15 @@ impl CoordinatorArgs {
         if scheme == AUTO {
             return Err(Failure::Input(anyhow!("--scheme auto is for `codedgrad train`, which may use --transport tcp")));
         }
-        let own =
-            Own { schemes: vec![scheme], workers, delays: self.delays.clone(), replan_every: 2, probe: 1, transport: TransportKind::Tcp };
+        let own = Own {
+            schemes: vec![scheme],
+            workers,
+            delays: self.delays.clone(),
+            replan_every: 2,
+            probe: 1,
+            transport: TransportKind::Tcp,
+            return_seconds: self.return_wait.map_or(self.run.max_wait, |seconds| seconds as f64),
+        };
         let plan = self.run.plan(vocabulary, own)?;
         let in_steps = plan.delays.is_some() && plan.delays()?.unit() == Unit::StepTimes;
         if in_steps && plan.clock == ClockKind::Wall && self.run.step_seconds.is_none() {
@@ -152,16 +162,18 @@ impl CoordinatorArgs {
 
 /// Waits for the workers, and says who is missing.
 fn gather(transport: &TcpTransport, workers: usize, patience: Duration, interrupted: &AtomicBool) -> Result<(), Failure> {
-    let (mut there, mut looks) = (usize::MAX, 0u32);
-    network::wait_for(transport, workers, patience, &mut |connected| {
-        looks += 1;
-        if connected != there || looks.is_multiple_of((SAY.as_millis() / 20) as u32) {
-            eprintln!("{connected} of {workers} workers are there");
-            there = connected;
+    let (mut there, mut said) = (None, Duration::ZERO);
+    network::wait_for(transport, workers, patience, &mut |connected, waited| {
+        if there != Some(connected) || waited >= said + SAY {
+            eprintln!("{connected} of {workers} workers are there, after {} of {} s", waited.as_secs(), patience.as_secs());
+            (there, said) = (Some(connected), waited);
         }
         Ok(interrupted.load(Ordering::Relaxed))
     })?;
-    if network::connected(transport) == 0 && !interrupted.load(Ordering::Relaxed) {
+    let connected = network::connected(transport);
+    if connected > 0 {
+        eprintln!("{connected} of {workers} workers are there: the run goes on");
+    } else if !interrupted.load(Ordering::Relaxed) {
         return Err(Failure::Work(anyhow!("no worker has come within {} s", patience.as_secs())));
     }
     Ok(())
@@ -188,24 +200,20 @@ fn catch_up(session: &mut Session, transport: &mut TcpTransport) -> Result<(), F
 
 /// The replicas in a worker's state, if they are the plan's.
 fn states_of(state: &State, plan: &Plan) -> Option<Vec<ReplicaState>> {
-    let (replicas, rest) = state.vectors.as_chunks::<3>();
+    let (replicas, rest) = state.vectors.as_chunks();
     let fits = rest.is_empty() && replicas.len() as u64 == plan.models;
     let whole = state.vectors.iter().all(|vector| vector.len() == plan.model.parameters());
-    let replica = |[parameters, first, second]: &[Vec<f32>; 3]| ReplicaState {
-        parameters: parameters.clone(),
-        first: first.clone(),
-        second: second.clone(),
-    };
-    (fits && whole).then(|| replicas.iter().map(replica).collect())
+    (fits && whole).then(|| replicas.iter().cloned().map(ReplicaState::from_vectors).collect())
 }
 
 fn session(args: &CoordinatorArgs, interrupted: Arc<AtomicBool>) -> Result<(Session, SocketAddr), Failure> {
     if let Some(path) = &args.run.resume {
         let folder = RunFolder::open(path)?;
-        let plan = Plan::read(&folder.plan())?;
+        let mut plan = Plan::read(&folder.plan())?;
         if plan.transport != TransportKind::Tcp || !folder.file(ADDRESS).exists() {
             return Err(Failure::Input(anyhow!("{} is no coordinator's run; try `codedgrad train --resume`", path.display())));
         }
+        plan.return_seconds = args.return_wait.map_or(plan.return_seconds, |seconds| seconds as f64);
         let address = args.address(Some(&folder))?;
         args.check(address)?;
         return Ok((Session::resume(plan, folder, interrupted)?, address));
@@ -234,14 +242,16 @@ pub(super) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
             metrics = Some(server);
         }
         args.invite(transport.address(), session.folder())?;
-        let patience = Duration::from_secs(if args.run.resume.is_some() { args.return_wait } else { args.join_wait });
+        let resumed = args.run.resume.is_some();
+        let patience = if resumed { session.plan().return_seconds } else { args.join_wait as f64 };
+        let patience = Duration::from_secs_f64(patience.clamp(0.0, PATIENCE_MAX));
         gather(&transport, session.plan().workers, patience, &interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(());
         }
         catch_up(&mut session, &mut transport)?;
-        transport.begin(Step(session.next_step()));
-        session.with_team(Team::of(transport), board);
+        let first = Step(session.next_step());
+        session.with_team(Team::of(transport, first), board);
     }
     session.introduce(args.run.json);
     let summary = session.execute()?;

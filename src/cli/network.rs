@@ -9,11 +9,13 @@ use crate::ids::{Step, Worker};
 use crate::train::candle::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_over};
 use crate::train::{Observer, Outcome, Pace};
 use crate::transport::tcp::security::{Security, Token};
-use crate::transport::tcp::{Exchange, Listen, TcpError, TcpTransport};
+use crate::transport::tcp::{Exchange, Gathered, Listen, TcpError, TcpTransport};
 use crate::transport::wire::Format;
+use crate::transport::{Notice, Transport};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +24,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the token of a run is, in its folder.
 pub(super) const TOKEN: &str = "token";
@@ -30,10 +32,12 @@ pub(super) const TOKEN: &str = "token";
 const START: &str = "start.safetensors";
 /// How often it is looked whether workers have come.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long it may take to hear who is missing.
+const HEARING: Duration = Duration::from_secs(1);
 /// How long workers that this process starts may take to join.
 const JOIN: Duration = Duration::from_secs(120);
-/// How long they stay when this process is gone.
-const CHILD_PATIENCE: &str = "5";
+/// How long, in seconds, they call this process when they cannot reach it, and it waits for them.
+pub(super) const CHILD_PATIENCE: u32 = 5;
 const SILENCE: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_secs(10);
 
@@ -179,19 +183,36 @@ pub(super) fn connected(transport: &TcpTransport) -> usize {
     status.workers.iter().filter(|worker| worker.connected).count()
 }
 
-/// Waits until all workers have joined, `patience` is over, or `stop` says so.
+/// Waits until all workers have joined, `patience` is over, or `stop` says so: it is told how many there are and how long
+/// that took.
+#[expect(clippy::disallowed_methods, reason = "people wait in real time")]
 pub(super) fn wait_for(
     transport: &TcpTransport,
     workers: usize,
     patience: Duration,
-    stop: &mut dyn FnMut(usize) -> Result<bool, Failure>,
+    stop: &mut dyn FnMut(usize, Duration) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
-    let mut waited = Duration::ZERO;
-    while connected(transport) < workers && waited < patience && !stop(connected(transport))? {
+    let begun = Instant::now();
+    loop {
+        let (there, waited) = (connected(transport), begun.elapsed());
+        if there == workers || waited >= patience || stop(there, waited)? {
+            return Ok(());
+        }
         thread::sleep(LOOK);
-        waited += LOOK;
     }
-    Ok(())
+}
+
+/// Begins a run with a step, and hears who is missing or in another state: they must not be given its tasks. Of every
+/// worker's notices the first comes first, so that nobody takes over the state of one who is just as wrong.
+fn begin(transport: &mut TcpTransport, step: Step) -> Vec<(Worker, Notice)> {
+    let Gathered { present, absent } = transport.gather(Duration::ZERO);
+    let elsewhere = present.iter().filter(|(_, next)| *next != Some(step)).count();
+    transport.begin(step);
+    let notices = (0..absent.len() + 2 * elsewhere).map_while(|_| transport.receive(Some(HEARING)));
+    let mut heard = BTreeSet::new();
+    let (mut first, rest): (Vec<_>, Vec<_>) = notices.partition(|(worker, _)| heard.insert(*worker));
+    first.extend(rest);
+    first
 }
 
 /// A stretch of a run to be made.
@@ -204,14 +225,17 @@ pub(super) struct Leg<'a> {
 
 /// Workers that have joined, and their processes if this one has started them.
 pub(super) struct Team {
-    pub(super) transport: TcpTransport,
+    transport: TcpTransport,
+    /// What is known of them before they are given anything.
+    early: Vec<(Worker, Notice)>,
     crew: Option<Crew>,
 }
 
 impl Team {
-    /// Those that others have started.
-    pub(super) fn of(transport: TcpTransport) -> Self {
-        Self { transport, crew: None }
+    /// Those that others have started, for a run that begins with a step.
+    pub(super) fn of(mut transport: TcpTransport, step: Step) -> Self {
+        let early = begin(&mut transport, step);
+        Self { transport, early, crew: None }
     }
 
     /// Starts a process per worker on this host; none if that was interrupted.
@@ -227,7 +251,7 @@ impl Team {
         let port = Port { address: (Ipv4Addr::LOCALHOST, 0).into(), security: Security::Plain { token } };
         let mut transport = listen(plan, batches, port, (step, Some(file)))?;
         let mut crew = Crew::start(folder, &transport.address().to_string(), plan.workers)?;
-        let mut stop = |_| {
+        let mut stop = |_, _| {
             crew.all_there()?;
             Ok(interrupted.load(Ordering::Relaxed))
         };
@@ -235,13 +259,13 @@ impl Team {
         if interrupted.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        transport.begin(step);
-        Ok(Some(Self { transport, crew: Some(crew) }))
+        let early = begin(&mut transport, step);
+        Ok(Some(Self { transport, early, crew: Some(crew) }))
     }
 
     /// Makes the steps of a run.
     pub(super) fn carry(self, run: &LocalRun, stretch: Stretch, pace: Pace, observer: &mut dyn Observer) -> anyhow::Result<Outcome> {
-        let outcome = run_over(run, self.transport, stretch, pace, observer)?;
+        let outcome = run_over(run, (self.transport, self.early), stretch, pace, observer)?;
         if let Some(mut crew) = self.crew {
             crew.let_end();
         }
@@ -303,7 +327,7 @@ impl Drop for Crew {
 fn start_worker(program: &Path, log: &Path, folder: &RunFolder, (worker, address): (Worker, &str)) -> anyhow::Result<Child> {
     let said = File::options().create(true).append(true).open(log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(program);
-    command.args(["worker", "--join", address, "--patience", CHILD_PATIENCE, "--worker", &worker.0.to_string(), "--token"]);
+    command.args(["worker", "--join", address, "--patience", &CHILD_PATIENCE.to_string(), "--worker", &worker.0.to_string(), "--token"]);
     command.arg(folder.file(TOKEN)).env(super::ONE_THREAD.0, super::ONE_THREAD.1);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     // Ctrl-C is for the coordinator: it finishes the step, and then ends its workers.

@@ -6,10 +6,10 @@ use super::folder::{LineFile, RunFolder};
 use super::plan::{LateKind, Plan};
 use super::status::Board;
 use crate::gpu::{Combine, Source, Term, shared};
-use crate::ids::Worker;
+use crate::ids::{Step, Worker};
 use crate::train::candle::{Batches, Replica, ReplicaError, ReplicaState};
 use crate::train::{Flow, Observer, RoundRecord, StepRecord};
-use crate::transport::Decoded;
+use crate::transport::{Decoded, State};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -124,6 +124,8 @@ impl RunObserver<'_> {
             gradient_difference = self.difference(record, decoded)?;
             let (model, step) = (record.step % self.plan.models, record.step / self.plan.models);
             self.keeper.replicas[model as usize].apply(&decoded.gradient, step)?;
+        } else if record.refused.is_empty() {
+            anyhow::bail!("the sum of step {} has not come by here", record.step);
         }
         let loss = match record.tail[..] {
             [sum, tokens] if tokens > 0.0 => Some(sum / tokens),
@@ -208,5 +210,10 @@ impl Observer for RunObserver<'_> {
         let text = format!("step {step}: {worker}: {what}");
         self.bar.suspend(|| eprintln!("{}: {text}", self.plan.schemes[self.run]));
         self.faults.push(FaultLine { run: self.run, step, worker, what: what.into() });
+    }
+
+    fn state(&mut self) -> Option<State> {
+        let states = self.keeper.replicas.iter().map(Replica::state);
+        Some(State { next: Step(self.lines.len() as u64), vectors: states.flat_map(ReplicaState::into_vectors).collect() })
     }
 }

@@ -74,6 +74,9 @@ pub(super) struct Plan {
     pub(super) optimizer: AdamWConfig,
     pub(super) seed: u64,
     pub(super) max_wait_seconds: f64,
+    /// How long lost workers may take to come back when too few are left.
+    #[serde(default)]
+    pub(super) return_seconds: f64,
     pub(super) grace_seconds: f64,
     pub(super) checkpoint_every: u64,
     pub(super) audit_every: u64,
@@ -222,6 +225,8 @@ impl Plan {
             model: self.model,
             optimizer: self.optimizer,
             max_wait_seconds: self.max_wait_seconds,
+            return_seconds: self.return_seconds,
+            restores: self.transport == TransportKind::Tcp,
             grace_seconds: self.grace_seconds,
             mu: self.mu,
             reduce: match self.reduce {

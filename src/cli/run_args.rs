@@ -151,6 +151,8 @@ pub(super) struct Own {
     pub(super) replan_every: u64,
     pub(super) probe: u64,
     pub(super) transport: TransportKind,
+    /// How long lost workers may take to come back.
+    pub(super) return_seconds: f64,
 }
 
 impl RunArgs {
@@ -198,6 +200,7 @@ impl RunArgs {
             optimizer: self.optimizer(),
             seed: self.seed,
             max_wait_seconds: self.max_wait,
+            return_seconds: own.return_seconds,
             grace_seconds: self.grace,
             checkpoint_every: self.checkpoint_every,
             audit_every: self.audit_every,

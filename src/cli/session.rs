@@ -213,8 +213,8 @@ impl Session {
     }
 
     fn one_run(&mut self, run: usize, record: &mut LineFile, faults: &mut Vec<FaultLine>) -> Result<(Outcome, Option<f64>), Failure> {
-        let mut local = self.plan.local_run(&self.specs[run])?;
-        let mut team = self.team.take();
+        let local = self.plan.local_run(&self.specs[run])?;
+        let team = self.team.take();
         let resumed = if self.place.run == run { self.state.take() } else { None };
         let first = if resumed.is_some() { self.place.next_step } else { 0 };
         let state = match resumed {
@@ -242,42 +242,9 @@ impl Session {
             interrupted: &self.interrupted,
             board: self.board.clone(),
         };
-        let (auto, mut states) = (self.plan.schemes[run] == AUTO, state);
-        let outcome = loop {
-            let mut until = self.plan.all_steps();
-            if auto {
-                let leg = next_leg(&self.plan, &observer.lines, &observer.bar)?;
-                local = LocalRun { mu: leg.using.mu, ..self.plan.local_run(&leg.using.spec()?)? };
-                (observer.using, until) = (Some(leg.using), leg.until);
-            }
-            let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
-            let start = Start { states: &states, step: observer.lines.len() as u64, round: rounds.map_or(0, |round| round.round + 1) };
-            let pace = || pace(&self.plan, observer.lines.last());
-            let outcome = if self.plan.transport == TransportKind::Local {
-                let pace = pace()?;
-                run_local(&local, start, until, &self.batches, pace, &mut observer).map_err(anyhow::Error::new)
-            } else {
-                let leg = Leg { plan: &self.plan, batches: &self.batches, folder: &self.folder, start };
-                let team = match team.take() {
-                    Some(team) => Some(team),
-                    None => Team::start(&leg, &self.interrupted)?,
-                };
-                match team {
-                    None => Ok(Outcome::Stopped),
-                    Some(team) => {
-                        let stretch = Stretch { step: start.step, end: until, round: start.round };
-                        let pace = pace()?;
-                        team.carry(&local, stretch, pace, &mut observer)
-                    }
-                }
-            };
-            if until == self.plan.all_steps() || !matches!(outcome, Ok(Outcome::Finished)) {
-                break outcome;
-            }
-            states = observer.keeper.replicas.iter().map(Replica::state).collect();
-        };
+        let outcome = Legs { local, states: state, team, auto: self.plan.schemes[run] == AUTO }.train(&mut observer)?;
         observer.bar.finish_and_clear();
-        let RunObserver { lines, faults: met, keeper, .. } = observer;
+        let RunObserver { lines, faults: met, keeper: Keeper { replicas, .. }, .. } = observer;
         *faults = met;
         let saved = lines.len() as u64 / self.plan.checkpoint_every * self.plan.checkpoint_every;
         rest[0] = lines;
@@ -289,15 +256,18 @@ impl Session {
             )
         };
         let outcome = outcome.with_context(hint).or_work()?;
-        if outcome == Outcome::Stopped {
-            return Ok((outcome, None));
-        }
+        let loss = if outcome == Outcome::Finished { Some(self.save_models(run, &replicas)?) } else { None };
+        Ok((outcome, loss))
+    }
+
+    /// Saves the models that a run ended with, and judges them: the mean of their losses on the validation text.
+    fn save_models(&self, run: usize, replicas: &[Replica]) -> Result<f64, Failure> {
         let mut losses = 0.0;
-        for (model, replica) in keeper.replicas.iter().enumerate() {
+        for (model, replica) in replicas.iter().enumerate() {
             losses += validation_loss(replica, &self.batches).or_work()?;
             checkpoint::save_model(&self.folder, &model_name(&self.plan, run, model as u64), &self.plan.model, replica).or_work()?;
         }
-        Ok((outcome, Some(losses / self.plan.models as f64)))
+        Ok(losses / self.plan.models as f64)
     }
 
     fn model_path(&self, run: usize, model: u64) -> std::path::PathBuf {
@@ -313,6 +283,55 @@ impl Session {
             losses += validation_loss(&replica, &self.batches).or_work()?;
         }
         Ok(losses / self.plan.models as f64)
+    }
+}
+
+/// A run, or what is left of it: one leg, or under `auto` as many as are planned.
+struct Legs {
+    local: LocalRun,
+    /// Where the next one begins.
+    states: Vec<ReplicaState>,
+    /// Workers that have joined already.
+    team: Option<Team>,
+    auto: bool,
+}
+
+impl Legs {
+    /// How it went, unless it could not be tried.
+    fn train(&mut self, observer: &mut RunObserver<'_>) -> Result<anyhow::Result<Outcome>, Failure> {
+        let plan = observer.plan;
+        loop {
+            let mut until = plan.all_steps();
+            if self.auto {
+                let leg = next_leg(plan, &observer.lines, &observer.bar)?;
+                self.local = LocalRun { mu: leg.using.mu, ..plan.local_run(&leg.using.spec()?)? };
+                (observer.using, until) = (Some(leg.using), leg.until);
+            }
+            let outcome = self.leg(until, observer)?;
+            if until == plan.all_steps() || !matches!(outcome, Ok(Outcome::Finished)) {
+                return Ok(outcome);
+            }
+            self.states = observer.keeper.replicas.iter().map(Replica::state).collect();
+        }
+    }
+
+    fn leg(&mut self, until: u64, observer: &mut RunObserver<'_>) -> Result<anyhow::Result<Outcome>, Failure> {
+        let (plan, batches) = (observer.plan, observer.keeper.batches);
+        let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
+        let start = Start { states: &self.states, step: observer.lines.len() as u64, round: rounds.map_or(0, |round| round.round + 1) };
+        if plan.transport == TransportKind::Local {
+            let pace = pace(plan, observer.lines.last())?;
+            return Ok(run_local(&self.local, start, until, batches, pace, observer).map_err(anyhow::Error::new));
+        }
+        let leg = Leg { plan, batches, folder: observer.folder, start };
+        let team = match self.team.take() {
+            Some(team) => Some(team),
+            None => Team::start(&leg, observer.interrupted)?,
+        };
+        let Some(team) = team else { return Ok(Ok(Outcome::Stopped)) };
+        let stretch = Stretch { step: start.step, end: until, round: start.round };
+        let pace = pace(plan, observer.lines.last())?;
+        Ok(team.carry(&self.local, stretch, pace, observer))
     }
 }
 

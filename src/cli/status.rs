@@ -174,6 +174,9 @@ impl Shown {
             }
         };
         each("connected", "gauge", "Whether it is connected.", &|_, status| Some(f64::from(u8::from(status.connected))));
+        each("silent_seconds", "gauge", "For how long nothing was heard of it.", &|_, status| {
+            status.connected.then_some(status.silent_seconds)
+        });
         each("joins_total", "counter", "How many times it has joined.", &|_, status| Some(f64::from(status.epoch)));
         each("answers_total", "counter", "Rounds in which it answered in time.", &|of, _| Some(of.answers as f64));
         each("arrival_seconds", "gauge", "Its last answer, since the round opened.", &|of, _| of.last_arrival);
@@ -204,12 +207,18 @@ impl Shown {
         if let Some(fault) = &progress.last_fault {
             let _ = writeln!(text, "last fault: {fault}");
         }
-        let _ = writeln!(text, "{:>6} {:<9} {:>5} {:>9} {:>8} {:>6}  identity", "worker", "", "joins", "arrival", "answers", "late");
+        let _ = writeln!(
+            text,
+            "{:>6} {:<9} {:>7} {:>5} {:>9} {:>8} {:>6}  identity",
+            "worker", "", "silent", "joins", "arrival", "answers", "late"
+        );
         for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
             let there = if status.connected { "connected" } else { "gone" };
             let arrival = of.last_arrival.map_or("-".into(), |arrival| format!("{arrival:.3} s"));
+            let silent = if status.connected { format!("{:.1} s", status.silent_seconds) } else { "-".into() };
             let (joins, answers, late) = (status.epoch, of.answers, of.late_rounds);
-            let _ = writeln!(text, "{number:>6} {there:<9} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {}", status.identity);
+            let _ =
+                writeln!(text, "{number:>6} {there:<9} {silent:>7} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {}", status.identity);
         }
         text
     }

@@ -1,7 +1,7 @@
 //! `codedgrad train`: the main job.
 
 use super::folder::RunFolder;
-use super::network::TransportKind;
+use super::network::{CHILD_PATIENCE, TransportKind};
 use super::plan::{self, Plan};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs};
@@ -87,6 +87,7 @@ impl TrainArgs {
             replan_every: self.replan_every,
             probe: self.probe,
             transport: self.transport,
+            return_seconds: if self.transport == TransportKind::Local { 0.0 } else { CHILD_PATIENCE.into() },
         };
         self.run.plan(vocabulary, own)
     }

@@ -164,6 +164,8 @@ pub struct Coordinator<T: Transport> {
     inputs: VecDeque<Input>,
     /// Notices that count once everything that was decided before is carried out.
     notices: VecDeque<(Worker, Notice)>,
+    /// Notices that count before the run begins.
+    early: Vec<(Worker, Notice)>,
     /// Steps sent to each worker and not yet reported as applied.
     unapplied: Vec<u32>,
     /// Who waits for whose state.
@@ -195,12 +197,20 @@ impl<T: Transport> Coordinator<T> {
             rounds: Vec::new(),
             inputs: VecDeque::from([Input::Begin]),
             notices: VecDeque::new(),
+            early: Vec::new(),
             unapplied: vec![0; shape.workers],
             resyncs: Vec::new(),
             step: shape.first,
             last_commit: pace.now(),
             pace,
         }
+    }
+
+    /// The same coordinator, which has heard this of its workers before the run begins: nobody who is said to be in
+    /// another state is given a task in it.
+    #[must_use]
+    pub fn having_heard(self, early: Vec<(Worker, Notice)>) -> Self {
+        Self { early, ..self }
     }
 
     /// Runs until all steps are decided or the observer stops it; then every worker is told.
@@ -217,6 +227,10 @@ impl<T: Transport> Coordinator<T> {
 
     fn drive(&mut self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
         let mut actions = Vec::new();
+        for (worker, notice) in std::mem::take(&mut self.early).into_iter().rev() {
+            let input = self.input(worker, notice, false, observer);
+            self.inputs.push_front(input);
+        }
         loop {
             let input = match self.inputs.pop_front() {
                 Some(input) => input,
@@ -261,7 +275,15 @@ impl<T: Transport> Coordinator<T> {
                     self.hold(worker);
                     unwanted.into_iter().for_each(|task| self.transport.discard(worker, task));
                     let Some(notice) = now else { continue };
-                    (worker, notice, false)
+                    // Whoever is there again was lost before.
+                    let joined = matches!(notice, Notice::Joined { .. });
+                    match joined.then(|| self.pace.withheld_loss(worker)).flatten() {
+                        Some(lost) => {
+                            self.notices.push_back((worker, notice));
+                            (worker, lost, false)
+                        }
+                        None => (worker, notice, false),
+                    }
                 }
             };
             return Ok(self.input(worker, notice, late, observer));

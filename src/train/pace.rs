@@ -223,6 +223,13 @@ impl Pace {
         }
     }
 
+    /// That a worker is gone, if it is known and the time has not come to say so.
+    pub(super) fn withheld_loss(&mut self, worker: Worker) -> Option<Notice> {
+        let lost = |out: &Out| out.worker == worker && matches!(out.notice, Some(Notice::Lost { .. }));
+        let at = self.outs.iter().position(lost)?;
+        self.outs.remove(at).notice
+    }
+
     /// The first order of a worker that has not been answered in full.
     fn oldest(&self, worker: Worker) -> Option<usize> {
         self.outs.iter().position(|out| out.worker == worker && out.notice.is_none())

@@ -48,6 +48,18 @@ impl ReplicaState {
         let zeros = vec![0.0; parameters.len()];
         Self { parameters, first: zeros.clone(), second: zeros }
     }
+
+    /// Its vectors in the order in which workers hand them over.
+    #[must_use]
+    pub fn into_vectors(self) -> [Vec<f32>; 3] {
+        [self.parameters, self.first, self.second]
+    }
+
+    /// The state that [`Self::into_vectors`] took apart.
+    #[must_use]
+    pub fn from_vectors([parameters, first, second]: [Vec<f32>; 3]) -> Self {
+        Self { parameters, first, second }
+    }
 }
 
 /// A model replica.

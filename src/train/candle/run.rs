@@ -9,7 +9,7 @@ use crate::schedulers::{Config, Engine, Reduce};
 use crate::train::{
     AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
-use crate::transport::{Decoded, Link, Transport, local};
+use crate::transport::{Decoded, Link, Notice, Transport, local};
 use std::str::FromStr;
 use std::thread;
 use thiserror::Error;
@@ -86,6 +86,10 @@ pub struct LocalRun {
     pub optimizer: AdamWConfig,
     /// Seconds a round may stay open before the run gives up on whoever never came.
     pub max_wait_seconds: f64,
+    /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when too few are left.
+    pub return_seconds: f64,
+    /// Whether the observer has a state for workers that come when no other has one.
+    pub restores: bool,
     /// Seconds an approximate scheme waits for more than it needs.
     pub grace_seconds: f64,
     /// Deadline tolerance of schemes over rounds.
@@ -193,13 +197,14 @@ impl LocalRun {
         let tree = facts.plain || facts.delay == 0;
         Config {
             max_wait_seconds: self.max_wait_seconds,
+            return_seconds: self.return_seconds,
+            restores: self.restores,
             grace_seconds: self.grace_seconds,
             wire: self.wire,
             log_steps: self.log_steps(facts.delay),
             micro_steps: self.micro_steps,
             mu: self.mu,
             reduce: self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker }),
-            ..Config::default()
         }
     }
 
@@ -261,7 +266,7 @@ pub fn run_local(
             threads
                 .push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
         }
-        let outcome = run_over(run, transport, stretch, pace, observer);
+        let outcome = run_over(run, (transport, Vec::new()), stretch, pace, observer);
         for thread in threads {
             if thread.join().is_err() {
                 tracing::debug!("a worker had panicked; the coordinator was told when it happened");
@@ -271,20 +276,20 @@ pub fn run_local(
     })
 }
 
-/// Coordinates the workers behind a transport, each of which runs [`run_worker`].
+/// Coordinates the workers behind a transport, each of which runs [`run_worker`], given what was heard of them before.
 ///
 /// # Errors
 /// [`TrainError`] when the scheme does not fit or the run cannot go on.
 pub fn run_over<T: Transport>(
     run: &LocalRun,
-    transport: T,
+    (transport, early): (T, Vec<(Worker, Notice)>),
     stretch: Stretch,
     pace: Pace,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainError> {
     let (engine, config) = engine(run, stretch)?;
     let shape = Shape { workers: run.workers, length: run.model.parameters(), units: run.units, first: Step(stretch.step) };
-    Ok(Coordinator::new(transport, engine, pace, config, shape).run(observer)?)
+    Ok(Coordinator::new(transport, engine, pace, config, shape).having_heard(early).run(observer)?)
 }
 
 fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {
@@ -336,13 +341,11 @@ pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: St
             }
             Event::Skip(_) => {}
             Event::Provide(request) => {
-                let vectors = replicas.iter().map(Replica::state).flat_map(|state| [state.parameters, state.first, state.second]);
-                request.reply(vectors.collect());
+                request.reply(replicas.iter().map(Replica::state).flat_map(ReplicaState::into_vectors).collect());
             }
             Event::Resync(state) => {
-                for (replica, vectors) in replicas.iter_mut().zip(state.vectors.as_chunks::<3>().0) {
-                    let [parameters, first, second] = vectors.clone();
-                    replica.load(&ReplicaState { parameters, first, second })?;
+                for (replica, vectors) in replicas.iter_mut().zip(state.vectors.as_chunks().0) {
+                    replica.load(&ReplicaState::from_vectors(vectors.clone()))?;
                 }
             }
         }
@@ -366,7 +369,7 @@ pub fn calibrate(run: &LocalRun, start: &ReplicaState, batches: &Batches) -> Res
             tracing::warn!("while calibrating, {worker}: {what}");
         }
     }
-    let uncoded = LocalRun { scheme: SchemeSpec::uncoded(), models: 1, micro_steps: 1, faults: Vec::new(), ..run.clone() };
+    let uncoded = LocalRun { scheme: SchemeSpec::uncoded(), models: 1, micro_steps: 1, restores: false, faults: Vec::new(), ..run.clone() };
     let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
     let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
