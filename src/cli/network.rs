@@ -9,13 +9,11 @@ use crate::ids::{Step, Worker};
 use crate::train::candle::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_over};
 use crate::train::{Observer, Outcome, Pace};
 use crate::transport::tcp::security::{Security, Token};
-use crate::transport::tcp::{Exchange, Gathered, Listen, TcpError, TcpTransport};
+use crate::transport::tcp::{Exchange, Listen, TcpError, TcpTransport};
 use crate::transport::wire::Format;
-use crate::transport::{Notice, Transport};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -32,8 +30,6 @@ pub(super) const TOKEN: &str = "token";
 const START: &str = "start.safetensors";
 /// How often it is looked whether workers have come.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long it may take to hear who is missing.
-const HEARING: Duration = Duration::from_secs(1);
 /// How long workers that this process starts may take to join.
 const JOIN: Duration = Duration::from_secs(120);
 /// How long, in seconds, they call this process when they cannot reach it, and it waits for them.
@@ -202,19 +198,6 @@ pub(super) fn wait_for(
     }
 }
 
-/// Begins a run with a step, and hears who is missing or in another state: they must not be given its tasks. Of every
-/// worker's notices the first comes first, so that nobody takes over the state of one who is just as wrong.
-fn begin(transport: &mut TcpTransport, step: Step) -> Vec<(Worker, Notice)> {
-    let Gathered { present, absent } = transport.gather(Duration::ZERO);
-    let elsewhere = present.iter().filter(|(_, next)| *next != Some(step)).count();
-    transport.begin(step);
-    let notices = (0..absent.len() + 2 * elsewhere).map_while(|_| transport.receive(Some(HEARING)));
-    let mut heard = BTreeSet::new();
-    let (mut first, rest): (Vec<_>, Vec<_>) = notices.partition(|(worker, _)| heard.insert(*worker));
-    first.extend(rest);
-    first
-}
-
 /// A stretch of a run to be made.
 pub(super) struct Leg<'a> {
     pub(super) plan: &'a Plan,
@@ -226,16 +209,14 @@ pub(super) struct Leg<'a> {
 /// Workers that have joined, and their processes if this one has started them.
 pub(super) struct Team {
     transport: TcpTransport,
-    /// What is known of them before they are given anything.
-    early: Vec<(Worker, Notice)>,
     crew: Option<Crew>,
 }
 
 impl Team {
     /// Those that others have started, for a run that begins with a step.
     pub(super) fn of(mut transport: TcpTransport, step: Step) -> Self {
-        let early = begin(&mut transport, step);
-        Self { transport, early, crew: None }
+        transport.begin(step);
+        Self { transport, crew: None }
     }
 
     /// Starts a process per worker on this host; none if that was interrupted.
@@ -259,13 +240,13 @@ impl Team {
         if interrupted.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let early = begin(&mut transport, step);
-        Ok(Some(Self { transport, early, crew: Some(crew) }))
+        transport.begin(step);
+        Ok(Some(Self { transport, crew: Some(crew) }))
     }
 
     /// Makes the steps of a run.
     pub(super) fn carry(self, run: &LocalRun, stretch: Stretch, pace: Pace, observer: &mut dyn Observer) -> anyhow::Result<Outcome> {
-        let outcome = run_over(run, (self.transport, self.early), stretch, pace, observer)?;
+        let outcome = run_over(run, self.transport, stretch, pace, observer)?;
         if let Some(mut crew) = self.crew {
             crew.let_end();
         }

@@ -10,6 +10,7 @@ use crate::transport::{Cancel, Decoded, Notice, Order, Piece, State, Summand, Su
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -164,8 +165,6 @@ pub struct Coordinator<T: Transport> {
     inputs: VecDeque<Input>,
     /// Notices that count once everything that was decided before is carried out.
     notices: VecDeque<(Worker, Notice)>,
-    /// Notices that count before the run begins.
-    early: Vec<(Worker, Notice)>,
     /// Steps sent to each worker and not yet reported as applied.
     unapplied: Vec<u32>,
     /// Who waits for whose state.
@@ -197,20 +196,12 @@ impl<T: Transport> Coordinator<T> {
             rounds: Vec::new(),
             inputs: VecDeque::from([Input::Begin]),
             notices: VecDeque::new(),
-            early: Vec::new(),
             unapplied: vec![0; shape.workers],
             resyncs: Vec::new(),
             step: shape.first,
             last_commit: pace.now(),
             pace,
         }
-    }
-
-    /// The same coordinator, which has heard this of its workers before the run begins: nobody who is said to be in
-    /// another state is given a task in it.
-    #[must_use]
-    pub fn having_heard(self, early: Vec<(Worker, Notice)>) -> Self {
-        Self { early, ..self }
     }
 
     /// Runs until all steps are decided or the observer stops it; then every worker is told.
@@ -227,10 +218,13 @@ impl<T: Transport> Coordinator<T> {
 
     fn drive(&mut self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
         let mut actions = Vec::new();
-        for (worker, notice) in std::mem::take(&mut self.early).into_iter().rev() {
+        // Whoever is already known to be missing or in another state is given no task.
+        let mut begin = std::mem::take(&mut self.inputs);
+        while let Some((worker, notice)) = self.transport.receive(Some(Duration::ZERO)) {
             let input = self.input(worker, notice, false, observer);
-            self.inputs.push_front(input);
+            self.inputs.push_back(input);
         }
+        self.inputs.append(&mut begin);
         loop {
             let input = match self.inputs.pop_front() {
                 Some(input) => input,

@@ -9,7 +9,7 @@ use crate::schedulers::{Config, Engine, Reduce};
 use crate::train::{
     AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
-use crate::transport::{Decoded, Link, Notice, Transport, local};
+use crate::transport::{Decoded, Link, Transport, local};
 use std::str::FromStr;
 use std::thread;
 use thiserror::Error;
@@ -266,7 +266,7 @@ pub fn run_local(
             threads
                 .push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
         }
-        let outcome = run_over(run, (transport, Vec::new()), stretch, pace, observer);
+        let outcome = run_over(run, transport, stretch, pace, observer);
         for thread in threads {
             if thread.join().is_err() {
                 tracing::debug!("a worker had panicked; the coordinator was told when it happened");
@@ -276,20 +276,20 @@ pub fn run_local(
     })
 }
 
-/// Coordinates the workers behind a transport, each of which runs [`run_worker`], given what was heard of them before.
+/// Coordinates the workers behind a transport, each of which runs [`run_worker`].
 ///
 /// # Errors
 /// [`TrainError`] when the scheme does not fit or the run cannot go on.
 pub fn run_over<T: Transport>(
     run: &LocalRun,
-    (transport, early): (T, Vec<(Worker, Notice)>),
+    transport: T,
     stretch: Stretch,
     pace: Pace,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainError> {
     let (engine, config) = engine(run, stretch)?;
     let shape = Shape { workers: run.workers, length: run.model.parameters(), units: run.units, first: Step(stretch.step) };
-    Ok(Coordinator::new(transport, engine, pace, config, shape).having_heard(early).run(observer)?)
+    Ok(Coordinator::new(transport, engine, pace, config, shape).run(observer)?)
 }
 
 fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {

@@ -181,19 +181,29 @@ impl Hub {
                 self.running.retain(|key, _| key.0 >= oldest);
                 self.decided.retain(|step, _| *step >= oldest);
             }
-            Command::Begin(start) => {
-                self.begun = true;
-                self.summer.moved(start);
-                for (worker, offer) in Worker::all(self.listen.workers).zip(self.members.offers()) {
-                    match offer {
-                        None => self.notify(worker, Notice::Lost { reason: "it has not come".into() }),
-                        Some(next) if next == Some(start) => {}
-                        Some(next) => {
-                            self.notify(worker, Notice::Lost { reason: format!("it begins without the state of {start}") });
-                            self.notify(worker, Notice::Joined { next });
-                        }
-                    }
-                }
+            Command::Begin(start, done) => {
+                self.begin(start);
+                drop(done);
+            }
+        }
+    }
+
+    /// The run begins: who is missing or in another state counts as lost, and the latter as come back. All losses come
+    /// first, so that nobody takes over the state of one who is just as wrong.
+    fn begin(&mut self, start: Step) {
+        self.begun = true;
+        self.summer.moved(start);
+        let offers: Vec<_> = Worker::all(self.listen.workers).zip(self.members.offers()).collect();
+        for (worker, offer) in &offers {
+            match offer {
+                None => self.notify(*worker, Notice::Lost { reason: "it has not come".into() }),
+                Some(next) if *next == Some(start) => {}
+                Some(_) => self.notify(*worker, Notice::Lost { reason: format!("it begins without the state of {start}") }),
+            }
+        }
+        for (worker, offer) in offers {
+            if let Some(next) = offer.filter(|next| *next != Some(start)) {
+                self.notify(worker, Notice::Joined { next });
             }
         }
     }

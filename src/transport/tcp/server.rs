@@ -124,7 +124,7 @@ pub(super) enum Command {
     Discard(Worker, Task),
     Fold(Step, u32, Vec<Summand>),
     Release(Step, Job),
-    Begin(Step),
+    Begin(Step, std::sync::mpsc::Sender<()>),
 }
 
 /// For every number, what its worker came with, if it is there.
@@ -206,7 +206,10 @@ impl TcpTransport {
     /// The run begins with a step: workers that are not there count as lost until they come, those in another state are
     /// brought up to date first.
     pub fn begin(&mut self, start: Step) {
-        self.command(Command::Begin(start));
+        let (done, begun) = std::sync::mpsc::channel();
+        self.command(Command::Begin(start, done));
+        // What there is to say of the workers comes before their first tasks.
+        let _ = begun.recv();
     }
 
     /// The state of a worker's replica, unless it does not come in time.
