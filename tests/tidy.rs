@@ -73,6 +73,7 @@ fn arrows_point_one_way() {
     nowhere_in("src", &["anyhow", "clap", "indicatif", "plotters"], "src/cli");
     nowhere_in("src", &["candle_core", "candle_nn"], "src/train/candle");
     nowhere_in("src", &["rustdct"], "src/codes/berrut");
+    nowhere_in("src", &["tokio", "rustls", "TcpStream", "TcpListener"], "src/transport");
     let ids = fs::read_to_string(root().join("src/ids.rs")).unwrap();
     assert!(!shipped(&ids).contains("crate::"), "ids knows nothing");
 }
