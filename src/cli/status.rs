@@ -4,19 +4,18 @@ use super::{Failure, OrWork};
 use crate::ids::Worker;
 use crate::train::StepRecord;
 use crate::transport::tcp;
-use crate::transport::tcp::http::{HttpServer, Page};
-use anyhow::{Context, anyhow};
+use crate::transport::tcp::http::{HttpServer, Page, fetch};
+use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::io::{Read, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::io::Write as _;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long `codedgrad status` waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-const STATUS_BYTES_MAX: u64 = 16 << 20;
 /// A worker is late in a round if it takes so many times as long as the first answer.
 const LATE: f64 = 1.5;
 
@@ -224,24 +223,9 @@ impl Shown {
     }
 }
 
-/// Asks a coordinator.
-fn ask(address: &str) -> anyhow::Result<String> {
-    let there = address.to_socket_addrs()?.next().ok_or_else(|| anyhow!("no such host"))?;
-    let mut stream = TcpStream::connect_timeout(&there, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("GET /status HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
-    let mut answer = String::new();
-    stream.take(STATUS_BYTES_MAX).read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| anyhow!("it does not talk HTTP"))?;
-    if !head.starts_with("HTTP/1.1 200 ") {
-        return Err(anyhow!("it answers {:?}", head.lines().next().unwrap_or_default()));
-    }
-    Ok(body.to_owned())
-}
-
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     loop {
-        let body = ask(&args.address).with_context(|| format!("no status from {}", args.address)).or_work()?;
+        let body = fetch(&args.address, "/status", PATIENCE).with_context(|| format!("no status from {}", args.address)).or_work()?;
         if args.json {
             print!("{body}");
         } else {

@@ -2,7 +2,8 @@
 
 use super::security::Gate;
 use super::{HANDSHAKE, TcpError, runtime};
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -11,6 +12,8 @@ use tokio::runtime::Runtime;
 
 /// Longest request, with its headers.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
+/// Longest page that is taken.
+const PAGE_BYTES_MAX: u64 = 16 << 20;
 /// How many are answered at a time; others are hung up on.
 const CLIENTS: usize = 16;
 
@@ -21,6 +24,24 @@ pub struct Page {
     pub kind: &'static str,
     /// What it says.
     pub body: String,
+}
+
+/// Asks for a page of another process's.
+///
+/// # Errors
+/// Whatever keeps the page from coming within `patience` per step, or what comes instead.
+pub fn fetch(address: &str, path: &str, patience: Duration) -> io::Result<String> {
+    let there = address.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("no such host"))?;
+    let mut stream = TcpStream::connect_timeout(&there, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.take(PAGE_BYTES_MAX).read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| io::Error::other("it does not talk HTTP"))?;
+    if !head.starts_with("HTTP/1.1 200 ") {
+        return Err(io::Error::other(format!("it answers {:?}", head.lines().next().unwrap_or_default())));
+    }
+    Ok(body.to_owned())
 }
 
 /// Makes the page at a path, if there is one.
