@@ -33,6 +33,8 @@ struct Case {
     late_seconds: f64,
     exchange: String,
     wire: String,
+    /// What befalls the last worker in the middle of the run: `KILL` or `STOP`.
+    signal: Option<String>,
     /// Only whether it runs.
     quick: bool,
 }
@@ -52,6 +54,7 @@ impl Case {
             late_seconds: value("--late-seconds").map_or(Ok(0.0), |text| text.parse())?,
             exchange: value("--exchange").map_or("sharded".into(), Clone::clone),
             wire: value("--wire").map_or("f32".into(), Clone::clone),
+            signal: value("--signal").cloned(),
             quick,
         })
     }
@@ -109,13 +112,20 @@ fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
     Ok(())
 }
 
-struct Watch {
+struct Watch<'a> {
+    case: &'a Case,
+    children: &'a [Child],
     committed: Vec<Instant>,
     late_rounds: usize,
 }
 
-impl Observer for Watch {
+impl Observer for Watch<'_> {
     fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        if let (Some(signal), Some(last)) = (&self.case.signal, self.children.last())
+            && record.step == self.case.warmup + self.case.steps / 2
+        {
+            Command::new("kill").args([format!("-{signal}"), last.id().to_string()]).status()?;
+        }
         self.committed.push(Instant::now());
         self.late_rounds += record.rounds.iter().filter(|round| round.arrivals.iter().any(Option::is_none)).count();
         Ok(Flow::Continue)
@@ -159,10 +169,10 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         first: Some(Step(0)),
         job: String::new(),
         silence: Duration::from_secs(60),
-        stall: Duration::from_secs(60),
+        stall: Duration::from_secs(5),
     };
     let mut transport = TcpTransport::listen(listen)?;
-    let children = children(&transport.address().to_string(), &token, words, case.workers)?;
+    let mut children = children(&transport.address().to_string(), &token, words, case.workers)?;
     let steps = case.warmup + case.steps;
     let scheme = case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
     let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
@@ -172,8 +182,13 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         return Err("not all workers came".into());
     }
     transport.begin(Step(0));
-    let mut watch = Watch { committed: Vec::new(), late_rounds: 0 };
+    let mut watch = Watch { case, children: &children, committed: Vec::new(), late_rounds: 0 };
     Coordinator::new(transport, engine, pace, config, shape).run(&mut watch)?;
+    let Watch { committed, late_rounds, .. } = watch;
+    if let (Some(_), Some(mut last)) = (&case.signal, children.pop()) {
+        last.kill()?;
+        last.wait()?;
+    }
     let mut reports: Vec<serde_json::Value> = Vec::new();
     for child in children {
         reports.push(serde_json::from_slice(&child.wait_with_output()?.stdout)?);
@@ -183,11 +198,11 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let all: Vec<Vec<f64>> = reports.iter().map(seconds).collect();
     let longest = |step: usize| all.iter().filter_map(|seconds: &Vec<f64>| seconds.get(step)).copied().fold(0.0, f64::max);
     let steps: Vec<f64> = (0..case.steps as usize).map(longest).filter(|seconds| *seconds > 0.0).collect();
-    let between: Vec<f64> = watch.committed.windows(2).skip(case.warmup as usize).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+    let between: Vec<f64> = committed.windows(2).skip(case.warmup as usize).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
     let bytes = |key: &str| reports.iter().filter_map(|report| report[key].as_f64()).fold(0.0, f64::max) / (4.0 * case.elements as f64);
     let summary = serde_json::json!({
         "peer": "codedgrad", "scheme": case.scheme, "exchange": case.exchange, "wire": case.wire, "workers": case.workers,
-        "elements": case.elements, "late_seconds": case.late_seconds, "steps": steps.len(), "late_rounds": watch.late_rounds,
+        "elements": case.elements, "late_seconds": case.late_seconds, "steps": steps.len(), "late_rounds": late_rounds, "longest_gap": between.iter().copied().fold(0.0, f64::max),
         "seconds": { "median": median(steps.clone()), "min": steps.iter().copied().fold(f64::INFINITY, f64::min) },
         "between_commits": median(between), "sent_gradients": bytes("sent"), "received_gradients": bytes("received"),
     });
