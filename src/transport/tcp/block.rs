@@ -1,5 +1,6 @@
 //! Chunks of vectors in memory: buffers that go round, and bodies of frames on their way out.
 
+use super::lock;
 use crate::gpu::Source;
 use crate::transport::State;
 use crate::transport::wire::{CHUNK, Format};
@@ -7,8 +8,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
-use xxhash_rust::xxh3::xxh3_64;
+use std::sync::{Arc, Mutex};
 
 // Numbers travel as they lie in memory.
 const _: () = assert!(cfg!(target_endian = "little"), "the wire is little-endian");
@@ -74,12 +74,12 @@ impl Blocks {
     const SPARE_MAX: usize = 256;
 
     pub(super) fn take(&self, count: usize, format: Format) -> Block {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = lock(&self.0).pop();
         Block { room: spare.unwrap_or_else(|| vec![0.0; CHUNK]), count, format }
     }
 
     pub(super) fn give(&self, block: Block) {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(&self.0);
         if spare.len() < Self::SPARE_MAX {
             spare.push(block.room);
         }
@@ -102,7 +102,7 @@ impl Vectors {
     const SPARE_MAX: usize = 6;
 
     pub(super) fn take(&self, length: usize) -> Vec<f32> {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(&self.0);
         let free = spare.iter().position(|vector| Arc::strong_count(vector) == 1 && vector.len() == length);
         let free = free.and_then(|at| Arc::into_inner(spare.swap_remove(at)));
         drop(spare);
@@ -110,7 +110,7 @@ impl Vectors {
     }
 
     pub(super) fn give(&self, vector: Arc<Vec<f32>>) {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(&self.0);
         if spare.len() >= Self::SPARE_MAX {
             spare.remove(0);
         }
@@ -138,8 +138,4 @@ impl Body {
             Self::Control(_) | Self::Block(_) => None,
         }
     }
-}
-
-pub(super) fn digest_of(bytes: &[u8]) -> u64 {
-    xxh3_64(bytes)
 }

@@ -9,7 +9,7 @@ use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run};
 use super::security::{Security, Stream};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, TcpError, Welcome, runtime};
+use super::{DATA_WAITING_MAX, TcpError, Welcome, lock, runtime};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Offer, Up};
@@ -19,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -32,6 +32,7 @@ const STALL: Duration = Duration::from_secs(1);
 
 /// Orders are numbered anew on every connection; above these bits is the number of the connection.
 const ORDER_BITS: u32 = 40;
+const ORDER_MASK: u64 = (1 << ORDER_BITS) - 1;
 
 /// What a worker needs to know to join a run.
 #[derive(Clone, Debug)]
@@ -221,10 +222,6 @@ impl Drop for TcpLink {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Hub {
     async fn serve(
         mut self,
@@ -276,7 +273,7 @@ impl Hub {
             Notice::Freed => self.done(order, true),
             _ => {}
         }
-        let (connection, order) = (order >> ORDER_BITS, order & ((1 << ORDER_BITS) - 1));
+        let (connection, order) = (order >> ORDER_BITS, order & ORDER_MASK);
         let current = connection == self.connection;
         match notice {
             Notice::Done { task, finite, .. } if !current => {
@@ -420,7 +417,7 @@ impl Hub {
         let tasks: VecDeque<Queued> = tasks;
         for queued in tasks {
             if let Queued::Order(number, _) = queued {
-                self.coordinator.tell(&Up::Freed { order: number & ((1 << ORDER_BITS) - 1) });
+                self.coordinator.tell(&Up::Freed { order: number & ORDER_MASK });
             }
         }
     }
@@ -465,7 +462,7 @@ impl Hub {
         while self.summer.work(&mut out) {
             std::mem::take(&mut out).into_iter().for_each(|(to, frame)| self.send(to, frame));
         }
-        for (sum, _) in self.summer.finished(Instant::now()) {
+        for sum in self.summer.finished() {
             let (step, attempt) = (sum.step, sum.attempt);
             if sum.finite {
                 self.coordinator.tell(&Up::Held { step, attempt, digest: Some(sum.digest) });

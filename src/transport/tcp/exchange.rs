@@ -7,7 +7,7 @@ use super::block::{Block, Blocks, Body};
 use super::pipe::Frame;
 use crate::gpu::{Folded, Source, Term, fold_chunk, poison_of};
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{Format, Header, Kind, Owner, chunk_range, chunks};
+use crate::transport::wire::{CHUNK, Format, Header, Kind, Owner, chunk_range, chunks};
 use crate::transport::{Summand, What};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -158,23 +158,24 @@ impl Exchange {
         };
         let weighted = self.plan.terms.iter().enumerate();
         let terms: Vec<Term<'_>> = weighted.map(|(at, term)| Term { weight: term.weight as f32, source: source(at) }).collect();
-        let mut digest = fold_chunk(&terms, block.floats_mut());
+        let mut folded = fold_chunk(&terms, block.floats_mut());
         drop(terms);
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
-        if self.format == Format::Bf16 {
+        let narrow = (self.format == Format::Bf16).then(|| {
             let mut narrow = self.blocks.take(range.len(), Format::Bf16);
             narrow.fill(block.floats_mut());
             narrow.copy_to(block.floats_mut());
-            digest = Folded { digest: xxh3_64(block.bytes()), finite: poison_of(block.floats_mut()) == 0.0 };
-            self.out[range.clone()].copy_from_slice(block.floats_mut());
+            folded = Folded { digest: xxh3_64(block.bytes()), finite: poison_of(block.floats_mut()) == 0.0 };
+            narrow
+        });
+        self.out[range.clone()].copy_from_slice(block.floats_mut());
+        self.place(chunk, folded.digest, folded.finite);
+        let wire_digest = if narrow.is_none() { folded.digest } else { 0 };
+        if let Some(narrow) = narrow {
             self.blocks.give(std::mem::replace(&mut block, narrow));
-        } else {
-            self.out[range.clone()].copy_from_slice(block.floats_mut());
         }
-        self.place(chunk, digest.digest, digest.finite);
-        let wire_digest = if self.format == Format::F32 { digest.digest } else { 0 };
         let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(self.plan.step, self.plan.attempt, 0);
-        let header = Header { finite: digest.finite, digest: wire_digest, ..header };
+        let header = Header { finite: folded.finite, digest: wire_digest, ..header };
         let block = Arc::new(block);
         let others = self.plan.receivers.iter().filter(|node| **node != self.me);
         Some(others.map(|node| (*node, Frame { header, body: Body::Block(Arc::clone(&block)) })).collect())
@@ -215,7 +216,7 @@ impl Exchange {
     }
 
     fn chunk_of(&self, header: &Header) -> Result<usize, String> {
-        let chunk = usize::try_from(header.offset).unwrap_or(usize::MAX) / crate::transport::wire::CHUNK;
+        let chunk = usize::try_from(header.offset).unwrap_or(usize::MAX) / CHUNK;
         let range = chunk_range(chunk, self.out.len());
         if chunk >= self.digests.len() || (header.offset, header.count()) != (range.start as u64, range.len()) {
             return Err(format!("{} numbers from {} on are no chunk of a vector of {}", header.count(), header.offset, self.out.len()));

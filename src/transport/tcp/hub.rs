@@ -5,10 +5,10 @@ use super::exchange::{Plan, share_out};
 use super::members::{Members, Seat};
 use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run, write_first};
 use super::security::Role;
-use super::server::{Caller, Command, Listen, Offers, Status, Sums, WorkerStatus, lock};
+use super::server::{Caller, Command, Listen, Offers, Status, Sums, WorkerStatus};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, Exchange, HANDSHAKE};
+use super::{DATA_WAITING_MAX, Exchange, HANDSHAKE, lock};
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Owner, TaskOrder, Up};
 use crate::transport::{Notice, Order, Summand, Weighted};
@@ -427,15 +427,14 @@ impl Hub {
                 self.send(to, frame, DATA_WAITING_MAX);
             }
         }
-        for (sum, _) in self.summer.finished(Instant::now()) {
+        for sum in self.summer.finished() {
             let (step, attempt) = (sum.step, sum.attempt);
-            {
-                let mut sums = lock(&self.sums);
-                sums.push_back((step, attempt, Arc::clone(&sum.vector)));
-                while sums.len() > 2 {
-                    sums.pop_front();
-                }
+            let mut sums = lock(&self.sums);
+            sums.push_back((step, attempt, Arc::clone(&sum.vector)));
+            while sums.len() > 2 {
+                sums.pop_front();
             }
+            drop(sums);
             let reports = self.running.get_mut(&(step, attempt)).map(|running| std::mem::take(&mut running.unreported));
             for (worker, notice) in reports.into_iter().flatten() {
                 match notice {
@@ -492,11 +491,13 @@ impl Hub {
 
     /// A connection is given up, and the worker with it.
     fn lose(&mut self, worker: u32, reason: &str) {
-        let Some(was_counted) = self.members.leave(worker) else { return };
+        if !self.members.leave(worker) {
+            return;
+        }
         lock(&self.status).workers[worker as usize].connected = false;
         self.states.remove(&Worker(worker));
         self.announce();
-        if was_counted && self.begun {
+        if self.begun {
             self.notify(Worker(worker), Notice::Lost { reason: reason.into() });
         } else {
             tracing::warn!("{}: {reason}", Worker(worker));

@@ -33,8 +33,6 @@ struct Place {
     epoch: u32,
     /// First step that is not applied in the state it came with.
     next: Option<Step>,
-    /// The engine does not know yet that nobody is here.
-    counted: bool,
 }
 
 #[derive(Debug)]
@@ -136,7 +134,7 @@ impl Members {
     pub(super) fn enter(&mut self, worker: u32, seat: Seat, next: Option<Step>) {
         let Some(place) = self.place(worker) else { return };
         (place.epoch, place.identity) = (seat.epoch, Some(seat.identity.clone()));
-        (place.seat, place.next, place.counted) = (Some(seat), next, true);
+        (place.seat, place.next) = (Some(seat), next);
     }
 
     /// First step that each number's worker has not applied; none for those that are not there.
@@ -144,10 +142,9 @@ impl Members {
         self.0.iter().map(|place| place.seat.as_ref().map(|_| place.next)).collect()
     }
 
-    /// A connection ends: whether the engine counted on the worker; none if there was no connection.
-    pub(super) fn leave(&mut self, worker: u32) -> Option<bool> {
-        let place = self.place(worker)?;
-        place.seat.take()?.pipe.close();
-        Some(std::mem::replace(&mut place.counted, false))
+    /// A connection ends; false if there was none.
+    pub(super) fn leave(&mut self, worker: u32) -> bool {
+        let seat = self.place(worker).and_then(|place| place.seat.take());
+        seat.map(|seat| seat.pipe.close()).is_some()
     }
 }

@@ -25,6 +25,7 @@ use crate::ids::{Step, Worker};
 use security::{Security, SecurityError};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::{TcpStream, UdpSocket};
@@ -118,6 +119,11 @@ pub enum TcpError {
     /// The operating system gives no threads.
     #[error("cannot start the threads of the transport: {0}")]
     Threads(std::io::Error),
+}
+
+/// What a mutex guards here stays whole whoever panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn runtime() -> Result<Runtime, TcpError> {

@@ -1,6 +1,6 @@
 //! One connection between two nodes: a task that writes frames, control first, and one that reads them.
 
-use super::block::{Block, Blocks, Body, digest_of};
+use super::block::{Block, Blocks, Body};
 use super::security::Stream;
 use crate::transport::wire::{self, CONTROL_BYTES_MAX, Format, HEADER_BYTES, Header, Kind, WireError};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{mpsc, watch};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Control frames that may wait for a peer that does not read.
 const CONTROL_WAITING_MAX: usize = 1 << 16;
@@ -191,7 +192,7 @@ async fn put(stream: &mut WriteHalf<Stream>, frame: Frame, shop: &Shop) -> Resul
     header.format = if let Body::Block(block) = body { block.format } else { Format::F32 };
     // Terms are summed at once and the sum has a digest; all that is kept by several must be the same.
     if matches!(header.kind, Kind::Sum | Kind::State) && header.digest == 0 {
-        header.digest = digest_of(bytes);
+        header.digest = xxh3_64(bytes);
     }
     if bytes.len() < 4096 {
         stream.write_all(&[&header.encode(), bytes].concat()).await?;
@@ -274,7 +275,7 @@ async fn next(stream: &mut ReadHalf<Stream>, shop: &Shop) -> Result<Incoming, Pi
     let mut block = shop.blocks.take(header.count(), header.format);
     stream.read_exact(block.bytes_mut()).await?;
     if header.digest != 0 {
-        let expected = digest_of(block.bytes());
+        let expected = xxh3_64(block.bytes());
         if expected != header.digest {
             return Err(WireError::Digest { expected, found: header.digest }.into());
         }

@@ -47,28 +47,26 @@
 //! Without TLS, nothing after the exchange is encrypted or authenticated, and who can relay packets can take a connection
 //! over. So plain connections are for one host alone: see [`check_address`].
 
+mod error;
 mod exchange;
+mod gate;
 mod keys;
+mod role;
 mod token;
 
+pub use error::{SecurityError, Side};
+pub use gate::{Gate, Pass};
 pub use keys::{Keys, keygen};
+use role::DOMAIN;
+pub use role::Role;
 pub use token::Token;
 
-use crate::ids::Worker;
-use rustls::pki_types::pem;
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-
-/// What ends the name of every role in a certificate.
-const DOMAIN: &str = ".codedgrad";
 
 /// How the connections of a job are secured. All its processes must agree.
 #[derive(Clone, Debug)]
@@ -94,220 +92,6 @@ impl Security {
             Self::Tls { token: None, .. } => Token::ZERO.key(),
         }
     }
-}
-
-/// What a process is in a job. As text it is the DNS name in its certificate: `coordinator.codedgrad`,
-/// `worker-3.codedgrad`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The one that assigns the work.
-    Coordinator,
-    /// One that does it.
-    Worker(Worker),
-}
-
-impl Role {
-    /// The name of its files: `coordinator`, `worker-3`.
-    fn label(self) -> String {
-        match self {
-            Self::Coordinator => "coordinator".into(),
-            Self::Worker(Worker(worker)) => format!("worker-{worker}"),
-        }
-    }
-
-    fn from_label(label: &str) -> Option<Self> {
-        let role = match label.strip_prefix("worker-") {
-            Some(number) => Self::Worker(Worker(number.parse().ok()?)),
-            None => Self::Coordinator,
-        };
-        (role.label() == label).then_some(role)
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}{DOMAIN}", self.label())
-    }
-}
-
-/// The two ends of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Who connects.
-    Client,
-    /// Who listens.
-    Server,
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Client => "client",
-            Self::Server => "server",
-        })
-    }
-}
-
-/// Why a connection is refused, or its keys cannot be used. `from` is always the other side.
-#[derive(Debug, thiserror::Error)]
-pub enum SecurityError {
-    /// A plain connection would leave the host.
-    #[error(
-        "plain connections stay on this host, and {address} is not a loopback address; \
-         run `codedgrad keygen DIR` and pass `--keys DIR` to the coordinator and to every worker"
-    )]
-    Exposed {
-        /// Where to.
-        address: SocketAddr,
-    },
-    /// The proof is wrong.
-    #[error("the {from} does not know this job's token")]
-    WrongToken {
-        /// Whose.
-        from: Side,
-    },
-    /// The other side talks something else.
-    #[error("the {from} does not talk codedgrad; it began with \"{first}\"")]
-    NotOurs {
-        /// Who.
-        from: Side,
-        /// Its first bytes, escaped.
-        first: String,
-    },
-    /// The other side talks TLS and this side does not.
-    #[error("the {from} talks TLS and this side does not; pass `--keys DIR` on both sides or on none")]
-    UnexpectedTls {
-        /// Who.
-        from: Side,
-    },
-    /// This side talks TLS and the other does not.
-    #[error("the {from} does not talk TLS and this side does; pass `--keys DIR` on both sides or on none")]
-    NoTls {
-        /// Who.
-        from: Side,
-    },
-    /// The other side is another version.
-    #[error("the {from} talks version {theirs} of the protocol and this side version {ours}; run the same codedgrad everywhere")]
-    Version {
-        /// Who.
-        from: Side,
-        /// Its version.
-        theirs: u16,
-        /// This side's.
-        ours: u16,
-    },
-    /// The other side took too long.
-    #[error("the {from} did not prove itself within {patience:?}")]
-    TooSlow {
-        /// Who.
-        from: Side,
-        /// How long it had.
-        patience: Duration,
-    },
-    /// The other side's certificate is not one this side trusts.
-    #[error("the {from}'s certificate is refused: {reason}")]
-    Certificate {
-        /// Whose.
-        from: Side,
-        /// Why.
-        reason: rustls::Error,
-    },
-    /// A certificate that is trusted but says not who it is for.
-    #[error("the {from}'s certificate must name one role, as `coordinator{DOMAIN}` or `worker-0{DOMAIN}`; it names {count}")]
-    PeerRole {
-        /// Whose.
-        from: Side,
-        /// How many it names.
-        count: usize,
-    },
-    /// TLS failed otherwise, or the other side refused this side's certificate.
-    #[error("no TLS with the {from}: {reason}")]
-    Tls {
-        /// With whom.
-        from: Side,
-        /// Why.
-        reason: rustls::Error,
-    },
-    /// The other side hung up.
-    #[error("the {from} hung up instead of sending {missing}; its own messages may say why (another token or certificate?)")]
-    Closed {
-        /// Who.
-        from: Side,
-        /// What was expected next.
-        missing: &'static str,
-    },
-    /// The connection failed.
-    #[error("the connection to the {from} failed before {missing}: {source}")]
-    Broken {
-        /// To whom.
-        from: Side,
-        /// What was expected next.
-        missing: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file cannot be read or written.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file is there already.
-    #[error("{} exists already and is not overwritten", path.display())]
-    Exists {
-        /// Which.
-        path: PathBuf,
-    },
-    /// A secret that is none.
-    #[error("{} has mode {mode:03o}, so others can read this secret; `chmod 600` it", path.display())]
-    Readable {
-        /// Where it is.
-        path: PathBuf,
-        /// The file's mode.
-        mode: u32,
-    },
-    /// Text that is no token.
-    #[error("a token is {digits} hexadecimal digits; this is none, of {length} characters")]
-    NoToken {
-        /// How many it should be.
-        digits: usize,
-        /// How long the text is.
-        length: usize,
-    },
-    /// A file that is not what it should be.
-    #[error("{} holds no usable {what}: {source}", path.display())]
-    Pem {
-        /// Which.
-        path: PathBuf,
-        /// What it should be.
-        what: &'static str,
-        /// Why it is not.
-        source: pem::Error,
-    },
-    /// A certificate or key that TLS cannot use.
-    #[error("{} cannot be used: {reason}", path.display())]
-    Unusable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        reason: rustls::Error,
-    },
-    /// This process's certificate says not who it is for.
-    #[error("{} must name one role, as `coordinator{DOMAIN}` or `worker-0{DOMAIN}`, among its DNS names; it names {count}", path.display())]
-    OwnRole {
-        /// Which.
-        path: PathBuf,
-        /// How many it names.
-        count: usize,
-    },
-    /// A certificate or key cannot be made.
-    #[error("cannot make a certificate: {0}")]
-    Keygen(#[from] rcgen::Error),
-    /// The operating system has no random bytes.
-    #[error("the operating system gives no random bytes")]
-    Random,
 }
 
 /// Refuses plain connections that leave this host. To be asked by who listens, and by who connects.
@@ -406,49 +190,11 @@ fn stream_error(from: Side, missing: &'static str, source: io::Error) -> Securit
     }
 }
 
-/// Bounds how many clients are proving themselves at once, so that strangers cannot use up a listener's memory.
-///
-/// ```
-/// use codedgrad::transport::tcp::security::Gate;
-/// let gate = Gate::new(1);
-/// let pass = gate.enter();
-/// assert!(pass.is_some() && gate.enter().is_none());
-/// drop(pass);
-/// assert!(gate.enter().is_some());
-/// ```
-#[derive(Clone, Debug)]
-pub struct Gate(Arc<Semaphore>);
-
-/// The right to be among them, until it is dropped: to be kept until [`accept`] returns.
-#[derive(Debug)]
-pub struct Pass {
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Gate {
-    /// At most `clients` at once.
-    #[must_use]
-    pub fn new(clients: usize) -> Self {
-        Self(Arc::new(Semaphore::new(clients)))
-    }
-
-    /// A pass if there is one left. Without, the connection should be dropped at once.
-    #[must_use]
-    pub fn enter(&self) -> Option<Pass> {
-        self.0.clone().try_acquire_owned().ok().map(|permit| Pass { _permit: permit })
-    }
-}
-
-impl Default for Gate {
-    fn default() -> Self {
-        Self::new(64)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::exchange::{MAGIC, VERSION, transcript};
     use super::*;
+    use crate::ids::Worker;
     use ring::hmac;
     use std::path::Path;
     use tempfile::TempDir;

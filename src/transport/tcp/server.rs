@@ -3,14 +3,14 @@
 use super::hub::{Hub, LAST_SUMS, Watched};
 use super::pipe::read_hello;
 use super::security::{self, Gate, Role, Security, Stream};
-use super::{Exchange, HANDSHAKE, TcpError, runtime};
+use super::{Exchange, HANDSHAKE, TcpError, lock, runtime};
 use crate::gpu::CombineError;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::wire::{self, COORDINATOR, Format, Up};
 use crate::transport::{Notice, Order, State, Summand, Summed, Transport, Weighted};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -290,10 +290,6 @@ impl Drop for TcpTransport {
             runtime.shutdown_background();
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes calls, as many strangers at a time as the gate lets in.

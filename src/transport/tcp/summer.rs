@@ -110,15 +110,12 @@ impl Summer {
         worked
     }
 
-    /// The sums that became whole, with the seconds since they were announced.
-    pub(super) fn finished(&mut self, now: Instant) -> Vec<(Sum, Duration)> {
+    /// The sums that became whole.
+    pub(super) fn finished(&mut self) -> Vec<Sum> {
         let (whole, open): (BTreeMap<_, _>, _) = std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.exchange.is_whole());
         self.open = open;
-        let done: Vec<(Sum, Duration)> =
-            whole.into_values().map(|open| (open.exchange.finish(), now.saturating_duration_since(open.begun))).collect();
-        for (sum, _) in &done {
-            self.sums.push_back(sum.clone());
-        }
+        let done: Vec<Sum> = whole.into_values().map(|open| open.exchange.finish()).collect();
+        self.sums.extend(done.iter().cloned());
         while self.sums.len() > self.kept_max {
             self.sums.pop_front().into_iter().for_each(|sum| self.vectors.give(sum.vector));
         }
