@@ -1,5 +1,6 @@
-//! Summing a gradient of several processes over loopback: how long a step takes from its last answer to its last
-//! replica, and how many bytes a worker sends. `benches/peers` measures gloo and torchft on the same.
+//! Summing a gradient of several processes over loopback: how long a step takes from the answers, which all workers
+//! that are not late give at one instant agreed beforehand, to the last replica, and how many bytes a worker sends.
+//! `benches/peers` measures gloo and torchft on the same.
 //!
 //! `cargo bench --no-default-features --features tcp --bench exchange -- --workers 4 --elements 16777216`
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
@@ -15,9 +16,11 @@ use codedgrad::transport::wire::Format;
 use codedgrad::transport::{Decoded, Link};
 use std::env;
 use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -60,9 +63,27 @@ impl Case {
     }
 }
 
+/// Waits for the instant at which all workers answer, gradients in hand: worker 0 names it in a file.
+fn wait_for_start(meeting: &Path, me: u32, step: u64, case: &Case) -> Outcome<()> {
+    let path = meeting.join(step.to_string());
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map(|now| now.as_secs_f64());
+    if me == 0 {
+        let pause = if case.quick { 0.02 } else { 0.2 + (case.workers * case.elements) as f64 / 4e8 };
+        let draft = path.with_extension("draft");
+        fs::write(&draft, (now()? + pause).to_string())?;
+        fs::rename(draft, &path)?;
+    }
+    while !path.exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let start: f64 = fs::read_to_string(path)?.parse()?;
+    thread::sleep(Duration::from_secs_f64((start - now()?).max(0.0)));
+    Ok(())
+}
+
 /// A worker: its gradient is a constant, and what is timed is from its answer to the decoded gradient. Prints the
 /// seconds of every step, and the bytes it sent and received.
-fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
+fn worker(address: &str, token: &str, me: u32, meeting: &Path, case: &Case) -> Outcome<()> {
     let security = Security::Plain { token: Token::parse(token)? };
     let join = Join {
         address: address.into(),
@@ -81,12 +102,15 @@ fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
         match event {
             Event::Compute(mut task) => {
                 let step = task.step();
-                if case.late_worker == Some(me) && step >= case.warmup {
-                    thread::sleep(Duration::from_secs_f64(case.late_seconds));
-                }
                 while let Some(part) = task.next_part() {
                     let value = part.coefficient as f32 * (part.unit + 1) as f32;
                     task.message().fill(value);
+                }
+                if case.signal.is_none() {
+                    wait_for_start(meeting, me, step, case)?;
+                }
+                if case.late_worker == Some(me) && step >= case.warmup {
+                    thread::sleep(Duration::from_secs_f64(case.late_seconds));
                 }
                 answered = Some((step, Instant::now()));
                 task.submit(Vec::new())?;
@@ -135,10 +159,11 @@ impl Observer for Watch<'_> {
     }
 }
 
-fn children(address: &str, token: &str, words: &[String], workers: usize) -> Outcome<Vec<Child>> {
+fn children(address: &str, token: &str, meeting: &Path, words: &[String], workers: usize) -> Outcome<Vec<Child>> {
     let child = |me: usize| {
         let mut command = Command::new(env::current_exe()?);
-        command.args(words).env("EXCHANGE_WORKER", format!("{address} {token} {me}")).stdout(Stdio::piped());
+        command.args(words).env("EXCHANGE_WORKER", format!("{address} {token} {me}")).env("EXCHANGE_MEETING", meeting);
+        command.stdout(Stdio::piped());
         command.spawn()
     };
     Ok((0..workers).map(child).collect::<Result<_, std::io::Error>>()?)
@@ -172,7 +197,9 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         stall: Duration::from_secs(5),
     };
     let mut transport = TcpTransport::listen(listen)?;
-    let mut children = children(&transport.address().to_string(), &token, words, case.workers)?;
+    let meeting = env::temp_dir().join(format!("exchange-{}-{}", std::process::id(), case.exchange));
+    fs::create_dir(&meeting)?;
+    let mut children = children(&transport.address().to_string(), &token, &meeting, words, case.workers)?;
     let steps = case.warmup + case.steps;
     let scheme = case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
     let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
@@ -193,6 +220,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     for child in children {
         reports.push(serde_json::from_slice(&child.wait_with_output()?.stdout)?);
     }
+    fs::remove_dir_all(meeting)?;
     let seconds =
         |report: &serde_json::Value| report["seconds"].as_array().map_or(vec![], |all| all.iter().filter_map(|x| x.as_f64()).collect());
     let all: Vec<Vec<f64>> = reports.iter().map(seconds).collect();
@@ -216,7 +244,8 @@ fn main() -> Outcome<()> {
     if let Ok(place) = env::var("EXCHANGE_WORKER") {
         let mut place = place.split(' ');
         let (Some(address), Some(token), Some(me)) = (place.next(), place.next(), place.next()) else { return Err("no place".into()) };
-        return worker(address, token, me.parse()?, &case);
+        let meeting = PathBuf::from(env::var("EXCHANGE_MEETING")?);
+        return worker(address, token, me.parse()?, &meeting, &case);
     }
     if case.quick {
         for exchange in ["star", "sharded"] {

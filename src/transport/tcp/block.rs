@@ -3,7 +3,7 @@
 use super::lock;
 use crate::gpu::Source;
 use crate::transport::State;
-use crate::transport::wire::{CHUNK, Format};
+use crate::transport::wire::{CHUNK, Format, chunks};
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::bf16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -66,21 +66,26 @@ impl Block {
 }
 
 /// Buffers of one chunk each.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Blocks(Arc<Mutex<Vec<Vec<f32>>>>);
+#[derive(Clone, Debug)]
+pub(super) struct Blocks {
+    spare: Arc<Mutex<Vec<Vec<f32>>>>,
+    spare_max: usize,
+}
 
 impl Blocks {
-    /// Buffers kept for later.
-    const SPARE_MAX: usize = 256;
+    /// A pool that keeps as many buffers as a gradient of `length` numbers has chunks, and some more.
+    pub(super) fn new(length: usize) -> Self {
+        Self { spare: Arc::default(), spare_max: chunks(length) + 64 }
+    }
 
     pub(super) fn take(&self, count: usize, format: Format) -> Block {
-        let spare = lock(&self.0).pop();
+        let spare = lock(&self.spare).pop();
         Block { room: spare.unwrap_or_else(|| vec![0.0; CHUNK]), count, format }
     }
 
     pub(super) fn give(&self, block: Block) {
-        let mut spare = lock(&self.0);
-        if spare.len() < Self::SPARE_MAX {
+        let mut spare = lock(&self.spare);
+        if spare.len() < self.spare_max {
             spare.push(block.room);
         }
     }

@@ -9,7 +9,7 @@ use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run};
 use super::security::{Security, Stream};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, TcpError, Welcome, lock, runtime};
+use super::{DATA_WAITING_MAX, STALL, TcpError, Welcome, lock, runtime};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Offer, Up};
@@ -27,8 +27,6 @@ use tokio::time::Instant;
 
 /// How often exchanges are looked after that do not go on.
 const TICK: Duration = Duration::from_millis(200);
-/// How long a sum may be on its way before others are told who is waited for.
-const STALL: Duration = Duration::from_secs(1);
 
 /// Orders are numbered anew on every connection; above these bits is the number of the connection.
 const ORDER_BITS: u32 = 40;
@@ -141,7 +139,7 @@ impl TcpLink {
             let (coordinator, queues) = Pipe::new();
             let stamp =
                 Stamp { run: welcome.run, epoch: welcome.epoch, worker: welcome.worker.0, layout: welcome.layout, format: welcome.format };
-            let shop = Shop { stamp, blocks: Blocks::default(), traffic: traffic_in };
+            let shop = Shop { stamp, blocks: Blocks::new(welcome.length), traffic: traffic_in };
             let kept = welcome.log_steps as usize + 1;
             let hub = Hub {
                 summer: Summer::new(welcome.worker.0, welcome.length, welcome.format, shop.blocks.clone(), vectors_in.clone(), kept),

@@ -4,15 +4,16 @@ use super::block::{Blocks, Vectors};
 use super::exchange::{Plan, share_out};
 use super::members::{Members, Seat};
 use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run, write_first};
+use super::running::Running;
 use super::security::Role;
 use super::server::{Caller, Command, Listen, Offers, Status, Sums, WorkerStatus};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, Exchange, HANDSHAKE, lock};
+use super::{DATA_WAITING_MAX, Exchange, HANDSHAKE, STALL, lock};
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Owner, TaskOrder, Up};
 use crate::transport::{Notice, Order, Summand, Weighted};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub(super) const LAST_SUMS: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Most numbers of a replica's state, in gradients: parameters and moments of several models.
 const STATE_FACTOR: usize = 256;
+/// Bytes per second of a gradient below which an exchange does not go on.
+const SLOWEST: f64 = 1e7;
 /// An exchange may last so many times as long as the last ones before somebody is given up for it.
 const PATIENCE_FACTOR: u32 = 20;
 
@@ -36,19 +39,6 @@ pub(super) struct Watched {
     pub(super) sums: Sums,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) offers: watch::Sender<Offers>,
-}
-
-/// An exchange that is not decided.
-#[derive(Debug)]
-struct Running {
-    begun: Instant,
-    receivers: Vec<u32>,
-    holders: BTreeSet<u32>,
-    /// Who says that it waits for whom.
-    waiting: HashMap<u32, Vec<u32>>,
-    /// Holders not reported yet, since the sum has not come by here.
-    unreported: Vec<(Worker, Notice)>,
-    done: bool,
 }
 
 pub(super) struct Hub {
@@ -89,7 +79,7 @@ impl Hub {
     pub(super) fn new(listen: Listen, watched: Watched, events: mpsc::Sender<((u32, u32), Incoming)>) -> Self {
         let layout = wire::layout(listen.length, listen.units, &listen.job);
         let stamp = Stamp { run: listen.run, epoch: 0, worker: COORDINATOR, layout, format: listen.format };
-        let shop = Shop { stamp, blocks: Blocks::default(), traffic: Arc::new(Traffic::default()) };
+        let shop = Shop { stamp, blocks: Blocks::new(listen.length), traffic: Arc::new(Traffic::default()) };
         let kept = listen.log_steps as usize + 1;
         let Watched { notices, sums, status, offers } = watched;
         Self {
@@ -275,14 +265,7 @@ impl Hub {
             .collect();
         let message = Down::Exchange { step, attempt, terms: terms.clone(), owners: owners.clone(), receivers: receivers.clone() };
         self.members.tell_all(&message);
-        let running = Running {
-            begun: Instant::now(),
-            receivers: receivers.clone(),
-            holders: BTreeSet::new(),
-            waiting: HashMap::new(),
-            unreported: Vec::new(),
-            done: false,
-        };
+        let running = Running::new(receivers.clone(), Instant::now());
         self.running.insert((step, attempt), running);
         if takes_part {
             let mut none = Vec::new();
@@ -362,7 +345,7 @@ impl Hub {
             Up::Missing { step } => self.missing(worker, step),
             Up::Waiting { step, attempt, on } => {
                 if let Some(running) = self.running.get_mut(&(step, attempt)) {
-                    running.waiting.insert(worker.0, on);
+                    running.waits(worker.0, on, Instant::now());
                 }
             }
             Up::Hello { .. } => self.lose(worker.0, "it says hello twice"),
@@ -376,8 +359,7 @@ impl Hub {
             return self.lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
         }
         let Some(running) = self.running.get_mut(&(step, attempt)) else { return };
-        running.holders.insert(worker.0);
-        running.waiting.remove(&worker.0);
+        running.holds(worker.0);
         if running.holders.len() == 2 && !running.done {
             self.exchange_time = (self.exchange_time + running.begun.elapsed()) / 2;
             let mut status = lock(&self.status);
@@ -466,26 +448,22 @@ impl Hub {
         (status.sent, status.received) = (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
     }
 
-    /// Gives up whoever holds up an exchange for much longer than exchanges take.
+    /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes to them, or who is
+    /// left when it has taken much longer than exchanges take.
     fn look_after_exchanges(&mut self, now: Instant) {
-        let patience = self.listen.stall.max(self.exchange_time * PATIENCE_FACTOR);
-        for (step, attempt, on) in self.summer.stalled(now, Duration::ZERO) {
+        for (step, attempt, on) in self.summer.stalled(now, STALL) {
             if let Some(running) = self.running.get_mut(&(step, attempt)) {
-                running.waiting.insert(COORDINATOR, on);
+                running.waits(COORDINATOR, on, now);
             }
         }
+        let patience = self.listen.stall;
+        let bytes = self.listen.length * self.listen.format.bytes();
+        let longest = patience.max(self.exchange_time * PATIENCE_FACTOR) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         let needed = self.members.connected().count().min(2);
-        let stuck = |running: &Running| !running.done && running.holders.len() < needed && now.duration_since(running.begun) > patience;
-        let Some((_, running)) = self.running.iter().find(|(_, running)| stuck(running)) else { return };
-        let mut blames: BTreeMap<u32, usize> = BTreeMap::new();
-        running.waiting.values().flatten().for_each(|node| *blames.entry(*node).or_default() += 1);
-        // Who waits itself is a victim, unless everybody waits.
-        let culprit = blames
-            .iter()
-            .filter(|(node, _)| **node != COORDINATOR)
-            .max_by_key(|(node, blames)| (!running.waiting.contains_key(node), **blames, std::cmp::Reverse(**node)));
-        if let Some(worker) = culprit.map(|(worker, _)| *worker) {
-            self.lose(worker, &format!("its vectors did not come for {:.1} s", patience.as_secs_f64()));
+        let stuck = |running: &&Running| running.holders.len() < needed && running.is_stuck(now, patience, longest);
+        let Some(running) = self.running.values().find(stuck) else { return };
+        if let Some(worker) = running.culprit(now) {
+            self.lose(worker, &format!("its vectors did not come for {:.1} s", now.duration_since(running.begun).as_secs_f64()));
         }
     }
 
@@ -503,10 +481,7 @@ impl Hub {
             tracing::warn!("{}: {reason}", Worker(worker));
         }
         for running in self.running.values_mut() {
-            running.holders.remove(&worker);
-            running.waiting.remove(&worker);
-            running.receivers.retain(|receiver| *receiver != worker);
-            running.unreported.retain(|(holder, _)| holder.0 != worker);
+            running.forget(worker);
         }
         // What it would still have sent of a sum that others have comes from them.
         let open: Vec<(Step, u32)> = self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();

@@ -12,6 +12,7 @@ pub mod http;
 mod hub;
 mod members;
 mod pipe;
+mod running;
 pub mod security;
 mod server;
 mod states;
@@ -33,6 +34,8 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How long a stranger may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long nothing may come of a sum before the coordinator is told who is waited for.
+const STALL: Duration = Duration::from_secs(1);
 /// Bytes of sums that may wait for a node that does not read; what is beyond is fetched later.
 const DATA_WAITING_MAX: usize = 1 << 30;
 
@@ -126,10 +129,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Threads that carry bytes: half of the cores, since the other half computes, and no more than a fast network needs.
 fn runtime() -> Result<Runtime, TcpError> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(cores.clamp(1, 4)).thread_name("codedgrad-io").enable_all().build().map_err(TcpError::Threads)
+    builder.worker_threads((cores / 2).clamp(1, 4)).thread_name("codedgrad-io").enable_all().build().map_err(TcpError::Threads)
 }
 
 async fn dial(address: &str, security: &Security) -> Result<TcpStream, TcpError> {

@@ -3,6 +3,7 @@
 use super::block::{Block, Blocks, Body};
 use super::security::Stream;
 use crate::transport::wire::{self, CONTROL_BYTES_MAX, Format, HEADER_BYTES, Header, Kind, WireError};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use thiserror::Error;
@@ -194,11 +195,14 @@ async fn put(stream: &mut WriteHalf<Stream>, frame: Frame, shop: &Shop) -> Resul
     if matches!(header.kind, Kind::Sum | Kind::State) && header.digest == 0 {
         header.digest = xxh3_64(bytes);
     }
-    if bytes.len() < 4096 {
-        stream.write_all(&[&header.encode(), bytes].concat()).await?;
-    } else {
-        stream.write_all(&header.encode()).await?;
-        stream.write_all(bytes).await?;
+    let head = header.encode();
+    let mut rest = [IoSlice::new(&head), IoSlice::new(bytes)];
+    let mut rest = &mut rest[..];
+    while !rest.is_empty() {
+        match stream.write_vectored(rest).await? {
+            0 => return Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into()),
+            written => IoSlice::advance_slices(&mut rest, written),
+        }
     }
     stream.flush().await?;
     shop.traffic.sent.fetch_add((HEADER_BYTES + bytes.len()) as u64, Relaxed);

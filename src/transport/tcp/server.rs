@@ -48,7 +48,7 @@ pub struct Listen {
     pub job: String,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
-    /// An exchange that takes longer, and much longer than the last ones, is made again without whoever holds it up.
+    /// An exchange in which nothing comes to somebody for so long is made again without whoever holds it up.
     pub stall: Duration,
 }
 

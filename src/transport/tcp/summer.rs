@@ -18,7 +18,8 @@ type Key = (Step, u32);
 struct Open {
     exchange: Exchange,
     planned: bool,
-    begun: Instant,
+    /// When a chunk came last.
+    progressed: Instant,
     /// Chunks of terms that came before the plan.
     early: Vec<(Header, u32, Block)>,
 }
@@ -49,7 +50,7 @@ impl Summer {
         self.open.entry(key).or_insert_with(|| {
             let out = vectors.take(length);
             let exchange = Exchange::listening(me, key.0, key.1, out, blocks.clone());
-            Open { exchange, planned: false, begun: now, early: Vec::new() }
+            Open { exchange, planned: false, progressed: now, early: Vec::new() }
         })
     }
 
@@ -71,7 +72,7 @@ impl Summer {
         if open.planned {
             return Vec::new();
         }
-        (open.planned, open.begun) = (true, now);
+        (open.planned, open.progressed) = (true, now);
         out.extend(open.exchange.join(plan, format, held));
         let early = std::mem::take(&mut open.early);
         early.into_iter().filter_map(|(header, from, block)| open.exchange.term(&header, from, block).err()).collect()
@@ -91,6 +92,7 @@ impl Summer {
             return Err(format!("a chunk of {} while steps from {} on are under way", key.0, self.first));
         }
         let open = self.entry(key, now);
+        open.progressed = now;
         match header.kind {
             Kind::Sum => open.exchange.summed(header, from, block),
             _ if open.planned => open.exchange.term(header, from, block),
@@ -164,9 +166,9 @@ impl Summer {
         self.open.clear();
     }
 
-    /// Exchanges that have not come to an end for so long, and whose chunks are missing.
+    /// Exchanges for which nothing has come for so long, and whose chunks are missing.
     pub(super) fn stalled(&self, now: Instant, patience: Duration) -> Vec<(Step, u32, Vec<u32>)> {
-        let old = self.open.iter().filter(|(_, open)| open.planned && now.saturating_duration_since(open.begun) > patience);
+        let old = self.open.iter().filter(|(_, open)| open.planned && now.saturating_duration_since(open.progressed) > patience);
         old.map(|((step, attempt), open)| (*step, *attempt, open.exchange.waits_for())).collect()
     }
 }
