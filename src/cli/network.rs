@@ -57,6 +57,9 @@ pub(super) enum ExchangeKind {
     /// The workers among themselves, each a part: no vector goes through one place.
     #[default]
     Sharded,
+    /// The coordinator, which gets every result as soon as it is done, before its weight is known; all of them wait in
+    /// its memory.
+    Hold,
 }
 
 /// Numbers on the wire.
@@ -159,6 +162,7 @@ pub(super) fn listen(plan: &Plan, batches: &Batches, port: Port, from: (Step, Op
         exchange: match plan.exchange {
             ExchangeKind::Star => Exchange::Star,
             ExchangeKind::Sharded => Exchange::Sharded,
+            ExchangeKind::Hold => Exchange::Hold,
         },
         keeps: true,
         first: Some(first),

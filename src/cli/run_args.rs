@@ -122,7 +122,8 @@ pub(super) struct RunArgs {
     /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
     #[arg(long, value_name = "FAULT")]
     pub(super) fault: Vec<String>,
-    /// Who sums the workers' vectors: the coordinator, or the workers among themselves, each a part [default: sharded]
+    /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round closes), or the workers
+    /// among themselves, each a part [default: sharded]
     #[arg(long, value_enum)]
     pub(super) exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of uncoded training

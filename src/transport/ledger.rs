@@ -1,9 +1,10 @@
 //! What a worker holds between computing a result and its step's commit.
 
-use crate::gpu::{CombineError, add_into};
-use crate::ids::{Job, Step, Task};
+use super::{Piece, Summand, What};
+use crate::gpu::{CombineError, Folded, Source, Term, add_into};
+use crate::ids::{Job, Step, Task, Worker};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Results whose weights are not final, and one sum per step of those whose weights are.
 ///
@@ -110,6 +111,61 @@ impl Ledger {
         self.kept -= free.len();
         free.extend(self.sums.remove(&step));
         free
+    }
+}
+
+/// What every worker holds, where the coordinator can reach it: the memory of workers of its own process, or what it has
+/// received of others.
+#[derive(Clone, Debug)]
+pub struct Ledgers(Arc<[Mutex<Ledger>]>);
+
+impl Ledgers {
+    pub(super) fn new(workers: usize) -> Self {
+        Self((0..workers).map(|_| Mutex::default()).collect())
+    }
+
+    pub(super) fn of(&self, worker: Worker) -> MutexGuard<'_, Ledger> {
+        self.0[worker.index()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all(&self) -> Vec<MutexGuard<'_, Ledger>> {
+        Worker::all(self.0.len()).map(|worker| self.of(worker)).collect()
+    }
+
+    /// Most vectors of gradient length that each worker held at once since this was asked last.
+    #[must_use]
+    pub fn take_peaks(&self) -> Vec<usize> {
+        self.all().iter_mut().map(|ledger| ledger.take_peak()).collect()
+    }
+
+    /// The vector of a piece, if it is here.
+    pub(super) fn vector(&self, step: Step, piece: Piece) -> Option<Arc<Vec<f32>>> {
+        let ledger = self.of(piece.worker);
+        match piece.what {
+            What::Sum => ledger.sum(step).cloned(),
+            What::Result(task) => ledger.result(task).cloned(),
+        }
+    }
+
+    /// Overwrites `out` with the sum of the first holders' vectors.
+    pub(super) fn fold(&self, step: Step, summands: &[Summand], out: &mut [f32]) -> Result<Folded, CombineError> {
+        let term = |summand: &Summand| {
+            let vector = self.vector(step, summand.holders[0]);
+            (summand.weight as f32, vector.expect("what counts is held by its worker"))
+        };
+        let terms: Vec<(f32, Arc<Vec<f32>>)> = summands.iter().map(term).collect();
+        let terms: Vec<Term<'_>> = terms.iter().map(|(weight, vector)| Term { weight: *weight, source: Source::F32(vector) }).collect();
+        crate::gpu::shared().combine_and_digest(&terms, out)
+    }
+
+    /// Forgets the sums of a step and all results of jobs below `end`; gives their memory back.
+    pub(super) fn release(&self, step: Step, end: Job) -> Vec<Arc<Vec<f32>>> {
+        self.all().iter_mut().flat_map(|ledger| ledger.release(step, end)).collect()
+    }
+
+    /// A worker is gone, and what it held.
+    pub(super) fn forget(&self, worker: Worker) {
+        *self.of(worker) = Ledger::default();
     }
 }
 

@@ -1,11 +1,11 @@
 //! Workers that are threads of one process: channels, and messages handed over without a copy.
 
-use super::ledger::Ledger;
-use super::{Cancel, Link, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
-use crate::gpu::{CombineError, Source, Term};
+use super::ledger::Ledgers;
+use super::{Cancel, Link, Notice, Order, Summand, Summed, Transport, Weighted};
+use crate::gpu::CombineError;
 use crate::ids::{Job, Step, Task, Worker};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Message buffers that go round between the workers and the coordinator.
@@ -25,26 +25,6 @@ impl Pool {
 
     fn give(&self, buffer: Vec<f32>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
-    }
-}
-
-/// What every worker holds; it is the workers' memory, which the coordinator reaches without asking them.
-#[derive(Clone, Debug)]
-pub struct Ledgers(Arc<[Mutex<Ledger>]>);
-
-impl Ledgers {
-    fn of(&self, worker: Worker) -> MutexGuard<'_, Ledger> {
-        self.0[worker.index()].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Most vectors of gradient length that each worker held at once since this was asked last.
-    #[must_use]
-    pub fn take_peaks(&self) -> Vec<usize> {
-        self.all().iter_mut().map(|ledger| ledger.take_peak()).collect()
-    }
-
-    fn all(&self) -> Vec<MutexGuard<'_, Ledger>> {
-        Worker::all(self.0.len()).map(|worker| self.of(worker)).collect()
     }
 }
 
@@ -84,7 +64,7 @@ pub struct LocalLink {
 pub fn connect(workers: usize) -> (LocalTransport, Vec<LocalLink>) {
     let (notice_sender, notices) = channel();
     let pool = Pool::default();
-    let ledgers = Ledgers((0..workers).map(|_| Mutex::default()).collect());
+    let ledgers = Ledgers::new(workers);
     let (senders, links) = Worker::all(workers)
         .map(|worker| {
             let (sender, orders) = channel();
@@ -138,20 +118,8 @@ impl Transport for LocalTransport {
     }
 
     fn fold(&mut self, step: Step, _: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError> {
-        let ledgers = self.ledgers.all();
-        let term = |summand: &Summand| {
-            let Piece { worker, what } = summand.holders[0];
-            let ledger = &ledgers[worker.index()];
-            let vector = match what {
-                What::Sum => ledger.sum(step),
-                What::Result(task) => ledger.result(task),
-            };
-            (summand.weight as f32, Arc::clone(vector.expect("what counts is held by its worker")))
-        };
-        let terms: Vec<(f32, Arc<Vec<f32>>)> = summands.iter().map(term).collect();
         let mut gradient = self.pool.take(length);
-        let terms: Vec<Term<'_>> = terms.iter().map(|(weight, vector)| Term { weight: *weight, source: Source::F32(vector) }).collect();
-        let folded = crate::gpu::shared().combine_and_digest(&terms, &mut gradient)?;
+        let folded = self.ledgers.fold(step, summands, &mut gradient)?;
         Ok(Some(Summed { gradient, folded }))
     }
 
@@ -160,13 +128,11 @@ impl Transport for LocalTransport {
     }
 
     fn release(&mut self, step: Step, end: Job) {
-        for mut ledger in self.ledgers.all() {
-            ledger.release(step, end).into_iter().for_each(|vector| self.pool.give_shared(vector));
-        }
+        self.ledgers.release(step, end).into_iter().for_each(|vector| self.pool.give_shared(vector));
     }
 
     fn forget(&mut self, worker: Worker) {
-        *self.ledgers.of(worker) = Ledger::default();
+        self.ledgers.forget(worker);
     }
 
     fn recycle(&mut self, vector: Vec<f32>) {

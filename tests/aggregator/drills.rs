@@ -111,6 +111,7 @@ const PHASES: [When; 6] = [
 fn a_cut_connection_costs_no_step() {
     for when in PHASES {
         drill(Exchange::Star, Fault::Cut, when);
+        drill(Exchange::Hold, Fault::Cut, when);
     }
     for when in [PHASES[0], PHASES[1], When { up: false, bytes: 2000 }] {
         drill(Exchange::Sharded, Fault::Cut, when);
@@ -121,6 +122,7 @@ fn a_cut_connection_costs_no_step() {
 fn a_half_open_connection_is_given_up() {
     for when in [PHASES[1], PHASES[2], PHASES[3]] {
         drill(Exchange::Star, Fault::HalfOpen, when);
+        drill(Exchange::Hold, Fault::HalfOpen, when);
     }
     drill(Exchange::Sharded, Fault::HalfOpen, PHASES[1]);
 }
@@ -129,12 +131,13 @@ fn a_half_open_connection_is_given_up() {
 fn a_trickling_connection_is_given_up() {
     drill(Exchange::Star, Fault::Trickle, PHASES[2]);
     drill(Exchange::Sharded, Fault::Trickle, PHASES[1]);
+    drill(Exchange::Hold, Fault::Trickle, PHASES[2]);
 }
 
 /// Workers die in their tasks, several at once, and their results with them.
 #[test]
 fn dead_workers_cost_no_step() {
-    for exchange in [Exchange::Star, Exchange::Sharded] {
+    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold] {
         for (scheme, dead) in
             [("groups:s=1", vec![(2, 1)]), ("groups:s=3", vec![(0, 1), (1, 2), (2, 2)]), ("queue:m=1", vec![(0, 2), (3, 3)])]
         {

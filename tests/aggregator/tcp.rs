@@ -105,6 +105,7 @@ fn over_tcp_training_has_the_bits_of_training_over_threads() {
     let all = [
         settings(Exchange::Star),
         settings(Exchange::Sharded),
+        settings(Exchange::Hold),
         Settings { tls: true, ..settings(Exchange::Star) },
         Settings { tls: true, ..settings(Exchange::Sharded) },
     ];

@@ -59,7 +59,7 @@ async fn hello(join: &Join, address: Option<String>, offer: Option<Offer>) -> Re
     write_first(&mut stream, &hello).await.map_err(lost)?;
     let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;
     match wire::decode(&body).map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })? {
-        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, silence, job } => {
+        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, hold, silence, job } => {
             let silence = Duration::try_from_secs_f64(silence).unwrap_or(Duration::MAX);
             let workers = workers as usize;
             Ok((
@@ -75,6 +75,7 @@ async fn hello(join: &Join, address: Option<String>, offer: Option<Offer>) -> Re
                     micro_steps,
                     log_steps,
                     format,
+                    hold,
                     silence,
                     job,
                 },

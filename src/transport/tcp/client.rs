@@ -281,6 +281,13 @@ impl Hub {
             }
             Notice::Done { task, tail, finite } => {
                 let tail = if finite { tail } else { Vec::new() };
+                if finite && self.welcome.hold {
+                    let vector = lock(&self.ledger).discard(task);
+                    if let Some(vector) = vector {
+                        super::landing::frames(&vector, task, order).for_each(|frame| self.send(COORDINATOR, frame));
+                        self.vectors.give(vector);
+                    }
+                }
                 self.coordinator.tell(&Up::Done { order, task, tail, finite });
             }
             Notice::Freed if current => self.coordinator.tell(&Up::Freed { order }),
@@ -446,9 +453,9 @@ impl Hub {
     }
 
     fn send(&self, to: u32, frame: Frame) {
-        let term = frame.header.kind == Kind::Term;
+        let whole = matches!(frame.header.kind, Kind::Term | Kind::Result);
         let pipe = if to == COORDINATOR { Some(&self.coordinator) } else { self.peers.get(&to).map(|remote| &remote.pipe) };
-        let most = if term { usize::MAX } else { DATA_WAITING_MAX };
+        let most = if whole { usize::MAX } else { DATA_WAITING_MAX };
         if !pipe.is_some_and(|pipe| pipe.send(frame, most)) {
             tracing::debug!("a chunk for {} is dropped", name_of(to));
         }

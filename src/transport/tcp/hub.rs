@@ -1,7 +1,8 @@
 //! What the coordinator's end does: seats workers, tells them what to exchange, and looks after those that stop.
 
 use super::block::{Blocks, Vectors};
-use super::exchange::{Plan, share_out};
+use super::exchange::{Plan, Sum, share_out};
+use super::landing::Landings;
 use super::members::{Members, Seat};
 use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run, write_first};
 use super::running::Running;
@@ -11,8 +12,9 @@ use super::states::Arriving;
 use super::summer::Summer;
 use super::{DATA_WAITING_MAX, Exchange, HANDSHAKE, STALL, lock};
 use crate::ids::{Step, Worker};
+use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Owner, TaskOrder, Up};
-use crate::transport::{Notice, Order, Summand, Weighted};
+use crate::transport::{Decoded, Notice, Order, Summand, Weighted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -39,6 +41,8 @@ pub(super) struct Watched {
     pub(super) sums: Sums,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) offers: watch::Sender<Offers>,
+    /// Where results are kept that workers send at once, if they do.
+    pub(super) held: Option<(Ledgers, Vectors)>,
 }
 
 pub(super) struct Hub {
@@ -47,6 +51,8 @@ pub(super) struct Hub {
     shop: Shop,
     members: Members,
     summer: Summer,
+    /// Results on their way here, where workers send them at once.
+    landings: Option<Landings>,
     running: BTreeMap<(Step, u32), Running>,
     /// Attempts at steps that are decided, and who holds them.
     decided: BTreeMap<Step, u32>,
@@ -81,11 +87,13 @@ impl Hub {
         let stamp = Stamp { run: listen.run, epoch: 0, worker: COORDINATOR, layout, format: listen.format };
         let shop = Shop { stamp, blocks: Blocks::new(listen.length), traffic: Arc::new(Traffic::default()) };
         let kept = listen.log_steps as usize + 1;
-        let Watched { notices, sums, status, offers } = watched;
+        let Watched { notices, sums, status, offers, held } = watched;
+        let landings = held.map(|(ledgers, vectors)| Landings::new(listen.length, ledgers, vectors, shop.blocks.clone()));
         Self {
             layout,
             members: Members::new(listen.workers),
             summer: Summer::new(COORDINATOR, listen.length, listen.format, shop.blocks.clone(), Vectors::default(), kept),
+            landings,
             shop,
             running: BTreeMap::new(),
             decided: BTreeMap::new(),
@@ -201,8 +209,11 @@ impl Hub {
     fn order(&mut self, worker: Worker, order: Order) {
         let down = match order {
             Order::Compute { tasks, .. } => {
-                let tasks = tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
                 let Some(order) = self.members.next_order(worker.0) else { return };
+                if let Some(landings) = &mut self.landings {
+                    landings.ordered(worker.0, order, tasks.iter().map(|(task, _)| *task));
+                }
+                let tasks = tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
                 Down::Compute { order, tasks }
             }
             Order::Abandon => Down::Abandon,
@@ -234,9 +245,17 @@ impl Hub {
                 self.stops = true;
                 return;
             }
-            Order::Hold { .. } => unreachable!("sums are held where they are made"),
+            Order::Hold { step, attempt, decoded } => return self.hold(worker.0, step, attempt, &decoded),
         };
         self.members.tell(worker.0, &down);
+    }
+
+    /// Has a worker hold a sum that was made on this side.
+    fn hold(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
+        let connected = self.members.connected().map(|(worker, _)| worker).collect();
+        self.running.entry((step, attempt)).or_insert_with(|| Running::new(connected, Instant::now()));
+        self.summer.keep(Sum { step, attempt, vector: Arc::clone(&decoded.gradient), digest: decoded.digest, finite: true });
+        self.give(step, attempt, worker);
     }
 
     fn send(&self, to: u32, frame: Frame, most: usize) {
@@ -278,7 +297,7 @@ impl Hub {
 
     /// Whether sums come by here.
     fn takes_part(&self) -> bool {
-        self.listen.exchange == Exchange::Star || self.listen.keeps
+        self.listen.exchange != Exchange::Sharded || self.listen.keeps
     }
 
     fn incoming(&mut self, worker: u32, epoch: u32, incoming: Incoming) {
@@ -300,6 +319,16 @@ impl Hub {
                     self.notify(Worker(worker), Notice::State { needy: Worker(needy), state });
                 }
             }
+            Incoming::Chunk(header, block) if header.kind == Kind::Result => {
+                let landed = match &mut self.landings {
+                    Some(landings) => landings.chunk(worker, &header, block),
+                    None => Err("it sends a result, which is not asked for here".to_owned()),
+                };
+                match landed {
+                    Ok(notice) => notice.into_iter().for_each(|notice| self.notify(Worker(worker), notice)),
+                    Err(reason) => self.lose(worker, &reason),
+                }
+            }
             Incoming::Chunk(header, block) if !self.running.contains_key(&(Step(header.number), header.attempt)) => {
                 tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(worker));
                 self.shop.blocks.give(block);
@@ -316,9 +345,19 @@ impl Hub {
     fn up(&mut self, worker: Worker, message: Up) {
         match message {
             Up::Done { order, task, tail, finite } if self.members.is_order(worker.0, order) => {
-                self.notify(worker, Notice::Done { task, tail, finite });
+                let notice = match &mut self.landings {
+                    Some(landings) if finite => landings.done(worker.0, order, task, tail),
+                    landings => {
+                        landings.iter_mut().for_each(|landings| landings.refused(worker.0, order, task));
+                        Some(Notice::Done { task, tail, finite })
+                    }
+                };
+                notice.into_iter().for_each(|notice| self.notify(worker, notice));
             }
-            Up::Freed { order } if self.members.is_order(worker.0, order) => self.notify(worker, Notice::Freed),
+            Up::Freed { order } if self.members.is_order(worker.0, order) => {
+                self.landings.iter_mut().for_each(|landings| landings.freed(worker.0, order));
+                self.notify(worker, Notice::Freed);
+            }
             Up::Done { .. } | Up::Freed { .. } | Up::Pong { .. } => {}
             Up::Held { step, attempt, digest } => self.held(worker, step, attempt, digest),
             Up::Overflowed { step, attempt } => match self.summer.sum(step, attempt) {
@@ -472,6 +511,7 @@ impl Hub {
         if !self.members.leave(worker) {
             return;
         }
+        self.landings.iter_mut().for_each(|landings| landings.forget(worker));
         lock(&self.status).workers[worker as usize].connected = false;
         self.states.remove(&Worker(worker));
         self.announce();
@@ -543,6 +583,7 @@ impl Hub {
             micro_steps: *micro_steps,
             log_steps: *log_steps,
             format: *format,
+            hold: self.listen.exchange == Exchange::Hold,
             silence: self.listen.silence.as_secs_f64(),
             job: job.clone(),
         };

@@ -10,6 +10,7 @@ mod client;
 mod exchange;
 pub mod http;
 mod hub;
+mod landing;
 mod members;
 mod pipe;
 mod running;
@@ -47,6 +48,9 @@ pub enum Exchange {
     /// The workers whose vectors are summed, each a part: a reduce-scatter and an all-gather among them.
     #[default]
     Sharded,
+    /// The coordinator, to which every worker sends its result as soon as it is done, before anybody knows its weight:
+    /// for whatever has to be judged by what was received.
+    Hold,
 }
 
 impl FromStr for Exchange {
@@ -56,7 +60,8 @@ impl FromStr for Exchange {
         match text {
             "star" => Ok(Self::Star),
             "sharded" => Ok(Self::Sharded),
-            _ => Err(format!("{text:?} is no way to exchange vectors; it is star or sharded")),
+            "hold" => Ok(Self::Hold),
+            _ => Err(format!("{text:?} is no way to exchange vectors; it is star, sharded or hold")),
         }
     }
 }
@@ -84,6 +89,8 @@ pub struct Welcome {
     pub log_steps: u64,
     /// Format of vectors on the wire.
     pub format: Format,
+    /// Whether every finite result goes to the coordinator as soon as it is done.
+    pub hold: bool,
     /// A coordinator that has said nothing for so long counts as gone.
     pub silence: Duration,
     /// What is trained, in words that the coordinator's program and the worker's understand.

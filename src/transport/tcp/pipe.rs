@@ -192,7 +192,7 @@ async fn put(stream: &mut WriteHalf<Stream>, frame: Frame, shop: &Shop) -> Resul
     header.length = bytes.len() as u32;
     header.format = if let Body::Block(block) = body { block.format } else { Format::F32 };
     // Terms are summed at once and the sum has a digest; all that is kept by several must be the same.
-    if matches!(header.kind, Kind::Sum | Kind::State) && header.digest == 0 {
+    if matches!(header.kind, Kind::Sum | Kind::State | Kind::Result) && header.digest == 0 {
         header.digest = xxh3_64(bytes);
     }
     let head = header.encode();

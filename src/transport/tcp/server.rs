@@ -1,11 +1,13 @@
 //! The coordinator's end: the port, the workers behind it, and the exchanges they are told to make.
 
+use super::block::Vectors;
 use super::hub::{Hub, LAST_SUMS, Watched};
 use super::pipe::read_hello;
 use super::security::{self, Gate, Role, Security, Stream};
 use super::{Exchange, HANDSHAKE, TcpError, lock, runtime};
-use crate::gpu::CombineError;
+use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
+use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Format, Up};
 use crate::transport::{Notice, Order, State, Summand, Summed, Transport, Weighted};
 use std::collections::VecDeque;
@@ -140,6 +142,9 @@ pub struct TcpTransport {
     commands: mpsc::UnboundedSender<Command>,
     notices: std::sync::mpsc::Receiver<(Worker, Notice)>,
     sums: Sums,
+    /// What was received of results that workers send at once, if they do.
+    held: Option<(Ledgers, Vectors)>,
+    format: Format,
     status: Arc<Mutex<Status>>,
     offers: watch::Receiver<Offers>,
     /// Notices that came while something else was waited for.
@@ -170,6 +175,9 @@ impl TcpTransport {
         let sums = Sums::default();
         let status = Arc::new(Mutex::new(Status { workers: vec![WorkerStatus::default(); listen.workers], ..Status::default() }));
         let (sums_in, status_in) = (Arc::clone(&sums), Arc::clone(&status));
+        let format = listen.format;
+        let held = (listen.exchange == Exchange::Hold).then(|| (Ledgers::new(listen.workers), Vectors::default()));
+        let held_in = held.clone();
         let (address, hub) = runtime.block_on(async move {
             let refused = |source| TcpError::Listen { address: listen.address.to_string(), source };
             let listener = TcpListener::bind(listen.address).await.map_err(refused)?;
@@ -177,11 +185,15 @@ impl TcpTransport {
             let (events, events_out) = mpsc::channel(256);
             let (callers_in, callers) = mpsc::channel(16);
             tokio::spawn(answer(listener, listen.security.clone(), callers_in, Arc::clone(&status_in)));
-            let hub = Hub::new(listen, Watched { notices: notices_in, sums: sums_in, status: status_in, offers: offers_in }, events);
+            let hub = Hub::new(
+                listen,
+                Watched { notices: notices_in, sums: sums_in, status: status_in, offers: offers_in, held: held_in },
+                events,
+            );
             Ok::<_, TcpError>((address, tokio::spawn(hub.serve(commands_out, events_out, callers))))
         })?;
         let early = VecDeque::new();
-        Ok(Self { address, commands, notices, sums, status, offers, early, hub: Some(hub), runtime: Some(runtime) })
+        Ok(Self { address, commands, notices, sums, held, format, status, offers, early, hub: Some(hub), runtime: Some(runtime) })
     }
 
     /// Where it listens.
@@ -254,15 +266,30 @@ impl Transport for TcpTransport {
     }
 
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {
-        self.command(Command::Reduce(step, result));
+        if let Some((ledgers, vectors)) = &self.held {
+            let spent = ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
+            spent.into_iter().for_each(|vector| vectors.give(vector));
+        } else {
+            self.command(Command::Reduce(step, result));
+        }
         Ok(())
     }
 
     fn discard(&mut self, worker: Worker, task: Task) {
-        self.command(Command::Discard(worker, task));
+        if let Some((ledgers, vectors)) = &self.held {
+            ledgers.of(worker).discard(task).into_iter().for_each(|vector| vectors.give(vector));
+        } else {
+            self.command(Command::Discard(worker, task));
+        }
     }
 
-    fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], _: usize) -> Result<Option<Summed>, CombineError> {
+    fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError> {
+        if let Some((ledgers, vectors)) = &self.held {
+            let mut gradient = vectors.take(length);
+            let folded = ledgers.fold(step, summands, &mut gradient)?;
+            let folded = if self.format == Format::Bf16 { rounded(&mut gradient) } else { folded };
+            return Ok(Some(Summed { gradient, folded }));
+        }
         self.command(Command::Fold(step, attempt, summands.to_vec()));
         Ok(None)
     }
@@ -272,12 +299,27 @@ impl Transport for TcpTransport {
     }
 
     fn release(&mut self, step: Step, end: Job) {
+        if let Some((ledgers, vectors)) = &self.held {
+            ledgers.release(step, end).into_iter().for_each(|vector| vectors.give(vector));
+        }
         self.command(Command::Release(step, end));
     }
 
-    fn forget(&mut self, _: Worker) {}
+    fn forget(&mut self, worker: Worker) {
+        self.held.iter().for_each(|(ledgers, _)| ledgers.forget(worker));
+    }
 
-    fn recycle(&mut self, _: Vec<f32>) {}
+    fn recycle(&mut self, vector: Vec<f32>) {
+        if let Some((_, vectors)) = &self.held {
+            vectors.give(Arc::new(vector));
+        }
+    }
+}
+
+/// Rounds a sum to what workers get of it in bf16: all hold the same bytes.
+fn rounded(gradient: &mut [f32]) -> Folded {
+    gradient.iter_mut().for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
+    Folded { digest: digest(gradient), finite: poison_of(gradient) == 0.0 }
 }
 
 impl Drop for TcpTransport {

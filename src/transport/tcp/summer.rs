@@ -117,11 +117,22 @@ impl Summer {
         let (whole, open): (BTreeMap<_, _>, _) = std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.exchange.is_whole());
         self.open = open;
         let done: Vec<Sum> = whole.into_values().map(|open| open.exchange.finish()).collect();
-        self.sums.extend(done.iter().cloned());
+        done.iter().cloned().for_each(|sum| self.push(sum));
+        done
+    }
+
+    /// Keeps a sum that was made elsewhere.
+    pub(super) fn keep(&mut self, sum: Sum) {
+        if self.sum(sum.step, sum.attempt).is_none() {
+            self.push(sum);
+        }
+    }
+
+    fn push(&mut self, sum: Sum) {
+        self.sums.push_back(sum);
         while self.sums.len() > self.kept_max {
             self.sums.pop_front().into_iter().for_each(|sum| self.vectors.give(sum.vector));
         }
-        done
     }
 
     pub(super) fn sum(&self, step: Step, attempt: u32) -> Option<&Sum> {

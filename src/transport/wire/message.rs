@@ -74,6 +74,9 @@ pub enum Down {
         log_steps: u64,
         /// Format of vectors on the wire.
         format: Format,
+        /// Whether workers send every finite result to the coordinator as soon as it is done.
+        #[serde(default)]
+        hold: bool,
         /// Seconds after which a side that has said nothing counts as gone; the coordinator pings more often.
         silence: f64,
         /// What is trained; the coordinator's program and the worker's understand it.
