@@ -126,6 +126,11 @@ impl Transport for LocalTransport {
         }
     }
 
+    fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
+        let What::Result(task) = piece.what else { return None };
+        self.ledgers.of(piece.worker).result(task).cloned()
+    }
+
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {
         let spent = self.ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
         spent.into_iter().for_each(|vector| self.pool.give_shared(vector));

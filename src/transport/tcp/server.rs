@@ -7,7 +7,7 @@ use super::{Exchange, HANDSHAKE, TcpError, lock, runtime};
 use crate::gpu::CombineError;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::wire::{self, COORDINATOR, Format, Up};
-use crate::transport::{Notice, Order, State, Summand, Summed, Transport, Weighted};
+use crate::transport::{Notice, Order, Piece, State, Summand, Summed, Transport, Weighted};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -251,6 +251,10 @@ impl Transport for TcpTransport {
             None => self.notices.recv().ok(),
             Some(patience) => self.notices.recv_timeout(patience).ok(),
         }
+    }
+
+    fn received(&mut self, _: Piece) -> Option<Arc<Vec<f32>>> {
+        None
     }
 
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {
