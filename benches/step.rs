@@ -68,6 +68,8 @@ fn aggregated(steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
         reduce: None,
         faults: Vec::new(),
         wire: codedgrad::codes::Wire::F32,
+        attack: None,
+        lanes: codedgrad::train::candle::Lanes::Alike,
     };
     let mut seconds = Seconds(0.0);
     let pace = Pace::wall(WORKERS, &Delays::None, (WARM_UP + steps) as usize, 0.0);

@@ -1,6 +1,7 @@
 //! The command line: `codedgrad train`, `codedgrad coordinator`, `codedgrad worker`, `codedgrad keygen`, `codedgrad status`,
 //! `codedgrad code`, `codedgrad simulate`, `codedgrad plan`, `codedgrad trace`, `codedgrad berrut`.
 
+mod attack;
 mod auto;
 mod berrut;
 mod berrut_sweep;

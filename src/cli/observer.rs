@@ -1,5 +1,6 @@
 //! What happens at every step of a run: its gradient is checked, its record written, its state kept.
 
+use super::attack::Caught;
 use super::auto::Using;
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
@@ -28,6 +29,12 @@ pub(super) struct Line {
     /// Largest difference from the gradient of the whole batch at the same parameters, relative to that
     /// gradient's largest entry; null where it was not checked.
     pub(super) gradient_difference: Option<f64>,
+    /// Length of that difference, relative to that gradient's; null where it was not checked.
+    #[serde(default)]
+    pub(super) gradient_error: Option<f64>,
+    /// Who was found out, where somebody is wrong or looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) caught: Option<Caught>,
     /// What `auto` trained this step with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) using: Option<Using>,
@@ -81,6 +88,13 @@ fn relative_difference(found: &[f32], expected: &[f32]) -> f64 {
     if difference == 0.0 { 0.0 } else { difference / largest(&mut expected.iter().copied()) }
 }
 
+/// Length of the difference of `found` from `expected`, relative to that of `expected`.
+fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
+    let squares = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>();
+    let difference = squares(&mut found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    if difference == 0.0 { 0.0 } else { (difference / squares(&mut expected.iter().map(|x| f64::from(*x)))).sqrt() }
+}
+
 /// Follows one run.
 pub(super) struct RunObserver<'a> {
     pub(super) plan: &'a Plan,
@@ -95,6 +109,8 @@ pub(super) struct RunObserver<'a> {
     pub(super) in_step: bool,
     pub(super) faults: Vec<FaultLine>,
     pub(super) bar: ProgressBar,
+    /// Whether the scheme looks for wrong workers.
+    pub(super) looks: bool,
     /// Under `auto`, what the steps are trained with now.
     pub(super) using: Option<Using>,
     pub(super) interrupted: &'a AtomicBool,
@@ -105,23 +121,25 @@ pub(super) struct RunObserver<'a> {
 impl RunObserver<'_> {
     /// How far the decoded gradient is from the uncoded one: nothing if the first run, in the same
     /// state, had the same bytes; else computed every so many steps and whenever bytes first differ.
-    fn difference(&self, step: &StepRecord, decoded: &Decoded) -> Result<Option<f64>, ReplicaError> {
+    fn difference(&self, step: &StepRecord, decoded: &Decoded) -> Result<Option<(f64, f64)>, ReplicaError> {
         let counterpart = self.baseline.get(self.lines.len()).filter(|_| self.in_step);
         if counterpart.is_some_and(|line| same_gradient(&line.record, step)) {
-            return Ok(Some(0.0));
+            return Ok(Some((0.0, 0.0)));
         }
         // A step that took over late samples of another has no whole batch to be compared with.
         let other_samples = self.plan.late == LateKind::NextStep;
         if other_samples || counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every) {
             return Ok(None);
         }
-        Ok(Some(relative_difference(&decoded.gradient, &self.keeper.reference(self.plan, step.step)?)))
+        let reference = self.keeper.reference(self.plan, step.step)?;
+        let errors = (relative_difference(&decoded.gradient, &reference), relative_error(&decoded.gradient, &reference));
+        Ok(Some(errors))
     }
 
     fn follow(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> anyhow::Result<Flow> {
-        let mut gradient_difference = None;
+        let mut difference = None;
         if let Some(decoded) = decoded {
-            gradient_difference = self.difference(record, decoded)?;
+            difference = self.difference(record, decoded)?;
             let (model, step) = (record.step % self.plan.models, record.step / self.plan.models);
             self.keeper.replicas[model as usize].apply(&decoded.gradient, step)?;
         } else if record.refused.is_empty() {
@@ -135,7 +153,9 @@ impl RunObserver<'_> {
             run: self.run,
             scheme: self.plan.schemes[self.run].clone(),
             loss,
-            gradient_difference,
+            gradient_difference: difference.map(|errors| errors.0),
+            gradient_error: difference.map(|errors| errors.1),
+            caught: Caught::of(self.plan, self.looks, record),
             using: self.using.clone(),
             record: record.clone(),
         };

@@ -306,6 +306,7 @@ mod tests {
             coverage: 1.0,
             work: 1.0,
             refused: Vec::new(),
+            wrong: Vec::new(),
             tail: Vec::new(),
             digest: String::new(),
         };
@@ -314,6 +315,8 @@ mod tests {
             scheme: ["uncoded", "groups:s=1"][run].into(),
             loss: Some(3.0 - step as f64),
             gradient_difference: None,
+            gradient_error: None,
+            caught: None,
             using: None,
             record,
         }

@@ -6,10 +6,10 @@ use super::{Failure, OrInput, checkpoint};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
 use crate::delays::Delays;
-use crate::ids::Job;
+use crate::ids::{Job, Worker};
 use crate::schedulers::Reduce;
 use crate::train::AdamWConfig;
-use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, ReplicaState, Tokens};
+use crate::train::candle::{Attack, AttackKind, Batches, Corpus, Fault, GptConfig, Lanes, LocalRun, ReplicaState, Tokens};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,13 @@ pub(super) struct Plan {
     pub(super) replan_every: u64,
     pub(super) probe: u64,
     pub(super) faults: Vec<String>,
+    /// What wrong workers send, and who they are.
+    #[serde(default)]
+    pub(super) attack: Option<AttackKind>,
+    #[serde(default)]
+    pub(super) attackers: Vec<Worker>,
+    #[serde(default)]
+    pub(super) lanes: Lanes,
     /// How workers are reached, and, unless they are threads, who sums and in which numbers.
     #[serde(default)]
     pub(super) transport: TransportKind,
@@ -112,6 +119,12 @@ impl Plan {
             }
             let mut spec: SchemeSpec = text.parse().or_input()?;
             let natural = self.natural(&spec)?;
+            if self.transport == TransportKind::Tcp && (natural.wrong > 0 || natural.mixture) {
+                return Err(Failure::Input(anyhow!(
+                    "{text} looks at every result as the coordinator received it; over TCP results stay with their workers, so it \
+                     runs with `codedgrad train --transport local` alone"
+                )));
+            }
             if self.late == LateKind::NextStep {
                 spec = match spec.clone().deferring_to_next_step() {
                     Some(spec) if self.models * self.micro_steps == 1 => spec,
@@ -236,6 +249,8 @@ impl Plan {
             },
             faults,
             wire: self.wire.of_codes(),
+            attack: self.attack.map(|kind| Attack { kind, workers: self.attackers.clone(), seed: self.seed }),
+            lanes: self.lanes,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! What a training run comes to: `summary.json`, the table, the sentence.
 
+use super::attack::{self, Honesty};
 use super::auto::{LegSummary, legs};
 use super::observer::{FaultLine, Line, stragglers};
 use super::plan::{ClockKind, Plan};
@@ -13,6 +14,9 @@ const FINAL_STEPS: usize = 10;
 const SCHEME_COLUMNS: usize = 16;
 /// Normalised decoding errors above this are no rounding.
 const APPROXIMATE: f64 = 1e-9;
+
+/// Relative gradient errors above this are no rounding of f32.
+const APPROXIMATE_GRADIENT: f64 = 1e-2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
@@ -48,6 +52,8 @@ pub(super) struct RunSummary {
     /// Largest `|aB - 1|^2 / k` of a decode that was applied; 0 up to rounding for exact schemes.
     pub(super) max_decode_error: f64,
     pub(super) max_amplification: f64,
+    #[serde(flatten)]
+    pub(super) honesty: Honesty,
     /// Under `auto`: what was foreseen and what came.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) legs: Vec<LegSummary>,
@@ -72,6 +78,7 @@ impl RunSummary {
             refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
             max_decode_error: applied().map(|line| line.record.error).fold(0.0, f64::max),
             max_amplification: applied().map(|line| line.record.amplification).fold(0.0, f64::max),
+            honesty: Honesty::of(lines),
             legs: legs(lines),
         }
     }
@@ -144,6 +151,13 @@ impl Summary {
             ]);
         }
         text
+    }
+
+    /// Who was found out, where some run looked for wrong workers or had some, or mixed data.
+    pub(super) fn honesty_table(&self) -> Option<String> {
+        let approximate = |run: &RunSummary| run.honesty.late_gradient_error.is_some_and(|error| error > APPROXIMATE_GRADIENT);
+        let shown = self.runs.iter().any(|run| run.honesty.caught.is_some() || approximate(run));
+        shown.then(|| attack::table(self.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty))))
     }
 
     /// What `auto` foresaw and what came, one table per run that it chose for.

@@ -1,5 +1,6 @@
 //! The flags that `codedgrad train` and `codedgrad coordinator` share.
 
+use super::attack::AttackArgs;
 use super::network::{self, ExchangeKind, TransportKind, WireKind};
 use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
 use super::{Failure, OrInput, checkpoint};
@@ -10,7 +11,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 29] = [
+const PLANNED: [&str; 32] = [
     "corpus",
     "tokenizer",
     "init",
@@ -40,6 +41,9 @@ const PLANNED: [&str; 29] = [
     "fault",
     "exchange",
     "wire",
+    "attack",
+    "attackers",
+    "lanes",
 ];
 
 /// What is trained, how long and on what.
@@ -122,6 +126,8 @@ pub(super) struct RunArgs {
     /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
     #[arg(long, value_name = "FAULT")]
     pub(super) fault: Vec<String>,
+    #[command(flatten)]
+    pub(super) attack: AttackArgs,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round closes), or the workers
     /// among themselves, each a part [default: sharded]
     #[arg(long, value_enum)]
@@ -181,6 +187,9 @@ impl RunArgs {
             )));
         }
         Ok(Plan {
+            attack: self.attack.kind(),
+            attackers: self.attack.attackers(&own.schemes, own.workers as usize, self.seed)?,
+            lanes: self.attack.lanes(),
             schemes: own.schemes,
             workers: own.workers as usize,
             steps: self.steps,

@@ -238,6 +238,7 @@ impl Session {
             baseline,
             faults: std::mem::take(faults),
             bar,
+            looks: self.specs[run].wrong() > 0,
             using: None,
             interrupted: &self.interrupted,
             board: self.board.clone(),

@@ -133,7 +133,7 @@ pub(super) fn show(session: &Session, summary: &Summary, json: bool, command: &s
         return Ok(());
     }
     println!("\n{}", summary.table());
-    for table in summary.legs_tables() {
+    for table in summary.honesty_table().into_iter().chain(summary.legs_tables()) {
         println!("{table}");
     }
     println!("{}", wrapped(&summary.sentence(session.plan())));

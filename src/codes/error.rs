@@ -20,6 +20,47 @@ pub enum ParameterError {
         /// Workers of the run.
         workers: usize,
     },
+    /// A vote needs `s+2b+1` workers.
+    #[error("vote:s={stragglers},b={wrong} of {workers} workers: a group needs at least {needed} members, s+2b+1")]
+    TooFewVoters {
+        /// Stragglers of every group.
+        stragglers: usize,
+        /// Wrong workers of every group.
+        wrong: usize,
+        /// Workers of the run.
+        workers: usize,
+        /// `s+2b+1`.
+        needed: usize,
+    },
+    /// No matrix of coefficients tells how it is decoded.
+    #[error("{text} {why}; `codedgrad train` and `simulate` can use it")]
+    NoMatrix {
+        /// Which scheme.
+        text: String,
+        /// What it is instead.
+        why: &'static str,
+    },
+    /// The scheme's family is not in this build.
+    #[error("{text} needs a build with feature berrut")]
+    NotBuilt {
+        /// Which scheme.
+        text: String,
+    },
+    /// Fewer workers than a mixture's decode takes.
+    #[error(
+        "K={blocks} blocks on {workers} workers: at least {needed} workers are needed, {} ({} K) and two for each of \
+         {wrong} wrong ones", needed - 2 * wrong, if *wrong > 0 { "1.5" } else { "2" }
+    )]
+    TooFewMixtures {
+        /// Blocks of a batch.
+        blocks: usize,
+        /// Workers of the run.
+        workers: usize,
+        /// Workers needed.
+        needed: usize,
+        /// Wrong workers to be found out.
+        wrong: usize,
+    },
     /// `l` must be between 1 and `n`.
     #[error("l={groups} groups of {workers} workers: l must be from 1 to {workers}")]
     GroupsOutOfRange {

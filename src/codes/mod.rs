@@ -15,6 +15,7 @@
 //! | [`graph`] | approximate, a random regular graph | Glasgow, Wootters 2020 |
 //! | [`dense`] | anybody's matrix | |
 //! | [`drop_slowest`] | the biased baseline that drops the slowest | backup workers, Chen et al. 2016 |
+//! | `vote` | groups whose results are accepted by vote, against wrong workers | Chen et al. 2018 |
 //! | `berrut` | any function of the data, not only sums (feature `berrut`) | Jahani-Nezhad, Maddah-Ali 2020; Borah, Harshan 2025 |
 //! | [`verify()`] | whether every tolerated set of stragglers decodes | |
 //! | [`spec`] | the scheme texts of the command line | |
@@ -40,6 +41,7 @@ pub mod sequential;
 pub mod spec;
 mod table;
 mod verify;
+mod vote;
 
 pub use cyclic::Cyclic;
 pub use dense::DenseCode;
@@ -53,6 +55,7 @@ pub use min_load::MinLoad;
 pub use spec::SchemeSpec;
 pub use table::TableError;
 pub use verify::{FailedSet, Verified, verify};
+pub use vote::Vote;
 
 use crate::ids::{Share, Worker, WorkerSet};
 

@@ -1,8 +1,10 @@
 //! Scheme texts such as `groups:s=3`: the same everywhere, on the command line and in records.
 
+#[cfg(feature = "berrut")]
+use super::berrut::{Mixture, MixtureParameters, Points};
 use super::feedback::{Defer, DeferParameters, Queue, Ring};
 use super::sequential::{Accept, Horizon, Lift, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters};
-use super::{Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError, table};
+use super::{Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError, Vote, table};
 use crate::ids::{Cut, Job};
 use std::fmt;
 use std::ops::Range;
@@ -40,19 +42,60 @@ pub struct SchemeSpec {
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     Uncoded,
-    Groups { size: GroupSize, rescale: bool },
-    MinLoad { stragglers: usize },
-    Cuts { path: String, text: String },
-    Speeds { path: String, speeds: Vec<f64>, size: GroupSize, units: u32 },
-    Cyclic { stragglers: usize, seed: u64 },
-    Graph { degree: usize, error_max: f64, seed: u64 },
-    Drop { dropped: usize },
-    Matrix { path: String, text: String, claim: Option<usize> },
+    Groups {
+        size: GroupSize,
+        rescale: bool,
+    },
+    MinLoad {
+        stragglers: usize,
+    },
+    Cuts {
+        path: String,
+        text: String,
+    },
+    Speeds {
+        path: String,
+        speeds: Vec<f64>,
+        size: GroupSize,
+        units: u32,
+    },
+    Cyclic {
+        stragglers: usize,
+        seed: u64,
+    },
+    Graph {
+        degree: usize,
+        error_max: f64,
+        seed: u64,
+    },
+    Drop {
+        dropped: usize,
+    },
+    Matrix {
+        path: String,
+        text: String,
+        claim: Option<usize>,
+    },
     SrSgc(SrSgcShape),
     MSgc(MSgcParameters),
-    Queue { items: usize },
-    Ring { reach: usize },
+    Queue {
+        items: usize,
+    },
+    Ring {
+        reach: usize,
+    },
     Defer(DeferParameters),
+    Vote {
+        stragglers: usize,
+        wrong: usize,
+    },
+    /// Berrut codes: `bacc`, or `sbacc` if some are to be found out.
+    Mixture {
+        blocks: usize,
+        stragglers: Option<usize>,
+        wrong: usize,
+        secured: bool,
+    },
 }
 
 /// SR-SGC as it is written: `lambda` may be left out where clusters are repeated.
@@ -73,7 +116,7 @@ enum GroupSize {
 
 impl SchemeSpec {
     /// One text per scheme, as an example of how it is written.
-    pub const EXAMPLES: [&'static str; 15] = [
+    pub const EXAMPLES: [&'static str; 18] = [
         "uncoded",
         "groups:s=1",
         "groups:l=4,rescale",
@@ -89,6 +132,9 @@ impl SchemeSpec {
         "defer:T=1,cap=2,cut=4,copies=1",
         "sr-sgc:B=1,W=2,lambda=4",
         "m-sgc:B=1,W=2,lambda=4",
+        "vote:s=1,b=1",
+        "bacc:K=4",
+        "sbacc:K=4,byzantine=2",
     ];
 
     /// The scheme that waits for everybody.
@@ -117,6 +163,14 @@ impl SchemeSpec {
         let code: Box<dyn GradientCode> = match &self.kind {
             Kind::SrSgc(_) | Kind::MSgc(_) | Kind::Queue { .. } | Kind::Ring { .. } | Kind::Defer(_) => {
                 return Err(ParameterError::NotOneRound { text: self.text.clone() });
+            }
+            Kind::Vote { .. } => {
+                let why = "accepts results by vote, which no weights tell: `codedgrad code groups:l=...` shows its groups";
+                return Err(ParameterError::NoMatrix { text: self.text.clone(), why });
+            }
+            Kind::Mixture { .. } => {
+                let why = "mixes data, not gradients: `codedgrad berrut` shows what that does";
+                return Err(ParameterError::NoMatrix { text: self.text.clone(), why });
             }
             Kind::Uncoded => Box::new(Groups::uncoded(workers)?),
             Kind::Drop { dropped } => Box::new(DropSlowest::new(workers, *dropped)?),
@@ -182,6 +236,39 @@ impl SchemeSpec {
         }
     }
 
+    /// How many wrong workers it finds out; of every group, where it votes.
+    ///
+    /// ```
+    /// let wrong = |text: &str| text.parse::<codedgrad::codes::SchemeSpec>().map(|spec| spec.wrong());
+    /// assert_eq!((wrong("sbacc:K=4,byzantine=2")?, wrong("vote:s=0,b=1")?, wrong("groups:s=2")?), (2, 1, 0));
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn wrong(&self) -> usize {
+        match self.kind {
+            Kind::Vote { wrong, .. } | Kind::Mixture { wrong, .. } => wrong,
+            _ => 0,
+        }
+    }
+
+    /// The code of mixtures that this text names, if it does.
+    ///
+    /// # Errors
+    /// [`ParameterError`] when the parameters are outside its conditions.
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// assert_eq!("bacc:K=4".parse::<SchemeSpec>()?.mixture(12)?.unwrap().code().blocks(), 4);
+    /// assert!(SchemeSpec::uncoded().mixture(12)?.is_none());
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[cfg(feature = "berrut")]
+    pub fn mixture(&self, workers: usize) -> Result<Option<Mixture>, ParameterError> {
+        let Kind::Mixture { blocks, stragglers, wrong, secured } = self.kind else { return Ok(None) };
+        let points = if secured { Points::FirstKind } else { Points::SecondKind };
+        Mixture::new(workers, MixtureParameters { blocks, stragglers, wrong, points }).map(Some)
+    }
+
     /// The same for late units that count for the next step, where there are such: in `defer`.
     ///
     /// ```
@@ -228,6 +315,10 @@ impl SchemeSpec {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn over(&self, horizon: Horizon) -> Result<Box<dyn Scheme>, ParameterError> {
+        #[cfg(feature = "berrut")]
+        if let Some(code) = self.mixture(horizon.workers)? {
+            return Ok(Box::new(code.over(horizon, self.wrong())?));
+        }
         Ok(match &self.kind {
             Kind::SrSgc(SrSgcShape { burst, window, distinct, stragglers, slots }) => {
                 let distinct = distinct.unwrap_or(horizon.workers);
@@ -241,6 +332,8 @@ impl SchemeSpec {
                 let defer = Defer::new(*parameters, horizon)?;
                 Box::new(if self.next_step { defer.to_next_step() } else { defer })
             }
+            Kind::Vote { stragglers, wrong } => Box::new(Vote::new(*stragglers, *wrong, horizon)?),
+            Kind::Mixture { .. } => return Err(ParameterError::NotBuilt { text: self.text.clone() }),
             _ => {
                 let code = self.code(horizon.workers)?;
                 let shares = code.facts().shares() as u32;
@@ -287,6 +380,12 @@ impl FromStr for SchemeSpec {
                 copies: fields.take("copies")?.unwrap_or(1),
             }),
             "sr-sgc" => Kind::SrSgc(fields.sr_sgc()?),
+            "vote" => Kind::Vote { stragglers: fields.need("s")?, wrong: fields.need("b")? },
+            "bacc" => Kind::Mixture { blocks: fields.need("K")?, stragglers: fields.take("s")?, wrong: 0, secured: false },
+            "sbacc" => {
+                let (blocks, wrong) = (fields.need("K")?, fields.need("byzantine")?);
+                Kind::Mixture { blocks, stragglers: fields.take("s")?, wrong, secured: true }
+            }
             "m-sgc" => {
                 let (burst, window, distinct) = (fields.need("B")?, fields.need("W")?, fields.need("lambda")?);
                 Kind::MSgc(MSgcParameters { burst, window, distinct, slots: fields.slots()? })

@@ -13,11 +13,14 @@ use super::book::{Book, Fate};
 use super::config::{Config, Reduce};
 use super::events::{Action, EngineError, Input, RoundReport};
 use super::roster::{Doing, Roster};
-use crate::codes::sequential::{Fold, Scheme};
+use crate::codes::sequential::{Fold, Scheme, SchemeFacts};
 use crate::codes::{Facts, Gate, Report};
 use crate::ids::{Job, Round, Step, Task, Units, Worker, WorkerSet};
 use std::collections::HashMap;
 use std::ops::Range;
+
+/// Which task is done, whether its result is finite, and its digest where one was taken.
+type Answer = (Task, bool, Option<u128>);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
@@ -39,7 +42,7 @@ enum Phase {
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
 /// let Action::Assign { worker, tasks, .. } = actions[0].clone() else { panic!() };
 /// actions.clear();
-/// engine.handle(1.0, Input::Done { worker, task: tasks[0].0, finite: true }, &mut actions).unwrap();
+/// engine.handle(1.0, Input::Done { worker, task: tasks[0].0, finite: true, digest: None }, &mut actions).unwrap();
 /// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), late_counts: false });
 /// assert!(matches!(&actions[2], Action::Fold { folds, .. } if folds.len() == 1));
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
@@ -142,6 +145,12 @@ impl Engine {
         }
     }
 
+    /// What is fixed about the scheme.
+    #[must_use]
+    pub fn facts(&self) -> &SchemeFacts {
+        self.scheme.facts()
+    }
+
     /// Whether decoded vectors wait for their holders, and nothing else goes on.
     #[must_use]
     pub fn is_folding(&self) -> bool {
@@ -161,9 +170,9 @@ impl Engine {
                 assert_eq!(self.phase, Phase::NotBegun, "a run begins once");
                 self.go_on(now, out)
             }
-            Input::Done { worker, task, finite } => self.done(now, worker, task, finite, out),
+            Input::Done { worker, task, finite, digest } => self.done(now, worker, (task, finite, digest), out),
             Input::Late { worker, task, finite } => {
-                self.take(worker, task, finite, out);
+                self.take(worker, (task, finite, None), out);
                 self.try_close(now, out)
             }
             Input::Freed { worker } => self.freed(now, worker, out),
@@ -258,7 +267,7 @@ impl Engine {
             return;
         }
         let with_parts: Vec<_> = tasks.iter().map(|&task| (task, self.scheme.parts(worker, task).to_vec())).collect();
-        self.assigned_units += with_parts.iter().flat_map(|(_, parts)| parts).map(|part| u64::from(part.units.count())).sum::<u64>();
+        self.assigned_units += with_parts.iter().map(|(task, _)| u64::from(self.scheme.units(worker, *task))).sum::<u64>();
         self.worked.insert(worker);
         if !self.scheme.facts().partial {
             self.arrivals[worker.index()] = None;
@@ -272,9 +281,13 @@ impl Engine {
     }
 
     /// Offers a result to the scheme; one that is not wanted is thrown away.
-    fn take(&mut self, worker: Worker, task: Task, finite: bool, out: &mut Vec<Action>) {
-        let counts = finite && *self.roster.doing(worker) != Doing::Dead;
-        let wanted = counts && self.phase == Phase::Collecting && self.scheme.returned(worker, task);
+    fn take(&mut self, worker: Worker, (task, finite, digest): Answer, out: &mut Vec<Action>) {
+        let counts = finite && *self.roster.doing(worker) != Doing::Dead && self.phase == Phase::Collecting;
+        let wanted = counts
+            && match digest {
+                Some(digest) => self.scheme.returned_as(worker, task, digest),
+                None => self.scheme.returned(worker, task),
+            };
         if finite && !wanted {
             out.push(Action::Discard { worker, task });
         } else if wanted && self.config.reduce == Reduce::Worker && self.scheme.is_final(task) {
@@ -296,7 +309,8 @@ impl Engine {
         out.push(Action::Reduce { step, fold });
     }
 
-    fn done(&mut self, now: f64, worker: Worker, task: Task, finite: bool, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn done(&mut self, now: f64, worker: Worker, answer: Answer, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        let (task, finite, _) = answer;
         let Doing::Tasks(tasks) = self.roster.doing(worker) else {
             if finite {
                 out.push(Action::Discard { worker, task });
@@ -305,7 +319,10 @@ impl Engine {
         };
         tasks.retain(|open| *open != task);
         let finished = tasks.is_empty();
-        self.take(worker, task, finite, out);
+        self.take(worker, answer, out);
+        if let Some(dispute) = self.scheme.dispute() {
+            return Err(EngineError::Disputed { step: self.next, dispute });
+        }
         if !finite {
             self.failed.insert(worker);
         }
@@ -527,6 +544,7 @@ impl Engine {
             arrivals: self.arrivals.clone(),
             erased: self.erased.iter().collect(),
             work: self.assigned_units as f64 / f64::from(self.scheme.facts().units),
+            wrong: self.scheme.wrong(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What goes into the engine and what comes out of it.
 
-use crate::codes::sequential::Fold;
+use crate::codes::sequential::{Dispute, Fold};
 use crate::codes::{GateError, Report};
 use crate::ids::{Part, Round, Step, Task, Units, Worker, WorkerSet};
 use thiserror::Error;
@@ -19,6 +19,8 @@ pub enum Input {
         task: Task,
         /// Whether all entries of the result are finite.
         finite: bool,
+        /// Digest of the result as it was received, where results are told apart.
+        digest: Option<u128>,
     },
     /// A task that a worker was told to abandon was finished all the same.
     Late {
@@ -213,6 +215,8 @@ pub struct RoundReport {
     pub erased: Vec<Worker>,
     /// Load assigned in this round, in batches.
     pub work: f64,
+    /// Workers whose results are known to be wrong.
+    pub wrong: Vec<Worker>,
 }
 
 /// Why a run cannot go on.
@@ -246,6 +250,14 @@ pub enum EngineError {
         step: Step,
         /// The numbers.
         source: GateError,
+    },
+    /// Results differ, and none of them can be accepted.
+    #[error("{step}: {dispute}")]
+    Disputed {
+        /// The step at hand.
+        step: Step,
+        /// Who differs.
+        dispute: Dispute,
     },
     /// Workers hold different bytes for one decoded vector.
     #[error("{step}: {worker} holds other bytes of the decoded gradient than the others")]

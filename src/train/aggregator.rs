@@ -206,13 +206,36 @@ impl<'a> ComputeTask<'a> {
         }
         let &(unit, coefficient) = self.parts.get(self.handed_out)?;
         self.handed_out += 1;
+        self.take_buffer(unit);
+        let start = unit as usize * self.aggregator.unit_samples;
+        Some(Samples { unit, samples: start..start + self.aggregator.unit_samples, coefficient })
+    }
+
+    /// All parts at once, for schemes that mix the data of their parts: there is one buffer for the whole task. Drop
+    /// the task when [nobody wants it](Self::cancel) any more.
+    pub fn mixture(&mut self) -> Vec<Samples> {
+        self.handed_out = self.parts.len();
+        if let Some(&(unit, _)) = self.parts.first() {
+            self.take_buffer(unit);
+        }
+        let size = self.aggregator.unit_samples;
+        let samples =
+            |(unit, coefficient): (u32, f64)| Samples { unit, samples: unit as usize * size..(unit as usize + 1) * size, coefficient };
+        self.parts.iter().copied().map(samples).collect()
+    }
+
+    /// Tells whether the result is still wanted, while its message is written.
+    #[must_use]
+    pub fn cancel(&self) -> Cancel {
+        self.aggregator.cancel.clone()
+    }
+
+    fn take_buffer(&mut self, unit: u32) {
         let mut buffer = self.aggregator.link.buffer(self.aggregator.length);
         if cfg!(debug_assertions) {
             buffer.fill(f32::NAN);
         }
         self.current = Some((unit, buffer));
-        let start = unit as usize * self.aggregator.unit_samples;
-        Some(Samples { unit, samples: start..start + self.aggregator.unit_samples, coefficient })
     }
 
     /// The buffer for the gradient of the part at hand, already weighted by its coefficient. Every
@@ -230,7 +253,15 @@ impl<'a> ComputeTask<'a> {
     ///
     /// # Errors
     /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted.
-    pub fn submit(mut self, tail: Vec<f64>) -> Result<(), AggregatorError> {
+    pub fn submit(self, tail: Vec<f64>) -> Result<(), AggregatorError> {
+        self.submit_altered(tail, |_| {})
+    }
+
+    /// The same with the message altered first: what a worker does that is wrong on purpose.
+    ///
+    /// # Errors
+    /// As [`ComputeTask::submit`].
+    pub fn submit_altered(mut self, tail: Vec<f64>, alter: impl FnOnce(&mut [f32])) -> Result<(), AggregatorError> {
         self.store();
         let left = self.parts.len() - self.handed_out;
         if left > 0 {
@@ -238,7 +269,8 @@ impl<'a> ComputeTask<'a> {
         }
         let link = &mut *self.aggregator.link;
         let sum = std::mem::take(&mut self.tree).finish(link).0;
-        let message = sum.unwrap_or_else(|| vec![0.0; self.aggregator.length]);
+        let mut message = sum.unwrap_or_else(|| vec![0.0; self.aggregator.length]);
+        alter(&mut message);
         let finite = poison_of(&message) == 0.0 && tail.iter().all(|x| x.is_finite());
         self.submitted = true;
         if finite {

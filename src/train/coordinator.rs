@@ -1,5 +1,9 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
 
+mod judging;
+
+pub use judging::{Judge, Judged};
+
 use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
@@ -60,6 +64,9 @@ pub struct StepRecord {
     pub work: f64,
     /// Units of the batch for which the step was refused; empty for a step that was applied.
     pub refused: Vec<Units>,
+    /// Workers whose results were found to be wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wrong: Vec<Worker>,
     /// The decoded tail.
     pub tail: Vec<f64>,
     /// Digest of the decoded gradient, in hexadecimal.
@@ -115,6 +122,18 @@ pub enum RunError {
     /// All workers have left.
     #[error("all workers have left")]
     NobodyLeft,
+    /// Results that must be looked at are not where the coordinator is.
+    #[error("the result of {worker} has not come by here, so that it cannot be judged; this transport leaves results with their workers")]
+    NotReceived {
+        /// Whose.
+        worker: Worker,
+    },
+    /// A scheme of mixtures, and nobody to decode its results.
+    #[error("the scheme mixes data, so that its results must be judged, and no judge was given")]
+    NoJudge,
+    /// Results cannot be decoded.
+    #[error("the results cannot be decoded: {0}")]
+    Judge(Box<dyn std::error::Error + Send + Sync>),
 }
 
 enum Decision {
@@ -171,6 +190,10 @@ pub struct Coordinator<T: Transport> {
     resyncs: Vec<(Worker, Worker)>,
     step: Step,
     last_commit: f64,
+    judge: Option<Box<dyn Judge>>,
+    /// Workers found to be wrong since the last commit, and ever.
+    wrong: Vec<Worker>,
+    named: WorkerSet,
 }
 
 /// What is known of the results a worker has added up for a step.
@@ -201,6 +224,9 @@ impl<T: Transport> Coordinator<T> {
             step: shape.first,
             last_commit: pace.now(),
             pace,
+            judge: None,
+            wrong: Vec::new(),
+            named: WorkerSet::empty(shape.workers),
         }
     }
 
@@ -286,13 +312,15 @@ impl<T: Transport> Coordinator<T> {
 
     fn input(&mut self, worker: Worker, notice: Notice, late: bool, observer: &mut dyn Observer) -> Input {
         match notice {
-            Notice::Done { task, tail, finite } => {
+            Notice::Done { task, tail, mut finite } => {
+                let mut digest = None;
                 if finite {
+                    (finite, digest) = self.look_at(worker, task, &tail, observer);
                     self.tails.entry((worker, task)).or_default().push(tail);
                 } else {
                     observer.fault(self.step.0, worker, "its message is not finite and was erased");
                 }
-                if late { Input::Late { worker, task, finite } } else { Input::Done { worker, task, finite } }
+                if late { Input::Late { worker, task, finite } } else { Input::Done { worker, task, finite, digest } }
             }
             Notice::Freed => Input::Freed { worker },
             Notice::Overflowed { step, attempt } => Input::Overflowed { step, attempt },
@@ -338,7 +366,11 @@ impl<T: Transport> Coordinator<T> {
     fn act(&mut self, action: Action, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
         match action {
             Action::Assign { worker, round, tasks } => {
-                let units = |parts: &[Part]| f64::from(parts.iter().map(|part| part.units.count()).sum::<u32>());
+                let mixture = self.engine.facts().mixture;
+                let units = |parts: &[Part]| {
+                    let counts = parts.iter().map(|part| part.units.count());
+                    f64::from(if mixture { counts.max().unwrap_or(0) } else { counts.sum() })
+                };
                 let shares = tasks.iter().map(|(task, parts)| (*task, units(parts) / f64::from(self.shape.units)));
                 self.pace.assigned(worker, round, shares);
                 self.parts.extend(tasks.iter().map(|(task, parts)| ((worker, *task), hash_of(parts))));
@@ -357,7 +389,10 @@ impl<T: Transport> Coordinator<T> {
                 self.transport.discard(worker, task);
                 self.take_tail(worker, task);
             }
-            Action::Close(report) => self.rounds.push(self.round_record(report)),
+            Action::Close(report) => {
+                self.wrong.extend(&report.wrong);
+                self.rounds.push(self.round_record(report));
+            }
             Action::Fold { step, attempt, sums, folds, decode } => {
                 if !self.fold(step, attempt, &sums, folds, decode)? {
                     self.inputs.push_back(Input::Overflowed { step, attempt });
@@ -408,13 +443,18 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Has the decoded vector made and held; false if it is known not to be finite, and nothing is done with it.
-    fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: Vec<Fold>, decode: Report) -> Result<bool, RunError> {
-        let results: Vec<Weighted> = folds.into_iter().map(|Fold { worker, task, weight }| Weighted { worker, task, weight }).collect();
-        let twins = self.twins(&results);
-        let of_sum = |worker: &Worker| Summand { weight: 1.0, holders: vec![Piece { worker: *worker, what: What::Sum }] };
-        let of_result = |(result, twins): (&Weighted, Vec<Piece>)| Summand { weight: result.weight, holders: twins };
-        let summands: Vec<Summand> = sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
-        let summed = self.transport.fold(step, attempt, &summands, self.shape.length)?;
+    fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: Vec<Fold>, mut decode: Report) -> Result<bool, RunError> {
+        let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
+        let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
+        let summed = if self.engine.facts().mixture {
+            Some(self.judge(&mut results, &mut decode)?)
+        } else {
+            let twins = self.twins(&results);
+            let of_sum = |worker: &Worker| Summand { weight: 1.0, holders: vec![Piece { worker: *worker, what: What::Sum }] };
+            let of_result = |(result, twins): (&Weighted, Vec<Piece>)| Summand { weight: result.weight, holders: twins };
+            let summands: Vec<Summand> = sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
+            self.transport.fold(step, attempt, &summands, self.shape.length)?
+        };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
             tracing::debug!("{step}, attempt {attempt}: digest {:016x} of a sum that is not finite", summed.folded.digest);
             return Ok(false);
@@ -444,7 +484,8 @@ impl<T: Transport> Coordinator<T> {
     /// For every result, all that hold one of the same parts, its worker first.
     fn twins(&self, results: &[Weighted]) -> Vec<Vec<Piece>> {
         let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
-        let mut held: Vec<(Worker, Task)> = self.tails.iter().filter(|(_, tails)| !tails.is_empty()).map(|(key, _)| *key).collect();
+        let held = self.tails.iter().filter(|(_, tails)| !tails.is_empty() && self.trusts());
+        let mut held: Vec<(Worker, Task)> = held.map(|(key, _)| *key).collect();
         held.sort_by_key(|(worker, task)| (*worker, task.job, task.piece));
         for (worker, task) in held {
             if let Some(parts) = self.parts.get(&(worker, task)) {
@@ -483,6 +524,7 @@ impl<T: Transport> Coordinator<T> {
             Arc::new(Decoded { gradient, tail: folding.tail.clone(), digest })
         };
         let decoded = folding.decoded.take().unwrap_or_else(elsewhere);
+        self.name_wrong(observer);
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
         let record = self.record(step, Some((&folding, digest)), Vec::new());
         self.remember(step, Decision::Step { attempt: folding.attempt, decoded: Arc::clone(&decoded) });
@@ -565,6 +607,7 @@ impl<T: Transport> Coordinator<T> {
             coverage: decode.coverage,
             error: decode.error,
             refused,
+            wrong: std::mem::take(&mut self.wrong),
             tail: folding.map(|(folding, _)| folding.tail.clone()).unwrap_or_default(),
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
         }

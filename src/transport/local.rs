@@ -1,7 +1,7 @@
 //! Workers that are threads of one process: channels, and messages handed over without a copy.
 
 use super::ledger::Ledgers;
-use super::{Cancel, Link, Notice, Order, Summand, Summed, Transport, Weighted};
+use super::{Cancel, Link, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
 use crate::gpu::CombineError;
 use crate::ids::{Job, Step, Task, Worker};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -104,6 +104,11 @@ impl Transport for LocalTransport {
             None => self.notices.recv().ok(),
             Some(patience) => self.notices.recv_timeout(patience).ok(),
         }
+    }
+
+    fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
+        let What::Result(task) = piece.what else { return None };
+        self.ledgers.of(piece.worker).result(task).cloned()
     }
 
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {

@@ -225,6 +225,8 @@ pub trait Transport {
     fn send(&mut self, worker: Worker, order: Order);
     /// The next notice, or none when `patience` is over first (none = wait for ever).
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)>;
+    /// A result as it was received, if it is here: what is judged must not be what a worker says of itself.
+    fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>>;
     /// Has a worker add a result to its sum of a step.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ impl Driver {
 
     fn answer(&mut self, worker: u32, job: u64, finite: bool) -> Result<Vec<Action>, EngineError> {
         let task = Task { job: Job(job), piece: worker };
-        self.give(Input::Done { worker: Worker(worker), task, finite })
+        self.give(Input::Done { worker: Worker(worker), task, finite, digest: None })
     }
 
     fn held(&mut self, worker: u32, job: u64, attempt: u32) -> Vec<Action> {

@@ -33,6 +33,7 @@
 //! | `search`, `prior` | least trimmed squares, the smoothness prior, re-admission |
 //! | `secure` | which locator runs, refusals, the verdict |
 //! | `arrays` | encoding and decoding of ndarray arrays: the only place in `codes` that sees an array |
+//! | `mixture` | the codes as schemes of training |
 //! | `trial` | functions, data and attacks on which all this is measured |
 
 mod arrays;
@@ -43,6 +44,7 @@ mod error;
 mod interpolate;
 mod jacobi;
 mod locator;
+mod mixture;
 mod points;
 mod prior;
 mod received;
@@ -57,6 +59,7 @@ pub use dct::Dct;
 pub use error::BerrutError;
 pub use interpolate::{Interpolant, floater_hormann_weights};
 pub use locator::{Form, dct_locate, extended_syndromes};
+pub use mixture::{Mixture, MixtureParameters};
 pub use points::{Nodes, Points, data_points};
 pub use prior::{Tolerance, Trimmed, residuals_by_exponent, robust_locate, trimmed_locate};
 pub use received::{Gram, Received};

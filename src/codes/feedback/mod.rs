@@ -39,5 +39,16 @@ fn equal_parts(workers: usize, pieces: usize, units: Option<u32>) -> Result<Vec<
 
 /// The facts of a feedback scheme, which bears all but one worker.
 fn facts(workers: usize, units: u32, delay: usize, load: f64) -> SchemeFacts {
-    SchemeFacts { workers, units, delay, load, tolerance: workers - 1, error_max: 0.0, partial: true, plain: true }
+    SchemeFacts {
+        workers,
+        units,
+        delay,
+        load,
+        tolerance: workers - 1,
+        error_max: 0.0,
+        partial: true,
+        plain: true,
+        wrong: 0,
+        mixture: false,
+    }
 }

@@ -53,6 +53,8 @@ impl Lift {
             error_max: facts.error_max,
             partial: false,
             plain: false,
+            wrong: 0,
+            mixture: false,
         };
         Self {
             decoder: code.decoder(),
@@ -66,6 +68,14 @@ impl Lift {
             decodable: false,
             closed: false,
         }
+    }
+
+    /// The same code for tasks that are mixtures of their parts' data, with `wrong` wrong workers to be found out by whoever
+    /// receives the results: all results are then folded, also those of weight 0.
+    #[must_use]
+    pub fn mixing(mut self, wrong: usize) -> Self {
+        (self.facts.mixture, self.facts.wrong, self.facts.load) = (true, wrong, self.code.facts().load);
+        self
     }
 
     fn task(&self, worker: Worker) -> Task {
@@ -117,6 +127,12 @@ impl Scheme for Lift {
         &self.parts[worker.index()]
     }
 
+    /// A mixture of blocks is computed as one of them.
+    fn units(&self, worker: Worker, _: Task) -> u32 {
+        let counts = self.parts[worker.index()].iter().map(|part| part.units.count());
+        if self.facts.mixture { counts.max().unwrap_or(0) } else { counts.sum() }
+    }
+
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
         if self.closed || task != self.task(worker) || !self.returned.insert(worker) {
             return false;
@@ -159,7 +175,8 @@ impl Scheme for Lift {
         assert!(self.closed, "weights are final when the round is closed");
         let mut weights = vec![0.0; self.facts.workers];
         let report = weigh(&mut *self.decoder, &mut weights);
-        let used = Worker::all(weights.len()).zip(&weights).filter(|(_, weight)| **weight != 0.0);
+        let counts = |(worker, weight): &(Worker, &f64)| **weight != 0.0 || self.facts.mixture && self.returned.contains(*worker);
+        let used = Worker::all(weights.len()).zip(&weights).filter(counts);
         folds.extend(used.map(|(worker, &weight)| Fold { worker, task: self.task(worker), weight }));
         report
     }

@@ -152,6 +152,8 @@ impl MSgc {
                 error_max: 0.0,
                 partial: false,
                 plain: slots.is_none(),
+                wrong: 0,
+                mixture: false,
             },
             model: StragglerModel::Bursty { burst, window, distinct },
             history: Vec::new(),

@@ -19,6 +19,7 @@ pub use sr_sgc::{SrSgc, SrSgcParameters};
 
 use super::{Choice, Decoder, GradientCode, Report};
 use crate::ids::{Job, Part, Run, Share, Task, Units, Worker, WorkerSet};
+use std::fmt;
 use std::ops::Range;
 
 /// What is fixed about a scheme once its parameters are chosen.
@@ -40,6 +41,10 @@ pub struct SchemeFacts {
     pub partial: bool,
     /// Whether gradients are plain sums of results that are plain sums: no coefficient and no weight but 1.
     pub plain: bool,
+    /// Any so many wrong workers are found out (of every group, where it votes); 0 = everybody is trusted.
+    pub wrong: usize,
+    /// Whether a task's result is the gradient at the mixture of its parts' data, not the mixture of their gradients.
+    pub mixture: bool,
 }
 
 impl SchemeFacts {
@@ -47,6 +52,29 @@ impl SchemeFacts {
     #[must_use]
     pub fn takes_late(&self) -> bool {
         self.delay > 0 && !self.partial
+    }
+}
+
+/// Members of a group who cannot be told right from wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dispute {
+    /// Which group.
+    pub group: usize,
+    /// Its members.
+    pub members: WorkerSet,
+    /// How many members returned each of the different results, most first.
+    pub votes: Vec<usize>,
+    /// How many equal ones were needed.
+    pub needed: usize,
+}
+
+impl fmt::Display for Dispute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { group, members, votes, needed } = self;
+        let counts: Vec<String> = votes.iter().map(usize::to_string).collect();
+        write!(f, "group {group} (workers {members}) returned {} different results ({} times), ", votes.len(), counts.join(", "))?;
+        write!(f, "none of them the {needed} times that are needed: more workers are wrong than b={}, or they are not ", needed - 1)?;
+        write!(f, "bitwise deterministic")
     }
 }
 
@@ -181,6 +209,18 @@ pub trait Scheme: Send {
     }
     /// A result is in. Idempotent; false if it is not wanted (any more).
     fn returned(&mut self, worker: Worker, task: Task) -> bool;
+    /// The same, of a result whose bytes have this digest.
+    fn returned_as(&mut self, worker: Worker, task: Task, _digest: u128) -> bool {
+        self.returned(worker, task)
+    }
+    /// Workers whose results of this round are known to be wrong.
+    fn wrong(&self) -> Vec<Worker> {
+        Vec::new()
+    }
+    /// Where results differ and none of them can be accepted any more.
+    fn dispute(&self) -> Option<Dispute> {
+        None
+    }
     /// The results of whole runs are in, in the order of their tasks.
     fn returned_runs(&mut self, runs: &[Run]) {
         for run in runs {

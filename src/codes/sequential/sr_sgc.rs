@@ -125,6 +125,8 @@ impl SrSgc {
                 error_max: 0.0,
                 partial: false,
                 plain: false,
+                wrong: 0,
+                mixture: false,
             },
             model: StragglerModel::Bursty { burst, window, distinct },
             history: Vec::new(),

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -158,7 +159,7 @@ impl Tokens {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Batches {
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
     context: usize,
     seed: u64,
     train: usize,
@@ -176,7 +177,7 @@ impl Batches {
             return Err(CorpusError::TooShort { tokens: count, needed, context });
         }
         let train = count - (count / VALIDATION_FRACTION);
-        Ok(Self { tokens, context, seed, train })
+        Ok(Self { tokens: Arc::new(tokens), context, seed, train })
     }
 
     /// The whole text.

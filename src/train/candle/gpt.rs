@@ -14,6 +14,8 @@ use thiserror::Error;
 const NORM_EPSILON: f64 = 1e-5;
 const ROTARY_BASE: f64 = 10_000.0;
 const INIT_DEVIATION: f64 = 0.02;
+/// The matrix of embedded tokens.
+pub(super) const EMBEDDING: &str = "embedding";
 
 /// The shape of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +106,7 @@ impl GptConfig {
         let residual = INIT_DEVIATION / (2.0 * self.layers as f64).sqrt();
         let (width, hidden) = (self.width, self.hidden());
         let mut shapes: BTreeMap<String, (Vec<usize>, f64)> = BTreeMap::new();
-        shapes.insert("embedding".into(), (vec![self.vocabulary, width], INIT_DEVIATION));
+        shapes.insert(EMBEDDING.into(), (vec![self.vocabulary, width], INIT_DEVIATION));
         shapes.insert("norm".into(), (vec![width], 0.0));
         if !self.tied {
             shapes.insert("head".into(), (vec![width, self.vocabulary], INIT_DEVIATION));
@@ -158,6 +160,11 @@ impl GptConfig {
     }
 }
 
+/// The tokens `from ..` of each window.
+fn part(windows: &[&[u32]], from: usize, time: usize) -> Vec<u32> {
+    windows.iter().flat_map(|row| row[from..from + time].iter().copied()).collect()
+}
+
 /// The model: named variables and the constants of its positions.
 #[derive(Debug)]
 pub(super) struct Gpt {
@@ -192,10 +199,16 @@ impl Gpt {
         &self.variables[name]
     }
 
-    /// Log-probabilities `[rows x time x vocabulary]` of the successor of each token of `[rows x time]`.
-    fn log_probabilities(&self, tokens: &Tensor) -> Result<Tensor> {
-        let (rows, time) = tokens.dims2()?;
-        let mut x = self.variable("embedding").embedding(&tokens.flatten_all()?)?.reshape((rows, time, self.config.width))?;
+    /// The embedded tokens of windows, `[rows x time x width]`.
+    fn embedded(&self, windows: &[&[u32]], device: &Device) -> Result<Tensor> {
+        let (rows, time) = (windows.len(), self.config.context);
+        let tokens = Tensor::from_vec(part(windows, 0, time), rows * time, device)?;
+        self.variable(EMBEDDING).embedding(&tokens)?.reshape((rows, time, self.config.width))
+    }
+
+    /// Log-probabilities `[rows x time x vocabulary]` of the successor of each embedded token `[rows x time x width]`.
+    fn log_probabilities(&self, embedded: &Tensor) -> Result<Tensor> {
+        let mut x = embedded.clone();
         for layer in 0..self.config.layers {
             let block = |name: &str| format!("block.{layer:03}.{name}");
             x = (&x + self.attention(&self.norm(&x, &block("attention.norm"))?, &block)?)?;
@@ -204,7 +217,7 @@ impl Gpt {
         let x = self.norm(&x, "norm")?;
         let logits = if self.config.tied {
             let (rows, time, width) = x.dims3()?;
-            let flat = x.reshape((rows * time, width))?.matmul(&self.variable("embedding").t()?)?;
+            let flat = x.reshape((rows * time, width))?.matmul(&self.variable(EMBEDDING).t()?)?;
             flat.reshape((rows, time, self.config.vocabulary))?
         } else {
             self.linear(&x, "head")?
@@ -214,11 +227,27 @@ impl Gpt {
 
     /// Summed cross entropy of windows of `context + 1` tokens.
     pub(super) fn loss_sum(&self, windows: &[&[u32]], device: &Device) -> Result<Tensor> {
+        let log_probabilities = self.log_probabilities(&self.embedded(windows, device)?)?;
+        self.cross_entropy(&log_probabilities, windows, device)
+    }
+
+    fn cross_entropy(&self, log_probabilities: &Tensor, windows: &[&[u32]], device: &Device) -> Result<Tensor> {
         let (rows, time) = (windows.len(), self.config.context);
-        let part = |from: usize| windows.iter().flat_map(|row| row[from..from + time].iter().copied()).collect::<Vec<u32>>();
-        let tokens = Tensor::from_vec(part(0), (rows, time), device)?;
-        let targets = Tensor::from_vec(part(1), (rows, time, 1), device)?;
-        self.log_probabilities(&tokens)?.gather(&targets, D::Minus1)?.sum_all()?.neg()
+        let targets = Tensor::from_vec(part(windows, 1, time), (rows, time, 1), device)?;
+        log_probabilities.gather(&targets, D::Minus1)?.sum_all()?.neg()
+    }
+
+    /// The same at mixtures of windows, lane by lane: embedded tokens and one-hot targets are both mixed with the same
+    /// coefficients. Gives back the mixed tokens, of which the loss is a function apart from the embedding.
+    pub(super) fn mixture_loss_sum(&self, blocks: &[(f64, Vec<&[u32]>)], device: &Device) -> Result<(Var, Tensor)> {
+        let sum =
+            |terms: Vec<Tensor>| terms.into_iter().map(Ok).reduce(|a, b| a? + b?).unwrap_or_else(|| Tensor::zeros((), DType::F32, device));
+        let scaled = |(coefficient, windows): &(f64, Vec<&[u32]>)| self.embedded(windows, device)?.detach() * *coefficient;
+        let mixed = Var::from_tensor(&sum(blocks.iter().map(scaled).collect::<Result<_>>()?)?)?;
+        let log_probabilities = self.log_probabilities(mixed.as_tensor())?;
+        let loss = |(coefficient, windows): &(f64, Vec<&[u32]>)| self.cross_entropy(&log_probabilities, windows, device)? * *coefficient;
+        let loss = sum(blocks.iter().map(loss).collect::<Result<_>>()?)?;
+        Ok((mixed, loss))
     }
 
     fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {

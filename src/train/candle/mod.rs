@@ -3,15 +3,19 @@
 //! candle's thread pool is global and spins: with several workers in one process, start the program
 //! with `RAYON_NUM_THREADS=1` (the command line does so by itself).
 
+mod attack;
 mod corpus;
 mod gpt;
+mod mixture;
 mod replica;
 mod run;
 
+pub use attack::{Attack, AttackKind};
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
 pub use gpt::{GptConfig, GptConfigError};
+pub use mixture::Lanes;
 pub use replica::{Replica, ReplicaError, ReplicaState};
-pub use run::{Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_local, run_over, run_worker};
+pub use run::{Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_over, run_worker};
 
 #[cfg(doc)]
 use super::Aggregator;

@@ -1,6 +1,6 @@
 //! One model replica: parameters as candle variables and as one flat vector, and its optimizer.
 
-use super::gpt::{Gpt, GptConfig, Slot};
+use super::gpt::{EMBEDDING, Gpt, GptConfig, Slot};
 use crate::train::{AdamW, AdamWConfig};
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Storage};
@@ -106,8 +106,35 @@ impl Replica {
     pub fn gradient(&self, windows: &[&[u32]], weight: f64, out: &mut [f32]) -> Result<(f64, usize), ReplicaError> {
         let loss = self.model.loss_sum(windows, &Device::Cpu)?;
         let gradients = (&loss * weight)?.backward()?;
-        self.flatten(&gradients, out)?;
+        self.flatten(&gradients, out, None)?;
         Ok((f64::from(loss.to_scalar::<f32>()?), windows.len() * self.context))
+    }
+
+    /// Overwrites `out` with the gradient of `weight` x the summed loss of mixtures of windows, lane by lane, with respect
+    /// to everything but the embedded input, and `inputs` `[lanes x time x width]` with that with respect to the mixed
+    /// embedded input. Every block is its coefficient and as many windows as there are lanes. Gives back the loss sum and
+    /// the number of tokens, mixed likewise.
+    ///
+    /// # Errors
+    /// As [`Replica::gradient`].
+    ///
+    /// # Panics
+    /// When `inputs` is not so long.
+    pub fn mixture_gradient(
+        &self,
+        blocks: &[(f64, Vec<&[u32]>)],
+        weight: f64,
+        out: &mut [f32],
+        inputs: &mut [f32],
+    ) -> Result<(f64, f64), ReplicaError> {
+        let (mixed, loss) = self.model.mixture_loss_sum(blocks, &Device::Cpu)?;
+        let gradients = (&loss * weight)?.backward()?;
+        self.flatten(&gradients, out, Some(EMBEDDING))?;
+        let name = || "the mixed input".to_owned();
+        let input = gradients.get(&mixed).ok_or_else(|| ReplicaError::NoGradient { name: name() })?;
+        inputs.copy_from_slice(&input.flatten_all()?.to_vec1::<f32>()?);
+        let tokens = |(coefficient, windows): &(f64, Vec<&[u32]>)| coefficient * (windows.len() * self.context) as f64;
+        Ok((f64::from(loss.to_scalar::<f32>()?), blocks.iter().map(tokens).sum()))
     }
 
     /// Mean loss per token of some windows.
@@ -122,10 +149,18 @@ impl Replica {
         Ok(sum / (windows.len() * self.context) as f64)
     }
 
-    fn flatten(&self, gradients: &GradStore, out: &mut [f32]) -> Result<(), ReplicaError> {
+    /// Copies the gradients out; zeros for the one that may have none.
+    fn flatten(&self, gradients: &GradStore, out: &mut [f32], without: Option<&str>) -> Result<(), ReplicaError> {
         for slot in &self.slots {
             let missing = || ReplicaError::NoGradient { name: slot.name.clone() };
-            let gradient = gradients.get(self.model.variable(&slot.name)).ok_or_else(missing)?.contiguous()?;
+            let Some(gradient) = gradients.get(self.model.variable(&slot.name)) else {
+                if without != Some(&slot.name) {
+                    return Err(missing());
+                }
+                out[slot.offset..slot.offset + slot.len()].fill(0.0);
+                continue;
+            };
+            let gradient = gradient.contiguous()?;
             let (storage, layout) = gradient.storage_and_layout();
             let Storage::Cpu(storage) = &*storage else { return Err(missing()) };
             let range = layout.start_offset()..layout.start_offset() + slot.len();

@@ -1,13 +1,14 @@
 //! A whole run, over worker threads of this process or any other transport.
 
-use super::{Batches, GptConfig, Replica, ReplicaError, ReplicaState};
+use super::mixture::{Mixed, MixtureJudge};
+use super::{Attack, Batches, GptConfig, Lanes, Replica, ReplicaError, ReplicaState};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
-use crate::ids::{Step, Worker};
+use crate::ids::{Job, Step, Worker};
 use crate::schedulers::{Config, Engine, Reduce};
 use crate::train::{
-    AdamWConfig, Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
+    AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
 use crate::transport::{Decoded, Link, Transport, local};
 use std::str::FromStr;
@@ -100,6 +101,10 @@ pub struct LocalRun {
     pub faults: Vec<Fault>,
     /// Format of messages between workers, by whose precision decodes are judged.
     pub wire: Wire,
+    /// Workers that answer wrongly.
+    pub attack: Option<Attack>,
+    /// How mixtures are made up, under schemes that mix.
+    pub lanes: Lanes,
 }
 
 /// Why a run broke off.
@@ -266,7 +271,7 @@ pub fn run_local(
             threads
                 .push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
         }
-        let outcome = run_over(run, transport, stretch, pace, observer);
+        let outcome = run_judged(run, transport, stretch, batches, pace, observer);
         for thread in threads {
             if thread.join().is_err() {
                 tracing::debug!("a worker had panicked; the coordinator was told when it happened");
@@ -287,9 +292,32 @@ pub fn run_over<T: Transport>(
     pace: Pace,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainError> {
+    Ok(coordinator(run, transport, stretch, pace)?.run(observer)?)
+}
+
+/// The same under any scheme, those included whose results must be judged: the coordinator has the batches.
+///
+/// # Errors
+/// [`TrainError`] when the scheme does not fit or the run cannot go on.
+pub fn run_judged<T: Transport>(
+    run: &LocalRun,
+    transport: T,
+    stretch: Stretch,
+    batches: &Batches,
+    pace: Pace,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, TrainError> {
+    let mut coordinator = coordinator(run, transport, stretch, pace)?;
+    if let Some(mixture) = run.scheme.mixture(run.workers)? {
+        coordinator = coordinator.judged_by(Box::new(MixtureJudge::new(run, mixture, batches)));
+    }
+    Ok(coordinator.run(observer)?)
+}
+
+fn coordinator<T: Transport>(run: &LocalRun, transport: T, stretch: Stretch, pace: Pace) -> Result<Coordinator<T>, TrainError> {
     let (engine, config) = engine(run, stretch)?;
     let shape = Shape { workers: run.workers, length: run.model.parameters(), units: run.units, first: Step(stretch.step) };
-    Ok(Coordinator::new(transport, engine, pace, config, shape).run(observer)?)
+    Ok(Coordinator::new(transport, engine, pace, config, shape))
 }
 
 fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {
@@ -312,29 +340,14 @@ pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: St
     assert_eq!(start.states.len() as u64, run.models, "a state per model");
     let replicas = start.states.iter().map(|state| Replica::new(&run.model, run.optimizer, state));
     let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
-    let aggregator = Aggregator::new(link, run.model.parameters(), run.unit_samples);
+    let mixed = run.scheme.mixture(run.workers)?.map(|mixture| Mixed::new(run, &mixture));
+    let length = mixed.as_ref().map_or(run.model.parameters(), Mixed::length);
+    let aggregator = Aggregator::new(link, length, run.unit_samples);
     let mut aggregator = aggregator.accumulating(run.micro_steps).resumed_at(start.step);
-    let weight = run.loss_weight();
     let model = |step: u64| (step % run.models) as usize;
     while let Some(event) = aggregator.next_event()? {
         match event {
-            Event::Compute(mut task) => {
-                let fault = run.faults.iter().find(|fault| (fault.step, fault.worker) == (task.step(), worker)).map(|fault| fault.kind);
-                assert!(fault != Some(FaultKind::Panic), "injected fault: {worker} panics at step {}", task.step());
-                let mut tail = [0.0; 2];
-                let (model, batch) = (model(task.step()), task.batch() / run.models);
-                let replica = &replicas[model];
-                while let Some(part) = task.next_part() {
-                    let windows = batches.rows_of(model as u64, batch, part.samples);
-                    let (loss, tokens) = replica.gradient(&windows, part.coefficient * weight, task.message())?;
-                    tail[0] += part.coefficient * loss;
-                    tail[1] += part.coefficient * tokens as f64;
-                    if fault == Some(FaultKind::Nan) {
-                        task.message()[0] = f32::NAN;
-                    }
-                }
-                task.submit(tail.to_vec())?;
-            }
+            Event::Compute(task) => compute(run, worker, task, &replicas[..], batches, mixed.as_ref())?,
             Event::Apply(step) => {
                 let digest = replicas[model(step.index)].apply(step.gradient(), step.index / run.models)?;
                 step.applied_with(digest);
@@ -350,6 +363,47 @@ pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: St
             }
         }
     }
+    Ok(())
+}
+
+/// Computes a task, or what is left of it when nobody wants it any more, and hands it in.
+fn compute(
+    run: &LocalRun,
+    worker: Worker,
+    mut task: ComputeTask<'_>,
+    replicas: &[Replica],
+    batches: &Batches,
+    mixed: Option<&Mixed>,
+) -> Result<(), TrainError> {
+    let fault = run.faults.iter().find(|fault| (fault.step, fault.worker) == (task.step(), worker)).map(|fault| fault.kind);
+    assert!(fault != Some(FaultKind::Panic), "injected fault: {worker} panics at step {}", task.step());
+    let (model, batch, weight) = (task.step() % run.models, task.batch() / run.models, run.loss_weight());
+    let replica = &replicas[model as usize];
+    let mut tail = [0.0; 2];
+    if let Some(mixed) = mixed {
+        let windows = mixed.windows(batches, Job(task.batch()));
+        let parts = task.mixture();
+        let cancel = task.cancel();
+        match mixed.compute(replica, &windows, &parts, task.message(), || !cancel.is_cancelled())? {
+            Some(decoded) => tail = decoded,
+            None => return Ok(()),
+        }
+    }
+    while let Some(part) = task.next_part() {
+        let windows = batches.rows_of(model, batch, part.samples);
+        let (loss, tokens) = replica.gradient(&windows, part.coefficient * weight, task.message())?;
+        tail[0] += part.coefficient * loss;
+        tail[1] += part.coefficient * tokens as f64;
+    }
+    let batch = task.batch();
+    task.submit_altered(tail.to_vec(), |message| {
+        if let Some(attack) = &run.attack {
+            attack.alter(worker, batch, message);
+        }
+        if fault == Some(FaultKind::Nan) {
+            message[0] = f32::NAN;
+        }
+    })?;
     Ok(())
 }
 
@@ -369,7 +423,15 @@ pub fn calibrate(run: &LocalRun, start: &ReplicaState, batches: &Batches) -> Res
             tracing::warn!("while calibrating, {worker}: {what}");
         }
     }
-    let uncoded = LocalRun { scheme: SchemeSpec::uncoded(), models: 1, micro_steps: 1, restores: false, faults: Vec::new(), ..run.clone() };
+    let uncoded = LocalRun {
+        scheme: SchemeSpec::uncoded(),
+        models: 1,
+        micro_steps: 1,
+        restores: false,
+        faults: Vec::new(),
+        attack: None,
+        ..run.clone()
+    };
     let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
     let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };

@@ -9,7 +9,7 @@ use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Format, Up};
-use crate::transport::{Notice, Order, State, Summand, Summed, Transport, Weighted};
+use crate::transport::{Notice, Order, Piece, State, Summand, Summed, Transport, Weighted, What};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -263,6 +263,11 @@ impl Transport for TcpTransport {
             None => self.notices.recv().ok(),
             Some(patience) => self.notices.recv_timeout(patience).ok(),
         }
+    }
+
+    fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
+        let What::Result(task) = piece.what else { return None };
+        self.held.as_ref()?.0.of(piece.worker).result(task).cloned()
     }
 
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {

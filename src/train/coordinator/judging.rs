@@ -1,0 +1,106 @@
+//! Where workers are not trusted: what they sent is looked at as it was received.
+
+use super::{Coordinator, Observer, RunError};
+use crate::codes::Report;
+use crate::codes::sequential::worst;
+use crate::gpu::{Folded, add_into, digest, poison_of};
+use crate::ids::{Job, Task, Worker};
+use crate::transport::{Piece, Summed, Transport, Weighted, What};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3;
+
+/// A gradient decoded from results that were looked at first.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The gradient, summed over the whole batch of its job.
+    pub gradient: Vec<f32>,
+    /// Whose results are in it, with the weights that scalars are decoded with.
+    pub weights: Vec<(Worker, f64)>,
+    /// Whose results are wrong and were left out.
+    pub wrong: Vec<Worker>,
+    /// How good the decode is.
+    pub report: Report,
+}
+
+/// Decodes jobs whose results are no plain summands: it sees all of them as they were received.
+pub trait Judge: Send {
+    /// The gradient of a job from the results that are there, in order of workers.
+    ///
+    /// # Errors
+    /// Whatever makes them undecodable.
+    fn judge(&mut self, job: Job, received: &[(Worker, Arc<Vec<f32>>)]) -> Result<Judged, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+impl<T: Transport> Coordinator<T> {
+    /// The same coordinator for a scheme of mixtures, whose results a judge decodes.
+    #[must_use]
+    pub fn judged_by(mut self, judge: Box<dyn Judge>) -> Self {
+        self.judge = Some(judge);
+        self
+    }
+
+    /// Whether equal tasks are sure to have equal results.
+    pub(super) fn trusts(&self) -> bool {
+        let facts = self.engine.facts();
+        facts.wrong == 0 && !facts.mixture
+    }
+
+    /// Whether a result counts, and its digest (with its scalars) where results are told apart.
+    pub(super) fn look_at(&mut self, worker: Worker, task: Task, tail: &[f64], observer: &mut dyn Observer) -> (bool, Option<u128>) {
+        if self.trusts() || self.engine.facts().mixture {
+            return (true, None);
+        }
+        let Some(result) = self.transport.received(Piece { worker, what: What::Result(task) }) else {
+            observer.fault(self.step.0, worker, "its message is not here to be voted on and was erased");
+            return (false, None);
+        };
+        let mut hash = Xxh3::new();
+        hash.update(bytemuck::cast_slice(&result));
+        hash.update(bytemuck::cast_slice(tail));
+        (true, Some(hash.digest128()))
+    }
+
+    /// Decodes a step of mixtures; of the results, those that are used are left, with their weights.
+    pub(super) fn judge(&mut self, results: &mut Vec<Weighted>, decode: &mut Report) -> Result<Summed, RunError> {
+        let judge = self.judge.as_mut().ok_or(RunError::NoJudge)?;
+        let mut jobs: BTreeMap<Job, Vec<Weighted>> = BTreeMap::new();
+        results.drain(..).for_each(|result| jobs.entry(result.task.job).or_default().push(result));
+        let (mut gradient, mut reports) = (Vec::new(), Vec::new());
+        for (job, mut answers) in jobs {
+            answers.sort_by_key(|result| result.worker);
+            let mut received = Vec::with_capacity(answers.len());
+            for Weighted { worker, task, .. } in &answers {
+                let piece = Piece { worker: *worker, what: What::Result(*task) };
+                received.push((*worker, self.transport.received(piece).ok_or(RunError::NotReceived { worker: *worker })?));
+            }
+            let judged = judge.judge(job, &received).map_err(RunError::Judge)?;
+            let weight = |result: Weighted| {
+                let used = judged.weights.iter().find(|(worker, _)| *worker == result.worker)?;
+                Some(Weighted { weight: used.1, ..result })
+            };
+            results.extend(answers.into_iter().filter_map(weight));
+            self.wrong.extend(judged.wrong);
+            reports.push(judged.report);
+            if gradient.is_empty() {
+                gradient = judged.gradient;
+            } else {
+                add_into(&mut gradient, 1.0, &judged.gradient);
+            }
+        }
+        *decode = worst(reports.into_iter());
+        let folded = Folded { digest: digest(&gradient), finite: poison_of(&gradient) == 0.0 };
+        Ok(Summed { gradient, folded })
+    }
+
+    /// Names the workers that are wrong for the first time, and all of this step for its record.
+    pub(super) fn name_wrong(&mut self, observer: &mut dyn Observer) {
+        self.wrong.sort_unstable();
+        self.wrong.dedup();
+        for worker in self.wrong.clone() {
+            if self.named.insert(worker) {
+                observer.fault(self.step.0, worker, "its result is wrong and was left out (said once; run.jsonl has every step)");
+            }
+        }
+    }
+}
