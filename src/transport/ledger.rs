@@ -2,7 +2,7 @@
 
 use crate::gpu::{CombineError, add_into};
 use crate::ids::{Job, Step, Task};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Results whose weights are not final, and one sum per step of those whose weights are.
@@ -24,8 +24,8 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Default)]
 pub struct Ledger {
-    results: HashMap<Task, Vec<Arc<Vec<f32>>>>,
-    sums: HashMap<Step, Arc<Vec<f32>>>,
+    results: BTreeMap<Task, Vec<Arc<Vec<f32>>>>,
+    sums: BTreeMap<Step, Arc<Vec<f32>>>,
     kept: usize,
     peak: usize,
 }
@@ -106,7 +106,8 @@ impl Ledger {
 
     /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
     pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<Vec<f32>>> {
-        let mut free: Vec<Arc<Vec<f32>>> = self.results.extract_if(|task, _| task.job < end).flat_map(|(_, results)| results).collect();
+        let later = self.results.split_off(&Task { job: end, piece: 0 });
+        let mut free: Vec<Arc<Vec<f32>>> = std::mem::replace(&mut self.results, later).into_values().flatten().collect();
         self.kept -= free.len();
         free.extend(self.sums.remove(&step));
         free

@@ -2,6 +2,7 @@
 
 use super::block::{Blocks, Vectors};
 use super::exchange::{Plan, share_out};
+use super::mailbox::Inlet;
 use super::members::{Members, Seat};
 use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run, write_first};
 use super::security::Role;
@@ -12,7 +13,7 @@ use super::{DATA_WAITING_MAX, Exchange, HANDSHAKE, lock};
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Owner, TaskOrder, Up};
 use crate::transport::{Notice, Order, Summand, Weighted};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,7 +33,7 @@ const PATIENCE_FACTOR: u32 = 20;
 
 /// What others see of it.
 pub(super) struct Watched {
-    pub(super) notices: std::sync::mpsc::Sender<(Worker, Notice)>,
+    pub(super) notices: Inlet<(Worker, Notice)>,
     pub(super) sums: Sums,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) offers: watch::Sender<Offers>,
@@ -45,10 +46,22 @@ struct Running {
     receivers: Vec<u32>,
     holders: BTreeSet<u32>,
     /// Who says that it waits for whom.
-    waiting: HashMap<u32, Vec<u32>>,
+    waiting: BTreeMap<u32, Vec<u32>>,
     /// Holders not reported yet, since the sum has not come by here.
     unreported: Vec<(Worker, Notice)>,
     done: bool,
+}
+
+impl Running {
+    /// Who holds it up, of those that were there when it began and have not left since.
+    fn culprit(&self) -> Option<u32> {
+        let mut blames: BTreeMap<u32, usize> = BTreeMap::new();
+        let there = |node: &&u32| **node != COORDINATOR && self.receivers.contains(node);
+        self.waiting.values().flatten().filter(there).for_each(|node| *blames.entry(*node).or_default() += 1);
+        // Who waits itself is a victim, unless everybody waits.
+        let most = blames.iter().max_by_key(|(node, blames)| (!self.waiting.contains_key(node), **blames, std::cmp::Reverse(**node)));
+        most.map(|(worker, _)| *worker)
+    }
 }
 
 pub(super) struct Hub {
@@ -69,7 +82,7 @@ pub(super) struct Hub {
     begun: bool,
     /// The run is over for all workers.
     stops: bool,
-    notices: std::sync::mpsc::Sender<(Worker, Notice)>,
+    notices: Inlet<(Worker, Notice)>,
     sums: Sums,
     status: Arc<Mutex<Status>>,
     offers: watch::Sender<Offers>,
@@ -165,7 +178,7 @@ impl Hub {
     }
 
     fn notify(&self, worker: Worker, notice: Notice) {
-        let _ = self.notices.send((worker, notice));
+        self.notices.send((worker, notice));
     }
 
     fn command(&mut self, command: Command) {
@@ -279,10 +292,11 @@ impl Hub {
             begun: Instant::now(),
             receivers: receivers.clone(),
             holders: BTreeSet::new(),
-            waiting: HashMap::new(),
+            waiting: BTreeMap::new(),
             unreported: Vec::new(),
             done: false,
         };
+        self.running.retain(|key, _| key.0 != step || key.1 > attempt);
         self.running.insert((step, attempt), running);
         if takes_part {
             let mut none = Vec::new();
@@ -464,6 +478,8 @@ impl Hub {
         }
         let traffic = &self.shop.traffic;
         (status.sent, status.received) = (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
+        let states: usize = self.states.values().map(|(needy, arriving)| needy.len() + arriving.len()).sum();
+        status.kept = (self.running.len() + self.decided.len() + self.summer.len() + states) as u64;
     }
 
     /// Gives up whoever holds up an exchange for much longer than exchanges take.
@@ -476,15 +492,7 @@ impl Hub {
         }
         let needed = self.members.connected().count().min(2);
         let stuck = |running: &Running| !running.done && running.holders.len() < needed && now.duration_since(running.begun) > patience;
-        let Some((_, running)) = self.running.iter().find(|(_, running)| stuck(running)) else { return };
-        let mut blames: BTreeMap<u32, usize> = BTreeMap::new();
-        running.waiting.values().flatten().for_each(|node| *blames.entry(*node).or_default() += 1);
-        // Who waits itself is a victim, unless everybody waits.
-        let culprit = blames
-            .iter()
-            .filter(|(node, _)| **node != COORDINATOR)
-            .max_by_key(|(node, blames)| (!running.waiting.contains_key(node), **blames, std::cmp::Reverse(**node)));
-        if let Some(worker) = culprit.map(|(worker, _)| *worker) {
+        if let Some(worker) = self.running.values().filter(|running| stuck(running)).find_map(Running::culprit) {
             self.lose(worker, &format!("its vectors did not come for {:.1} s", patience.as_secs_f64()));
         }
     }
