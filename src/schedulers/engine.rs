@@ -16,7 +16,7 @@ use super::roster::{Doing, Roster};
 use crate::codes::sequential::{Fold, Scheme, SchemeFacts};
 use crate::codes::{Facts, Gate, Report};
 use crate::ids::{Job, Round, Step, Task, Units, Worker, WorkerSet};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Which task is done, whether its result is finite, and its digest where one was taken.
@@ -83,7 +83,7 @@ pub struct Engine {
     failed: WorkerSet,
     assigned_units: u64,
     /// The first unit of every task that was given, and whether its result is already in a sum.
-    given: HashMap<(Worker, Task), (u32, bool)>,
+    given: BTreeMap<(Worker, Task), (u32, bool)>,
 }
 
 impl Engine {
@@ -128,7 +128,7 @@ impl Engine {
             resting: WorkerSet::empty(workers),
             failed: WorkerSet::empty(workers),
             assigned_units: 0,
-            given: HashMap::new(),
+            given: BTreeMap::new(),
             scheme,
             config,
         }

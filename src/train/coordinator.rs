@@ -106,6 +106,15 @@ pub enum Outcome {
     Stopped,
 }
 
+/// How far a run has come that is driven from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing is to be done until a notice comes, or so much time is over.
+    Wait(Option<Duration>),
+    /// It is over.
+    Done(Outcome),
+}
+
 /// Why a run broke off.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -175,10 +184,10 @@ pub struct Coordinator<T: Transport> {
     config: Config,
     log: VecDeque<(Step, Decision)>,
     /// What came with the results: scalars, by result, and those of results already in their worker's sum.
-    tails: HashMap<(Worker, Task), Vec<Vec<f64>>>,
+    tails: BTreeMap<(Worker, Task), Vec<Vec<f64>>>,
     sums: BTreeMap<Step, BTreeMap<Worker, Sum>>,
     /// What each task was made of, as a hash: equal ones have equal results.
-    parts: HashMap<(Worker, Task), u64>,
+    parts: BTreeMap<(Worker, Task), u64>,
     folding: BTreeMap<Step, Folding>,
     rounds: Vec<RoundRecord>,
     inputs: VecDeque<Input>,
@@ -212,9 +221,9 @@ impl<T: Transport> Coordinator<T> {
             shape,
             config,
             log: VecDeque::new(),
-            tails: HashMap::new(),
+            tails: BTreeMap::new(),
             sums: BTreeMap::new(),
-            parts: HashMap::new(),
+            parts: BTreeMap::new(),
             folding: BTreeMap::new(),
             rounds: Vec::new(),
             inputs: VecDeque::from([Input::Begin]),
@@ -235,79 +244,123 @@ impl<T: Transport> Coordinator<T> {
     /// # Errors
     /// [`RunError`] when the run cannot go on.
     pub fn run(mut self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
-        let outcome = self.drive(observer);
-        for worker in Worker::all(self.unapplied.len()) {
-            self.transport.send(worker, Order::Stop);
-        }
+        let mut came = None;
+        let outcome = loop {
+            match self.advance(came.take(), observer) {
+                Ok(Progress::Done(outcome)) => break Ok(outcome),
+                Ok(Progress::Wait(patience)) => {
+                    came = self.transport.receive(patience);
+                    if came.is_none() && patience.is_none() {
+                        break Err(RunError::NobodyLeft);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        self.stop();
         outcome
     }
 
-    fn drive(&mut self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
-        let mut actions = Vec::new();
-        // Whoever is already known to be missing or in another state is given no task.
+    /// Does whatever can be done without waiting, for those who wait themselves: until notices come, or at most so
+    /// long. At the end, [`Coordinator::stop`] is to be called.
+    ///
+    /// # Errors
+    /// [`RunError`] when the run cannot go on.
+    pub fn pump(&mut self, observer: &mut dyn Observer) -> Result<Progress, RunError> {
+        loop {
+            let came = self.transport.receive(Some(Duration::ZERO));
+            let all = came.is_none();
+            match self.advance(came, observer)? {
+                Progress::Wait(_) if !all => {}
+                progress => return Ok(progress),
+            }
+        }
+    }
+
+    /// Tells every worker that the run is over.
+    pub fn stop(&mut self) {
+        for worker in Worker::all(self.unapplied.len()) {
+            self.transport.send(worker, Order::Stop);
+        }
+    }
+
+    /// What is kept of steps that are not decided, and of orders that are not answered.
+    #[must_use]
+    pub fn open_entries(&self) -> usize {
+        let vectors = self.sums.len() + self.folding.len() + self.log.len();
+        self.tails.len()
+            + self.parts.len()
+            + vectors
+            + self.rounds.len()
+            + self.resyncs.len()
+            + self.notices.len()
+            + self.pace.open_entries()
+    }
+
+    /// Whoever is already known to be missing or in another state is given no task.
+    fn begin(&mut self, observer: &mut dyn Observer) {
         let mut begin = std::mem::take(&mut self.inputs);
         while let Some((worker, notice)) = self.transport.receive(Some(Duration::ZERO)) {
             let input = self.input(worker, notice, false, observer);
             self.inputs.push_back(input);
         }
         self.inputs.append(&mut begin);
+    }
+
+    fn advance(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer) -> Result<Progress, RunError> {
+        if matches!(self.inputs.front(), Some(Input::Begin)) {
+            self.begin(observer);
+        }
+        let mut actions = Vec::new();
+        let mut first = came.and_then(|(worker, notice)| self.arrived(worker, notice, observer));
         loop {
-            let input = match self.inputs.pop_front() {
+            let input = match first.take().or_else(|| self.inputs.pop_front()) {
                 Some(input) => input,
                 None => match self.notices.pop_front() {
                     Some((worker, notice)) => self.input(worker, notice, false, observer),
-                    None => self.wait(observer)?,
+                    None => match self.due() {
+                        Next::Arrived { worker, notice, late } => self.input(worker, notice, late, observer),
+                        Next::Deadline => Input::Tick,
+                        Next::Wait(patience) => return Ok(Progress::Wait(patience)),
+                    },
                 },
             };
             self.engine.handle(self.pace.now(), input, &mut actions)?;
             for action in actions.drain(..) {
                 if let Some(outcome) = self.act(action, observer)? {
-                    return Ok(outcome);
+                    return Ok(Progress::Done(outcome));
                 }
             }
         }
     }
 
-    fn wait(&mut self, observer: &mut dyn Observer) -> Result<Input, RunError> {
-        loop {
-            let unsettled = !self.resyncs.is_empty() || self.unapplied.iter().any(|count| *count > 0);
-            let settling = self.pace.is_virtual() && unsettled;
-            let next = if settling || self.engine.is_folding() && self.engine.deadline().is_none() {
-                Next::Wait(None)
-            } else {
-                self.pace.next(self.engine.deadline())
-            };
-            let (worker, notice, late) = match next {
-                Next::Arrived { worker, notice, late } => (worker, notice, late),
-                Next::Deadline => return Ok(Input::Tick),
-                Next::Wait(patience) => {
-                    let Some((worker, notice)) = self.transport.receive(patience) else {
-                        if patience.is_none() {
-                            return Err(RunError::NobodyLeft);
-                        }
-                        continue;
-                    };
-                    if matches!(notice, Notice::Lost { .. }) {
-                        self.unapplied[worker.index()] = 0;
-                        self.resyncs.retain(|(needy, from)| ![*needy, *from].contains(&worker));
-                    }
-                    let Arrival { now, unwanted } = self.pace.arrived(worker, notice);
-                    self.hold(worker);
-                    unwanted.into_iter().for_each(|task| self.transport.discard(worker, task));
-                    let Some(notice) = now else { continue };
-                    // Whoever is there again was lost before.
-                    let joined = matches!(notice, Notice::Joined { .. });
-                    match joined.then(|| self.pace.withheld_loss(worker)).flatten() {
-                        Some(lost) => {
-                            self.notices.push_back((worker, notice));
-                            (worker, lost, false)
-                        }
-                        None => (worker, notice, false),
-                    }
-                }
-            };
-            return Ok(self.input(worker, notice, late, observer));
+    /// What is due by the clock.
+    fn due(&mut self) -> Next {
+        let unsettled = !self.resyncs.is_empty() || self.unapplied.iter().any(|count| *count > 0);
+        let settling = self.pace.is_virtual() && unsettled;
+        if settling || self.engine.is_folding() && self.engine.deadline().is_none() {
+            return Next::Wait(None);
         }
+        self.pace.next(self.engine.deadline())
+    }
+
+    /// What counts now of what came from a worker.
+    fn arrived(&mut self, worker: Worker, notice: Notice, observer: &mut dyn Observer) -> Option<Input> {
+        if matches!(notice, Notice::Lost { .. }) {
+            self.unapplied[worker.index()] = 0;
+            self.resyncs.retain(|(needy, from)| ![*needy, *from].contains(&worker));
+        }
+        let Arrival { now, unwanted } = self.pace.arrived(worker, notice);
+        self.hold(worker);
+        unwanted.into_iter().for_each(|task| self.transport.discard(worker, task));
+        let mut notice = now?;
+        // Whoever is there again was lost before.
+        if matches!(notice, Notice::Joined { .. })
+            && let Some(lost) = self.pace.withheld_loss(worker)
+        {
+            self.notices.push_back((worker, std::mem::replace(&mut notice, lost)));
+        }
+        Some(self.input(worker, notice, false, observer))
     }
 
     fn input(&mut self, worker: Worker, notice: Notice, late: bool, observer: &mut dyn Observer) -> Input {

@@ -14,6 +14,6 @@ mod pace;
 mod sum_tree;
 
 pub use aggregator::{Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Samples, Skipped};
-pub use coordinator::{Coordinator, Flow, Judge, Judged, Observer, Outcome, RoundRecord, RunError, Shape, StepRecord};
+pub use coordinator::{Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape, StepRecord};
 pub use optimizer::{AdamW, AdamWConfig};
 pub use pace::{Pace, VirtualClock};

@@ -19,9 +19,18 @@ pub struct VirtualClock {
     pub step_seconds: f64,
 }
 
+/// Time since a run began, as its clock tells it.
+struct Elapsed(Box<dyn Fn() -> Duration + Send>);
+
+impl std::fmt::Debug for Elapsed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Elapsed({:?})", (self.0)())
+    }
+}
+
 #[derive(Debug)]
 enum Clock {
-    Wall { origin: Instant, paused: Duration },
+    Wall { elapsed: Elapsed, paused: Duration },
     Virtual { now: f64, model: VirtualClock },
 }
 
@@ -100,7 +109,15 @@ impl Pace {
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one clock of a training run")]
     pub fn wall(workers: usize, delays: &Delays, rounds: usize, step_seconds: f64) -> Self {
-        Self::new(Clock::Wall { origin: Instant::now(), paused: Duration::ZERO }, workers, delays, rounds, step_seconds)
+        let origin = Instant::now();
+        Self::by(move || origin.elapsed(), workers, delays, rounds, step_seconds)
+    }
+
+    /// The same with another clock for the wall's, such as that of a simulated network; `elapsed` is the time since the
+    /// run began.
+    #[must_use]
+    pub fn by(elapsed: impl Fn() -> Duration + Send + 'static, workers: usize, delays: &Delays, rounds: usize, step_seconds: f64) -> Self {
+        Self::new(Clock::Wall { elapsed: Elapsed(Box::new(elapsed)), paused: Duration::ZERO }, workers, delays, rounds, step_seconds)
     }
 
     /// A virtual clock that starts at `now` seconds.
@@ -128,7 +145,7 @@ impl Pace {
     #[must_use]
     pub fn now(&self) -> f64 {
         match &self.clock {
-            Clock::Wall { origin, paused } => (origin.elapsed() - *paused).as_secs_f64(),
+            Clock::Wall { elapsed, paused } => ((elapsed.0)() - *paused).as_secs_f64(),
             Clock::Virtual { now, .. } => *now,
         }
     }
@@ -141,11 +158,16 @@ impl Pace {
 
     /// Does something that is no part of the run, such as writing its record, with the clock stopped.
     pub(super) fn pause<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let Clock::Wall { origin, paused } = &mut self.clock else { return work() };
-        let before = origin.elapsed();
+        let Clock::Wall { elapsed, paused } = &mut self.clock else { return work() };
+        let before = (elapsed.0)();
         let result = work();
-        *paused += origin.elapsed() - before;
+        *paused += (elapsed.0)() - before;
         result
+    }
+
+    /// Orders whose answers are not delivered.
+    pub(super) fn open_entries(&self) -> usize {
+        self.outs.len()
     }
 
     /// Injected lateness of a round in seconds, one number per worker.

@@ -3,7 +3,7 @@
 use super::{Piece, Summand, What};
 use crate::gpu::{CombineError, Folded, Source, Term, add_into};
 use crate::ids::{Job, Step, Task, Worker};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Results whose weights are not final, and one sum per step of those whose weights are.
@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ```
 #[derive(Debug, Default)]
 pub struct Ledger {
-    results: HashMap<Task, Vec<Arc<Vec<f32>>>>,
-    sums: HashMap<Step, Arc<Vec<f32>>>,
+    results: BTreeMap<Task, Vec<Arc<Vec<f32>>>>,
+    sums: BTreeMap<Step, Arc<Vec<f32>>>,
     kept: usize,
     peak: usize,
 }
@@ -107,7 +107,8 @@ impl Ledger {
 
     /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
     pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<Vec<f32>>> {
-        let mut free: Vec<Arc<Vec<f32>>> = self.results.extract_if(|task, _| task.job < end).flat_map(|(_, results)| results).collect();
+        let later = self.results.split_off(&Task { job: end, piece: 0 });
+        let mut free: Vec<Arc<Vec<f32>>> = std::mem::replace(&mut self.results, later).into_values().flatten().collect();
         self.kept -= free.len();
         free.extend(self.sums.remove(&step));
         free

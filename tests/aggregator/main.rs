@@ -4,6 +4,10 @@
 #[cfg(feature = "tcp")]
 mod drills;
 #[cfg(feature = "tcp")]
+mod network;
+#[cfg(feature = "tcp")]
+mod simulation;
+#[cfg(feature = "tcp")]
 mod soak;
 #[cfg(feature = "tcp")]
 mod tcp;
@@ -146,6 +150,17 @@ impl Replicas {
         Self { parameters, optimizers: (0..models).map(|_| AdamW::new(OPTIMIZER, length)).collect() }
     }
 
+    /// What another worker has handed over.
+    fn of(vectors: &[Vec<f32>]) -> Self {
+        let (parameters, optimizers) = vectors
+            .as_chunks::<3>()
+            .0
+            .iter()
+            .map(|[parameters, first, second]| (parameters.clone(), AdamW::with_moments(OPTIMIZER, first.clone(), second.clone())))
+            .unzip();
+        Self { parameters, optimizers }
+    }
+
     fn models(&self) -> u64 {
         self.parameters.len() as u64
     }
@@ -218,12 +233,7 @@ fn work(
                 };
                 request.reply(replicas.parameters.iter().zip(&replicas.optimizers).flat_map(of).collect());
             }
-            Event::Resync(state) => {
-                for (model, [parameters, first, second]) in state.vectors.as_chunks::<3>().0.iter().enumerate() {
-                    replicas.parameters[model].clone_from(parameters);
-                    replicas.optimizers[model] = AdamW::with_moments(OPTIMIZER, first.clone(), second.clone());
-                }
-            }
+            Event::Resync(state) => replicas = Replicas::of(&state.vectors),
         }
     }
     Some(replicas.parameters)

@@ -3,31 +3,36 @@
 use super::client::Join;
 use super::pipe::{PipeError, read_hello, write_first};
 use super::security::{self, Gate, Role, Security, SecurityError, Stream};
-use super::{HANDSHAKE, TcpError, Welcome, dial};
+use super::{HANDSHAKE, Listener, Network, TcpError, Welcome, dial};
 use crate::ids::Worker;
 use crate::transport::wire::{self, Across, CONTROL_BYTES_MAX, Down, HELLO_BYTES_MAX, Offer, Up};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// Opens the port for other workers.
-pub(super) async fn listen(join: &Join) -> Result<TcpListener, TcpError> {
+pub(super) async fn listen(network: &dyn Network, join: &Join) -> Result<Box<dyn Listener>, TcpError> {
+    let unreachable = |error: std::io::Error| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
     let address = match join.listen {
         Some(address) => address,
-        None => SocketAddr::new(super::route_to(&join.address).await?, 0),
+        None => SocketAddr::new(network.route(&join.address).await.map_err(unreachable)?, 0),
     };
     security::check_address(address, &join.security)?;
-    TcpListener::bind(address).await.map_err(|source| TcpError::Listen { address: address.to_string(), source })
+    network.bind(address).await.map_err(|source| TcpError::Listen { address: address.to_string(), source })
 }
 
 /// Calls the coordinator until it answers, and says hello.
-pub(super) async fn call(join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
+pub(super) async fn call(
+    network: &dyn Network,
+    join: &Join,
+    address: Option<String>,
+    offer: Option<Offer>,
+) -> Result<(Stream, Welcome), TcpError> {
     let deadline = Instant::now() + join.patience;
     let mut pause = Duration::from_millis(50);
     loop {
-        let attempt = tokio::time::timeout(HANDSHAKE, hello(join, address.clone(), offer)).await;
+        let attempt = tokio::time::timeout(HANDSHAKE, hello(network, join, address.clone(), offer)).await;
         let error = match attempt {
             Ok(Ok(welcome)) => return Ok(welcome),
             Ok(Err(
@@ -51,8 +56,8 @@ pub(super) async fn call(join: &Join, address: Option<String>, offer: Option<Off
     }
 }
 
-async fn hello(join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
-    let stream = dial(&join.address, &join.security).await?;
+async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
+    let stream = dial(network, &join.address, &join.security).await?;
     let (mut stream, _) = security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
     let hello = Up::Hello { worker: join.worker, identity: join.identity.clone(), address, offer };
     let lost = |error: PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
@@ -88,7 +93,7 @@ async fn hello(join: &Join, address: Option<String>, offer: Option<Offer>) -> Re
 
 /// Takes calls of other workers.
 pub(super) async fn answer(
-    listener: TcpListener,
+    listener: Box<dyn Listener>,
     security: Security,
     run: u64,
     streams: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
@@ -100,7 +105,6 @@ pub(super) async fn answer(
         tokio::spawn(async move {
             let _pass = pass;
             let checked = async {
-                stream.set_nodelay(true)?;
                 let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(std::io::Error::other)?;
                 let body =
                     tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, HELLO_BYTES_MAX)).await?.map_err(std::io::Error::other)?;
@@ -119,8 +123,14 @@ pub(super) async fn answer(
 }
 
 /// Calls another worker and says who is calling.
-pub(super) async fn call_peer(address: &str, worker: Worker, security: &Security, hello: &Across) -> Result<Stream, TcpError> {
-    let stream = dial(address, security).await?;
+pub(super) async fn call_peer(
+    network: &dyn Network,
+    address: &str,
+    worker: Worker,
+    security: &Security,
+    hello: &Across,
+) -> Result<Stream, TcpError> {
+    let stream = dial(network, address, security).await?;
     let (mut stream, _) = security::connect(stream, Role::Worker(worker), security, HANDSHAKE).await?;
     let lost = |error: PipeError| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
     write_first(&mut stream, hello).await.map_err(lost)?;

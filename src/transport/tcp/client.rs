@@ -5,17 +5,18 @@ mod peers;
 use super::block::{Blocks, Vectors};
 use super::calls::{answer, call, listen};
 use super::exchange::Plan;
+use super::mailbox::{Bell, Inlet, mailbox};
 use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run};
 use super::security::{Security, Stream};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, STALL, TcpError, Welcome, lock, runtime};
+use super::{DATA_WAITING_MAX, Network, STALL, Sockets, TcpError, Welcome, lock, runtime};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Offer, Up};
 use crate::transport::{Cancel, Decoded, Link, Notice, Order, What};
 use peers::Remote;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -63,6 +64,7 @@ impl Join {
 #[derive(Debug)]
 pub struct TcpLink {
     orders: std::sync::mpsc::Receiver<(u64, Order)>,
+    bell: Bell,
     commands: mpsc::UnboundedSender<(u64, Notice)>,
     ledger: Arc<Mutex<Ledger>>,
     vectors: Vectors,
@@ -88,6 +90,7 @@ enum Queued {
 }
 
 struct Hub {
+    network: Arc<dyn Network>,
     join: Join,
     welcome: Welcome,
     address: Option<String>,
@@ -95,13 +98,13 @@ struct Hub {
     coordinator: Pipe,
     connection: u64,
     heard: Instant,
-    peers: HashMap<u32, Remote>,
+    peers: BTreeMap<u32, Remote>,
     /// Calls of workers that are not known yet.
     early: Vec<(u32, u32, Stream)>,
     summer: Summer,
     ledger: Arc<Mutex<Ledger>>,
     vectors: Vectors,
-    orders: std::sync::mpsc::Sender<(u64, Order)>,
+    orders: Inlet<(u64, Order)>,
     queue: VecDeque<Queued>,
     /// Orders that the trainer has, and how many of their tasks it has not done.
     given: Vec<(u64, usize)>,
@@ -123,54 +126,75 @@ impl TcpLink {
     /// [`TcpError`] when nobody answers, or the coordinator refuses.
     pub fn join(join: Join) -> Result<(Self, Welcome), TcpError> {
         let runtime = runtime()?;
-        let (orders_in, orders) = std::sync::mpsc::channel();
+        let (mut link, welcome) = runtime.block_on(Self::join_over(Arc::new(Sockets), join))?;
+        link.runtime = Some(runtime);
+        Ok((link, welcome))
+    }
+
+    /// Joins a run over any network, on the caller's runtime. Such a link never waits: [`Link::receive`] gives none
+    /// when there is no order yet, and [`TcpLink::bell`] tells when to ask again.
+    ///
+    /// # Errors
+    /// [`TcpError`] when nobody answers, or the coordinator refuses.
+    pub async fn join_over(network: Arc<dyn Network>, join: Join) -> Result<(Self, Welcome), TcpError> {
+        let (orders_in, orders, bell) = mailbox();
         let (commands, commands_out) = mpsc::unbounded_channel();
         let ledger = Arc::new(Mutex::new(Ledger::default()));
-        let vectors = Vectors::default();
-        let (ledger_in, vectors_in) = (Arc::clone(&ledger), vectors.clone());
-        let traffic = Arc::new(Traffic::default());
-        let traffic_in = Arc::clone(&traffic);
-        let (welcome, hub) = runtime.block_on(async move {
-            let listener = listen(&join).await?;
-            let address = listener.local_addr().ok().map(|address| address.to_string());
-            let (stream, welcome) = call(&join, address.clone(), None).await?;
-            let (events, events_out) = mpsc::channel(64);
-            let (dialled, dialled_out) = mpsc::unbounded_channel();
-            let (coordinator, queues) = Pipe::new();
-            let stamp =
-                Stamp { run: welcome.run, epoch: welcome.epoch, worker: welcome.worker.0, layout: welcome.layout, format: welcome.format };
-            let shop = Shop { stamp, blocks: Blocks::new(welcome.length), traffic: traffic_in };
-            let kept = welcome.log_steps as usize + 1;
-            let hub = Hub {
-                summer: Summer::new(welcome.worker.0, welcome.length, welcome.format, shop.blocks.clone(), vectors_in.clone(), kept),
-                next: welcome.first,
-                welcome: welcome.clone(),
-                address,
-                coordinator,
-                connection: 0,
-                heard: Instant::now(),
-                peers: HashMap::new(),
-                early: Vec::new(),
-                ledger: ledger_in,
-                vectors: vectors_in,
-                orders: orders_in,
-                queue: VecDeque::new(),
-                given: Vec::new(),
-                live: None,
-                states: Arriving::default(),
-                transfers: 0,
-                stopping: false,
-                events,
-                dialled,
-                shop,
-                join,
-            };
-            tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()));
-            tokio::spawn(answer(listener, hub.join.security.clone(), welcome.run, hub.dialled.clone()));
-            let task = tokio::spawn(hub.serve(commands_out, events_out, dialled_out));
-            Ok::<_, TcpError>((welcome, task))
-        })?;
-        Ok((Self { orders, commands, ledger, vectors, traffic, order: 0, hub: Some(hub), runtime: Some(runtime) }, welcome))
+        let (vectors, traffic) = (Vectors::default(), Arc::new(Traffic::default()));
+        let listener = listen(&*network, &join).await?;
+        let address = listener.address().ok().map(|address| address.to_string());
+        let (stream, welcome) = call(&*network, &join, address.clone(), None).await?;
+        let (events, events_out) = mpsc::channel(64);
+        let (dialled, dialled_out) = mpsc::unbounded_channel();
+        let (coordinator, queues) = Pipe::new();
+        let stamp =
+            Stamp { run: welcome.run, epoch: welcome.epoch, worker: welcome.worker.0, layout: welcome.layout, format: welcome.format };
+        let shop = Shop { stamp, blocks: Blocks::new(welcome.length), traffic: Arc::clone(&traffic) };
+        let kept = welcome.log_steps as usize + 1;
+        let hub = Hub {
+            summer: Summer::new(welcome.worker.0, welcome.length, welcome.format, shop.blocks.clone(), vectors.clone(), kept),
+            next: welcome.first,
+            welcome: welcome.clone(),
+            network,
+            address,
+            coordinator,
+            connection: 0,
+            heard: Instant::now(),
+            peers: BTreeMap::new(),
+            early: Vec::new(),
+            ledger: Arc::clone(&ledger),
+            vectors: vectors.clone(),
+            orders: orders_in,
+            queue: VecDeque::new(),
+            given: Vec::new(),
+            live: None,
+            states: Arriving::default(),
+            transfers: 0,
+            stopping: false,
+            events,
+            dialled,
+            shop,
+            join,
+        };
+        tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()));
+        let calls = tokio::spawn(answer(listener, hub.join.security.clone(), welcome.run, hub.dialled.clone()));
+        let hub = tokio::spawn(async move {
+            hub.serve(commands_out, events_out, dialled_out).await;
+            calls.abort();
+        });
+        Ok((Self { orders, bell, commands, ledger, vectors, traffic, order: 0, hub: Some(hub), runtime: None }, welcome))
+    }
+
+    /// Tells when there are orders; ends with the connection.
+    #[must_use]
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+
+    /// Tells, whenever it is called, how many vectors are held for the coordinator.
+    pub fn held(&self) -> impl Fn() -> usize + use<> {
+        let ledger = Arc::clone(&self.ledger);
+        move || lock(&ledger).len()
     }
 }
 
@@ -184,7 +208,8 @@ impl TcpLink {
 
 impl Link for TcpLink {
     fn receive(&mut self) -> Option<Order> {
-        let (number, order) = self.orders.recv().ok()?;
+        let next = if self.runtime.is_some() { self.orders.recv().ok() } else { self.orders.try_recv().ok() };
+        let (number, order) = next?;
         if matches!(order, Order::Compute { .. }) {
             self.order = number;
         }
@@ -509,7 +534,7 @@ impl Hub {
             if let Order::Compute { tasks, .. } = &order {
                 self.given.push((number, tasks.len()));
             }
-            let _ = self.orders.send((number, order));
+            self.orders.send((number, order));
         }
     }
 
@@ -539,7 +564,7 @@ impl Hub {
         self.peers.clear();
         let offer = Offer { run: self.welcome.run, epoch: self.welcome.epoch, next: self.next };
         let join = Join { worker: Some(self.welcome.worker.0), ..self.join.clone() };
-        match call(&join, self.address.clone(), Some(offer)).await {
+        match call(&*self.network, &join, self.address.clone(), Some(offer)).await {
             Ok((stream, welcome))
                 if (welcome.run, welcome.worker, welcome.layout) == (self.welcome.run, self.welcome.worker, self.welcome.layout) =>
             {

@@ -3,6 +3,7 @@
 use super::block::{Blocks, Vectors};
 use super::exchange::{Plan, Sum, share_out};
 use super::landing::Landings;
+use super::mailbox::Inlet;
 use super::members::{Members, Seat};
 use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run, write_first};
 use super::running::Running;
@@ -37,7 +38,7 @@ const PATIENCE_FACTOR: u32 = 20;
 
 /// What others see of it.
 pub(super) struct Watched {
-    pub(super) notices: std::sync::mpsc::Sender<(Worker, Notice)>,
+    pub(super) notices: Inlet<(Worker, Notice)>,
     pub(super) sums: Sums,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) offers: watch::Sender<Offers>,
@@ -65,7 +66,7 @@ pub(super) struct Hub {
     begun: bool,
     /// The run is over for all workers.
     stops: bool,
-    notices: std::sync::mpsc::Sender<(Worker, Notice)>,
+    notices: Inlet<(Worker, Notice)>,
     sums: Sums,
     status: Arc<Mutex<Status>>,
     offers: watch::Sender<Offers>,
@@ -163,7 +164,7 @@ impl Hub {
     }
 
     fn notify(&self, worker: Worker, notice: Notice) {
-        let _ = self.notices.send((worker, notice));
+        self.notices.send((worker, notice));
     }
 
     fn command(&mut self, command: Command) {
@@ -285,6 +286,7 @@ impl Hub {
         let message = Down::Exchange { step, attempt, terms: terms.clone(), owners: owners.clone(), receivers: receivers.clone() };
         self.members.tell_all(&message);
         let running = Running::new(receivers.clone(), Instant::now());
+        self.running.retain(|key, _| key.0 != step || key.1 > attempt);
         self.running.insert((step, attempt), running);
         if takes_part {
             let mut none = Vec::new();
@@ -485,6 +487,8 @@ impl Hub {
         }
         let traffic = &self.shop.traffic;
         (status.sent, status.received) = (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
+        let states: usize = self.states.values().map(|(needy, arriving)| needy.len() + arriving.len()).sum();
+        status.kept = (self.running.len() + self.decided.len() + self.summer.len() + states) as u64;
     }
 
     /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes to them, or who is
@@ -500,9 +504,9 @@ impl Hub {
         let longest = patience.max(self.exchange_time * PATIENCE_FACTOR) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         let needed = self.members.connected().count().min(2);
         let stuck = |running: &&Running| running.holders.len() < needed && running.is_stuck(now, patience, longest);
-        let Some(running) = self.running.values().find(stuck) else { return };
-        if let Some(worker) = running.culprit(now) {
-            self.lose(worker, &format!("its vectors did not come for {:.1} s", now.duration_since(running.begun).as_secs_f64()));
+        let found = self.running.values().filter(stuck).find_map(|running| Some((running.culprit(now)?, running.begun)));
+        if let Some((worker, begun)) = found {
+            self.lose(worker, &format!("its vectors did not come for {:.1} s", now.duration_since(begun).as_secs_f64()));
         }
     }
 

@@ -11,7 +11,9 @@ mod exchange;
 pub mod http;
 mod hub;
 mod landing;
+mod mailbox;
 mod members;
+mod network;
 mod pipe;
 mod running;
 pub mod security;
@@ -20,17 +22,17 @@ mod states;
 mod summer;
 
 pub use client::{Join, TcpLink};
+pub use mailbox::Bell;
+pub use network::{Listener, Network, Promise, Sockets};
 pub use server::{Gathered, Listen, Status, TcpTransport, WorkerStatus};
 
 use super::wire::Format;
 use crate::ids::{Step, Worker};
-use security::{Security, SecurityError};
-use std::net::{IpAddr, SocketAddr};
+use security::{Security, SecurityError, Stream};
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::net::{TcpStream, UdpSocket};
 use tokio::runtime::{Builder, Runtime};
 
 /// How long a stranger may take to show who it is.
@@ -143,21 +145,9 @@ fn runtime() -> Result<Runtime, TcpError> {
     builder.worker_threads((cores / 2).clamp(1, 4)).thread_name("codedgrad-io").enable_all().build().map_err(TcpError::Threads)
 }
 
-async fn dial(address: &str, security: &Security) -> Result<TcpStream, TcpError> {
+async fn dial(network: &dyn Network, address: &str, security: &Security) -> Result<Stream, TcpError> {
     let unreachable = |error: std::io::Error| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
-    let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-    security::check_address(stream.peer_addr().map_err(unreachable)?, security)?;
-    stream.set_nodelay(true).map_err(unreachable)?;
+    let (stream, peer) = network.connect(address).await.map_err(unreachable)?;
+    security::check_address(peer, security)?;
     Ok(stream)
-}
-
-/// The address of this host on the way to another.
-async fn route_to(address: &str) -> Result<IpAddr, TcpError> {
-    let unreachable = |error: std::io::Error| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
-    let there = tokio::net::lookup_host(address).await.map_err(unreachable)?.next();
-    let there = there.ok_or_else(|| unreachable(std::io::Error::other("no such host")))?;
-    let any: SocketAddr = if there.is_ipv4() { ([0u8; 4], 0).into() } else { ([0u16; 8], 0).into() };
-    let socket = UdpSocket::bind(any).await.map_err(unreachable)?;
-    socket.connect(there).await.map_err(unreachable)?;
-    Ok(socket.local_addr().map_err(unreachable)?.ip())
 }

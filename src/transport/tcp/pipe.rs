@@ -239,6 +239,7 @@ pub(super) async fn write_first(stream: &mut Stream, message: &impl serde::Seria
 pub(super) async fn run<N: Clone>(stream: Stream, mut queues: Queues, shop: Shop, name: N, events: mpsc::Sender<(N, Incoming)>) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let error = tokio::select! {
+        biased;
         error = read(&mut reader, &name, &shop, &events) => error,
         written = write(&mut writer, &mut queues, &shop) => written.err().unwrap_or(PipeError::Closed),
     };

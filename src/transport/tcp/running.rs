@@ -72,7 +72,8 @@ impl Running {
     pub(super) fn culprit(&self, now: Instant) -> Option<u32> {
         let mut blames: BTreeMap<u32, usize> = BTreeMap::new();
         self.still_waiting(now).flat_map(|(_, waiting)| &waiting.on).for_each(|node| *blames.entry(*node).or_default() += 1);
-        blames.remove(&COORDINATOR);
+        // Who came later owes nothing.
+        blames.retain(|node, _| *node != COORDINATOR && self.receivers.contains(node));
         let waits = |node: u32| self.still_waiting(now).any(|(other, _)| other == node);
         blames.into_iter().max_by_key(|(node, blames)| (!waits(*node), *blames, Reverse(*node))).map(|(node, _)| node)
     }

@@ -2,9 +2,10 @@
 
 use super::block::Vectors;
 use super::hub::{Hub, LAST_SUMS, Watched};
+use super::mailbox::{Bell, mailbox};
 use super::pipe::read_hello;
 use super::security::{self, Gate, Role, Security, Stream};
-use super::{Exchange, HANDSHAKE, TcpError, lock, runtime};
+use super::{Exchange, HANDSHAKE, Listener, Network, Sockets, TcpError, lock, runtime};
 use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
@@ -14,7 +15,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -118,6 +118,8 @@ pub struct Status {
     pub exchange_seconds: f64,
     /// Calls that were refused.
     pub refused: u64,
+    /// Exchanges, sums and states that are kept.
+    pub kept: u64,
 }
 
 pub(super) enum Command {
@@ -141,6 +143,7 @@ pub struct TcpTransport {
     address: SocketAddr,
     commands: mpsc::UnboundedSender<Command>,
     notices: std::sync::mpsc::Receiver<(Worker, Notice)>,
+    bell: Bell,
     sums: Sums,
     /// What was received of results that workers send at once, if they do.
     held: Option<(Ledgers, Vectors)>,
@@ -169,31 +172,47 @@ impl TcpTransport {
     pub fn listen(listen: Listen) -> Result<Self, TcpError> {
         security::check_address(listen.address, &listen.security)?;
         let runtime = runtime()?;
+        let mut transport = runtime.block_on(Self::listen_over(Arc::new(Sockets), listen))?;
+        transport.runtime = Some(runtime);
+        Ok(transport)
+    }
+
+    /// Opens a port of any network, on the caller's runtime. Such a transport never waits: [`Transport::receive`] gives
+    /// none when there is no notice yet, and [`TcpTransport::bell`] tells when to ask again; between
+    /// [`TcpTransport::begin`] and the first step, its tasks need a moment.
+    ///
+    /// # Errors
+    /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
+    pub async fn listen_over(network: Arc<dyn Network>, listen: Listen) -> Result<Self, TcpError> {
+        security::check_address(listen.address, &listen.security)?;
         let (commands, commands_out) = mpsc::unbounded_channel();
-        let (notices_in, notices) = std::sync::mpsc::channel();
+        let (notices_in, notices, bell) = mailbox();
         let (offers_in, offers) = watch::channel(Offers::new());
         let sums = Sums::default();
         let status = Arc::new(Mutex::new(Status { workers: vec![WorkerStatus::default(); listen.workers], ..Status::default() }));
-        let (sums_in, status_in) = (Arc::clone(&sums), Arc::clone(&status));
+        let refused = |source| TcpError::Listen { address: listen.address.to_string(), source };
+        let listener = network.bind(listen.address).await.map_err(refused)?;
+        let address = listener.address().map_err(refused)?;
+        let (events, events_out) = mpsc::channel(256);
+        let (callers_in, callers) = mpsc::channel(16);
+        let calls = tokio::spawn(answer(listener, listen.security.clone(), callers_in, Arc::clone(&status)));
         let format = listen.format;
         let held = (listen.exchange == Exchange::Hold).then(|| (Ledgers::new(listen.workers), Vectors::default()));
-        let held_in = held.clone();
-        let (address, hub) = runtime.block_on(async move {
-            let refused = |source| TcpError::Listen { address: listen.address.to_string(), source };
-            let listener = TcpListener::bind(listen.address).await.map_err(refused)?;
-            let address = listener.local_addr().map_err(refused)?;
-            let (events, events_out) = mpsc::channel(256);
-            let (callers_in, callers) = mpsc::channel(16);
-            tokio::spawn(answer(listener, listen.security.clone(), callers_in, Arc::clone(&status_in)));
-            let hub = Hub::new(
-                listen,
-                Watched { notices: notices_in, sums: sums_in, status: status_in, offers: offers_in, held: held_in },
-                events,
-            );
-            Ok::<_, TcpError>((address, tokio::spawn(hub.serve(commands_out, events_out, callers))))
-        })?;
+        let (sums_in, status_in) = (Arc::clone(&sums), Arc::clone(&status));
+        let watched = Watched { notices: notices_in, sums: sums_in, status: status_in, offers: offers_in, held: held.clone() };
+        let hub = Hub::new(listen, watched, events);
+        let hub = tokio::spawn(async move {
+            hub.serve(commands_out, events_out, callers).await;
+            calls.abort();
+        });
         let early = VecDeque::new();
-        Ok(Self { address, commands, notices, sums, held, format, status, offers, early, hub: Some(hub), runtime: Some(runtime) })
+        Ok(Self { address, commands, notices, bell, sums, held, format, status, offers, early, hub: Some(hub), runtime: None })
+    }
+
+    /// Tells when there are notices; ends with the transport.
+    #[must_use]
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
     }
 
     /// Where it listens.
@@ -221,7 +240,9 @@ impl TcpTransport {
         let (done, begun) = std::sync::mpsc::channel();
         self.command(Command::Begin(start, done));
         // What there is to say of the workers comes before their first tasks.
-        let _ = begun.recv();
+        if self.runtime.is_some() {
+            let _ = begun.recv();
+        }
     }
 
     /// The state of a worker's replica, unless it does not come in time.
@@ -260,6 +281,7 @@ impl Transport for TcpTransport {
             return Some(early);
         }
         match patience {
+            _ if self.runtime.is_none() => self.notices.try_recv().ok(),
             None => self.notices.recv().ok(),
             Some(patience) => self.notices.recv_timeout(patience).ok(),
         }
@@ -340,7 +362,7 @@ impl Drop for TcpTransport {
 }
 
 /// Takes calls, as many strangers at a time as the gate lets in.
-async fn answer(listener: TcpListener, security: Security, callers: mpsc::Sender<Caller>, status: Arc<Mutex<Status>>) {
+async fn answer(listener: Box<dyn Listener>, security: Security, callers: mpsc::Sender<Caller>, status: Arc<Mutex<Status>>) {
     let gate = Gate::default();
     loop {
         let (stream, from) = match listener.accept().await {
@@ -359,7 +381,6 @@ async fn answer(listener: TcpListener, security: Security, callers: mpsc::Sender
         tokio::spawn(async move {
             let _pass = pass;
             let checked = async {
-                stream.set_nodelay(true).map_err(|error| error.to_string())?;
                 let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(|error| error.to_string())?;
                 let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, wire::HELLO_BYTES_MAX)).await;
                 let body = body.map_err(|_| "it says nothing".to_owned())?.map_err(|error| error.to_string())?;

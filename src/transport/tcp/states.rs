@@ -34,6 +34,10 @@ struct Half {
 pub(super) struct Arriving(BTreeMap<u64, Half>);
 
 impl Arriving {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// A state is announced; one that is announced anew replaces what came of it. False if it has more than so many
     /// numbers.
     pub(super) fn expect(&mut self, transfer: u64, next: Step, lengths: Vec<usize>, most: usize) -> bool {

@@ -44,6 +44,11 @@ impl Summer {
         Self { me, length, format, blocks, open: BTreeMap::new(), sums: VecDeque::new(), kept_max, first: Step(0), vectors }
     }
 
+    /// Exchanges under way and sums that are kept.
+    pub(super) fn len(&self) -> usize {
+        self.open.len() + self.sums.len()
+    }
+
     fn entry(&mut self, key: Key, now: Instant) -> &mut Open {
         let (me, length) = (self.me, self.length);
         let (blocks, vectors) = (&self.blocks, &self.vectors);

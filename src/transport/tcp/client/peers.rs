@@ -6,6 +6,7 @@ use super::super::security::Stream;
 use super::{From, Hub};
 use crate::ids::Worker;
 use crate::transport::wire::{Across, Peer};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Another worker.
@@ -38,11 +39,11 @@ impl Hub {
     }
 
     fn dial(&self, worker: u32, epoch: u32, address: String, pause: Duration) {
-        let (security, dialled) = (self.join.security.clone(), self.dialled.clone());
+        let (network, security, dialled) = (Arc::clone(&self.network), self.join.security.clone(), self.dialled.clone());
         let hello = Across::Peer { worker: self.welcome.worker.0, run: self.welcome.run, epoch: self.welcome.epoch };
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            let stream = call_peer(&address, Worker(worker), &security, &hello).await;
+            let stream = call_peer(&*network, &address, Worker(worker), &security, &hello).await;
             let stream = stream.inspect_err(|error| tracing::warn!("worker {worker}: {error}")).ok();
             let _ = dialled.send((worker, epoch, stream));
         });

@@ -1,0 +1,355 @@
+//! Many rounds over a simulated network, in which everything goes wrong that can: the transport, the coordinator and
+//! the trainers' side are the real ones, on one thread and a clock that jumps, and every fault is drawn from a seed.
+//!
+//! Whatever happens, every step has the gradient of a run without faults, bit for bit; and the same seed gives the same
+//! run, event by event.
+
+use super::network::{Net, Process};
+use super::{LOG_STEPS, Replicas, UNIT_SAMPLES, modelled, sample_gradient, setup, train};
+use codedgrad::codes::SchemeSpec;
+use codedgrad::delays::Delays;
+use codedgrad::ids::{Step, Worker};
+use codedgrad::schedulers::{Config, Engine};
+use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress, Shape, StepRecord};
+use codedgrad::transport::tcp::security::{Security, Token};
+use codedgrad::transport::tcp::{Exchange, Join, Listen, Status, TcpLink, TcpTransport};
+use codedgrad::transport::{Decoded, State};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use xxhash_rust::xxh3::xxh3_64;
+
+const WORKERS: u8 = 4;
+/// Host of the coordinator; workers' hosts have their numbers.
+const COORDINATOR: u8 = 100;
+/// Rounds at the end without new faults, so that everybody can come back.
+const CALM: u64 = 400;
+
+/// A run and its weather.
+#[derive(Clone)]
+struct Voyage {
+    scheme: &'static str,
+    exchange: Exchange,
+    steps: u64,
+    length: usize,
+    seed: u64,
+    /// Mean time between faults.
+    pause: Duration,
+}
+
+/// What is known when it is over.
+#[derive(Debug, Default, PartialEq)]
+struct Landfall {
+    digest: u64,
+    events: u64,
+    faults: u64,
+    lost: u64,
+    resynced: u64,
+    seconds: u64,
+    /// Most that the coordinator kept, in each half.
+    kept: [usize; 2],
+    /// Most vectors that a worker held.
+    held: usize,
+}
+
+/// What all tasks of a run share.
+struct Shared {
+    net: Net,
+    voyage: Voyage,
+    /// Of every step, the digest of its gradient without faults.
+    expected: Vec<u64>,
+    token: Token,
+    decided: AtomicU64,
+    over: AtomicBool,
+    held: AtomicU64,
+    status: Mutex<Arc<Mutex<Status>>>,
+}
+
+fn bits_of(gradient: &[f32]) -> u64 {
+    xxh3_64(bytemuck::cast_slice(gradient))
+}
+
+/// Sees every step, and keeps a state for those who come when nobody else has one.
+struct Keeper {
+    shared: Arc<Shared>,
+    replicas: Replicas,
+    next: u64,
+    found: Landfall,
+}
+
+impl Observer for Keeper {
+    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        let decoded = decoded.ok_or("every sum comes by here")?;
+        let samples = (UNIT_SAMPLES * usize::from(WORKERS)) as f64;
+        let whole = record.tail == [samples] && record.coverage == 1.0 && record.step == self.next;
+        if !whole || bits_of(&decoded.gradient) != self.shared.expected[record.step as usize] {
+            return Err(format!("step {} is wrong: {record:?}", record.step).into());
+        }
+        self.replicas.apply(&decoded.gradient, record.step);
+        self.next = record.step + 1;
+        self.shared.decided.store(self.next, Ordering::Relaxed);
+        self.shared.net.note(&format!("{} by {:?} in {} rounds, {}", record.step, record.survivors, record.rounds.len(), record.digest));
+        Ok(Flow::Continue)
+    }
+
+    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
+        self.found.lost += u64::from(what.starts_with("lost"));
+        self.found.resynced += u64::from(what.starts_with("takes over"));
+        self.shared.net.note(&format!("{step}: {worker} {what}"));
+    }
+
+    fn state(&mut self) -> Option<State> {
+        Some(State { next: Step(self.next), vectors: vectors_of(&self.replicas) })
+    }
+}
+
+fn vectors_of(replicas: &Replicas) -> Vec<Vec<f32>> {
+    let (first, second) = replicas.optimizers[0].moments();
+    vec![replicas.parameters[0].clone(), first.to_vec(), second.to_vec()]
+}
+
+/// One life of a worker's process: what it has trained, unless it ends before the run.
+async fn work(shared: &Shared, process: Arc<Process>, me: u8, coordinator: String, mut random: ChaCha8Rng) -> Option<Vec<f32>> {
+    let join = Join {
+        worker: Some(u32::from(me)),
+        identity: format!("worker {me}"),
+        patience: Duration::from_secs(20),
+        ..Join::new(coordinator, Security::Plain { token: shared.token.clone() })
+    };
+    let (link, _) = TcpLink::join_over(process, join).await.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
+    let (mut bell, held) = (link.bell(), link.held());
+    let mut aggregator = Aggregator::new(Box::new(link), shared.voyage.length, UNIT_SAMPLES);
+    let mut replicas = Replicas::fresh(1, shared.voyage.length);
+    loop {
+        match aggregator.next_event() {
+            // There is none yet.
+            Err(_) if bell.rung().await => {}
+            Err(_) => return None,
+            Ok(None) => return Some(replicas.parameters.concat()),
+            Ok(Some(Event::Compute(mut task))) => {
+                let (batch, mut loss) = (task.batch(), 0.0);
+                let part_seconds =
+                    if random.random_bool(0.01) { random.random_range(0.05..3.0) } else { random.random_range(0.001..0.006) };
+                while let Some(part) = task.next_part() {
+                    sleep(Duration::from_secs_f64(part_seconds)).await;
+                    let message = task.message();
+                    message.fill(0.0);
+                    for sample in part.samples.clone() {
+                        sample_gradient(&replicas.parameters[0], batch, sample, message, part.coefficient);
+                    }
+                    loss += part.coefficient * part.samples.len() as f64;
+                }
+                task.submit(vec![loss]).unwrap();
+            }
+            Ok(Some(Event::Apply(step))) => {
+                let digest = bits_of(step.gradient());
+                assert_eq!(digest, shared.expected[step.index as usize], "worker {me} is to apply a wrong step {}", step.index);
+                let digest = replicas.apply(step.gradient(), step.index);
+                step.applied_with(digest);
+                shared.held.fetch_max(held() as u64, Ordering::Relaxed);
+            }
+            Ok(Some(Event::Skip(step))) => panic!("step {} is refused", step.index),
+            Ok(Some(Event::Provide(request))) => request.reply(vectors_of(&replicas)),
+            Ok(Some(Event::Resync(state))) => replicas = Replicas::of(&state.vectors),
+        }
+    }
+}
+
+/// How a process is to end.
+type Death = (u64, bool);
+
+/// A worker's processes, one after the other, until one sees the end of the run.
+async fn live(shared: Arc<Shared>, me: u8, coordinator: String, mut deaths: watch::Receiver<Death>) -> Option<Vec<f32>> {
+    let mut random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ (u64::from(me) + 1) << 32);
+    loop {
+        let process = shared.net.process(me);
+        deaths.mark_unchanged();
+        let own = ChaCha8Rng::seed_from_u64(random.random());
+        let trained = tokio::select! {
+            biased;
+            trained = work(&shared, Arc::clone(&process), me, coordinator.clone(), own) => trained,
+            Ok(()) = deaths.changed() => {
+                let loud = deaths.borrow().1;
+                shared.net.note(&format!("worker {me} dies, {}", if loud { "heard" } else { "unheard" }));
+                process.kill(loud);
+                None
+            }
+        };
+        if trained.is_some() || shared.over.load(Ordering::Relaxed) {
+            return trained;
+        }
+        process.kill(true);
+        sleep(Duration::from_secs_f64(random.random_range(0.0..1.5))).await;
+    }
+}
+
+/// Makes trouble until the calm.
+async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: Arc<AtomicU64>) {
+    let mut random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0x5702_0000);
+    let net = &shared.net;
+    let calm = shared.voyage.steps.saturating_sub(CALM);
+    loop {
+        sleep(shared.voyage.pause.mul_f64(random.random_range(0.0..2.0))).await;
+        if shared.decided.load(Ordering::Relaxed) >= calm {
+            break;
+        }
+        let worker = random.random_range(0..WORKERS);
+        let other = random.random_range(0..=WORKERS);
+        let other = if other == WORKERS || other == worker { COORDINATOR } else { other };
+        let kind = random.random_range(0..8);
+        let time = Duration::from_secs_f64(random.random_range(0.01f64..1.0).powi(2) * 6.0);
+        net.note(&format!("fault {kind} at {worker}, {other} for {time:?}"));
+        faults.fetch_add(1, Ordering::Relaxed);
+        match kind {
+            0 | 1 => deaths[usize::from(worker)].send_modify(|death| *death = (death.0 + 1, kind == 0)),
+            2 | 3 => net.cut(worker, other, kind == 2),
+            4 => net.part(worker, other, time),
+            5 => (0..WORKERS).chain([COORDINATOR]).filter(|host| *host != worker).for_each(|host| net.part(worker, host, time)),
+            6 => net.slow(worker, other, Duration::from_millis(random.random_range(1..200)), 1e5),
+            _ => net.slow(worker, other, Duration::from_micros(300), 1e9),
+        }
+    }
+    let hosts: Vec<u8> = (0..WORKERS).chain([COORDINATOR]).collect();
+    for (a, b) in hosts.iter().flat_map(|a| hosts.iter().map(move |b| (*a, *b))).filter(|(a, b)| a < b) {
+        net.part(a, b, Duration::ZERO);
+        net.slow(a, b, Duration::from_micros(300), 1e9);
+    }
+}
+
+fn listen(shared: &Shared, config: Config) -> Listen {
+    let Voyage { length, exchange, .. } = shared.voyage;
+    let security = Security::Plain { token: shared.token.clone() };
+    Listen {
+        run: 0xc0de,
+        log_steps: config.log_steps,
+        exchange,
+        keeps: true,
+        silence: Duration::from_secs(3),
+        stall: Duration::from_secs(1),
+        ..Listen::new(([127, 1, 0, COORDINATOR], 7000).into(), security, usize::from(WORKERS), length, u32::from(WORKERS))
+    }
+}
+
+/// The coordinator's process.
+async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: Config) -> Landfall {
+    let Voyage { scheme, steps, length, .. } = shared.voyage.clone();
+    let (workers, units) = (usize::from(WORKERS), u32::from(WORKERS));
+    let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, units, 0..steps).unwrap();
+    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
+    let begun = Instant::now();
+    let pace = Pace::by(move || begun.elapsed(), workers, &Delays::None, 0, 0.0);
+    let shape = Shape { workers, length, units, first: Step(0) };
+    let mut bell = transport.bell();
+    let mut coordinator = Coordinator::new(transport, engine, pace, config, shape);
+    let replicas = Replicas::fresh(1, length);
+    let mut keeper = Keeper { shared: Arc::clone(shared), replicas, next: 0, found: Landfall::default() };
+    loop {
+        match coordinator.pump(&mut keeper).unwrap_or_else(|error| panic!("{error}\n{}", shared.net.last_words())) {
+            Progress::Done(outcome) => {
+                assert_eq!(outcome, Outcome::Finished);
+                break;
+            }
+            Progress::Wait(patience) => {
+                let rung = timeout(patience.unwrap_or(Duration::from_secs(600)), bell.rung()).await;
+                let alive = rung.unwrap_or(patience.is_some());
+                assert!(alive, "the run stands still after step {}\n{}", keeper.next, shared.net.last_words());
+            }
+        }
+        let kept = coordinator.open_entries() + shared.status.lock().unwrap().lock().unwrap().kept as usize;
+        let half = &mut keeper.found.kept[usize::from(keeper.next > steps / 2)];
+        *half = (*half).max(kept);
+    }
+    coordinator.stop();
+    keeper.found
+}
+
+async fn sail(voyage: Voyage, expected: Vec<u64>) -> Landfall {
+    let shared = Arc::new(Shared {
+        net: Net::new(voyage.seed),
+        voyage,
+        expected,
+        token: Token::fresh().unwrap(),
+        decided: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+        held: AtomicU64::new(0),
+        status: Mutex::default(),
+    });
+    let begun = Instant::now();
+    let config = Config { max_wait_seconds: 120.0, return_seconds: 120.0, log_steps: LOG_STEPS, restores: true, ..Config::default() };
+    let mut transport = TcpTransport::listen_over(shared.net.process(COORDINATOR), listen(&shared, config)).await.unwrap();
+    *shared.status.lock().unwrap() = transport.status();
+    let (deaths, ends): (Vec<_>, Vec<_>) = (0..WORKERS).map(|_| watch::channel((0, true))).unzip();
+    let address = transport.address().to_string();
+    let life = |(me, ends)| tokio::spawn(live(Arc::clone(&shared), me, address.clone(), ends));
+    let workers: Vec<_> = (0..WORKERS).zip(ends).map(life).collect();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(transport.gather(Duration::ZERO).absent, []);
+    transport.begin(Step(0));
+    sleep(Duration::from_millis(1)).await;
+    let faults = Arc::new(AtomicU64::new(0));
+    let storm = tokio::spawn(storm(Arc::clone(&shared), deaths, Arc::clone(&faults)));
+    let found = steer(&shared, transport, config).await;
+    shared.over.store(true, Ordering::Relaxed);
+    storm.await.unwrap();
+    let mut all = Vec::new();
+    for worker in workers {
+        let trained = timeout(Duration::from_secs(60), worker).await.expect("everybody hears of the end").unwrap();
+        all.push(trained.map(|parameters| bits_of(&parameters)));
+    }
+    assert!(all[0].is_some() && all.iter().all(|trained| *trained == all[0]), "{all:?}\n{}", shared.net.last_words());
+    let seconds = begun.elapsed().as_secs();
+    // Whoever had not heard of the end before gives up.
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!((Handle::current().metrics().num_alive_tasks(), shared.net.open()), (0, 0), "no task is left, and no connection");
+    let (digest, events) = shared.net.digest();
+    let (faults, held) = (faults.load(Ordering::Relaxed), shared.held.load(Ordering::Relaxed) as usize);
+    Landfall { digest, events, faults, held, seconds, ..found }
+}
+
+fn simulate(voyage: &Voyage, expected: &[u64]) -> Landfall {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(sail(voyage.clone(), expected.to_vec()))
+}
+
+/// Of every step, the digest of its gradient when nothing goes wrong: over threads, and without a code.
+fn without_faults(length: usize, steps: u64) -> Vec<u64> {
+    let workers = usize::from(WORKERS);
+    let (outcome, _, log) = train(super::Setup { length, ..setup("uncoded", workers, steps, modelled(workers, 0, 1)) });
+    assert_eq!(outcome.unwrap(), Outcome::Finished);
+    log.gradients.iter().map(|gradient| bits_of(gradient.as_ref().unwrap())).collect()
+}
+
+const VOYAGES: [(Exchange, &str); 4] =
+    [(Exchange::Star, "groups:s=1"), (Exchange::Sharded, "groups:s=1"), (Exchange::Sharded, "queue:m=1"), (Exchange::Star, "queue:m=1")];
+
+fn voyages(steps: u64, length: usize, seeds: std::ops::Range<u64>, pause: Duration) {
+    let expected = without_faults(length, steps);
+    for seed in seeds {
+        let (exchange, scheme) = VOYAGES[seed as usize % VOYAGES.len()];
+        let voyage = Voyage { scheme, exchange, steps, length, seed, pause };
+        let found = simulate(&voyage, &expected);
+        println!("{exchange:?} {scheme}, seed {seed}: {found:?}");
+        assert!(found.faults > steps / 100 && found.lost > steps / 200, "hardly anything went wrong: {found:?}");
+        assert!(found.kept[1] <= found.kept[0] * 3 / 2, "more and more is kept: {found:?}");
+        assert!(found.held <= 8, "a worker holds more than the results of two steps: {found:?}");
+    }
+}
+
+#[test]
+fn no_fault_of_the_network_costs_a_step() {
+    voyages(5_000, 300, 0..4, Duration::from_millis(300));
+}
+
+#[test]
+#[ignore = "debug"]
+fn debug() {
+    let of = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
+    let seed = of("SEED");
+    voyages(of("STEPS"), 300, seed..seed + 1, Duration::from_millis(of("PAUSE")));
+}
