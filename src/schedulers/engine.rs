@@ -84,6 +84,8 @@ pub struct Engine {
     assigned_units: u64,
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
+    /// Workers that died since the round was closed.
+    bereft: WorkerSet,
 }
 
 impl Engine {
@@ -129,6 +131,7 @@ impl Engine {
             failed: WorkerSet::empty(workers),
             assigned_units: 0,
             given: BTreeMap::new(),
+            bereft: WorkerSet::empty(workers),
             scheme,
             config,
         }
@@ -484,6 +487,7 @@ impl Engine {
 
     fn close(&mut self, now: f64, missing: &WorkerSet, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.phase = Phase::Folding;
+        self.bereft.clear();
         let lasted = now - self.opened_at;
         for worker in Worker::all(self.arrivals.len()) {
             match self.arrivals[worker.index()] {

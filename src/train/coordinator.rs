@@ -384,9 +384,12 @@ impl<T: Transport> Coordinator<T> {
                 Input::Applied { worker, step, digest }
             }
             Notice::State { needy, state } => {
-                let next = state.next;
+                let (next, waiting) = (state.next, self.resyncs.len());
                 self.resyncs.retain(|(waiting, _)| *waiting != needy);
-                self.transport.send(needy, Order::Take { state: Arc::new(state) });
+                // Who was lost and is there again may have been sent one already, and tasks after it.
+                if self.resyncs.len() < waiting {
+                    self.transport.send(needy, Order::Take { state: Arc::new(state) });
+                }
                 Input::Synced { worker: needy, next }
             }
             Notice::Joined { next } => {

@@ -17,9 +17,9 @@ use codedgrad::delays::{Delays, Preset};
 use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::schedulers::{Config, Engine, Reduce};
 use codedgrad::train::{
-    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord, VirtualClock,
+    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress, RunError, Shape, StepRecord, VirtualClock,
 };
-use codedgrad::transport::{Decoded, Link, local};
+use codedgrad::transport::{Decoded, Link, Notice, Order, State, local};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -854,4 +854,37 @@ fn an_observer_can_stop_a_run() {
     assert_eq!(outcome.unwrap(), Outcome::Stopped);
     assert_eq!((log.records.len(), parameters.iter().flatten().count()), (7, 4), "and all workers end in order");
     assert_eq!(log.decided.into_inner(), 7);
+}
+
+/// Found by the simulated network: the second of two states, asked for before and after the worker was lost, came when
+/// it had tasks again, which it dropped for it.
+#[test]
+fn who_comes_back_twice_takes_over_one_state() {
+    let (transport, mut links) = local::connect(2);
+    let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..1).unwrap();
+    let config = Config { return_seconds: 20.0, ..Config::default() };
+    let engine = Engine::new(scheme, config, Step(0)..Step(1), 0);
+    let shape = Shape { workers: 2, length: PARAMETERS, units: 2, first: Step(0) };
+    let mut coordinator = Coordinator::new(transport, engine, Pace::wall(2, &Delays::None, 0, 0.0), config, shape);
+    let (mut log, decided) = (Log::default(), AtomicU64::new(0));
+    let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after: u64::MAX };
+    for _ in 0..2 {
+        links[1].send(Notice::Lost { reason: "as asked".into() });
+        links[1].send(Notice::Joined { next: None });
+    }
+    assert!(matches!(coordinator.pump(&mut recorder), Ok(Progress::Wait(_))));
+    let state = State { next: Step(0), vectors: Vec::new() };
+    for _ in 0..2 {
+        links[0].send(Notice::State { needy: Worker(1), state: state.clone() });
+    }
+    assert!(matches!(coordinator.pump(&mut recorder), Ok(Progress::Wait(_))));
+    coordinator.stop();
+    let mut orders = |worker: usize| {
+        let all = std::iter::from_fn(|| links[worker].receive().filter(|order| !matches!(order, Order::Stop)));
+        all.collect::<Vec<Order>>()
+    };
+    assert_eq!(orders(0).iter().filter(|order| matches!(order, Order::Provide { .. })).count(), 2);
+    let taken = orders(1);
+    assert_eq!(taken.iter().filter(|order| matches!(order, Order::Take { .. })).count(), 1, "{taken:?}");
+    assert!(matches!(taken.last(), Some(Order::Compute { .. })), "{taken:?}");
 }

@@ -37,9 +37,6 @@ impl Journal {
     fn note(&mut self, since: Duration, what: &str) {
         let line = format!("{:.3} {what}", since.as_secs_f64());
         self.hash.update(line.as_bytes());
-        if std::env::var("VERBOSE").is_ok() {
-            eprintln!("{line}");
-        }
         self.events += 1;
         self.last.push_back(line);
         if self.last.len() > 60 {

@@ -319,3 +319,18 @@ fn a_vector_whose_makers_and_holders_died_one_after_the_other_is_made_again() {
     assert_eq!(assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()), [1], "the first one's result is gone too");
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
 }
+
+/// Found by the simulated network: it had come back meanwhile, and its result was thought to be there still.
+#[test]
+fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    driver.answer(2, 0, true).unwrap();
+    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    driver.held(3, 0, 0);
+    driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
+    driver.give(Input::Joined { worker: Worker(0), next: Some(Step(0)) }).unwrap();
+    assert_eq!(assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()), [0, 1]);
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
+}

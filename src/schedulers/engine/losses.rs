@@ -11,6 +11,7 @@ impl Engine {
             return Ok(());
         }
         self.roster.lost(worker);
+        self.bereft.insert(worker);
         self.given.retain(|(holder, _), _| *holder != worker);
         let unheld = if kept { None } else { self.book.unheld_without(worker) };
         self.book.forget_worker(worker);
@@ -31,8 +32,10 @@ impl Engine {
         self.arrivals[worker.index()] = None;
         let mut reopened = Vec::new();
         if let Some(first) = unheld {
-            // Those who died while somebody held the vector are missed only now.
-            for dead in self.roster.dead().iter() {
+            // Those who died while somebody held the vector are missed only now, also if they are there again.
+            let mut without = self.roster.dead();
+            without.unite(&self.bereft);
+            for dead in without.iter() {
                 self.scheme.lost(dead, Some(first.jobs(1).start), &mut reopened);
             }
             self.fold_again(first, &reopened, now, out)?;

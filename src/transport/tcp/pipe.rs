@@ -6,6 +6,7 @@ use crate::transport::wire::{self, CONTROL_BYTES_MAX, Format, HEADER_BYTES, Head
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -14,6 +15,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Control frames that may wait for a peer that does not read.
 const CONTROL_WAITING_MAX: usize = 1 << 16;
+
+/// How long a frame may take when nobody needs the connection any more.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -165,10 +169,11 @@ async fn write(stream: &mut WriteHalf<Stream>, queues: &mut Queues, shop: &Shop)
     Ok(())
 }
 
-/// Comes back when the connection is to be given up; never if nobody can ask for that any more.
+/// Comes back when the connection is to be given up. Where nobody can ask for that any more, each frame that still waits
+/// has some time to get through.
 async fn is_closed(closed: &mut watch::Receiver<bool>) {
     if closed.wait_for(|closed| *closed).await.is_err() {
-        std::future::pending::<()>().await;
+        tokio::time::sleep(LAST_WORDS).await;
     }
 }
 
