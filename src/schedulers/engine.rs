@@ -7,14 +7,18 @@
 //! two). The next round opens when all that was decoded is held.
 
 mod losses;
+mod replan;
 mod returns;
+
+pub use replan::Replan;
+use replan::Replanning;
 
 use super::book::{Book, Fate};
 use super::config::{Config, Reduce};
 use super::events::{Action, EngineError, Input, RoundReport};
 use super::roster::{Doing, Roster};
 use crate::codes::sequential::{Fold, Scheme, SchemeFacts};
-use crate::codes::{Facts, Gate, Report};
+use crate::codes::{Facts, Gate, Report, Wire};
 use crate::ids::{Job, Round, Step, Task, Units, Worker, WorkerSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -84,6 +88,7 @@ pub struct Engine {
     assigned_units: u64,
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
+    replanning: Option<Replanning>,
     /// Workers that died since the round was closed.
     bereft: WorkerSet,
 }
@@ -99,17 +104,9 @@ impl Engine {
         assert!(config.micro_steps > 0, "a step has jobs");
         let stretch = stretch(&steps, config.micro_steps);
         scheme.restart(stretch.clone());
-        let facts = scheme.facts();
-        let (workers, units) = (facts.workers, facts.units);
-        let gate_facts = Facts {
-            workers,
-            share_weights: vec![1.0 / f64::from(units); units as usize],
-            tolerance: facts.tolerance,
-            load: facts.load,
-            error_max: facts.error_max,
-        };
+        let workers = scheme.facts().workers;
         Self {
-            gate: Gate::new(config.wire, &gate_facts),
+            gate: gate_of(config.wire, scheme.facts()),
             roster: Roster::new(workers, steps.start),
             book: Book::new(config.micro_steps),
             phase: Phase::NotBegun,
@@ -131,6 +128,7 @@ impl Engine {
             failed: WorkerSet::empty(workers),
             assigned_units: 0,
             given: BTreeMap::new(),
+            replanning: None,
             bereft: WorkerSet::empty(workers),
             scheme,
             config,
@@ -222,6 +220,7 @@ impl Engine {
         if self.next.jobs(self.config.micro_steps).start >= self.known {
             self.restart();
         }
+        self.widen(out);
         self.open_round(now, out)
     }
 
@@ -405,6 +404,9 @@ impl Engine {
                 self.await_returns(now);
                 return Ok(());
             }
+            if !self.hopes(&dead) && self.narrow(now, out)? {
+                return Ok(());
+            }
             let blocked = self.scheme.blocked(&hopeless);
             if self.erased.is_empty() || blocked.is_empty() || self.roster.alive().is_empty() {
                 return Err(self.too_many_lost());
@@ -472,7 +474,7 @@ impl Engine {
             return Ok(());
         }
         if self.returns_by.is_some_and(|by| now >= by) {
-            return self.nobody_returned();
+            return self.nobody_returned(now, out);
         }
         self.wake_at = None;
         if now < self.waits_since + self.config.max_wait_seconds {
@@ -589,6 +591,17 @@ impl Engine {
         }
         self.resync_idle(now, out)
     }
+}
+
+fn gate_of(wire: Wire, facts: &SchemeFacts) -> Gate {
+    let facts = Facts {
+        workers: facts.workers,
+        share_weights: vec![1.0 / f64::from(facts.units); facts.units as usize],
+        tolerance: facts.tolerance,
+        load: facts.load,
+        error_max: facts.error_max,
+    };
+    Gate::new(wire, &facts)
 }
 
 /// The jobs a scheme is given at once: those of all steps, or of one step of several.

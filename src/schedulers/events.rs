@@ -152,6 +152,12 @@ pub enum Action {
         /// Which step.
         step: Step,
     },
+    /// From here on the run is planned for these workers alone: more are gone than the scheme can do without, or some have
+    /// come back.
+    Replanned {
+        /// Who takes part.
+        members: WorkerSet,
+    },
     /// The step's gradient is decided: write it down.
     Commit {
         /// Which step.

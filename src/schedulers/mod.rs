@@ -11,5 +11,5 @@ pub mod events;
 pub mod roster;
 
 pub use config::{Config, Reduce};
-pub use engine::Engine;
+pub use engine::{Engine, Replan};
 pub use events::{Action, EngineError, Input, RoundReport};

@@ -455,6 +455,13 @@ impl<T: Transport> Coordinator<T> {
                 }
             }
             Action::Restart { step } => self.begin_again(step),
+            Action::Replanned { members } => {
+                let left = members.complement();
+                left.iter().for_each(|worker| observer.fault(self.step.0, worker, "is left out: the run is planned for the others"));
+                if left.is_empty() {
+                    tracing::info!("{}: the run is planned for everybody again", self.step);
+                }
+            }
             Action::Commit { step, digest, .. } => return self.commit(step, digest, observer),
             Action::Refuse { step, units } => {
                 self.folding.remove(&step);

@@ -3,11 +3,12 @@
 
 use super::{CONFIG, Driver};
 use codedgrad::codes::SchemeSpec;
-use codedgrad::codes::sequential::{Accept, Fold, Horizon};
+use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
 use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input, Reduce};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 const STEPS: u64 = 6;
 
@@ -62,7 +63,12 @@ struct Mishaps {
     returns: bool,
     /// Decoded vectors survive deaths.
     kept: bool,
+    /// With so many workers or more the run must not end for want of them; 0 = it may.
+    fewest: usize,
 }
+
+/// Makes the scheme for fewer workers.
+type Plan = Arc<dyn Fn(usize) -> Option<Box<dyn Scheme>> + Send + Sync>;
 
 struct Chaos<'a> {
     driver: Driver,
@@ -87,6 +93,8 @@ struct Chaos<'a> {
     refused: HashSet<Step>,
     decided: u64,
     finished: bool,
+    replanned: usize,
+    plan: Plan,
     choices: &'a [u16],
     turn: usize,
 }
@@ -234,6 +242,10 @@ impl Chaos<'_> {
             Action::Restore { worker } => {
                 assert!(self.config.restores);
                 self.pool.push(Event::State { needy: worker, from: None });
+            }
+            Action::Replanned { members } => {
+                assert!(members.iter().eq(self.living()) && members.len() >= self.mishaps.fewest.max(1), "for those that are there");
+                self.replanned += 1;
             }
             Action::Finish => self.finished = true,
         }
@@ -394,7 +406,11 @@ impl Chaos<'_> {
     fn may_end(&self, error: &EngineError, input: Input) -> bool {
         let patient = self.config.return_seconds > 0.0;
         match error {
-            EngineError::TooManyLost { dead, .. } => !dead.is_empty() && dead.iter().eq(self.dead()) && (!patient || input == Input::Tick),
+            EngineError::TooManyLost { dead, .. } => {
+                let left = self.living().len();
+                let may_go_on = self.mishaps.fewest > 0 && left >= self.mishaps.fewest && (self.plan)(left).is_some();
+                !may_go_on && !dead.is_empty() && dead.iter().eq(self.dead()) && (!patient || input == Input::Tick)
+            }
             EngineError::NoState { worker } => {
                 let fit = |place: &Place| !place.dead && !place.stuck && place.state.is_some() && place.sent == self.decided;
                 let others = Worker::all(self.places.len()).filter(|other| other != worker);
@@ -437,10 +453,21 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
     let Ok(scheme) = spec.over(horizon) else { return };
     let micro_steps = if next_step { 1 } else { config.micro_steps };
     let config = Config { micro_steps, log_steps: config.log_steps.max(scheme.facts().delay as u64 + 1), ..config };
+    let delay = scheme.facts().delay as u64;
+    let (units, mishaps) = (scheme.facts().units, Mishaps { fewest: if next_step { 0 } else { mishaps.fewest }, ..mishaps });
+    let plan: Plan = Arc::new(move |workers| {
+        let horizon = || Horizon { workers, units: Some(units), jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+        [&spec, &SchemeSpec::uncoded()].into_iter().find_map(|spec| spec.over(horizon()).ok())
+    });
+    let mut engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);
+    if mishaps.fewest > 0 {
+        let plan = Arc::clone(&plan);
+        engine = engine.replanning(mishaps.fewest, Box::new(move |workers| plan(workers)));
+    }
     let mut chaos = Chaos {
-        units: scheme.facts().units,
-        delay: scheme.facts().delay as u64,
-        driver: Driver { engine: Engine::new(scheme, config, Step(0)..Step(STEPS), 0), now: 0.0 },
+        units,
+        delay,
+        driver: Driver { engine, now: 0.0 },
         config,
         mishaps,
         next_step,
@@ -456,6 +483,8 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         refused: HashSet::new(),
         decided: 0,
         finished: false,
+        replanned: 0,
+        plan,
         choices,
         turn: 0,
     };
@@ -512,7 +541,7 @@ proptest! {
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
-        let mishaps = Mishaps { tasks, deaths: usize::from(tasks), returns: false, kept: true };
+        let mishaps = Mishaps { tasks, deaths: usize::from(tasks), returns: false, kept: true, fewest: 0 };
         random_run(scheme, workers, Config { micro_steps, reduce, log_steps: 100, ..CONFIG }, mishaps, &choices);
     }
 
@@ -522,11 +551,12 @@ proptest! {
         workers in 1usize..7,
         (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 1usize..9),
         (tree, tasks, returns, kept, patient, restores) in any::<(bool, bool, bool, bool, bool, bool)>(),
+        fewest in 0usize..4,
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let return_seconds = if patient { 10.0 } else { 0.0 };
-        let mishaps = Mishaps { tasks, deaths, returns, kept };
+        let mishaps = Mishaps { tasks, deaths, returns, kept, fewest };
         random_run(scheme, workers, Config { micro_steps, reduce, log_steps, return_seconds, restores, max_wait_seconds: 1e4, ..CONFIG }, mishaps, &choices);
     }
 }

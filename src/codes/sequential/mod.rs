@@ -3,6 +3,7 @@
 //! [`Scheme`] is the only thing the round engine and the trainer know of a code. A one-round code
 //! becomes a scheme by [`Lift`].
 
+mod among;
 #[cfg(test)]
 mod closure;
 mod lift;
@@ -11,6 +12,7 @@ mod models;
 mod slots;
 mod sr_sgc;
 
+pub use among::Among;
 pub use lift::Lift;
 pub use m_sgc::{MSgc, MSgcParameters};
 pub use models::{Accept, StragglerModel};

@@ -72,9 +72,13 @@ impl Engine {
         if self.phase == Phase::Collecting {
             out.push(Action::Close(self.report(now)));
         }
+        self.forget_undecided(out);
+        self.open_round(now, out)
+    }
+
+    pub(super) fn forget_undecided(&mut self, out: &mut Vec<Action>) {
         out.extend(self.book.restart(self.next).into_iter().map(|step| Action::Restart { step }));
         self.given.values_mut().for_each(|(_, summed)| *summed = false);
         self.restart();
-        self.open_round(now, out)
     }
 }

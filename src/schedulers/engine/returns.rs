@@ -116,11 +116,11 @@ impl Engine {
     }
 
     /// Ends the run if it cannot go on without those who are gone.
-    pub(super) fn nobody_returned(&mut self) -> Result<(), EngineError> {
+    pub(super) fn nobody_returned(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.returns_by = None;
         let dead = self.roster.dead();
         if self.roster.alive().is_empty() || self.phase == Phase::Collecting && !self.hopes(&dead) {
-            return Err(self.too_many_lost());
+            return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };
         }
         self.roster.stale_idle().first().map_or(Ok(()), |&worker| Err(EngineError::NoState { worker }))
     }

@@ -101,6 +101,8 @@ pub struct LocalRun {
     pub faults: Vec<Fault>,
     /// Format of messages between workers, by whose precision decodes are judged.
     pub wire: Wire,
+    /// Where more workers are gone than the scheme can do without, the run goes on with so many or more, if at all.
+    pub min_workers: Option<usize>,
     /// Workers that answer wrongly.
     pub attack: Option<Attack>,
     /// How mixtures are made up, under schemes that mix.
@@ -325,7 +327,13 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainErr
     let scheme = run.scheme.scheme(run.workers, run.units, step * run.micro_steps..end * run.micro_steps)?;
     run.check_jobs(scheme.facts())?;
     let config = run.config(scheme.facts());
-    Ok((Engine::new(scheme, config, Step(step)..Step(end), round), config))
+    let mut engine = Engine::new(scheme, config, Step(step)..Step(end), round);
+    if let Some(fewest) = run.min_workers {
+        let (spec, units, jobs) = (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
+        let plan = move |workers| [&spec, &SchemeSpec::uncoded()].iter().find_map(|spec| spec.scheme(workers, units, jobs.clone()).ok());
+        engine = engine.replanning(fewest, Box::new(plan));
+    }
+    Ok((engine, config))
 }
 
 /// The loop of one worker, until the run is over: compute what is asked for, apply what is decided. Of the run, only
