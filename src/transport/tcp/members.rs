@@ -1,6 +1,6 @@
 //! The workers of a run, as their coordinator knows them: who is connected, under which number and name.
 
-use super::pipe::Pipe;
+use super::pipe::{Frame, Pipe};
 use crate::ids::Step;
 use crate::transport::wire::{Down, Peer};
 use std::collections::BTreeSet;
@@ -71,7 +71,8 @@ impl Members {
     }
 
     pub(super) fn tell_all(&self, message: &Down) {
-        self.connected().for_each(|(_, seat)| seat.pipe.tell(message));
+        let frame = Frame::control(message);
+        self.connected().for_each(|(_, seat)| seat.pipe.tell_frame(frame.clone()));
     }
 
     pub(super) fn epoch(&self, worker: u32) -> u32 {

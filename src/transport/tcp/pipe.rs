@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{mpsc, watch};
 use xxhash_rust::xxh3::xxh3_64;
@@ -116,10 +116,15 @@ impl Pipe {
     }
 
     pub(super) fn tell(&self, message: &impl serde::Serialize) {
+        self.tell_frame(Frame::control(message));
+    }
+
+    /// Sends a control frame, which is the same for many.
+    pub(super) fn tell_frame(&self, frame: Frame) {
         if self.control_waiting.fetch_add(1, Relaxed) > CONTROL_WAITING_MAX {
             return self.close();
         }
-        let _ = self.control.send(Frame::control(message));
+        let _ = self.control.send(frame);
     }
 
     /// Sends a chunk unless so many bytes already wait; false if it was dropped.
@@ -242,7 +247,8 @@ pub(super) async fn write_first(stream: &mut Stream, message: &impl serde::Seria
 
 /// Carries frames both ways until the connection ends, and says so.
 pub(super) async fn run<N: Clone>(stream: Stream, mut queues: Queues, shop: Shop, name: N, events: mpsc::Sender<(N, Incoming)>) {
-    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut reader = BufReader::new(reader);
     let error = tokio::select! {
         biased;
         error = read(&mut reader, &name, &shop, &events) => error,
@@ -251,7 +257,12 @@ pub(super) async fn run<N: Clone>(stream: Stream, mut queues: Queues, shop: Shop
     let _ = events.send((name, Incoming::Ended(error.to_string()))).await;
 }
 
-async fn read<N: Clone>(stream: &mut ReadHalf<Stream>, name: &N, shop: &Shop, events: &mpsc::Sender<(N, Incoming)>) -> PipeError {
+async fn read<N: Clone>(
+    stream: &mut BufReader<ReadHalf<Stream>>,
+    name: &N,
+    shop: &Shop,
+    events: &mpsc::Sender<(N, Incoming)>,
+) -> PipeError {
     loop {
         match next(stream, shop).await {
             Ok(incoming) => {
@@ -265,7 +276,7 @@ async fn read<N: Clone>(stream: &mut ReadHalf<Stream>, name: &N, shop: &Shop, ev
     }
 }
 
-async fn next(stream: &mut ReadHalf<Stream>, shop: &Shop) -> Result<Incoming, PipeError> {
+async fn next(stream: &mut BufReader<ReadHalf<Stream>>, shop: &Shop) -> Result<Incoming, PipeError> {
     let mut bytes = [0; HEADER_BYTES];
     stream.read_exact(&mut bytes).await?;
     let header = Header::decode(&bytes, CONTROL_BYTES_MAX)?;
