@@ -101,6 +101,29 @@ fn verification_tries_every_set_and_names_what_fails() {
     assert!(text(&warned.stderr).contains("min-load:s=3"));
 }
 
+/// Votes give the uncoded bits whatever wrong workers send, mixtures are judged, and nobody defends `uncoded`.
+#[test]
+fn wrong_workers_are_found_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let common = ["--steps", "6", "--workers", "12", "--micro-batches", "12", "--no-stragglers", "--audit-every", "1", "--json"];
+    let run = |arguments: &[&str]| json(&train(folder.path(), &[&common, arguments].concat()));
+    let summary = run(&["--scheme", "vote:s=1,b=1", "--compare", "uncoded", "--attack", "flip", "--attackers", "2,7"]);
+    let (uncoded, vote) = (&summary["runs"][0], &summary["runs"][1]);
+    assert_eq!((uncoded["missed"].as_u64(), vote["located"].as_u64(), vote["missed"].as_u64()), (Some(12), Some(12), Some(0)));
+    assert!(uncoded["early_gradient_error"].as_f64().unwrap() > 0.5);
+    assert_eq!((vote["accused"].as_u64(), vote["late_gradient_error"].as_f64()), (Some(0), Some(0.0)));
+    let summary = run(&["--scheme", "sbacc:K=4,byzantine=2,s=0", "--attack", "gauss"]);
+    let judged = &summary["runs"][0];
+    assert_eq!((judged["located"].as_u64(), judged["work"].as_f64()), (Some(12), Some(3.0)));
+    assert!(judged["late_gradient_error"].as_f64().unwrap() < 0.2, "{judged}");
+    assert!(summary["faults"].as_array().unwrap().len() == 2, "each is named once");
+    let refused = train(folder.path(), &["--scheme", "sbacc:K=4,byzantine=2", "--workers", "12", "--transport", "tcp"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--transport local"), "{}", text(&refused.stderr));
+    let shown = codedgrad(folder.path(), &["code", "vote:s=1,b=1", "--workers", "8"]);
+    assert!(text(&shown.stderr).contains("`codedgrad train` and `simulate` can use it"));
+}
+
 #[test]
 fn every_code_trains_and_reports_its_error() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,7 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
          with feedback: queue:m=2 | ring:reach=3; over several rounds, for --models or
          --micro-steps: m-sgc:B=1,W=2,lambda=3[,rep|,cyclic] | sr-sgc:B=1,W=2,lambda=4 |
          defer:T=1,cap=2,cut=4[,copies=1]; or auto: steps are recorded uncoded, the planner is
-         asked, and the run goes on with what it finds fastest, where that saves more than 5 %
+         asked, and the run goes on with what it finds fastest, where that saves more than 5 %;
+         against wrong workers: vote:s=1,b=1 (exact, groups of s+2b+1, bitwise deterministic
+         workers) | sbacc:K=4,byzantine=2[,s=0] | bacc:K=4[,s=0] (approximate: they train on
+         mixtures of K blocks; --micro-batches must be a multiple of K)
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
          seconds: one line per step, one number per worker; `codedgrad trace stats` measures them
@@ -29,6 +32,7 @@ Examples:
   codedgrad train --scheme defer:cap=2,cut=2 --models 2 --compare uncoded
   codedgrad train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --micro-steps 8
   codedgrad train --scheme auto --compare uncoded    let the planner choose, and see if it was right
+  codedgrad train --scheme vote:s=1,b=1 --attack flip --compare uncoded --workers 12
   codedgrad train --no-stragglers                    what redundancy costs when nobody is slow
   codedgrad train --scheme groups:s=2 --compare uncoded --workers 9 --corpus notes/
   codedgrad train --clock virtual --json             modelled time, reproducible to the byte")]

@@ -67,13 +67,14 @@ impl Vote {
     /// [`ParameterError::TooFewVoters`] when the workers do not make one group, [`ParameterError::Cut`] when the batch
     /// has fewer units than there are groups.
     pub fn new(stragglers: usize, wrong: usize, horizon: Horizon) -> Result<Self, ParameterError> {
-        let (workers, needed) = (horizon.workers, stragglers.saturating_add(wrong.saturating_mul(2)).saturating_add(1));
+        let Horizon { workers, units, jobs, .. } = horizon;
+        let needed = stragglers.saturating_add(wrong.saturating_mul(2)).saturating_add(1);
         if workers < needed {
             return Err(ParameterError::TooFewVoters { stragglers, wrong, workers, needed });
         }
         let groups = Groups::new(workers, workers / needed)?;
         let shares = groups.facts().shares() as u32;
-        let cut = Cut::new(horizon.units.unwrap_or(shares), shares)?;
+        let cut = Cut::new(units.unwrap_or(shares), shares)?;
         let part = |worker| Part { units: cut.share(Share(groups.group(worker))), coefficient: 1.0 };
         let parts: Vec<Part> = Worker::all(workers).map(part).collect();
         let facts = SchemeFacts {
@@ -95,8 +96,8 @@ impl Vote {
             groups,
             facts,
             parts,
-            job: horizon.jobs.start,
-            end: horizon.jobs.end,
+            job: jobs.start,
+            end: jobs.end,
             closed: false,
         })
     }

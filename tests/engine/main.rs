@@ -334,3 +334,25 @@ fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
     assert_eq!(assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()), [0, 1]);
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
 }
+
+/// Members of a group that return different bytes: the liar is named when enough others agree, and the run ends when nobody
+/// can be believed.
+#[test]
+fn votes_name_the_wrong_and_end_what_cannot_be_told() {
+    let vote = |driver: &mut Driver, worker: u32, digest: u128| {
+        let task = Task { job: Job(0), piece: worker };
+        driver.give(Input::Done { worker: Worker(worker), task, finite: true, digest: Some(digest) })
+    };
+    let (mut driver, _) = Driver::new("vote:s=0,b=1", 3, 1, CONFIG);
+    assert_eq!(vote(&mut driver, 1, 6).unwrap(), []);
+    assert_eq!(vote(&mut driver, 0, 5).unwrap(), []);
+    let actions = vote(&mut driver, 2, 5).unwrap();
+    let report = actions.iter().find_map(|action| if let Action::Close(report) = action { Some(report) } else { None }).unwrap();
+    assert_eq!(report.wrong, [Worker(1)]);
+    assert_eq!(folded(&actions), Some((0, vec![0])));
+    let (mut driver, _) = Driver::new("vote:s=0,b=1", 3, 1, CONFIG);
+    vote(&mut driver, 0, 1).unwrap();
+    vote(&mut driver, 1, 2).unwrap();
+    let error = vote(&mut driver, 2, 3).unwrap_err().to_string();
+    assert!(error.contains("step 0: group 0 (workers 0-2) returned 3 different results (1, 1, 1 times)"), "{error}");
+}

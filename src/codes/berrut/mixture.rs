@@ -13,7 +13,8 @@
 //! Every worker computes one block, `1/K` of the batch, so the work is `N/K` batches. A decode costs O(K n^3).
 //!
 //! # Numerics
-//! Amplification below 3 where `n >= 2K` answers are spread evenly.
+//! Amplification below 5 for every set of 8 or 10 of 12 workers that passes the gate (`K = 4`); those that do not wait for
+//! one more answer.
 //!
 //! # Source
 //! As [`super`]; mixtures of micro-batches are Jahani-Nezhad, Maddah-Ali, arXiv 2009.08327, known from its abstract.
@@ -225,7 +226,7 @@ mod tests {
                 }
             }
             assert!(passed as f64 > 0.9 * f64::from(sets), "{points:?}: {passed} of {sets}");
-            assert!(amplified < 3.0, "{amplified}");
+            assert!(amplified < 5.0, "{amplified}");
         }
     }
 }
