@@ -9,7 +9,7 @@ use crate::delays::Delays;
 use crate::ids::Job;
 use crate::schedulers::Reduce;
 use crate::train::AdamWConfig;
-use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, ReplicaState, Tokens};
+use crate::train::candle::{Batches, Corpus, Fault, GptConfig, LocalRun, Processor, ReplicaState, Tokens};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,11 @@ pub(super) struct Plan {
     pub(super) reduce: ReduceKind,
     pub(super) late: LateKind,
     pub(super) model: GptConfig,
+    /// Where it is computed, and what that could do at best.
+    #[serde(default)]
+    pub(super) processor: Processor,
+    #[serde(default)]
+    pub(super) peak_tflops: Option<f64>,
     pub(super) optimizer: AdamWConfig,
     pub(super) seed: u64,
     pub(super) max_wait_seconds: f64,
@@ -223,6 +228,7 @@ impl Plan {
             models: self.models,
             micro_steps: self.micro_steps,
             model: self.model,
+            processor: self.processor,
             optimizer: self.optimizer,
             max_wait_seconds: self.max_wait_seconds,
             return_seconds: self.return_seconds,

@@ -4,7 +4,7 @@ use super::network::{self, ExchangeKind, TransportKind, WireKind};
 use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
 use super::{Failure, OrInput, checkpoint};
 use crate::train::AdamWConfig;
-use crate::train::candle::GptConfig;
+use crate::train::candle::{GptConfig, Processor};
 use anyhow::anyhow;
 use clap::Args;
 use std::path::PathBuf;
@@ -197,6 +197,8 @@ impl RunArgs {
             reduce: self.reduce,
             late: self.late,
             model,
+            processor: Processor::Cpu,
+            peak_tflops: None,
             optimizer: self.optimizer(),
             seed: self.seed,
             max_wait_seconds: self.max_wait,

@@ -112,6 +112,12 @@ pub fn devices() -> usize {
     CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
 }
 
+/// What a device is called, if there is such a device.
+#[must_use]
+pub fn name(ordinal: usize) -> Option<String> {
+    (ordinal < devices()).then(|| CudaContext::new(ordinal).and_then(|context| context.name()).ok())?
+}
+
 /// A device's combine, or the CPU's where there is no such device: then a warning says why, once a process.
 ///
 /// ```
@@ -137,11 +143,24 @@ fn warn_once(error: &CudaError) {
     WARNED.call_once(|| tracing::warn!("sums are made on the CPU: {error}"));
 }
 
+/// With candle's CUDA backend both libraries are linked: the program does not start without them.
+#[cfg(feature = "candle-cuda")]
+fn driver_present() -> bool {
+    true
+}
+
+#[cfg(feature = "candle-cuda")]
+fn compiler_present() -> bool {
+    true
+}
+
+#[cfg(not(feature = "candle-cuda"))]
 fn driver_present() -> bool {
     // SAFETY: this loads the driver's library, whose initialisers NVIDIA guarantees to be harmless, and calls nothing.
     unsafe { cudarc::driver::sys::is_culib_present() }
 }
 
+#[cfg(not(feature = "candle-cuda"))]
 fn compiler_present() -> bool {
     // SAFETY: this loads the compiler's library, whose initialisers NVIDIA guarantees to be harmless, and calls nothing.
     unsafe { nvrtc_sys::is_culib_present() }

@@ -4,7 +4,7 @@
 use super::{Cuda, CudaError, DeviceSource, DeviceTarget, for_each_format};
 use crate::gpu::gradient::within;
 use crate::gpu::{Gradient, GradientError, GradientMut, Wire};
-use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, PinnedHostSlice, ValidAsZeroBits};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut, DeviceRepr, PinnedHostSlice, ValidAsZeroBits};
 use half::{bf16, f16};
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -17,6 +17,16 @@ const BUCKET: usize = 1 << 20;
 pub(super) struct Stage<T> {
     device: CudaSlice<T>,
     host: PinnedHostSlice<T>,
+    /// When the last copy between them is done. cudarc's own events are recorded only where a context has several
+    /// streams.
+    copied: Option<CudaEvent>,
+}
+
+impl<T> Stage<T> {
+    /// Waits until the host may touch its side.
+    fn wait(&mut self) -> Result<(), CudaError> {
+        Ok(self.copied.take().map_or(Ok(()), |copied| copied.synchronize())?)
+    }
 }
 
 /// Two buckets of every format that was asked for.
@@ -128,17 +138,20 @@ impl Cuda {
         let mut under_way: Option<&mut [T]> = None;
         for (bucket, out) in wire.chunks_mut(BUCKET).enumerate() {
             let start = range.start + bucket * BUCKET;
-            let Stage { device, host } = &mut stages[bucket % 2];
+            let Stage { device, host, copied } = &mut stages[bucket % 2];
             let part = for_each_format!(x, DeviceSource, x => Number::source(x.slice(start..start + out.len())));
             self.cast(&part, scale, &mut T::target(device.slice_mut(0..out.len())))?;
             self.stream.memcpy_dtoh(&*device, host)?;
+            *copied = Some(self.stream.record_event(None)?);
             if let Some(last) = under_way.replace(out) {
+                stages[(bucket + 1) % 2].wait()?;
                 last.copy_from_slice(&stages[(bucket + 1) % 2].host.as_slice()?[..last.len()]);
             }
         }
         if let Some(last) = under_way {
-            let bucket = (range.len() - 1) / BUCKET;
-            last.copy_from_slice(&stages[bucket % 2].host.as_slice()?[..last.len()]);
+            let stage = &mut stages[(range.len() - 1) / BUCKET % 2];
+            stage.wait()?;
+            last.copy_from_slice(&stage.host.as_slice()?[..last.len()]);
         }
         Ok(())
     }
@@ -149,9 +162,11 @@ impl Cuda {
         let stages = self.stages::<f32>(&mut staging)?;
         for (bucket, values) in values.chunks(BUCKET).enumerate() {
             let start = start + bucket * BUCKET;
-            let Stage { device, host } = &mut stages[bucket % 2];
+            stages[bucket % 2].wait()?;
+            let Stage { device, host, copied } = &mut stages[bucket % 2];
             host.as_mut_slice()?[..values.len()].copy_from_slice(values);
             self.stream.memcpy_htod(host, device)?;
+            *copied = Some(self.stream.record_event(None)?);
             let x = DeviceSource::F32(device.slice(0..values.len()));
             let mut part = for_each_format!(out, DeviceTarget, out => Number::target(out.slice_mut(start..start + values.len())));
             self.cast(&x, 1.0, &mut part)?;
@@ -163,7 +178,7 @@ impl Cuda {
     fn stages<'s, T: Number>(&self, staging: &'s mut Staging) -> Result<&'s mut Vec<Stage<T>>, CudaError> {
         let stages = T::stages(staging);
         while stages.len() < 2 {
-            stages.push(Stage { device: self.stream.alloc_zeros(BUCKET)?, host: self.pinned(BUCKET)? });
+            stages.push(Stage { device: self.stream.alloc_zeros(BUCKET)?, host: self.pinned(BUCKET)?, copied: None });
         }
         Ok(stages)
     }

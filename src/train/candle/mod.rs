@@ -4,11 +4,13 @@
 //! with `RAYON_NUM_THREADS=1` (the command line does so by itself).
 
 mod corpus;
+mod device;
 mod gpt;
 mod replica;
 mod run;
 
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
+pub use device::Processor;
 pub use gpt::{GptConfig, GptConfigError};
 pub use replica::{Replica, ReplicaError, ReplicaState};
 pub use run::{Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_local, run_over, run_worker};

@@ -1,6 +1,6 @@
 //! A whole run, over worker threads of this process or any other transport.
 
-use super::{Batches, GptConfig, Replica, ReplicaError, ReplicaState};
+use super::{Batches, GptConfig, Processor, Replica, ReplicaError, ReplicaState};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
@@ -82,6 +82,8 @@ pub struct LocalRun {
     pub micro_steps: u64,
     /// The model.
     pub model: GptConfig,
+    /// Where it is computed.
+    pub processor: Processor,
     /// The optimizer.
     pub optimizer: AdamWConfig,
     /// Seconds a round may stay open before the run gives up on whoever never came.
@@ -310,7 +312,7 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainErr
 /// When there is not one state per model, and where a fault asks for it.
 pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: Start<'_>, batches: &Batches) -> Result<(), TrainError> {
     assert_eq!(start.states.len() as u64, run.models, "a state per model");
-    let replicas = start.states.iter().map(|state| Replica::new(&run.model, run.optimizer, state));
+    let replicas = start.states.iter().map(|state| Replica::on((run.processor, worker.index()), &run.model, run.optimizer, state));
     let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
     let aggregator = Aggregator::new(link, run.model.parameters(), run.unit_samples);
     let mut aggregator = aggregator.accumulating(run.micro_steps).resumed_at(start.step);
