@@ -185,6 +185,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         workers: case.workers,
         run: 1,
         length: case.elements,
+        result_length: case.elements,
         units: case.workers as u32,
         micro_steps: 1,
         log_steps: config.log_steps,

@@ -233,7 +233,7 @@ pub(super) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
     if !session.is_complete() {
         let port = Port { address, security: args.security(session.folder())? };
         let begin = Step(session.next_step());
-        let mut transport = network::listen(session.plan(), session.batches(), port, (Step(0), None))?;
+        let mut transport = network::listen(&session.local()?, session.plan(), session.batches(), port, (Step(0), None))?;
         let board =
             Board::new(&session.plan().schemes[0], session.plan().workers, (begin.0, session.plan().all_steps()), transport.status());
         if let Some(address) = args.metrics {

@@ -4,9 +4,9 @@ use super::checkpoint::{self, Place};
 use super::folder::RunFolder;
 use super::plan::Plan;
 use super::{Failure, OrInput, OrWork};
-use crate::codes::{SchemeSpec, Wire};
+use crate::codes::Wire;
 use crate::ids::{Step, Worker};
-use crate::train::candle::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_over};
+use crate::train::candle::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_judged};
 use crate::train::{Observer, Outcome, Pace};
 use crate::transport::tcp::security::{Security, Token};
 use crate::transport::tcp::{Exchange, Listen, TcpError, TcpTransport};
@@ -98,6 +98,8 @@ pub(super) fn fresh_id() -> u64 {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) plan: Plan,
+    /// The scheme, for workers whose tasks are mixtures.
+    scheme: String,
     tokens: usize,
     digest: String,
     /// A file of this host with the states at the first step.
@@ -129,7 +131,7 @@ impl Job {
 
     /// The run as far as it is a worker's affair.
     pub(super) fn run(&self) -> Result<LocalRun, Failure> {
-        self.plan.local_run(&SchemeSpec::uncoded())
+        self.plan.local_run(&self.scheme.parse().or_input()?)
     }
 }
 
@@ -145,16 +147,28 @@ pub(super) struct Port {
 }
 
 /// Opens the coordinator's port for a plan. Workers begin at `first`, in the states of the file if there is one.
-pub(super) fn listen(plan: &Plan, batches: &Batches, port: Port, from: (Step, Option<PathBuf>)) -> Result<TcpTransport, Failure> {
-    let run = plan.local_run(&SchemeSpec::uncoded())?;
+pub(super) fn listen(
+    run: &LocalRun,
+    plan: &Plan,
+    batches: &Batches,
+    port: Port,
+    from: (Step, Option<PathBuf>),
+) -> Result<TcpTransport, Failure> {
     let (first, state) = from;
-    let job = Job { plan: plan.clone(), tokens: batches.tokens().tokens.len(), digest: digest_of(batches.tokens()), state };
+    let job = Job {
+        plan: plan.clone(),
+        scheme: run.scheme.to_string(),
+        tokens: batches.tokens().tokens.len(),
+        digest: digest_of(batches.tokens()),
+        state,
+    };
     let listen = Listen {
         address: port.address,
         security: port.security,
         workers: plan.workers,
         run: plan.id,
         length: plan.model.parameters(),
+        result_length: run.result_length().or_input()?,
         units: plan.micro_batches,
         micro_steps: plan.micro_steps,
         log_steps: run.log_steps(plan.delay()),
@@ -204,6 +218,7 @@ pub(super) fn wait_for(
 
 /// A stretch of a run to be made.
 pub(super) struct Leg<'a> {
+    pub(super) run: &'a LocalRun,
     pub(super) plan: &'a Plan,
     pub(super) batches: &'a Batches,
     pub(super) folder: &'a RunFolder,
@@ -225,7 +240,7 @@ impl Team {
 
     /// Starts a process per worker on this host; none if that was interrupted.
     pub(super) fn start(leg: &Leg<'_>, interrupted: &AtomicBool) -> Result<Option<Self>, Failure> {
-        let Leg { plan, batches, folder, start } = leg;
+        let Leg { run, plan, batches, folder, start } = leg;
         let (step, file) = (Step(start.step), std::path::absolute(folder.file(START)).or_work()?);
         checkpoint::save_as(folder, START, Place { run: 0, next_step: start.step }, start.states).or_work()?;
         let (token, path) = (Token::fresh().or_work()?, folder.file(TOKEN));
@@ -234,7 +249,7 @@ impl Team {
         }
         token.write(&path).or_work()?;
         let port = Port { address: (Ipv4Addr::LOCALHOST, 0).into(), security: Security::Plain { token } };
-        let mut transport = listen(plan, batches, port, (step, Some(file)))?;
+        let mut transport = listen(run, plan, batches, port, (step, Some(file)))?;
         let mut crew = Crew::start(folder, &transport.address().to_string(), plan.workers)?;
         let mut stop = |_, _| {
             crew.all_there()?;
@@ -249,8 +264,15 @@ impl Team {
     }
 
     /// Makes the steps of a run.
-    pub(super) fn carry(self, run: &LocalRun, stretch: Stretch, pace: Pace, observer: &mut dyn Observer) -> anyhow::Result<Outcome> {
-        let outcome = run_over(run, self.transport, stretch, pace, observer)?;
+    pub(super) fn carry(
+        self,
+        run: &LocalRun,
+        stretch: Stretch,
+        batches: &Batches,
+        pace: Pace,
+        observer: &mut dyn Observer,
+    ) -> anyhow::Result<Outcome> {
+        let outcome = run_judged(run, self.transport, stretch, batches, pace, observer)?;
         if let Some(mut crew) = self.crew {
             crew.let_end();
         }

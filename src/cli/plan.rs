@@ -9,7 +9,7 @@ use crate::delays::Delays;
 use crate::ids::{Job, Worker};
 use crate::schedulers::Reduce;
 use crate::train::AdamWConfig;
-use crate::train::candle::{Attack, AttackKind, Batches, Corpus, Fault, GptConfig, Lanes, LocalRun, ReplicaState, Tokens};
+use crate::train::candle::{Attack, AttackKind, Batches, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor, ReplicaState, Tokens};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,11 @@ pub(super) struct Plan {
     pub(super) reduce: ReduceKind,
     pub(super) late: LateKind,
     pub(super) model: GptConfig,
+    /// Where it is computed, and what that could do at best.
+    #[serde(default)]
+    pub(super) processor: Processor,
+    #[serde(default)]
+    pub(super) peak_tflops: Option<f64>,
     pub(super) optimizer: AdamWConfig,
     pub(super) seed: u64,
     pub(super) max_wait_seconds: f64,
@@ -92,6 +97,8 @@ pub(super) struct Plan {
     #[serde(default)]
     pub(super) lanes: Lanes,
     /// How workers are reached, and, unless they are threads, who sums and in which numbers.
+    #[serde(default)]
+    pub(super) min_workers: Option<usize>,
     #[serde(default)]
     pub(super) transport: TransportKind,
     #[serde(default)]
@@ -119,10 +126,18 @@ impl Plan {
             }
             let mut spec: SchemeSpec = text.parse().or_input()?;
             let natural = self.natural(&spec)?;
-            if self.transport == TransportKind::Tcp && (natural.wrong > 0 || natural.mixture) {
+            if self.transport == TransportKind::Tcp && (natural.wrong > 0 || natural.mixture) && self.exchange != ExchangeKind::Hold {
                 return Err(Failure::Input(anyhow!(
-                    "{text} looks at every result as the coordinator received it; over TCP results stay with their workers, so it \
-                     runs with `codedgrad train --transport local` alone"
+                    "{text} looks at every result as the coordinator received it: over TCP it needs --exchange hold"
+                )));
+            }
+            if natural.mixture && self.wire == WireKind::Bf16 {
+                return Err(Failure::Input(anyhow!("{text} decodes what it judges in f32; leave out --wire bf16")));
+            }
+            if self.min_workers.is_some() && (natural.mixture || self.late == LateKind::NextStep) {
+                return Err(Failure::Input(anyhow!(
+                    "--min-workers plans anew for whoever is left, which {text} cannot do in the middle of a run{}",
+                    if natural.mixture { "" } else { " with --late next-step" }
                 )));
             }
             if self.late == LateKind::NextStep {
@@ -236,6 +251,7 @@ impl Plan {
             models: self.models,
             micro_steps: self.micro_steps,
             model: self.model,
+            processor: self.processor,
             optimizer: self.optimizer,
             max_wait_seconds: self.max_wait_seconds,
             return_seconds: self.return_seconds,
@@ -248,6 +264,7 @@ impl Plan {
                 ReduceKind::Worker => Some(Reduce::Worker),
             },
             faults,
+            min_workers: self.min_workers,
             wire: self.wire.of_codes(),
             attack: self.attack.map(|kind| Attack { kind, workers: self.attackers.clone(), seed: self.seed }),
             lanes: self.lanes,

@@ -43,6 +43,12 @@ pub(super) struct RunSummary {
     pub(super) workers: usize,
     pub(super) steps: usize,
     pub(super) seconds_per_step: Spread,
+    /// Tokens whose gradient was applied, per second; null in modelled time.
+    pub(super) tokens_per_second: Option<f64>,
+    /// Model FLOPs utilisation: `tokens_per_second` x [`GptConfig::flops_per_token`] / peak; null where no peak is known.
+    ///
+    /// [`GptConfig::flops_per_token`]: crate::train::candle::GptConfig::flops_per_token
+    pub(super) mfu: Option<f64>,
     pub(super) final_loss: Option<f64>,
     pub(super) validation_loss: Option<f64>,
     pub(super) samples_lost: u64,
@@ -65,10 +71,16 @@ impl RunSummary {
         let lost = |line: &Line| if line.record.refused.is_empty() { batch * (1.0 - line.record.coverage) } else { batch };
         let applied = || lines.iter().filter(|line| line.record.refused.is_empty());
         let last: Vec<f64> = lines.iter().rev().filter_map(|line| line.loss).take(FINAL_STEPS * plan.models as usize).collect();
+        let (seconds, samples) = lines.iter().fold((0.0, 0.0), |(s, n), line| (s + line.record.seconds, n + batch - lost(line)));
+        let real = plan.clock == ClockKind::Wall && seconds > 0.0;
+        let tokens_per_second = real.then(|| samples * plan.model.context as f64 / seconds);
+        let flops = |tokens: f64| tokens * plan.model.flops_per_token();
         Self {
             scheme: plan.schemes[run].clone(),
             workers: plan.workers,
             steps: lines.len(),
+            tokens_per_second,
+            mfu: tokens_per_second.zip(plan.peak_tflops).map(|(tokens, peak)| flops(tokens) / (1e12 * peak)),
             seconds_per_step: Spread::of(lines.iter().map(|line| line.record.seconds).collect()),
             final_loss: (!last.is_empty()).then(|| last.iter().sum::<f64>() / last.len() as f64),
             validation_loss,
@@ -158,6 +170,16 @@ impl Summary {
         let approximate = |run: &RunSummary| run.honesty.late_gradient_error.is_some_and(|error| error > APPROXIMATE_GRADIENT);
         let shown = self.runs.iter().any(|run| run.honesty.caught.is_some() || approximate(run));
         shown.then(|| attack::table(self.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty))))
+    }
+
+    /// How fast the runs were in tokens, where time was real.
+    pub(super) fn speeds(&self) -> Option<String> {
+        let speed = |run: &RunSummary| {
+            let mfu = run.mfu.map_or(String::new(), |mfu| format!(", MFU {mfu:.3}"));
+            Some(format!("{} {:.0}{mfu}", run.scheme, run.tokens_per_second?))
+        };
+        let speeds: Vec<String> = self.runs.iter().filter_map(speed).collect();
+        (!speeds.is_empty()).then(|| format!("Tokens per second: {}.", speeds.join("; ")))
     }
 
     /// What `auto` foresaw and what came, one table per run that it chose for.

@@ -5,13 +5,13 @@ use super::network::{self, ExchangeKind, TransportKind, WireKind};
 use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
 use super::{Failure, OrInput, checkpoint};
 use crate::train::AdamWConfig;
-use crate::train::candle::GptConfig;
+use crate::train::candle::{GptConfig, Processor};
 use anyhow::anyhow;
 use clap::Args;
 use std::path::PathBuf;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 32] = [
+const PLANNED: [&str; 33] = [
     "corpus",
     "tokenizer",
     "init",
@@ -33,6 +33,7 @@ const PLANNED: [&str; 32] = [
     "learning_rate",
     "seed",
     "max_wait",
+    "min_workers",
     "grace",
     "out",
     "force",
@@ -114,6 +115,10 @@ pub(super) struct RunArgs {
     /// Give up on workers that have not answered after so long
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub(super) max_wait: f64,
+    /// When more workers are gone than the scheme can do without, go on with whoever is left, planned anew, as long as those
+    /// are so many or more [default: wait for their return, then end]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) min_workers: Option<u32>,
     /// Let approximate schemes wait so much longer than they must
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     pub(super) grace: f64,
@@ -207,6 +212,8 @@ impl RunArgs {
             reduce: self.reduce,
             late: self.late,
             model,
+            processor: Processor::Cpu,
+            peak_tflops: None,
             optimizer: self.optimizer(),
             seed: self.seed,
             max_wait_seconds: self.max_wait,
@@ -217,6 +224,7 @@ impl RunArgs {
             replan_every: own.replan_every,
             probe: own.probe,
             faults: self.fault.clone(),
+            min_workers: self.min_workers.map(|workers| workers as usize),
             transport: own.transport,
             exchange: self.exchange.unwrap_or_default(),
             wire: self.wire.unwrap_or_default(),

@@ -139,6 +139,11 @@ impl Session {
         all && (0..self.plan.models).all(|model| self.model_path(run, model).exists())
     }
 
+    /// The first of its runs.
+    pub(super) fn local(&self) -> Result<LocalRun, Failure> {
+        self.plan.local_run(&self.specs[0])
+    }
+
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -224,7 +229,7 @@ impl Session {
         let (earlier, rest) = self.lines.split_at_mut(run);
         let lines = std::mem::take(&mut rest[0]);
         let bar = super::progress_bar(self.plan.all_steps(), &self.plan.schemes[run]).with_position(first);
-        let replicas = state.iter().map(|state| Replica::new(&self.plan.model, self.plan.optimizer, state));
+        let replicas = state.iter().map(|state| Replica::on((self.plan.processor, 0), &self.plan.model, self.plan.optimizer, state));
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
         let baseline = earlier.first().map_or(&[][..], Vec::as_slice);
         let mut observer = RunObserver {
@@ -280,7 +285,7 @@ impl Session {
         for model in 0..self.plan.models {
             let (config, parameters) = checkpoint::load_model(&self.model_path(run, model))?;
             let state = ReplicaState { parameters, ..ReplicaState::fresh(&config, 0) };
-            let replica = Replica::new(&config, self.plan.optimizer, &state).or_work()?;
+            let replica = Replica::on((self.plan.processor, 0), &config, self.plan.optimizer, &state).or_work()?;
             losses += validation_loss(&replica, &self.batches).or_work()?;
         }
         Ok(losses / self.plan.models as f64)
@@ -324,7 +329,7 @@ impl Legs {
             let pace = pace(plan, observer.lines.last())?;
             return Ok(run_local(&self.local, start, until, batches, pace, observer).map_err(anyhow::Error::new));
         }
-        let leg = Leg { plan, batches, folder: observer.folder, start };
+        let leg = Leg { run: &self.local, plan, batches, folder: observer.folder, start };
         let team = match self.team.take() {
             Some(team) => Some(team),
             None => Team::start(&leg, observer.interrupted)?,
@@ -332,7 +337,7 @@ impl Legs {
         let Some(team) = team else { return Ok(Ok(Outcome::Stopped)) };
         let stretch = Stretch { step: start.step, end: until, round: start.round };
         let pace = pace(plan, observer.lines.last())?;
-        Ok(team.carry(&self.local, stretch, pace, observer))
+        Ok(team.carry(&self.local, stretch, batches, pace, observer))
     }
 }
 

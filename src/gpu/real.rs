@@ -185,14 +185,10 @@ pub fn gram<T: Real>(messages: &[&[T]]) -> Vec<f64> {
 /// ```
 #[must_use]
 pub fn signed_fold<T: Real>(messages: &[&[T]], buckets: usize, seed: u64) -> Vec<Vec<f64>> {
-    assert!(buckets > 0, "a sketch needs buckets");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut signs = || (0..2 * buckets).map(|_| if rng.next_u32() & 1 == 0 { T::ONE } else { T::MINUS_ONE }).collect::<Vec<T>>();
-    // Two tables read at different places: the signs of two blocks are then unrelated but once in `buckets` squared.
-    let (first, second) = (signs(), signs());
-    let blocks = messages.iter().map(|x| x.len()).max().unwrap_or(0).div_ceil(buckets);
-    let mut below = || (rng.next_u64() % buckets as u64) as usize;
-    let places: Vec<[usize; 3]> = (0..blocks).map(|_| [below(), below(), below()]).collect();
+    let length = messages.iter().map(|x| x.len()).max().unwrap_or(0);
+    let Signs { first, second, places } = Signs::draw(buckets, length, seed);
+    let signs = |minus: Vec<bool>| minus.into_iter().map(|minus| if minus { T::MINUS_ONE } else { T::ONE }).collect::<Vec<T>>();
+    let (first, second) = (signs(first), signs(second));
     let sketch = |x: &&[T]| {
         let mut sums = vec![T::default(); 2 * buckets];
         for (block, [rotation, s, t]) in x.chunks(buckets).zip(&places) {
@@ -202,6 +198,30 @@ pub fn signed_fold<T: Real>(messages: &[&[T]], buckets: usize, seed: u64) -> Vec
         low.iter().zip(high).map(|(low, high)| low.wide() + high.wide()).collect()
     };
     shared().install(|| messages.par_iter().map(sketch).collect())
+}
+
+/// What a seed means for a sketch.
+pub(super) struct Signs {
+    /// Which signs of the first table `[2 buckets]` are minus.
+    pub(super) first: Vec<bool>,
+    /// The same for the second. Two tables read at different places: the signs of two blocks are then unrelated but
+    /// once in `buckets` squared.
+    pub(super) second: Vec<bool>,
+    /// Of every block: its rotation, and where its signs begin in the two tables.
+    pub(super) places: Vec<[usize; 3]>,
+}
+
+impl Signs {
+    /// The signs for messages of up to `length` elements.
+    pub(super) fn draw(buckets: usize, length: usize, seed: u64) -> Self {
+        assert!(buckets > 0, "a sketch needs buckets");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut signs = || (0..2 * buckets).map(|_| rng.next_u32() & 1 == 1).collect();
+        let (first, second) = (signs(), signs());
+        let mut below = || (rng.next_u64() % buckets as u64) as usize;
+        let places = (0..length.div_ceil(buckets)).map(|_| [below(), below(), below()]).collect();
+        Self { first, second, places }
+    }
 }
 
 /// `sums += x s t`, element by element. A function of its own, so that it is vectorised.

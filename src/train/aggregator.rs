@@ -1,7 +1,7 @@
 //! What a data-parallel trainer calls instead of all-reduce.
 
 use super::sum_tree::SumTree;
-use crate::gpu::poison_of;
+use crate::gpu::{Gradient, GradientError, GradientMut, Wire, poison_of};
 use crate::ids::{Part, Step, Task, Units, Worker};
 use crate::transport::{Cancel, Decoded, Link, Notice, Order, State};
 use std::collections::VecDeque;
@@ -247,6 +247,17 @@ impl<'a> ComputeTask<'a> {
         &mut self.current.as_mut().expect("next_part comes first").1
     }
 
+    /// Overwrites the message of the part at hand with `scale` times a gradient, wherever that lies.
+    ///
+    /// # Errors
+    /// [`GradientError`] when the gradient is shorter than the message, or its device fails.
+    ///
+    /// # Panics
+    /// When there is no part at hand.
+    pub fn read_message(&mut self, gradient: &dyn Gradient, scale: f32) -> Result<(), GradientError> {
+        gradient.read(0, scale, Wire::F32(self.message()))
+    }
+
     /// Hands the finished message in, with scalars that are decoded with the same weights.
     ///
     /// A task that nobody wants any more is dropped quietly.
@@ -316,6 +327,14 @@ impl Decided<'_> {
         &self.decoded.gradient
     }
 
+    /// Writes the decoded gradient to where the optimizer wants it.
+    ///
+    /// # Errors
+    /// [`GradientError`] when there is no room for it, or the device fails.
+    pub fn write_gradient(&self, to: &mut dyn GradientMut) -> Result<(), GradientError> {
+        to.write(0, self.gradient())
+    }
+
     /// The decoded tail.
     #[must_use]
     pub fn tail(&self) -> &[f64] {
@@ -363,5 +382,34 @@ impl ProvideRequest<'_> {
     pub fn reply(self, vectors: Vec<Vec<f32>>) {
         let state = State { next: self.aggregator.next, vectors };
         self.aggregator.link.send(Notice::State { needy: self.needy, state });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Job;
+    use crate::transport::{Transport, local};
+
+    /// A gradient goes out and a decoded one comes in through the two traits, whatever memory they stand for.
+    #[test]
+    fn gradients_pass_by_their_door() {
+        let (mut coordinator, mut links) = local::connect(1);
+        let task = Task { job: Job(0), piece: 0 };
+        let parts = vec![Part { units: Units { start: 0, end: 1 }, coefficient: 0.5 }];
+        coordinator.send(Worker(0), Order::Compute { tasks: vec![(task, parts)], cancel: Cancel::default() });
+        let decoded = Decoded { gradient: Arc::new(vec![3.0, 4.0]), tail: vec![], digest: 0 };
+        coordinator.send(Worker(0), Order::Apply { step: Step(0), attempt: 0, decoded: Arc::new(decoded) });
+        let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 2, 1);
+        let Ok(Some(Event::Compute(mut task))) = aggregator.next_event() else { panic!("a task comes first") };
+        let coefficient = task.next_part().unwrap().coefficient as f32;
+        assert_eq!(task.read_message(&vec![1.0], coefficient), Err(GradientError::Range { start: 0, end: 2, length: 1 }));
+        task.read_message(&vec![1.0, -2.0], coefficient).unwrap();
+        assert_eq!(task.message(), [0.5, -1.0]);
+        drop(task);
+        let Ok(Some(Event::Apply(step))) = aggregator.next_event() else { panic!("then a step") };
+        let mut to = vec![0.0; 2];
+        step.write_gradient(&mut to).unwrap();
+        assert_eq!(to, [3.0, 4.0]);
     }
 }

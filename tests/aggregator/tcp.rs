@@ -62,6 +62,7 @@ pub(super) fn connect(settings: &Settings, shape: Shape, config: Config) -> (Tcp
         workers: shape.workers,
         run: 0xc0de,
         length: shape.length,
+        result_length: shape.length,
         units: shape.units,
         micro_steps: config.micro_steps,
         log_steps: config.log_steps,

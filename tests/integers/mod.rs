@@ -145,6 +145,7 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         workers: WORKERS,
         run: RUN,
         length: job.length,
+        result_length: job.length,
         units: UNITS,
         micro_steps: 1,
         log_steps: Config::default().log_steps,

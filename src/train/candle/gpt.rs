@@ -143,6 +143,32 @@ impl GptConfig {
         self.slots().iter().map(Slot::len).sum()
     }
 
+    /// Floating point operations of a token's forward and backward pass, as model FLOPs utilisation counts them:
+    /// recomputation, redundancy and whatever is elementwise are left out.
+    ///
+    /// # Formula
+    /// ```text
+    /// F = 6 N + 12 L W T
+    /// ```
+    /// where `N` is the number of entries of all matrices that multiply activations (the head's, but not a separate
+    /// embedding's), `L` the number of blocks, `W` the width and `T` the context: causal attention is counted in full.
+    ///
+    /// # Source
+    /// Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B.
+    ///
+    /// ```
+    /// use codedgrad::train::candle::GptConfig;
+    /// let model = GptConfig { vocabulary: 256, context: 64, layers: 1, heads: 2, width: 8, tied: true };
+    /// let matrices = 256 * 8 + 4 * 8 * 8 + 3 * 8 * 24;
+    /// assert_eq!(model.flops_per_token(), (6 * matrices + 12 * 8 * 64) as f64);
+    /// ```
+    #[must_use]
+    pub fn flops_per_token(&self) -> f64 {
+        let multiplies = |slot: &Slot| slot.shape.len() == 2 && (self.tied || slot.name != "embedding");
+        let entries: usize = self.slots().iter().filter(|slot| multiplies(slot)).map(Slot::len).sum();
+        (6 * entries + 12 * self.layers * self.width * self.context) as f64
+    }
+
     /// Freshly drawn parameters: normal matrices, norms of 1.
     #[must_use]
     pub fn initial(&self, seed: u64) -> Vec<f32> {

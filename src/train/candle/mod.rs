@@ -5,6 +5,7 @@
 
 mod attack;
 mod corpus;
+mod device;
 mod gpt;
 mod mixture;
 mod replica;
@@ -12,6 +13,7 @@ mod run;
 
 pub use attack::{Attack, AttackKind};
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
+pub use device::Processor;
 pub use gpt::{GptConfig, GptConfigError};
 pub use mixture::Lanes;
 pub use replica::{Replica, ReplicaError, ReplicaState};

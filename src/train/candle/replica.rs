@@ -1,9 +1,12 @@
 //! One model replica: parameters as candle variables and as one flat vector, and its optimizer.
 
+use super::Processor;
+use super::device::Place;
 use super::gpt::{EMBEDDING, Gpt, GptConfig, Slot};
+use crate::gpu::GradientError;
 use crate::train::{AdamW, AdamWConfig};
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Storage};
+use candle_core::{CpuStorage, InplaceOp1, Layout, Storage, Tensor};
 use thiserror::Error;
 
 /// A replica that cannot compute.
@@ -18,6 +21,15 @@ pub enum ReplicaError {
     NoGradient {
         /// Which parameter.
         name: String,
+    },
+    /// A gradient cannot be read from its device.
+    #[error(transparent)]
+    Gradient(#[from] GradientError),
+    /// There is no device to compute on.
+    #[error("--device cuda: {why}")]
+    NoDevice {
+        /// Why not.
+        why: &'static str,
     },
     /// A state of another model.
     #[error("a state with {found} parameters does not fit a model with {expected}")]
@@ -66,6 +78,7 @@ impl ReplicaState {
 #[derive(Debug)]
 pub struct Replica {
     model: Gpt,
+    place: Place,
     slots: Vec<Slot>,
     parameters: Vec<f32>,
     optimizer: AdamW,
@@ -74,14 +87,29 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica in the given state.
+    /// A replica in the given state, on the CPU.
     ///
     /// # Errors
     /// [`ReplicaError`] when the state is of another model.
     pub fn new(model: &GptConfig, optimizer: AdamWConfig, state: &ReplicaState) -> Result<Self, ReplicaError> {
-        let slots = model.slots();
+        Self::on((Processor::Cpu, 0), model, optimizer, state)
+    }
+
+    /// A replica in the given state that computes on a device, in turn number so and so of those there are. Parameters
+    /// and the optimizer stay with the CPU.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when the state is of another model, or there is no such device.
+    pub fn on(
+        (processor, turn): (Processor, usize),
+        model: &GptConfig,
+        optimizer: AdamWConfig,
+        state: &ReplicaState,
+    ) -> Result<Self, ReplicaError> {
+        let (slots, place) = (model.slots(), processor.place(turn)?);
         let mut replica = Self {
-            model: Gpt::new(*model, &Device::Cpu)?,
+            model: Gpt::new(*model, &place.device)?,
+            place,
             parameters: vec![0.0; slots.iter().map(Slot::len).sum()],
             optimizer: AdamW::new(optimizer, 0),
             optimizer_config: optimizer,
@@ -104,7 +132,7 @@ impl Replica {
     /// # Errors
     /// [`ReplicaError::NoGradient`] when a parameter gets none, [`ReplicaError::Candle`] when candle fails.
     pub fn gradient(&self, windows: &[&[u32]], weight: f64, out: &mut [f32]) -> Result<(f64, usize), ReplicaError> {
-        let loss = self.model.loss_sum(windows, &Device::Cpu)?;
+        let loss = self.model.loss_sum(windows, &self.place.device)?;
         let gradients = (&loss * weight)?.backward()?;
         self.flatten(&gradients, out, None)?;
         Ok((f64::from(loss.to_scalar::<f32>()?), windows.len() * self.context))
@@ -127,7 +155,7 @@ impl Replica {
         out: &mut [f32],
         inputs: &mut [f32],
     ) -> Result<(f64, f64), ReplicaError> {
-        let (mixed, loss) = self.model.mixture_loss_sum(blocks, &Device::Cpu)?;
+        let (mixed, loss) = self.model.mixture_loss_sum(blocks, &self.place.device)?;
         let gradients = (&loss * weight)?.backward()?;
         self.flatten(&gradients, out, Some(EMBEDDING))?;
         let name = || "the mixed input".to_owned();
@@ -144,7 +172,7 @@ impl Replica {
     pub fn loss(&self, windows: &[&[u32]]) -> Result<f64, ReplicaError> {
         let mut sum = 0.0;
         for windows in windows.chunks(8) {
-            sum += f64::from(self.model.loss_sum(windows, &Device::Cpu)?.to_scalar::<f32>()?);
+            sum += f64::from(self.model.loss_sum(windows, &self.place.device)?.to_scalar::<f32>()?);
         }
         Ok(sum / (windows.len() * self.context) as f64)
     }
@@ -162,9 +190,14 @@ impl Replica {
             };
             let gradient = gradient.contiguous()?;
             let (storage, layout) = gradient.storage_and_layout();
-            let Storage::Cpu(storage) = &*storage else { return Err(missing()) };
             let range = layout.start_offset()..layout.start_offset() + slot.len();
-            out[slot.offset..slot.offset + slot.len()].copy_from_slice(&storage.as_slice::<f32>()?[range]);
+            let out = &mut out[slot.offset..slot.offset + slot.len()];
+            match &*storage {
+                Storage::Cpu(storage) => out.copy_from_slice(&storage.as_slice::<f32>()?[range]),
+                #[cfg(feature = "candle-cuda")]
+                Storage::Cuda(storage) => self.place.read(storage, range, out)?,
+                _ => return Err(missing()),
+            }
         }
         Ok(())
     }
@@ -183,7 +216,12 @@ impl Replica {
     fn publish(&self) -> Result<(), ReplicaError> {
         for slot in &self.slots {
             let values = &self.parameters[slot.offset..slot.offset + slot.len()];
-            self.model.variable(&slot.name).inplace_op1(&Overwrite(values))?;
+            let variable = self.model.variable(&slot.name);
+            if self.place.device.is_cpu() {
+                variable.inplace_op1(&Overwrite(values))?;
+            } else {
+                variable.set(&Tensor::from_slice(values, slot.shape.as_slice(), &self.place.device)?)?;
+            }
         }
         Ok(())
     }
@@ -239,6 +277,7 @@ impl InplaceOp1 for Overwrite<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::Device;
 
     const MODEL: GptConfig = GptConfig { vocabulary: 11, context: 6, layers: 2, heads: 2, width: 8, tied: true };
     const OPTIMIZER: AdamWConfig = AdamWConfig {

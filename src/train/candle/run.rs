@@ -1,7 +1,7 @@
 //! A whole run, over worker threads of this process or any other transport.
 
 use super::mixture::{Mixed, MixtureJudge};
-use super::{Attack, Batches, GptConfig, Lanes, Replica, ReplicaError, ReplicaState};
+use super::{Attack, Batches, GptConfig, Lanes, Processor, Replica, ReplicaError, ReplicaState};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
@@ -83,6 +83,8 @@ pub struct LocalRun {
     pub micro_steps: u64,
     /// The model.
     pub model: GptConfig,
+    /// Where it is computed.
+    pub processor: Processor,
     /// The optimizer.
     pub optimizer: AdamWConfig,
     /// Seconds a round may stay open before the run gives up on whoever never came.
@@ -197,6 +199,15 @@ impl LocalRun {
     #[must_use]
     pub fn loss_weight(&self) -> f64 {
         1.0 / (self.batch() as u64 * self.micro_steps * self.model.context as u64) as f64
+    }
+
+    /// Numbers of a worker's result: more than a gradient's where data are mixed.
+    ///
+    /// # Errors
+    /// [`ParameterError`] when the scheme does not fit.
+    pub fn result_length(&self) -> Result<usize, ParameterError> {
+        let mixed = self.scheme.mixture(self.workers)?.map(|mixture| Mixed::new(self, &mixture));
+        Ok(mixed.as_ref().map_or(self.model.parameters(), Mixed::length))
     }
 
     fn config(&self, facts: &SchemeFacts) -> Config {
@@ -328,7 +339,7 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainErr
     run.check_jobs(scheme.facts())?;
     let config = run.config(scheme.facts());
     let mut engine = Engine::new(scheme, config, Step(step)..Step(end), round);
-    if let Some(fewest) = run.min_workers {
+    if let Some(fewest) = run.min_workers.filter(|_| run.scheme.mixture(run.workers).is_ok_and(|mixture| mixture.is_none())) {
         let (spec, units, jobs) = (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
         let plan = move |workers| [&spec, &SchemeSpec::uncoded()].iter().find_map(|spec| spec.scheme(workers, units, jobs.clone()).ok());
         engine = engine.replanning(fewest, Box::new(plan));
@@ -346,7 +357,7 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainErr
 /// When there is not one state per model, and where a fault asks for it.
 pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: Start<'_>, batches: &Batches) -> Result<(), TrainError> {
     assert_eq!(start.states.len() as u64, run.models, "a state per model");
-    let replicas = start.states.iter().map(|state| Replica::new(&run.model, run.optimizer, state));
+    let replicas = start.states.iter().map(|state| Replica::on((run.processor, worker.index()), &run.model, run.optimizer, state));
     let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
     let mixed = run.scheme.mixture(run.workers)?.map(|mixture| Mixed::new(run, &mixture));
     let length = mixed.as_ref().map_or(run.model.parameters(), Mixed::length);

@@ -89,7 +89,7 @@ impl Hub {
         let shop = Shop { stamp, blocks: Blocks::new(listen.length), traffic: Arc::new(Traffic::default()) };
         let kept = listen.log_steps as usize + 1;
         let Watched { notices, sums, status, offers, held } = watched;
-        let landings = held.map(|(ledgers, vectors)| Landings::new(listen.length, ledgers, vectors, shop.blocks.clone()));
+        let landings = held.map(|(ledgers, vectors)| Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone()));
         Self {
             layout,
             members: Members::new(listen.workers),

@@ -32,6 +32,8 @@ pub struct Listen {
     pub run: u64,
     /// Numbers in a gradient.
     pub length: usize,
+    /// Numbers in a result, which are those of a gradient unless a judge makes one of it.
+    pub result_length: usize,
     /// Units of a batch.
     pub units: u32,
     /// Jobs whose sum is one step.
@@ -65,6 +67,7 @@ impl Listen {
             workers,
             run: u64::from(std::process::id()),
             length,
+            result_length: length,
             units,
             micro_steps: 1,
             log_steps: 16,

@@ -1,0 +1,68 @@
+//! The combine on a GPU against a device-to-device copy on the same card, timed by events; medians of 21.
+//!
+//! `cargo bench --no-default-features --features cuda --bench gpu`; torch's turn is `benches/peers/torch_axpy.py`. Without
+//! a GPU it says so and measures nothing.
+
+use codedgrad::gpu::cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
+use codedgrad::gpu::cuda::cudarc::driver::{CudaSlice, DeviceRepr};
+use codedgrad::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, devices};
+use half::bf16;
+
+const REPEATS: usize = 21;
+
+fn main() -> Result<(), CudaError> {
+    if devices() == 0 {
+        println!("not measured: there is no GPU here");
+        return Ok(());
+    }
+    let has = |flag: &str| std::env::args().any(|arg| arg == flag);
+    let small = !has("--bench") || has("--test");
+    let cuda = Cuda::new(0)?;
+    println!("{}", cuda.stream().context().name()?);
+    println!("format  K          d   GB/s combine   GB/s copy   ratio");
+    let (wide, narrow) = if small { (1 << 16, 1 << 17) } else { (1 << 28, 1 << 29) };
+    for count in [2, 4, 8] {
+        measure(&cuda, "f32", count, &vec![1.0f32; wide], |x| DeviceSource::F32(x.as_view()))?;
+        measure(&cuda, "bf16", count, &vec![bf16::ONE; narrow], |x| DeviceSource::Bf16(x.as_view()))?;
+    }
+    Ok(())
+}
+
+/// Median GB/s of a sum of `count` vectors, and of a copy of as many bytes as fit two of them, counted in and out.
+fn measure<T: DeviceRepr>(
+    cuda: &Cuda,
+    format: &str,
+    count: usize,
+    message: &[T],
+    source: impl Fn(&CudaSlice<T>) -> DeviceSource<'_>,
+) -> Result<(), CudaError> {
+    let (stream, length) = (cuda.stream(), message.len());
+    let x: Vec<CudaSlice<T>> = (0..count).map(|_| stream.clone_htod(message)).collect::<Result<_, _>>()?;
+    let mut out = stream.alloc_zeros::<f32>(length)?;
+    let combine = median(cuda, |cuda| {
+        let terms: Vec<DeviceTerm<'_>> = x.iter().map(|x| DeviceTerm { weight: 1.5, source: source(x) }).collect();
+        cuda.combine_into(&terms, &mut out.as_view_mut())
+    })?;
+    let bytes = (length * (count * size_of::<T>() + 4)) as f64;
+    let mut copy = stream.alloc_zeros::<f32>(length)?;
+    let copied = median(cuda, |cuda| Ok(cuda.stream().memcpy_dtod(&out, &mut copy)?))?;
+    let (combine, copied) = (bytes / combine / 1e6, (length * 8) as f64 / copied / 1e6);
+    println!("{format:6} {count:2} {length:10} {combine:14.1} {copied:11.1} {:7.3}", combine / copied);
+    Ok(())
+}
+
+/// Median milliseconds between two events around `work`, after two turns to warm up.
+fn median(cuda: &Cuda, mut work: impl FnMut(&Cuda) -> Result<(), CudaError>) -> Result<f64, CudaError> {
+    let mut times = Vec::with_capacity(REPEATS);
+    for repeat in 0..REPEATS + 2 {
+        let begin = cuda.stream().record_event(Some(CU_EVENT_DEFAULT))?;
+        work(cuda)?;
+        let end = cuda.stream().record_event(Some(CU_EVENT_DEFAULT))?;
+        let elapsed = begin.elapsed_ms(&end)?;
+        if repeat >= 2 {
+            times.push(f64::from(elapsed));
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[REPEATS / 2])
+}

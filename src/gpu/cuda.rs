@@ -1,0 +1,618 @@
+//! The combine on an NVIDIA GPU, with the CPU's bits.
+//!
+//! The kernels are text, compiled by NVRTC for the device at hand and kept on disk: a build needs no CUDA, a run needs
+//! the driver and, the first time, `libnvrtc`. Where either is missing, [`or_cpu`] gives the CPU's combine and says so
+//! once.
+//!
+//! Sums have the bits of [`super::Plain`], whatever the alignment of the arrays: the same tree, every product and sum
+//! rounded to f32, no fused multiply-add. Only which NaN stands for "not a number" differs.
+//!
+//! ```no_run
+//! use codedgrad::gpu::cuda::{Cuda, DeviceSource, DeviceTerm};
+//! let cuda = Cuda::new(0)?;
+//! let stream = cuda.stream();
+//! let (x, y) = (stream.clone_htod(&[1.0f32, 2.0])?, stream.clone_htod(&[10.0f32, 20.0])?);
+//! let mut out = stream.alloc_zeros::<f32>(2)?;
+//! let term = |weight, x| DeviceTerm { weight, source: DeviceSource::F32(x) };
+//! cuda.combine_into(&[term(2.0, x.as_view()), term(-1.0, y.as_view())], &mut out.as_view_mut())?;
+//! assert_eq!(stream.clone_dtoh(&out)?, [-8.0, -16.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![allow(unsafe_code)]
+
+mod image;
+mod passes;
+mod staging;
+
+#[cfg(test)]
+mod tests;
+
+pub use cudarc;
+pub use staging::{DeviceGradient, DeviceGradientMut};
+
+use super::real::Signs;
+use super::{Combine, CombineError, Cpu, GradientError, Source, Term, check};
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
+    DriverError, LaunchConfig, PinnedHostSlice, PushKernelArg, SyncOnDrop, ValidAsZeroBits,
+};
+use cudarc::nvrtc::{Ptx, result as nvrtc, sys as nvrtc_sys};
+use half::{bf16, f16};
+use passes::{Format, MOST, Pass, Split, passes};
+use std::ffi::{CStr, CString};
+use std::sync::{Arc, Mutex, Once};
+use thiserror::Error;
+
+/// Threads of a block, as the kernels' launch bounds say.
+const THREADS: u32 = 256;
+/// Blocks per multiprocessor; more work than they have threads goes round.
+const BLOCKS: u32 = 8;
+/// Elements of host vectors that are on the device at a time.
+const CHUNK: usize = 1 << 22;
+/// Stripes into which a message is cut for its sketch, so that enough threads have work.
+const STRIPES: usize = 64;
+
+/// What a device cannot do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// The driver's library is not there.
+    #[error("this machine has no CUDA driver (libcuda.so.1)")]
+    NoDriver,
+    /// The compiler's library is not there, and these kernels were not compiled here before.
+    #[error("kernels for {arch} are to be compiled, but libnvrtc.so.12 is not found; `pip install nvidia-cuda-nvrtc-cu12` has it")]
+    NoCompiler {
+        /// For which architecture.
+        arch: String,
+    },
+    /// The kernels cannot be compiled.
+    #[error("kernels for {arch}: {log}")]
+    Compile {
+        /// For which architecture.
+        arch: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// The driver refused something.
+    #[error("CUDA: {reason}")]
+    Driver {
+        /// Its words.
+        reason: String,
+    },
+    /// A term that lies on another device than the result.
+    #[error("term {term} lies on another device")]
+    Elsewhere {
+        /// Which term.
+        term: usize,
+    },
+    /// Vectors that do not fit together.
+    #[error(transparent)]
+    Combine(#[from] CombineError),
+}
+
+impl From<DriverError> for CudaError {
+    fn from(error: DriverError) -> Self {
+        Self::Driver { reason: error.to_string() }
+    }
+}
+
+impl From<CudaError> for GradientError {
+    fn from(error: CudaError) -> Self {
+        Self::Device { reason: error.to_string() }
+    }
+}
+
+/// Devices there are, 0 without a driver. Loads the driver, makes no context.
+#[must_use]
+pub fn devices() -> usize {
+    if !driver_present() {
+        return 0;
+    }
+    CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
+}
+
+/// What a device is called, if there is such a device.
+#[must_use]
+pub fn name(ordinal: usize) -> Option<String> {
+    (ordinal < devices()).then(|| CudaContext::new(ordinal).and_then(|context| context.name()).ok())?
+}
+
+/// A device's combine, or the CPU's where there is no such device: then a warning says why, once a process.
+///
+/// ```
+/// use codedgrad::gpu::{Source, Term, cuda};
+/// let mut out = [0.0];
+/// cuda::or_cpu(0).combine(&[Term { weight: 2.0, source: Source::F32(&[3.0]) }], &mut out)?;
+/// assert_eq!(out, [6.0]);
+/// # Ok::<(), codedgrad::gpu::CombineError>(())
+/// ```
+#[must_use]
+pub fn or_cpu(ordinal: usize) -> Box<dyn Combine> {
+    match Cuda::new(ordinal) {
+        Ok(cuda) => Box::new(cuda),
+        Err(error) => {
+            warn_once(&error);
+            Box::new(Cpu::new())
+        }
+    }
+}
+
+fn warn_once(error: &CudaError) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| tracing::warn!("sums are made on the CPU: {error}"));
+}
+
+/// With candle's CUDA backend both libraries are linked: the program does not start without them.
+#[cfg(feature = "candle-cuda")]
+fn driver_present() -> bool {
+    true
+}
+
+#[cfg(feature = "candle-cuda")]
+fn compiler_present() -> bool {
+    true
+}
+
+#[cfg(not(feature = "candle-cuda"))]
+fn driver_present() -> bool {
+    // SAFETY: this loads the driver's library, whose initialisers NVIDIA guarantees to be harmless, and calls nothing.
+    unsafe { cudarc::driver::sys::is_culib_present() }
+}
+
+#[cfg(not(feature = "candle-cuda"))]
+fn compiler_present() -> bool {
+    // SAFETY: this loads the compiler's library, whose initialisers NVIDIA guarantees to be harmless, and calls nothing.
+    unsafe { nvrtc_sys::is_culib_present() }
+}
+
+/// The kernels as a cubin for an architecture (`sm_80`, `sm_90`). Needs NVRTC and no driver.
+///
+/// # Errors
+/// [`CudaError::NoCompiler`] without NVRTC; [`CudaError::Compile`] when it does not know the architecture.
+pub fn compile(arch: &str) -> Result<Vec<u8>, CudaError> {
+    if !compiler_present() {
+        return Err(CudaError::NoCompiler { arch: arch.into() });
+    }
+    let failed = |log: String| CudaError::Compile { arch: arch.into(), log };
+    let words = |error: nvrtc::NvrtcError| failed(error.to_string());
+    let source = CString::new(image::SOURCE).map_err(|error| failed(error.to_string()))?;
+    let program = nvrtc::create_program(&source, Some(c"codedgrad.cu")).map_err(words)?;
+    let options: Vec<String> = image::OPTIONS.iter().map(ToString::to_string).chain([format!("--gpu-architecture={arch}")]).collect();
+    // SAFETY: `program` was made above and is destroyed below, once; `source` outlives it; the log NVRTC gives ends with
+    // a zero; the cubin's buffer has the size that NVRTC has just named.
+    unsafe {
+        let compiled = nvrtc::compile_program(program, &options).map_err(|error| {
+            let log = nvrtc::get_program_log(program).map(|log| CStr::from_ptr(log.as_ptr()).to_string_lossy().into_owned());
+            failed(log.unwrap_or_else(|_| error.to_string()))
+        });
+        let image = compiled.and_then(|()| {
+            let mut size = 0;
+            nvrtc_sys::nvrtcGetCUBINSize(program, &raw mut size).result().map_err(words)?;
+            let mut image = vec![0u8; size];
+            nvrtc_sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result().map_err(words)?;
+            Ok(image)
+        });
+        nvrtc::destroy_program(program).map_err(words)?;
+        image
+    }
+}
+
+/// NVRTC's version for the cache's key. Whether it is absent is asked only when something must be compiled.
+fn compiler_version() -> String {
+    let (mut major, mut minor) = (0, 0);
+    if compiler_present() {
+        // SAFETY: two pointers to integers that live through the call.
+        let _ = unsafe { nvrtc_sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    }
+    format!("nvrtc {major}.{minor}")
+}
+
+/// Numbers on a device, in the format in which they travel.
+#[derive(Debug)]
+pub enum DeviceSource<'a> {
+    /// 32-bit floats.
+    F32(CudaView<'a, f32>),
+    /// bfloat16.
+    Bf16(CudaView<'a, bf16>),
+    /// IEEE half precision.
+    F16(CudaView<'a, f16>),
+}
+
+/// Numbers on a device that are to be overwritten.
+#[derive(Debug)]
+pub enum DeviceTarget<'a> {
+    /// 32-bit floats.
+    F32(CudaViewMut<'a, f32>),
+    /// bfloat16.
+    Bf16(CudaViewMut<'a, bf16>),
+    /// IEEE half precision.
+    F16(CudaViewMut<'a, f16>),
+}
+
+macro_rules! for_each_format {
+    ($self:expr, $kind:ident, $x:ident => $body:expr) => {
+        match $self {
+            $kind::F32($x) => $body,
+            $kind::Bf16($x) => $body,
+            $kind::F16($x) => $body,
+        }
+    };
+}
+use for_each_format;
+
+impl DeviceSource<'_> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        for_each_format!(self, DeviceSource, x => x.len())
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn format(&self) -> Format {
+        match self {
+            DeviceSource::F32(_) => Format::F32,
+            DeviceSource::Bf16(_) => Format::Bf16,
+            DeviceSource::F16(_) => Format::F16,
+        }
+    }
+
+    fn context(&self) -> &Arc<CudaContext> {
+        for_each_format!(self, DeviceSource, x => x.stream().context())
+    }
+
+    /// Its address, after whatever is being written there; what keeps it from being overwritten until it is read.
+    fn address<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        for_each_format!(self, DeviceSource, x => x.device_ptr(stream))
+    }
+}
+
+impl DeviceTarget<'_> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        for_each_format!(self, DeviceTarget, x => x.len())
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn format(&self) -> Format {
+        match self {
+            DeviceTarget::F32(_) => Format::F32,
+            DeviceTarget::Bf16(_) => Format::Bf16,
+            DeviceTarget::F16(_) => Format::F16,
+        }
+    }
+
+    fn context(&self) -> &Arc<CudaContext> {
+        for_each_format!(self, DeviceTarget, x => x.stream().context())
+    }
+
+    fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        for_each_format!(self, DeviceTarget, x => x.device_ptr_mut(stream))
+    }
+}
+
+/// One summand on a device.
+#[derive(Debug)]
+pub struct DeviceTerm<'a> {
+    /// Its weight, applied in f32.
+    pub weight: f32,
+    /// The message.
+    pub source: DeviceSource<'a>,
+}
+
+/// The terms of one pass as the kernels want them: addresses and weights by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    x: [u64; MOST],
+    w: [f32; MOST],
+}
+
+// SAFETY: both are the structs `Terms` and `Split` of the kernels, member by member, without padding or references.
+unsafe impl DeviceRepr for Table {}
+// SAFETY: as above.
+unsafe impl DeviceRepr for Split {}
+
+/// A device with the kernels loaded, and the stream on which they run.
+#[derive(Debug)]
+pub struct Cuda {
+    stream: Arc<CudaStream>,
+    module: Arc<CudaModule>,
+    blocks: u32,
+    staging: Mutex<staging::Staging>,
+}
+
+impl Cuda {
+    /// Device number `ordinal`, with a stream of its own.
+    ///
+    /// # Errors
+    /// [`CudaError`] without a driver, such a device, or a compiler for kernels that are not in the cache.
+    pub fn new(ordinal: usize) -> Result<Self, CudaError> {
+        if !driver_present() {
+            return Err(CudaError::NoDriver);
+        }
+        Self::on(CudaContext::new(ordinal)?.new_stream()?)
+    }
+
+    /// On a stream of the caller's.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the kernels cannot be had.
+    pub fn on(stream: Arc<CudaStream>) -> Result<Self, CudaError> {
+        let context = stream.context();
+        let (major, minor) = context.compute_capability()?;
+        let arch = format!("sm_{major}{minor}");
+        let image = image::cached(&arch, &compiler_version(), || compile(&arch))?;
+        let module = context.load_module(Ptx::from_binary(image))?;
+        let multiprocessors = u32::try_from(context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?).unwrap_or(1);
+        Ok(Self { module, blocks: multiprocessors * BLOCKS, staging: Mutex::default(), stream })
+    }
+
+    /// The stream on which everything runs, in the order in which it is asked for.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// Overwrites `out` with the weighted sum of vectors on the same device, by the tree of [`Combine`]; without terms,
+    /// with zeros. Sixteen terms of one format are one pass over memory. Returns before the device is done.
+    ///
+    /// # Errors
+    /// [`CombineError::Length`] when a term is not as long as `out`; [`CudaError`] when it is elsewhere, or the driver
+    /// refuses.
+    pub fn combine_into(&self, terms: &[DeviceTerm<'_>], out: &mut CudaViewMut<'_, f32>) -> Result<(), CudaError> {
+        let expected = out.len();
+        for (term, DeviceTerm { source, .. }) in terms.iter().enumerate() {
+            if source.len() != expected {
+                return Err(CombineError::Length { term, expected, found: source.len() }.into());
+            }
+            if source.context() != self.stream.context() {
+                return Err(CudaError::Elsewhere { term });
+            }
+        }
+        if expected == 0 {
+            return Ok(());
+        }
+        if terms.is_empty() {
+            return Ok(self.stream.memset_zeros(out)?);
+        }
+        let passes = passes(&terms.iter().map(|term| term.source.format()).collect::<Vec<_>>());
+        let mut scratch = Vec::new();
+        for _ in 0..passes::scratch(&passes) {
+            scratch.push(self.unset::<f32>(expected)?);
+        }
+        for pass in passes {
+            match pass {
+                Pass::Sum { terms: range, add, place: 0, .. } => self.sum(&terms[range], add, out)?,
+                Pass::Sum { terms: range, add, place, .. } => self.sum(&terms[range], add, &mut scratch[place - 1].as_view_mut())?,
+                Pass::Fold { scratch: from } => {
+                    let (before, x) = scratch.split_at_mut(from - 1);
+                    let term = DeviceTerm { weight: 1.0, source: DeviceSource::F32(x[0].as_view()) };
+                    match before.last_mut() {
+                        Some(to) => self.sum(&[term], true, &mut to.as_view_mut())?,
+                        None => self.sum(&[term], true, out)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One launch over terms of one format.
+    fn sum(&self, terms: &[DeviceTerm<'_>], add: bool, out: &mut CudaViewMut<'_, f32>) -> Result<(), CudaError> {
+        let (length, format) = (out.len(), terms[0].source.format());
+        let mut table = Table { x: [0; MOST], w: [0.0; MOST] };
+        let (to, _written) = out.device_ptr_mut(&self.stream);
+        let (mut arrays, mut read) = (vec![(to, Format::F32)], Vec::new());
+        for (i, term) in terms.iter().enumerate() {
+            let (address, guard) = term.source.address(&self.stream);
+            (table.x[i], table.w[i]) = (address, term.weight);
+            arrays.push((address, format));
+            read.push(guard);
+        }
+        let split = Split::of(length, &arrays);
+        let function = self.function(&format!("{}_{}_{}", if add { "add" } else { "set" }, format.name(), terms.len()))?;
+        let mut launch = self.stream.launch_builder(&function);
+        launch.arg(&table).arg(&to).arg(&split);
+        // SAFETY: the arguments are those of the kernel named. Every array has `length` elements (`combine_into` has
+        // compared them), lives on this device and is kept by its guard; `out` is borrowed mutably, so it overlaps no term.
+        // The kernel touches no element beyond `length`, and words only where `Split` found all arrays aligned.
+        unsafe { launch.launch(self.grid(length))? };
+        Ok(())
+    }
+
+    /// `out[e] = narrow(round(scale x[e]))` on the device, rounding to nearest with ties to even. Returns before the
+    /// device is done.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the lengths differ, something is elsewhere, or the driver refuses.
+    pub fn cast(&self, x: &DeviceSource<'_>, scale: f32, out: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
+        let length = out.len();
+        if x.len() != length {
+            return Err(CombineError::Length { term: 0, expected: length, found: x.len() }.into());
+        }
+        if x.context() != self.stream.context() || out.context() != self.stream.context() {
+            return Err(CudaError::Elsewhere { term: 0 });
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        let formats = (x.format(), out.format());
+        let function = self.function(&format!("cast_{}_{}", formats.0.name(), formats.1.name()))?;
+        let ((from, _read), (to, _written)) = (x.address(&self.stream), out.address(&self.stream));
+        let split = Split::of(length, &[(from, formats.0), (to, formats.1)]);
+        let mut launch = self.stream.launch_builder(&function);
+        launch.arg(&from).arg(&to).arg(&scale).arg(&split);
+        // SAFETY: as for `sum`: arguments by the kernel's signature, both arrays of `length` elements on this device, the
+        // target borrowed mutably, words only where both are aligned.
+        unsafe { launch.launch(self.grid(length))? };
+        Ok(())
+    }
+
+    /// The largest magnitude of a vector, as [`super::largest`]: finite if and only if all its elements are. Waits for
+    /// the device.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the vector is elsewhere, or the driver refuses.
+    pub fn largest(&self, x: &DeviceSource<'_>) -> Result<f32, CudaError> {
+        if x.context() != self.stream.context() {
+            return Err(CudaError::Elsewhere { term: 0 });
+        }
+        if x.is_empty() {
+            return Ok(0.0);
+        }
+        let mut top = self.stream.alloc_zeros::<u32>(1)?;
+        let function = self.function(&format!("scan_{}", x.format().name()))?;
+        {
+            let (from, _read) = x.address(&self.stream);
+            let split = Split::of(x.len(), &[(from, x.format())]);
+            let mut launch = self.stream.launch_builder(&function);
+            launch.arg(&from).arg(&mut top).arg(&split);
+            // SAFETY: arguments by the kernel's signature; it reads `x.len()` elements, words only where aligned, and
+            // writes the one number of `top`.
+            unsafe { launch.launch(self.grid(x.len()))? };
+        }
+        Ok(f32::from_bits(self.stream.clone_dtoh(&top)?[0]))
+    }
+
+    /// Sketches of messages on the device, with the rotations and signs of [`super::signed_fold`] for the same seed. The
+    /// sums are rounded less: each is made of 64 that are added up in f64. Waits for the device.
+    ///
+    /// # Errors
+    /// [`CudaError`] when a message is elsewhere, or the driver refuses.
+    ///
+    /// # Panics
+    /// When there are no buckets, or 2^31 or more.
+    pub fn signed_fold(&self, messages: &[CudaView<'_, f32>], buckets: usize, seed: u64) -> Result<Vec<Vec<f64>>, CudaError> {
+        if let Some(term) = messages.iter().position(|x| x.stream().context() != self.stream.context()) {
+            return Err(CudaError::Elsewhere { term });
+        }
+        let length = messages.iter().map(|x| x.len()).max().unwrap_or(0);
+        let tables = SignTables::of(&Signs::draw(buckets, length, seed));
+        let (first, second) = (self.stream.clone_htod(&tables.first)?, self.stream.clone_htod(&tables.second)?);
+        let places = self.stream.clone_htod(&tables.places)?;
+        let function = self.function("signed_fold")?;
+        let mut sketches = Vec::with_capacity(messages.len());
+        for x in messages {
+            let stripes = x.len().div_ceil(buckets).clamp(1, STRIPES);
+            let mut sums = self.unset::<f32>(stripes * 2 * buckets)?;
+            let work = sums.len();
+            let (elements, width, cut) = (x.len() as u64, buckets as u32, stripes as u32);
+            let mut launch = self.stream.launch_builder(&function);
+            launch.arg(x).arg(&elements).arg(&width).arg(&first).arg(&second).arg(&places).arg(&cut).arg(&mut sums);
+            // SAFETY: arguments by the kernel's signature. Signs are read below 2 `buckets`, since places and elements of
+            // a block are below `buckets`; three places for every block of the longest message; every sum is written.
+            unsafe { launch.launch(self.grid(work * 4))? };
+            sketches.push(add_stripes(&self.stream.clone_dtoh(&sums)?, buckets));
+        }
+        Ok(sketches)
+    }
+
+    /// Memory that the next launch writes before anything reads it.
+    fn unset<T: DeviceRepr>(&self, length: usize) -> Result<CudaSlice<T>, CudaError> {
+        // SAFETY: every caller's next launch on this stream overwrites all of it, and only then is it read.
+        Ok(unsafe { self.stream.alloc(length) }?)
+    }
+
+    /// Page-locked memory of zeros, cached by the host.
+    fn pinned<T: DeviceRepr + ValidAsZeroBits + Copy + Default>(&self, length: usize) -> Result<PinnedHostSlice<T>, CudaError> {
+        // SAFETY: the memory is overwritten with zeros before anything reads it.
+        let mut pinned = unsafe { self.stream.context().alloc_pinned_with_flags::<T>(length, 0) }?;
+        pinned.as_mut_slice()?.fill(T::default());
+        Ok(pinned)
+    }
+
+    fn function(&self, name: &str) -> Result<CudaFunction, CudaError> {
+        Ok(self.module.load_function(name)?)
+    }
+
+    /// Enough threads for four elements each, as far as the device has room for them.
+    fn grid(&self, elements: usize) -> LaunchConfig {
+        let wanted = elements.div_ceil(4 * THREADS as usize).max(1);
+        let blocks = u32::try_from(wanted).map_or(self.blocks, |wanted| wanted.min(self.blocks));
+        LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
+    }
+
+    /// Vectors of the host, a chunk of all of them at a time.
+    fn combine_host(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CudaError> {
+        for start in (0..out.len()).step_by(CHUNK) {
+            let range = start..out.len().min(start + CHUNK);
+            let mut uploaded = Vec::with_capacity(terms.len());
+            for term in terms {
+                uploaded.push(match term.source {
+                    Source::F32(x) => Uploaded::F32(self.stream.clone_htod(&x[range.clone()])?),
+                    Source::Bf16(x) => Uploaded::Bf16(self.stream.clone_htod(&x[range.clone()])?),
+                    Source::F16(x) => Uploaded::F16(self.stream.clone_htod(&x[range.clone()])?),
+                });
+            }
+            let terms: Vec<DeviceTerm<'_>> =
+                terms.iter().zip(&uploaded).map(|(term, x)| DeviceTerm { weight: term.weight, source: x.source() }).collect();
+            let mut sum = self.unset::<f32>(range.len())?;
+            self.combine_into(&terms, &mut sum.as_view_mut())?;
+            self.stream.memcpy_dtoh(&sum, &mut out[range])?;
+        }
+        Ok(self.stream.synchronize()?)
+    }
+}
+
+/// A chunk of a host vector on the device.
+enum Uploaded {
+    F32(CudaSlice<f32>),
+    Bf16(CudaSlice<bf16>),
+    F16(CudaSlice<f16>),
+}
+
+impl Uploaded {
+    fn source(&self) -> DeviceSource<'_> {
+        match self {
+            Uploaded::F32(x) => DeviceSource::F32(x.as_view()),
+            Uploaded::Bf16(x) => DeviceSource::Bf16(x.as_view()),
+            Uploaded::F16(x) => DeviceSource::F16(x.as_view()),
+        }
+    }
+}
+
+/// For vectors of the host: they are sent to the device and the sum is sent back, which takes longer than to sum them on
+/// the CPU. What is on the device already is for [`Cuda::combine_into`]. Should the device fail, the CPU sums.
+impl Combine for Cuda {
+    fn combine(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CombineError> {
+        check(terms, out.len())?;
+        self.combine_host(terms, out).or_else(|error| {
+            warn_once(&error);
+            super::shared().combine(terms, out)
+        })
+    }
+}
+
+/// The signs of a sketch as its kernel wants them.
+struct SignTables {
+    first: Vec<i8>,
+    second: Vec<i8>,
+    places: Vec<u32>,
+}
+
+impl SignTables {
+    fn of(signs: &Signs) -> Self {
+        assert!(signs.first.len() < 1 << 32, "buckets fit 31 bits");
+        let table = |minus: &[bool]| minus.iter().map(|minus| if *minus { -1 } else { 1 }).collect();
+        let places = signs.places.iter().flatten().map(|place| *place as u32).collect();
+        Self { first: table(&signs.first), second: table(&signs.second), places }
+    }
+}
+
+/// The sketch, from the sums `[stripes x 2 buckets]` of its kernel.
+fn add_stripes(sums: &[f32], buckets: usize) -> Vec<f64> {
+    let total = |slot: usize| sums[slot..].iter().step_by(2 * buckets).map(|x| f64::from(*x)).sum::<f64>();
+    (0..buckets).map(|slot| total(slot) + total(slot + buckets)).collect()
+}

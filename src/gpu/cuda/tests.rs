@@ -1,0 +1,370 @@
+//! The kernels' numbers, without a GPU (their text compiled as C++ for the host) and on one where there is one.
+
+use super::passes::{Format, Pass, Split, passes, scratch};
+use super::{Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, SignTables, Signs, add_stripes, image};
+use crate::gpu::conformance::{conforms, messages};
+use crate::gpu::gradient::convert;
+use crate::gpu::{Combine, CombineError, Gradient, GradientMut, Plain, Source, Term, Wire, largest, signed_fold};
+use bytemuck::{cast_slice, cast_slice_mut};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{env, fs};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The kernels in a process of the host; none, and a line that says so, where there is no C++ compiler.
+struct Host(Mutex<Child>);
+
+/// What a kernel reads or writes: its bytes, and how far from a 16-byte boundary they begin.
+type Array<'a> = (&'a [u8], usize);
+
+#[derive(Clone, Copy)]
+struct Launch<'a> {
+    kernel: &'a str,
+    blocks: u32,
+    threads: u32,
+    split: Split,
+    buckets: usize,
+    stripes: usize,
+}
+
+impl<'a> Launch<'a> {
+    fn new(kernel: &'a str, split: Split) -> Self {
+        Self { kernel, blocks: 2, threads: 3, split, buckets: 0, stripes: 0 }
+    }
+}
+
+impl Host {
+    fn start() -> Option<Self> {
+        static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+        let program = PROGRAM.get_or_init(build).as_ref()?;
+        let child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the kernels start");
+        Some(Self(Mutex::new(child)))
+    }
+
+    /// Launches a kernel; `out` has what is there before, and then what it wrote.
+    fn run(&self, launch: Launch<'_>, numbers: &[f32], out: (&mut [u8], usize), inputs: &[Array<'_>]) {
+        let (out, shift) = out;
+        let Launch { kernel, blocks, threads, split, buckets, stripes } = launch;
+        let Split { length, head, groups } = split;
+        let mut request =
+            format!("{kernel} {blocks} {threads} {} {length} {head} {groups} {buckets} {stripes}\n", inputs.len()).into_bytes();
+        let mut sixteen = [0.0f32; 16];
+        sixteen[..numbers.len()].copy_from_slice(numbers);
+        request.extend(cast_slice::<f32, u8>(&sixteen));
+        for (bytes, shift) in [(&*out, shift)].iter().chain(inputs) {
+            request.extend([bytes.len() as u64, *shift as u64].iter().flat_map(|number| number.to_le_bytes()));
+            request.extend(*bytes);
+        }
+        let child = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (stdin, stdout) = (child.stdin.as_mut().expect("a pipe"), child.stdout.as_mut().expect("a pipe"));
+        stdin.write_all(&request).and_then(|()| stdin.flush()).expect("a request");
+        stdout.read_exact(out).expect("an answer");
+    }
+
+    /// `out = sum` or `out += sum` of terms of one format, arrays beginning where `shifts` says: `out`, then the terms.
+    fn sum(&self, terms: &[Term<'_>], add: bool, out: &mut [f32], shifts: &[usize]) {
+        let format = format(terms[0].source);
+        let mut arrays = vec![(shifts[0] as u64, Format::F32)];
+        arrays.extend(shifts[1..].iter().map(|shift| (*shift as u64, format)));
+        let kernel = format!("{}_{}_{}", if add { "add" } else { "set" }, format.name(), terms.len());
+        let inputs: Vec<Array<'_>> = terms.iter().zip(&shifts[1..]).map(|(term, shift)| (bytes(term.source), *shift)).collect();
+        let weights: Vec<f32> = terms.iter().map(|term| term.weight).collect();
+        let split = Split::of(out.len(), &arrays);
+        self.run(Launch::new(&kernel, split), &weights, (cast_slice_mut(out), shifts[0]), &inputs);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(child.stdin.take());
+        let status = child.wait().expect("the kernels end");
+        assert!(std::thread::panicking() || status.success(), "the kernels wrote beyond their arrays");
+    }
+}
+
+/// Compiles the kernels for the host, unless this very text was compiled before.
+fn build() -> Option<PathBuf> {
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels");
+    let text = format!("{}{}", image::SOURCE, fs::read_to_string(kernels.join("host.cpp")).expect("host.cpp"));
+    let program = env::temp_dir().join(format!("codedgrad-kernels-{:016x}", xxh3_64(text.as_bytes())));
+    if program.exists() {
+        return Some(program);
+    }
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
+    if Command::new(&compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        println!("not checked: the kernels' numbers on the host, for which there is no C++ compiler ({compiler})");
+        return None;
+    }
+    let unfinished = program.with_extension(format!("{}.part", std::process::id()));
+    let options = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"];
+    let status = Command::new(&compiler).args(options).arg("-o").arg(&unfinished).arg(kernels.join("host.cpp")).status();
+    assert!(status.is_ok_and(|status| status.success()), "the kernels compile as C++");
+    fs::rename(&unfinished, &program).expect("the compiled kernels");
+    Some(program)
+}
+
+fn format(source: Source<'_>) -> Format {
+    match source {
+        Source::F32(_) => Format::F32,
+        Source::Bf16(_) => Format::Bf16,
+        Source::F16(_) => Format::F16,
+    }
+}
+
+fn bytes(source: Source<'_>) -> &[u8] {
+    match source {
+        Source::F32(x) => cast_slice(x),
+        Source::Bf16(x) => cast_slice(x.reinterpret_cast()),
+        Source::F16(x) => cast_slice(x.reinterpret_cast()),
+    }
+}
+
+/// The passes that a device would launch, arrays where the host has them.
+impl Combine for Host {
+    fn combine(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CombineError> {
+        let passes = passes(&terms.iter().map(|term| format(term.source)).collect::<Vec<_>>());
+        let mut places = vec![out.to_vec(); 1 + scratch(&passes)];
+        if passes.is_empty() {
+            places[0].fill(0.0);
+        }
+        let shift = |source: Source<'_>| bytes(source).as_ptr().addr() % 16;
+        for pass in passes {
+            match pass {
+                Pass::Sum { terms: range, add, place, .. } => {
+                    let shifts: Vec<usize> = std::iter::once(4).chain(terms[range.clone()].iter().map(|term| shift(term.source))).collect();
+                    self.sum(&terms[range], add, &mut places[place], &shifts);
+                }
+                Pass::Fold { scratch } => {
+                    let x = places[scratch].clone();
+                    self.sum(&[Term { weight: 1.0, source: Source::F32(&x) }], true, &mut places[scratch - 1], &[0, 8]);
+                }
+            }
+        }
+        out.copy_from_slice(&places[0]);
+        Ok(())
+    }
+}
+
+#[test]
+fn the_kernels_sums_are_the_cpus() {
+    let Some(host) = Host::start() else { return };
+    for count in (0..=17).chain([31, 33, 50]) {
+        for len in [0, 1, 7, 16, 33, 300] {
+            conforms(&host, count, len, 7);
+        }
+    }
+}
+
+/// Every kernel of the combine, with all arrays aligned alike, so that words are used, and not.
+#[test]
+fn the_kernels_sums_do_not_depend_on_alignment() {
+    let Some(host) = Host::start() else { return };
+    for count in 1..=16 {
+        let full = messages(count, 77, count as u64);
+        let narrow: Vec<Vec<bf16>> = full.iter().map(|x| x.iter().map(|x| bf16::from_f32(*x)).collect()).collect();
+        let half: Vec<Vec<f16>> = full.iter().map(|x| x.iter().map(|x| f16::from_f32(*x)).collect()).collect();
+        for kind in 0..3 {
+            let source = |i: usize| [Source::F32(&full[i]), Source::Bf16(&narrow[i]), Source::F16(&half[i])][kind];
+            let terms: Vec<Term<'_>> = (0..count).map(|i| Term { weight: 0.3 + i as f32, source: source(i) }).collect();
+            let mut sum = vec![f32::NAN; 77];
+            Plain.combine(&terms, &mut sum).expect("terms of one length");
+            let element = if kind == 0 { 4 } else { 2 };
+            for (start, astray) in [(0, 0), (1, 0), (3, 0), (0, element)] {
+                let shifts: Vec<usize> =
+                    (0..=count).map(|i| start * if i == 0 { 4 } else { element } + if i == 1 { astray } else { 0 }).collect();
+                let mut found = vec![f32::NAN; 77];
+                host.sum(&terms, false, &mut found, &shifts);
+                assert!(same(&found, &sum), "{count} terms, kind {kind}, from {start}, {astray}");
+                let before = messages(1, 77, 99).remove(0);
+                let expected: Vec<f32> = before.iter().zip(&sum).map(|(a, b)| a + b).collect();
+                let mut found = before;
+                host.sum(&terms, true, &mut found, &shifts);
+                assert!(same(&found, &expected), "{count} terms added, kind {kind}, from {start}, {astray}");
+            }
+        }
+    }
+}
+
+/// Equal bits, or NaN both.
+fn same(found: &[f32], expected: &[f32]) -> bool {
+    found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()))
+}
+
+/// All f16 and bf16, and f32 of all kinds: any size, halfway between two bf16 or f16, and where f16 begins and ends.
+fn patterns() -> (Vec<u16>, Vec<f32>) {
+    let spread = |bits: u32| {
+        [bits << 16, bits << 16 | 0x8000, bits.wrapping_mul(0x9e37_79b9), 0x3300_0000 + (bits << 12), 0x3300_0000 + bits * 0x1480]
+    };
+    ((0..=u16::MAX).collect(), (0..=u32::from(u16::MAX)).flat_map(spread).map(f32::from_bits).collect())
+}
+
+#[test]
+fn the_kernels_casts_are_the_cpus() {
+    let Some(host) = Host::start() else { return };
+    let (halves, wide) = patterns();
+    let formats = [Format::F32, Format::Bf16, Format::F16];
+    for (from, to) in formats.into_iter().flat_map(|from| formats.map(|to| (from, to))) {
+        for (scale, shifts) in [(1.0, [0, 0]), (0.75, [to.bytes(), from.bytes()]), (-3e-3, [0, from.bytes()])] {
+            let source = match from {
+                Format::F32 => Source::F32(&wide),
+                Format::Bf16 => Source::Bf16(halves.reinterpret_cast()),
+                Format::F16 => Source::F16(halves.reinterpret_cast()),
+            };
+            let length = source.len();
+            let split = Split::of(length, &[(shifts[0] as u64, to), (shifts[1] as u64, from)]);
+            let kernel = format!("cast_{}_{}", from.name(), to.name());
+            let run = |out: &mut [u8]| host.run(Launch::new(&kernel, split), &[scale], (out, shifts[0]), &[(bytes(source), shifts[1])]);
+            let mut found = vec![0xcdcd_u16; if to == Format::F32 { 2 * length } else { length }];
+            run(cast_slice_mut(&mut found));
+            let (found, mut expected): (Vec<f32>, Vec<f32>) = match to {
+                Format::F32 => {
+                    let mut twin = vec![0.0f32; length];
+                    convert(source, scale, Wire::F32(&mut twin));
+                    (found.chunks(2).map(|half| f32::from_bits(u32::from(half[0]) | u32::from(half[1]) << 16)).collect(), twin)
+                }
+                Format::Bf16 => {
+                    let mut twin = vec![bf16::ONE; length];
+                    convert(source, scale, Wire::Bf16(&mut twin));
+                    (found.iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect(), twin.iter().map(|x| x.to_f32()).collect())
+                }
+                Format::F16 => {
+                    let mut twin = vec![f16::ONE; length];
+                    convert(source, scale, Wire::F16(&mut twin));
+                    (found.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect(), twin.iter().map(|x| x.to_f32()).collect())
+                }
+            };
+            assert!(same(&found, &expected), "{kernel}, scale {scale}");
+            expected[length / 2] += 1e30;
+            assert!(!same(&found, &expected), "a difference is seen");
+        }
+    }
+}
+
+#[test]
+fn the_kernels_scan_finds_the_largest_and_what_is_no_number() {
+    let Some(host) = Host::start() else { return };
+    for (at, bad) in [(0, -7.5), (1, f32::NAN), (50, f32::NEG_INFINITY), (99, f32::NAN), (17, 0.1)] {
+        let mut x = messages(1, 100, 3).remove(0);
+        x[at] = bad;
+        let narrow: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+        let half: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
+        for (source, shift) in [(Source::F32(&x), 4), (Source::Bf16(&narrow), 0), (Source::F16(&half), 6), (Source::F32(&x[..3]), 0)] {
+            let mut values = vec![0.0; source.len()];
+            convert(source, 1.0, Wire::F32(&mut values));
+            let mut top = [0u32];
+            let kernel = format!("scan_{}", format(source).name());
+            let split = Split::of(source.len(), &[(shift as u64, format(source))]);
+            let launch = Launch { threads: 1, blocks: 5, ..Launch::new(&kernel, split) };
+            host.run(launch, &[], (cast_slice_mut(&mut top), 0), &[(bytes(source), shift)]);
+            assert!(same(&[f32::from_bits(top[0])], &[largest(&values)]), "{bad} at {at}");
+        }
+    }
+}
+
+fn sketch(host: &Host, x: &[f32], buckets: usize, seed: u64, stripes: usize) -> Vec<f64> {
+    let tables = SignTables::of(&Signs::draw(buckets, x.len(), seed));
+    let mut sums = vec![f32::NAN; stripes * 2 * buckets];
+    let split = Split { length: x.len() as u64, head: 0, groups: 0 };
+    let launch = Launch { buckets, stripes, ..Launch::new("signed_fold", split) };
+    let inputs: [Array<'_>; 4] =
+        [(cast_slice(x), 4), (cast_slice(&tables.first), 1), (cast_slice(&tables.second), 3), (cast_slice(&tables.places), 8)];
+    host.run(launch, &[], (cast_slice_mut(&mut sums), 4), &inputs);
+    add_stripes(&sums, buckets)
+}
+
+#[test]
+fn the_kernels_sketches_have_the_cpus_signs() {
+    let Some(host) = Host::start() else { return };
+    for (length, buckets, seed) in [(0, 8, 1), (5, 8, 2), (1000, 64, 3), (1027, 33, 4)] {
+        let x = messages(1, length, seed).remove(0);
+        let twin = signed_fold(&[&x], buckets, seed).remove(0);
+        assert!(sketch(&host, &x, buckets, seed, 1) == twin, "one stripe has the twin's bits");
+        let error = |stripes| sketch(&host, &x, buckets, seed, stripes).iter().zip(&twin).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(error(7) < 1e-5 && error(64) < 1e-5, "{length} elements in {buckets} buckets");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn words_and_single_elements_are_all_elements_once(length in 0usize..200, shifts in prop::collection::vec((0u64..16, 0usize..3), 1..5)) {
+        let formats = [Format::F32, Format::Bf16, Format::F16];
+        let arrays: Vec<(u64, Format)> = shifts.iter().map(|(shift, format)| (shift * formats[*format].bytes() as u64, formats[*format])).collect();
+        let Split { head, groups, .. } = Split::of(length, &arrays);
+        let group = Split::group(arrays.iter().map(|(_, format)| *format));
+        prop_assert!(head + groups * group <= length as u64);
+        prop_assert!(groups == 0 || arrays.iter().all(|(address, format)| (address + head * format.bytes() as u64).is_multiple_of(16)));
+        prop_assert!(groups == 0 || (head < group && length as u64 - head - groups * group < group));
+    }
+}
+
+/// The device of this machine; none, and a line that says so, where there is none.
+fn device() -> Option<Cuda> {
+    if super::devices() == 0 {
+        assert!(matches!(Cuda::new(0), Err(super::CudaError::NoDriver | super::CudaError::Driver { .. })));
+        println!("not checked: the kernels on a GPU, since there is none");
+        return None;
+    }
+    Some(Cuda::new(0).expect("the device there is"))
+}
+
+#[test]
+fn a_devices_sums_are_the_cpus() {
+    let Some(cuda) = device() else { return };
+    for count in (0..=17).chain([33, 50]) {
+        for len in [0, 1, 15, 4097] {
+            conforms(&cuda, count, len, 7);
+        }
+    }
+    conforms(&cuda, 5, super::CHUNK + 3, 8);
+    for start in [0, 1, 3] {
+        let x = messages(5, 1000 + start, 9);
+        let on_device: Vec<_> = x.iter().map(|x| cuda.stream().clone_htod(x).expect("a copy")).collect();
+        let terms: Vec<Term<'_>> = x.iter().map(|x| Term { weight: 0.7, source: Source::F32(&x[start..]) }).collect();
+        let device_terms: Vec<DeviceTerm<'_>> =
+            on_device.iter().map(|x| DeviceTerm { weight: 0.7, source: DeviceSource::F32(x.slice(start..)) }).collect();
+        let mut expected = vec![0.0; 1000];
+        Plain.combine(&terms, &mut expected).expect("terms of one length");
+        let mut out = cuda.stream().clone_htod(&vec![f32::NAN; 1000 + start]).expect("a copy");
+        cuda.combine_into(&device_terms, &mut out.slice_mut(start..)).expect("a sum");
+        assert!(same(&cuda.stream().clone_dtoh(&out).expect("a copy")[start..], &expected));
+    }
+}
+
+#[test]
+fn a_devices_gradients_travel_like_the_cpus() {
+    let Some(cuda) = device() else { return };
+    let x = messages(1, (1 << 21) + 777, 5).remove(0);
+    let on_device = cuda.stream().clone_htod(&x).expect("a copy");
+    let gradient = DeviceGradient::new(&cuda, DeviceSource::F32(on_device.as_view()));
+    let (mut found, mut expected) = (vec![bf16::ONE; x.len() - 3], vec![bf16::ONE; x.len() - 3]);
+    gradient.read(3, -0.25, Wire::Bf16(&mut found)).expect("in range");
+    x[..].read(3, -0.25, Wire::Bf16(&mut expected)).expect("in range");
+    assert!(found == expected);
+    let mut target = cuda.stream().alloc_zeros::<bf16>(x.len()).expect("memory");
+    DeviceGradientMut::new(&cuda, DeviceTarget::Bf16(target.as_view_mut())).write(5, &x[..x.len() - 5]).expect("in range");
+    let found = cuda.stream().clone_dtoh(&target).expect("a copy");
+    assert!(found[5..].iter().zip(&x).all(|(found, x)| *found == bf16::from_f32(*x)));
+    assert_eq!(cuda.largest(&DeviceSource::F32(on_device.as_view())), Ok(largest(&x)));
+    let twin = signed_fold(&[&x], 4096, 7).remove(0);
+    let sketch = cuda.signed_fold(&[on_device.as_view()], 4096, 7).expect("a sketch").remove(0);
+    assert!(sketch.iter().zip(&twin).all(|(a, b)| (a - b).abs() < 1e-3));
+}
+
+/// `.ci/run` calls this with NVRTC where the loader finds it.
+#[test]
+#[ignore = "needs NVRTC; .ci/run installs it"]
+fn the_kernels_compile_for_sm_80_and_sm_90() {
+    for arch in ["sm_80", "sm_90"] {
+        let image = super::compile(arch).unwrap_or_else(|error| panic!("{error}"));
+        assert!(image.starts_with(b"\x7fELF"), "a cubin is an ELF file");
+        println!("{arch}: {} bytes", image.len());
+    }
+    assert!(matches!(super::compile("sm_1"), Err(super::CudaError::Compile { arch, .. }) if arch == "sm_1"));
+}
