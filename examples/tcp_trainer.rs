@@ -5,14 +5,12 @@
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::Step;
 use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
-use codedgrad::transport::Decoded;
+use codedgrad::train::{Aggregator, Coordinator, Event, Pace, Shape};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Join, Listen, TcpLink, TcpTransport};
-use std::error::Error;
-use std::thread;
+use std::{error::Error, thread, time::Duration};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const STEPS: u64 = 200;
@@ -24,12 +22,11 @@ fn worker(join: Join) -> Outcome<[f32; 2]> {
         match event {
             Event::Compute(mut task) => {
                 while let Some(part) = task.next_part() {
-                    let mut gradient = [0.0f32; 2];
+                    task.message().fill(0.0);
                     for x in part.samples.map(|sample| sample as f32 / 24.0) {
                         let error = part.coefficient as f32 * (line[0] * x + line[1] - (3.0 * x - 1.0)) / 24.0;
-                        gradient = [gradient[0] + error * x, gradient[1] + error];
+                        task.message().iter_mut().zip([error * x, error]).for_each(|(sum, g)| *sum += g);
                     }
-                    task.message().copy_from_slice(&gradient);
                 }
                 task.submit(vec![])?;
             }
@@ -42,31 +39,17 @@ fn worker(join: Join) -> Outcome<[f32; 2]> {
     Ok(line)
 }
 
-struct Quiet;
-
-impl Observer for Quiet {
-    fn step(&mut self, _: &StepRecord, _: Option<&Decoded>) -> Outcome<Flow> {
-        Ok(Flow::Continue)
-    }
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        println!("step {step}: {worker} {what}");
-    }
-}
-
 fn main() -> Outcome<()> {
     let security = Security::Plain { token: Token::fresh()? };
     let shape = Shape { workers: 3, length: 2, units: 3, first: Step(0) };
-    let mut transport =
-        TcpTransport::listen(Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), shape.workers, shape.length, shape.units))?;
-    let address = transport.address().to_string();
-    let join = |_| Join::new(address.clone(), security.clone());
-    let threads: Vec<_> = (0..3).map(join).map(|join| thread::spawn(move || worker(join))).collect();
-    let config = Config::default();
-    let scheme = "cyclic:s=1".parse::<SchemeSpec>()?.scheme(3, 3, 0..STEPS)?;
+    let mut transport = TcpTransport::listen(Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), 3, shape.length, shape.units))?;
+    let join = || Join::new(transport.address().to_string(), security.clone());
+    let threads = [join(), join(), join()].map(|join| thread::spawn(move || worker(join)));
+    let (scheme, config) = ("cyclic:s=1".parse::<SchemeSpec>()?.scheme(3, 3, 0..STEPS)?, Config::default());
     let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);
-    transport.gather(std::time::Duration::from_secs(10));
+    transport.gather(Duration::from_secs(10));
     transport.begin(Step(0));
-    Coordinator::new(transport, engine, Pace::wall(3, &Delays::None, STEPS as usize, 0.0), config, shape).run(&mut Quiet)?;
+    Coordinator::new(transport, engine, Pace::wall(3, &Delays::None, STEPS as usize, 0.0), config, shape).run(&mut ())?;
     for thread in threads {
         let line = thread.join().map_err(|_| "a worker panicked")??;
         println!("y = {:.3} x + {:.3}", line[0], line[1]);

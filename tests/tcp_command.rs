@@ -347,6 +347,43 @@ fn the_run_waits_for_those_without_whom_it_cannot_go_on() {
 }
 
 /// The processes that a process has started.
+/// With uncoded nobody can be done without: two of three die for good, and the last one does the rest alone.
+#[test]
+fn a_run_goes_on_with_whoever_is_left() {
+    let arguments = ["--scheme", "uncoded", "--steps", "60", "--workers", "3", "--return-wait", "1", "--min-workers", "1", "--json"];
+    let mut run = Run::start_in_real_time(&arguments);
+    let mut workers = run.workers(3, &[]);
+    run.wait_for_steps(10);
+    workers.pop().unwrap().signal("-KILL");
+    run.wait_for_steps(30);
+    workers.pop().unwrap().signal("-KILL");
+    let summary = run.finishes();
+    assert_eq!((&summary["runs"][0]["steps"], &summary["runs"][0]["samples_lost"]), (&Value::from(60), &Value::from(0)));
+    let survivors = |line: &String| serde_json::from_str::<Value>(line).unwrap()["survivors"].as_array().unwrap().len();
+    let record = lines(&run.record());
+    assert_eq!((survivors(&record[0]), survivors(&record[59])), (3, 1));
+    assert!(summary["max_gradient_difference"].as_f64().unwrap() < 1e-5, "{summary}");
+}
+
+/// What is voted on over TCP is what the coordinator received.
+#[test]
+fn wrong_workers_are_found_out_over_tcp() {
+    let vote = ["--scheme", "vote:s=0,b=1", "--workers", "3", "--attack", "flip", "--attackers", "1", "--steps", "6", "--seed", "3"];
+    let tcp = ["--transport", "tcp", "--exchange", "hold"];
+    let folder = TempDir::new().unwrap();
+    let train = |out: &str, more: &[&str]| {
+        let out = folder.path().join(out);
+        let arguments =
+            [&["train"], &vote[..], &SMALL, &VIRTUAL, &["--no-stragglers", "--json", "--out", out.to_str().unwrap()], more].concat();
+        (json(&codedgrad(folder.path(), &arguments)), digests(&out.join("run.jsonl")))
+    };
+    let ((local, threads), (over, processes)) = (train("threads", &[]), train("processes", &tcp));
+    assert_eq!(first_difference(&processes, &threads), None);
+    assert_eq!((&over["runs"][0]["located"], &over["runs"][0]["missed"]), (&local["runs"][0]["located"], &Value::from(0)), "{over}");
+    let arguments = [&["train"], &vote[..], &SMALL, &["--transport", "tcp"]].concat();
+    assert!(text(&codedgrad(folder.path(), &arguments).stderr).contains("needs --exchange hold"));
+}
+
 fn children(of: u32) -> Vec<u32> {
     let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &of.to_string()]).output().unwrap();
     text(&listed.stdout).split_whitespace().map(|pid| pid.parse().unwrap()).collect()

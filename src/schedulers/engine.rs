@@ -11,14 +11,14 @@ mod replan;
 mod returns;
 
 pub use replan::Replan;
-use replan::Replanning;
+use replan::{Replanning, gate_of};
 
 use super::book::{Book, Fate};
 use super::config::{Config, Reduce};
 use super::events::{Action, EngineError, Input, RoundReport};
 use super::roster::{Doing, Roster};
 use crate::codes::sequential::{Fold, Scheme, SchemeFacts};
-use crate::codes::{Facts, Gate, Report, Wire};
+use crate::codes::{Gate, Report};
 use crate::ids::{Job, Round, Step, Task, Units, Worker, WorkerSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -580,10 +580,6 @@ impl Engine {
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
 
-    fn too_many_lost(&self) -> EngineError {
-        EngineError::TooManyLost { step: self.next, dead: self.roster.dead(), tolerance: self.scheme.facts().tolerance }
-    }
-
     fn applied(&mut self, now: f64, worker: Worker, step: Step, digest: Option<u64>, out: &mut Vec<Action>) -> Result<(), EngineError> {
         for diverged in self.roster.applied(worker, step, digest) {
             out.push(Action::Diverged { worker: diverged, step });
@@ -591,17 +587,6 @@ impl Engine {
         }
         self.resync_idle(now, out)
     }
-}
-
-fn gate_of(wire: Wire, facts: &SchemeFacts) -> Gate {
-    let facts = Facts {
-        workers: facts.workers,
-        share_weights: vec![1.0 / f64::from(facts.units); facts.units as usize],
-        tolerance: facts.tolerance,
-        load: facts.load,
-        error_max: facts.error_max,
-    };
-    Gate::new(wire, &facts)
 }
 
 /// The jobs a scheme is given at once: those of all steps, or of one step of several.

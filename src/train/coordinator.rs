@@ -1,149 +1,21 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
 
 mod judging;
+mod record;
 
 pub use judging::{Judge, Judged};
+pub use record::{Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord};
 
 use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
-use crate::gpu::CombineError;
 use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
-use crate::schedulers::{Action, Config, Engine, EngineError, Input, RoundReport};
-use crate::transport::{Cancel, Decoded, Notice, Order, Piece, State, Summand, Summed, Transport, Weighted, What};
-use serde::{Deserialize, Serialize};
+use crate::schedulers::{Action, Config, Engine, EngineError, Input};
+use crate::transport::{Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
-
-/// The record of one round; times in seconds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RoundRecord {
-    /// Number of the round, from 0.
-    pub round: u64,
-    /// When it opened, on the run's clock.
-    pub opened: f64,
-    /// How long it was open.
-    pub seconds: f64,
-    /// When each worker had finished its tasks, since the round opened; null if it had not by the close, or had none.
-    pub arrivals: Vec<Option<f64>>,
-    /// Injected lateness of each worker.
-    pub delays: Vec<f64>,
-    /// Workers whose results were not finite or who dropped their tasks.
-    pub erased: Vec<Worker>,
-    /// Load assigned, in batches.
-    pub work: f64,
-}
-
-/// The record of one step; times in seconds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StepRecord {
-    /// Number of the step, from 0, over all models.
-    pub step: u64,
-    /// When it was committed, on the run's clock.
-    pub committed: f64,
-    /// From the commit of the step before it to its own.
-    pub seconds: f64,
-    /// The rounds that closed since the commit of the step before it.
-    pub rounds: Vec<RoundRecord>,
-    /// Workers whose results are in the gradient.
-    pub survivors: Vec<Worker>,
-    /// Decode weights, one per worker; empty where workers have more than one result in the gradient.
-    pub weights: Vec<f64>,
-    /// `max_j |(aB)_j - 1|`.
-    pub residual: f64,
-    /// Growth of rounding errors; 1 = as uncoded.
-    pub amplification: f64,
-    /// Fraction of the batch in the gradient.
-    pub coverage: f64,
-    /// `|aB - 1|^2 / k`, the normalised decoding error.
-    pub error: f64,
-    /// Load assigned in its rounds, in batches of a step; uncoded = 1.
-    pub work: f64,
-    /// Units of the batch for which the step was refused; empty for a step that was applied.
-    pub refused: Vec<Units>,
-    /// Workers whose results were found to be wrong.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub wrong: Vec<Worker>,
-    /// The decoded tail.
-    pub tail: Vec<f64>,
-    /// Digest of the decoded gradient, in hexadecimal.
-    pub digest: String,
-}
-
-/// Whether a run goes on after a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// Go on.
-    Continue,
-    /// Stop here; everything up to this step is committed.
-    Stop,
-}
-
-/// Sees every decided step before any worker is told of it. Its time is not counted.
-pub trait Observer {
-    /// A step is decided; `decoded` is none when it was refused, or when the workers keep it among themselves.
-    ///
-    /// # Errors
-    /// Whatever makes the run pointless to go on with, such as a full disk.
-    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>>;
-    /// Something went wrong with a worker and the run goes on.
-    fn fault(&mut self, step: u64, worker: Worker, what: &str);
-    /// A state in which all steps so far are applied, for a worker that comes when nobody else has one.
-    fn state(&mut self) -> Option<State> {
-        None
-    }
-}
-
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All steps are decided.
-    Finished,
-    /// The observer stopped it.
-    Stopped,
-}
-
-/// How far a run has come that is driven from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Nothing is to be done until a notice comes, or so much time is over.
-    Wait(Option<Duration>),
-    /// It is over.
-    Done(Outcome),
-}
-
-/// Why a run broke off.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// The scheme cannot go on.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// Messages of different lengths.
-    #[error("a message cannot be folded")]
-    Combine(#[from] CombineError),
-    /// The observer failed.
-    #[error("{0}")]
-    Observer(Box<dyn std::error::Error + Send + Sync>),
-    /// All workers have left.
-    #[error("all workers have left")]
-    NobodyLeft,
-    /// Results that must be looked at are not where the coordinator is.
-    #[error("the result of {worker} has not come by here, so that it cannot be judged; this transport leaves results with their workers")]
-    NotReceived {
-        /// Whose.
-        worker: Worker,
-    },
-    /// A scheme of mixtures, and nobody to decode its results.
-    #[error("the scheme mixes data, so that its results must be judged, and no judge was given")]
-    NoJudge,
-    /// Results cannot be decoded.
-    #[error("the results cannot be decoded: {0}")]
-    Judge(Box<dyn std::error::Error + Send + Sync>),
-}
 
 enum Decision {
     Step { attempt: u32, decoded: Arc<Decoded> },
@@ -630,50 +502,6 @@ impl<T: Transport> Coordinator<T> {
     fn show(&mut self, record: &StepRecord, decoded: Option<&Decoded>, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
         let flow = self.pace.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
         Ok((flow == Flow::Stop).then_some(Outcome::Stopped))
-    }
-
-    fn round_record(&self, report: RoundReport) -> RoundRecord {
-        RoundRecord {
-            round: report.round.0,
-            opened: report.opened_at,
-            seconds: report.closed_at - report.opened_at,
-            arrivals: report.arrivals,
-            delays: self.pace.lateness(report.round.0).to_vec(),
-            erased: report.erased,
-            work: report.work,
-        }
-    }
-
-    fn record(&mut self, step: Step, folding: Option<(&Folding, u64)>, refused: Vec<Units>) -> StepRecord {
-        let committed = self.pace.now();
-        let rounds = std::mem::take(&mut self.rounds);
-        let parts = folding.map_or(&[][..], |(folding, _)| &folding.parts);
-        let survivors = WorkerSet::of(self.shape.workers, parts.iter().map(|part| part.worker));
-        let mut weights = vec![0.0; self.shape.workers];
-        parts.iter().for_each(|part| weights[part.worker.index()] = part.weight);
-        if parts.len() > survivors.len() {
-            weights.clear();
-        }
-        let nothing = Report { decodable: false, residual: 1.0, amplification: 0.0, coverage: 0.0, error: 1.0 };
-        let decode = folding.map_or(nothing, |(folding, _)| folding.decode);
-        let seconds = committed - std::mem::replace(&mut self.last_commit, committed);
-        StepRecord {
-            step: step.0,
-            committed,
-            seconds,
-            work: rounds.iter().map(|round| round.work).sum::<f64>() / self.config.micro_steps as f64,
-            rounds,
-            survivors: survivors.iter().collect(),
-            weights,
-            residual: decode.residual,
-            amplification: decode.amplification,
-            coverage: decode.coverage,
-            error: decode.error,
-            refused,
-            wrong: std::mem::take(&mut self.wrong),
-            tail: folding.map(|(folding, _)| folding.tail.clone()).unwrap_or_default(),
-            digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
-        }
     }
 
     fn apply(&mut self, worker: Worker, step: Step) {

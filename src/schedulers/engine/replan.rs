@@ -1,8 +1,9 @@
 //! How a run goes on with fewer workers than it was planned for, and takes them in again.
 
 use super::super::events::{Action, EngineError};
-use super::{Engine, gate_of};
-use crate::codes::sequential::{Among, Scheme};
+use super::Engine;
+use crate::codes::sequential::{Among, Scheme, SchemeFacts};
+use crate::codes::{Facts, Gate, Wire};
 use crate::ids::WorkerSet;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one.
@@ -16,6 +17,17 @@ pub(super) struct Replanning {
     members: Option<WorkerSet>,
     /// Plans made so far.
     plans: u64,
+}
+
+pub(super) fn gate_of(wire: Wire, facts: &SchemeFacts) -> Gate {
+    let facts = Facts {
+        workers: facts.workers,
+        share_weights: vec![1.0 / f64::from(facts.units); facts.units as usize],
+        tolerance: facts.tolerance,
+        load: facts.load,
+        error_max: facts.error_max,
+    };
+    Gate::new(wire, &facts)
 }
 
 impl Engine {

@@ -124,4 +124,8 @@ impl Engine {
         }
         self.roster.stale_idle().first().map_or(Ok(()), |&worker| Err(EngineError::NoState { worker }))
     }
+
+    pub(super) fn too_many_lost(&self) -> EngineError {
+        EngineError::TooManyLost { step: self.next, dead: self.roster.dead(), tolerance: self.scheme.facts().tolerance }
+    }
 }
