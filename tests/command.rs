@@ -119,7 +119,7 @@ fn wrong_workers_are_found_out() {
     assert!(summary["faults"].as_array().unwrap().len() == 2, "each is named once");
     let refused = train(folder.path(), &["--scheme", "sbacc:K=4,byzantine=2", "--workers", "12", "--transport", "tcp"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused.stderr).contains("--transport local"), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("needs --exchange hold"), "{}", text(&refused.stderr));
     let shown = codedgrad(folder.path(), &["code", "vote:s=1,b=1", "--workers", "8"]);
     assert!(text(&shown.stderr).contains("`codedgrad train` and `simulate` can use it"));
 }

@@ -350,7 +350,8 @@ fn the_run_waits_for_those_without_whom_it_cannot_go_on() {
 /// With uncoded nobody can be done without: two of three die for good, and the last one does the rest alone.
 #[test]
 fn a_run_goes_on_with_whoever_is_left() {
-    let arguments = ["--scheme", "uncoded", "--steps", "60", "--workers", "3", "--return-wait", "1", "--min-workers", "1", "--json"];
+    let arguments =
+        ["--scheme", "uncoded", "--steps", "60", "--workers", "3", "--return-wait", "1", "--min-workers", "1", "--audit-every", "1"];
     let mut run = Run::start_in_real_time(&arguments);
     let mut workers = run.workers(3, &[]);
     run.wait_for_steps(10);
