@@ -228,6 +228,8 @@ fn a_worker_dies_and_another_takes_its_place() {
     let sample = |name: &str| body.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     assert!(sample("codedgrad_steps_total ").unwrap() >= 20.0, "{body}");
     assert_eq!(sample("codedgrad_worker_joins_total{worker=\"1\"} "), Some(2.0), "{body}");
+    assert!(sample("codedgrad_decode_seconds_total ").is_some_and(|seconds| seconds >= 0.0), "{body}");
+    assert!(sample("codedgrad_wait_outs_total ").is_some(), "{body}");
     assert!(sample("codedgrad_worker_silent_seconds{worker=\"0\"} ").unwrap() < 20.0, "{body}");
     for line in body.lines().filter(|line| !line.starts_with('#')) {
         assert!(line.starts_with("codedgrad_") && line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");

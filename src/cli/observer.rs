@@ -164,7 +164,7 @@ impl RunObserver<'_> {
         }
         self.record.push(&line)?;
         if let Some(board) = &self.board {
-            board.step(&line.record, line.loss);
+            board.step(&line.record, line.loss, self.plan.mu);
         }
         self.show(&line);
         self.in_step &= self.baseline.get(self.lines.len()).is_some_and(|theirs| same_gradient(&theirs.record, record));

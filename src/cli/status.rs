@@ -63,6 +63,11 @@ struct Progress {
     round_seconds: f64,
     last_step_seconds: f64,
     step_seconds: f64,
+    /// Rounds that were kept open past `(1+mu)` times the first answer, since the scheme could not do without somebody.
+    wait_outs: u64,
+    /// From the close of the last round of a step to its commit: weights, sum, and the sum held.
+    last_decode_seconds: f64,
+    decode_seconds: f64,
     faults: u64,
     last_fault: Option<String>,
     workers: Vec<OfWorker>,
@@ -93,17 +98,20 @@ impl Board {
         Arc::new(Self { progress: Mutex::new(progress), network })
     }
 
-    pub(super) fn step(&self, record: &StepRecord, loss: Option<f64>) {
+    pub(super) fn step(&self, record: &StepRecord, loss: Option<f64>, mu: f64) {
         let mut progress = lock(&self.progress);
         progress.steps = record.step + 1;
         progress.loss = loss.or(progress.loss);
         progress.last_step_seconds = record.seconds;
         progress.step_seconds += record.seconds;
+        progress.last_decode_seconds = record.rounds.last().map_or(0.0, |round| record.committed - round.opened - round.seconds);
+        progress.decode_seconds += progress.last_decode_seconds;
         for round in &record.rounds {
             progress.rounds += 1;
             progress.last_round_seconds = round.seconds;
             progress.round_seconds += round.seconds;
             let first = round.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            progress.wait_outs += u64::from(round.seconds > (1.0 + mu) * first);
             for (arrival, worker) in round.arrivals.iter().zip(&mut progress.workers) {
                 let took = arrival.unwrap_or(round.seconds);
                 worker.answers += u64::from(arrival.is_some());
@@ -156,6 +164,9 @@ impl Shown {
         one("round_seconds_total", "counter", "How long all rounds were open.", progress.round_seconds);
         one("step_seconds", "gauge", "How long the last step took.", progress.last_step_seconds);
         one("step_seconds_total", "counter", "How long all steps took.", progress.step_seconds);
+        one("wait_outs_total", "counter", "Rounds kept open since the scheme could not do without somebody.", progress.wait_outs as f64);
+        one("decode_seconds", "gauge", "From the close of the last round to its step's commit.", progress.last_decode_seconds);
+        one("decode_seconds_total", "counter", "The same of all steps.", progress.decode_seconds);
         one("loss", "gauge", "Training loss per token of the last step.", progress.loss.unwrap_or(f64::NAN));
         one("faults_total", "counter", "Faults of workers that were survived.", progress.faults as f64);
         one("workers_connected", "gauge", "Workers connected now.", connected as f64);
@@ -191,8 +202,13 @@ impl Shown {
         let loss = progress.loss.map_or("-".into(), |loss| format!("{loss:.3}"));
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
         let mut text = format!(
-            "{}: step {} of {}, loss {loss}, last step {:.3} s, mean round {mean:.3} s\n",
-            progress.scheme, progress.steps, progress.steps_planned, progress.last_step_seconds
+            "{}: step {} of {}, loss {loss}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, {} wait-outs\n",
+            progress.scheme,
+            progress.steps,
+            progress.steps_planned,
+            progress.last_step_seconds,
+            1e3 * progress.last_decode_seconds,
+            progress.wait_outs
         );
         let _ = writeln!(
             text,

@@ -9,12 +9,13 @@ pub use record::{Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepR
 use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
-use crate::ids::{Job, Part, Step, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Round, Step, Task, Units, Worker, WorkerSet};
 use crate::schedulers::{Action, Config, Engine, EngineError, Input};
 use crate::transport::{Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::info_span;
 use xxhash_rust::xxh3::xxh3_64;
 
 enum Decision {
@@ -70,6 +71,8 @@ pub struct Coordinator<T: Transport> {
     /// Who waits for whose state.
     resyncs: Vec<(Worker, Worker)>,
     step: Step,
+    /// The round that was opened last.
+    round: Round,
     last_commit: f64,
     judge: Option<Box<dyn Judge>>,
     /// Workers found to be wrong since the last commit, and ever.
@@ -103,6 +106,7 @@ impl<T: Transport> Coordinator<T> {
             unapplied: vec![0; shape.workers],
             resyncs: Vec::new(),
             step: shape.first,
+            round: Round(0),
             last_commit: pace.now(),
             pace,
             judge: None,
@@ -116,6 +120,7 @@ impl<T: Transport> Coordinator<T> {
     /// # Errors
     /// [`RunError`] when the run cannot go on.
     pub fn run(mut self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
+        let _span = info_span!("run", workers = self.shape.workers).entered();
         let mut came = None;
         let outcome = loop {
             match self.advance(came.take(), observer) {
@@ -197,6 +202,7 @@ impl<T: Transport> Coordinator<T> {
                     },
                 },
             };
+            let _span = info_span!("round", round = self.round.0).entered();
             self.engine.handle(self.pace.now(), input, &mut actions)?;
             for action in actions.drain(..) {
                 if let Some(outcome) = self.act(action, observer)? {
@@ -236,6 +242,7 @@ impl<T: Transport> Coordinator<T> {
     }
 
     fn input(&mut self, worker: Worker, notice: Notice, late: bool, observer: &mut dyn Observer) -> Input {
+        let _span = info_span!("worker", worker = worker.0, round = self.round.0).entered();
         match notice {
             Notice::Done { task, tail, mut finite } => {
                 let mut digest = None;
@@ -294,6 +301,7 @@ impl<T: Transport> Coordinator<T> {
     fn act(&mut self, action: Action, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
         match action {
             Action::Assign { worker, round, tasks } => {
+                self.round = round;
                 let mixture = self.engine.facts().mixture;
                 let units = |parts: &[Part]| {
                     let counts = parts.iter().map(|part| part.units.count());

@@ -25,6 +25,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tracing::{Instrument, info_span};
 
 /// How often exchanges are looked after that do not go on.
 const TICK: Duration = Duration::from_millis(200);
@@ -176,12 +177,14 @@ impl TcpLink {
             shop,
             join,
         };
-        tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()));
+        let span = info_span!("worker", run = welcome.run, worker = welcome.worker.0);
+        tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()).instrument(span.clone()));
         let calls = tokio::spawn(answer(listener, hub.join.security.clone(), welcome.run, hub.dialled.clone()));
-        let hub = tokio::spawn(async move {
+        let serving = async move {
             hub.serve(commands_out, events_out, dialled_out).await;
             calls.abort();
-        });
+        };
+        let hub = tokio::spawn(serving.instrument(span));
         Ok((Self { orders, bell, commands, ledger, vectors, traffic, order: 0, hub: Some(hub), runtime: None }, welcome))
     }
 

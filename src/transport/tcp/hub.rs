@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tracing::{Instrument, info_span};
 
 const TICK: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(1);
@@ -444,7 +445,8 @@ impl Hub {
             return tracing::warn!("{from} was gone before it was welcomed");
         }
         let (pipe, queues) = Pipe::new();
-        tokio::spawn(run(stream, queues, self.shop.clone(), (worker, epoch), self.events.clone()));
+        let span = info_span!("connection", worker, epoch);
+        tokio::spawn(run(stream, queues, self.shop.clone(), (worker, epoch), self.events.clone()).instrument(span));
         let next = offer.filter(|offer| offer.run == *id).map(|offer| offer.next).or(*first);
         let seat = Seat {
             pipe,

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tracing::{Instrument, info_span};
 
 /// What a coordinator is told about its workers and their run.
 #[derive(Clone, Debug)]
@@ -203,11 +204,13 @@ impl TcpTransport {
         let held = (listen.exchange == Exchange::Hold).then(|| (Ledgers::new(listen.workers), Vectors::default()));
         let (sums_in, status_in) = (Arc::clone(&sums), Arc::clone(&status));
         let watched = Watched { notices: notices_in, sums: sums_in, status: status_in, offers: offers_in, held: held.clone() };
+        let span = info_span!("run", run = listen.run);
         let hub = Hub::new(listen, watched, events);
-        let hub = tokio::spawn(async move {
+        let serving = async move {
             hub.serve(commands_out, events_out, callers).await;
             calls.abort();
-        });
+        };
+        let hub = tokio::spawn(serving.instrument(span));
         let early = VecDeque::new();
         Ok(Self { address, commands, notices, bell, sums, held, format, status, offers, early, hub: Some(hub), runtime: None })
     }
