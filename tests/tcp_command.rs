@@ -368,23 +368,23 @@ fn a_run_goes_on_with_whoever_is_left() {
     assert!(summary["max_gradient_difference"].as_f64().unwrap() < 1e-5, "{summary}");
 }
 
-/// What is voted on over TCP is what the coordinator received.
+/// What is voted on or judged over TCP is what the coordinator received: the bits of threads.
 #[test]
 fn wrong_workers_are_found_out_over_tcp() {
-    let vote = ["--scheme", "vote:s=0,b=1", "--workers", "3", "--attack", "flip", "--attackers", "1", "--steps", "6", "--seed", "3"];
     let tcp = ["--transport", "tcp", "--exchange", "hold"];
-    let folder = TempDir::new().unwrap();
-    let train = |out: &str, more: &[&str]| {
-        let out = folder.path().join(out);
-        let arguments =
-            [&["train"], &vote[..], &SMALL, &VIRTUAL, &["--no-stragglers", "--json", "--out", out.to_str().unwrap()], more].concat();
-        (json(&codedgrad(folder.path(), &arguments)), digests(&out.join("run.jsonl")))
-    };
-    let ((local, threads), (over, processes)) = (train("threads", &[]), train("processes", &tcp));
-    assert_eq!(first_difference(&processes, &threads), None);
-    assert_eq!((&over["runs"][0]["located"], &over["runs"][0]["missed"]), (&local["runs"][0]["located"], &Value::from(0)), "{over}");
-    let arguments = [&["train"], &vote[..], &SMALL, &["--transport", "tcp"]].concat();
-    assert!(text(&codedgrad(folder.path(), &arguments).stderr).contains("needs --exchange hold"));
+    for (scheme, workers) in [("vote:s=0,b=1", "3"), ("sbacc:K=2,byzantine=1,s=0", "6")] {
+        let folder = TempDir::new().unwrap();
+        let attack = ["--scheme", scheme, "--workers", workers, "--attack", "flip", "--attackers", "1", "--steps", "6"];
+        let train = |out: &str, more: &[&str]| {
+            let rest = ["--no-stragglers", "--json", "--out", out];
+            json(&codedgrad(folder.path(), &[&["train"], &attack[..], &SMALL, &VIRTUAL, &rest, more].concat()))["runs"][0].clone()
+        };
+        let (threads, processes) = (train("threads", &[]), train("processes", &tcp));
+        let of = |out: &str| digests(&folder.path().join(out).join("run.jsonl"));
+        assert_eq!(first_difference(&of("processes"), &of("threads")), None, "{scheme}");
+        assert_eq!((&processes["located"], &processes["missed"]), (&threads["located"], &Value::from(0)), "{processes}");
+        refused(folder.path(), &[&["train"], &attack[..], &SMALL, &tcp[..2]].concat(), &["needs --exchange hold"]);
+    }
 }
 
 fn children(of: u32) -> Vec<u32> {
