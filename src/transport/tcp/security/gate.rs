@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<Semaphore>);
 
-/// The right to be among them, until it is dropped: to be kept until [`accept`] returns.
+/// The right to be among them, until it is dropped: to be kept until [`accept`](super::accept) returns.
 #[derive(Debug)]
 pub struct Pass {
     _permit: OwnedSemaphorePermit,
