@@ -5,6 +5,8 @@
 //! `cargo bench --no-default-features --features tcp --bench exchange -- --workers 4 --elements 16777216`
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
+mod processes;
+
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
@@ -14,15 +16,14 @@ use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::wire::Format;
 use codedgrad::transport::{Decoded, Link};
+use processes::{Outcome, again, median, token};
 use std::env;
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// What is measured, from the command line; the workers get it by the same words.
 #[derive(Clone)]
@@ -159,25 +160,8 @@ impl Observer for Watch<'_> {
     }
 }
 
-fn children(address: &str, token: &str, meeting: &Path, words: &[String], workers: usize) -> Outcome<Vec<Child>> {
-    let child = |me: usize| {
-        let mut command = Command::new(env::current_exe()?);
-        command.args(words).env("EXCHANGE_WORKER", format!("{address} {token} {me}")).env("EXCHANGE_MEETING", meeting);
-        command.stdout(Stdio::piped());
-        command.spawn()
-    };
-    Ok((0..workers).map(child).collect::<Result<_, std::io::Error>>()?)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
-    let mut secret = [0u8; 32];
-    secret.iter_mut().zip(std::process::id().to_le_bytes().iter().cycle()).for_each(|(byte, x)| *byte = *x);
-    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = token();
     let config = Config { max_wait_seconds: 600.0, log_steps: 2, ..Config::default() };
     let listen = Listen {
         address: ([127, 0, 0, 1], 0).into(),
@@ -200,7 +184,8 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let mut transport = TcpTransport::listen(listen)?;
     let meeting = env::temp_dir().join(format!("exchange-{}-{}", std::process::id(), case.exchange));
     fs::create_dir(&meeting)?;
-    let mut children = children(&transport.address().to_string(), &token, &meeting, words, case.workers)?;
+    let place = |me: usize| format!("{} {token} {me} {}", transport.address(), meeting.display());
+    let mut children: Vec<Child> = (0..case.workers).map(|me| again(words, "EXCHANGE_WORKER", &place(me))).collect::<Result<_, _>>()?;
     let steps = case.warmup + case.steps;
     let scheme = case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
     let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
@@ -243,10 +228,8 @@ fn main() -> Outcome<()> {
     let words: Vec<String> = env::args().skip(1).collect();
     let case = Case::parse(&words)?;
     if let Ok(place) = env::var("EXCHANGE_WORKER") {
-        let mut place = place.split(' ');
-        let (Some(address), Some(token), Some(me)) = (place.next(), place.next(), place.next()) else { return Err("no place".into()) };
-        let meeting = PathBuf::from(env::var("EXCHANGE_MEETING")?);
-        return worker(address, token, me.parse()?, &meeting, &case);
+        let [address, token, me, meeting] = place.splitn(4, ' ').collect::<Vec<_>>()[..] else { return Err("no place".into()) };
+        return worker(address, token, me.parse()?, Path::new(meeting), &case);
     }
     if case.quick {
         for exchange in ["star", "sharded"] {

@@ -8,7 +8,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::gpu::{Combine, Cpu, Source, Term};
 use codedgrad::ids::Worker;
-use codedgrad::train::candle::{Batches, Corpus, GptConfig, LocalRun, Processor, Replica, ReplicaState, Start, run_local};
+use codedgrad::train::candle::{Batches, Compute, Corpus, GptConfig, LocalRun, Replica, ReplicaState, Start, run_local};
 use codedgrad::train::{AdamWConfig, Flow, Observer, Pace, StepRecord};
 use codedgrad::transport::Decoded;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -58,7 +58,7 @@ fn aggregated(steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
         units: WORKERS as u32,
         models: 1,
         micro_steps: 1,
-        processor: Processor::Cpu,
+        compute: Compute::default(),
         model: MODEL,
         optimizer: OPTIMIZER,
         max_wait_seconds: 600.0,

@@ -6,6 +6,7 @@ mod integers;
 use bare::Bare;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::Outcome;
+use codedgrad::transport::tcp::Exchange;
 use codedgrad::transport::wire::{CHUNK, Format, Header, Kind, VERSION};
 use integers::{Job, RUN, Secret, Watch, coordinate, join, listen, run_locally, secret};
 use serde_json::{Value, json};
@@ -77,7 +78,10 @@ fn crc(parameters: &[f32]) -> u64 {
     u64::from(crc32fast::hash(&bytes))
 }
 
-const JOBS: [Job; 2] = [Job { scheme: "groups:s=1", length: CHUNK + 77, steps: 8 }, Job { scheme: "queue:m=1", length: 300, steps: 12 }];
+const JOBS: [Job; 2] = [
+    Job { scheme: "groups:s=1", length: CHUNK + 77, steps: 8, exchange: Exchange::Star },
+    Job { scheme: "queue:m=1", length: 300, steps: 12, exchange: Exchange::Star },
+];
 
 #[test]
 fn python_and_rust_train_with_the_same_bits() {
@@ -200,22 +204,31 @@ fn computes_and_contributes(worker: &mut Bare) {
     worker.tell(&reduce(1, 4.0));
     let holder = |worker: u32, what: Value| json!({"worker": worker, "what": what});
     let result = json!({"result": {"job": 0, "piece": 2}});
-    let exchange = json!({"type": "exchange", "step": 0, "attempt": 3, "terms": [
+    let mut exchange = json!({"type": "exchange", "step": 0, "attempt": 2, "terms": [
         {"weight": 1.0, "holders": [holder(PYTHON, json!("sum"))]},
         {"weight": 1.0, "holders": [holder(1, result.clone()), holder(PYTHON, result.clone())]},
         {"weight": 0.5, "holders": [holder(PYTHON, result.clone()), holder(1, result)]},
     ], "owners": [{"node": u32::MAX, "start": 0, "end": 2}], "receivers": [0, 1, PYTHON, u32::MAX]});
-    worker.tell(&exchange);
+    sends_terms(worker, &exchange, 2, [0, 2]);
+    // Told of what it holds only.
+    exchange["attempt"] = json!(3);
+    (exchange["places"], exchange["receivers"]) = (json!([1, 4, 7]), json!([]));
+    sends_terms(worker, &exchange, 3, [1, 7]);
+    worker.tell(&json!({"type": "discard", "task": {"job": 0, "piece": 2}}));
+}
+
+/// Two terms are its to send, of which the first is its sum.
+fn sends_terms(worker: &mut Bare, exchange: &Value, attempt: u32, pieces: [u32; 2]) {
+    worker.tell(exchange);
     // Element 0: 2 * 50 - 2 * (50 + 37) = -74 in the sum, 50 in the result.
-    for (piece, first) in [(0, -74.0f32), (2, 50.0)] {
+    for (piece, first) in pieces.into_iter().zip([-74.0f32, 50.0]) {
         for (offset, count) in [(0, CHUNK), (CHUNK, 2)] {
             let (header, body) = worker.next();
-            assert_eq!((header.kind, header.number, header.attempt, header.piece), (Kind::Term, 0, 3, piece));
+            assert_eq!((header.kind, header.number, header.attempt, header.piece), (Kind::Term, 0, attempt, piece));
             assert_eq!((header.offset, header.count(), header.run, header.layout), (offset as u64, count, RUN, 77));
             assert!(offset > 0 || body[..4] == first.to_le_bytes(), "piece {piece}");
         }
     }
-    worker.tell(&json!({"type": "discard", "task": {"job": 0, "piece": 2}}));
 }
 
 fn applies_and_hands_over(worker: &mut Bare) {
@@ -238,10 +251,13 @@ fn applies_and_hands_over(worker: &mut Bare) {
     assert_eq!(worker.hear(), json!({"type": "held", "step": 2, "attempt": 0, "digest": null}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 2, "digest": null}));
     expect_state(worker, 1, 1, 3, -1.5);
-    // It takes over a state, and skips what that has applied.
+    // It takes over a state instead of a step that it cannot get, and skips what that has applied.
+    worker.tell(&json!({"type": "apply", "step": 3, "attempt": 0, "digest": 5, "tail": []}));
+    assert_eq!(worker.hear(), json!({"type": "missing", "step": 3}));
     worker.tell(&json!({"type": "take", "transfer": 12, "next": 7, "lengths": [LENGTH]}));
     send(worker, Kind::State, 12, 0, 0.25);
     worker.tell(&json!({"type": "apply", "step": 6, "attempt": 0, "digest": 5, "tail": []}));
+    worker.tell(&json!({"type": "skip", "step": 5, "units": []}));
     worker.tell(&json!({"type": "provide", "needy": 0}));
     expect_state(worker, 0, 2, 7, 0.25);
 }

@@ -176,10 +176,12 @@ fn training_over_tcp_has_the_record_of_training_over_threads() {
         let arguments = [&["train", "--workers", "4", "--steps", "6", "--json"], &VIRTUAL[..], &SMALL[..], more].concat();
         json(&codedgrad(folder.path(), &arguments))
     };
-    for (scheme, more) in [("groups:s=1", &[][..]), ("queue:m=2", &["--models", "2"])] {
+    let plain: &[&str] = &[];
+    for (scheme, more) in [("groups:s=1", plain), ("queue:m=2", &["--models", "2"]), ("groups:s=1", &["--precision", "bf16"])] {
         let common = [&["--scheme", scheme, "--compare", "uncoded", "--force"], more].concat();
         let summary = train(&[&common[..], &["--out", "threads"]].concat());
-        for exchange in ["star", "sharded"] {
+        // Tasks of a queue are added up at the workers, unless they are sent as they are.
+        for exchange in &["star", "sharded", "hold-sharded"][..if scheme == "queue:m=2" { 2 } else { 3 }] {
             let over = train(&[&common[..], &["--out", exchange, "--transport", "tcp", "--exchange", exchange]].concat());
             assert_eq!(over["faults"], serde_json::json!([]), "{scheme} {exchange}");
             assert_eq!(over["runs"], summary["runs"], "{scheme} {exchange}");
@@ -187,10 +189,15 @@ fn training_over_tcp_has_the_record_of_training_over_threads() {
             assert_eq!(read("threads"), read(exchange), "{scheme} {exchange}");
         }
     }
+    let in_f32 = train(&["--scheme", "groups:s=1", "--compare", "uncoded"]);
+    let in_bf16 = fs::read_to_string(folder.path().join("threads/summary.json")).unwrap();
+    assert_ne!(in_f32["runs"], serde_json::from_str::<Value>(&in_bf16).unwrap()["runs"], "products are rounded");
     let narrow = train(&["--scheme", "groups:s=1", "--transport", "tcp", "--wire", "bf16", "--audit-every", "1"]);
     let difference = narrow["max_gradient_difference"].as_f64().unwrap();
     assert!(difference > 0.0 && difference < 0.02, "{difference}");
     refused(folder.path(), &["train", "--exchange", "star"], &["--transport tcp"]);
+    let early = ["train", "--transport", "tcp", "--exchange", "hold-sharded", "--reduce", "worker"];
+    refused(folder.path(), &early, &["--exchange hold-sharded", "use tree or auto"]);
 }
 
 /// Asks for a page: its head and its body.

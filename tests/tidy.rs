@@ -73,7 +73,9 @@ fn arrows_point_one_way() {
     nowhere_in("src", &["anyhow", "clap", "indicatif", "plotters"], "src/cli");
     nowhere_in("src", &["candle_core", "candle_nn"], "src/train/candle");
     for (path, text) in rust_files("src") {
-        let sees_devices = ["src/gpu/cuda.rs", "src/gpu/cuda/staging.rs"].iter().any(|file| path == Path::new(file));
+        let sees_devices = ["src/gpu/cuda.rs", "src/gpu/cuda/staging.rs", "src/gpu/cuda/vector.rs", "src/transport/nccl.rs"]
+            .iter()
+            .any(|file| path == Path::new(file));
         assert!(sees_devices || !shipped(&text).contains("cudarc"), "{} names cudarc", path.display());
     }
     nowhere_in("src", &["rustdct"], "src/codes/berrut");
@@ -85,7 +87,11 @@ fn arrows_point_one_way() {
 #[test]
 fn no_unsafe_and_no_unwrap_in_what_ships() {
     nowhere_in("src", &[".unwrap()", "todo!", "unimplemented!", "dbg!"], "");
-    nowhere_in("src", &["unsafe ", "unsafe_code"], "src/gpu/cuda.rs");
+    for (path, text) in rust_files("src") {
+        let may = ["src/gpu/cuda.rs", "src/transport/nccl.rs"].iter().any(|file| path == Path::new(file));
+        let unsafe_words = ["unsafe ", "unsafe_code"].iter().any(|word| shipped(&text).contains(word));
+        assert!(may || !unsafe_words, "{} is unsafe", path.display());
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 For K = 2, 4, 8 messages of d = 2^28 f32 or 2^29 bf16: `out = w x_0`, then `out.add_(x_k, alpha=w)`, into an f32 result,
 timed by CUDA events; medians of 21 after two to warm up. GB/s counts the bytes that one pass would move (all messages
-read, the result written), so the numbers stand beside those of `benches/gpu.rs`. One JSON object per line.
+read, the result written), so the numbers stand beside those of `benches/gpu`. One JSON object per line.
 """
 
 import json

@@ -50,7 +50,7 @@ pub(super) enum TransportKind {
 
 /// Who sums the workers' vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum ExchangeKind {
     /// The coordinator: every vector goes there and comes back.
     Star,
@@ -60,6 +60,9 @@ pub(super) enum ExchangeKind {
     /// The coordinator, which gets every result as soon as it is done, before its weight is known; all of them wait in
     /// its memory.
     Hold,
+    /// The workers among themselves, each a part, which gets every result as soon as it is done: less is left to be sent
+    /// when the round closes, more is sent in all.
+    HoldSharded,
 }
 
 /// Numbers on the wire.
@@ -177,6 +180,7 @@ pub(super) fn listen(
             ExchangeKind::Star => Exchange::Star,
             ExchangeKind::Sharded => Exchange::Sharded,
             ExchangeKind::Hold => Exchange::Hold,
+            ExchangeKind::HoldSharded => Exchange::HoldSharded,
         },
         keeps: true,
         first: Some(first),

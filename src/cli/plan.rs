@@ -9,7 +9,7 @@ use crate::delays::Delays;
 use crate::ids::{Job, Worker};
 use crate::schedulers::Reduce;
 use crate::train::AdamWConfig;
-use crate::train::candle::{Attack, AttackKind, Batches, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor, ReplicaState, Tokens};
+use crate::train::candle::{Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, ReplicaState, Tokens};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -71,9 +71,9 @@ pub(super) struct Plan {
     pub(super) reduce: ReduceKind,
     pub(super) late: LateKind,
     pub(super) model: GptConfig,
-    /// Where it is computed, and what that could do at best.
-    #[serde(default)]
-    pub(super) processor: Processor,
+    /// Where it is computed, how exactly, and what that could do at best.
+    #[serde(flatten)]
+    pub(super) compute: Compute,
     #[serde(default)]
     pub(super) peak_tflops: Option<f64>,
     pub(super) optimizer: AdamWConfig,
@@ -251,7 +251,7 @@ impl Plan {
             models: self.models,
             micro_steps: self.micro_steps,
             model: self.model,
-            processor: self.processor,
+            compute: self.compute,
             optimizer: self.optimizer,
             max_wait_seconds: self.max_wait_seconds,
             return_seconds: self.return_seconds,
@@ -259,6 +259,8 @@ impl Plan {
             grace_seconds: self.grace_seconds,
             mu: self.mu,
             reduce: match self.reduce {
+                // What is sent before the plan is single results.
+                ReduceKind::Auto if self.exchange == ExchangeKind::HoldSharded => Some(Reduce::Tree),
                 ReduceKind::Auto => None,
                 ReduceKind::Tree => Some(Reduce::Tree),
                 ReduceKind::Worker => Some(Reduce::Worker),

@@ -5,13 +5,13 @@ use super::network::{self, ExchangeKind, TransportKind, WireKind};
 use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
 use super::{Failure, OrInput, checkpoint};
 use crate::train::AdamWConfig;
-use crate::train::candle::{GptConfig, Processor};
+use crate::train::candle::{Compute, GptConfig, Precision};
 use anyhow::anyhow;
 use clap::Args;
 use std::path::PathBuf;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 33] = [
+const PLANNED: [&str; 34] = [
     "corpus",
     "tokenizer",
     "init",
@@ -30,6 +30,7 @@ const PLANNED: [&str; 33] = [
     "width",
     "context",
     "untied_head",
+    "precision",
     "learning_rate",
     "seed",
     "max_wait",
@@ -106,6 +107,10 @@ pub(super) struct RunArgs {
     /// Give the head a matrix of its own instead of the embedding's
     #[arg(long)]
     pub(super) untied_head: bool,
+    /// Numbers in which matrices are multiplied, f32 or bf16 (tensor cores; slower on CPUs); parameters, gradients, norms and
+    /// losses are f32 either way
+    #[arg(long, value_name = "f32|bf16", default_value = "f32")]
+    pub(super) precision: Precision,
     /// Largest learning rate
     #[arg(long, value_name = "RATE", default_value_t = 2e-3)]
     pub(super) learning_rate: f64,
@@ -134,7 +139,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) attack: AttackArgs,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round closes), or the workers
-    /// among themselves, each a part [default: sharded]
+    /// among themselves, each a part (sharded; hold-sharded: they get them before the round closes) [default: sharded]
     #[arg(long, value_enum)]
     pub(super) exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of uncoded training
@@ -179,6 +184,11 @@ impl RunArgs {
         if let Some((flag, value)) = not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
             return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
         }
+        if self.exchange == Some(ExchangeKind::HoldSharded) && self.reduce == ReduceKind::Worker {
+            return Err(Failure::Input(anyhow!(
+                "--exchange hold-sharded sends every result as it is; --reduce worker adds them up before: use tree or auto"
+            )));
+        }
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
             None => GptConfig { vocabulary, context, layers, heads, width, tied: !self.untied_head },
@@ -212,7 +222,7 @@ impl RunArgs {
             reduce: self.reduce,
             late: self.late,
             model,
-            processor: Processor::Cpu,
+            compute: Compute { precision: self.precision, ..Compute::default() },
             peak_tflops: None,
             optimizer: self.optimizer(),
             seed: self.seed,

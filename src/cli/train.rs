@@ -7,7 +7,7 @@ use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
 use super::{Failure, OrInput, OrWork};
-use crate::train::candle::Processor;
+use crate::train::candle::{Compute, Processor};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use std::sync::Arc;
@@ -114,8 +114,10 @@ impl TrainArgs {
         };
         let processor = if self.device == DeviceKind::Cuda { Processor::Cuda } else { Processor::Cpu };
         let devices = processor.devices().or_input()?.min(self.workers as usize);
-        let peak_tflops = self.peak_tflops.or_else(|| Some(devices as f64 * processor.peak_tflops()?));
-        Ok(Plan { processor, peak_tflops, ..self.run.plan(vocabulary, own)? })
+        let plan = self.run.plan(vocabulary, own)?;
+        let compute = Compute { processor, ..plan.compute };
+        let peak_tflops = self.peak_tflops.or_else(|| Some(devices as f64 * compute.peak_tflops()?));
+        Ok(Plan { compute, peak_tflops, ..plan })
     }
 }
 

@@ -20,18 +20,22 @@
 //! ```
 #![allow(unsafe_code)]
 
+mod error;
 mod image;
 mod passes;
 mod staging;
+mod vector;
 
 #[cfg(test)]
 mod tests;
 
 pub use cudarc;
+pub use error::CudaError;
 pub use staging::{DeviceGradient, DeviceGradientMut};
+pub use vector::DeviceVector;
 
 use super::real::Signs;
-use super::{Combine, CombineError, Cpu, GradientError, Source, Term, check};
+use super::{Combine, CombineError, Cpu, Source, Term, check};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
@@ -42,7 +46,6 @@ use half::{bf16, f16};
 use passes::{Format, MOST, Pass, Split, passes};
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, Once};
-use thiserror::Error;
 
 /// Threads of a block, as the kernels' launch bounds say.
 const THREADS: u32 = 256;
@@ -53,53 +56,9 @@ const CHUNK: usize = 1 << 22;
 /// Stripes into which a message is cut for its sketch, so that enough threads have work.
 const STRIPES: usize = 64;
 
-/// What a device cannot do.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum CudaError {
-    /// The driver's library is not there.
-    #[error("this machine has no CUDA driver (libcuda.so.1)")]
-    NoDriver,
-    /// The compiler's library is not there, and these kernels were not compiled here before.
-    #[error("kernels for {arch} are to be compiled, but libnvrtc.so.12 is not found; `pip install nvidia-cuda-nvrtc-cu12` has it")]
-    NoCompiler {
-        /// For which architecture.
-        arch: String,
-    },
-    /// The kernels cannot be compiled.
-    #[error("kernels for {arch}: {log}")]
-    Compile {
-        /// For which architecture.
-        arch: String,
-        /// What the compiler said.
-        log: String,
-    },
-    /// The driver refused something.
-    #[error("CUDA: {reason}")]
-    Driver {
-        /// Its words.
-        reason: String,
-    },
-    /// A term that lies on another device than the result.
-    #[error("term {term} lies on another device")]
-    Elsewhere {
-        /// Which term.
-        term: usize,
-    },
-    /// Vectors that do not fit together.
-    #[error(transparent)]
-    Combine(#[from] CombineError),
-}
-
 impl From<DriverError> for CudaError {
     fn from(error: DriverError) -> Self {
         Self::Driver { reason: error.to_string() }
-    }
-}
-
-impl From<CudaError> for GradientError {
-    fn from(error: CudaError) -> Self {
-        Self::Device { reason: error.to_string() }
     }
 }
 
@@ -262,12 +221,12 @@ impl DeviceSource<'_> {
         }
     }
 
-    fn context(&self) -> &Arc<CudaContext> {
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
         for_each_format!(self, DeviceSource, x => x.stream().context())
     }
 
     /// Its address, after whatever is being written there; what keeps it from being overwritten until it is read.
-    fn address<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+    pub(crate) fn address<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
         for_each_format!(self, DeviceSource, x => x.device_ptr(stream))
     }
 }
@@ -293,12 +252,18 @@ impl DeviceTarget<'_> {
         }
     }
 
-    fn context(&self) -> &Arc<CudaContext> {
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
         for_each_format!(self, DeviceTarget, x => x.stream().context())
     }
 
-    fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+    pub(crate) fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
         for_each_format!(self, DeviceTarget, x => x.device_ptr_mut(stream))
+    }
+
+    /// Zeros, in the order of a stream.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn clear(&mut self, stream: &Arc<CudaStream>) -> Result<(), CudaError> {
+        Ok(for_each_format!(self, DeviceTarget, x => stream.memset_zeros(x))?)
     }
 }
 
@@ -373,14 +338,7 @@ impl Cuda {
     /// refuses.
     pub fn combine_into(&self, terms: &[DeviceTerm<'_>], out: &mut CudaViewMut<'_, f32>) -> Result<(), CudaError> {
         let expected = out.len();
-        for (term, DeviceTerm { source, .. }) in terms.iter().enumerate() {
-            if source.len() != expected {
-                return Err(CombineError::Length { term, expected, found: source.len() }.into());
-            }
-            if source.context() != self.stream.context() {
-                return Err(CudaError::Elsewhere { term });
-            }
-        }
+        self.check_terms(terms, expected)?;
         if expected == 0 {
             return Ok(());
         }
@@ -409,6 +367,27 @@ impl Cuda {
         Ok(())
     }
 
+    /// `out += w x`, both rounded to f32, on the same device. Returns before the device is done.
+    ///
+    /// # Errors
+    /// As [`Cuda::combine_into`].
+    pub fn add_into(&self, term: &DeviceTerm<'_>, out: &mut CudaViewMut<'_, f32>) -> Result<(), CudaError> {
+        self.check_terms(std::slice::from_ref(term), out.len())?;
+        if out.is_empty() { Ok(()) } else { self.sum(std::slice::from_ref(term), true, out) }
+    }
+
+    fn check_terms(&self, terms: &[DeviceTerm<'_>], expected: usize) -> Result<(), CudaError> {
+        for (term, DeviceTerm { source, .. }) in terms.iter().enumerate() {
+            if source.len() != expected {
+                return Err(CombineError::Length { term, expected, found: source.len() }.into());
+            }
+            if source.context() != self.stream.context() {
+                return Err(CudaError::Elsewhere { term });
+            }
+        }
+        Ok(())
+    }
+
     /// One launch over terms of one format.
     fn sum(&self, terms: &[DeviceTerm<'_>], add: bool, out: &mut CudaViewMut<'_, f32>) -> Result<(), CudaError> {
         let (length, format) = (out.len(), terms[0].source.format());
@@ -425,7 +404,7 @@ impl Cuda {
         let function = self.function(&format!("{}_{}_{}", if add { "add" } else { "set" }, format.name(), terms.len()))?;
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&table).arg(&to).arg(&split);
-        // SAFETY: the arguments are those of the kernel named. Every array has `length` elements (`combine_into` has
+        // SAFETY: the arguments are those of the kernel named. Every array has `length` elements (`check_terms` has
         // compared them), lives on this device and is kept by its guard; `out` is borrowed mutably, so it overlaps no term.
         // The kernel touches no element beyond `length`, and words only where `Split` found all arrays aligned.
         unsafe { launch.launch(self.grid(length))? };

@@ -3,7 +3,7 @@
 //! [`Plain`] is the reference that states the result bit for bit; [`Cpu`] gives the same bits in one
 //! pass over memory, on threads of its own. [`Real`] does the same for whole `f32` and `f64` arrays; [`gram`] and
 //! [`signed_fold`] look at messages without changing them. [`Gradient`] is how a trainer's numbers become a message,
-//! wherever they lie. With feature `cuda`, `cuda` does all of this on NVIDIA GPUs.
+//! wherever they lie, and [`Vector`] what lies there until it is summed. With feature `cuda`, `cuda` does all of this on NVIDIA GPUs.
 
 #[cfg(test)]
 mod conformance;
@@ -12,6 +12,7 @@ mod cpu;
 pub mod cuda;
 mod gradient;
 mod real;
+mod vector;
 
 #[cfg(feature = "tcp")]
 pub(crate) use cpu::fold_chunk;
@@ -19,6 +20,7 @@ pub use cpu::{Cpu, Folded, Plain, add_into, digest};
 pub(crate) use cpu::{poison_of, shared};
 pub use gradient::{Gradient, GradientError, GradientMut, Wire, largest};
 pub use real::{Real, gram, signed_fold};
+pub use vector::Vector;
 
 use half::{bf16, f16};
 use thiserror::Error;

@@ -36,6 +36,22 @@ struct Waiting {
     holders: Vec<(Worker, u64)>,
 }
 
+impl Waiting {
+    /// The bytes that two workers hold, or one where no two are left of those that were there when it was decoded.
+    fn agreed(&self) -> Option<u64> {
+        let enough = self.asked.len().clamp(1, 2);
+        let alike = |digest: u64| self.holders.iter().filter(|holder| holder.1 == digest).count();
+        self.holders.iter().map(|holder| holder.1).find(|digest| alike(*digest) >= enough)
+    }
+
+    /// Whoever holds other bytes than the first holder, if nobody can come any more who would settle which are right.
+    fn disputed(&self) -> Option<Worker> {
+        let all = self.asked.iter().all(|worker| self.holders.iter().any(|holder| holder.0 == worker));
+        let (first, others) = self.holders.split_first().filter(|_| all && self.agreed().is_none())?;
+        others.iter().find(|holder| holder.1 != first.1).map(|holder| holder.0)
+    }
+}
+
 /// The steps that are not decided.
 #[derive(Clone, Debug)]
 pub(super) struct Book {
@@ -136,9 +152,17 @@ impl Book {
         self.open.get(&step).map_or(0, |open| open.attempt)
     }
 
-    /// The holders of a step that waits for some.
-    pub(super) fn holders(&mut self, step: Step) -> Option<&mut Vec<(Worker, u64)>> {
-        self.waiting.iter_mut().find(|waiting| waiting.step == step).map(|waiting| &mut waiting.holders)
+    /// Whether this is the attempt at a step that counts, and waits for holders.
+    pub(super) fn is_waiting(&self, step: Step, attempt: u32) -> bool {
+        attempt == self.attempt(step) && self.waiting.iter().any(|waiting| waiting.step == step)
+    }
+
+    /// A worker holds the vector of a step, with this digest.
+    pub(super) fn held(&mut self, step: Step, worker: Worker, digest: u64) {
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.step == step) {
+            waiting.holders.retain(|holder| holder.0 != worker);
+            waiting.holders.push((worker, digest));
+        }
     }
 
     /// Steps that wait for holders.
@@ -146,18 +170,19 @@ impl Book {
         self.waiting.iter().map(|waiting| waiting.step).collect()
     }
 
-    /// Settles the steps that two workers hold, or one where no two are left of those that were there when it was
-    /// decoded.
-    pub(super) fn settle_held(&mut self) {
+    /// Settles the steps whose bytes enough workers hold; a step of which all hold different bytes cannot be, and one of
+    /// them is named.
+    pub(super) fn settle_held(&mut self) -> Option<(Step, Worker)> {
         let Self { open, waiting, fates, .. } = self;
         waiting.retain(|waiting| {
-            let held = waiting.holders.len() >= waiting.asked.len().clamp(1, 2);
-            if held {
+            let agreed = waiting.agreed();
+            if let Some(digest) = agreed {
                 let attempt = open.get(&waiting.step).map_or(0, |open| open.attempt);
-                fates.insert(waiting.step, Fate::Held { attempt, digest: waiting.holders[0].1 });
+                fates.insert(waiting.step, Fate::Held { attempt, digest });
             }
-            !held
+            agreed.is_none()
         });
+        waiting.iter().find_map(|waiting| Some((waiting.step, waiting.disputed()?)))
     }
 
     pub(super) fn refuse(&mut self, step: Step, units: Vec<Units>) {

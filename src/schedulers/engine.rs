@@ -6,6 +6,7 @@
 //! folded, and applied, in order, only after the decoded vector is held by a live worker (two where there are
 //! two). The next round opens when all that was decoded is held.
 
+mod hope;
 mod losses;
 mod replan;
 mod returns;
@@ -81,6 +82,8 @@ pub struct Engine {
     /// Workers that have had tasks in this round.
     worked: WorkerSet,
     erased: WorkerSet,
+    /// Workers that dropped their tasks unasked, since it was last waited for somebody to come back.
+    dropped: WorkerSet,
     /// Workers that came back in this round and can do nothing before the next one.
     resting: WorkerSet,
     /// Workers with a result that was not finite among the tasks they are at.
@@ -124,6 +127,7 @@ impl Engine {
             arrivals: vec![None; workers],
             worked: WorkerSet::empty(workers),
             erased: WorkerSet::empty(workers),
+            dropped: WorkerSet::empty(workers),
             resting: WorkerSet::empty(workers),
             failed: WorkerSet::empty(workers),
             assigned_units: 0,
@@ -158,6 +162,12 @@ impl Engine {
         self.phase == Phase::Folding
     }
 
+    /// Whether any one worker more may be lost and the steps still be decoded.
+    #[must_use]
+    pub fn spares_one(&self) -> bool {
+        self.roster.dead().len() < self.scheme.facts().tolerance
+    }
+
     /// Takes in one event and appends what has to be done.
     ///
     /// # Errors
@@ -179,7 +189,7 @@ impl Engine {
             Input::Freed { worker } => self.freed(now, worker, out),
             Input::Lost { worker, kept } => self.lost(now, worker, kept, out),
             Input::Overflowed { step, attempt } => {
-                if self.book.holders(step).is_some() && self.book.attempt(step) == attempt {
+                if self.book.is_waiting(step, attempt) {
                     let everything = Units { start: 0, end: self.scheme.facts().units };
                     self.book.refuse(step, vec![everything]);
                     self.go_on(now, out)?;
@@ -239,6 +249,7 @@ impl Engine {
         self.arrivals.fill(None);
         self.worked.clear();
         self.erased.clear();
+        self.dropped.clear();
         self.resting.clear();
         self.failed.clear();
         self.assigned_units = 0;
@@ -365,6 +376,7 @@ impl Engine {
             doing @ Doing::Leaving => *doing = Doing::Nothing,
             doing @ Doing::Tasks(_) => {
                 *doing = Doing::Nothing;
+                self.dropped.insert(worker);
                 return self.erase(now, worker, out);
             }
             _ => return Ok(()),
@@ -378,61 +390,10 @@ impl Engine {
 
     /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not missing.
     fn missing(&self) -> WorkerSet {
-        let idle = self.roster.ready();
         let owes = |worker: Worker| [&self.worked, &self.erased, &self.resting].iter().any(|set| set.contains(worker));
-        let answered = |worker: Worker| self.arrivals[worker.index()].is_some() || !owes(worker) && idle.contains(&worker);
+        let answered = |worker: Worker| self.arrivals[worker.index()].is_some() || !owes(worker) && self.roster.is_ready(worker);
         let all = Worker::all(self.arrivals.len());
         WorkerSet::of(self.arrivals.len(), all.filter(|worker| !answered(*worker)))
-    }
-
-    /// Whether the round may still come to something if nobody of `gone` answers any more.
-    fn hopes(&self, gone: &WorkerSet) -> bool {
-        !self.roster.alive().is_empty() && (self.scheme.hopes(gone) || self.scheme.salvages(gone))
-    }
-
-    /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody may come back.
-    fn check_hope(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let dead = self.roster.dead();
-        let mut hopeless = dead.clone();
-        hopeless.unite(&self.erased);
-        if !self.resting.is_empty() && self.hopes(&hopeless) {
-            hopeless.unite(&self.resting);
-            return if self.hopes(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
-        }
-        while !self.hopes(&hopeless) {
-            if self.may_return() && !self.hopes(&dead) {
-                self.await_returns(now);
-                return Ok(());
-            }
-            if !self.hopes(&dead) && self.narrow(now, out)? {
-                return Ok(());
-            }
-            let blocked = self.scheme.blocked(&hopeless);
-            if self.erased.is_empty() || blocked.is_empty() || self.roster.alive().is_empty() {
-                return Err(self.too_many_lost());
-            }
-            let mut units = self.scheme.uncovered(&hopeless);
-            if units.is_empty() {
-                units.push(Units { start: 0, end: self.scheme.facts().units });
-            }
-            let alone = self.scheme.facts().delay == 0 || self.config.micro_steps > 1;
-            for job in blocked {
-                self.scheme.give_up(job);
-                self.book.refuse(if alone { self.next } else { job.step(1) }, units.clone());
-            }
-            if alone {
-                return self.end_refused(now, out);
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends a round in which the only step under way was refused.
-    fn end_refused(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.scheme.close(&self.missing(), &mut Vec::new());
-        self.abandon_all(out);
-        out.push(Action::Close(self.report(now)));
-        self.go_on(now, out)
     }
 
     fn try_close(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
@@ -556,27 +517,25 @@ impl Engine {
 
     fn held(&mut self, now: f64, worker: Worker, held: (Step, u32, u64), out: &mut Vec<Action>) -> Result<(), EngineError> {
         let (step, attempt, digest) = held;
-        if attempt != self.book.attempt(step) {
+        if !self.book.is_waiting(step, attempt) {
             return Ok(());
         }
-        let Some(holders) = self.book.holders(step) else { return Ok(()) };
-        if holders.first().is_some_and(|first| first.1 != digest) {
-            return Err(EngineError::DifferentBytes { step, worker });
-        }
-        holders.push((worker, digest));
+        self.book.held(step, worker, digest);
         self.check_held(now, out)
     }
 
     /// Settles what enough live workers hold.
     fn check_held(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if self.roster.alive().is_empty() {
+        if self.roster.is_deserted() {
             if self.may_return() {
                 self.await_returns(now);
                 return Ok(());
             }
             return Err(self.too_many_lost());
         }
-        self.book.settle_held();
+        if let Some((step, worker)) = self.book.settle_held() {
+            return Err(EngineError::DifferentBytes { step, worker });
+        }
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
 

@@ -265,8 +265,8 @@ pub enum EngineError {
         /// Who differs.
         dispute: Dispute,
     },
-    /// Workers hold different bytes for one decoded vector.
-    #[error("{step}: {worker} holds other bytes of the decoded gradient than the others")]
+    /// All workers hold different bytes for one decoded vector, and none can be told to be right.
+    #[error("{step}: {worker} holds other bytes of the decoded gradient than the others, and no two hold the same")]
     DifferentBytes {
         /// The step at hand.
         step: Step,

@@ -32,6 +32,10 @@ struct Member {
 }
 
 impl Member {
+    fn is_ready(&self) -> bool {
+        self.doing == Doing::Nothing && !self.stale
+    }
+
     /// Whether its state is one of this run's last.
     fn can_provide(&self) -> bool {
         !self.stale && !matches!(self.doing, Doing::Dead | Doing::Syncing { .. })
@@ -63,17 +67,22 @@ impl Roster {
         &mut self.members[worker.index()].doing
     }
 
-    fn filter(&self, keep: impl Fn(&Member) -> bool) -> WorkerSet {
-        let all = Worker::all(self.members.len());
-        WorkerSet::of(self.members.len(), all.filter(|worker| keep(&self.members[worker.index()])))
+    /// Workers of whom something is true, lowest number first.
+    fn those(&self, keep: impl Fn(&Member) -> bool) -> impl Iterator<Item = Worker> {
+        Worker::all(self.members.len()).zip(&self.members).filter(move |(_, member)| keep(member)).map(|(worker, _)| worker)
     }
 
     pub(super) fn dead(&self) -> WorkerSet {
-        self.filter(|member| member.doing == Doing::Dead)
+        WorkerSet::of(self.members.len(), self.those(|member| member.doing == Doing::Dead))
     }
 
     pub(super) fn alive(&self) -> WorkerSet {
-        self.filter(|member| member.doing != Doing::Dead)
+        WorkerSet::of(self.members.len(), self.those(|member| member.doing != Doing::Dead))
+    }
+
+    /// Whether nobody is there.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.those(|member| member.doing != Doing::Dead).next().is_none()
     }
 
     /// Whether anybody may still send a result in this round.
@@ -83,12 +92,17 @@ impl Roster {
 
     /// Workers who could be given a task.
     pub(super) fn ready(&self) -> Vec<Worker> {
-        self.filter(|member| member.doing == Doing::Nothing && !member.stale).iter().collect()
+        self.those(Member::is_ready).collect()
+    }
+
+    /// Whether a worker could be given a task.
+    pub(super) fn is_ready(&self, worker: Worker) -> bool {
+        self.members[worker.index()].is_ready()
     }
 
     /// Workers with tasks, now told to drop them.
     pub(super) fn send_home(&mut self) -> Vec<Worker> {
-        let busy: Vec<Worker> = self.filter(|member| matches!(member.doing, Doing::Tasks(_))).iter().collect();
+        let busy: Vec<Worker> = self.those(|member| matches!(member.doing, Doing::Tasks(_))).collect();
         for worker in &busy {
             *self.doing(*worker) = Doing::Leaving;
         }
@@ -98,12 +112,12 @@ impl Roster {
     /// Who gets a committed step now; whoever would have more than `log_steps` steps on their way to it
     /// is stale instead, unless that is everybody: then the one that is farthest can hand over its state.
     pub(super) fn send(&mut self, step: Step, log_steps: u64) -> Vec<Worker> {
-        let fit = self.filter(Member::can_provide);
+        let fit: Vec<Worker> = self.those(Member::can_provide).collect();
         let applied = |worker: &Worker| self.members[worker.index()].applied;
-        let farthest = fit.iter().max_by_key(|worker| (applied(worker), std::cmp::Reverse(*worker)));
+        let farthest = fit.iter().copied().max_by_key(|worker| (applied(worker), std::cmp::Reverse(*worker)));
         let enough = farthest.map_or(0, |worker| applied(&worker).0.min((step.0 + 1).saturating_sub(log_steps)));
         let mut receivers = Vec::new();
-        for worker in fit.iter() {
+        for worker in fit {
             let member = &mut self.members[worker.index()];
             if member.applied.0 < enough {
                 member.stale = true;
@@ -130,10 +144,9 @@ impl Roster {
                 tally.expected.remove(worker);
             }
         }
-        let dead = self.dead();
         let tally = &self.tallies[at];
-        let open = tally.expected.iter().any(|w| !dead.contains(w) && tally.reports.iter().all(|report| report.0 != w));
-        if open {
+        let reported = |worker: Worker| tally.reports.iter().any(|report| report.0 == worker);
+        if tally.reports.len() < tally.expected.len() || !tally.expected.iter().all(reported) {
             return Vec::new();
         }
         let tally = self.tallies.remove(at);
@@ -147,7 +160,7 @@ impl Roster {
 
     /// Workers that have nothing to do until they have taken over another's state.
     pub(super) fn stale_idle(&self) -> Vec<Worker> {
-        self.filter(|member| member.stale && member.doing == Doing::Nothing).iter().collect()
+        self.those(|member| member.stale && member.doing == Doing::Nothing).collect()
     }
 
     /// Whether the worker must take over another's state.
@@ -157,7 +170,7 @@ impl Roster {
 
     /// A worker that can hand over its state: alive, up to date, not the one in need.
     pub(super) fn provider(&self, needy: Worker) -> Option<Worker> {
-        let mut fit: Vec<Worker> = self.filter(Member::can_provide).iter().filter(|worker| *worker != needy).collect();
+        let mut fit: Vec<Worker> = self.those(Member::can_provide).filter(|worker| *worker != needy).collect();
         fit.sort_by_key(|worker| std::cmp::Reverse(self.members[worker.index()].applied));
         fit.first().copied()
     }
@@ -196,7 +209,7 @@ impl Roster {
 
     /// Workers waiting for a state that `provider` was to hand over.
     pub(super) fn waiting_for(&self, provider: Worker) -> Vec<Worker> {
-        self.filter(|member| member.doing == Doing::Syncing { from: Some(provider) }).iter().collect()
+        self.those(|member| member.doing == Doing::Syncing { from: Some(provider) }).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a data-parallel trainer calls instead of all-reduce.
 
 use super::sum_tree::SumTree;
-use crate::gpu::{Gradient, GradientError, GradientMut, Wire, poison_of};
+use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
 use crate::ids::{Part, Step, Task, Units, Worker};
 use crate::transport::{Cancel, Decoded, Link, Notice, Order, State};
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub enum AggregatorError {
     },
 }
 
-/// A worker's handle to a run.
+/// A worker's handle to a run, for gradients in one kind of memory: the host's, or that of a [`Vector`] of whatever kind.
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
@@ -60,8 +60,8 @@ pub enum AggregatorError {
 /// # assert_eq!(coordinator.join().unwrap(), [6.0 + 7.0 + 8.0 + 9.0 + 10.0 + 11.0]);
 /// # Ok::<(), codedgrad::train::AggregatorError>(())
 /// ```
-pub struct Aggregator {
-    link: Box<dyn Link>,
+pub struct Aggregator<V: Vector = Vec<f32>> {
+    link: Box<dyn Link<V>>,
     length: usize,
     unit_samples: usize,
     micro_steps: u64,
@@ -72,24 +72,24 @@ pub struct Aggregator {
 }
 
 /// What a worker has to do next.
-pub enum Event<'a> {
+pub enum Event<'a, V: Vector = Vec<f32>> {
     /// Compute gradients of some samples.
-    Compute(ComputeTask<'a>),
+    Compute(ComputeTask<'a, V>),
     /// Apply a decoded gradient: every step comes by this way, in order, also those the worker missed.
-    Apply(Decided<'a>),
+    Apply(Decided<'a, V>),
     /// A step that no worker may apply: nobody has a finite gradient for some of its samples.
-    Skip(Skipped<'a>),
+    Skip(Skipped<'a, V>),
     /// Another worker needs this one's state.
-    Provide(ProvideRequest<'a>),
+    Provide(ProvideRequest<'a, V>),
     /// Take over this state: this worker missed too much, or its parameters differ from the others'.
     Resync(Arc<State>),
 }
 
-impl Aggregator {
+impl<V: Vector> Aggregator<V> {
     /// A handle over `link` for gradients of `length` numbers, where each unit of a batch is
     /// `unit_samples` consecutive samples (the micro-batch, the same under every scheme).
     #[must_use]
-    pub fn new(link: Box<dyn Link>, length: usize, unit_samples: usize) -> Self {
+    pub fn new(link: Box<dyn Link<V>>, length: usize, unit_samples: usize) -> Self {
         Self { link, length, unit_samples, micro_steps: 1, next: Step(0), tasks: VecDeque::new(), cancel: Cancel::default() }
     }
 
@@ -111,7 +111,7 @@ impl Aggregator {
     ///
     /// # Errors
     /// [`AggregatorError::Disconnected`] when the coordinator is gone.
-    pub fn next_event(&mut self) -> Result<Option<Event<'_>>, AggregatorError> {
+    pub fn next_event(&mut self) -> Result<Option<Event<'_, V>>, AggregatorError> {
         if self.cancel.is_cancelled() && !self.tasks.is_empty() {
             self.drop_tasks();
         }
@@ -128,11 +128,15 @@ impl Aggregator {
                 self.link.send(Notice::Held { step, attempt, digest: decoded.digest });
                 return self.next_event();
             }
-            Order::Apply { step, decoded, .. } => {
+            Order::Apply { step, attempt, decoded } => {
                 if step < self.next {
                     return self.next_event();
                 }
-                Some(Event::Apply(Decided { index: step.0, decoded, digest: None, aggregator: self }))
+                let Some(gradient) = V::of_host(Arc::clone(&decoded.gradient)).or_else(|| self.link.decoded(step, attempt)) else {
+                    self.link.send(Notice::Missed);
+                    return self.next_event();
+                };
+                Some(Event::Apply(Decided { index: step.0, decoded, gradient, digest: None, aggregator: self }))
             }
             Order::Skip { step, units } => Some(Event::Skip(Skipped { index: step.0, units, aggregator: self })),
             Order::Provide { needy } => Some(Event::Provide(ProvideRequest { needy, aggregator: self })),
@@ -169,18 +173,18 @@ pub struct Samples {
 
 /// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those that were
 /// ordered with it.
-pub struct ComputeTask<'a> {
-    aggregator: &'a mut Aggregator,
+pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
+    aggregator: &'a mut Aggregator<V>,
     task: Task,
     parts: Vec<(u32, f64)>,
     handed_out: usize,
-    tree: SumTree,
-    current: Option<(u32, Vec<f32>)>,
+    tree: SumTree<V>,
+    current: Option<(u32, V)>,
     submitted: bool,
 }
 
-impl<'a> ComputeTask<'a> {
-    fn new(aggregator: &'a mut Aggregator, task: Task, parts: &[Part]) -> Self {
+impl<'a, V: Vector> ComputeTask<'a, V> {
+    fn new(aggregator: &'a mut Aggregator<V>, task: Task, parts: &[Part]) -> Self {
         let parts = parts.iter().flat_map(|part| (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))).collect();
         Self { aggregator, task, parts, handed_out: 0, tree: SumTree::new(), current: None, submitted: false }
     }
@@ -232,30 +236,17 @@ impl<'a> ComputeTask<'a> {
 
     fn take_buffer(&mut self, unit: u32) {
         let mut buffer = self.aggregator.link.buffer(self.aggregator.length);
-        if cfg!(debug_assertions) {
-            buffer.fill(f32::NAN);
-        }
+        buffer.spoil();
         self.current = Some((unit, buffer));
     }
 
-    /// The buffer for the gradient of the part at hand, already weighted by its coefficient. Every
-    /// element must be overwritten; what is in it before is left over from earlier steps.
+    /// Where the gradient of the part at hand goes, already weighted by its coefficient. Every element must be overwritten; what
+    /// is in it before is left over from earlier steps.
     ///
     /// # Panics
     /// When there is no part at hand.
-    pub fn message(&mut self) -> &mut [f32] {
+    pub fn vector(&mut self) -> &mut V {
         &mut self.current.as_mut().expect("next_part comes first").1
-    }
-
-    /// Overwrites the message of the part at hand with `scale` times a gradient, wherever that lies.
-    ///
-    /// # Errors
-    /// [`GradientError`] when the gradient is shorter than the message, or its device fails.
-    ///
-    /// # Panics
-    /// When there is no part at hand.
-    pub fn read_message(&mut self, gradient: &dyn Gradient, scale: f32) -> Result<(), GradientError> {
-        gradient.read(0, scale, Wire::F32(self.message()))
     }
 
     /// Hands the finished message in, with scalars that are decoded with the same weights.
@@ -265,24 +256,24 @@ impl<'a> ComputeTask<'a> {
     /// # Errors
     /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted.
     pub fn submit(self, tail: Vec<f64>) -> Result<(), AggregatorError> {
-        self.submit_altered(tail, |_| {})
+        self.hand_in(tail, |_| {})
     }
 
-    /// The same with the message altered first: what a worker does that is wrong on purpose.
-    ///
-    /// # Errors
-    /// As [`ComputeTask::submit`].
-    pub fn submit_altered(mut self, tail: Vec<f64>, alter: impl FnOnce(&mut [f32])) -> Result<(), AggregatorError> {
+    fn hand_in(mut self, tail: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
         self.store();
         let left = self.parts.len() - self.handed_out;
         if left > 0 {
             return if self.aggregator.cancel.is_cancelled() { Ok(()) } else { Err(AggregatorError::Unfinished { task: self.task, left }) };
         }
         let link = &mut *self.aggregator.link;
-        let sum = std::mem::take(&mut self.tree).finish(link).0;
-        let mut message = sum.unwrap_or_else(|| vec![0.0; self.aggregator.length]);
+        let sum = std::mem::replace(&mut self.tree, SumTree::new()).finish(link).0;
+        let mut message = sum.unwrap_or_else(|| {
+            let mut nothing = link.buffer(self.aggregator.length);
+            nothing.clear();
+            nothing
+        });
         alter(&mut message);
-        let finite = poison_of(&message) == 0.0 && tail.iter().all(|x| x.is_finite());
+        let finite = message.finite() && tail.iter().all(|x| x.is_finite());
         self.submitted = true;
         if finite {
             link.keep(self.task, message);
@@ -300,7 +291,37 @@ impl<'a> ComputeTask<'a> {
     }
 }
 
-impl Drop for ComputeTask<'_> {
+/// Gradients in the host's memory.
+impl ComputeTask<'_> {
+    /// [`ComputeTask::vector`] as the numbers it is.
+    ///
+    /// # Panics
+    /// When there is no part at hand.
+    pub fn message(&mut self) -> &mut [f32] {
+        self.vector()
+    }
+
+    /// Overwrites the message of the part at hand with `scale` times a gradient, wherever that lies.
+    ///
+    /// # Errors
+    /// [`GradientError`] when the gradient is shorter than the message, or its device fails.
+    ///
+    /// # Panics
+    /// When there is no part at hand.
+    pub fn read_message(&mut self, gradient: &dyn Gradient, scale: f32) -> Result<(), GradientError> {
+        gradient.read(0, scale, Wire::F32(self.message()))
+    }
+
+    /// [`ComputeTask::submit`] with the message altered first: what a worker does that is wrong on purpose.
+    ///
+    /// # Errors
+    /// As [`ComputeTask::submit`].
+    pub fn submit_altered(self, tail: Vec<f64>, alter: impl FnOnce(&mut [f32])) -> Result<(), AggregatorError> {
+        self.hand_in(tail, |message| alter(message))
+    }
+}
+
+impl<V: Vector> Drop for ComputeTask<'_, V> {
     fn drop(&mut self) {
         if !self.submitted {
             self.tree.discard(&mut *self.aggregator.link);
@@ -312,19 +333,20 @@ impl Drop for ComputeTask<'_> {
 }
 
 /// A committed step. Dropping it reports it as applied.
-pub struct Decided<'a> {
+pub struct Decided<'a, V: Vector = Vec<f32>> {
     /// Number of the step, from 0.
     pub index: u64,
     decoded: Arc<Decoded>,
+    gradient: Arc<V>,
     digest: Option<u64>,
-    aggregator: &'a mut Aggregator,
+    aggregator: &'a mut Aggregator<V>,
 }
 
 impl Decided<'_> {
     /// The decoded gradient, the same bytes for every worker.
     #[must_use]
     pub fn gradient(&self) -> &[f32] {
-        &self.decoded.gradient
+        &self.gradient
     }
 
     /// Writes the decoded gradient to where the optimizer wants it.
@@ -333,6 +355,14 @@ impl Decided<'_> {
     /// [`GradientError`] when there is no room for it, or the device fails.
     pub fn write_gradient(&self, to: &mut dyn GradientMut) -> Result<(), GradientError> {
         to.write(0, self.gradient())
+    }
+}
+
+impl<V: Vector> Decided<'_, V> {
+    /// The decoded gradient where it lies.
+    #[must_use]
+    pub fn vector(&self) -> &V {
+        &self.gradient
     }
 
     /// The decoded tail.
@@ -348,7 +378,7 @@ impl Decided<'_> {
     }
 }
 
-impl Drop for Decided<'_> {
+impl<V: Vector> Drop for Decided<'_, V> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.aggregator.applied(Step(self.index), self.digest);
@@ -357,27 +387,27 @@ impl Drop for Decided<'_> {
 }
 
 /// A refused step. Dropping it reports it as skipped.
-pub struct Skipped<'a> {
+pub struct Skipped<'a, V: Vector = Vec<f32>> {
     /// Number of the step, from 0.
     pub index: u64,
     /// Units of the batch that nobody had a finite gradient for.
     pub units: Arc<[Units]>,
-    aggregator: &'a mut Aggregator,
+    aggregator: &'a mut Aggregator<V>,
 }
 
-impl Drop for Skipped<'_> {
+impl<V: Vector> Drop for Skipped<'_, V> {
     fn drop(&mut self) {
         self.aggregator.applied(Step(self.index), None);
     }
 }
 
 /// A request for this worker's parameters and optimizer state.
-pub struct ProvideRequest<'a> {
+pub struct ProvideRequest<'a, V: Vector = Vec<f32>> {
     needy: Worker,
-    aggregator: &'a mut Aggregator,
+    aggregator: &'a mut Aggregator<V>,
 }
 
-impl ProvideRequest<'_> {
+impl<V: Vector> ProvideRequest<'_, V> {
     /// Hands over the vectors of which [`Event::Resync`] will hold a copy.
     pub fn reply(self, vectors: Vec<Vec<f32>>) {
         let state = State { next: self.aggregator.next, vectors };

@@ -149,7 +149,10 @@ impl<T: Transport> Coordinator<T> {
             let all = came.is_none();
             match self.advance(came, observer)? {
                 Progress::Wait(_) if !all => {}
-                progress => return Ok(progress),
+                progress => {
+                    self.transport.flush();
+                    return Ok(progress);
+                }
             }
         }
     }
@@ -159,6 +162,7 @@ impl<T: Transport> Coordinator<T> {
         for worker in Worker::all(self.unapplied.len()) {
             self.transport.send(worker, Order::Stop);
         }
+        self.transport.flush();
     }
 
     /// What is kept of steps that are not decided, and of orders that are not answered.
@@ -396,6 +400,7 @@ impl<T: Transport> Coordinator<T> {
             let of_sum = |worker: &Worker| Summand { weight: 1.0, holders: vec![Piece { worker: *worker, what: What::Sum }] };
             let of_result = |(result, twins): (&Weighted, Vec<Piece>)| Summand { weight: result.weight, holders: twins };
             let summands: Vec<Summand> = sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
+            self.transport.may_lose(self.engine.spares_one());
             self.transport.fold(step, attempt, &summands, self.shape.length)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
@@ -447,7 +452,8 @@ impl<T: Transport> Coordinator<T> {
 
     /// Sends the vectors that were made here to a worker that can take them now.
     fn hold(&mut self, worker: Worker) {
-        if self.pace.is_leaving(worker) {
+        let unsent = |folding: &Folding| folding.decoded.is_some() && !folding.sent.contains(worker);
+        if !self.folding.values().any(unsent) || self.pace.is_leaving(worker) {
             return;
         }
         for (&step, folding) in &mut self.folding {

@@ -3,6 +3,7 @@
 use crate::delays::{Delays, Unit};
 use crate::ids::{Round, Task, Worker, WorkerSet};
 use crate::transport::Notice;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// The model of a virtual clock: nobody sleeps, and a run's record is reproducible to the byte.
@@ -37,7 +38,6 @@ enum Clock {
 /// A task that was ordered, until its answer is delivered.
 #[derive(Debug)]
 struct Out {
-    worker: Worker,
     task: Task,
     /// Tasks ordered together have one number.
     order: u64,
@@ -47,6 +47,32 @@ struct Out {
     due: Option<f64>,
     notice: Option<Notice>,
     state: Wanted,
+    /// Later entries have higher numbers.
+    number: u64,
+}
+
+/// When an answer counts as arrived, as bits (times are not negative, so that their order is that of the bits), whose it
+/// is, and the number of its entry.
+type Due = (u64, Worker, u64);
+
+/// The places of all answers that are still to be delivered, by when they count as arrived.
+#[derive(Debug, Default)]
+struct Dues(BTreeSet<Due>);
+
+impl Dues {
+    fn place(worker: Worker, out: &Out) -> Option<Due> {
+        Some((out.due?.max(0.0).to_bits(), worker, out.number))
+    }
+
+    fn add(&mut self, worker: Worker, out: &Out) {
+        self.0.extend(Self::place(worker, out));
+    }
+
+    fn remove(&mut self, worker: Worker, out: &Out) {
+        if let Some(place) = Self::place(worker, out) {
+            self.0.remove(&place);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +89,11 @@ pub struct Pace {
     clock: Clock,
     delays: Vec<Vec<f64>>,
     workers: usize,
-    /// In the order in which they were ordered.
-    outs: Vec<Out>,
+    /// Of each worker, in the order in which they were ordered.
+    outs: Vec<Vec<Out>>,
+    dues: Dues,
     orders: u64,
+    entries: u64,
     /// The round whose lateness each worker was charged last, and what its current order is late by.
     charged: Vec<Option<(Round, f64)>>,
     /// Workers told to drop what they compute and not heard of since.
@@ -138,7 +166,8 @@ impl Pace {
         };
         let delays = delays.rows(rounds).into_iter().map(late).collect();
         let (charged, leaving) = (vec![None; workers], WorkerSet::empty(workers));
-        Self { clock, delays, workers, outs: Vec::new(), orders: 0, charged, leaving }
+        let outs = (0..workers).map(|_| Vec::new()).collect();
+        Self { clock, delays, workers, outs, dues: Dues::default(), orders: 0, entries: 0, charged, leaving }
     }
 
     /// Seconds since the start, pauses left out.
@@ -167,7 +196,7 @@ impl Pace {
 
     /// Orders whose answers are not delivered.
     pub(super) fn open_entries(&self) -> usize {
-        self.outs.len()
+        self.outs.iter().map(Vec::len).sum()
     }
 
     /// Injected lateness of a round in seconds, one number per worker.
@@ -192,7 +221,10 @@ impl Pace {
                     (computed, Some(computed + late_by))
                 }
             };
-            self.outs.push(Out { worker, task, order, computed, due, notice: None, state: Wanted::Yes });
+            self.entries += 1;
+            let out = Out { task, order, computed, due, notice: None, state: Wanted::Yes, number: self.entries };
+            self.dues.add(worker, &out);
+            self.outs[worker.index()].push(out);
         }
     }
 
@@ -201,8 +233,9 @@ impl Pace {
         let (now, modelled) = (self.now(), self.is_virtual());
         let mut unwanted = Vec::new();
         let (mut busy, mut cancel, mut gone) = (false, true, None);
-        self.outs.retain_mut(|out| {
-            if out.worker != worker || out.state != Wanted::Yes {
+        let dues = &mut self.dues;
+        self.outs[worker.index()].retain_mut(|out| {
+            if out.state != Wanted::Yes {
                 return true;
             }
             let there = out.notice.is_some();
@@ -210,6 +243,9 @@ impl Pace {
             let computed = if modelled { out.computed <= now } else { true };
             let lost = matches!(out.notice, Some(Notice::Lost { .. } | Notice::Freed));
             out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
+            if out.state == Wanted::No {
+                dues.remove(worker, out);
+            }
             cancel &= !(modelled && out.state == Wanted::Late && !there);
             let dropped = there && out.state == Wanted::No;
             match out.notice.take_if(|_| dropped) {
@@ -227,8 +263,8 @@ impl Pace {
 
     /// Whether a worker is still busy with something nobody wants.
     pub(super) fn is_leaving(&self, worker: Worker) -> bool {
-        let owed = |out: &Out| out.worker == worker && out.state != Wanted::Yes && out.notice.is_none();
-        self.leaving.contains(worker) || self.outs.iter().any(owed)
+        let owed = |out: &Out| out.state != Wanted::Yes && out.notice.is_none();
+        self.leaving.contains(worker) || self.outs[worker.index()].iter().any(owed)
     }
 
     /// Takes in what came from a worker.
@@ -247,30 +283,37 @@ impl Pace {
 
     /// That a worker is gone, if it is known and the time has not come to say so.
     pub(super) fn withheld_loss(&mut self, worker: Worker) -> Option<Notice> {
-        let lost = |out: &Out| out.worker == worker && matches!(out.notice, Some(Notice::Lost { .. }));
-        let at = self.outs.iter().position(lost)?;
-        self.outs.remove(at).notice
+        let lost = |out: &Out| matches!(out.notice, Some(Notice::Lost { .. }));
+        let at = self.outs[worker.index()].iter().position(lost)?;
+        self.remove(worker, at).notice
+    }
+
+    fn remove(&mut self, worker: Worker, at: usize) -> Out {
+        let out = self.outs[worker.index()].remove(at);
+        self.dues.remove(worker, &out);
+        out
     }
 
     /// The first order of a worker that has not been answered in full.
     fn oldest(&self, worker: Worker) -> Option<usize> {
-        self.outs.iter().position(|out| out.worker == worker && out.notice.is_none())
+        self.outs[worker.index()].iter().position(|out| out.notice.is_none())
     }
 
     fn done(&mut self, worker: Worker, task: Task, notice: Notice) -> Arrival {
         let (now, wall) = (self.now(), !self.is_virtual());
         let late_by = self.charged[worker.index()].map_or(0.0, |charged| charged.1);
-        let Some(at) = self.oldest(worker).filter(|at| self.outs[*at].task == task) else {
+        let Some(at) = self.oldest(worker).filter(|at| self.outs[worker.index()][*at].task == task) else {
             return Arrival { now: None, unwanted: Some(task) };
         };
-        let out = &mut self.outs[at];
-        if wall {
-            out.due = Some(now + late_by);
-        }
+        let out = &mut self.outs[worker.index()][at];
         let unwanted = (out.state == Wanted::No).then_some(task);
         if unwanted.is_some() {
-            self.outs.remove(at);
+            self.remove(worker, at);
         } else {
+            if wall {
+                out.due = Some(now + late_by);
+                self.dues.add(worker, out);
+            }
             out.notice = Some(notice);
         }
         let free = self.oldest(worker).is_none() && self.leaving.remove(worker);
@@ -282,22 +325,30 @@ impl Pace {
     fn ended(&mut self, worker: Worker, notice: Notice, gone: bool) -> Arrival {
         let wall = !self.is_virtual();
         self.leaving.remove(worker);
-        let order = self.oldest(worker).map(|at| self.outs[at].order);
-        let theirs = |out: &Out| out.worker == worker && out.notice.is_none() && (gone || Some(out.order) == order);
-        let live = self.outs.iter().position(|out| theirs(out) && out.state == Wanted::Yes).filter(|_| !wall);
+        let order = self.oldest(worker).map(|at| self.outs[worker.index()][at].order);
+        let (outs, dues) = (&mut self.outs[worker.index()], &mut self.dues);
+        let open = |out: &Out| out.notice.is_none() && (gone || Some(out.order) == order);
+        let live = outs.iter_mut().find(|out| open(out) && out.state == Wanted::Yes).filter(|_| !wall);
         let mut notice = Some(notice);
         if let Some(live) = live {
-            self.outs[live].notice = notice.take();
+            live.notice = notice.take();
         }
-        self.outs.retain(|out| !(theirs(out) || gone && wall && out.worker == worker));
+        outs.retain(|out| {
+            let over = open(out) || gone && wall;
+            if over {
+                dues.remove(worker, out);
+            }
+            !over
+        });
         Arrival { now: notice.filter(|_| gone || wall), unwanted: None }
     }
 
     /// What happens next, given when the engine wants to be woken at the latest.
     pub(super) fn next(&mut self, deadline: Option<f64>) -> Next {
-        let wanted = self.outs.iter().enumerate().filter(|(_, out)| out.state != Wanted::No);
-        let dues = wanted.filter_map(|(at, out)| Some((out.due?, out.worker, at, out.notice.is_some())));
-        let first = dues.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        let first = self.dues.0.first().and_then(|&(due, worker, number)| {
+            let at = self.outs[worker.index()].iter().position(|out| out.number == number)?;
+            Some((f64::from_bits(due), worker, at, self.outs[worker.index()][at].notice.is_some()))
+        });
         let limit = deadline.unwrap_or(f64::INFINITY);
         let due = first.map_or(f64::INFINITY, |first| first.0);
         let now = match &mut self.clock {
@@ -310,7 +361,7 @@ impl Pace {
             Clock::Virtual { now, .. } => *now,
         };
         if let Some((_, worker, at, true)) = first.filter(|_| due <= now && due <= limit) {
-            let out = self.outs.remove(at);
+            let out = self.remove(worker, at);
             if let Some(notice) = out.notice {
                 return Next::Arrived { worker, notice, late: out.state == Wanted::Late };
             }

@@ -1,25 +1,25 @@
 //! One summation tree over micro-batch numbers, the same within a worker and in the exchange.
 
-use crate::gpu::add_into;
+use crate::gpu::Vector;
 use crate::transport::Link;
 
 /// Sums vectors of consecutive units by the tree of [`crate::gpu::Combine`]: two partial sums are added
 /// as soon as they are the two halves of an aligned block of `2^m` units, what is left at the end is
 /// added from right to left. So a share that is an aligned block is a subtree of the whole batch's sum.
-#[derive(Debug, Default)]
-pub(super) struct SumTree {
+#[derive(Debug)]
+pub(super) struct SumTree<V = Vec<f32>> {
     /// Partial sums, each with its first unit and the number of units in it (a power of two).
-    partial: Vec<(u32, u32, Vec<f32>)>,
+    partial: Vec<(u32, u32, V)>,
     finite: bool,
 }
 
-impl SumTree {
+impl<V: Vector> SumTree<V> {
     pub(super) fn new() -> Self {
         Self { partial: Vec::new(), finite: true }
     }
 
     /// Adds the vector of one unit; units come in ascending order.
-    pub(super) fn push(&mut self, unit: u32, vector: Vec<f32>, link: &mut dyn Link) {
+    pub(super) fn push(&mut self, unit: u32, vector: V, link: &mut dyn Link<V>) {
         self.partial.push((unit, 1, vector));
         while let [.., (left, left_size, _), (_, right_size, _)] = self.partial[..] {
             if left_size != right_size || left % (2 * left_size) != 0 || left + left_size != self.partial[self.partial.len() - 1].0 {
@@ -29,16 +29,16 @@ impl SumTree {
         }
     }
 
-    fn merge(&mut self, link: &mut dyn Link) {
+    fn merge(&mut self, link: &mut dyn Link<V>) {
         if let (Some((_, size, right)), Some((_, left_size, left))) = (self.partial.pop(), self.partial.last_mut()) {
-            self.finite &= add_into(left, 1.0, &right);
+            self.finite &= left.add(1.0, &right);
             *left_size += size;
             link.recycle(right);
         }
     }
 
     /// The sum of everything, and whether all entries are finite as far as additions have shown.
-    pub(super) fn finish(mut self, link: &mut dyn Link) -> (Option<Vec<f32>>, bool) {
+    pub(super) fn finish(mut self, link: &mut dyn Link<V>) -> (Option<V>, bool) {
         while self.partial.len() > 1 {
             self.merge(link);
         }
@@ -46,7 +46,7 @@ impl SumTree {
     }
 
     /// Gives all memory back.
-    pub(super) fn discard(&mut self, link: &mut dyn Link) {
+    pub(super) fn discard(&mut self, link: &mut dyn Link<V>) {
         for (_, _, buffer) in self.partial.drain(..) {
             link.recycle(buffer);
         }

@@ -1,7 +1,7 @@
 //! What a worker holds between computing a result and its step's commit.
 
 use super::{Piece, Summand, What};
-use crate::gpu::{CombineError, Folded, Source, Term, add_into};
+use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Step, Task, Worker};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,15 +23,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert_eq!((ledger.len(), ledger.take_peak()), (1, 2));
 /// # Ok::<(), codedgrad::gpu::CombineError>(())
 /// ```
-#[derive(Debug, Default)]
-pub struct Ledger {
-    results: BTreeMap<Task, Vec<Arc<Vec<f32>>>>,
-    sums: BTreeMap<Step, Arc<Vec<f32>>>,
+#[derive(Debug)]
+pub struct Ledger<V = Vec<f32>> {
+    results: BTreeMap<Task, Vec<Arc<V>>>,
+    sums: BTreeMap<Step, Arc<V>>,
     kept: usize,
     peak: usize,
 }
 
-impl Ledger {
+impl<V> Default for Ledger<V> {
+    fn default() -> Self {
+        Self { results: BTreeMap::new(), sums: BTreeMap::new(), kept: 0, peak: 0 }
+    }
+}
+
+impl<V: Vector> Ledger<V> {
     /// Vectors that are held now.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -51,7 +57,7 @@ impl Ledger {
     }
 
     /// Keeps the result of a task.
-    pub fn keep(&mut self, task: Task, result: Vec<f32>) {
+    pub fn keep(&mut self, task: Task, result: V) {
         self.results.entry(task).or_default().push(Arc::new(result));
         self.kept += 1;
         self.peak = self.peak.max(self.len());
@@ -59,18 +65,26 @@ impl Ledger {
 
     /// The result of a task, if it is held.
     #[must_use]
-    pub fn result(&self, task: Task) -> Option<&Arc<Vec<f32>>> {
+    pub fn result(&self, task: Task) -> Option<&Arc<V>> {
         self.results.get(&task)?.last()
+    }
+
+    /// A result or the sum of a step, if it is held.
+    pub(super) fn get(&self, step: Step, what: What) -> Option<&Arc<V>> {
+        match what {
+            What::Sum => self.sum(step),
+            What::Result(task) => self.result(task),
+        }
     }
 
     /// The sum of a step, if there is one.
     #[must_use]
-    pub fn sum(&self, step: Step) -> Option<&Arc<Vec<f32>>> {
+    pub fn sum(&self, step: Step) -> Option<&Arc<V>> {
         self.sums.get(&step)
     }
 
     /// Forgets one result of a task and gives its memory back, which somebody may still be reading.
-    pub fn discard(&mut self, task: Task) -> Option<Arc<Vec<f32>>> {
+    pub fn discard(&mut self, task: Task) -> Option<Arc<V>> {
         let results = self.results.get_mut(&task)?;
         let result = results.pop();
         if results.is_empty() {
@@ -87,28 +101,27 @@ impl Ledger {
     ///
     /// # Panics
     /// When there is no such result: a sum without it would be wrong.
-    pub fn reduce(&mut self, step: Step, task: Task, weight: f64) -> Result<Option<Arc<Vec<f32>>>, CombineError> {
-        let lengths = self.result(task).map(|x| x.len()).zip(self.sum(step).map(|x| x.len()));
+    pub fn reduce(&mut self, step: Step, task: Task, weight: f64) -> Result<Option<Arc<V>>, CombineError> {
+        let lengths = self.result(task).map(|x| x.length()).zip(self.sum(step).map(|x| x.length()));
         if let Some((found, expected)) = lengths.filter(|(found, expected)| found != expected) {
             return Err(CombineError::Length { term: 0, expected, found });
         }
         let mut result = self.discard(task).expect("what counts is held");
         if let Some(sum) = self.sums.get_mut(&step) {
-            let sum: &mut Vec<f32> = Arc::make_mut(sum);
-            add_into(sum, weight as f32, &result);
+            Arc::make_mut(sum).add(weight as f32, &result);
             return Ok(Some(result));
         }
         if weight != 1.0 {
-            Arc::make_mut(&mut result).iter_mut().for_each(|x| *x *= weight as f32);
+            Arc::make_mut(&mut result).scale(weight as f32);
         }
         self.sums.insert(step, result);
         Ok(None)
     }
 
     /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
-    pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<Vec<f32>>> {
+    pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<V>> {
         let later = self.results.split_off(&Task { job: end, piece: 0 });
-        let mut free: Vec<Arc<Vec<f32>>> = std::mem::replace(&mut self.results, later).into_values().flatten().collect();
+        let mut free: Vec<Arc<V>> = std::mem::replace(&mut self.results, later).into_values().flatten().collect();
         self.kept -= free.len();
         free.extend(self.sums.remove(&step));
         free
@@ -118,18 +131,18 @@ impl Ledger {
 /// What every worker holds, where the coordinator can reach it: the memory of workers of its own process, or what it has
 /// received of others.
 #[derive(Clone, Debug)]
-pub struct Ledgers(Arc<[Mutex<Ledger>]>);
+pub struct Ledgers<V = Vec<f32>>(Arc<[Mutex<Ledger<V>>]>);
 
-impl Ledgers {
+impl<V: Vector> Ledgers<V> {
     pub(super) fn new(workers: usize) -> Self {
         Self((0..workers).map(|_| Mutex::default()).collect())
     }
 
-    pub(super) fn of(&self, worker: Worker) -> MutexGuard<'_, Ledger> {
+    pub(super) fn of(&self, worker: Worker) -> MutexGuard<'_, Ledger<V>> {
         self.0[worker.index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn all(&self) -> Vec<MutexGuard<'_, Ledger>> {
+    fn all(&self) -> Vec<MutexGuard<'_, Ledger<V>>> {
         Worker::all(self.0.len()).map(|worker| self.of(worker)).collect()
     }
 
@@ -140,27 +153,23 @@ impl Ledgers {
     }
 
     /// The vector of a piece, if it is here.
-    pub(super) fn vector(&self, step: Step, piece: Piece) -> Option<Arc<Vec<f32>>> {
+    pub(super) fn vector(&self, step: Step, piece: Piece) -> Option<Arc<V>> {
         let ledger = self.of(piece.worker);
-        match piece.what {
-            What::Sum => ledger.sum(step).cloned(),
-            What::Result(task) => ledger.result(task).cloned(),
-        }
+        ledger.get(step, piece.what).cloned()
     }
 
     /// Overwrites `out` with the sum of the first holders' vectors.
-    pub(super) fn fold(&self, step: Step, summands: &[Summand], out: &mut [f32]) -> Result<Folded, CombineError> {
+    pub(super) fn fold(&self, step: Step, summands: &[Summand], out: &mut V) -> Result<Folded, CombineError> {
         let term = |summand: &Summand| {
             let vector = self.vector(step, summand.holders[0]);
             (summand.weight as f32, vector.expect("what counts is held by its worker"))
         };
-        let terms: Vec<(f32, Arc<Vec<f32>>)> = summands.iter().map(term).collect();
-        let terms: Vec<Term<'_>> = terms.iter().map(|(weight, vector)| Term { weight: *weight, source: Source::F32(vector) }).collect();
-        crate::gpu::shared().combine_and_digest(&terms, out)
+        let terms: Vec<(f32, Arc<V>)> = summands.iter().map(term).collect();
+        V::fold(&terms, out)
     }
 
     /// Forgets the sums of a step and all results of jobs below `end`; gives their memory back.
-    pub(super) fn release(&self, step: Step, end: Job) -> Vec<Arc<Vec<f32>>> {
+    pub(super) fn release(&self, step: Step, end: Job) -> Vec<Arc<V>> {
         self.all().iter_mut().flat_map(|ledger| ledger.release(step, end)).collect()
     }
 

@@ -1,51 +1,78 @@
 //! Workers that are threads of one process: channels, and messages handed over without a copy.
+//!
+//! Messages lie in the host's memory ([`connect`]), or wherever a [`Vector`] lies ([`connect_at`]): then they are summed there, and
+//! what is decoded stays there too.
 
 use super::ledger::Ledgers;
 use super::{Cancel, Link, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
-use crate::gpu::CombineError;
+use crate::gpu::{CombineError, Vector};
 use crate::ids::{Job, Step, Task, Worker};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Message buffers that go round between the workers and the coordinator.
-#[derive(Clone, Debug, Default)]
-struct Pool(Arc<Mutex<Vec<Vec<f32>>>>);
+#[derive(Clone, Debug)]
+struct Pool<V>(Arc<Mutex<Vec<V>>>);
 
-impl Pool {
-    fn take(&self, length: usize) -> Vec<f32> {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.filter(|buffer| buffer.len() == length).unwrap_or_else(|| vec![0.0; length])
+impl<V: Vector> Pool<V> {
+    fn take(&self, place: &V::Place, length: usize) -> V {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = spare.iter().rposition(|buffer| buffer.fits(place, length)).map(|at| spare.swap_remove(at));
+        drop(spare);
+        found.unwrap_or_else(|| V::new(place, length))
     }
 
     /// Takes back a vector unless somebody still reads it.
-    fn give_shared(&self, buffer: Arc<Vec<f32>>) {
+    fn give_shared(&self, buffer: Arc<V>) {
         Arc::into_inner(buffer).into_iter().for_each(|buffer| self.give(buffer));
     }
 
-    fn give(&self, buffer: Vec<f32>) {
+    fn give(&self, buffer: V) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+    }
+}
+
+/// Decoded vectors that stay where they were summed, each with its attempt, until everybody has applied them.
+#[derive(Clone, Debug)]
+struct Staying<V>(Arc<Mutex<Kept<V>>>);
+
+type Kept<V> = BTreeMap<Step, (u32, Arc<V>)>;
+
+impl<V> Staying<V> {
+    fn lock(&self) -> MutexGuard<'_, Kept<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The coordinator's end of the channels to all workers.
 #[derive(Debug)]
-pub struct LocalTransport {
+pub struct LocalTransport<V: Vector = Vec<f32>> {
     workers: Vec<Sender<Order>>,
     running: Vec<Option<Cancel>>,
     notices: Receiver<(Worker, Notice)>,
-    ledgers: Ledgers,
-    pool: Pool,
+    ledgers: Ledgers<V>,
+    pool: Pool<V>,
+    /// Where sums are made.
+    place: V::Place,
+    staying: Staying<V>,
+    /// First step that each worker has not applied; none for those that are gone.
+    next: Vec<Option<Step>>,
+    /// That vectors which stay are held, said on behalf of the workers.
+    held: VecDeque<(Worker, Notice)>,
 }
 
 /// A worker's end. Dropping it before the run is over, by a panic or otherwise, reports the worker lost.
 #[derive(Debug)]
-pub struct LocalLink {
+pub struct LocalLink<V: Vector = Vec<f32>> {
     worker: Worker,
     orders: Receiver<Order>,
     notices: Sender<(Worker, Notice)>,
-    ledgers: Ledgers,
-    pool: Pool,
+    ledgers: Ledgers<V>,
+    pool: Pool<V>,
+    place: V::Place,
+    staying: Staying<V>,
     stopped: bool,
 }
 
@@ -62,28 +89,57 @@ pub struct LocalLink {
 /// ```
 #[must_use]
 pub fn connect(workers: usize) -> (LocalTransport, Vec<LocalLink>) {
-    let (notice_sender, notices) = channel();
-    let pool = Pool::default();
-    let ledgers = Ledgers::new(workers);
-    let (senders, links) = Worker::all(workers)
-        .map(|worker| {
-            let (sender, orders) = channel();
-            let (notices, ledgers, pool) = (notice_sender.clone(), ledgers.clone(), pool.clone());
-            (sender, LocalLink { worker, orders, notices, ledgers, pool, stopped: false })
-        })
-        .unzip();
-    (LocalTransport { workers: senders, running: vec![None; workers], notices, ledgers, pool }, links)
+    connect_at((), vec![(); workers])
 }
 
-impl LocalTransport {
+/// The same for vectors that lie elsewhere, such as `gpu::cuda::DeviceVector`s: the results of every worker in a place of its own,
+/// which may be the same, and sums where they are `summed`. Nothing goes through the host, so observers see no gradient, and
+/// schemes that judge results cannot be used.
+#[must_use]
+pub fn connect_at<V: Vector>(summed: V::Place, workers: Vec<V::Place>) -> (LocalTransport<V>, Vec<LocalLink<V>>) {
+    let (notice_sender, notices) = channel();
+    let (pool, staying) = (Pool(Arc::default()), Staying(Arc::default()));
+    let ledgers = Ledgers::new(workers.len());
+    let (running, next) = (vec![None; workers.len()], vec![Some(Step(0)); workers.len()]);
+    let (senders, links) = Worker::all(workers.len())
+        .zip(workers)
+        .map(|(worker, place)| {
+            let (sender, orders) = channel();
+            let (notices, ledgers, pool, staying) = (notice_sender.clone(), ledgers.clone(), pool.clone(), staying.clone());
+            (sender, LocalLink { worker, orders, notices, ledgers, pool, place, staying, stopped: false })
+        })
+        .unzip();
+    (LocalTransport { workers: senders, running, notices, ledgers, pool, place: summed, staying, next, held: VecDeque::new() }, links)
+}
+
+impl<V: Vector> LocalTransport<V> {
     /// A view of what the workers hold, for watching how much it is.
     #[must_use]
-    pub fn ledgers(&self) -> Ledgers {
+    pub fn ledgers(&self) -> Ledgers<V> {
         self.ledgers.clone()
+    }
+
+    /// Keeps a decoded vector where it is, for all workers.
+    fn stay(&mut self, step: Step, attempt: u32, vector: V, digest: u64) {
+        let before = self.staying.lock().insert(step, (attempt, Arc::new(vector)));
+        before.into_iter().for_each(|(_, vector)| self.pool.give_shared(vector));
+        let alive = Worker::all(self.next.len()).filter(|worker| self.next[worker.index()].is_some());
+        self.held.extend(alive.map(|worker| (worker, Notice::Held { step, attempt, digest })));
+    }
+
+    /// A worker has applied all steps below `next`, or is gone; frees what nobody will apply any more.
+    fn progress(&mut self, worker: Worker, next: Option<Step>) {
+        self.next[worker.index()] = next;
+        let least = self.next.iter().flatten().min();
+        let mut staying = self.staying.lock();
+        let later = least.map_or_else(BTreeMap::new, |least| staying.split_off(least));
+        for (_, vector) in std::mem::replace(&mut *staying, later).into_values() {
+            self.pool.give_shared(vector);
+        }
     }
 }
 
-impl Transport for LocalTransport {
+impl<V: Vector> Transport for LocalTransport<V> {
     fn send(&mut self, worker: Worker, order: Order) {
         match &order {
             Order::Compute { cancel, .. } => self.running[worker.index()] = Some(cancel.clone()),
@@ -92,6 +148,7 @@ impl Transport for LocalTransport {
                     cancel.cancel();
                 }
             }
+            Order::Take { state } => self.progress(worker, Some(state.next)),
             _ => {}
         }
         if !matches!(order, Order::Abandon) && self.workers[worker.index()].send(order).is_err() {
@@ -100,15 +157,22 @@ impl Transport for LocalTransport {
     }
 
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)> {
-        match patience {
+        if let Some(held) = self.held.pop_front() {
+            return Some(held);
+        }
+        let received = match patience {
             None => self.notices.recv().ok(),
             Some(patience) => self.notices.recv_timeout(patience).ok(),
+        };
+        if let Some((worker, Notice::Applied { step, .. })) = &received {
+            self.progress(*worker, Some(step.next()));
         }
+        received
     }
 
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
         let What::Result(task) = piece.what else { return None };
-        self.ledgers.of(piece.worker).result(task).cloned()
+        V::host(self.ledgers.of(piece.worker).result(task)?).cloned()
     }
 
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError> {
@@ -122,9 +186,20 @@ impl Transport for LocalTransport {
         spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
     }
 
-    fn fold(&mut self, step: Step, _: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError> {
-        let mut gradient = self.pool.take(length);
+    fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError> {
+        let mut gradient = self.pool.take(&self.place, length);
         let folded = self.ledgers.fold(step, summands, &mut gradient)?;
+        let gradient = match gradient.into_host() {
+            Ok(gradient) => gradient,
+            Err(vector) if folded.finite => {
+                self.stay(step, attempt, vector, folded.digest);
+                return Ok(None);
+            }
+            Err(vector) => {
+                self.pool.give(vector);
+                Vec::new()
+            }
+        };
         Ok(Some(Summed { gradient, folded }))
     }
 
@@ -138,21 +213,23 @@ impl Transport for LocalTransport {
 
     fn forget(&mut self, worker: Worker) {
         self.ledgers.forget(worker);
+        self.progress(worker, None);
+        self.held.retain(|(of, _)| *of != worker);
     }
 
     fn recycle(&mut self, vector: Vec<f32>) {
-        self.pool.give(vector);
+        V::of_host(Arc::new(vector)).into_iter().for_each(|vector| self.pool.give_shared(vector));
     }
 }
 
-impl Link for LocalLink {
+impl<V: Vector> Link<V> for LocalLink<V> {
     fn receive(&mut self) -> Option<Order> {
         let order = self.orders.recv().ok();
         self.stopped |= matches!(order, None | Some(Order::Stop));
         order
     }
 
-    fn keep(&mut self, task: Task, result: Vec<f32>) {
+    fn keep(&mut self, task: Task, result: V) {
         self.ledgers.of(self.worker).keep(task, result);
     }
 
@@ -162,20 +239,94 @@ impl Link for LocalLink {
         }
     }
 
-    fn buffer(&mut self, length: usize) -> Vec<f32> {
-        self.pool.take(length)
+    fn buffer(&mut self, length: usize) -> V {
+        self.pool.take(&self.place, length)
     }
 
-    fn recycle(&mut self, buffer: Vec<f32>) {
+    fn recycle(&mut self, buffer: V) {
         self.pool.give(buffer);
+    }
+
+    fn decoded(&mut self, step: Step, attempt: u32) -> Option<Arc<V>> {
+        let staying = self.staying.lock();
+        staying.get(&step).filter(|(made, _)| *made == attempt).map(|(_, vector)| Arc::clone(vector))
     }
 }
 
-impl Drop for LocalLink {
+impl<V: Vector> Drop for LocalLink<V> {
     fn drop(&mut self) {
         if !self.stopped {
             let reason = if std::thread::panicking() { "its thread panicked" } else { "its thread ended early" };
-            self.send(Notice::Lost { reason: reason.into() });
+            Link::send(self, Notice::Lost { reason: reason.into() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{Folded, add_into};
+
+    /// Numbers of the host that stay where they are, as those of a device do.
+    #[derive(Clone, Debug)]
+    struct Stays(Vec<f32>);
+
+    impl Vector for Stays {
+        type Place = u32;
+
+        fn new(_: &u32, length: usize) -> Self {
+            Self(vec![f32::NAN; length])
+        }
+        fn fits(&self, _: &u32, length: usize) -> bool {
+            self.0.len() == length
+        }
+        fn length(&self) -> usize {
+            self.0.len()
+        }
+        fn clear(&mut self) {
+            Vector::clear(&mut self.0);
+        }
+        fn scale(&mut self, weight: f32) {
+            self.0.scale(weight);
+        }
+        fn add(&mut self, weight: f32, x: &Self) -> bool {
+            add_into(&mut self.0, weight, &x.0)
+        }
+        fn finite(&self) -> bool {
+            self.0.finite()
+        }
+        fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
+            let terms: Vec<_> = terms.iter().map(|(weight, x)| (*weight, Arc::new(x.0.clone()))).collect();
+            Vector::fold(&terms, &mut out.0)
+        }
+    }
+
+    #[test]
+    fn vectors_that_stay_are_freed_when_nobody_will_apply_them() {
+        let (mut coordinator, mut links) = connect_at::<Stays>(0, vec![0, 0, 1]);
+        let task = Task { job: Job(0), piece: 0 };
+        links[1].keep(task, Stays(vec![1.0, 2.0]));
+        let summand = Summand { weight: 3.0, holders: vec![Piece { worker: Worker(1), what: What::Result(task) }] };
+        assert!(coordinator.received(summand.holders[0]).is_none());
+        for attempt in [0, 1] {
+            assert!(coordinator.fold(Step(0), attempt, std::slice::from_ref(&summand), 2).unwrap().is_none());
+            let held: Vec<_> = (0..3).filter_map(|_| coordinator.receive(None)).collect();
+            let by: Vec<_> =
+                held.iter().filter(|(_, notice)| matches!(notice, Notice::Held { attempt: of, .. } if *of == attempt)).collect();
+            assert_eq!(by.iter().map(|(worker, _)| worker.0).collect::<Vec<_>>(), [0, 1, 2]);
+        }
+        assert!(links[0].decoded(Step(0), 0).is_none(), "an older attempt is void");
+        assert_eq!(links[2].decoded(Step(0), 1).unwrap().0, [3.0, 6.0]);
+        links[0].send(Notice::Applied { step: Step(0), digest: None });
+        coordinator.receive(None);
+        coordinator.forget(Worker(2));
+        assert!(links[1].decoded(Step(0), 1).is_some(), "worker 1 has not applied it");
+        links[1].send(Notice::Applied { step: Step(0), digest: None });
+        coordinator.receive(None);
+        assert!(links[1].decoded(Step(0), 1).is_none());
+        let inf = Summand { weight: f64::INFINITY, ..summand };
+        assert!(!coordinator.fold(Step(1), 0, &[inf], 2).unwrap().unwrap().folded.finite);
+        links[0].stopped = true;
+        links[1].stopped = true;
     }
 }

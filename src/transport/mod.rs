@@ -2,6 +2,8 @@
 
 pub mod ledger;
 pub mod local;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 #[cfg(feature = "tcp")]
@@ -221,9 +223,11 @@ pub struct Weighted {
 
 /// The coordinator's side. Results stay with their workers until they are folded.
 pub trait Transport {
-    /// Sends an order; to a worker that is gone, it is dropped.
+    /// Sends an order, at the latest with the next [`Transport::flush`]; to a worker that is gone, it is dropped.
     fn send(&mut self, worker: Worker, order: Order);
-    /// The next notice, or none when `patience` is over first (none = wait for ever).
+    /// Sends whatever was to be sent and waits for more of its kind.
+    fn flush(&mut self) {}
+    /// The next notice, or none when `patience` is over first (none = wait for ever). Flushes before it waits.
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)>;
     /// A result as it was received, if it is here: what is judged must not be what a worker says of itself.
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>>;
@@ -240,6 +244,8 @@ pub trait Transport {
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
     fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError>;
+    /// Says whether any one worker may be lost from now on: then whoever holds up a sum is given up sooner.
+    fn may_lose(&mut self, _one: bool) {}
     /// The sum of a step that [`Transport::fold`] did not give back, if it has come by here.
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>>;
     /// Has all workers forget whatever they hold of the jobs below `end` and of the sums of a step.
@@ -250,18 +256,22 @@ pub trait Transport {
     fn recycle(&mut self, vector: Vec<f32>);
 }
 
-/// A worker's side.
-pub trait Link: Send {
+/// A worker's side, for results of one kind of memory.
+pub trait Link<V = Vec<f32>>: Send {
     /// The next order; none when the coordinator is gone.
     fn receive(&mut self) -> Option<Order>;
     /// Keeps the result of a task until it is asked for.
-    fn keep(&mut self, task: Task, result: Vec<f32>);
+    fn keep(&mut self, task: Task, result: V);
     /// Sends a notice; if the coordinator is gone, it is dropped.
     fn send(&mut self, notice: Notice);
     /// A vector of gradient length to overwrite, recycled if possible.
-    fn buffer(&mut self, length: usize) -> Vec<f32>;
+    fn buffer(&mut self, length: usize) -> V;
     /// Takes back the memory of such a vector.
-    fn recycle(&mut self, buffer: Vec<f32>);
+    fn recycle(&mut self, buffer: V);
+    /// A decoded vector that stays where it was summed, and so is not in its order.
+    fn decoded(&mut self, _step: Step, _attempt: u32) -> Option<Arc<V>> {
+        None
+    }
 }
 
 #[cfg(test)]

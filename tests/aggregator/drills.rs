@@ -2,7 +2,7 @@
 //! faults, every step's, bit for bit.
 
 use super::tcp::{LONG, Settings, Way, settings};
-use super::{Over, Prank, Setup, bits, modelled, setup, train};
+use super::{Log, Over, Prank, Setup, bits, modelled, setup, train};
 use codedgrad::ids::Worker;
 use codedgrad::train::Outcome;
 use codedgrad::transport::tcp::Exchange;
@@ -74,9 +74,11 @@ fn carry(from: &mut TcpStream, into: &mut TcpStream, up: bool, trouble: Option<(
     let _ = into.shutdown(Shutdown::Both);
 }
 
-fn drill(exchange: Exchange, fault: Fault, when: When) {
+const QUICK: [u64; 2] = [2, 1];
+
+fn drill(exchange: Exchange, fault: Fault, when: When, patience: [u64; 2]) -> Log {
     let way = Way { worker: Worker(1), fault, when };
-    let over = Over::Tcp(Settings { way: Some(way), quick: true, ..settings(exchange) });
+    let over = Over::Tcp(Settings { way: Some(way), patience, ..settings(exchange) });
     let steps = 6;
     let (_, expected, plain) = train(Setup { length: LONG, ..setup("groups:s=1", 4, steps, modelled(4, steps, 1)) });
     let (outcome, trained, log) = train(Setup { length: LONG, over, ..setup("groups:s=1", 4, steps, modelled(4, steps, 1)) });
@@ -86,6 +88,7 @@ fn drill(exchange: Exchange, fault: Fault, when: When) {
     for (worker, parameters) in trained.iter().enumerate().filter(|(worker, _)| *worker != 1) {
         assert_eq!(parameters, &expected[0], "{name}: worker {worker}");
     }
+    log
 }
 
 /// Bytes of one gradient.
@@ -110,34 +113,43 @@ const PHASES: [When; 6] = [
 #[test]
 fn a_cut_connection_costs_no_step() {
     for when in PHASES {
-        drill(Exchange::Star, Fault::Cut, when);
-        drill(Exchange::Hold, Fault::Cut, when);
+        drill(Exchange::Star, Fault::Cut, when, QUICK);
+        drill(Exchange::Hold, Fault::Cut, when, QUICK);
     }
     for when in [PHASES[0], PHASES[1], When { up: false, bytes: 2000 }] {
-        drill(Exchange::Sharded, Fault::Cut, when);
+        drill(Exchange::Sharded, Fault::Cut, when, QUICK);
+        drill(Exchange::HoldSharded, Fault::Cut, when, QUICK);
     }
 }
 
 #[test]
 fn a_half_open_connection_is_given_up() {
     for when in [PHASES[1], PHASES[2], PHASES[3]] {
-        drill(Exchange::Star, Fault::HalfOpen, when);
-        drill(Exchange::Hold, Fault::HalfOpen, when);
+        drill(Exchange::Star, Fault::HalfOpen, when, QUICK);
+        drill(Exchange::Hold, Fault::HalfOpen, when, QUICK);
     }
-    drill(Exchange::Sharded, Fault::HalfOpen, PHASES[1]);
+    drill(Exchange::Sharded, Fault::HalfOpen, PHASES[1], QUICK);
 }
 
 #[test]
 fn a_trickling_connection_is_given_up() {
-    drill(Exchange::Star, Fault::Trickle, PHASES[2]);
-    drill(Exchange::Sharded, Fault::Trickle, PHASES[1]);
-    drill(Exchange::Hold, Fault::Trickle, PHASES[2]);
+    drill(Exchange::Star, Fault::Trickle, PHASES[2], QUICK);
+    drill(Exchange::Sharded, Fault::Trickle, PHASES[1], QUICK);
+    drill(Exchange::Hold, Fault::Trickle, PHASES[2], QUICK);
+    drill(Exchange::HoldSharded, Fault::Trickle, PHASES[1], QUICK);
+}
+
+/// Who can be spared is not waited for as long as others are.
+#[test]
+fn a_worker_that_can_be_spared_is_given_up_soon() {
+    let log = drill(Exchange::Star, Fault::HalfOpen, PHASES[2], [10, 3600]);
+    assert!(log.faults.iter().any(|fault| fault.2.contains("its vectors did not come")), "{:?}", log.faults);
 }
 
 /// Workers die in their tasks, several at once, and their results with them.
 #[test]
 fn dead_workers_cost_no_step() {
-    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold] {
+    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold, Exchange::HoldSharded] {
         for (scheme, dead) in
             [("groups:s=1", vec![(2, 1)]), ("groups:s=3", vec![(0, 1), (1, 2), (2, 2)]), ("queue:m=1", vec![(0, 2), (3, 3)])]
         {

@@ -18,8 +18,8 @@ pub(super) struct Settings {
     pub(super) tls: bool,
     /// Trouble on the way of one worker.
     pub(super) way: Option<Way>,
-    /// Whether silence is noticed within a second.
-    pub(super) quick: bool,
+    /// Seconds after which silence is noticed, and a sum that stands still where nobody can be spared.
+    pub(super) patience: [u64; 2],
     /// Whether workers that have left come back.
     pub(super) returns: bool,
 }
@@ -36,7 +36,7 @@ pub(super) struct Way {
 pub(super) const LONG: usize = 5 * CHUNK + 1234;
 
 pub(super) fn settings(exchange: Exchange) -> Settings {
-    Settings { exchange, format: Format::F32, tls: false, way: None, quick: false, returns: false }
+    Settings { exchange, format: Format::F32, tls: false, way: None, patience: [10, 5], returns: false }
 }
 
 /// The secrets of the coordinator and of each worker.
@@ -71,8 +71,8 @@ pub(super) fn connect(settings: &Settings, shape: Shape, config: Config) -> (Tcp
         keeps: true,
         first: Some(shape.first),
         job: String::new(),
-        silence: Duration::from_secs(if settings.quick { 2 } else { 10 }),
-        stall: Duration::from_secs(if settings.quick { 1 } else { 5 }),
+        silence: Duration::from_secs(settings.patience[0]),
+        stall: Duration::from_secs(settings.patience[1]),
     };
     let transport = TcpTransport::listen(listen).unwrap();
     let address = transport.address();
@@ -107,6 +107,7 @@ fn over_tcp_training_has_the_bits_of_training_over_threads() {
         settings(Exchange::Star),
         settings(Exchange::Sharded),
         settings(Exchange::Hold),
+        settings(Exchange::HoldSharded),
         Settings { tls: true, ..settings(Exchange::Star) },
         Settings { tls: true, ..settings(Exchange::Sharded) },
     ];

@@ -531,7 +531,15 @@ const SCHEMES: [&str; 17] = [
     "sr-sgc:B=2,W=3,lambda=2",
 ];
 
+/// So many orders of events that one in a thousand going wrong shows in every run; `PROPTEST_CASES` may ask for more.
+fn many_cases() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.max(10_000), ..usual }
+}
+
 proptest! {
+    #![proptest_config(many_cases())]
+
     #[test]
     fn any_order_of_events_ends_well(
         scheme in prop::sample::select(&SCHEMES[..]),

@@ -107,7 +107,9 @@ fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
     driver.answer(0, 0, true).unwrap();
     assert_eq!(folded(&driver.answer(2, 0, true).unwrap()), Some((0, vec![0, 2])));
     driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    assert!(driver.engine.spares_one());
     let reopened = driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
+    assert!(!driver.engine.spares_one());
     assert_eq!(assigned(&reopened), [1], "the other member of the lost worker's group computes again");
     assert!(driver.held(2, 0, 0).is_empty(), "the first attempt is over");
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
@@ -136,6 +138,26 @@ fn different_bytes_are_never_applied() {
     driver.held(0, 0, 0);
     let differing = Input::Held { worker: Worker(1), step: Step(0), attempt: 0, digest: 8 };
     assert_eq!(driver.give(differing), Err(EngineError::DifferentBytes { step: Step(0), worker: Worker(1) }));
+}
+
+#[test]
+fn two_workers_that_hold_the_same_bytes_outvote_a_third() {
+    let decoded = || {
+        let (mut driver, _) = Driver::new("uncoded", 3, 1, CONFIG);
+        for worker in 0..3 {
+            driver.answer(worker, 0, true).unwrap();
+        }
+        driver
+    };
+    let held = |worker: u32, digest: u64| Input::Held { worker: Worker(worker), step: Step(0), attempt: 0, digest };
+    let mut driver = decoded();
+    assert!([held(0, 8), held(1, 9), held(1, 9)].into_iter().all(|input| driver.give(input).unwrap().is_empty()), "one word each");
+    let settled = driver.give(held(2, 9)).unwrap();
+    assert!(matches!(settled[0], Action::Commit { digest: 9, .. }), "{settled:?}");
+    let mut driver = decoded();
+    driver.give(held(0, 8)).unwrap();
+    driver.give(held(1, 9)).unwrap();
+    assert_eq!(driver.give(held(2, 7)), Err(EngineError::DifferentBytes { step: Step(0), worker: Worker(1) }));
 }
 
 #[test]
@@ -182,6 +204,51 @@ fn a_task_dropped_unasked_counts_as_missing() {
     let (mut driver, _) = Driver::new("uncoded", 2, 1, CONFIG);
     let refused = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
     assert!(refused.iter().any(|action| matches!(action, Action::Refuse { units, .. } if units[..] == [Units { start: 1, end: 2 }])));
+}
+
+#[test]
+fn a_dropped_task_may_be_done_by_one_who_comes_back() {
+    let config = Config { return_seconds: 5.0, ..CONFIG };
+    let begin = || {
+        let (mut driver, _) = Driver::new("groups:s=1", 2, 2, config);
+        driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
+        assert!(driver.at(1.0).give(Input::Freed { worker: Worker(0) }).unwrap().is_empty(), "worker 1 may come back");
+        assert_eq!(driver.engine.deadline(), Some(6.0));
+        driver
+    };
+    let mut driver = begin();
+    let joined = driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
+    assert_eq!((assigned(&joined), driver.engine.deadline()), (vec![1], Some(50.0)));
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1])));
+    let refused = begin().at(6.0).give(Input::Tick).unwrap();
+    assert!(refused.iter().any(|action| matches!(action, Action::Refuse { .. })), "nobody has come: {refused:?}");
+    assert_eq!(assigned(&refused), [0], "and the run goes on");
+    let (mut driver, _) = Driver::new("groups:s=1", 2, 2, config);
+    driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
+    let refused = driver.answer(0, 0, false).unwrap();
+    assert!(refused.iter().any(|action| matches!(action, Action::Refuse { .. })), "worker 1 would not find it finite either");
+}
+
+#[test]
+fn a_step_closes_on_what_nobody_came_back_for_though_nobody_works() {
+    let config = Config { return_seconds: 5.0, ..CONFIG };
+    let scheme = "defer:T=1,cap=1,cut=2".parse::<SchemeSpec>().unwrap().scheme(2, 4, 0..3).unwrap();
+    let mut driver = Driver { engine: Engine::new(scheme, config, Step(0)..Step(3), 0), now: 0.0 };
+    driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
+    driver.give(Input::Begin).unwrap();
+    let done = |driver: &mut Driver, job, piece| {
+        let task = Task { job: Job(job), piece };
+        driver.give(Input::Done { worker: Worker(1), task, finite: true, digest: None }).unwrap()
+    };
+    done(&mut driver, 0, 2);
+    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    done(&mut driver, 1, 2);
+    assert_eq!(assigned(&done(&mut driver, 1, 3)), [1], "what worker 0 owes job 0 falls due");
+    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    let deadline = driver.engine.deadline().expect("worker 0 may come back");
+    let waited = driver.at(deadline).give(Input::Tick).unwrap();
+    assert!(waited.iter().any(|action| matches!(action, Action::Close(_))), "{waited:?}");
+    assert!(assigned(&waited).contains(&1), "the next round goes on: {waited:?}");
 }
 
 #[test]

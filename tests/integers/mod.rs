@@ -25,6 +25,8 @@ pub(crate) struct Job {
     pub(crate) scheme: &'static str,
     pub(crate) length: usize,
     pub(crate) steps: u64,
+    /// Who sums; if not the coordinator, it does not get the sums either.
+    pub(crate) exchange: Exchange,
 }
 
 pub(crate) struct Secret {
@@ -150,8 +152,8 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         micro_steps: 1,
         log_steps: Config::default().log_steps,
         format: Format::F32,
-        exchange: Exchange::Star,
-        keeps: true,
+        exchange: job.exchange,
+        keeps: job.exchange == Exchange::Star,
         first: Some(Step(0)),
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
         silence: Duration::from_secs(10),

@@ -1,10 +1,12 @@
 //! The kernels' numbers, without a GPU (their text compiled as C++ for the host) and on one where there is one.
 
 use super::passes::{Format, Pass, Split, passes, scratch};
-use super::{Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, SignTables, Signs, add_stripes, image};
+use super::{
+    Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector, SignTables, Signs, add_stripes, image,
+};
 use crate::gpu::conformance::{conforms, messages};
 use crate::gpu::gradient::convert;
-use crate::gpu::{Combine, CombineError, Gradient, GradientMut, Plain, Source, Term, Wire, largest, signed_fold};
+use crate::gpu::{Combine, CombineError, Gradient, GradientMut, Plain, Source, Term, Vector, Wire, largest, signed_fold};
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -12,7 +14,7 @@ use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{env, fs};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -355,6 +357,38 @@ fn a_devices_gradients_travel_like_the_cpus() {
     let twin = signed_fold(&[&x], 4096, 7).remove(0);
     let sketch = cuda.signed_fold(&[on_device.as_view()], 4096, 7).expect("a sketch").remove(0);
     assert!(sketch.iter().zip(&twin).all(|(a, b)| (a - b).abs() < 1e-3));
+}
+
+#[test]
+fn vectors_that_stay_on_a_device_are_the_cpus() {
+    let Some(first) = device() else { return };
+    let places: Vec<_> =
+        std::iter::once(first).chain((1..super::devices()).map(|gpu| Cuda::new(gpu).expect("a device"))).map(Arc::new).collect();
+    let x = messages(4, 70_001, 3);
+    let place = |of: usize| &places[of % places.len()];
+    let upload = |of: usize| {
+        let numbers = place(of).stream().clone_htod(&x[of]).expect("a copy");
+        let mut vector = DeviceVector::new(place(of), x[of].len());
+        vector.read(&DeviceSource::F32(numbers.as_view()), 1.0).expect("one device");
+        vector
+    };
+    let numbers = |vector: &DeviceVector| vector.cuda().stream().clone_dtoh(&vector.view().expect("it is there")).expect("a copy");
+    let (mut found, mut expected) = (upload(0), x[0].clone());
+    assert!(found.add(0.3, &upload(1)) && expected.add(0.3, &x[1]));
+    found.scale(-0.7);
+    expected.scale(-0.7);
+    assert!(same(&numbers(&found), &expected) && same(&numbers(&found.clone()), &expected) && found.finite());
+    let terms: Vec<_> = (0..4).map(|of| (of as f32 - 1.5, Arc::new(upload(of)))).collect();
+    let host_terms: Vec<_> = (0..4).map(|of| (of as f32 - 1.5, Arc::new(x[of].clone()))).collect();
+    let folded = DeviceVector::fold(&terms, &mut found).expect("one length");
+    assert!(folded.finite && Vec::fold(&host_terms, &mut expected).expect("one length").finite);
+    assert!(same(&numbers(&found), &expected));
+    let mut target = place(1).stream().alloc_zeros::<f32>(expected.len()).expect("memory");
+    found.write(place(1), &mut DeviceTarget::F32(target.as_view_mut())).expect("one length");
+    assert!(same(&place(1).stream().clone_dtoh(&target).expect("a copy"), &expected));
+    assert!(!DeviceVector::fold(&[(f32::INFINITY, Arc::clone(&terms[0].1))], &mut found).expect("one length").finite);
+    found.clear();
+    assert!(numbers(&found).iter().all(|x| *x == 0.0));
 }
 
 /// `.ci/run` calls this with NVRTC where the loader finds it.

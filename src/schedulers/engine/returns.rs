@@ -119,8 +119,13 @@ impl Engine {
     pub(super) fn nobody_returned(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.returns_by = None;
         let dead = self.roster.dead();
-        if self.roster.alive().is_empty() || self.phase == Phase::Collecting && !self.hopes(&dead) {
+        if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.hopes(&dead) {
             return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };
+        }
+        if self.phase == Phase::Collecting && !self.dropped.is_empty() {
+            self.dropped.clear();
+            self.check_hope(now, out)?;
+            self.try_close(now, out)?;
         }
         self.roster.stale_idle().first().map_or(Ok(()), |&worker| Err(EngineError::NoState { worker }))
     }

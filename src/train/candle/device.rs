@@ -1,8 +1,9 @@
 //! Where replicas compute, and what that could do at best.
 
 use super::ReplicaError;
-use candle_core::Device;
+use candle_core::{DType, Device};
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 #[cfg(feature = "candle-cuda")]
 use {
     crate::gpu::cuda::{Cuda, DeviceGradient, DeviceSource},
@@ -40,19 +41,6 @@ impl Processor {
         }
     }
 
-    /// What one of its devices could do at best, in 10^12 floating point operations per second on f32 without tensor cores,
-    /// as candle multiplies; none where that is not known.
-    #[must_use]
-    pub fn peak_tflops(self) -> Option<f64> {
-        match self {
-            Processor::Cpu => None,
-            #[cfg(feature = "candle-cuda")]
-            Processor::Cuda => peak_of(&crate::gpu::cuda::name(0)?),
-            #[cfg(not(feature = "candle-cuda"))]
-            Processor::Cuda => None,
-        }
-    }
-
     /// The device of worker or replica number `place`.
     pub(super) fn place(self, place: usize) -> Result<Place, ReplicaError> {
         let devices = self.devices()?;
@@ -63,26 +51,87 @@ impl Processor {
     }
 }
 
-/// 10^12 f32 operations per second by NVIDIA's data sheets; of names that begin alike, the longer comes first.
+/// 10^12 operations per second by NVIDIA's data sheets, on f32 without tensor cores and on dense bf16 with them; of names
+/// that begin alike, the longer comes first.
 #[cfg(any(test, feature = "candle-cuda"))]
-const PEAK_TFLOPS: [(&str, f64); 12] = [
-    ("H200", 67.0),
-    ("H100 PCIe", 51.2),
-    ("H100 NVL", 60.0),
-    ("H100", 67.0),
-    ("A100", 19.5),
-    ("A10G", 35.0),
-    ("A10", 31.2),
-    ("L40S", 91.6),
-    ("L40", 90.5),
-    ("L4", 30.3),
-    ("RTX 4090", 82.6),
-    ("RTX 3090", 35.6),
+const PEAK_TFLOPS: [(&str, f64, f64); 12] = [
+    ("H200", 67.0, 989.0),
+    ("H100 PCIe", 51.2, 756.0),
+    ("H100 NVL", 60.0, 835.0),
+    ("H100", 67.0, 989.0),
+    ("A100", 19.5, 312.0),
+    ("A10G", 35.0, 70.0),
+    ("A10", 31.2, 125.0),
+    ("L40S", 91.6, 362.0),
+    ("L40", 90.5, 181.0),
+    ("L4", 30.3, 121.0),
+    ("RTX 4090", 82.6, 165.2),
+    ("RTX 3090", 35.6, 71.0),
 ];
 
 #[cfg(any(test, feature = "candle-cuda"))]
-fn peak_of(name: &str) -> Option<f64> {
-    PEAK_TFLOPS.iter().find(|(part, _)| name.contains(part)).map(|(_, peak)| *peak)
+fn peak_of(name: &str, precision: Precision) -> Option<f64> {
+    let (_, full, narrow) = PEAK_TFLOPS.iter().find(|(part, ..)| name.contains(part))?;
+    Some(if precision == Precision::Bf16 { *narrow } else { *full })
+}
+
+/// In which numbers replicas multiply matrices. Parameters, gradients, moments, norms, softmax and losses are f32 either
+/// way, and so is the residual stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// In f32.
+    #[default]
+    F32,
+    /// In bf16, with tensor cores where there are any; what lies between two products is rounded to 8 bits.
+    Bf16,
+}
+
+impl Precision {
+    pub(super) fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" => Ok(Self::F32),
+            "bf16" => Ok(Self::Bf16),
+            _ => Err(format!("{text:?} is no precision to compute in; it is f32 or bf16")),
+        }
+    }
+}
+
+/// Where replicas compute, and how exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compute {
+    /// On which devices.
+    #[serde(default)]
+    pub processor: Processor,
+    /// In which numbers.
+    #[serde(default)]
+    pub precision: Precision,
+}
+
+impl Compute {
+    /// What one of its devices could do at best, in 10^12 floating point operations per second: on f32 without tensor
+    /// cores, as candle multiplies, or on bf16 with them; none where that is not known.
+    #[must_use]
+    pub fn peak_tflops(self) -> Option<f64> {
+        match self.processor {
+            Processor::Cpu => None,
+            #[cfg(feature = "candle-cuda")]
+            Processor::Cuda => peak_of(&crate::gpu::cuda::name(0)?, self.precision),
+            #[cfg(not(feature = "candle-cuda"))]
+            Processor::Cuda => None,
+        }
+    }
 }
 
 /// A device, and the door through which its gradients leave.
@@ -128,7 +177,9 @@ mod tests {
         let names =
             ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA A100-SXM4-80GB", "NVIDIA A10", "NVIDIA L40S", "NVIDIA L4", "Tesla K80"];
         let peaks = [Some(67.0), Some(51.2), Some(19.5), Some(31.2), Some(91.6), Some(30.3), None];
-        assert_eq!(names.map(peak_of), peaks);
+        assert_eq!(names.map(|name| peak_of(name, Precision::F32)), peaks);
+        let narrow = [Some(989.0), Some(756.0), Some(312.0), Some(125.0), Some(362.0), Some(121.0), None];
+        assert_eq!(names.map(|name| peak_of(name, Precision::Bf16)), narrow);
     }
 
     #[test]

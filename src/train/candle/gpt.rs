@@ -3,6 +3,7 @@
 //! candle's fused CPU kernels for normalisation, softmax and rotary embedding pass no gradient and say
 //! nothing about it, so none of them is used here.
 
+use super::Precision;
 use candle_core::{D, DType, Device, Result, Shape, Tensor, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -199,10 +200,12 @@ pub(super) struct Gpt {
     cosine: Tensor,
     sine: Tensor,
     mask: Tensor,
+    /// The type of factors and products of matrices.
+    product: DType,
 }
 
 impl Gpt {
-    pub(super) fn new(config: GptConfig, device: &Device) -> Result<Self> {
+    pub(super) fn new(config: GptConfig, precision: Precision, device: &Device) -> Result<Self> {
         let mut variables = BTreeMap::new();
         for slot in config.slots() {
             variables.insert(slot.name, Var::zeros(Shape::from(slot.shape), DType::F32, device)?);
@@ -212,12 +215,14 @@ impl Gpt {
         let table = |f: fn(f64) -> f64| (0..context * half).map(|at| f(angle(at)) as f32).collect::<Vec<f32>>();
         let hide = |at: usize| if at % context > at / context { f32::NEG_INFINITY } else { 0.0 };
         let mask: Vec<f32> = (0..context * context).map(hide).collect();
+        let product = precision.dtype();
         Ok(Self {
             config,
             variables,
-            cosine: Tensor::from_vec(table(f64::cos), (context, half), device)?,
-            sine: Tensor::from_vec(table(f64::sin), (context, half), device)?,
+            cosine: Tensor::from_vec(table(f64::cos), (context, half), device)?.to_dtype(product)?,
+            sine: Tensor::from_vec(table(f64::sin), (context, half), device)?.to_dtype(product)?,
             mask: Tensor::from_vec(mask, (context, context), device)?,
+            product,
         })
     }
 
@@ -237,18 +242,18 @@ impl Gpt {
         let mut x = embedded.clone();
         for layer in 0..self.config.layers {
             let block = |name: &str| format!("block.{layer:03}.{name}");
-            x = (&x + self.attention(&self.norm(&x, &block("attention.norm"))?, &block)?)?;
-            x = (&x + self.mlp(&self.norm(&x, &block("mlp.norm"))?, &block)?)?;
+            x = (&x + self.attention(&self.norm(&x, &block("attention.norm"))?, &block)?.to_dtype(DType::F32)?)?;
+            x = (&x + self.mlp(&self.norm(&x, &block("mlp.norm"))?, &block)?.to_dtype(DType::F32)?)?;
         }
         let x = self.norm(&x, "norm")?;
         let logits = if self.config.tied {
             let (rows, time, width) = x.dims3()?;
-            let flat = x.reshape((rows * time, width))?.matmul(&self.variable(EMBEDDING).t()?)?;
+            let flat = x.reshape((rows * time, width))?.matmul(&self.factor(EMBEDDING)?.t()?)?;
             flat.reshape((rows, time, self.config.vocabulary))?
         } else {
             self.linear(&x, "head")?
         };
-        candle_nn::ops::log_softmax(&logits, D::Minus1)
+        candle_nn::ops::log_softmax(&logits.to_dtype(DType::F32)?, D::Minus1)
     }
 
     /// Summed cross entropy of windows of `context + 1` tokens.
@@ -276,15 +281,20 @@ impl Gpt {
         Ok((mixed, loss))
     }
 
+    /// A parameter as it is multiplied.
+    fn factor(&self, name: &str) -> Result<Tensor> {
+        self.variable(name).to_dtype(self.product)
+    }
+
     fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {
         let (rows, time, width) = x.dims3()?;
-        let matrix = self.variable(name);
-        x.reshape((rows * time, width))?.matmul(matrix)?.reshape((rows, time, matrix.dim(1)?))
+        let matrix = self.factor(name)?;
+        x.reshape((rows * time, width))?.matmul(&matrix)?.reshape((rows, time, matrix.dim(1)?))
     }
 
     fn norm(&self, x: &Tensor, name: &str) -> Result<Tensor> {
         let scale = (x.sqr()?.mean_keepdim(D::Minus1)? + NORM_EPSILON)?.sqrt()?;
-        x.broadcast_div(&scale)?.broadcast_mul(self.variable(name))
+        x.broadcast_div(&scale)?.broadcast_mul(self.variable(name))?.to_dtype(self.product)
     }
 
     fn attention(&self, x: &Tensor, block: &impl Fn(&str) -> String) -> Result<Tensor> {
@@ -293,9 +303,9 @@ impl Gpt {
         let qkv = self.linear(x, &block("attention.qkv"))?.reshape((rows, time, 3, heads, head))?;
         let pick = |which: usize| qkv.narrow(2, which, 1)?.squeeze(2)?.transpose(1, 2)?.contiguous();
         let (query, key, value) = (self.rotate(&pick(0)?)?, self.rotate(&pick(1)?)?, pick(2)?);
-        let scores = (query.matmul(&key.t()?)? * (head as f64).powf(-0.5))?;
+        let scores = (query.matmul(&key.t()?)?.to_dtype(DType::F32)? * (head as f64).powf(-0.5))?;
         let mask = self.mask.narrow(0, 0, time)?.narrow(1, 0, time)?;
-        let attended = candle_nn::ops::softmax(&scores.broadcast_add(&mask)?, D::Minus1)?.matmul(&value)?;
+        let attended = candle_nn::ops::softmax(&scores.broadcast_add(&mask)?, D::Minus1)?.to_dtype(self.product)?.matmul(&value)?;
         self.linear(&attended.transpose(1, 2)?.reshape((rows, time, width))?, &block("attention.out"))
     }
 

@@ -228,7 +228,7 @@ impl Judge for MixtureJudge {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Attack, AttackKind, Corpus, GptConfig, Processor, ReplicaState};
+    use super::super::{Attack, AttackKind, Compute, Corpus, GptConfig, ReplicaState};
     use super::*;
     use crate::codes::Wire;
     use crate::ids::Units;
@@ -257,7 +257,7 @@ mod tests {
             models: 1,
             micro_steps: 1,
             model,
-            processor: Processor::Cpu,
+            compute: Compute::default(),
             optimizer: OPTIMIZER,
             max_wait_seconds: 60.0,
             return_seconds: 0.0,

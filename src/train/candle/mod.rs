@@ -13,7 +13,7 @@ mod run;
 
 pub use attack::{Attack, AttackKind};
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
-pub use device::Processor;
+pub use device::{Compute, Precision, Processor};
 pub use gpt::{GptConfig, GptConfigError};
 pub use mixture::Lanes;
 pub use replica::{Replica, ReplicaError, ReplicaState};

@@ -1,6 +1,6 @@
 //! One model replica: parameters as candle variables and as one flat vector, and its optimizer.
 
-use super::Processor;
+use super::Compute;
 use super::device::Place;
 use super::gpt::{EMBEDDING, Gpt, GptConfig, Slot};
 use crate::gpu::GradientError;
@@ -87,12 +87,12 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica in the given state, on the CPU.
+    /// A replica in the given state, on the CPU, in f32.
     ///
     /// # Errors
     /// [`ReplicaError`] when the state is of another model.
     pub fn new(model: &GptConfig, optimizer: AdamWConfig, state: &ReplicaState) -> Result<Self, ReplicaError> {
-        Self::on((Processor::Cpu, 0), model, optimizer, state)
+        Self::on((Compute::default(), 0), model, optimizer, state)
     }
 
     /// A replica in the given state that computes on a device, in turn number so and so of those there are. Parameters
@@ -101,14 +101,14 @@ impl Replica {
     /// # Errors
     /// [`ReplicaError`] when the state is of another model, or there is no such device.
     pub fn on(
-        (processor, turn): (Processor, usize),
+        (compute, turn): (Compute, usize),
         model: &GptConfig,
         optimizer: AdamWConfig,
         state: &ReplicaState,
     ) -> Result<Self, ReplicaError> {
-        let (slots, place) = (model.slots(), processor.place(turn)?);
+        let (slots, place) = (model.slots(), compute.processor.place(turn)?);
         let mut replica = Self {
-            model: Gpt::new(*model, &place.device)?,
+            model: Gpt::new(*model, compute.precision, &place.device)?,
             place,
             parameters: vec![0.0; slots.iter().map(Slot::len).sum()],
             optimizer: AdamW::new(optimizer, 0),
@@ -276,6 +276,7 @@ impl InplaceOp1 for Overwrite<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Precision;
     use super::*;
     use candle_core::Device;
 
@@ -327,11 +328,35 @@ mod tests {
         }
     }
 
+    /// Products in bf16 leave the gradient as it is but for their rounding, and reach every parameter.
+    #[test]
+    fn gradients_in_bf16_are_those_in_f32_rounded() {
+        let model = GptConfig { context: 32, width: 32, vocabulary: 40, ..MODEL };
+        let tokens: Vec<u32> = (0..33).map(|at| at * at % 37).collect();
+        let (windows, state) = ([&tokens[..]], ReplicaState::fresh(&model, 3));
+        let of = |precision| {
+            let compute = Compute { precision, ..Compute::default() };
+            let replica = Replica::on((compute, 0), &model, OPTIMIZER, &state).unwrap();
+            let mut gradient = vec![f32::NAN; replica.parameters()];
+            let loss = replica.gradient(&windows, 1.0, &mut gradient).unwrap().0;
+            (loss, gradient)
+        };
+        let ((loss, exact), (narrow_loss, narrow)) = (of(Precision::F32), of(Precision::Bf16));
+        assert!((loss - narrow_loss).abs() < 2e-2 * loss, "{loss} {narrow_loss}");
+        let norm = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        for slot in model.slots() {
+            let range = slot.offset..slot.offset + slot.len();
+            let difference: Vec<f32> = exact[range.clone()].iter().zip(&narrow[range.clone()]).map(|(a, b)| a - b).collect();
+            let relative = norm(&difference) / norm(&exact[range]);
+            assert!((1e-4..6e-2).contains(&relative), "{} is off by {relative}", slot.name);
+        }
+    }
+
     #[test]
     fn the_future_is_hidden() {
         let replica = replica(&MODEL);
         let loss = |window: &[u32]| replica.model.loss_sum(&[window], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
-        let one = Gpt::new(GptConfig { context: 3, ..MODEL }, &Device::Cpu).unwrap();
+        let one = Gpt::new(GptConfig { context: 3, ..MODEL }, Precision::F32, &Device::Cpu).unwrap();
         for slot in &replica.slots {
             one.variable(&slot.name).inplace_op1(&Overwrite(&replica.parameters[slot.offset..slot.offset + slot.len()])).unwrap();
         }

@@ -1,7 +1,7 @@
 //! A whole run, over worker threads of this process or any other transport.
 
 use super::mixture::{Mixed, MixtureJudge};
-use super::{Attack, Batches, GptConfig, Lanes, Processor, Replica, ReplicaError, ReplicaState};
+use super::{Attack, Batches, Compute, GptConfig, Lanes, Replica, ReplicaError, ReplicaState};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
@@ -83,8 +83,8 @@ pub struct LocalRun {
     pub micro_steps: u64,
     /// The model.
     pub model: GptConfig,
-    /// Where it is computed.
-    pub processor: Processor,
+    /// Where it is computed, and how exactly.
+    pub compute: Compute,
     /// The optimizer.
     pub optimizer: AdamWConfig,
     /// Seconds a round may stay open before the run gives up on whoever never came.
@@ -357,7 +357,7 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainErr
 /// When there is not one state per model, and where a fault asks for it.
 pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: Start<'_>, batches: &Batches) -> Result<(), TrainError> {
     assert_eq!(start.states.len() as u64, run.models, "a state per model");
-    let replicas = start.states.iter().map(|state| Replica::on((run.processor, worker.index()), &run.model, run.optimizer, state));
+    let replicas = start.states.iter().map(|state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state));
     let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
     let mixed = run.scheme.mixture(run.workers)?.map(|mixture| Mixed::new(run, &mixture));
     let length = mixed.as_ref().map_or(run.model.parameters(), Mixed::length);

@@ -16,7 +16,7 @@ const _: () = assert!(cfg!(target_endian = "little"), "the wire is little-endian
 /// The numbers of one chunk, in the format in which they came.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Room for a chunk of f32; bf16 fills half of it.
+    /// Room for as many f32; bf16 fills half of it.
     room: Vec<f32>,
     pub(super) count: usize,
     pub(super) format: Format,
@@ -70,17 +70,20 @@ impl Block {
 pub(super) struct Blocks {
     spare: Arc<Mutex<Vec<Vec<f32>>>>,
     spare_max: usize,
+    /// Numbers in the longest chunk of a gradient.
+    room: usize,
 }
 
 impl Blocks {
-    /// A pool that keeps as many buffers as a gradient of `length` numbers has chunks, and some more.
+    /// A pool that keeps as much memory as a gradient of `length` numbers takes, and some more.
     pub(super) fn new(length: usize) -> Self {
-        Self { spare: Arc::default(), spare_max: chunks(length) + 64 }
+        let room = length.clamp(1, CHUNK);
+        Self { spare: Arc::default(), spare_max: (chunks(length) + 64) * CHUNK / room, room }
     }
 
     pub(super) fn take(&self, count: usize, format: Format) -> Block {
-        let spare = lock(&self.spare).pop();
-        Block { room: spare.unwrap_or_else(|| vec![0.0; CHUNK]), count, format }
+        let spare = lock(&self.spare).pop().filter(|room| room.len() >= count);
+        Block { room: spare.unwrap_or_else(|| vec![0.0; self.room.max(count)]), count, format }
     }
 
     pub(super) fn give(&self, block: Block) {
@@ -126,7 +129,7 @@ impl Vectors {
 /// What follows the header of a frame.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
-    Control(Vec<u8>),
+    Control(Arc<[u8]>),
     /// A part of a vector that is held.
     Slice(Arc<Vec<f32>>, Range<usize>),
     /// A part of a vector of a state.
@@ -135,6 +138,15 @@ pub(super) enum Body {
 }
 
 impl Body {
+    /// What is written, as it lies in memory.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Control(bytes) => bytes,
+            Self::Block(block) => block.bytes(),
+            Self::Slice(..) | Self::Part(..) => cast_slice(self.floats().unwrap_or_default()),
+        }
+    }
+
     /// The numbers of a part of a vector.
     pub(super) fn floats(&self) -> Option<&[f32]> {
         match self {

@@ -11,6 +11,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+/// Longest pause between two calls, for so long at first, and afterwards.
+const PAUSE_AT_FIRST: Duration = Duration::from_millis(250);
+const AT_FIRST: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_secs(2);
+
 /// Opens the port for other workers.
 pub(super) async fn listen(network: &dyn Network, join: &Join) -> Result<Box<dyn Listener>, TcpError> {
     let unreachable = |error: std::io::Error| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
@@ -29,7 +34,8 @@ pub(super) async fn call(
     address: Option<String>,
     offer: Option<Offer>,
 ) -> Result<(Stream, Welcome), TcpError> {
-    let deadline = Instant::now() + join.patience;
+    let begun = Instant::now();
+    let deadline = begun + join.patience;
     let mut pause = Duration::from_millis(50);
     loop {
         let attempt = tokio::time::timeout(HANDSHAKE, hello(network, join, address.clone(), offer)).await;
@@ -52,7 +58,7 @@ pub(super) async fn call(
         }
         tracing::debug!("{error}; trying again");
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(2));
+        pause = (pause * 2).min(if begun.elapsed() < AT_FIRST { PAUSE_AT_FIRST } else { PAUSE });
     }
 }
 
@@ -64,7 +70,7 @@ async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offe
     write_first(&mut stream, &hello).await.map_err(lost)?;
     let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;
     match wire::decode(&body).map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })? {
-        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, hold, silence, job } => {
+        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, hold, push, silence, job } => {
             let silence = Duration::try_from_secs_f64(silence).unwrap_or(Duration::MAX);
             let workers = workers as usize;
             Ok((
@@ -81,6 +87,7 @@ async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offe
                     log_steps,
                     format,
                     hold,
+                    push,
                     silence,
                     job,
                 },

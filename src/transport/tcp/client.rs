@@ -1,9 +1,11 @@
 //! A worker's end: one connection to the coordinator, and one to every other worker where they sum among themselves.
 
+mod again;
 mod peers;
 
 use super::block::{Blocks, Vectors};
 use super::calls::{answer, call, listen};
+use super::canvas::Canvases;
 use super::exchange::Plan;
 use super::mailbox::{Bell, Inlet, mailbox};
 use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run};
@@ -13,8 +15,8 @@ use super::summer::Summer;
 use super::{DATA_WAITING_MAX, Network, STALL, Sockets, TcpError, Welcome, lock, runtime};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledger;
-use crate::transport::wire::{self, COORDINATOR, Down, Kind, Offer, Up};
-use crate::transport::{Cancel, Decoded, Link, Notice, Order, What};
+use crate::transport::wire::{self, COORDINATOR, Down, Kind, Up};
+use crate::transport::{Cancel, Decoded, Link, Notice, Order};
 use peers::Remote;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -76,11 +78,17 @@ pub struct TcpLink {
     runtime: Option<Runtime>,
 }
 
-/// Names of connections: the coordinator's, by a number of its own; another worker's, by number and epoch.
+/// Names of connections: the coordinator's, and another worker's, by numbers of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
     Coordinator(u64),
-    Peer(u32, u32),
+    Peer(u32, u64),
+}
+
+impl From {
+    fn node(self) -> u32 {
+        if let Self::Peer(worker, _) = self { worker } else { COORDINATOR }
+    }
 }
 
 /// What waits for its turn with the trainer.
@@ -100,6 +108,10 @@ struct Hub {
     connection: u64,
     heard: Instant,
     peers: BTreeMap<u32, Remote>,
+    /// Workers that sum, each a part.
+    among: Vec<u32>,
+    /// Connections to other workers that there were.
+    lines: u64,
     /// Calls of workers that are not known yet.
     early: Vec<(u32, u32, Stream)>,
     summer: Summer,
@@ -150,10 +162,10 @@ impl TcpLink {
         let (coordinator, queues) = Pipe::new();
         let stamp =
             Stamp { run: welcome.run, epoch: welcome.epoch, worker: welcome.worker.0, layout: welcome.layout, format: welcome.format };
-        let shop = Shop { stamp, blocks: Blocks::new(welcome.length), traffic: Arc::clone(&traffic) };
+        let shop = Shop { stamp, blocks: Blocks::new(welcome.length), canvases: Canvases::default(), traffic: Arc::clone(&traffic) };
         let kept = welcome.log_steps as usize + 1;
         let hub = Hub {
-            summer: Summer::new(welcome.worker.0, welcome.length, welcome.format, shop.blocks.clone(), vectors.clone(), kept),
+            summer: Summer::new(&shop, welcome.length, vectors.clone(), kept),
             next: welcome.first,
             welcome: welcome.clone(),
             network,
@@ -162,6 +174,8 @@ impl TcpLink {
             connection: 0,
             heard: Instant::now(),
             peers: BTreeMap::new(),
+            among: Vec::new(),
+            lines: 0,
             early: Vec::new(),
             ledger: Arc::clone(&ledger),
             vectors: vectors.clone(),
@@ -316,6 +330,9 @@ impl Hub {
                         self.vectors.give(vector);
                     }
                 }
+                if finite && self.welcome.push {
+                    self.push(task, order);
+                }
                 self.coordinator.tell(&Up::Done { order, task, tail, finite });
             }
             Notice::Freed if current => self.coordinator.tell(&Up::Freed { order }),
@@ -330,13 +347,6 @@ impl Hub {
             }
             _ => {}
         }
-    }
-
-    /// The connection is given up, since nothing came through for too long; false if there is no other.
-    async fn silent(&mut self) -> bool {
-        tracing::warn!("nothing was heard of the coordinator for {:.0} s", self.welcome.silence.as_secs_f64());
-        self.coordinator.close();
-        self.call_again().await
     }
 
     async fn incoming(&mut self, from: From, incoming: Incoming) -> bool {
@@ -359,6 +369,9 @@ impl Hub {
                 tracing::warn!("the coordinator is gone: {reason}");
                 return self.call_again().await;
             }
+            (from, Incoming::Chunk(header, _) | Incoming::Landed(header, _)) if header.worker != from.node() => {
+                tracing::warn!("{} sends a chunk of {}", name_of(from.node()), name_of(header.worker));
+            }
             (From::Coordinator(_), Incoming::Chunk(header, block)) if header.kind == Kind::State => {
                 if let Some(state) = self.states.chunk(&header, &block) {
                     self.summer.moved(state.next);
@@ -366,16 +379,33 @@ impl Hub {
                 self.shop.blocks.give(block);
                 self.advance();
             }
-            (from, Incoming::Chunk(header, block)) => {
-                let node = if let From::Peer(worker, _) = from { worker } else { COORDINATOR };
-                if let Err(reason) = self.summer.chunk(&header, node, block, Instant::now()) {
-                    tracing::warn!("from {}: {reason}", name_of(node));
-                }
+            (From::Peer(worker, line), Incoming::Chunk(header, block)) if header.kind == Kind::Result => {
+                let current = self.peers.get(&worker).is_some_and(|remote| remote.is_line(line));
+                let taken = if current { self.summer.pushed(&header, worker, block, Instant::now()) } else { Ok(()) };
+                self.came(from, taken);
             }
-            (From::Peer(worker, epoch), Incoming::Ended(reason)) => self.disconnected(worker, epoch, &reason),
+            (from, Incoming::Chunk(header, block)) => {
+                let taken = self.summer.chunk(&header, from.node(), block, Instant::now());
+                self.came(from, taken);
+            }
+            (from, Incoming::Landed(header, claim)) => {
+                let taken = self.summer.landed(&header, from.node(), &claim, Instant::now());
+                self.came(from, taken);
+            }
+            (From::Peer(worker, line), Incoming::Ended(reason)) => self.disconnected(worker, line, &reason),
             (From::Peer(worker, _), Incoming::Control(_)) => tracing::warn!("worker {worker} sends what is no chunk"),
         }
         true
+    }
+
+    /// A chunk of a term or a sum has come from somebody.
+    fn came(&mut self, from: From, taken: Result<(), String>) {
+        if let From::Peer(worker, line) = from {
+            self.heard_of(worker, line);
+        }
+        if let Err(reason) = taken {
+            tracing::warn!("from {}: {reason}", name_of(from.node()));
+        }
     }
 
     fn down(&mut self, message: Down) {
@@ -401,10 +431,14 @@ impl Hub {
                 spent.into_iter().for_each(|vector| self.vectors.give(vector));
             }
             Down::Release { step, end } => {
+                self.summer.sent.release(end);
+                self.summer.came.release(end);
                 let spent = lock(&self.ledger).release(step, end);
                 spent.into_iter().for_each(|vector| self.vectors.give(vector));
             }
-            Down::Exchange { step, attempt, terms, owners, receivers } => self.exchange(Plan { step, attempt, terms, owners, receivers }),
+            Down::Exchange { step, attempt, places, terms, orders, owners, receivers } => {
+                self.exchange(Plan { step, attempt, places, terms, orders, owners, receivers });
+            }
             Down::Apply { step, attempt, digest, tail } => {
                 self.summer.decided(step, Some(attempt));
                 self.queue.push_back(Queued::Apply { step, attempt, digest, tail, since: Instant::now(), asked: false });
@@ -467,13 +501,7 @@ impl Hub {
         let (step, attempt) = (plan.step, plan.attempt);
         let mut sends = Vec::new();
         let ledger = Arc::clone(&self.ledger);
-        let held = |what| {
-            let ledger = lock(&ledger);
-            match what {
-                What::Sum => ledger.sum(step).cloned(),
-                What::Result(task) => ledger.result(task).cloned(),
-            }
-        };
+        let held = |what| lock(&ledger).get(step, what).cloned();
         for reason in self.summer.begin(plan, held, Instant::now(), &mut sends) {
             tracing::warn!("{step}, attempt {attempt}: {reason}");
         }
@@ -546,47 +574,12 @@ impl Hub {
         for (step, attempt, on) in self.summer.stalled(now, STALL) {
             self.coordinator.tell(&Up::Waiting { step, attempt, on });
         }
+        self.renew(now);
         if let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() {
             let patience = if self.summer.is_open(*step, *attempt) { STALL } else { TICK };
             if now.duration_since(*since) > patience && (!*asked || now.duration_since(*since) > 5 * STALL) {
                 (*asked, *since) = (true, now);
                 self.coordinator.tell(&Up::Missing { step: *step });
-            }
-        }
-    }
-
-    /// Gives up what the lost coordinator had asked for, and calls it again.
-    async fn call_again(&mut self) -> bool {
-        if let Some(cancel) = self.live.take() {
-            cancel.cancel();
-        }
-        *lock(&self.ledger) = Ledger::default();
-        self.summer.reset();
-        self.queue.clear();
-        self.states = Arriving::default();
-        self.peers.clear();
-        let offer = Offer { run: self.welcome.run, epoch: self.welcome.epoch, next: self.next };
-        let join = Join { worker: Some(self.welcome.worker.0), ..self.join.clone() };
-        match call(&*self.network, &join, self.address.clone(), Some(offer)).await {
-            Ok((stream, welcome))
-                if (welcome.run, welcome.worker, welcome.layout) == (self.welcome.run, self.welcome.worker, self.welcome.layout) =>
-            {
-                let (pipe, queues) = Pipe::new();
-                self.coordinator = pipe;
-                self.connection += 1;
-                self.heard = Instant::now();
-                self.shop.stamp.epoch = welcome.epoch;
-                tokio::spawn(run(stream, queues, self.shop.clone(), From::Coordinator(self.connection), self.events.clone()));
-                self.welcome = welcome;
-                true
-            }
-            Ok(_) => {
-                tracing::error!("the coordinator is at another run now");
-                false
-            }
-            Err(error) => {
-                tracing::error!("{error}");
-                false
             }
         }
     }

@@ -4,10 +4,12 @@
 //! owner that is a star; with the survivors as owners it is a direct reduce-scatter and all-gather among them.
 
 use super::block::{Block, Blocks, Body};
+use super::canvas::{Canvas, Claim};
 use super::pipe::Frame;
+use super::pushes::Sent;
 use crate::gpu::{Folded, Source, Term, fold_chunk, poison_of};
-use crate::ids::{Step, Worker};
-use crate::transport::wire::{CHUNK, Format, Header, Kind, Owner, chunk_range, chunks};
+use crate::ids::{Step, Task, Worker};
+use crate::transport::wire::{Format, Header, Kind, Owner, chunk_range, chunks};
 use crate::transport::{Summand, What};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +20,34 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) struct Plan {
     pub(super) step: Step,
     pub(super) attempt: u32,
+    /// Which terms these are, for a node that is told of some only.
+    pub(super) places: Vec<u32>,
     pub(super) terms: Vec<Summand>,
+    /// The order that each holder's result answers, term by term, where results are sent before there is a plan.
+    pub(super) orders: Vec<Vec<u64>>,
     pub(super) owners: Vec<Owner>,
     pub(super) receivers: Vec<u32>,
 }
 
 impl Plan {
+    /// Which term of the sum a term of this plan is.
+    fn place(&self, term: usize) -> u32 {
+        self.places.get(term).copied().unwrap_or(term as u32)
+    }
+
     /// Whose vector is used for a term at the owner of that place.
     fn source(&self, place: usize, term: usize) -> Option<(u32, What)> {
         let piece = self.terms[term].source(Worker(self.owners[place].node), place)?;
         Some((piece.worker.0, piece.what))
+    }
+
+    /// The same, if it is a result that may have been sent before the plan, with the order that it answers.
+    fn sent(&self, place: usize, term: usize) -> Option<(u32, Task, u32)> {
+        let (node, what) = self.source(place, term)?;
+        let What::Result(task) = what else { return None };
+        let at = self.terms[term].holders.iter().position(|piece| (piece.worker.0, piece.what) == (node, what))?;
+        let order = self.orders.get(term)?.get(at).filter(|order| **order > 0)?;
+        Some((node, task, *order as u32))
     }
 }
 
@@ -51,15 +71,15 @@ pub(super) struct Exchange {
     plan: Plan,
     format: Format,
     blocks: Blocks,
-    /// Which chunks this node sums, and its place among the owners.
-    own: Option<(usize, Owner)>,
+    /// Which chunks this node sums, and its places among the owners.
+    own: Vec<(usize, Owner)>,
     /// The terms this node has, for its own chunks.
     local: Vec<Option<Arc<Vec<f32>>>>,
     /// Chunks of terms that wait for those of other terms.
     waiting: BTreeMap<usize, Vec<Option<Block>>>,
     /// Own chunks that can be summed.
     ready: Vec<usize>,
-    out: Vec<f32>,
+    out: Arc<Canvas>,
     digests: Vec<Option<u64>>,
     left: usize,
     finite: bool,
@@ -67,15 +87,16 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// A part in which nothing but the sum is received.
-    pub(super) fn listening(me: u32, step: Step, attempt: u32, out: Vec<f32>, blocks: Blocks) -> Self {
-        let plan = Plan { step, attempt, terms: Vec::new(), owners: Vec::new(), receivers: vec![me] };
+    pub(super) fn listening(me: u32, step: Step, attempt: u32, out: Arc<Canvas>, blocks: Blocks) -> Self {
+        let plan =
+            Plan { step, attempt, places: Vec::new(), terms: Vec::new(), orders: Vec::new(), owners: Vec::new(), receivers: vec![me] };
         let count = chunks(out.len());
         Self {
             me,
             plan,
             format: Format::F32,
             blocks,
-            own: None,
+            own: Vec::new(),
             local: Vec::new(),
             waiting: BTreeMap::new(),
             ready: Vec::new(),
@@ -89,14 +110,16 @@ impl Exchange {
     /// Takes part by a plan, with the vectors this node holds; gives back what it sends at once.
     ///
     /// What arrived of the sum before the plan is kept.
-    pub(super) fn join(&mut self, plan: Plan, format: Format, held: impl Fn(What) -> Option<Arc<Vec<f32>>>) -> Vec<Outgoing> {
+    pub(super) fn join(&mut self, plan: Plan, format: Format, held: impl Fn(What) -> Option<Arc<Vec<f32>>>, sent: &Sent) -> Vec<Outgoing> {
         let mut sends = Vec::new();
         let longest = plan.owners.iter().map(|owner| owner.end - owner.start).max().unwrap_or(0);
         for row in 0..longest {
             for (place, owner) in plan.owners.iter().enumerate().filter(|(_, owner)| owner.node != self.me && owner.start + row < owner.end)
             {
                 for term in 0..plan.terms.len() {
+                    let there = |(_, task, order)| sent.covers(task, order, owner.node, owner.start + row);
                     if let Some((_, what)) = plan.source(place, term).filter(|source| source.0 == self.me)
+                        && !plan.sent(place, term).is_some_and(there)
                         && let Some(vector) = held(what)
                     {
                         sends.push((owner.node, self.term_frame(&plan, owner.start + row, term, vector)));
@@ -104,31 +127,71 @@ impl Exchange {
                 }
             }
         }
-        self.own = plan.owners.iter().copied().enumerate().find(|(_, owner)| owner.node == self.me);
-        if let Some((place, owner)) = self.own {
-            let mine = |term| plan.source(place, term).filter(|source| source.0 == self.me).and_then(|(_, what)| held(what));
+        self.own = plan.owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
+        if let Some((place, _)) = self.own.first() {
+            // A node's own vector comes before others', whatever its place.
+            let mine = |term| plan.source(*place, term).filter(|source| source.0 == self.me).and_then(|(_, what)| held(what));
             self.local = (0..plan.terms.len()).map(mine).collect();
+        }
+        for (_, owner) in self.own.iter().rev() {
+            self.out.close(owner.start..owner.end);
             if self.local.iter().all(Option::is_some) {
-                self.ready = (owner.start..owner.end).rev().collect();
+                self.ready.extend((owner.start..owner.end).rev());
             }
         }
         (self.plan, self.format) = (plan, format);
         sends
     }
 
+    /// What another node is to get of this one, as far as it is here: for one to which it may not have come through.
+    pub(super) fn owed_to(&self, node: u32, held: impl Fn(What) -> Option<Arc<Vec<f32>>>) -> Vec<Frame> {
+        let mut owed = Vec::new();
+        for (place, owner) in self.plan.owners.iter().enumerate().filter(|(_, owner)| owner.node == node) {
+            for term in 0..self.plan.terms.len() {
+                let mine = self.plan.source(place, term).filter(|source| source.0 == self.me);
+                let Some(vector) = mine.and_then(|(_, what)| held(what)) else { continue };
+                owed.extend((owner.start..owner.end).map(|chunk| self.term_frame(&self.plan, chunk, term, Arc::clone(&vector))));
+            }
+        }
+        let own = self.own.iter().filter(|_| self.plan.receivers.contains(&node)).flat_map(|(_, owner)| owner.start..owner.end);
+        for chunk in own.filter(|chunk| self.digests[*chunk].is_some()) {
+            let range = self.out.range(chunk);
+            let mut block = self.blocks.take(range.len(), self.format);
+            let finite = self.out.look(chunk, |sum| {
+                block.fill(sum);
+                poison_of(sum) == 0.0
+            });
+            let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(self.plan.step, self.plan.attempt, 0);
+            let header = Header { finite, ..header };
+            owed.push(Frame { header, body: Body::Block(Arc::new(block)) });
+        }
+        owed
+    }
+
+    /// The place among the owners for which this node sums a chunk.
+    fn place_of(&self, chunk: usize) -> Option<usize> {
+        self.own.iter().find(|(_, owner)| (owner.start..owner.end).contains(&chunk)).map(|(place, _)| *place)
+    }
+
+    /// Which term a chunk of a result is that was sent before the plan, if this node is to sum it.
+    pub(super) fn term_of(&self, header: &Header, from: u32) -> Option<u32> {
+        let place = self.place_of(header.chunk_of(self.out.len()).ok()?)?;
+        let result = (from, header.task(), header.attempt);
+        (0u32..).zip(0..self.plan.terms.len()).find(|(_, term)| self.plan.sent(place, *term) == Some(result)).map(|(term, _)| term)
+    }
+
     fn term_frame(&self, plan: &Plan, chunk: usize, term: usize, vector: Arc<Vec<f32>>) -> Frame {
-        let range = chunk_range(chunk, self.out.len());
-        let header = Header::chunk(Kind::Term, Format::F32, range.start, range.len()).of_step(plan.step, plan.attempt, term as u32);
+        let range = self.out.range(chunk);
+        let header = Header::chunk(Kind::Term, Format::F32, range.start, range.len()).of_step(plan.step, plan.attempt, plan.place(term));
         Frame { header, body: Body::Slice(vector, range) }
     }
 
     /// Takes in a chunk of a term for which this node is the owner.
     pub(super) fn term(&mut self, header: &Header, from: u32, block: Block) -> Result<(), String> {
-        let chunk = self.chunk_of(header)?;
+        let chunk = header.chunk_of(self.out.len())?;
         let term = header.piece as usize;
-        let Some((place, owner)) = self.own else { return Err("a term for a node that sums nothing".into()) };
-        let expected = term < self.plan.terms.len() && self.plan.source(place, term).is_some_and(|source| source.0 == from);
-        if !expected || !(owner.start..owner.end).contains(&chunk) {
+        let source = self.place_of(chunk).filter(|_| term < self.plan.terms.len()).and_then(|place| self.plan.source(place, term));
+        if source.is_none_or(|source| source.0 != from) {
             return Err(format!("term {term}, chunk {chunk} is not to come from {from}"));
         }
         let terms = self.plan.terms.len();
@@ -148,7 +211,7 @@ impl Exchange {
     pub(super) fn sum_next(&mut self) -> Option<Vec<Outgoing>> {
         let chunk = self.ready.pop()?;
         let came = self.waiting.remove(&chunk).unwrap_or_default();
-        let range = chunk_range(chunk, self.out.len());
+        let range = self.out.range(chunk);
         let mut block = self.blocks.take(range.len(), Format::F32);
         let rounded: Vec<Option<Block>> = self.local.iter().map(|local| self.rounded(local.as_ref()?, range.clone())).collect();
         let source = |term: usize| match (came.get(term).and_then(Option::as_ref), &rounded[term], &self.local[term]) {
@@ -168,7 +231,7 @@ impl Exchange {
             folded = Folded { digest: xxh3_64(block.bytes()), finite: poison_of(block.floats_mut()) == 0.0 };
             narrow
         });
-        self.out[range.clone()].copy_from_slice(block.floats_mut());
+        self.out.paint(chunk, |out| out.copy_from_slice(block.floats_mut()));
         self.place(chunk, folded.digest, folded.finite);
         let wire_digest = if narrow.is_none() { folded.digest } else { 0 };
         if let Some(narrow) = narrow {
@@ -192,36 +255,35 @@ impl Exchange {
 
     /// Takes in a chunk of the sum.
     pub(super) fn summed(&mut self, header: &Header, from: u32, block: Block) -> Result<(), String> {
-        let chunk = self.chunk_of(header)?;
-        if self.own.is_some_and(|(_, owner)| (owner.start..owner.end).contains(&chunk)) {
+        let chunk = header.chunk_of(self.out.len())?;
+        if self.place_of(chunk).is_some() {
             return Err(format!("{from} sends a sum of chunk {chunk}, which is summed here"));
         }
         if self.digests[chunk].is_none() {
-            let range = chunk_range(chunk, self.out.len());
-            block.copy_to(&mut self.out[range.clone()]);
-            let digest = if header.format == Format::F32 && header.digest != 0 {
-                header.digest
-            } else {
-                xxh3_64(bytemuck::cast_slice(&self.out[range]))
-            };
+            let of_wire = Some(header.digest).filter(|digest| header.format == Format::F32 && *digest != 0);
+            let mut digest = 0;
+            self.out.paint(chunk, |out| {
+                block.copy_to(out);
+                digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
+            });
             self.place(chunk, digest, header.finite);
         }
         self.blocks.give(block);
         Ok(())
     }
 
+    /// Notes a chunk of the sum that was read into its place; false if it is not in the place of this sum.
+    pub(super) fn landed(&mut self, header: &Header, claim: &Claim) -> bool {
+        let settled = claim.settle(&self.out);
+        if settled && let Ok(chunk) = header.chunk_of(self.out.len()) {
+            self.place(chunk, header.digest, header.finite);
+        }
+        settled
+    }
+
     fn place(&mut self, chunk: usize, digest: u64, finite: bool) {
         self.left -= usize::from(self.digests[chunk].replace(digest).is_none());
         self.finite &= finite;
-    }
-
-    fn chunk_of(&self, header: &Header) -> Result<usize, String> {
-        let chunk = usize::try_from(header.offset).unwrap_or(usize::MAX) / CHUNK;
-        let range = chunk_range(chunk, self.out.len());
-        if chunk >= self.digests.len() || (header.offset, header.count()) != (range.start as u64, range.len()) {
-            return Err(format!("{} numbers from {} on are no chunk of a vector of {}", header.count(), header.offset, self.out.len()));
-        }
-        Ok(chunk)
     }
 
     /// Whether the whole sum is here.
@@ -233,7 +295,7 @@ impl Exchange {
     pub(super) fn finish(self) -> Sum {
         let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
         let Plan { step, attempt, .. } = self.plan;
-        Sum { step, attempt, vector: Arc::new(self.out), digest: xxh3_64(bytemuck::cast_slice(&digests)), finite: self.finite }
+        Sum { step, attempt, vector: Arc::new(self.out.take()), digest: xxh3_64(bytemuck::cast_slice(&digests)), finite: self.finite }
     }
 
     /// Whose chunks are missing.

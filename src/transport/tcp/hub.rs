@@ -3,6 +3,7 @@
 mod sums;
 
 use super::block::{Blocks, Vectors};
+use super::canvas::Canvases;
 use super::landing::Landings;
 use super::mailbox::Inlet;
 use super::members::{Members, Seat};
@@ -13,7 +14,7 @@ use super::server::{Caller, Command, Listen, Offers, Status, Sums, WorkerStatus}
 use super::states::Arriving;
 use super::summer::Summer;
 use super::{Exchange, HANDSHAKE, lock};
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, TaskOrder, Up};
 use crate::transport::{Notice, Order, Weighted};
@@ -26,6 +27,8 @@ use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
 const TICK: Duration = Duration::from_millis(200);
+/// Frames taken in before sums are gone on with.
+const AT_ONCE: usize = 16;
 const PING: Duration = Duration::from_secs(1);
 /// How long the workers may go on handing the last sums to each other.
 pub(super) const LAST_SUMS: Duration = Duration::from_secs(5);
@@ -37,10 +40,12 @@ const STATE_FACTOR: usize = 256;
 const SLOWEST: f64 = 1e7;
 /// An exchange may last so many times as long as the last ones before somebody is given up for it.
 const PATIENCE_FACTOR: u32 = 20;
+/// Least patience with a worker that can be spared.
+const PATIENCE_MIN: Duration = Duration::from_secs(2);
 
 /// What others see of it.
 pub(super) struct Watched {
-    pub(super) notices: Inlet<(Worker, Notice)>,
+    pub(super) notices: Inlet<Vec<(Worker, Notice)>>,
     pub(super) sums: Sums,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) offers: watch::Sender<Offers>,
@@ -59,16 +64,24 @@ pub(super) struct Hub {
     running: BTreeMap<(Step, u32), Running>,
     /// Attempts at steps that are decided, and who holds them.
     decided: BTreeMap<Step, u32>,
+    /// The order that each result answers, where workers send results to each other at once.
+    orders: BTreeMap<(Worker, Task), u64>,
     /// States on their way from each worker, and for whom each transfer is.
     states: BTreeMap<Worker, (BTreeMap<u64, u32>, Arriving)>,
     transfers: u64,
     exchange_time: Duration,
+    /// Whether a worker may be lost without harm.
+    may_lose: bool,
     pings: u64,
     pinged: Instant,
     begun: bool,
     /// The run is over for all workers.
     stops: bool,
-    notices: Inlet<(Worker, Notice)>,
+    notices: Inlet<Vec<(Worker, Notice)>>,
+    /// Notices that are handed on together.
+    noticed: Vec<(Worker, Notice)>,
+    /// Whether the workers are still to be told who is there.
+    changed: bool,
     sums: Sums,
     status: Arc<Mutex<Status>>,
     offers: watch::Sender<Offers>,
@@ -88,26 +101,31 @@ impl Hub {
     pub(super) fn new(listen: Listen, watched: Watched, events: mpsc::Sender<((u32, u32), Incoming)>) -> Self {
         let layout = wire::layout(listen.length, listen.units, &listen.job);
         let stamp = Stamp { run: listen.run, epoch: 0, worker: COORDINATOR, layout, format: listen.format };
-        let shop = Shop { stamp, blocks: Blocks::new(listen.length), traffic: Arc::new(Traffic::default()) };
+        let (blocks, canvases) = (Blocks::new(listen.length), Canvases::default());
+        let shop = Shop { stamp, blocks, canvases, traffic: Arc::new(Traffic::default()) };
         let kept = listen.log_steps as usize + 1;
         let Watched { notices, sums, status, offers, held } = watched;
         let landings = held.map(|(ledgers, vectors)| Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone()));
         Self {
             layout,
             members: Members::new(listen.workers),
-            summer: Summer::new(COORDINATOR, listen.length, listen.format, shop.blocks.clone(), Vectors::default(), kept),
+            summer: Summer::new(&shop, listen.length, Vectors::default(), kept),
             landings,
             shop,
             running: BTreeMap::new(),
             decided: BTreeMap::new(),
+            orders: BTreeMap::new(),
             states: BTreeMap::new(),
             transfers: 0,
             exchange_time: Duration::ZERO,
+            may_lose: false,
             pings: 0,
             pinged: Instant::now(),
             begun: false,
             stops: false,
             notices,
+            noticed: Vec::new(),
+            changed: false,
             sums,
             status,
             offers,
@@ -118,29 +136,42 @@ impl Hub {
 
     pub(super) async fn serve(
         mut self,
-        mut commands: mpsc::UnboundedReceiver<Command>,
+        mut commands: mpsc::UnboundedReceiver<Vec<Command>>,
         mut events: mpsc::Receiver<((u32, u32), Incoming)>,
         mut callers: mpsc::Receiver<Caller>,
     ) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut ends_by = None;
+        let (mut ends_by, mut unheld) = (None, Vec::new());
         loop {
-            let over = ends_by.is_some_and(|by| Instant::now() > by || self.all_hold());
-            if over {
-                break;
+            if let Some(by) = ends_by {
+                unheld.retain(|(step, attempt)| !self.all_hold(*step, *attempt));
+                if unheld.is_empty() || Instant::now() > by {
+                    break;
+                }
             }
             tokio::select! {
                 biased;
                 command = commands.recv(), if ends_by.is_none() => match command {
-                    Some(command) => self.command(command),
-                    None => ends_by = Some(Instant::now() + LAST_SUMS),
+                    Some(commands) => commands.into_iter().for_each(|command| self.command(command)),
+                    None => {
+                        ends_by = Some(Instant::now() + LAST_SUMS);
+                        unheld = self.decided.iter().map(|(step, attempt)| (*step, *attempt)).collect();
+                    }
                 },
-                Some(((worker, epoch), incoming)) = events.recv() => self.incoming(worker, epoch, incoming),
+                Some(((worker, epoch), incoming)) = events.recv() => {
+                    self.incoming(worker, epoch, incoming);
+                    for _ in 1..AT_ONCE {
+                        let Ok(((worker, epoch), incoming)) = events.try_recv() else { break };
+                        self.incoming(worker, epoch, incoming);
+                    }
+                }
                 Some(caller) = callers.recv() => self.call(caller).await,
                 _ = tick.tick() => self.tick(),
             }
+            self.introduce();
             self.work();
+            self.hand_on();
         }
         let mut left: BTreeSet<(u32, u32)> = self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
         if self.stops {
@@ -154,8 +185,15 @@ impl Hub {
         until_ended(&mut left, &mut events).await;
     }
 
-    fn notify(&self, worker: Worker, notice: Notice) {
-        self.notices.send((worker, notice));
+    fn notify(&mut self, worker: Worker, notice: Notice) {
+        self.noticed.push((worker, notice));
+    }
+
+    /// Hands on what was found out.
+    fn hand_on(&mut self) {
+        if !self.noticed.is_empty() {
+            self.notices.send(std::mem::take(&mut self.noticed));
+        }
     }
 
     fn command(&mut self, command: Command) {
@@ -166,13 +204,16 @@ impl Hub {
             Command::Fold(step, attempt, summands) => self.fold(step, attempt, summands),
             Command::Release(step, end) => {
                 self.members.tell_all(&Down::Release { step, end });
+                self.orders.retain(|(_, task), _| task.job >= end);
                 self.running.iter_mut().filter(|(key, _)| key.0 == step).for_each(|(_, running)| running.done = true);
                 let oldest = Step(step.0.saturating_sub(self.listen.log_steps + 1));
                 self.running.retain(|key, _| key.0 >= oldest);
                 self.decided.retain(|step, _| *step >= oldest);
             }
+            Command::MayLose(one) => self.may_lose = one,
             Command::Begin(start, done) => {
                 self.begin(start);
+                self.hand_on();
                 drop(done);
             }
         }
@@ -210,7 +251,7 @@ impl Hub {
             }
             Order::Abandon => Down::Abandon,
             Order::Apply { step, attempt, decoded } => {
-                self.decided.insert(step, attempt);
+                self.decide(step, attempt, decoded.digest);
                 self.summer.applied(step.next());
                 self.members.sent(worker.0, step);
                 Down::Apply { step, attempt, digest: decoded.digest, tail: decoded.tail.clone() }
@@ -257,6 +298,9 @@ impl Hub {
                 Ok(message) => self.up(Worker(worker), message),
                 Err(reason) => self.lose(worker, &reason),
             },
+            Incoming::Chunk(header, _) | Incoming::Landed(header, _) if header.worker != worker => {
+                self.lose(worker, &format!("it sends a chunk of {}", Worker(header.worker)));
+            }
             Incoming::Chunk(header, block) if header.kind == Kind::State => {
                 let state = self.states.get_mut(&Worker(worker)).and_then(|(needy, arriving)| {
                     arriving.chunk(&header, &block)?;
@@ -286,6 +330,11 @@ impl Hub {
                     self.lose(worker, &reason);
                 }
             }
+            Incoming::Landed(header, claim) => {
+                if let Err(reason) = self.summer.landed(&header, worker, &claim, Instant::now()) {
+                    self.lose(worker, &reason);
+                }
+            }
             Incoming::Ended(reason) => self.lose(worker, &reason),
         }
     }
@@ -293,6 +342,9 @@ impl Hub {
     fn up(&mut self, worker: Worker, message: Up) {
         match message {
             Up::Done { order, task, tail, finite } if self.members.is_order(worker.0, order) => {
+                if finite && self.listen.exchange == Exchange::HoldSharded {
+                    self.orders.insert((worker, task), order);
+                }
                 let notice = match &mut self.landings {
                     Some(landings) if finite => landings.done(worker.0, order, task, tail),
                     landings => {
@@ -331,8 +383,10 @@ impl Hub {
             }
             Up::Missing { step } => self.missing(worker, step),
             Up::Waiting { step, attempt, on } => {
-                if let Some(running) = self.running.get_mut(&(step, attempt)) {
-                    running.waits(worker.0, on, Instant::now());
+                let running = self.running.get_mut(&(step, attempt));
+                let first = running.is_some_and(|running| running.waits(worker.0, on, Instant::now()));
+                if first && self.listen.exchange.is_sharded() {
+                    self.give(step, attempt, worker.0);
                 }
             }
             Up::Hello { .. } => self.lose(worker.0, "it says hello twice"),
@@ -368,6 +422,7 @@ impl Hub {
         self.landings.iter_mut().for_each(|landings| landings.forget(worker));
         lock(&self.status).workers[worker as usize].connected = false;
         self.states.remove(&Worker(worker));
+        self.orders.retain(|(of, _), _| of.0 != worker);
         self.announce();
         if self.begun {
             self.notify(Worker(worker), Notice::Lost { reason: reason.into() });
@@ -382,7 +437,7 @@ impl Hub {
         for (step, attempt) in open {
             let holders = self.running.get(&(step, attempt)).map(|running| running.holders.clone()).unwrap_or_default();
             let mut lacking: Vec<u32> =
-                self.members.connected().map(|(worker, _)| worker).filter(|worker| !holders.contains(worker)).collect();
+                self.members.connected().map(|(worker, _)| worker).filter(|worker| !holders.contains_key(worker)).collect();
             if self.takes_part() && self.summer.sum(step, attempt).is_none() {
                 lacking.push(COORDINATOR);
             }
@@ -392,9 +447,14 @@ impl Hub {
         }
     }
 
-    fn announce(&self) {
+    fn announce(&mut self) {
         self.offers.send_replace(self.members.offers());
-        if self.listen.exchange == Exchange::Sharded {
+        self.changed = self.listen.exchange.is_sharded();
+    }
+
+    /// Tells workers that sum among themselves who is there, once the run has begun.
+    fn introduce(&mut self) {
+        if self.begun && std::mem::take(&mut self.changed) {
             self.members.tell_all(&Down::Peers { peers: self.members.peers() });
         }
     }
@@ -438,6 +498,7 @@ impl Hub {
             log_steps: *log_steps,
             format: *format,
             hold: self.listen.exchange == Exchange::Hold,
+            push: self.listen.exchange == Exchange::HoldSharded,
             silence: self.listen.silence.as_secs_f64(),
             job: job.clone(),
         };

@@ -6,7 +6,7 @@ use crate::gpu::poison_of;
 use crate::ids::{Task, Worker};
 use crate::transport::Notice;
 use crate::transport::ledger::Ledgers;
-use crate::transport::wire::{CHUNK, Format, Header, Kind, chunk_range, chunks};
+use crate::transport::wire::{Format, Header, Kind, chunk_range, chunks};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -69,8 +69,7 @@ impl Landings {
 
     /// Takes in a chunk; gives back what there is to report if it was the last thing to come of a result.
     pub(super) fn chunk(&mut self, worker: u32, header: &Header, block: Block) -> Result<Option<Notice>, String> {
-        let task = Task { job: crate::ids::Job(header.number), piece: header.piece };
-        let key = (worker, header.attempt, task);
+        let key = (worker, header.attempt, header.task());
         let (length, vectors) = (self.length, &self.vectors);
         let Some(ordered) = self.ordered.get_mut(&key) else {
             self.blocks.give(block);
@@ -80,11 +79,8 @@ impl Landings {
             let missing = vec![true; chunks(length)];
             Landing { vector: vectors.take(length), left: missing.len(), missing, finite: true }
         });
-        let chunk = usize::try_from(header.offset).unwrap_or(usize::MAX) / CHUNK;
+        let chunk = header.chunk_of(length)?;
         let range = chunk_range(chunk, length);
-        if chunk >= landing.missing.len() || (header.offset, header.count()) != (range.start as u64, range.len()) {
-            return Err(format!("{} numbers from {} on are no chunk of a vector of {length}", header.count(), header.offset));
-        }
         if std::mem::take(&mut landing.missing[chunk]) {
             block.copy_to(&mut landing.vector[range.clone()]);
             landing.finite &= poison_of(&landing.vector[range]) == 0.0;
@@ -125,6 +121,7 @@ impl Landings {
 mod tests {
     use super::*;
     use crate::ids::Job;
+    use crate::transport::wire::CHUNK;
 
     const LENGTH: usize = CHUNK + 3;
     const TASK: Task = Task { job: Job(4), piece: 1 };

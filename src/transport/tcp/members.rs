@@ -107,6 +107,7 @@ impl Members {
         Some(seat.order)
     }
 
+    /// Whether a worker was given that order. What it says of one before the last may still be on its way.
     pub(super) fn is_order(&self, worker: u32, order: u64) -> bool {
         self.of(worker).is_some_and(|seat| (1..=seat.order).contains(&order))
     }

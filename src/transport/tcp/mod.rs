@@ -6,6 +6,7 @@
 
 mod block;
 mod calls;
+mod canvas;
 mod client;
 mod exchange;
 pub mod http;
@@ -15,6 +16,7 @@ mod mailbox;
 mod members;
 mod network;
 mod pipe;
+mod pushes;
 mod running;
 pub mod security;
 mod server;
@@ -53,6 +55,16 @@ pub enum Exchange {
     /// The coordinator, to which every worker sends its result as soon as it is done, before anybody knows its weight:
     /// for whatever has to be judged by what was received.
     Hold,
+    /// The workers that are there, each a part, to whom every worker sends its result as soon as it is done: when the
+    /// round closes, what has come is there already. Who is late with its result still sums.
+    HoldSharded,
+}
+
+impl Exchange {
+    /// Whether workers sum among themselves.
+    fn is_sharded(self) -> bool {
+        matches!(self, Self::Sharded | Self::HoldSharded)
+    }
 }
 
 impl FromStr for Exchange {
@@ -63,7 +75,8 @@ impl FromStr for Exchange {
             "star" => Ok(Self::Star),
             "sharded" => Ok(Self::Sharded),
             "hold" => Ok(Self::Hold),
-            _ => Err(format!("{text:?} is no way to exchange vectors; it is star, sharded or hold")),
+            "hold-sharded" => Ok(Self::HoldSharded),
+            _ => Err(format!("{text:?} is no way to exchange vectors; it is star, sharded, hold or hold-sharded")),
         }
     }
 }
@@ -93,6 +106,8 @@ pub struct Welcome {
     pub format: Format,
     /// Whether every finite result goes to the coordinator as soon as it is done.
     pub hold: bool,
+    /// Whether every finite result goes to the workers that sum it as soon as it is done.
+    pub push: bool,
     /// A coordinator that has said nothing for so long counts as gone.
     pub silence: Duration,
     /// What is trained, in words that the coordinator's program and the worker's understand.

@@ -1,23 +1,32 @@
 //! One connection between two nodes: a task that writes frames, control first, and one that reads them.
 
 use super::block::{Block, Blocks, Body};
+use super::canvas::{Canvases, Claim};
+use super::lock;
 use super::security::Stream;
 use crate::transport::wire::{self, CONTROL_BYTES_MAX, Format, HEADER_BYTES, Header, Kind, WireError};
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io::IoSlice;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{mpsc, watch};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf, ReadHalf, WriteHalf};
+use tokio::sync::{Notify, mpsc};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Control frames that may wait for a peer that does not read.
 const CONTROL_WAITING_MAX: usize = 1 << 16;
 
-/// How long a frame may take when nobody needs the connection any more.
+/// How long what is written at once may take when nobody needs the connection any more.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Frames that wait are written together up to so many bytes, and so many of them.
+const TOGETHER_BYTES: usize = 64 << 10;
+const TOGETHER_FRAMES: usize = 64;
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -42,7 +51,7 @@ pub(super) struct Frame {
 impl Frame {
     pub(super) fn control(message: &impl serde::Serialize) -> Self {
         let body = wire::encode(message);
-        Self { header: Header::control(body.len()), body: Body::Control(body) }
+        Self { header: Header::control(body.len()), body: Body::Control(body.into()) }
     }
 }
 
@@ -51,6 +60,8 @@ impl Frame {
 pub(super) enum Incoming {
     Control(Vec<u8>),
     Chunk(Header, Block),
+    /// A chunk of a sum that was read into its place.
+    Landed(Header, Claim),
     /// Nothing more will come, and why.
     Ended(String),
 }
@@ -72,47 +83,69 @@ pub(super) struct Traffic {
     pub(super) received: AtomicU64,
 }
 
-/// The sending end of a connection. Dropping it closes the connection.
-#[derive(Clone, Debug)]
-pub(super) struct Pipe {
-    control: UnboundedSender<Frame>,
-    data: UnboundedSender<Frame>,
-    control_waiting: Arc<AtomicUsize>,
-    data_waiting: Arc<AtomicUsize>,
-    close: Arc<watch::Sender<bool>>,
+/// What waits to be written to a connection.
+#[derive(Debug, Default)]
+struct Waiting {
+    control: VecDeque<Frame>,
+    data: VecDeque<Frame>,
+    data_bytes: usize,
+    end: End,
 }
 
-/// The other end of a [`Pipe`], before it has a stream.
-pub(super) struct Queues {
-    control: UnboundedReceiver<Frame>,
-    data: UnboundedReceiver<Frame>,
-    control_waiting: Arc<AtomicUsize>,
-    data_waiting: Arc<AtomicUsize>,
-    closed: watch::Receiver<bool>,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    /// What waits is still to be written.
+    Dropped,
+    /// The connection is given up.
+    Closed,
 }
+
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: Mutex<Waiting>,
+    more: Notify,
+    ended: Notify,
+}
+
+impl Lane {
+    fn end(&self, waiting: &mut Waiting, end: End) {
+        waiting.end = end;
+        self.more.notify_one();
+        self.ended.notify_one();
+    }
+}
+
+/// The sending end of a connection. Dropping it closes the connection.
+#[derive(Debug)]
+pub(super) struct Pipe(Arc<Lane>);
+
+/// The other end of a [`Pipe`], before it has a stream.
+#[derive(Debug)]
+pub(super) struct Queues(Arc<Lane>);
 
 /// What the tasks of a connection share with their node.
 #[derive(Clone, Debug)]
 pub(super) struct Shop {
     pub(super) stamp: Stamp,
     pub(super) blocks: Blocks,
+    pub(super) canvases: Canvases,
     pub(super) traffic: Arc<Traffic>,
+}
+
+#[cfg(test)]
+impl Shop {
+    pub(super) fn of_tests(worker: u32, length: usize) -> Self {
+        let stamp = Stamp { run: 0, epoch: 0, worker, layout: 0, format: Format::F32 };
+        Self { stamp, blocks: Blocks::new(length), canvases: Canvases::default(), traffic: Arc::default() }
+    }
 }
 
 impl Pipe {
     pub(super) fn new() -> (Self, Queues) {
-        let (control, control_out) = unbounded_channel();
-        let (data, data_out) = unbounded_channel();
-        let (close, closed) = watch::channel(false);
-        let (control_waiting, data_waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let queues = Queues {
-            control: control_out,
-            data: data_out,
-            control_waiting: Arc::clone(&control_waiting),
-            data_waiting: Arc::clone(&data_waiting),
-            closed,
-        };
-        (Self { control, data, control_waiting, data_waiting, close: Arc::new(close) }, queues)
+        let lane = Arc::new(Lane::default());
+        (Self(Arc::clone(&lane)), Queues(lane))
     }
 
     pub(super) fn tell(&self, message: &impl serde::Serialize) {
@@ -121,92 +154,141 @@ impl Pipe {
 
     /// Sends a control frame, which is the same for many.
     pub(super) fn tell_frame(&self, frame: Frame) {
-        if self.control_waiting.fetch_add(1, Relaxed) > CONTROL_WAITING_MAX {
-            return self.close();
+        let mut waiting = lock(&self.0.waiting);
+        if waiting.end != End::Open {
+            return;
         }
-        let _ = self.control.send(frame);
+        if waiting.control.len() > CONTROL_WAITING_MAX {
+            return self.0.end(&mut waiting, End::Closed);
+        }
+        waiting.control.push_back(frame);
+        self.0.more.notify_one();
     }
 
     /// Sends a chunk unless so many bytes already wait; false if it was dropped.
     pub(super) fn send(&self, frame: Frame, waiting_max: usize) -> bool {
-        let bytes = frame.header.length as usize;
-        if self.data_waiting.load(Relaxed) + bytes > waiting_max {
+        let mut waiting = lock(&self.0.waiting);
+        let bytes = waiting.data_bytes + frame.header.length as usize;
+        if waiting.end != End::Open || bytes > waiting_max {
             return false;
         }
-        self.data_waiting.fetch_add(bytes, Relaxed);
-        self.data.send(frame).is_ok()
+        waiting.data_bytes = bytes;
+        waiting.data.push_back(frame);
+        self.0.more.notify_one();
+        true
     }
 
     /// Ends the connection without sending what waits.
     pub(super) fn close(&self) {
-        self.close.send_replace(true);
+        self.0.end(&mut lock(&self.0.waiting), End::Closed);
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.0.waiting);
+        if waiting.end == End::Open {
+            self.0.end(&mut waiting, End::Dropped);
+        }
+    }
+}
+
+impl Queues {
+    /// Waits for frames and takes as many as are written together, control first; none when the pipe was dropped.
+    async fn next(&self, frames: &mut Vec<Frame>) -> Result<(), PipeError> {
+        loop {
+            {
+                let waiting = &mut *lock(&self.0.waiting);
+                if waiting.end == End::Closed {
+                    return Err(PipeError::Closed);
+                }
+                let mut bytes = 0;
+                while bytes < TOGETHER_BYTES
+                    && frames.len() < TOGETHER_FRAMES
+                    && let Some(frame) = waiting.control.pop_front().or_else(|| {
+                        let chunk = waiting.data.pop_front()?;
+                        waiting.data_bytes -= chunk.header.length as usize;
+                        Some(chunk)
+                    })
+                {
+                    bytes += frame.header.length as usize;
+                    frames.push(frame);
+                }
+                if !frames.is_empty() || waiting.end == End::Dropped {
+                    return Ok(());
+                }
+            }
+            self.0.more.notified().await;
+        }
+    }
+
+    /// Comes back when the connection is to be given up, at once or when what waits is written.
+    async fn ended(&self) -> End {
+        loop {
+            let end = lock(&self.0.waiting).end;
+            if end != End::Open {
+                return end;
+            }
+            self.0.ended.notified().await;
+        }
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        *lock(&self.0.waiting) = Waiting { end: End::Closed, ..Waiting::default() };
     }
 }
 
 /// Writes frames until the queues or the connection are closed.
-async fn write(stream: &mut WriteHalf<Stream>, queues: &mut Queues, shop: &Shop) -> Result<(), PipeError> {
-    let mut closed = queues.closed.clone();
+async fn write(stream: &mut WriteHalf<Stream>, queues: &Queues, shop: &Shop) -> Result<(), PipeError> {
+    let mut frames = Vec::new();
     loop {
-        // Both queues end together, when their pipe is dropped.
-        let frame = tokio::select! {
-            biased;
-            () = is_closed(&mut closed) => return Err(PipeError::Closed),
-            Some(frame) = queues.control.recv() => {
-                queues.control_waiting.fetch_sub(1, Relaxed);
-                frame
-            }
-            frame = queues.data.recv() => {
-                let Some(frame) = frame else { break };
-                queues.data_waiting.fetch_sub(frame.header.length as usize, Relaxed);
-                frame
-            }
-        };
+        queues.next(&mut frames).await?;
+        if frames.is_empty() {
+            break;
+        }
+        let mut writing = pin!(put(stream, frames.drain(..), shop));
         tokio::select! {
             biased;
-            () = is_closed(&mut closed) => return Err(PipeError::Closed),
-            written = put(stream, frame, shop) => written?,
+            written = &mut writing => written?,
+            end = queues.ended() => match end {
+                End::Closed => return Err(PipeError::Closed),
+                _ => tokio::time::timeout(LAST_WORDS, writing).await.map_err(|_| PipeError::Closed)??,
+            },
         }
-    }
-    while let Ok(frame) = queues.control.try_recv() {
-        put(stream, frame, shop).await?;
     }
     stream.shutdown().await?;
     Ok(())
 }
 
-/// Comes back when the connection is to be given up. Where nobody can ask for that any more, each frame that still waits
-/// has some time to get through.
-async fn is_closed(closed: &mut watch::Receiver<bool>) {
-    if closed.wait_for(|closed| *closed).await.is_err() {
-        tokio::time::sleep(LAST_WORDS).await;
-    }
-}
-
-async fn put(stream: &mut WriteHalf<Stream>, frame: Frame, shop: &Shop) -> Result<(), PipeError> {
+/// A frame as it goes out: header and body.
+fn dressed(frame: Frame, shop: &Shop) -> ([u8; HEADER_BYTES], Body) {
     let Stamp { run, epoch, worker, layout, format } = shop.stamp;
     let mut header = Header { run, epoch, worker, layout, ..frame.header };
-    let narrow = match (&frame.body, frame.body.floats()) {
-        (_, Some(floats)) if format == Format::Bf16 && header.kind != Kind::State => {
-            let mut block = shop.blocks.take(floats.len(), format);
-            block.fill(floats);
-            Some(Body::Block(Arc::new(block)))
-        }
-        _ => None,
-    };
-    let body = narrow.as_ref().unwrap_or(&frame.body);
-    let bytes = match body {
-        Body::Control(bytes) => bytes,
-        Body::Block(block) => block.bytes(),
-        Body::Slice(..) | Body::Part(..) => bytemuck::cast_slice(body.floats().unwrap_or_default()),
-    };
+    let mut body = frame.body;
+    if format == Format::Bf16
+        && header.kind != Kind::State
+        && let Some(floats) = body.floats()
+    {
+        let mut block = shop.blocks.take(floats.len(), format);
+        block.fill(floats);
+        body = Body::Block(Arc::new(block));
+    }
+    let bytes = body.bytes();
     header.length = bytes.len() as u32;
-    header.format = if let Body::Block(block) = body { block.format } else { Format::F32 };
+    header.format = if let Body::Block(block) = &body { block.format } else { Format::F32 };
     // Terms are summed at once and the sum has a digest; all that is kept by several must be the same.
     if matches!(header.kind, Kind::Sum | Kind::State | Kind::Result) && header.digest == 0 {
         header.digest = xxh3_64(bytes);
     }
-    let head = header.encode();
-    let mut rest = [IoSlice::new(&head), IoSlice::new(bytes)];
+    (header.encode(), body)
+}
+
+async fn put(stream: &mut WriteHalf<Stream>, frames: impl Iterator<Item = Frame>, shop: &Shop) -> Result<(), PipeError> {
+    let dressed: Vec<_> = frames.map(|frame| dressed(frame, shop)).collect();
+    let mut rest: Vec<IoSlice<'_>> = dressed.iter().flat_map(|(head, body)| [IoSlice::new(head), IoSlice::new(body.bytes())]).collect();
+    let sent: usize = rest.iter().map(|slice| slice.len()).sum();
     let mut rest = &mut rest[..];
     while !rest.is_empty() {
         match stream.write_vectored(rest).await? {
@@ -215,8 +297,8 @@ async fn put(stream: &mut WriteHalf<Stream>, frame: Frame, shop: &Shop) -> Resul
         }
     }
     stream.flush().await?;
-    shop.traffic.sent.fetch_add((HEADER_BYTES + bytes.len()) as u64, Relaxed);
-    for body in [Some(frame.body), narrow].into_iter().flatten() {
+    shop.traffic.sent.fetch_add(sent as u64, Relaxed);
+    for (_, body) in dressed {
         if let Body::Block(block) = body {
             shop.blocks.give_shared(block);
         }
@@ -246,13 +328,13 @@ pub(super) async fn write_first(stream: &mut Stream, message: &impl serde::Seria
 }
 
 /// Carries frames both ways until the connection ends, and says so.
-pub(super) async fn run<N: Clone>(stream: Stream, mut queues: Queues, shop: Shop, name: N, events: mpsc::Sender<(N, Incoming)>) {
+pub(super) async fn run<N: Clone>(stream: Stream, queues: Queues, shop: Shop, name: N, events: mpsc::Sender<(N, Incoming)>) {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
     let error = tokio::select! {
         biased;
         error = read(&mut reader, &name, &shop, &events) => error,
-        written = write(&mut writer, &mut queues, &shop) => written.err().unwrap_or(PipeError::Closed),
+        written = write(&mut writer, &queues, &shop) => written.err().unwrap_or(PipeError::Closed),
     };
     let _ = events.send((name, Incoming::Ended(error.to_string()))).await;
 }
@@ -277,29 +359,64 @@ async fn read<N: Clone>(
 }
 
 async fn next(stream: &mut BufReader<ReadHalf<Stream>>, shop: &Shop) -> Result<Incoming, PipeError> {
-    let mut bytes = [0; HEADER_BYTES];
-    stream.read_exact(&mut bytes).await?;
-    let header = Header::decode(&bytes, CONTROL_BYTES_MAX)?;
-    shop.traffic.received.fetch_add((HEADER_BYTES + header.length as usize) as u64, Relaxed);
-    if header.kind == Kind::Control {
-        let mut body = vec![0; header.length as usize];
-        stream.read_exact(&mut body).await?;
-        return Ok(Incoming::Control(body));
+    loop {
+        let mut bytes = [0; HEADER_BYTES];
+        stream.read_exact(&mut bytes).await?;
+        let header = Header::decode(&bytes, CONTROL_BYTES_MAX)?;
+        shop.traffic.received.fetch_add((HEADER_BYTES + header.length as usize) as u64, Relaxed);
+        if header.kind == Kind::Control {
+            let mut body = vec![0; header.length as usize];
+            stream.read_exact(&mut body).await?;
+            return Ok(Incoming::Control(body));
+        }
+        if (header.run, header.layout) != (shop.stamp.run, shop.stamp.layout) {
+            let (run, layout) = (shop.stamp.run, shop.stamp.layout);
+            return Err(PipeError::Protocol(format!(
+                "a chunk of run {:x}, layout {:x} came; this is run {run:x}, layout {layout:x}",
+                header.run, header.layout
+            )));
+        }
+        if let Some(claim) = shop.canvases.claim(&header) {
+            if land(stream, shop, &header, &claim).await? {
+                return Ok(Incoming::Landed(header, claim));
+            }
+            continue;
+        }
+        let mut block = shop.blocks.take(header.count(), header.format);
+        stream.read_exact(block.bytes_mut()).await?;
+        if header.digest != 0 {
+            check(&header, block.bytes())?;
+        }
+        return Ok(Incoming::Chunk(header, block));
     }
-    if (header.run, header.layout) != (shop.stamp.run, shop.stamp.layout) {
-        let (run, layout) = (shop.stamp.run, shop.stamp.layout);
-        return Err(PipeError::Protocol(format!(
-            "a chunk of run {:x}, layout {:x} came; this is run {run:x}, layout {layout:x}",
-            header.run, header.layout
-        )));
-    }
-    let mut block = shop.blocks.take(header.count(), header.format);
-    stream.read_exact(block.bytes_mut()).await?;
-    if header.digest != 0 {
-        let expected = xxh3_64(block.bytes());
-        if expected != header.digest {
-            return Err(WireError::Digest { expected, found: header.digest }.into());
+}
+
+fn check(header: &Header, body: &[u8]) -> Result<(), WireError> {
+    let expected = xxh3_64(body);
+    if expected == header.digest { Ok(()) } else { Err(WireError::Digest { expected, found: header.digest }) }
+}
+
+/// Reads a chunk of a sum into its place; false if that was filled from elsewhere meanwhile.
+async fn land(stream: &mut BufReader<ReadHalf<Stream>>, shop: &Shop, header: &Header, claim: &Claim) -> Result<bool, PipeError> {
+    let mut filled = 0;
+    while filled < header.length as usize {
+        let read = poll_fn(|context| {
+            let read = claim.with(|place| {
+                let mut rest = ReadBuf::new(&mut place[filled..]);
+                Pin::new(&mut *stream).poll_read(context, &mut rest).map_ok(|()| rest.filled().len())
+            });
+            read.map_or(Poll::Ready(Ok(None)), |read| read.map_ok(Some))
+        });
+        match read.await? {
+            Some(0) => return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
+            Some(read) => filled += read,
+            None => {
+                let mut rest = shop.blocks.take(header.count(), header.format);
+                stream.read_exact(&mut rest.bytes_mut()[filled..]).await?;
+                shop.blocks.give(rest);
+                return Ok(false);
+            }
         }
     }
-    Ok(Incoming::Chunk(header, block))
+    claim.with(|place| check(header, place)).transpose().map(|checked| checked.is_some()).map_err(PipeError::from)
 }

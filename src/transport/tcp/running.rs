@@ -5,7 +5,7 @@ use crate::ids::Worker;
 use crate::transport::Notice;
 use crate::transport::wire::COORDINATOR;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,7 +24,10 @@ struct Waiting {
 pub(super) struct Running {
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
-    pub(super) holders: BTreeSet<u32>,
+    /// Who has the whole sum, with which digest, if it takes one.
+    pub(super) holders: BTreeMap<u32, Option<u64>>,
+    /// The digest of what was decided.
+    digest: Option<u64>,
     waiting: BTreeMap<u32, Waiting>,
     /// Holders not reported yet, since the sum has not come by here.
     pub(super) unreported: Vec<(Worker, Notice)>,
@@ -34,19 +37,41 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn new(receivers: Vec<u32>, begun: Instant) -> Self {
-        Self { begun, receivers, holders: BTreeSet::new(), waiting: BTreeMap::new(), unreported: Vec::new(), done: false }
+        Self { begun, receivers, holders: BTreeMap::new(), digest: None, waiting: BTreeMap::new(), unreported: Vec::new(), done: false }
     }
 
-    /// A node says that nothing has come to it for a while.
-    pub(super) fn waits(&mut self, node: u32, on: Vec<u32>, now: Instant) {
-        let since = self.still_waiting(now).find(|(other, _)| *other == node).map_or(now, |(_, waiting)| waiting.since);
-        self.waiting.insert(node, Waiting { since, said: now, on });
+    /// A node says that nothing has come to it for a while; whether that is news.
+    pub(super) fn waits(&mut self, node: u32, on: Vec<u32>, now: Instant) -> bool {
+        let since = self.still_waiting(now).find(|(other, _)| *other == node).map(|(_, waiting)| waiting.since);
+        self.waiting.insert(node, Waiting { since: since.unwrap_or(now), said: now, on });
+        since.is_none()
     }
 
-    /// A node has the whole sum.
-    pub(super) fn holds(&mut self, node: u32) {
-        self.holders.insert(node);
+    /// Who can hand the sum to a node that lacks it: if there is a choice, none of those for whom it waits in vain.
+    pub(super) fn giver(&self, to: u32, is_there: impl Fn(u32) -> bool) -> Option<u32> {
+        let on = self.waiting.get(&to).map_or(&[][..], |waiting| &waiting.on);
+        self.holders.keys().copied().filter(|holder| *holder != to && is_there(*holder)).min_by_key(|holder| on.contains(holder))
+    }
+
+    /// A node has the whole sum; false if not the bytes that were decided.
+    pub(super) fn holds(&mut self, node: u32, digest: Option<u64>) -> bool {
         self.waiting.remove(&node);
+        let right = self.digest.is_none() || digest.is_none() || digest == self.digest;
+        if right {
+            self.holders.insert(node, digest);
+        }
+        right
+    }
+
+    /// These bytes are applied; gives back who holds others, and is no holder any more.
+    pub(super) fn decided(&mut self, digest: u64) -> Vec<u32> {
+        if self.digest.replace(digest) == Some(digest) {
+            return Vec::new();
+        }
+        let wrong = |held: Option<u64>| held.is_some_and(|held| held != digest);
+        let nodes = self.holders.iter().filter(|(_, held)| wrong(**held)).map(|(node, _)| *node).collect();
+        self.holders.retain(|_, held| !wrong(*held));
+        nodes
     }
 
     /// A node is gone.
@@ -92,16 +117,40 @@ mod tests {
         let mut running = Running::new(vec![0, 1, 2], begun);
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
-        [1.0, 1.5, 2.0].into_iter().for_each(|seconds| running.waits(0, vec![2], at(seconds)));
+        [1.0, 1.5, 2.0].into_iter().for_each(|seconds| assert_eq!(running.waits(0, vec![2], at(seconds)), seconds == 1.0));
         assert!(!running.is_stuck(at(2.0), 3 * SECOND, longest));
         assert!(!running.is_stuck(at(4.5), 3 * SECOND, longest), "it does not say so any more");
         running.waits(0, vec![2], at(6.0));
         assert!(!running.is_stuck(at(6.5), 3 * SECOND, longest), "it had got something in between");
-        [6.5, 7.0, 7.5, 8.1].into_iter().for_each(|seconds| running.waits(0, vec![2], at(seconds)));
+        [6.5, 7.0, 7.5, 8.1].into_iter().for_each(|seconds| assert!(!running.waits(0, vec![2], at(seconds))));
         assert!(running.is_stuck(at(8.1), 3 * SECOND, longest));
         assert!(running.is_stuck(at(61.0), 3 * SECOND, longest), "and there is an end to everything");
         running.done = true;
         assert!(!running.is_stuck(at(8.1), 3 * SECOND, longest));
+    }
+
+    #[test]
+    fn a_sum_comes_from_somebody_who_gets_through() {
+        let now = Instant::now();
+        let mut running = Running::new(vec![0, 1, 2], now);
+        assert_eq!(running.giver(2, |_| true), None);
+        assert!([0, 1].into_iter().all(|node| running.holds(node, None)));
+        assert_eq!(running.giver(2, |_| true), Some(0));
+        assert_eq!(running.giver(0, |_| true), Some(1));
+        running.waits(2, vec![0], now);
+        assert_eq!(running.giver(2, |_| true), Some(1));
+        assert_eq!(running.giver(2, |node| node == 0), Some(0));
+    }
+
+    #[test]
+    fn who_holds_other_bytes_gives_them_to_nobody() {
+        let mut running = Running::new(vec![0, 1, 2, 3], Instant::now());
+        assert!(running.holds(0, Some(8)) && running.holds(1, Some(9)) && running.holds(2, None));
+        assert_eq!(running.decided(9), [0]);
+        assert!(running.decided(9).is_empty(), "that is known");
+        assert_eq!(running.giver(0, |node| node != 2), Some(1));
+        assert!(!running.holds(3, Some(8)) && running.holds(0, Some(9)), "it has got them anew");
+        assert_eq!(running.giver(1, |node| node == 3), None);
     }
 
     #[test]
@@ -115,7 +164,7 @@ mod tests {
         running.waits(COORDINATOR, vec![0], now);
         assert!(running.culprit(now).is_some(), "when everybody waits, somebody is it");
         running.forget(2);
-        running.holds(0);
+        running.holds(0, None);
         assert_eq!(running.culprit(now), Some(0), "as the coordinator says");
     }
 }

@@ -53,7 +53,8 @@ pub struct Listen {
     pub job: String,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
-    /// An exchange in which nothing comes to somebody for so long is made again without whoever holds it up.
+    /// An exchange in which nothing comes to somebody for so long is made again without whoever holds it up. Where the
+    /// scheme can spare a worker, 20 times as long as exchanges take is enough, if that is at least 2 s.
     pub stall: Duration,
 }
 
@@ -126,12 +127,14 @@ pub struct Status {
     pub kept: u64,
 }
 
+#[derive(Debug)]
 pub(super) enum Command {
     Order(Worker, Order),
     Reduce(Step, Weighted),
     Discard(Worker, Task),
     Fold(Step, u32, Vec<Summand>),
     Release(Step, Job),
+    MayLose(bool),
     Begin(Step, std::sync::mpsc::Sender<()>),
 }
 
@@ -145,8 +148,10 @@ pub(super) type Sums = Arc<Mutex<VecDeque<(Step, u32, Arc<Vec<f32>>)>>>;
 #[derive(Debug)]
 pub struct TcpTransport {
     address: SocketAddr,
-    commands: mpsc::UnboundedSender<Command>,
-    notices: std::sync::mpsc::Receiver<(Worker, Notice)>,
+    commands: mpsc::UnboundedSender<Vec<Command>>,
+    /// Commands that are sent together once there is nothing else to decide.
+    decided: Vec<Command>,
+    notices: std::sync::mpsc::Receiver<Vec<(Worker, Notice)>>,
     bell: Bell,
     sums: Sums,
     /// What was received of results that workers send at once, if they do.
@@ -154,7 +159,7 @@ pub struct TcpTransport {
     format: Format,
     status: Arc<Mutex<Status>>,
     offers: watch::Receiver<Offers>,
-    /// Notices that came while something else was waited for.
+    /// Notices that came with others, or while something else was waited for.
     early: VecDeque<(Worker, Notice)>,
     hub: Option<tokio::task::JoinHandle<()>>,
     runtime: Option<Runtime>,
@@ -212,7 +217,8 @@ impl TcpTransport {
         };
         let hub = tokio::spawn(serving.instrument(span));
         let early = VecDeque::new();
-        Ok(Self { address, commands, notices, bell, sums, held, format, status, offers, early, hub: Some(hub), runtime: None })
+        let decided = Vec::new();
+        Ok(Self { address, commands, decided, notices, bell, sums, held, format, status, offers, early, hub: Some(hub), runtime: None })
     }
 
     /// Tells when there are notices; ends with the transport.
@@ -245,6 +251,7 @@ impl TcpTransport {
     pub fn begin(&mut self, start: Step) {
         let (done, begun) = std::sync::mpsc::channel();
         self.command(Command::Begin(start, done));
+        self.flush();
         // What there is to say of the workers comes before their first tasks.
         if self.runtime.is_some() {
             let _ = begun.recv();
@@ -254,12 +261,19 @@ impl TcpTransport {
     /// The state of a worker's replica, unless it does not come in time.
     pub fn state_of(&mut self, worker: Worker, patience: Duration) -> Option<State> {
         self.send(worker, Order::Provide { needy: Worker(COORDINATOR) });
+        self.flush();
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.notices.recv_timeout(left).ok()? {
-                (_, Notice::State { needy: Worker(COORDINATOR), state }) => return Some(state),
-                other => self.early.push_back(other),
+            let mut found = None;
+            for notice in self.notices.recv_timeout(left).ok()? {
+                match notice {
+                    (_, Notice::State { needy: Worker(COORDINATOR), state }) => found = Some(state),
+                    other => self.early.push_back(other),
+                }
+            }
+            if found.is_some() {
+                return found;
             }
         }
     }
@@ -270,10 +284,8 @@ impl TcpTransport {
         Arc::clone(&self.status)
     }
 
-    fn command(&self, command: Command) {
-        if self.commands.send(command).is_err() {
-            tracing::debug!("the transport has ended");
-        }
+    fn command(&mut self, command: Command) {
+        self.decided.push(command);
     }
 }
 
@@ -282,15 +294,26 @@ impl Transport for TcpTransport {
         self.command(Command::Order(worker, order));
     }
 
+    fn flush(&mut self) {
+        if !self.decided.is_empty() && self.commands.send(std::mem::take(&mut self.decided)).is_err() {
+            tracing::debug!("the transport has ended");
+        }
+    }
+
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)> {
-        if let Some(early) = self.early.pop_front() {
-            return Some(early);
+        if self.early.is_empty() {
+            let mut came = self.notices.try_recv().ok();
+            if came.is_none() {
+                self.flush();
+                came = match patience {
+                    _ if self.runtime.is_none() => None,
+                    None => self.notices.recv().ok(),
+                    Some(patience) => self.notices.recv_timeout(patience).ok(),
+                };
+            }
+            self.early.extend(came.into_iter().flatten());
         }
-        match patience {
-            _ if self.runtime.is_none() => self.notices.try_recv().ok(),
-            None => self.notices.recv().ok(),
-            Some(patience) => self.notices.recv_timeout(patience).ok(),
-        }
+        self.early.pop_front()
     }
 
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
@@ -327,6 +350,10 @@ impl Transport for TcpTransport {
         Ok(None)
     }
 
+    fn may_lose(&mut self, one: bool) {
+        self.command(Command::MayLose(one));
+    }
+
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
         lock(&self.sums).iter().find(|sum| (sum.0, sum.1) == (step, attempt)).map(|sum| Arc::clone(&sum.2))
     }
@@ -357,6 +384,7 @@ fn rounded(gradient: &mut [f32]) -> Folded {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
+        self.flush();
         let (closed, _) = mpsc::unbounded_channel();
         self.commands = closed;
         if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {

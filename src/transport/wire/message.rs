@@ -77,6 +77,9 @@ pub enum Down {
         /// Whether workers send every finite result to the coordinator as soon as it is done.
         #[serde(default)]
         hold: bool,
+        /// Whether finite results go to the workers that sum them as soon as they are done.
+        #[serde(default)]
+        push: bool,
         /// Seconds after which a side that has said nothing counts as gone; the coordinator pings more often.
         silence: f64,
         /// What is trained; the coordinator's program and the worker's understand it.
@@ -128,11 +131,17 @@ pub enum Down {
         step: Step,
         /// Which attempt.
         attempt: u32,
-        /// What is summed, in this order, by the tree of [`crate::gpu::Combine`].
+        /// Which terms of the sum are told of, to a worker that sums nothing; absent: all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        places: Vec<u32>,
+        /// What is summed, in this order, by the tree of [`crate::gpu::Combine`]; to a worker that sums nothing, what it holds of that.
         terms: Vec<Summand>,
+        /// The order that each holder's result answers, term by term; none where nothing was sent before the plan.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        orders: Vec<Vec<u64>>,
         /// Who sums which chunks.
         owners: Vec<Owner>,
-        /// Who gets the sum.
+        /// Who gets the sum, for those who sum.
         receivers: Vec<u32>,
     },
     /// A step is decided: apply its sum.

@@ -8,7 +8,7 @@ mod message;
 
 pub use message::{Across, Down, Offer, Owner, Peer, TaskOrder, Up, decode, encode};
 
-use crate::ids::{Step, Task};
+use crate::ids::{Job, Step, Task};
 use thiserror::Error;
 
 /// Bytes of a frame before its body.
@@ -199,6 +199,23 @@ impl Header {
     #[must_use]
     pub fn of_task(self, task: Task) -> Self {
         Self { number: task.job.0, piece: task.piece, ..self }
+    }
+
+    /// The result that [`Self::of_task`] named.
+    #[must_use]
+    pub fn task(&self) -> Task {
+        Task { job: Job(self.number), piece: self.piece }
+    }
+
+    /// Which chunk of a vector of `length` elements follows.
+    pub(crate) fn chunk_of(&self, length: usize) -> Result<usize, String> {
+        let chunk = usize::try_from(self.offset).unwrap_or(usize::MAX) / CHUNK;
+        let is_whole = |chunk: &usize| {
+            let range = chunk_range(*chunk, length);
+            (self.offset, self.count()) == (range.start as u64, range.len())
+        };
+        let chunk = Some(chunk).filter(|chunk| *chunk < chunks(length)).filter(is_whole);
+        chunk.ok_or_else(|| format!("{} numbers from {} on are no chunk of a vector of {length}", self.count(), self.offset))
     }
 
     /// Elements of the chunk.
@@ -395,6 +412,17 @@ mod tests {
         assert!(Header::decode(&chunk.encode(), CONTROL_BYTES_MAX).is_err());
         let odd = Header { length: 7, ..Header::chunk(Kind::Term, Format::F32, 0, 1) };
         assert!(Header::decode(&odd.encode(), CONTROL_BYTES_MAX).is_err());
+    }
+
+    #[test]
+    fn a_header_is_of_a_chunk_or_of_none() {
+        let of = |offset: usize, count| Header::chunk(Kind::Sum, Format::F32, offset, count).chunk_of(CHUNK + 3);
+        assert_eq!((of(0, CHUNK), of(CHUNK, 3)), (Ok(0), Ok(1)));
+        for (offset, count) in [(0, 3), (1, CHUNK), (CHUNK, 4), (2 * CHUNK, 0), (usize::MAX, 3)] {
+            assert!(of(offset, count).unwrap_err().contains("no chunk of a vector of 65539"), "{offset}");
+        }
+        let task = Task { job: Job(7), piece: 2 };
+        assert_eq!(Header::chunk(Kind::Result, Format::F32, 0, 1).of_task(task).task(), task);
     }
 
     #[test]

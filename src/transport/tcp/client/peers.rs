@@ -1,13 +1,21 @@
 //! A worker's connections to other workers.
 
 use super::super::calls::call_peer;
+use super::super::exchange::share_out;
+use super::super::landing::frames;
 use super::super::pipe::{Pipe, Queues, run};
 use super::super::security::Stream;
-use super::{From, Hub};
-use crate::ids::Worker;
-use crate::transport::wire::{Across, Peer};
+use super::super::{STALL, lock};
+use super::{From, Hub, TICK};
+use crate::ids::{Task, Worker};
+use crate::transport::wire::{Across, Owner, Peer};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// A worker that owes chunks and of whom nothing has come for so long is called anew.
+const RENEWAL: Duration = STALL.saturating_mul(3);
 
 /// Another worker.
 pub(super) struct Remote {
@@ -16,19 +24,37 @@ pub(super) struct Remote {
     pub(super) pipe: Pipe,
     /// What is sent once there is a connection.
     queues: Option<Queues>,
+    /// The number of that connection.
+    line: u64,
+    /// Since when it owes something and nothing has come of it.
+    owing: Option<Instant>,
+}
+
+impl Remote {
+    /// Whether this is the connection that counts.
+    pub(super) fn is_line(&self, line: u64) -> bool {
+        self.line == line
+    }
 }
 
 impl Hub {
     /// Learns who the others are, and calls those with a lower number.
     pub(super) fn meet(&mut self, peers: Vec<Peer>) {
         let me = self.welcome.worker.0;
-        self.peers.retain(|worker, remote| peers.iter().any(|peer| (peer.worker, peer.epoch) == (*worker, remote.epoch)));
+        self.among = peers.iter().map(|peer| peer.worker).collect();
+        let stays = |worker: u32, epoch: u32| peers.iter().any(|peer| (peer.worker, peer.epoch) == (worker, epoch));
+        let gone: Vec<u32> =
+            self.peers.iter().filter(|(worker, remote)| !stays(**worker, remote.epoch)).map(|(worker, _)| *worker).collect();
+        for worker in gone {
+            self.peers.remove(&worker);
+            self.unpush(worker);
+        }
         for Peer { worker, epoch, address } in peers {
             if worker == me || self.peers.contains_key(&worker) {
                 continue;
             }
             let (pipe, queues) = Pipe::new();
-            self.peers.insert(worker, Remote { epoch, address: address.clone(), pipe, queues: Some(queues) });
+            self.peers.insert(worker, Remote { epoch, address: address.clone(), pipe, queues: Some(queues), line: 0, owing: None });
             if worker < me {
                 self.dial(worker, epoch, address, Duration::ZERO);
             }
@@ -36,6 +62,23 @@ impl Hub {
         for (worker, epoch, stream) in std::mem::take(&mut self.early) {
             self.connected(worker, epoch, Some(stream));
         }
+    }
+
+    /// Sends a result to those who will sum it if it counts.
+    pub(super) fn push(&mut self, task: Task, order: u64) {
+        let vector = lock(&self.ledger).result(task).cloned();
+        let Some(vector) = vector.filter(|_| !self.among.is_empty()) else { return };
+        let owners = share_out(&self.among, vector.len());
+        for Owner { node, start, end } in owners.iter().copied().filter(|owner| owner.node != self.welcome.worker.0) {
+            frames(&vector, task, order).skip(start).take(end - start).for_each(|frame| self.send(node, frame));
+        }
+        self.summer.sent.note(task, order as u32, owners);
+    }
+
+    /// What was sent to a worker, and has come of it, before there was a plan, may have been lost.
+    fn unpush(&mut self, worker: u32) {
+        self.summer.sent.lost(worker);
+        self.summer.came.forget(worker);
     }
 
     fn dial(&self, worker: u32, epoch: u32, address: String, pause: Duration) {
@@ -64,21 +107,58 @@ impl Hub {
                     remote.pipe = pipe;
                     queues
                 });
-                tokio::spawn(run(stream, queues, self.shop.clone(), From::Peer(worker, epoch), self.events.clone()));
+                self.lines += 1;
+                let again = remote.line > 0;
+                (remote.line, remote.owing) = (self.lines, None);
+                tokio::spawn(run(stream, queues, self.shop.clone(), From::Peer(worker, self.lines), self.events.clone()));
+                if again {
+                    self.send_again(worker);
+                }
             }
-            None => {
+            None if remote.queues.is_some() => {
                 let address = remote.address.clone();
                 self.dial(worker, epoch, address, Duration::from_millis(500));
             }
+            None => {}
         }
     }
 
-    pub(super) fn disconnected(&mut self, worker: u32, epoch: u32, reason: &str) {
-        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.epoch == epoch) else { return };
+    /// Sends a worker what it is owed of sums under way: with the old connection it may have been lost.
+    fn send_again(&self, worker: u32) {
+        let held = |step, what| lock(&self.ledger).get(step, what).cloned();
+        self.summer.owed_to(worker, held).into_iter().for_each(|frame| self.send(worker, frame));
+    }
+
+    /// Something has come from a worker.
+    pub(super) fn heard_of(&mut self, worker: u32, line: u64) {
+        if let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.line == line) {
+            remote.owing = None;
+        }
+    }
+
+    /// A connection can be gone without a word. Whoever waits for a worker in vain, if for several sums, calls it,
+    /// whoever of the two has called before; the newest connection counts.
+    pub(super) fn renew(&mut self, now: Instant) {
+        let owing: BTreeSet<u32> = self.summer.stalled(now, TICK).into_iter().flat_map(|(_, _, on)| on).collect();
+        for worker in owing {
+            let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.queues.is_none()) else { continue };
+            if now.duration_since(*remote.owing.get_or_insert(now)) < RENEWAL {
+                continue;
+            }
+            remote.owing = None;
+            tracing::warn!("worker {worker} owes chunks and has sent nothing for {:.0} s: calling it anew", RENEWAL.as_secs_f64());
+            let (epoch, address) = (remote.epoch, remote.address.clone());
+            self.dial(worker, epoch, address, Duration::ZERO);
+        }
+    }
+
+    pub(super) fn disconnected(&mut self, worker: u32, line: u64, reason: &str) {
+        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.line == line) else { return };
         tracing::debug!("worker {worker} is gone from here: {reason}");
         let (pipe, queues) = Pipe::new();
         (remote.pipe, remote.queues) = (pipe, Some(queues));
-        let address = remote.address.clone();
+        let (epoch, address) = (remote.epoch, remote.address.clone());
+        self.unpush(worker);
         if worker < self.welcome.worker.0 {
             self.dial(worker, epoch, address, Duration::from_millis(50));
         }

@@ -1,27 +1,27 @@
 //! Sums as the coordinator's end sees them: who makes and holds them, and what becomes of those that stand still.
 
 use super::super::exchange::{Plan, Sum, share_out};
+use super::super::pipe::Frame;
 use super::super::running::Running;
 use super::super::{DATA_WAITING_MAX, Exchange, STALL, lock};
-use super::{Hub, PATIENCE_FACTOR, SLOWEST};
+use super::{Hub, PATIENCE_FACTOR, PATIENCE_MIN, SLOWEST};
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{COORDINATOR, Down, Owner};
-use crate::transport::{Decoded, Notice, Summand};
-use std::collections::BTreeSet;
+use crate::transport::{Decoded, Notice, Piece, Summand, What};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The terms that a worker is told of, which those are of all, and the orders that their results answer.
+type Told = (Vec<u32>, Vec<Summand>, Vec<Vec<u64>>);
+
 impl Hub {
-    /// Whether every worker has the sums that are decided: then none of them is needed any more.
-    pub(super) fn all_hold(&self) -> bool {
-        let held = |(step, attempt): (&Step, &u32)| {
-            let running = self.running.get(&(*step, *attempt));
-            running.is_none_or(|running| {
-                running.receivers.iter().all(|node| running.holders.contains(node) || self.members.pipe(*node).is_none())
-            })
-        };
-        self.decided.iter().all(held)
+    /// Whether every worker has a sum that is decided: then it is not needed any more.
+    pub(super) fn all_hold(&self, step: Step, attempt: u32) -> bool {
+        self.running.get(&(step, attempt)).is_none_or(|running| {
+            running.receivers.iter().all(|node| running.holders.contains_key(node) || self.members.pipe(*node).is_none())
+        })
     }
 
     /// Has a worker hold a sum that was made on this side.
@@ -33,40 +33,102 @@ impl Hub {
     }
 
     pub(super) fn fold(&mut self, step: Step, attempt: u32, terms: Vec<Summand>) {
-        let mut receivers: Vec<u32> = self.members.connected().map(|(worker, _)| worker).collect();
+        let connected: BTreeSet<u32> = self.members.connected().map(|(worker, _)| worker).collect();
         let holders: BTreeSet<u32> = terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
-        let holders: Vec<u32> = holders.into_iter().filter(|worker| receivers.contains(worker)).collect();
+        let holders: Vec<u32> = holders.intersection(&connected).copied().collect();
         let star = self.listen.exchange == Exchange::Star || holders.is_empty();
-        let owners: Vec<Owner> = share_out(if star { &[COORDINATOR] } else { &holders }, self.listen.length);
+        let pushes = self.listen.exchange == Exchange::HoldSharded;
+        let owners = if star {
+            share_out(&[COORDINATOR], self.listen.length)
+        } else if pushes {
+            self.owners_of_pushes(&holders)
+        } else {
+            share_out(&holders, self.listen.length)
+        };
         let takes_part = star || self.listen.keeps;
-        if takes_part {
-            receivers.push(COORDINATOR);
-        }
+        let receivers: Vec<u32> = connected.iter().copied().chain(takes_part.then_some(COORDINATOR)).collect();
         // Whoever is gone meanwhile cannot be a source; the engine hears of it and folds again.
         let terms: Vec<Summand> = terms
             .into_iter()
             .map(|term| {
-                let here = term.holders.iter().copied().filter(|piece| receivers.contains(&piece.worker.0)).collect::<Vec<_>>();
+                let here = term.holders.iter().copied().filter(|piece| connected.contains(&piece.worker.0)).collect::<Vec<_>>();
                 Summand { holders: if here.is_empty() { term.holders } else { here }, ..term }
             })
             .collect();
-        let message = Down::Exchange { step, attempt, terms: terms.clone(), owners: owners.clone(), receivers: receivers.clone() };
-        self.members.tell_all(&message);
-        let running = Running::new(receivers.clone(), Instant::now());
+        let orders = if pushes { self.orders_of(&terms) } else { Vec::new() };
+        let plan = Plan { step, attempt, places: Vec::new(), terms, orders, owners, receivers };
+        self.tell_plan(&plan);
+        let running = Running::new(plan.receivers.clone(), Instant::now());
         self.running.retain(|key, _| key.0 != step || key.1 > attempt);
         self.running.insert((step, attempt), running);
         if takes_part {
             let mut none = Vec::new();
-            let plan = Plan { step, attempt, terms, owners, receivers };
             for reason in self.summer.begin(plan, |_| None, Instant::now(), &mut none) {
                 tracing::warn!("{step}, attempt {attempt}: {reason}");
             }
         }
     }
 
+    /// Whoever was sent parts of the results sums those, but for workers whose own is not summed: only whose vector is
+    /// summed is missed at once when it is gone, so theirs go to such a one.
+    fn owners_of_pushes(&self, holders: &[u32]) -> Vec<Owner> {
+        let among: Vec<u32> = self.members.peers().iter().map(|peer| peer.worker).collect();
+        let mut owners = share_out(if among.is_empty() { holders } else { &among }, self.listen.length);
+        for (place, owner) in owners.iter_mut().enumerate().filter(|(_, owner)| !holders.contains(&owner.node)) {
+            owner.node = holders[place % holders.len()];
+        }
+        owners
+    }
+
+    /// The order that each holder's result answers, 0 where that is not known.
+    fn orders_of(&self, terms: &[Summand]) -> Vec<Vec<u64>> {
+        let order = |piece: &Piece| match piece.what {
+            What::Result(task) => self.orders.get(&(piece.worker, task)).copied().unwrap_or(0),
+            What::Sum => 0,
+        };
+        terms.iter().map(|term| term.holders.iter().map(order).collect()).collect()
+    }
+
+    /// A worker is sent a step: whoever holds other bytes of it than these gets them anew.
+    pub(super) fn decide(&mut self, step: Step, attempt: u32, digest: u64) {
+        self.decided.insert(step, attempt);
+        let wrong = self.running.get_mut(&(step, attempt)).map(|running| running.decided(digest));
+        wrong.into_iter().flatten().for_each(|node| otherwise(Worker(node), step));
+    }
+
+    /// Tells everybody their part in an exchange: whoever sums, all of it; others, the terms they hold.
+    fn tell_plan(&self, plan: &Plan) {
+        let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
+        let Plan { step, attempt, .. } = *plan;
+        let message = |(places, terms, orders), receivers| {
+            let owners = plan.owners.clone();
+            Down::Exchange { step, attempt, places, terms, orders, owners, receivers }
+        };
+        let whole = Frame::control(&message((Vec::new(), plan.terms.clone(), plan.orders.clone()), plan.receivers.clone()));
+        let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
+        for (place, term) in (0..).zip(&plan.terms) {
+            for piece in term.holders.iter().filter(|piece| !owners.contains(&piece.worker.0)) {
+                let part = parts.entry(piece.worker.0).or_default();
+                // A worker may hold a term twice.
+                if part.0.last() != Some(&place) {
+                    part.0.push(place);
+                    part.1.push(term.clone());
+                    part.2.extend(plan.orders.get(place as usize).cloned());
+                }
+            }
+        }
+        for (worker, seat) in self.members.connected() {
+            if owners.contains(&worker) {
+                seat.pipe.tell_frame(whole.clone());
+            } else {
+                seat.pipe.tell(&message(parts.remove(&worker).unwrap_or_default(), Vec::new()));
+            }
+        }
+    }
+
     /// Whether sums come by here.
     pub(super) fn takes_part(&self) -> bool {
-        self.listen.exchange != Exchange::Sharded || self.listen.keeps
+        !self.listen.exchange.is_sharded() || self.listen.keeps
     }
 
     pub(super) fn held(&mut self, worker: Worker, step: Step, attempt: u32, digest: Option<u64>) {
@@ -76,7 +138,9 @@ impl Hub {
             return self.lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
         }
         let Some(running) = self.running.get_mut(&(step, attempt)) else { return };
-        running.holds(worker.0);
+        if !running.holds(worker.0, digest) {
+            otherwise(worker, step);
+        }
         if running.holders.len() == 2 && !running.done {
             self.exchange_time = (self.exchange_time + running.begun.elapsed()) / 2;
             let mut status = lock(&self.status);
@@ -109,9 +173,7 @@ impl Hub {
             return true;
         }
         let running = self.running.get(&(step, attempt));
-        let holder =
-            running.and_then(|running| running.holders.iter().find(|holder| **holder != to && self.members.pipe(**holder).is_some()));
-        let found = holder.copied();
+        let found = running.and_then(|running| running.giver(to, |holder| self.members.pipe(holder).is_some()));
         if let Some(holder) = found {
             self.members.tell(holder, &Down::Give { step, attempt, to });
         }
@@ -154,9 +216,10 @@ impl Hub {
                 running.waits(COORDINATOR, on, now);
             }
         }
-        let patience = self.listen.stall;
+        let usual = self.exchange_time * PATIENCE_FACTOR;
+        let patience = if self.may_lose { usual.max(PATIENCE_MIN).min(self.listen.stall) } else { self.listen.stall };
         let bytes = self.listen.length * self.listen.format.bytes();
-        let longest = patience.max(self.exchange_time * PATIENCE_FACTOR) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
+        let longest = patience.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         let needed = self.members.connected().count().min(2);
         let stuck = |running: &&Running| running.holders.len() < needed && running.is_stuck(now, patience, longest);
         let found = self.running.values().filter(stuck).find_map(|running| Some((running.culprit(now)?, running.begun)));
@@ -164,4 +227,8 @@ impl Hub {
             self.lose(worker, &format!("its vectors did not come for {:.1} s", now.duration_since(begun).as_secs_f64()));
         }
     }
+}
+
+fn otherwise(worker: Worker, step: Step) {
+    tracing::warn!("{worker} holds other bytes of {step} than were decided; it gets them anew");
 }

@@ -1,22 +1,34 @@
-//! The combine on a GPU against a device-to-device copy on the same card, timed by events; medians of 21.
+//! The combine on a GPU against a device-to-device copy on the same card, timed by events; medians of 21. Then steps of four
+//! workers on that card, whose gradients stay on it, with the aggregator and without.
 //!
 //! `cargo bench --no-default-features --features cuda --bench gpu`; torch's turn is `benches/peers/torch_axpy.py`. Without
-//! a GPU it says so and measures nothing.
+//! a GPU it says so and measures nothing; `-- --test` goes through the steps in the host's memory, small.
 
+mod four_workers;
+
+use codedgrad::gpu::Vector;
 use codedgrad::gpu::cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use codedgrad::gpu::cuda::cudarc::driver::{CudaSlice, DeviceRepr};
-use codedgrad::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, devices};
+use codedgrad::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector, devices};
+use four_workers::{Load, WORKERS};
 use half::bf16;
+use std::error::Error;
+use std::sync::Arc;
 
 const REPEATS: usize = 21;
 
-fn main() -> Result<(), CudaError> {
-    if devices() == 0 {
-        println!("not measured: there is no GPU here");
-        return Ok(());
-    }
+fn main() -> Result<(), Box<dyn Error>> {
     let has = |flag: &str| std::env::args().any(|arg| arg == flag);
     let small = !has("--bench") || has("--test");
+    if devices() == 0 {
+        println!("not measured: there is no GPU here");
+        if small {
+            let load = Load { places: &[(); WORKERS], ones: &|(), length| vec![1.0; length], length: 1 << 12, passes: 2 };
+            four_workers::measure(&load)?;
+            println!("steps of four workers end alike in the host's memory");
+        }
+        return Ok(());
+    }
     let cuda = Cuda::new(0)?;
     println!("{}", cuda.stream().context().name()?);
     println!("format  K          d   GB/s combine   GB/s copy   ratio");
@@ -25,7 +37,27 @@ fn main() -> Result<(), CudaError> {
         measure(&cuda, "f32", count, &vec![1.0f32; wide], |x| DeviceSource::F32(x.as_view()))?;
         measure(&cuda, "bf16", count, &vec![bf16::ONE; narrow], |x| DeviceSource::Bf16(x.as_view()))?;
     }
+    drop(cuda);
+    let places = (0..WORKERS).map(|_| Cuda::new(0).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+    let (length, passes) = if small { (1 << 16, 2) } else { (100_000_000, 50) };
+    let [plain, with, late] = four_workers::measure(&Load { places: &places, ones: &ones, length, passes })?;
+    println!("4 workers, {length} parameters, groups:s=1: ms per step, and ratio to the step without aggregator");
+    println!(
+        "without {:.2}, with {:.2} ({:.3}), one late by 10 steps {:.2} ({:.3})",
+        1e3 * plain,
+        1e3 * with,
+        with / plain,
+        1e3 * late,
+        late / plain
+    );
     Ok(())
+}
+
+fn ones(cuda: &Arc<Cuda>, length: usize) -> DeviceVector {
+    let ones = cuda.stream().clone_htod(&vec![1.0f32; length]).expect("memory");
+    let mut vector = DeviceVector::new(cuda, length);
+    vector.read(&DeviceSource::F32(ones.as_view()), 1.0).expect("one device");
+    vector
 }
 
 /// Median GB/s of a sum of `count` vectors, and of a copy of as many bytes as fit two of them, counted in and out.

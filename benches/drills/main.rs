@@ -1,0 +1,244 @@
+//! What faults cost: of every fault at every phase of a step, the longest time without a committed step, and whether every
+//! step was committed with the gradient of a run without faults. Workers and coordinator are processes; a fault befalls
+//! worker 0 (or the coordinator) once, at one step; its twin, which computes the same, is a tenth slower.
+//!
+//! `cargo bench --no-default-features --features tcp --bench drills -- --exchange sharded`; `--only stopped`, `--only sums`
+//! or the like for a part of it.
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+
+mod parts;
+#[path = "../processes/mod.rs"]
+mod processes;
+mod tap;
+
+use parts::{End, WORKERS};
+use processes::{Outcome, again, median, token};
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+use tap::{Drill, Fault, HAPPENED, Phase};
+
+/// How often a run is made until its fault has happened.
+const TRIES: usize = 9;
+
+/// A run, and what happens in it.
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct Case {
+    exchange: String,
+    elements: usize,
+    steps: u64,
+    /// Seconds of computing in a step.
+    compute_seconds: f64,
+    drill: Option<Drill>,
+    end: Option<End>,
+}
+
+impl Case {
+    /// The time for one of a worker's four units; every second worker takes a tenth longer.
+    fn part(&self, worker: u32) -> Duration {
+        Duration::from_secs_f64(self.compute_seconds / 4.0 * if worker % 2 == 1 { 1.1 } else { 1.0 })
+    }
+}
+
+/// What came of a run: of every step, when it was committed first, and its gradient's digest.
+type Commits = BTreeMap<u64, (f64, String)>;
+
+const PHASES: [(Phase, &str); 6] = [
+    (Phase::BeforeCompute, "before computing"),
+    (Phase::InCompute, "computing"),
+    (Phase::AfterDone, "after done"),
+    (Phase::MidSend, "sending its vector"),
+    (Phase::AllGather, "sending sums"),
+    (Phase::BeforeApply, "committed, not applied"),
+];
+
+const FAULTS: [(Fault, &str); 7] = [
+    (Fault::Slow, "slow, ten steps"),
+    (Fault::Stopped, "stopped"),
+    (Fault::Killed, "killed"),
+    (Fault::Back, "killed, comes back"),
+    (Fault::Cut, "cut"),
+    (Fault::HalfOpen, "half-open"),
+    (Fault::Trickling, "trickling"),
+];
+
+/// Worker processes, which all end with it.
+struct Crew(Arc<Mutex<Vec<Child>>>, Arc<AtomicBool>);
+
+impl Crew {
+    fn children(&self) -> std::sync::MutexGuard<'_, Vec<Child>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+        for child in self.children().iter_mut() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// Waits for the first worker to die, and starts another in its place.
+fn replace(crew: &Crew, words: Vec<String>, place: String) {
+    let (children, over) = (Arc::clone(&crew.0), Arc::clone(&crew.1));
+    thread::spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(5));
+            let mut children = children.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(Ok(Some(_))) = children.first_mut().map(Child::try_wait) {
+                children.extend(again(&words, "DRILL_WORKER", &place));
+                return;
+            }
+        }
+    });
+}
+
+/// Reads a coordinator's commits until the last step or its end.
+fn read(child: &mut Child, steps: u64, commits: &mut Commits) -> Outcome<()> {
+    let Some(out) = child.stdout.take() else { return Err("nothing to read from".into()) };
+    for line in BufReader::new(out).lines() {
+        let line = line?;
+        let [step, time, digest, coverage] = line.split(' ').collect::<Vec<_>>()[..] else { return Err(line.into()) };
+        let step: u64 = step.parse()?;
+        let digest = if coverage == "1" { digest.to_owned() } else { format!("{coverage} of {digest}") };
+        if let Some((_, first)) = commits.get(&step).filter(|known| known.1 != digest) {
+            return Err(format!("step {step} was committed as {first} and as {digest}").into());
+        }
+        commits.entry(step).or_insert((time.parse()?, digest));
+        if step + 1 == steps {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A run with its fault. Now and then worker 0's twin has answered before it, and it never comes to the phase.
+fn sail(case: &Case) -> Outcome<Commits> {
+    for _ in 0..TRIES {
+        let (commits, happened) = sail_once(case)?;
+        if happened || case.drill.is_none() {
+            return Ok(commits);
+        }
+    }
+    Err("it never came to that".into())
+}
+
+fn sail_once(case: &Case) -> Outcome<(Commits, bool)> {
+    let token = token();
+    let folder = env::temp_dir().join(format!("drill-{}", std::process::id()));
+    fs::create_dir(&folder)?;
+    let words = vec![serde_json::to_string(case)?];
+    let place = format!("{token} {}", folder.display());
+    let mut commits = Commits::new();
+    let mut coordinator = again(&words, "DRILL_COORDINATOR", &place)?;
+    let address = folder.join("address");
+    while !address.exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let address = fs::read_to_string(address)?;
+    let place_of = |me: usize, drilled: bool| format!("{address} {token} {me} {drilled}");
+    let workers = (0..WORKERS).map(|me| again(&words, "DRILL_WORKER", &place_of(me, me == 0))).collect::<Result<_, _>>()?;
+    let crew = Crew(Arc::new(Mutex::new(workers)), Arc::default());
+    if case.drill.is_some_and(|drill| drill.fault == Fault::Back) {
+        replace(&crew, words.clone(), place_of(0, false));
+    }
+    let mut read_all = || -> Outcome<()> {
+        read(&mut coordinator, case.steps, &mut commits)?;
+        if case.end.is_some() {
+            coordinator.wait()?;
+            coordinator = again(&words, "DRILL_COORDINATOR", &place)?;
+            read(&mut coordinator, case.steps, &mut commits)?;
+        }
+        Ok(())
+    };
+    let ended = read_all();
+    let said = crew.children().first_mut().and_then(|victim| victim.stdout.take());
+    drop(crew);
+    drop(coordinator.kill());
+    coordinator.wait()?;
+    fs::remove_dir_all(folder)?;
+    let mut text = String::new();
+    said.into_iter().try_for_each(|mut said| said.read_to_string(&mut text).map(drop))?;
+    ended.map(|()| (commits, text.contains(HAPPENED)))
+}
+
+/// Seconds between commits, in order of steps.
+fn gaps(commits: &Commits) -> Vec<f64> {
+    let times: Vec<f64> = commits.values().map(|commit| commit.0).collect();
+    times.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+/// One line of the table.
+fn show(fault: &str, phase: &str, calm: &Commits, found: Outcome<Commits>) {
+    let step = median(gaps(calm));
+    match found {
+        Err(error) => println!("| {fault} | {phase} | {error} | | | |"),
+        Ok(found) => {
+            let longest = gaps(&found).into_iter().fold(0.0, f64::max);
+            let lost = calm.keys().filter(|step| !found.contains_key(step)).count();
+            let equal = calm.iter().all(|(step, commit)| found.get(step).is_none_or(|other| other.1 == commit.1));
+            println!(
+                "| {fault} | {phase} | {longest:.3} | {:.1} | {lost} | {} |",
+                longest / step,
+                if equal { "equal" } else { "NOT EQUAL" }
+            );
+        }
+    }
+}
+
+fn drills(words: &[String]) -> Outcome<()> {
+    let value = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1)).cloned();
+    let quick = words.iter().any(|word| word == "--test");
+    let only = value("--only").unwrap_or_default();
+    let (elements, steps, compute_seconds) = if quick { (1 << 17, 5, 0.02) } else { (1 << 19, 30, 0.1) };
+    let at = steps / 4;
+    for exchange in value("--exchange").unwrap_or("sharded".into()).split(',') {
+        let case = Case { exchange: exchange.into(), elements, steps, compute_seconds, drill: None, end: None };
+        let calm = sail(&case)?;
+        let (step, longest) = (median(gaps(&calm)), gaps(&calm).into_iter().skip(1).fold(0.0, f64::max));
+        println!("\n{exchange}: a step takes {step:.3} s, without faults at most {longest:.3} s\n");
+        println!("| fault | phase | longest s | steps | lost | gradients |\n|---|---|---|---|---|---|");
+        let bytes = 4 * elements as u64;
+        let sharded = exchange == "sharded";
+        for (fault, fault_name) in FAULTS {
+            for (phase, phase_name) in PHASES {
+                let (name, sent) = (format!("{fault_name}, {phase_name}"), if sharded { bytes / 4 } else { bytes / 2 });
+                let wanted = if quick { fault == Fault::Killed && phase == Phase::AfterDone } else { name.contains(&only) };
+                if wanted {
+                    let drill = Drill { fault, phase, step: at, slow_seconds: 10.0 * step, sent, gathered: sent, sums: sharded };
+                    show(fault_name, phase_name, &calm, sail(&Case { drill: Some(drill), ..case.clone() }));
+                }
+            }
+        }
+        for (end, phase_name) in [(End::InCompute(at), PHASES[1].1), (End::AtCommit(at), PHASES[5].1)] {
+            if format!("coordinator restarted, {phase_name}").contains(&only) && !quick {
+                show("coordinator restarted", phase_name, &calm, sail(&Case { end: Some(end), ..case.clone() }));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let case = || -> Outcome<Case> { Ok(serde_json::from_str(words.first().map_or("", String::as_str))?) };
+    if let Ok(place) = env::var("DRILL_WORKER") {
+        let [address, token, me, drilled] = place.split(' ').collect::<Vec<_>>()[..] else { return Err("no place".into()) };
+        return parts::worker(address, token, me.parse()?, drilled.parse()?, &case()?);
+    }
+    if let Ok(place) = env::var("DRILL_COORDINATOR") {
+        let (token, folder) = place.split_once(' ').ok_or("no place")?;
+        return parts::coordinator(token, Path::new(folder), &case()?);
+    }
+    drills(&words)
+}

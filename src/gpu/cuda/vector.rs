@@ -1,0 +1,169 @@
+//! Results and sums on devices.
+
+use super::{Cuda, CudaError, DeviceSource, DeviceTarget, DeviceTerm, warn_once};
+use crate::gpu::{CombineError, Folded, Vector};
+use cudarc::driver::{CudaSlice, CudaView};
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Buckets of the sketch whose digest stands for a vector's, which would have to be sent to the host.
+const BUCKETS: usize = 4096;
+
+/// f32 numbers on a device, for workers of one process whose results stay there: see
+/// [`crate::transport::local::connect_at`]. A [`Cuda`] for each worker, or one for several, will do; different streams of a device are
+/// kept in order by cudarc's events, which contexts that have made a stream record, as [`Cuda::new`]'s have.
+///
+/// ```no_run
+/// use codedgrad::gpu::Vector;
+/// use codedgrad::gpu::cuda::{Cuda, DeviceSource, DeviceVector};
+/// use std::sync::Arc;
+/// let cuda = Arc::new(Cuda::new(0)?);
+/// let gradient = cuda.stream().clone_htod(&[1.0f32, 2.0])?;
+/// let mut message = DeviceVector::new(&cuda, 2);
+/// message.read(&DeviceSource::F32(gradient.as_view()), 0.5)?;
+/// assert_eq!(cuda.stream().clone_dtoh(&message.view()?)?, [0.5, 1.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DeviceVector {
+    cuda: Arc<Cuda>,
+    length: usize,
+    /// None once the device has failed.
+    numbers: Option<CudaSlice<f32>>,
+}
+
+impl DeviceVector {
+    /// Overwrites it with `scale` times a gradient on the same device, in any format. Returns before the device is done.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the lengths differ, the gradient is elsewhere, or the driver refuses.
+    pub fn read(&mut self, gradient: &DeviceSource<'_>, scale: f32) -> Result<(), CudaError> {
+        let numbers = self.numbers.as_mut().ok_or(CudaError::Gone)?;
+        self.cuda.cast(gradient, scale, &mut DeviceTarget::F32(numbers.as_view_mut()))
+    }
+
+    /// Writes it to where an optimizer wants it, on the device of `cuda`, which may be another: then it waits.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the lengths differ, or the driver refuses.
+    pub fn write(&self, cuda: &Cuda, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
+        let copy = self.elsewhere(cuda)?;
+        cuda.cast(&self.source(copy.as_ref())?, 1.0, to)
+    }
+
+    /// Its device.
+    #[must_use]
+    pub fn cuda(&self) -> &Arc<Cuda> {
+        &self.cuda
+    }
+
+    /// Its numbers.
+    ///
+    /// # Errors
+    /// [`CudaError::Gone`] when the device has failed.
+    pub fn view(&self) -> Result<CudaView<'_, f32>, CudaError> {
+        Ok(self.numbers.as_ref().ok_or(CudaError::Gone)?.as_view())
+    }
+
+    /// A copy on the device of `cuda`, unless it is there already. Waits, since the original may be gone afterwards.
+    fn elsewhere(&self, cuda: &Cuda) -> Result<Option<CudaSlice<f32>>, CudaError> {
+        if self.cuda.stream.context() == cuda.stream.context() {
+            return Ok(None);
+        }
+        let copy = cuda.stream.clone_dtod(&self.view()?)?;
+        cuda.stream.synchronize()?;
+        Ok(Some(copy))
+    }
+
+    /// Its numbers as a term: of the copy, if one was needed.
+    fn source<'a>(&'a self, copy: Option<&'a CudaSlice<f32>>) -> Result<DeviceSource<'a>, CudaError> {
+        Ok(DeviceSource::F32(copy.map_or_else(|| self.view(), |copy| Ok(copy.as_view()))?))
+    }
+
+    /// Does something to the numbers; should the device fail, they are gone.
+    fn change<T>(&mut self, change: impl FnOnce(&Cuda, &mut CudaSlice<f32>) -> Result<T, CudaError>) -> Option<T> {
+        let numbers = self.numbers.as_mut()?;
+        change(&self.cuda, numbers)
+            .inspect_err(|error| {
+                lost(error);
+                self.numbers = None;
+            })
+            .ok()
+    }
+}
+
+fn lost(error: &dyn std::error::Error) {
+    tracing::warn!("a vector on a device is lost: {error}");
+}
+
+/// A copy on the same device.
+impl Clone for DeviceVector {
+    fn clone(&self) -> Self {
+        let copied = self.numbers.as_ref().and_then(|numbers| {
+            let copy = self.cuda.stream.clone_dtod(numbers);
+            copy.inspect_err(|error| lost(error)).ok()
+        });
+        Self { cuda: Arc::clone(&self.cuda), length: self.length, numbers: copied }
+    }
+}
+
+/// Sums are made on the device of the vector that is changed; terms on other devices are copied there first.
+impl Vector for DeviceVector {
+    type Place = Arc<Cuda>;
+
+    fn new(cuda: &Arc<Cuda>, length: usize) -> Self {
+        let numbers = cuda.stream.alloc_zeros(length).inspect_err(|error| warn_once(&CudaError::from(*error))).ok();
+        Self { cuda: Arc::clone(cuda), length, numbers }
+    }
+
+    fn fits(&self, cuda: &Arc<Cuda>, length: usize) -> bool {
+        self.numbers.is_some() && self.length == length && self.cuda.stream.context() == cuda.stream.context()
+    }
+
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn clear(&mut self) {
+        self.change(|cuda, numbers| Ok(cuda.stream.memset_zeros(numbers)?));
+    }
+
+    fn scale(&mut self, weight: f32) {
+        self.change(|cuda, numbers| {
+            let x = cuda.stream.clone_dtod(numbers)?;
+            cuda.cast(&DeviceSource::F32(x.as_view()), weight, &mut DeviceTarget::F32(numbers.as_view_mut()))
+        });
+    }
+
+    fn add(&mut self, weight: f32, x: &Self) -> bool {
+        assert_eq!(self.length, x.length, "vectors of one length");
+        self.change(|cuda, numbers| {
+            let copy = x.elsewhere(cuda)?;
+            cuda.add_into(&DeviceTerm { weight, source: x.source(copy.as_ref())? }, &mut numbers.as_view_mut())
+        })
+        .is_some()
+    }
+
+    fn finite(&self) -> bool {
+        let largest = self.view().and_then(|numbers| self.cuda.largest(&DeviceSource::F32(numbers)));
+        largest.inspect_err(|error| lost(error)).is_ok_and(f32::is_finite)
+    }
+
+    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
+        if let Some(term) = terms.iter().position(|(_, x)| x.length != out.length) {
+            return Err(CombineError::Length { term, expected: out.length, found: terms[term].1.length });
+        }
+        let folded = out.change(|cuda, numbers| {
+            let copies: Vec<_> = terms.iter().map(|(_, x)| x.elsewhere(cuda)).collect::<Result<_, _>>()?;
+            let mut here = Vec::with_capacity(terms.len());
+            for ((weight, x), copy) in terms.iter().zip(&copies) {
+                here.push(DeviceTerm { weight: *weight, source: x.source(copy.as_ref())? });
+            }
+            cuda.combine_into(&here, &mut numbers.as_view_mut())?;
+            let finite = cuda.largest(&DeviceSource::F32(numbers.as_view()))?.is_finite();
+            let sketches = cuda.signed_fold(&[numbers.as_view()], BUCKETS, 0)?;
+            Ok(Folded { digest: xxh3_64(bytemuck::cast_slice(&sketches[0])), finite })
+        });
+        Ok(folded.unwrap_or(Folded { digest: 0, finite: false }))
+    }
+}

@@ -1,0 +1,59 @@
+//! Rounds that can come to nothing any more: refused, waited for or given up at once.
+
+use super::super::events::{Action, EngineError};
+use super::Engine;
+use crate::ids::{Units, WorkerSet};
+
+impl Engine {
+    /// Whether the round may still come to something if nobody of `gone` answers any more.
+    pub(super) fn hopes(&self, gone: &WorkerSet) -> bool {
+        !self.roster.is_deserted() && (self.scheme.hopes(gone) || self.scheme.salvages(gone))
+    }
+
+    /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody may come back.
+    pub(super) fn check_hope(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        let dead = self.roster.dead();
+        let mut hopeless = dead.clone();
+        hopeless.unite(&self.erased);
+        if !self.resting.is_empty() && self.hopes(&hopeless) {
+            hopeless.unite(&self.resting);
+            return if self.hopes(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
+        }
+        while !self.hopes(&hopeless) {
+            // What is not finite is so whoever computes it; what was dropped may be computed by one of the dead.
+            let returns_help = !self.hopes(&dead) || !self.dropped.is_empty() && self.hopes(&self.erased);
+            if self.may_return() && returns_help {
+                self.await_returns(now);
+                return Ok(());
+            }
+            if !self.hopes(&dead) && self.narrow(now, out)? {
+                return Ok(());
+            }
+            let blocked = self.scheme.blocked(&hopeless);
+            if self.erased.is_empty() || blocked.is_empty() || self.roster.is_deserted() {
+                return Err(self.too_many_lost());
+            }
+            let mut units = self.scheme.uncovered(&hopeless);
+            if units.is_empty() {
+                units.push(Units { start: 0, end: self.scheme.facts().units });
+            }
+            let alone = self.scheme.facts().delay == 0 || self.config.micro_steps > 1;
+            for job in blocked {
+                self.scheme.give_up(job);
+                self.book.refuse(if alone { self.next } else { job.step(1) }, units.clone());
+            }
+            if alone {
+                return self.end_refused(now, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a round in which the only step under way was refused.
+    fn end_refused(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        self.scheme.close(&self.missing(), &mut Vec::new());
+        self.abandon_all(out);
+        out.push(Action::Close(self.report(now)));
+        self.go_on(now, out)
+    }
+}

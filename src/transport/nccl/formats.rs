@@ -1,0 +1,36 @@
+//! Formats of vectors, as NCCL numbers them.
+
+use crate::gpu::cuda::{DeviceSource, DeviceTarget};
+use half::{bf16, f16};
+use std::ffi::c_int;
+
+/// NCCL's numbers of formats.
+const F16: c_int = 6;
+const F32: c_int = 7;
+const BF16: c_int = 9;
+
+pub(super) fn format_of(vector: &DeviceTarget<'_>) -> c_int {
+    match vector {
+        DeviceTarget::F32(_) => F32,
+        DeviceTarget::Bf16(_) => BF16,
+        DeviceTarget::F16(_) => F16,
+    }
+}
+
+pub(super) fn format_of_source(vector: &DeviceSource<'_>) -> c_int {
+    match vector {
+        DeviceSource::F32(_) => F32,
+        DeviceSource::Bf16(_) => BF16,
+        DeviceSource::F16(_) => F16,
+    }
+}
+
+/// A weight in a vector's format.
+pub(super) fn scalar(weight: f32, vector: &DeviceTarget<'_>) -> [u8; 4] {
+    let short = |bits: u16| [bits.to_ne_bytes()[0], bits.to_ne_bytes()[1], 0, 0];
+    match vector {
+        DeviceTarget::F32(_) => weight.to_ne_bytes(),
+        DeviceTarget::Bf16(_) => short(bf16::from_f32(weight).to_bits()),
+        DeviceTarget::F16(_) => short(f16::from_f32(weight).to_bits()),
+    }
+}

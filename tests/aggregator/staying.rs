@@ -1,0 +1,103 @@
+//! Vectors that stay where they were computed, as those of a device do: the trainer of the other tests over a memory that nobody
+//! but its own workers can read, beside the same run over the host's.
+
+use super::*;
+use codedgrad::gpu::{CombineError, Folded};
+use std::sync::Arc;
+
+/// Numbers in one of two places; whatever is reused is spoilt first.
+#[derive(Clone, Debug)]
+pub(super) struct Stays {
+    place: usize,
+    numbers: Vec<f32>,
+}
+
+impl Numbers for Stays {
+    fn numbers(&self) -> &[f32] {
+        &self.numbers
+    }
+    fn numbers_mut(&mut self) -> &mut [f32] {
+        &mut self.numbers
+    }
+}
+
+impl Vector for Stays {
+    type Place = usize;
+
+    fn new(place: &usize, length: usize) -> Self {
+        Self { place: *place, numbers: vec![f32::NAN; length] }
+    }
+    fn fits(&self, place: &usize, length: usize) -> bool {
+        (self.place, self.numbers.len()) == (*place, length)
+    }
+    fn length(&self) -> usize {
+        self.numbers.len()
+    }
+    fn clear(&mut self) {
+        Vector::clear(&mut self.numbers);
+    }
+    fn spoil(&mut self) {
+        self.numbers.fill(f32::NAN);
+    }
+    fn scale(&mut self, weight: f32) {
+        self.numbers.scale(weight);
+    }
+    fn add(&mut self, weight: f32, x: &Self) -> bool {
+        self.numbers.add(weight, &x.numbers)
+    }
+    fn finite(&self) -> bool {
+        self.numbers.finite()
+    }
+    fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
+        let terms: Vec<_> = terms.iter().map(|(weight, x)| (*weight, Arc::new(x.numbers.clone()))).collect();
+        Vector::fold(&terms, &mut out.numbers)
+    }
+}
+
+/// A run of 24 steps over both memories ends alike, in parameters and in what its record says.
+fn alike(scheme: &str, change: impl Fn(&mut Setup<'_>)) -> Log {
+    let steps = 24;
+    let [host, staying] = [Over::Local, Over::Staying].map(|over| {
+        let mut setup = setup(scheme, 4, steps, modelled(4, steps, 7));
+        change(&mut setup);
+        setup.over = over;
+        let (outcome, trained, log) = train(setup);
+        assert_eq!(outcome.unwrap(), Outcome::Finished);
+        let bits = |x: &Vec<f32>| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        (trained.iter().map(|x| x.as_ref().map(bits)).collect::<Vec<_>>(), log)
+    });
+    assert!(host.0 == staying.0, "{scheme}: the same parameters");
+    let told = |log: &Log| -> Vec<_> {
+        log.records.iter().map(|record| (record.step, record.digest.clone(), record.survivors.clone(), record.tail.clone())).collect()
+    };
+    assert!(told(&host.1) == told(&staying.1), "{scheme}: the same record");
+    assert!(staying.1.gradients.iter().all(Option::is_none), "observers see no vector that stays");
+    staying.1
+}
+
+#[test]
+fn runs_end_alike_whatever_memory_their_vectors_lie_in() {
+    for scheme in ["groups:s=1", "uncoded", "min-load:s=1", "m-sgc:B=1,W=2,lambda=1", "queue:m=1"] {
+        alike(scheme, |_| {});
+    }
+    for reduce in [Reduce::Tree, Reduce::Worker] {
+        let log = alike("groups:s=1", |setup| {
+            setup.micro_steps = 3;
+            setup.reduce = reduce;
+            setup.pace = modelled(4, 3 * 24, 7);
+        });
+        assert!(log.peaks.iter().all(|peak| *peak > 0));
+    }
+}
+
+#[test]
+fn faults_end_alike_whatever_memory_their_vectors_lie_in() {
+    let dies = alike("groups:s=1", |setup| setup.mischief = &|me, step| if (me.0, step) == (2, 9) { Prank::Panic } else { Prank::None });
+    assert!(dies.faults.iter().any(|(_, worker, what)| *worker == 2 && what.starts_with("lost")), "{:?}", dies.faults);
+    let erased = alike("groups:s=1", |setup| setup.mischief = &|me, step| if me.0 == 1 && step > 4 { Prank::Nan } else { Prank::None });
+    assert!(!erased.faults.is_empty());
+    let overflows = alike("uncoded", |setup| setup.mischief = &|_, step| if step == 6 { Prank::Huge } else { Prank::None });
+    assert!(overflows.records[6].digest.is_empty(), "a sum that is not finite is refused");
+    let drifts = alike("groups:s=1", |setup| setup.mischief = &|me, step| if (me.0, step) == (0, 8) { Prank::Drift } else { Prank::None });
+    assert!(drifts.faults.iter().any(|(_, _, what)| what.contains("takes over")), "{:?}", drifts.faults);
+}
