@@ -90,7 +90,7 @@ class Worker:
         self.tell("pong", number=number)
     def discard(self, task, **_):
         results = self.results.get((task["job"], task["piece"]))
-        return results.pop() if results else None
+        return results.pop(0) if results else None
     def reduce(self, step, task, weight, **_):
         self.sums[step] = array("f", [x + weight * y for x, y in zip(self.sums.get(step, self.zeros), self.discard(task))])
     def release(self, step, end, **_):

@@ -3,12 +3,13 @@
 use super::{Piece, Summand, What};
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Step, Task, Worker};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Results whose weights are not final, and one sum per step of those whose weights are.
 ///
-/// A task that is computed twice has two results with the same bytes; whichever comes first counts.
+/// A task that is computed twice has two results: with the same bytes, unless its worker took over a state in between. What is
+/// forgotten first was computed first, so that a result that nobody waits for any more is not taken for the one after it.
 ///
 /// ```
 /// use codedgrad::ids::{Job, Step, Task};
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ```
 #[derive(Debug)]
 pub struct Ledger<V = Vec<f32>> {
-    results: BTreeMap<Task, Vec<Arc<V>>>,
+    results: BTreeMap<Task, VecDeque<Arc<V>>>,
     sums: BTreeMap<Step, Arc<V>>,
     kept: usize,
     peak: usize,
@@ -58,15 +59,15 @@ impl<V: Vector> Ledger<V> {
 
     /// Keeps the result of a task.
     pub fn keep(&mut self, task: Task, result: V) {
-        self.results.entry(task).or_default().push(Arc::new(result));
+        self.results.entry(task).or_default().push_back(Arc::new(result));
         self.kept += 1;
         self.peak = self.peak.max(self.len());
     }
 
-    /// The result of a task, if it is held.
+    /// The last result of a task, if it is held.
     #[must_use]
     pub fn result(&self, task: Task) -> Option<&Arc<V>> {
-        self.results.get(&task)?.last()
+        self.results.get(&task)?.back()
     }
 
     /// A result or the sum of a step, if it is held.
@@ -83,10 +84,10 @@ impl<V: Vector> Ledger<V> {
         self.sums.get(&step)
     }
 
-    /// Forgets one result of a task and gives its memory back, which somebody may still be reading.
+    /// Forgets the first result of a task and gives its memory back, which somebody may still be reading.
     pub fn discard(&mut self, task: Task) -> Option<Arc<V>> {
         let results = self.results.get_mut(&task)?;
-        let result = results.pop();
+        let result = results.pop_front();
         if results.is_empty() {
             self.results.remove(&task);
         }
@@ -102,7 +103,7 @@ impl<V: Vector> Ledger<V> {
     /// # Panics
     /// When there is no such result: a sum without it would be wrong.
     pub fn reduce(&mut self, step: Step, task: Task, weight: f64) -> Result<Option<Arc<V>>, CombineError> {
-        let lengths = self.result(task).map(|x| x.length()).zip(self.sum(step).map(|x| x.length()));
+        let lengths = self.results.get(&task).and_then(VecDeque::front).map(|x| x.length()).zip(self.sum(step).map(|x| x.length()));
         if let Some((found, expected)) = lengths.filter(|(found, expected)| found != expected) {
             return Err(CombineError::Length { term: 0, expected, found });
         }
@@ -182,6 +183,16 @@ impl<V: Vector> Ledgers<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_computed_before_a_state_was_taken_over_is_forgotten_first() {
+        let task = Task { job: Job(3), piece: 1 };
+        let mut ledger = Ledger::default();
+        ledger.keep(task, vec![f32::MAX]);
+        ledger.keep(task, vec![1.0]);
+        assert_eq!(ledger.discard(task).unwrap()[0], f32::MAX);
+        assert_eq!(ledger.reduce(Step(3), task, 2.0).map(|spent| (spent, ledger.sum(Step(3)).unwrap()[0])), Ok((None, 2.0)));
+    }
 
     #[test]
     fn results_of_one_task_are_counted_one_by_one() {
