@@ -180,6 +180,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         job: String::new(),
         silence: Duration::from_secs(60),
         stall: Duration::from_secs(5),
+        spare: Duration::from_secs(2),
     };
     let mut transport = TcpTransport::listen(listen)?;
     let meeting = env::temp_dir().join(format!("exchange-{}-{}", std::process::id(), case.exchange));

@@ -36,6 +36,8 @@ const JOIN: Duration = Duration::from_secs(120);
 pub(super) const CHILD_PATIENCE: u32 = 5;
 const SILENCE: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_secs(10);
+/// Twice what the library takes: several workers may share a core.
+const SPARE: Duration = Duration::from_secs(1);
 
 /// How workers are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -187,6 +189,7 @@ pub(super) fn listen(
         job: serde_json::to_string(&job).or_work()?,
         silence: SILENCE,
         stall: STALL,
+        spare: SPARE,
     };
     TcpTransport::listen(listen).map_err(|error| match error {
         TcpError::Security(_) => Failure::Input(error.into()),

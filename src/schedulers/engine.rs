@@ -168,6 +168,12 @@ impl Engine {
         self.roster.dead().len() < self.scheme.facts().tolerance
     }
 
+    /// Whether everybody who is there has applied all that is decided. What it takes is done also after the last step.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.roster.is_settled()
+    }
+
     /// Takes in one event and appends what has to be done.
     ///
     /// # Errors

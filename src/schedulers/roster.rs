@@ -85,6 +85,12 @@ impl Roster {
         self.those(|member| member.doing != Doing::Dead).next().is_none()
     }
 
+    /// Whether everybody who is there has applied all it was sent, and is behind in nothing.
+    pub(super) fn is_settled(&self) -> bool {
+        let settled = |member: &Member| !member.stale && !matches!(member.doing, Doing::Syncing { .. }) && member.applied >= member.sent;
+        self.members.iter().all(|member| member.doing == Doing::Dead || settled(member))
+    }
+
     /// Whether anybody may still send a result in this round.
     pub(super) fn somebody_out(&self) -> bool {
         self.members.iter().any(|member| !matches!(member.doing, Doing::Dead | Doing::Nothing))

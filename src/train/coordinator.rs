@@ -74,6 +74,8 @@ pub struct Coordinator<T: Transport> {
     /// The round that was opened last.
     round: Round,
     last_commit: f64,
+    /// Once all steps are decided: how long it is waited for those who have not applied them.
+    settles_by: Option<f64>,
     judge: Option<Box<dyn Judge>>,
     /// Workers found to be wrong since the last commit, and ever.
     wrong: Vec<Worker>,
@@ -108,6 +110,7 @@ impl<T: Transport> Coordinator<T> {
             step: shape.first,
             round: Round(0),
             last_commit: pace.now(),
+            settles_by: None,
             pace,
             judge: None,
             wrong: Vec::new(),
@@ -115,7 +118,7 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    /// Runs until all steps are decided or the observer stops it; then every worker is told.
+    /// Runs until all steps are decided and applied by everybody who is there, or the observer stops it; then every worker is told.
     ///
     /// # Errors
     /// [`RunError`] when the run cannot go on.
@@ -189,6 +192,22 @@ impl<T: Transport> Coordinator<T> {
     }
 
     fn advance(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer) -> Result<Progress, RunError> {
+        let progress = self.carry_on(came, observer);
+        let Some(by) = self.settles_by else { return progress };
+        let left = by - self.pace.now();
+        match progress {
+            Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.is_settled() => {
+                let left = Duration::from_secs_f64(left);
+                return Ok(Progress::Wait(Some(patience.map_or(left, |patience| patience.min(left)))));
+            }
+            Ok(_) if self.engine.is_settled() => {}
+            Ok(_) => tracing::warn!("all is decided, but not everybody has applied it in {} s", self.config.max_wait_seconds),
+            Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
+        }
+        Ok(Progress::Done(Outcome::Finished))
+    }
+
+    fn carry_on(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer) -> Result<Progress, RunError> {
         if matches!(self.inputs.front(), Some(Input::Begin)) {
             self.begin(observer);
         }
@@ -368,7 +387,7 @@ impl<T: Transport> Coordinator<T> {
                 self.inputs.push_back(Input::Synced { worker, next: state.next });
                 self.transport.send(worker, Order::Take { state: Arc::new(state) });
             }
-            Action::Finish => return Ok(Some(Outcome::Finished)),
+            Action::Finish => self.settles_by = Some(self.pace.now() + self.config.max_wait_seconds),
         }
         Ok(None)
     }

@@ -882,6 +882,23 @@ fn a_drifted_replica_is_found_by_its_digest_and_mended() {
 }
 
 #[test]
+fn who_drifts_at_the_last_step_is_mended_before_the_run_ends() {
+    let drift = |worker: Worker, step: u64| if (worker.0, step) == (1, 5) { Prank::Drift } else { Prank::None };
+    let overs = [
+        Over::Local,
+        #[cfg(feature = "tcp")]
+        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::Sharded)),
+    ];
+    for over in overs {
+        let pace = Pace::wall(4, &Delays::None, 0, 0.0);
+        let (outcome, parameters, log) = train(Setup { mischief: &drift, over, ..setup("uncoded", 4, 6, pace) });
+        assert_eq!(outcome.unwrap(), Outcome::Finished);
+        assert!(log.faults.iter().any(|(_, worker, what)| *worker == 1 && what.contains("takes over")), "{:?}", log.faults);
+        assert!(parameters.iter().all(|other| other.is_some() && other == &parameters[0]));
+    }
+}
+
+#[test]
 fn injected_delays_are_waited_for_on_the_wall_clock() {
     let delays = Delays::Preset { preset: Preset::Hotspot, workers: 4, seed: 1 };
     let pace = |_: ()| Pace::wall(4, &delays, 6, 0.05);

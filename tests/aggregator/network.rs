@@ -212,6 +212,11 @@ impl Net {
         self.world().lines.len()
     }
 
+    /// Connections that were ever made.
+    pub(super) fn made(&self) -> u64 {
+        self.world().made
+    }
+
     /// Nothing gets through between two hosts for a while.
     pub(super) fn part(&self, a: u8, b: u8, time: Duration) {
         self.world().weather(host_of(a), host_of(b)).held_until = Instant::now() + time;

@@ -59,6 +59,8 @@ struct Landfall {
     kept: [usize; 2],
     /// Most vectors that a worker held.
     held: usize,
+    /// Connections that were made.
+    made: u64,
 }
 
 /// What all tasks of a run share.
@@ -318,7 +320,7 @@ async fn sail(voyage: Voyage, expected: Vec<u64>) -> Landfall {
     assert_eq!((Handle::current().metrics().num_alive_tasks(), shared.net.open()), (0, 0), "no task is left, and no connection");
     let (digest, events) = shared.net.digest();
     let (faults, held) = (faults.load(Ordering::Relaxed), shared.held.load(Ordering::Relaxed) as usize);
-    Landfall { digest, events, faults, held, seconds, ..found }
+    Landfall { digest, events, faults, held, seconds, made: shared.net.made(), ..found }
 }
 
 fn simulate(voyage: &Voyage, expected: &[u64]) -> Landfall {
@@ -373,7 +375,9 @@ fn a_half_open_connection_between_workers_is_made_anew() {
     let expected = without_faults(length, steps);
     let voyage = Voyage { scheme, exchange: Exchange::Sharded, steps, calm: steps, length, seed: 7, silenced: Some((0, 1)) };
     let found = simulate(&voyage, &expected);
-    assert!(found.seconds > 20 && found.lost == 0 && (1..20).contains(&found.resynced), "{found:?}");
+    assert!(found.seconds > 20 && found.lost == 0 && found.resynced < 20, "{found:?}");
+    let at_first = u64::from(WORKERS * (WORKERS + 1) / 2);
+    assert!((at_first + 1..at_first + 6).contains(&found.made), "{found:?}");
 }
 
 /// Half an hour.

@@ -73,6 +73,7 @@ pub(super) fn connect(settings: &Settings, shape: Shape, config: Config) -> (Tcp
         job: String::new(),
         silence: Duration::from_secs(settings.patience[0]),
         stall: Duration::from_secs(settings.patience[1]),
+        spare: Duration::from_secs(2),
     };
     let transport = TcpTransport::listen(listen).unwrap();
     let address = transport.address();

@@ -158,6 +158,7 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
         silence: Duration::from_secs(10),
         stall: Duration::from_secs(10),
+        spare: Duration::from_secs(2),
     })
     .unwrap()
 }

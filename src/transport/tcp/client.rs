@@ -12,7 +12,7 @@ use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run};
 use super::security::{Security, Stream};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, Network, STALL, Sockets, TcpError, Welcome, lock, runtime};
+use super::{DATA_WAITING_MAX, Network, OVERDUE, QUIET, Sockets, TICK, TcpError, Welcome, lock, runtime};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Up};
@@ -28,9 +28,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
-
-/// How often exchanges are looked after that do not go on.
-const TICK: Duration = Duration::from_millis(200);
 
 /// Orders are numbered anew on every connection; above these bits is the number of the connection.
 const ORDER_BITS: u32 = 40;
@@ -571,13 +568,13 @@ impl Hub {
 
     fn tick(&mut self) {
         let now = Instant::now();
-        for (step, attempt, on) in self.summer.stalled(now, STALL) {
+        for (step, attempt, on) in self.summer.stalled(now, QUIET) {
             self.coordinator.tell(&Up::Waiting { step, attempt, on });
         }
         self.renew(now);
         if let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() {
-            let patience = if self.summer.is_open(*step, *attempt) { STALL } else { TICK };
-            if now.duration_since(*since) > patience && (!*asked || now.duration_since(*since) > 5 * STALL) {
+            let patience = if self.summer.is_open(*step, *attempt) { OVERDUE } else { QUIET };
+            if now.duration_since(*since) > patience && (!*asked || now.duration_since(*since) > 5 * OVERDUE) {
                 (*asked, *since) = (true, now);
                 self.coordinator.tell(&Up::Missing { step: *step });
             }

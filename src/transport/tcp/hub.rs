@@ -13,7 +13,7 @@ use super::security::Role;
 use super::server::{Caller, Command, Listen, Offers, Status, Sums, WorkerStatus};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{Exchange, HANDSHAKE, lock};
+use super::{Exchange, HANDSHAKE, TICK, lock};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, TaskOrder, Up};
@@ -26,7 +26,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
-const TICK: Duration = Duration::from_millis(200);
 /// Frames taken in before sums are gone on with.
 const AT_ONCE: usize = 16;
 const PING: Duration = Duration::from_secs(1);
@@ -40,8 +39,8 @@ const STATE_FACTOR: usize = 256;
 const SLOWEST: f64 = 1e7;
 /// An exchange may last so many times as long as the last ones before somebody is given up for it.
 const PATIENCE_FACTOR: u32 = 20;
-/// Least patience with a worker that can be spared.
-const PATIENCE_MIN: Duration = Duration::from_secs(2);
+/// What is taken for the time of exchanges before there was one.
+const EXCHANGE: Duration = Duration::from_millis(250);
 
 /// What others see of it.
 pub(super) struct Watched {
@@ -117,7 +116,7 @@ impl Hub {
             orders: BTreeMap::new(),
             states: BTreeMap::new(),
             transfers: 0,
-            exchange_time: Duration::ZERO,
+            exchange_time: EXCHANGE,
             may_lose: false,
             pings: 0,
             pinged: Instant::now(),

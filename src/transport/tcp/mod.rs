@@ -39,8 +39,14 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How long a stranger may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long nothing may come of a sum before the coordinator is told who is waited for.
-const STALL: Duration = Duration::from_secs(1);
+/// How often it is looked whether something does not go on.
+const TICK: Duration = Duration::from_millis(100);
+/// How long nothing may come of a sum before the coordinator is told who is waited for, tick by tick.
+const QUIET: Duration = Duration::from_millis(200);
+/// How long that word holds.
+const WORD: Duration = Duration::from_millis(300);
+/// How long a decided sum may be on its way before it is asked for.
+const OVERDUE: Duration = Duration::from_secs(1);
 /// Bytes of sums that may wait for a node that does not read; what is beyond is fetched later.
 const DATA_WAITING_MAX: usize = 1 << 30;
 

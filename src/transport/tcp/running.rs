@@ -1,6 +1,6 @@
 //! An exchange as its coordinator sees it, and whose fault it is when it does not go on.
 
-use super::STALL;
+use super::{QUIET, WORD};
 use crate::ids::Worker;
 use crate::transport::Notice;
 use crate::transport::wire::COORDINATOR;
@@ -84,12 +84,12 @@ impl Running {
     }
 
     fn still_waiting(&self, now: Instant) -> impl Iterator<Item = (u32, &Waiting)> {
-        self.waiting.iter().map(|(node, waiting)| (*node, waiting)).filter(move |(_, waiting)| now.duration_since(waiting.said) < STALL)
+        self.waiting.iter().map(|(node, waiting)| (*node, waiting)).filter(move |(_, waiting)| now.duration_since(waiting.said) < WORD)
     }
 
     /// Whether some node waits in vain for `patience`, or the whole takes longer than `longest`.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration, longest: Duration) -> bool {
-        let in_vain = |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + STALL > patience;
+        let in_vain = |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
         !self.done && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
     }
 
@@ -117,16 +117,16 @@ mod tests {
         let mut running = Running::new(vec![0, 1, 2], begun);
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
-        [1.0, 1.5, 2.0].into_iter().for_each(|seconds| assert_eq!(running.waits(0, vec![2], at(seconds)), seconds == 1.0));
+        (10..=20).for_each(|tenths| assert_eq!(running.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10));
         assert!(!running.is_stuck(at(2.0), 3 * SECOND, longest));
         assert!(!running.is_stuck(at(4.5), 3 * SECOND, longest), "it does not say so any more");
         running.waits(0, vec![2], at(6.0));
         assert!(!running.is_stuck(at(6.5), 3 * SECOND, longest), "it had got something in between");
-        [6.5, 7.0, 7.5, 8.1].into_iter().for_each(|seconds| assert!(!running.waits(0, vec![2], at(seconds))));
-        assert!(running.is_stuck(at(8.1), 3 * SECOND, longest));
+        (61..90).for_each(|tenths| assert!(!running.waits(0, vec![2], at(f64::from(tenths) / 10.0))));
+        assert!(running.is_stuck(at(8.9), 3 * SECOND, longest));
         assert!(running.is_stuck(at(61.0), 3 * SECOND, longest), "and there is an end to everything");
         running.done = true;
-        assert!(!running.is_stuck(at(8.1), 3 * SECOND, longest));
+        assert!(!running.is_stuck(at(8.9), 3 * SECOND, longest));
     }
 
     #[test]

@@ -53,9 +53,10 @@ pub struct Listen {
     pub job: String,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
-    /// An exchange in which nothing comes to somebody for so long is made again without whoever holds it up. Where the
-    /// scheme can spare a worker, 20 times as long as exchanges take is enough, if that is at least 2 s.
+    /// An exchange in which nothing comes to somebody for so long is made again without whoever holds it up.
     pub stall: Duration,
+    /// Where the scheme can spare a worker, 20 times as long as exchanges take is enough, and at least so long.
+    pub spare: Duration,
 }
 
 impl Listen {
@@ -80,6 +81,7 @@ impl Listen {
             job: String::new(),
             silence: Duration::from_secs(15),
             stall: Duration::from_secs(5),
+            spare: Duration::from_millis(500),
         }
     }
 }

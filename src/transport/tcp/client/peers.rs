@@ -5,8 +5,8 @@ use super::super::exchange::share_out;
 use super::super::landing::frames;
 use super::super::pipe::{Pipe, Queues, run};
 use super::super::security::Stream;
-use super::super::{STALL, lock};
-use super::{From, Hub, TICK};
+use super::super::{QUIET, lock};
+use super::{From, Hub};
 use crate::ids::{Task, Worker};
 use crate::transport::wire::{Across, Owner, Peer};
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// A worker that owes chunks and of whom nothing has come for so long is called anew.
-const RENEWAL: Duration = STALL.saturating_mul(3);
+const RENEWAL: Duration = Duration::from_secs(3);
 
 /// Another worker.
 pub(super) struct Remote {
@@ -139,7 +139,7 @@ impl Hub {
     /// A connection can be gone without a word. Whoever waits for a worker in vain, if for several sums, calls it,
     /// whoever of the two has called before; the newest connection counts.
     pub(super) fn renew(&mut self, now: Instant) {
-        let owing: BTreeSet<u32> = self.summer.stalled(now, TICK).into_iter().flat_map(|(_, _, on)| on).collect();
+        let owing: BTreeSet<u32> = self.summer.stalled(now, QUIET).into_iter().flat_map(|(_, _, on)| on).collect();
         for worker in owing {
             let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.queues.is_none()) else { continue };
             if now.duration_since(*remote.owing.get_or_insert(now)) < RENEWAL {

@@ -3,8 +3,8 @@
 use super::super::exchange::{Plan, Sum, share_out};
 use super::super::pipe::Frame;
 use super::super::running::Running;
-use super::super::{DATA_WAITING_MAX, Exchange, STALL, lock};
-use super::{Hub, PATIENCE_FACTOR, PATIENCE_MIN, SLOWEST};
+use super::super::{DATA_WAITING_MAX, Exchange, QUIET, lock};
+use super::{Hub, PATIENCE_FACTOR, SLOWEST};
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{COORDINATOR, Down, Owner};
 use crate::transport::{Decoded, Notice, Piece, Summand, What};
@@ -211,13 +211,13 @@ impl Hub {
     /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes to them, or who is
     /// left when it has taken much longer than exchanges take.
     pub(super) fn look_after_exchanges(&mut self, now: Instant) {
-        for (step, attempt, on) in self.summer.stalled(now, STALL) {
+        for (step, attempt, on) in self.summer.stalled(now, QUIET) {
             if let Some(running) = self.running.get_mut(&(step, attempt)) {
                 running.waits(COORDINATOR, on, now);
             }
         }
         let usual = self.exchange_time * PATIENCE_FACTOR;
-        let patience = if self.may_lose { usual.max(PATIENCE_MIN).min(self.listen.stall) } else { self.listen.stall };
+        let patience = if self.may_lose { usual.max(self.listen.spare).min(self.listen.stall) } else { self.listen.stall };
         let bytes = self.listen.length * self.listen.format.bytes();
         let longest = patience.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         let needed = self.members.connected().count().min(2);
