@@ -34,8 +34,8 @@ class Worker:
         assert self.exactly(1) == b"\1"
         self.stamp, self.queue, self.wanted, self.transfers = (0, 0, 0, 0), deque(), None, 0
         self.tell("hello", worker=number, identity=identity, address=None, offer=None)
-        welcome = json.loads(self.frame()[1])
-        assert welcome["type"] == "welcome" and welcome["format"] == "f32", welcome
+        (name, welcome), = json.loads(self.frame()[1]).items()
+        assert name == "welcome" and welcome["format"] == "f32", welcome
         self.stamp = tuple(welcome[key] for key in ("run", "epoch", "worker", "layout"))
         self.length, self.next, self.unit_samples = welcome["length"], welcome["first"], json.loads(welcome["job"])["unit_samples"]
         self.zeros = self.parameters = array("f", bytes(4 * self.length))  # neither is ever written to
@@ -58,15 +58,14 @@ class Worker:
         for offset in range(0, self.length, CHUNK):
             self.send(kind, vector[offset : offset + CHUNK].tobytes(), number, attempt, piece, offset)
     def tell(self, kind, **fields):
-        self.send(CONTROL, json.dumps({"type": kind, **fields}).encode())
+        self.send(CONTROL, json.dumps({kind: fields}).encode())
     def read(self, patience):
         """Takes in one frame, if one comes in time."""
         if not select.select([self.socket], [], [], patience)[0]:
             return False
         (_, _, kind, flags, _, _, _, number, attempt, _, offset, *_), body = self.frame()
         if kind == CONTROL:
-            message = json.loads(body)
-            name = message.pop("type")
+            (name, message), = json.loads(body).items()
             if name in ("compute", "abandon", "stop"):
                 self.wanted = message.get("order")
             if name == "take":
@@ -114,8 +113,8 @@ class Worker:
             elif self.queue.popleft() and step >= self.next:
                 getattr(self, name)(**message)
     def compute(self, order, tasks, **_):
-        for task in tasks:
-            parts, result, count = task.pop("parts"), self.zeros, 0.0
+        for task, parts in ((each["task"], each["parts"]) for each in tasks):
+            result, count = self.zeros, 0.0
             for unit, x in ((unit, part["coefficient"]) for part in parts for unit in range(part["units"]["start"], part["units"]["end"])):
                 while self.read(0):
                     pass

@@ -193,7 +193,7 @@ fn callers() -> Vec<Abuse> {
         ("a number that is taken", |scene| refused(scene, &hello(Some(0), "somebody else"), "already there")),
         ("a number that is none", |scene| refused(scene, &hello(Some(3), "the fourth"), "there is no worker 3")),
         ("the coordinator's number", |scene| refused(scene, &hello(Some(u32::MAX), "me"), "there is no worker")),
-        ("no hello", |scene| hung_up_on(scene, &Header::control(27), br#"{"type":"pong", "number":1}"#)),
+        ("no hello", |scene| hung_up_on(scene, &Header::control(21), br#"{"pong":{"number":1}}"#)),
         ("no message", |scene| hung_up_on(scene, &Header::control(2), b"{}")),
         ("a chunk first", |scene| hung_up_on(scene, &scene.term(0, 1), &[0; 4])),
         ("a hello that is too long", |scene| hung_up_on(scene, &Header::control(HELLO_BYTES_MAX + 1), &[b' '; 100])),
@@ -232,8 +232,8 @@ fn workers() -> Vec<Abuse> {
             lost(scene, &frame(&Header { kind: Kind::Sum, number: next(scene), ..scene.term(1, 1) }, &[0; 4]));
         }),
         ("a chunk of a far step", |scene| lost(scene, &frame(&Header { number: 1 << 40, ..scene.term(0, 1) }, &[0; 4]))),
-        ("a message of the wrong side", |scene| lost(scene, &message(r#"{"type":"ping","number":1}"#))),
-        ("a message among workers", |scene| lost(scene, &message(r#"{"type":"peer","worker":2,"run":1,"epoch":1}"#))),
+        ("a message of the wrong side", |scene| lost(scene, &message(r#"{"ping":{"number":1}}"#))),
+        ("a message among workers", |scene| lost(scene, &message(r#"{"peer":{"worker":2,"run":1,"epoch":1}}"#))),
         ("a message that is none", |scene| lost(scene, &message("[1, 2"))),
         ("a message that is too long", |scene| lost(scene, &Header::control(CONTROL_BYTES_MAX + 1).encode())),
         ("hello twice", |scene| lost(scene, &message(&hello(Some(EVIL), "evil").to_string()))),
@@ -270,11 +270,10 @@ fn first_step(scene: &Scene, worker: &mut Bare) {
             }
             continue;
         }
-        let message: Value = serde_json::from_slice(&body).unwrap();
+        let message = bare::told(&body);
         match message["type"].as_str().unwrap() {
             "compute" => {
-                let task = &message["tasks"][0];
-                let task = json!({"job": task["job"], "piece": task["piece"]});
+                let task = &message["tasks"][0]["task"];
                 let done = json!({"type": "done", "order": message["order"], "task": task, "tail": [6.0], "finite": true});
                 worker.tell(&done);
             }
@@ -348,7 +347,7 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
 fn hear(evil: &mut Bare, kind: &str) -> Value {
     loop {
         let (header, body) = evil.next();
-        let message: Value = if header.kind == Kind::Control { serde_json::from_slice(&body).unwrap() } else { Value::Null };
+        let message: Value = if header.kind == Kind::Control { bare::told(&body) } else { Value::Null };
         if message["type"] == "abandon" {
             evil.tell(&json!({"type": "freed", "order": 1}));
         }
@@ -435,10 +434,10 @@ fn a_chunk_that_comes_twice_counts_once() {
             evil.put(&Header { number: 1, ..scene.term(0, 300) }, &chunk);
         }
         let mut compute = hear(evil, "compute");
-        while compute["tasks"][0]["job"] != 1 {
+        while compute["tasks"][0]["task"]["job"] != 1 {
             compute = hear(evil, "compute");
         }
-        let task = json!({"job": 1, "piece": compute["tasks"][0]["piece"]});
+        let task = &compute["tasks"][0]["task"];
         evil.tell(&json!({"type": "done", "order": compute["order"], "task": task, "tail": [6.0], "finite": true}));
         while hear(evil, "exchange")["step"] != 1 {}
     });

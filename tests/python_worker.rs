@@ -187,7 +187,7 @@ fn the_python_worker_does_what_the_protocol_says() {
 
 fn computes_and_contributes(worker: &mut Bare) {
     // Two tasks with other coefficients than 1. At parameters 0 the gradient of sample 0 of batch 0 begins with 50, 43.
-    let task = |piece: u32, start: u32, end: u32, coefficient: f64| json!({"job": 0, "piece": piece, "parts": [{"units": {"start": start, "end": end}, "coefficient": coefficient}]});
+    let task = |piece: u32, start: u32, end: u32, coefficient: f64| json!({"task": {"job": 0, "piece": piece}, "parts": [{"units": {"start": start, "end": end}, "coefficient": coefficient}]});
     let done = |order: u64, piece: u32, tail: f64| json!({"type": "done", "order": order, "task": {"job": 0, "piece": piece}, "tail": [tail], "finite": true});
     let compute = json!({"type": "compute", "order": 1, "tasks": [task(0, 0, 1, 2.0), task(1, 0, 2, -0.5), task(2, 0, 1, 1.0)]});
     worker.tell(&compute);

@@ -90,8 +90,7 @@ impl Trouble {
     /// Whether bytes of a frame are those at which it happens.
     fn is_due(&mut self, out: bool, header: &Header, fresh: usize, body: Option<&[u8]>) -> bool {
         let Some(drill) = self.drill.filter(|_| !self.happened) else { return false };
-        let told =
-            |kind: &str| body.and_then(|body| serde_json::from_slice::<serde_json::Value>(body).ok()).filter(|told| told["type"] == kind);
+        let told = |kind: &str| body.and_then(|body| serde_json::from_slice::<serde_json::Value>(body).ok()?.get(kind).cloned());
         let mut among = |kinds: &[Kind], enough: u64| {
             let counts = kinds.contains(&header.kind) && header.number == drill.step;
             self.seen += if counts { fresh as u64 } else { 0 };

@@ -94,6 +94,16 @@ impl Book {
         Some(Action::Fold { step, attempt: open.attempt, sums, folds, decode })
     }
 
+    /// The fold of a step anew, of the same results, if this attempt at it still waits for holders.
+    pub(super) fn fold_anew(&mut self, step: Step, attempt: u32, alive: &WorkerSet) -> Option<Action> {
+        if !self.is_waiting(step, attempt) {
+            return None;
+        }
+        self.waiting.retain(|waiting| waiting.step != step);
+        self.open(step).attempt += 1;
+        self.fold(step, alive)
+    }
+
     /// Whether some jobs of a step are decoded and others are not.
     pub(super) fn is_halfway(&self, step: Step) -> bool {
         self.open.get(&step).is_some_and(|open| !open.decoded.is_empty() && (open.decoded.len() as u64) < self.micro_steps)

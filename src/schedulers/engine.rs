@@ -202,6 +202,10 @@ impl Engine {
                 }
                 Ok(())
             }
+            Input::Unmade { step, attempt } => {
+                out.extend(self.book.fold_anew(step, attempt, &self.roster.alive()));
+                Ok(())
+            }
             Input::Held { worker, step, attempt, digest } => self.held(now, worker, (step, attempt, digest), out),
             Input::Applied { worker, step, digest } => self.applied(now, worker, step, digest, out),
             Input::Synced { worker, next } => self.synced(now, worker, next, out),

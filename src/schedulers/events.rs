@@ -63,6 +63,13 @@ pub enum Input {
         /// Which attempt at folding it.
         attempt: u32,
     },
+    /// The vector of a step cannot be made as it was begun, though all results it is made of are there: who helped to sum is gone.
+    Unmade {
+        /// Which step.
+        step: Step,
+        /// Which attempt at folding it.
+        attempt: u32,
+    },
     /// A worker has applied a step.
     Applied {
         /// Who.

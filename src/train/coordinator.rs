@@ -279,6 +279,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Freed => Input::Freed { worker },
             Notice::Overflowed { step, attempt } => Input::Overflowed { step, attempt },
+            Notice::Unmade { step, attempt } => Input::Unmade { step, attempt },
             Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
             Notice::Applied { step, digest } => {
                 let unapplied = &mut self.unapplied[worker.index()];

@@ -136,6 +136,13 @@ pub enum Notice {
         /// Which attempt.
         attempt: u32,
     },
+    /// The sum of a step cannot be made as it was begun: who helped is gone.
+    Unmade {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+    },
     /// A step is applied (or, if it was refused, skipped).
     Applied {
         /// Which.

@@ -2,7 +2,8 @@
 
 use codedgrad::transport::wire::{CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind};
 use ring::hmac;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -61,7 +62,11 @@ impl Bare {
     }
 
     pub(crate) fn tell(&mut self, message: &Value) {
-        let body = message.to_string();
+        let mut fields = message.clone();
+        let body = match fields.as_object_mut().and_then(|fields| fields.remove("type")) {
+            Some(Value::String(name)) => json!({ name: fields }).to_string(),
+            _ => panic!("{message} has no type"),
+        };
         self.put(&Header::control(body.len()), body.as_bytes());
     }
 
@@ -82,6 +87,14 @@ impl Bare {
     pub(crate) fn hear(&mut self) -> Value {
         let (header, body) = self.next();
         assert_eq!(header.kind, Kind::Control);
-        serde_json::from_slice(&body).unwrap()
+        told(&body)
     }
+}
+
+/// A message with its name as one of its fields.
+pub(crate) fn told(body: &[u8]) -> Value {
+    let message: BTreeMap<String, Value> = serde_json::from_slice(body).unwrap();
+    let (name, mut fields) = message.into_iter().next().unwrap();
+    fields["type"] = name.into();
+    fields
 }

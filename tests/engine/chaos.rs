@@ -369,7 +369,13 @@ impl Chaos<'_> {
         for step in steps {
             let waiting = self.waiting.get_mut(&step).expect("it waits");
             waiting.broken |= waiting.made_by.contains(worker);
-            let (attempt, broken) = (waiting.attempt, waiting.broken);
+            let (attempt, mut broken) = (waiting.attempt, waiting.broken);
+            if !broken && !self.mishaps.kept && !self.somebody_has(step, attempt) && self.choose(2) == 0 {
+                // It had a part in the summing, though nothing of it is summed.
+                broken = true;
+                self.waiting.get_mut(&step).expect("it waits").broken = true;
+                self.pool.push(Event::Input(Input::Unmade { step, attempt }));
+            }
             if broken && !self.somebody_has(step, attempt) {
                 // Who had it already says so all the same.
                 for event in std::mem::take(&mut self.pool) {

@@ -413,7 +413,7 @@ impl Hub {
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
                 self.queue.push_back(Queued::Order(self.connection << ORDER_BITS | order, Order::Compute { tasks, cancel }));
             }
-            Down::Abandon => {
+            Down::Abandon {} => {
                 if let Some(cancel) = &self.live {
                     cancel.cancel();
                 }
@@ -458,7 +458,7 @@ impl Hub {
             }
             Down::Peers { peers } => self.meet(peers),
             Down::Ping { number } => self.coordinator.tell(&Up::Pong { number }),
-            Down::Stop => {
+            Down::Stop {} => {
                 self.stopping = true;
                 if let Some(cancel) = &self.live {
                     cancel.cancel();

@@ -71,6 +71,8 @@ pub(super) struct Hub {
     exchange_time: Duration,
     /// Whether a worker may be lost without harm.
     may_lose: bool,
+    /// The step that was sent last, as it is sent to everybody.
+    applies: Option<((Step, u32), Frame)>,
     pings: u64,
     pinged: Instant,
     begun: bool,
@@ -118,6 +120,7 @@ impl Hub {
             transfers: 0,
             exchange_time: EXCHANGE,
             may_lose: false,
+            applies: None,
             pings: 0,
             pinged: Instant::now(),
             begun: false,
@@ -174,7 +177,7 @@ impl Hub {
         }
         let mut left: BTreeSet<(u32, u32)> = self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
         if self.stops {
-            self.members.tell_all(&Down::Stop);
+            self.members.tell_all(&Down::Stop {});
             // Workers hang up when they have said what they still had to say.
             let _ = tokio::time::timeout(LAST_WORDS, until_ended(&mut left, &mut events)).await;
         }
@@ -248,12 +251,18 @@ impl Hub {
                 let tasks = tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
                 Down::Compute { order, tasks }
             }
-            Order::Abandon => Down::Abandon,
+            Order::Abandon => Down::Abandon {},
             Order::Apply { step, attempt, decoded } => {
                 self.decide(step, attempt, decoded.digest);
                 self.summer.applied(step.next());
                 self.members.sent(worker.0, step);
-                Down::Apply { step, attempt, digest: decoded.digest, tail: decoded.tail.clone() }
+                if self.applies.as_ref().is_none_or(|(of, _)| *of != (step, attempt)) {
+                    let apply = Down::Apply { step, attempt, digest: decoded.digest, tail: decoded.tail.clone() };
+                    self.applies = Some(((step, attempt), Frame::control(&apply)));
+                }
+                let frame = self.applies.as_ref().map(|(_, frame)| frame.clone());
+                frame.into_iter().for_each(|frame| self.members.tell_frame(worker.0, frame));
+                return;
             }
             Order::Skip { step, units } => {
                 self.members.sent(worker.0, step);
@@ -428,9 +437,14 @@ impl Hub {
         } else {
             tracing::warn!("{}: {reason}", Worker(worker));
         }
-        for running in self.running.values_mut() {
-            running.forget(worker);
+        let mut unmade = Vec::new();
+        for (&(step, attempt), running) in &mut self.running {
+            let lost = running.forget(worker) && self.summer.sum(step, attempt).is_none();
+            if lost && !running.done && !std::mem::replace(&mut running.void, true) {
+                unmade.push((Worker(worker), Notice::Unmade { step, attempt }));
+            }
         }
+        self.noticed.extend(unmade);
         // What it would still have sent of a sum that others have comes from them.
         let open: Vec<(Step, u32)> = self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();
         for (step, attempt) in open {

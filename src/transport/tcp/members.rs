@@ -65,8 +65,12 @@ impl Members {
     }
 
     pub(super) fn tell(&self, worker: u32, message: &Down) {
+        self.tell_frame(worker, Frame::control(message));
+    }
+
+    pub(super) fn tell_frame(&self, worker: u32, frame: Frame) {
         if let Some(pipe) = self.pipe(worker) {
-            pipe.tell(message);
+            pipe.tell_frame(frame);
         }
     }
 

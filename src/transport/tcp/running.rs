@@ -5,7 +5,7 @@ use crate::ids::Worker;
 use crate::transport::Notice;
 use crate::transport::wire::COORDINATOR;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,6 +24,10 @@ struct Waiting {
 pub(super) struct Running {
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
+    /// Who has something that is summed, or sums.
+    sources: BTreeSet<u32>,
+    /// One of them went before anybody had the sum: it is made anew, once what was lost is there again.
+    pub(super) void: bool,
     /// Who has the whole sum, with which digest, if it takes one.
     pub(super) holders: BTreeMap<u32, Option<u64>>,
     /// The digest of what was decided.
@@ -36,8 +40,18 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(receivers: Vec<u32>, begun: Instant) -> Self {
-        Self { begun, receivers, holders: BTreeMap::new(), digest: None, waiting: BTreeMap::new(), unreported: Vec::new(), done: false }
+    pub(super) fn new(receivers: Vec<u32>, sources: BTreeSet<u32>, begun: Instant) -> Self {
+        Self {
+            begun,
+            receivers,
+            sources,
+            void: false,
+            holders: BTreeMap::new(),
+            digest: None,
+            waiting: BTreeMap::new(),
+            unreported: Vec::new(),
+            done: false,
+        }
     }
 
     /// A node says that nothing has come to it for a while; whether that is news.
@@ -74,13 +88,14 @@ impl Running {
         nodes
     }
 
-    /// A node is gone.
-    pub(super) fn forget(&mut self, node: u32) {
+    /// A node is gone; whether the sum cannot be made without it, and none of the workers that are left has it.
+    pub(super) fn forget(&mut self, node: u32) -> bool {
         self.holders.remove(&node);
         self.waiting.remove(&node);
         self.waiting.values_mut().for_each(|waiting| waiting.on.retain(|other| *other != node));
         self.receivers.retain(|receiver| *receiver != node);
         self.unreported.retain(|(holder, _)| holder.0 != node);
+        self.holders.is_empty() && self.sources.contains(&node)
     }
 
     fn still_waiting(&self, now: Instant) -> impl Iterator<Item = (u32, &Waiting)> {
@@ -90,7 +105,7 @@ impl Running {
     /// Whether some node waits in vain for `patience`, or the whole takes longer than `longest`.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration, longest: Duration) -> bool {
         let in_vain = |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
-        !self.done && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
+        !self.done && !self.void && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
     }
 
     /// The worker for whom most wait; one that waits itself is a victim, unless everybody waits.
@@ -114,7 +129,7 @@ mod tests {
     fn who_gets_chunks_does_not_wait_in_vain() {
         let begun = Instant::now();
         let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);
-        let mut running = Running::new(vec![0, 1, 2], begun);
+        let mut running = Running::new(vec![0, 1, 2], BTreeSet::new(), begun);
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
         (10..=20).for_each(|tenths| assert_eq!(running.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10));
@@ -130,9 +145,25 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_blamed_for_a_sum_that_is_to_be_made_anew() {
+        let begun = Instant::now();
+        let stuck = |holder: Option<u32>, lost: u32| {
+            let mut running = Running::new(vec![0, 1, 2, 3], BTreeSet::from([0, 1, 2]), begun);
+            holder.into_iter().for_each(|holder| assert!(running.holds(holder, None)));
+            (0..=20).for_each(|tenths| {
+                running.waits(1, vec![0, 2], begun + SECOND * tenths / 10);
+            });
+            running.void = running.forget(lost);
+            running.is_stuck(begun + 2 * SECOND, SECOND, 60 * SECOND)
+        };
+        assert!(!stuck(None, 0) && !stuck(Some(0), 0), "its result, or the only sum, went with it");
+        assert!(stuck(Some(2), 0) && stuck(None, 3), "the sum is held, or nothing of it is lost");
+    }
+
+    #[test]
     fn a_sum_comes_from_somebody_who_gets_through() {
         let now = Instant::now();
-        let mut running = Running::new(vec![0, 1, 2], now);
+        let mut running = Running::new(vec![0, 1, 2], BTreeSet::new(), now);
         assert_eq!(running.giver(2, |_| true), None);
         assert!([0, 1].into_iter().all(|node| running.holds(node, None)));
         assert_eq!(running.giver(2, |_| true), Some(0));
@@ -144,7 +175,7 @@ mod tests {
 
     #[test]
     fn who_holds_other_bytes_gives_them_to_nobody() {
-        let mut running = Running::new(vec![0, 1, 2, 3], Instant::now());
+        let mut running = Running::new(vec![0, 1, 2, 3], BTreeSet::new(), Instant::now());
         assert!(running.holds(0, Some(8)) && running.holds(1, Some(9)) && running.holds(2, None));
         assert_eq!(running.decided(9), [0]);
         assert!(running.decided(9).is_empty(), "that is known");
@@ -156,7 +187,7 @@ mod tests {
     #[test]
     fn who_waits_is_a_victim() {
         let now = Instant::now();
-        let mut running = Running::new(vec![0, 1, 2], now);
+        let mut running = Running::new(vec![0, 1, 2], BTreeSet::new(), now);
         running.waits(0, vec![1, 2], now);
         running.waits(1, vec![2, COORDINATOR], now);
         assert_eq!(running.culprit(now), Some(2));

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskOrder {
     /// Which.
-    #[serde(flatten)]
     pub task: Task,
     /// What it consists of.
     pub parts: Vec<Part>,
@@ -50,7 +49,7 @@ pub struct Offer {
 
 /// From the coordinator to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Down {
     /// The worker is one of the run.
     Welcome {
@@ -103,7 +102,7 @@ pub enum Down {
         tasks: Vec<TaskOrder>,
     },
     /// Nobody wants the tasks at hand any more.
-    Abandon,
+    Abandon {},
     /// Add a result to the sum of a step.
     Reduce {
         /// Which step.
@@ -191,12 +190,12 @@ pub enum Down {
         number: u64,
     },
     /// The run is over.
-    Stop,
+    Stop {},
 }
 
 /// From a worker to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Up {
     /// First on a connection.
     Hello {
@@ -282,7 +281,7 @@ pub enum Up {
 
 /// First on a connection from one worker to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Across {
     /// Who connects.
     Peer {
@@ -300,7 +299,9 @@ pub enum Across {
 /// # Panics
 /// When a number in it is not finite, which no message of this program has.
 pub fn encode(message: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(message).expect("control messages are plain data")
+    let mut body = Vec::with_capacity(512);
+    serde_json::to_writer(&mut body, message).expect("control messages are plain data");
+    body
 }
 
 /// Reads a control body.
@@ -320,13 +321,13 @@ mod tests {
     fn messages_read_as_documented() {
         let task = Task { job: Job(7), piece: 2 };
         let parts = vec![Part { units: Units { start: 1, end: 3 }, coefficient: 0.1 }];
-        let text =
-            r#"{"type":"compute","order":4,"tasks":[{"job":7,"piece":2,"parts":[{"units":{"start":1,"end":3},"coefficient":0.1}]}]}"#;
+        let part = r#"{"units":{"start":1,"end":3},"coefficient":0.1}"#;
+        let text = format!(r#"{{"compute":{{"order":4,"tasks":[{{"task":{{"job":7,"piece":2}},"parts":[{part}]}}]}}}}"#);
         let message = Down::Compute { order: 4, tasks: vec![TaskOrder { task, parts }] };
         assert_eq!(String::from_utf8(encode(&message)).unwrap(), text);
         assert_eq!(decode::<Down>(text.as_bytes()), Ok(message));
-        assert_eq!(decode::<Up>(br#"{"type":"freed","order":1}"#), Ok(Up::Freed { order: 1 }));
-        assert!(decode::<Up>(b"{}").is_err() && decode::<Up>(br#"{"type":"freed"}"#).is_err());
+        assert_eq!(decode::<Up>(br#"{"freed":{"order":1}}"#), Ok(Up::Freed { order: 1 }));
+        assert!(decode::<Up>(b"{}").is_err() && decode::<Up>(br#"{"freed":{}}"#).is_err());
     }
 
     proptest! {

@@ -27,7 +27,7 @@ impl Hub {
     /// Has a worker hold a sum that was made on this side.
     pub(super) fn hold(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
         let connected = self.members.connected().map(|(worker, _)| worker).collect();
-        self.running.entry((step, attempt)).or_insert_with(|| Running::new(connected, Instant::now()));
+        self.running.entry((step, attempt)).or_insert_with(|| Running::new(connected, BTreeSet::new(), Instant::now()));
         self.summer.keep(Sum { step, attempt, vector: Arc::clone(&decoded.gradient), digest: decoded.digest, finite: true });
         self.give(step, attempt, worker);
     }
@@ -58,7 +58,8 @@ impl Hub {
         let orders = if pushes { self.orders_of(&terms) } else { Vec::new() };
         let plan = Plan { step, attempt, places: Vec::new(), terms, orders, owners, receivers };
         self.tell_plan(&plan);
-        let running = Running::new(plan.receivers.clone(), Instant::now());
+        let sources = holders.iter().copied().chain(plan.owners.iter().map(|owner| owner.node)).collect();
+        let running = Running::new(plan.receivers.clone(), sources, Instant::now());
         self.running.retain(|key, _| key.0 != step || key.1 > attempt);
         self.running.insert((step, attempt), running);
         if takes_part {
