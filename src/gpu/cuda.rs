@@ -595,3 +595,7 @@ fn add_stripes(sums: &[f32], buckets: usize) -> Vec<f64> {
     let total = |slot: usize| sums[slot..].iter().step_by(2 * buckets).map(|x| f64::from(*x)).sum::<f64>();
     (0..buckets).map(|slot| total(slot) + total(slot + buckets)).collect()
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/gpu.md")]
+mod guide {}
