@@ -256,6 +256,7 @@ impl Hub {
                 self.decide(step, attempt, decoded.digest);
                 self.summer.applied(step.next());
                 self.members.sent(worker.0, step);
+                self.complete(worker.0, step, attempt, &decoded);
                 if self.applies.as_ref().is_none_or(|(of, _)| *of != (step, attempt)) {
                     let apply = Down::Apply { step, attempt, digest: decoded.digest, tail: decoded.tail.clone() };
                     self.applies = Some(((step, attempt), Frame::control(&apply)));

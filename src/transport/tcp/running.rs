@@ -28,6 +28,8 @@ pub(super) struct Running {
     sources: BTreeSet<u32>,
     /// One of them went before anybody had the sum: it is made anew, once what was lost is there again.
     pub(super) void: bool,
+    /// Who gets the sum without asking for it.
+    pub(super) given: BTreeSet<u32>,
     /// Who has the whole sum, with which digest, if it takes one.
     pub(super) holders: BTreeMap<u32, Option<u64>>,
     /// The digest of what was decided.
@@ -46,6 +48,7 @@ impl Running {
             receivers,
             sources,
             void: false,
+            given: BTreeSet::new(),
             holders: BTreeMap::new(),
             digest: None,
             waiting: BTreeMap::new(),
@@ -91,6 +94,7 @@ impl Running {
     /// A node is gone; whether the sum cannot be made without it, and none of the workers that are left has it.
     pub(super) fn forget(&mut self, node: u32) -> bool {
         self.holders.remove(&node);
+        self.given.remove(&node);
         self.waiting.remove(&node);
         self.waiting.values_mut().for_each(|waiting| waiting.on.retain(|other| *other != node));
         self.receivers.retain(|receiver| *receiver != node);

@@ -24,12 +24,24 @@ impl Hub {
         })
     }
 
-    /// Has a worker hold a sum that was made on this side.
+    /// Has a worker hold a sum that was made on this side, unless it was sent it.
     pub(super) fn hold(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
-        let connected = self.members.connected().map(|(worker, _)| worker).collect();
-        self.running.entry((step, attempt)).or_insert_with(|| Running::new(connected, BTreeSet::new(), Instant::now()));
+        let connected = || self.members.connected().map(|(worker, _)| worker).collect();
+        let running = self.running.entry((step, attempt)).or_insert_with(|| Running::new(connected(), BTreeSet::new(), Instant::now()));
+        if !running.given.insert(worker) {
+            return;
+        }
         self.summer.keep(Sum { step, attempt, vector: Arc::clone(&decoded.gradient), digest: decoded.digest, finite: true });
         self.give(step, attempt, worker);
+    }
+
+    /// Who is to apply a step, and was at work or away while the others took its sum, is sent it.
+    pub(super) fn complete(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
+        if self.landings.is_some() {
+            self.hold(worker, step, attempt, decoded);
+        } else if self.running.get_mut(&(step, attempt)).is_none_or(|running| running.given.insert(worker)) {
+            self.give(step, attempt, worker);
+        }
     }
 
     pub(super) fn fold(&mut self, step: Step, attempt: u32, terms: Vec<Summand>) {
@@ -59,7 +71,8 @@ impl Hub {
         let plan = Plan { step, attempt, places: Vec::new(), terms, orders, owners, receivers };
         self.tell_plan(&plan);
         let sources = holders.iter().copied().chain(plan.owners.iter().map(|owner| owner.node)).collect();
-        let running = Running::new(plan.receivers.clone(), sources, Instant::now());
+        let mut running = Running::new(plan.receivers.clone(), sources, Instant::now());
+        running.given.extend(&plan.receivers);
         self.running.retain(|key, _| key.0 != step || key.1 > attempt);
         self.running.insert((step, attempt), running);
         if takes_part {
