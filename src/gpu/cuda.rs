@@ -23,6 +23,7 @@
 mod error;
 mod image;
 mod passes;
+mod sketch;
 mod staging;
 mod vector;
 
@@ -35,7 +36,7 @@ pub use staging::{DeviceGradient, DeviceGradientMut};
 pub use vector::DeviceVector;
 
 use super::real::Signs;
-use super::{Combine, CombineError, Cpu, Source, Term, check};
+use super::{Combine, CombineError, Cpu, Rates, Source, Term, check};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
@@ -44,6 +45,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::{Ptx, result as nvrtc, sys as nvrtc_sys};
 use half::{bf16, f16};
 use passes::{Format, MOST, Pass, Split, passes};
+use sketch::{SignTables, add_stripes};
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, Once};
 
@@ -288,6 +290,8 @@ struct Table {
 unsafe impl DeviceRepr for Table {}
 // SAFETY: as above.
 unsafe impl DeviceRepr for Split {}
+// SAFETY: the struct of the same name of the kernels, seven f32.
+unsafe impl DeviceRepr for Rates {}
 
 /// A device with the kernels loaded, and the stream on which they run.
 #[derive(Debug)]
@@ -498,6 +502,41 @@ impl Cuda {
         Ok(sketches)
     }
 
+    /// The Euclidean norm of a vector of this device, its squares added up in f64. Waits for the device.
+    fn norm(&self, x: &CudaView<'_, f32>) -> Result<f64, CudaError> {
+        let (all, few) = (self.grid(x.len()), LaunchConfig { grid_dim: (4, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 });
+        let threads = |launch: LaunchConfig| (launch.grid_dim.0 * launch.block_dim.0) as usize;
+        let (mut sums, mut fewer) = (self.unset::<f64>(threads(all))?, self.unset::<f64>(threads(few))?);
+        let (length, partial) = (x.len() as u64, sums.len() as u64);
+        let (squares, add_up) = (self.function("squares")?, self.function("add_up")?);
+        // SAFETY: arguments by the kernels' signatures; every thread of a launch writes one sum, and reads below the length.
+        unsafe {
+            self.stream.launch_builder(&squares).arg(x).arg(&length).arg(&mut sums).launch(all)?;
+            self.stream.launch_builder(&add_up).arg(&sums).arg(&partial).arg(&mut fewer).launch(few)?;
+        }
+        Ok(self.stream.clone_dtoh(&fewer)?.iter().sum::<f64>().sqrt())
+    }
+
+    /// A step of AdamW over vectors of this device: parameters and both moments, and the gradient. Returns before the device is
+    /// done.
+    fn adamw(&self, state: [&mut CudaSlice<f32>; 3], gradient: &CudaView<'_, f32>, rates: Rates) -> Result<(), CudaError> {
+        let expected = gradient.len();
+        if let Some(term) = state.iter().position(|x| x.len() != expected) {
+            return Err(CombineError::Length { term, expected, found: state[term].len() }.into());
+        }
+        if expected == 0 {
+            return Ok(());
+        }
+        let ([p, m, v], length) = (state, expected as u64);
+        let function = self.function("adamw")?;
+        let mut launch = self.stream.launch_builder(&function);
+        launch.arg(p).arg(m).arg(v).arg(gradient).arg(&length).arg(&rates);
+        // SAFETY: arguments by the kernel's signature; four vectors of `length` elements, three of them borrowed mutably, so
+        // that none overlaps another.
+        unsafe { launch.launch(self.grid(expected))? };
+        Ok(())
+    }
+
     /// Memory that the next launch writes before anything reads it.
     fn unset<T: DeviceRepr>(&self, length: usize) -> Result<CudaSlice<T>, CudaError> {
         // SAFETY: every caller's next launch on this stream overwrites all of it, and only then is it read.
@@ -572,28 +611,6 @@ impl Combine for Cuda {
             super::shared().combine(terms, out)
         })
     }
-}
-
-/// The signs of a sketch as its kernel wants them.
-struct SignTables {
-    first: Vec<i8>,
-    second: Vec<i8>,
-    places: Vec<u32>,
-}
-
-impl SignTables {
-    fn of(signs: &Signs) -> Self {
-        assert!(signs.first.len() < 1 << 32, "buckets fit 31 bits");
-        let table = |minus: &[bool]| minus.iter().map(|minus| if *minus { -1 } else { 1 }).collect();
-        let places = signs.places.iter().flatten().map(|place| *place as u32).collect();
-        Self { first: table(&signs.first), second: table(&signs.second), places }
-    }
-}
-
-/// The sketch, from the sums `[stripes x 2 buckets]` of its kernel.
-fn add_stripes(sums: &[f32], buckets: usize) -> Vec<f64> {
-    let total = |slot: usize| sums[slot..].iter().step_by(2 * buckets).map(|x| f64::from(*x)).sum::<f64>();
-    (0..buckets).map(|slot| total(slot) + total(slot + buckets)).collect()
 }
 
 #[cfg(doctest)]

@@ -12,6 +12,7 @@ mod cpu;
 pub mod cuda;
 mod gradient;
 mod real;
+mod step;
 mod vector;
 
 #[cfg(feature = "tcp")]
@@ -20,6 +21,7 @@ pub use cpu::{Cpu, Folded, Plain, add_into, digest};
 pub(crate) use cpu::{poison_of, shared};
 pub use gradient::{Gradient, GradientError, GradientMut, Wire, largest};
 pub use real::{Real, gram, signed_fold};
+pub(crate) use step::{Rates, step};
 pub use vector::Vector;
 
 use half::{bf16, f16};

@@ -9,11 +9,15 @@ mod aggregator;
 #[cfg(feature = "candle")]
 pub mod candle;
 mod coordinator;
+#[cfg(feature = "cuda")]
+mod device_adamw;
 mod optimizer;
 mod pace;
 mod sum_tree;
 
 pub use aggregator::{Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Samples, Skipped};
 pub use coordinator::{Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape, StepRecord};
+#[cfg(feature = "cuda")]
+pub use device_adamw::DeviceAdamW;
 pub use optimizer::{AdamW, AdamWConfig};
 pub use pace::{Pace, VirtualClock};

@@ -1,5 +1,6 @@
 //! AdamW over one flat parameter vector, the same on every replica.
 
+use crate::gpu::{Rates, step as take_step};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 use xxhash_rust::xxh3::Xxh3;
@@ -26,6 +27,33 @@ pub struct AdamWConfig {
     pub weight_decay: f64,
     /// Gradients of a larger global norm are scaled down to it.
     pub clip_norm: f64,
+}
+
+impl AdamWConfig {
+    fn learning_rate_at(&self, step: u64) -> f64 {
+        let Self { learning_rate, warmup_steps, decay_steps, .. } = *self;
+        if step < warmup_steps {
+            return learning_rate * (step + 1) as f64 / warmup_steps as f64;
+        }
+        let span = decay_steps.saturating_sub(warmup_steps).max(1) as f64;
+        let progress = ((step - warmup_steps) as f64 / span).min(1.0);
+        learning_rate * (0.1 + 0.45 * (1.0 + (PI * progress).cos()))
+    }
+
+    /// What the numbers of a step, counted from 0, are multiplied by, for a gradient of the given norm.
+    pub(crate) fn rates(&self, step: u64, norm: f64) -> Rates {
+        let Self { beta1, beta2, epsilon, weight_decay, clip_norm, .. } = *self;
+        let rate = self.learning_rate_at(step);
+        let exponent = (step + 1).min(i32::MAX as u64) as i32;
+        Rates {
+            betas: [beta1 as f32, beta2 as f32],
+            scale: (clip_norm / norm.max(f64::MIN_POSITIVE)).min(1.0) as f32,
+            first_scale: (rate / (1.0 - beta1.powi(exponent))) as f32,
+            second_scale: (1.0 / (1.0 - beta2.powi(exponent))) as f32,
+            keep: (1.0 - rate * weight_decay) as f32,
+            epsilon: epsilon as f32,
+        }
+    }
 }
 
 /// Decoupled weight decay Adam with its whole state open, so that it can be saved and handed over.
@@ -69,13 +97,7 @@ impl AdamW {
     /// Learning rate of a step, counted from 0.
     #[must_use]
     pub fn learning_rate(&self, step: u64) -> f64 {
-        let AdamWConfig { learning_rate, warmup_steps, decay_steps, .. } = self.config;
-        if step < warmup_steps {
-            return learning_rate * (step + 1) as f64 / warmup_steps as f64;
-        }
-        let span = decay_steps.saturating_sub(warmup_steps).max(1) as f64;
-        let progress = ((step - warmup_steps) as f64 / span).min(1.0);
-        learning_rate * (0.1 + 0.45 * (1.0 + (PI * progress).cos()))
+        self.config.learning_rate_at(step)
     }
 
     /// Applies one gradient and returns a digest of the parameters after it.
@@ -84,23 +106,11 @@ impl AdamW {
     /// When parameters, gradient and moments differ in length.
     pub fn update(&mut self, parameters: &mut [f32], gradient: &[f32], step: u64) -> u64 {
         assert!(parameters.len() == gradient.len() && gradient.len() == self.first.len(), "one number per parameter");
-        let AdamWConfig { beta1, beta2, epsilon, weight_decay, clip_norm, .. } = self.config;
-        let rate = self.learning_rate(step);
-        let exponent = (step + 1).min(i32::MAX as u64) as i32;
-        let (b1, b2, epsilon) = (beta1 as f32, beta2 as f32, epsilon as f32);
-        let scale = (clip_norm / norm(gradient).max(f64::MIN_POSITIVE)).min(1.0) as f32;
-        let first_scale = (rate / (1.0 - beta1.powi(exponent))) as f32;
-        let second_scale = (1.0 / (1.0 - beta2.powi(exponent))) as f32;
-        let keep = (1.0 - rate * weight_decay) as f32;
+        let rates = self.config.rates(step, norm(gradient));
         let mut digest = Xxh3::new();
         let moments = self.first.chunks_mut(BLOCK).zip(self.second.chunks_mut(BLOCK));
         for ((parameters, gradient), (first, second)) in parameters.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK)).zip(moments) {
-            for (((p, g), m), v) in parameters.iter_mut().zip(gradient).zip(first).zip(second) {
-                let g = g * scale;
-                *m = b1 * *m + (1.0 - b1) * g;
-                *v = b2 * *v + (1.0 - b2) * g * g;
-                *p = keep * *p - first_scale * *m / ((second_scale * *v).sqrt() + epsilon);
-            }
+            take_step([&mut *parameters, first, second], gradient, rates);
             digest.update(bytemuck::cast_slice(parameters));
         }
         digest.digest()

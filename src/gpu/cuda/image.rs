@@ -11,6 +11,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("../kernels/cast.cu"),
     include_str!("../kernels/fold.cu"),
     include_str!("../kernels/scan.cu"),
+    include_str!("../kernels/adamw.cu"),
 );
 
 /// What every architecture is compiled with: no contraction to fused multiply-adds.

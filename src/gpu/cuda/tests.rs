@@ -1,12 +1,11 @@
 //! The kernels' numbers, without a GPU (their text compiled as C++ for the host) and on one where there is one.
 
 use super::passes::{Format, Pass, Split, passes, scratch};
-use super::{
-    Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector, SignTables, Signs, add_stripes, image,
-};
+use super::sketch::{SignTables, add_stripes};
+use super::{Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector, Signs, image};
 use crate::gpu::conformance::{conforms, messages};
 use crate::gpu::gradient::convert;
-use crate::gpu::{Combine, CombineError, Gradient, GradientMut, Plain, Source, Term, Vector, Wire, largest, signed_fold};
+use crate::gpu::{Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, Wire, largest, signed_fold, step};
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -303,6 +302,35 @@ proptest! {
         prop_assert!(head + groups * group <= length as u64);
         prop_assert!(groups == 0 || arrays.iter().all(|(address, format)| (address + head * format.bytes() as u64).is_multiple_of(16)));
         prop_assert!(groups == 0 || (head < group && length as u64 - head - groups * group < group));
+    }
+}
+
+#[test]
+fn the_kernels_steps_are_the_cpus() {
+    let Some(host) = Host::start() else { return };
+    for (length, scale) in [(1, 1.0), (301, 1.0), (302, 0.7)] {
+        let [parameters, first, mut second, gradient] = <[Vec<f32>; 4]>::try_from(messages(4, length, 12)).expect("four vectors");
+        second.iter_mut().for_each(|x| *x = x.abs());
+        let split = |length: usize| Split { length: length as u64, head: 0, groups: 0 };
+        let (mut sums, mut fewer) = ([f64::NAN; 6], [f64::NAN; 6]);
+        host.run(Launch::new("squares", split(length)), &[], (cast_slice_mut(&mut sums), 0), &[(cast_slice(&gradient), 4)]);
+        host.run(Launch::new("add_up", split(6)), &[], (cast_slice_mut(&mut fewer), 8), &[(cast_slice(&sums), 0)]);
+        let (found, squares) = (fewer.iter().sum::<f64>(), gradient.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>());
+        assert!((found - squares).abs() <= 1e-14 * squares);
+        let rates = Rates { betas: [0.9, 0.99], scale, first_scale: 0.3, second_scale: 50.0, keep: 1.0 - 1e-3, epsilon: 1e-8 };
+        let Rates { betas, first_scale, second_scale, keep, epsilon, .. } = rates;
+        let numbers = [betas[0], betas[1], scale, first_scale, second_scale, keep, epsilon];
+        let mut state = [parameters, first, second].concat();
+        let mut twin = state.clone();
+        for _ in 0..3 {
+            host.run(Launch::new("adamw", split(length)), &numbers, (cast_slice_mut(&mut state), 4), &[(cast_slice(&gradient), 0)]);
+            let (parameters, moments) = twin.split_at_mut(length);
+            let (first, second) = moments.split_at_mut(length);
+            step([parameters, first, second], &gradient, rates);
+            assert!(same(&state, &twin), "{length} parameters");
+        }
+        twin[length / 2] += 1e-6;
+        assert!(!same(&state, &twin), "a difference is seen");
     }
 }
 

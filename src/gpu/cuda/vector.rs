@@ -1,7 +1,7 @@
 //! Results and sums on devices.
 
 use super::{Cuda, CudaError, DeviceSource, DeviceTarget, DeviceTerm, warn_once};
-use crate::gpu::{CombineError, Folded, Vector};
+use crate::gpu::{CombineError, Folded, Rates, Vector};
 use cudarc::driver::{CudaSlice, CudaView};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -51,6 +51,41 @@ impl DeviceVector {
         cuda.cast(&self.source(copy.as_ref())?, 1.0, to)
     }
 
+    /// A copy of numbers of the host.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the driver refuses.
+    pub fn of(cuda: &Arc<Cuda>, numbers: &[f32]) -> Result<Self, CudaError> {
+        let copy = cuda.stream.clone_htod(numbers)?;
+        Ok(Self { cuda: Arc::clone(cuda), length: numbers.len(), numbers: Some(copy) })
+    }
+
+    /// A copy for the host. Waits for the device.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the device has failed, or the driver refuses.
+    pub fn to_host(&self) -> Result<Vec<f32>, CudaError> {
+        Ok(self.cuda.stream.clone_dtoh(&self.view()?)?)
+    }
+
+    /// The digest of a sketch of its numbers, which stands for theirs. Waits for the device.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the device has failed, or the driver refuses.
+    pub fn digest(&self) -> Result<u64, CudaError> {
+        digest(&self.cuda, &self.view()?)
+    }
+
+    /// A step of AdamW on parameters and both moments, of one device, at rates that depend on the gradient's norm.
+    pub(crate) fn step(state: [&mut Self; 3], gradient: &Self, rates: impl FnOnce(f64) -> Rates) -> Result<(), CudaError> {
+        let cuda = Arc::clone(&state[0].cuda);
+        let copy = gradient.elsewhere(&cuda)?;
+        let gradient = copy.as_ref().map_or_else(|| gradient.view(), |copy| Ok(copy.as_view()))?;
+        let rates = rates(cuda.norm(&gradient)?);
+        let [Some(p), Some(m), Some(v)] = state.map(|vector| vector.numbers.as_mut()) else { return Err(CudaError::Gone) };
+        cuda.adamw([p, m, v], &gradient, rates)
+    }
+
     /// Its device.
     #[must_use]
     pub fn cuda(&self) -> &Arc<Cuda> {
@@ -90,6 +125,12 @@ impl DeviceVector {
             })
             .ok()
     }
+}
+
+/// The digest that stands for numbers on a device. Waits for it.
+fn digest(cuda: &Cuda, numbers: &CudaView<'_, f32>) -> Result<u64, CudaError> {
+    let sketches = cuda.signed_fold(std::slice::from_ref(numbers), BUCKETS, 0)?;
+    Ok(xxh3_64(bytemuck::cast_slice(&sketches[0])))
 }
 
 fn lost(error: &dyn std::error::Error) {
@@ -161,8 +202,7 @@ impl Vector for DeviceVector {
             }
             cuda.combine_into(&here, &mut numbers.as_view_mut())?;
             let finite = cuda.largest(&DeviceSource::F32(numbers.as_view()))?.is_finite();
-            let sketches = cuda.signed_fold(&[numbers.as_view()], BUCKETS, 0)?;
-            Ok(Folded { digest: xxh3_64(bytemuck::cast_slice(&sketches[0])), finite })
+            Ok(Folded { digest: digest(cuda, &numbers.as_view())?, finite })
         });
         Ok(folded.unwrap_or(Folded { digest: 0, finite: false }))
     }

@@ -1,6 +1,7 @@
 // The kernels' own text as plain C++, so that their numbers can be checked where there is no GPU: a launch is two loops.
 // Reads requests from stdin, one line of text and then arrays, and answers with the array that was written.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +32,8 @@ static inline float __uint_as_float(unsigned bits) {
 }
 static inline float __fmul_rn(float x, float y) { return x * y; }
 static inline float __fadd_rn(float x, float y) { return x + y; }
+static inline float __fdiv_rn(float x, float y) { return x / y; }
+static inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 // Threads come one after the other, so each is a warp of its own: launches with one thread per block.
 static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int) { return value; }
 static inline void atomicMax(unsigned *top, unsigned value) { *top = std::max(*top, value); }
@@ -65,6 +68,7 @@ inline void narrow(float x, f16 &out) {
 #include "cast.cu"
 #include "fold.cu"
 #include "scan.cu"
+#include "adamw.cu"
 
 typedef void (*CombineKernel)(const Terms, float *, const Split);
 static std::map<std::string, CombineKernel> combines;
@@ -140,6 +144,16 @@ int main() {
                 signed_fold((const float *)in[0].data(), length, (u32)buckets, (const signed char *)in[1].data(),
                             (const signed char *)in[2].data(), (const u32 *)in[3].data(), (u32)stripes, (float *)out.data());
             });
+        } else if (!strcmp(name, "squares")) {
+            launch([&] { squares((const float *)in[0].data(), length, (double *)out.data()); });
+        } else if (!strcmp(name, "add_up")) {
+            launch([&] { add_up((const double *)in[0].data(), length, (double *)out.data()); });
+        } else if (!strcmp(name, "adamw")) {
+            // Parameters and both moments are one array here.
+            float *p = (float *)out.data();
+            Rates rates;
+            memcpy(&rates, numbers, sizeof rates);
+            launch([&] { adamw(p, p + length, p + 2 * length, (const float *)in[0].data(), length, rates); });
         } else {
             fail("no such kernel");
         }

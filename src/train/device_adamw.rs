@@ -1,0 +1,114 @@
+//! The optimizer of replicas that stay on a device.
+
+use super::AdamWConfig;
+use crate::gpu::cuda::{Cuda, CudaError, DeviceVector};
+use std::sync::Arc;
+
+/// [`AdamW`](super::AdamW) over parameters and moments on a device, for workers whose gradients stay there too.
+///
+/// The formula and its roundings are the same. Only the gradient's norm is added up in another order, in f64, so that
+/// parameters have the CPU's bits unless that changes the last bit of a gradient that is clipped. All replicas of a kind of device
+/// agree. The digest is that of a sketch of the parameters, as a [`DeviceVector`]'s is.
+///
+/// ```no_run
+/// use codedgrad::gpu::cuda::{Cuda, DeviceVector};
+/// use codedgrad::train::{AdamWConfig, DeviceAdamW};
+/// use std::sync::Arc;
+/// # let config: AdamWConfig = todo!();
+/// let cuda = Arc::new(Cuda::new(0)?);
+/// let mut optimizer = DeviceAdamW::new(&cuda, config, [&[1.0, 2.0], &[0.0; 2], &[0.0; 2]])?;
+/// let digest = optimizer.update(&DeviceVector::of(&cuda, &[0.5, -0.5])?, 0)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DeviceAdamW {
+    config: AdamWConfig,
+    parameters: DeviceVector,
+    first: DeviceVector,
+    second: DeviceVector,
+}
+
+impl DeviceAdamW {
+    /// Parameters, first and second moments, copied to the device.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the driver refuses.
+    ///
+    /// # Panics
+    /// When they differ in length.
+    pub fn new(cuda: &Arc<Cuda>, config: AdamWConfig, state: [&[f32]; 3]) -> Result<Self, CudaError> {
+        let [parameters, first, second] = state;
+        assert!(parameters.len() == first.len() && first.len() == second.len(), "one number of each kind per parameter");
+        let copy = |numbers| DeviceVector::of(cuda, numbers);
+        Ok(Self { config, parameters: copy(parameters)?, first: copy(first)?, second: copy(second)? })
+    }
+
+    /// The parameters, where they lie.
+    #[must_use]
+    pub fn parameters(&self) -> &DeviceVector {
+        &self.parameters
+    }
+
+    /// Parameters, first and second moments, for another replica or to be saved. Waits for the device.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the driver refuses.
+    pub fn state(&self) -> Result<[Vec<f32>; 3], CudaError> {
+        Ok([self.parameters.to_host()?, self.first.to_host()?, self.second.to_host()?])
+    }
+
+    /// Applies one gradient, as [`AdamW`](super::AdamW)`::update` does, and returns a digest of the parameters after it. Waits
+    /// for the device.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the lengths differ, or the driver refuses; what it refused once the step had begun leaves the
+    /// state unknown.
+    pub fn update(&mut self, gradient: &DeviceVector, step: u64) -> Result<u64, CudaError> {
+        let Self { config, parameters, first, second } = self;
+        DeviceVector::step([parameters, first, second], gradient, |norm| config.rates(step, norm))?;
+        self.parameters.digest()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::cuda::devices;
+    use crate::train::AdamW;
+
+    #[test]
+    fn an_optimizer_on_a_device_is_the_cpus() {
+        if devices() == 0 {
+            println!("not checked: the optimizer on a GPU, since there is none");
+            return;
+        }
+        let cuda = Arc::new(Cuda::new(0).expect("the device there is"));
+        let numbers = |seed: u32| (0..100_003u32).map(|i| (i.wrapping_mul(seed) % 1009) as f32 / 504.5 - 1.0).collect::<Vec<f32>>();
+        let (mut parameters, first, gradient) = (numbers(7919), numbers(104_729), numbers(15_485_863));
+        let second: Vec<f32> = numbers(32_452_843).into_iter().map(f32::abs).collect();
+        let config = AdamWConfig {
+            learning_rate: 0.1,
+            warmup_steps: 2,
+            decay_steps: 10,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            clip_norm: 10.0,
+        };
+        let mut found = DeviceAdamW::new(&cuda, config, [&parameters, &first, &second]).expect("memory");
+        let mut twin = AdamW::with_moments(config, first, second);
+        let vector = DeviceVector::of(&cuda, &gradient).expect("memory");
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let mut digests = Vec::new();
+        for step in 0..3 {
+            digests.push(found.update(&vector, step).expect("a step"));
+            twin.update(&mut parameters, &gradient, step);
+            let (first, second) = twin.moments();
+            let state = found.state().expect("copies");
+            assert!([&parameters[..], first, second].into_iter().zip(&state).all(|(twin, found)| bits(found) == bits(twin)), "step {step}");
+        }
+        digests.dedup();
+        assert_eq!(digests.len(), 3, "every step changes the parameters");
+    }
+}
