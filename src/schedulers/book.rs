@@ -32,6 +32,8 @@ struct Waiting {
     step: Step,
     /// Workers that were alive when it was decoded and still are.
     asked: WorkerSet,
+    /// Workers of whose results it is made.
+    sources: BTreeSet<Worker>,
     /// Live workers that hold it.
     holders: Vec<(Worker, u64)>,
 }
@@ -88,15 +90,18 @@ impl Book {
     pub(super) fn fold(&mut self, step: Step, alive: &WorkerSet) -> Option<Action> {
         let open = self.open.get_mut(&step).filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
         open.terms.sort_by_key(|(start, fold)| (fold.task.job, *start, fold.worker));
-        self.waiting.push(Waiting { step, asked: alive.clone(), holders: Vec::new() });
-        let folds = open.terms.iter().map(|term| term.1).collect();
+        let folds: Vec<Fold> = open.terms.iter().map(|term| term.1).collect();
+        let sources = open.sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)).collect();
+        self.waiting.push(Waiting { step, asked: alive.clone(), sources, holders: Vec::new() });
         let (sums, decode) = (open.sums.iter().copied().collect(), open.report.unwrap_or(UNCODED));
         Some(Action::Fold { step, attempt: open.attempt, sums, folds, decode })
     }
 
-    /// The fold of a step anew, of the same results, if this attempt at it still waits for holders.
-    pub(super) fn fold_anew(&mut self, step: Step, attempt: u32, alive: &WorkerSet) -> Option<Action> {
-        if !self.is_waiting(step, attempt) {
+    /// The fold of a step anew, of the same results, if this attempt at it still waits for holders. What died with somebody of
+    /// `bereft` is the loss of that worker, and the vector may be kept all the same.
+    pub(super) fn fold_anew(&mut self, step: Step, attempt: u32, alive: &WorkerSet, bereft: &WorkerSet) -> Option<Action> {
+        let whole = |waiting: &Waiting| waiting.step == step && !waiting.sources.iter().any(|worker| bereft.contains(*worker));
+        if attempt != self.attempt(step) || !self.waiting.iter().any(whole) {
             return None;
         }
         self.waiting.retain(|waiting| waiting.step != step);

@@ -203,7 +203,7 @@ impl Engine {
                 Ok(())
             }
             Input::Unmade { step, attempt } => {
-                out.extend(self.book.fold_anew(step, attempt, &self.roster.alive()));
+                out.extend(self.book.fold_anew(step, attempt, &self.roster.alive(), &self.bereft));
                 Ok(())
             }
             Input::Held { worker, step, attempt, digest } => self.held(now, worker, (step, attempt, digest), out),

@@ -81,6 +81,8 @@ struct Chaos<'a> {
     /// What is late counts for the next step.
     next_step: bool,
     pool: Vec<Event>,
+    /// What is told right after a death.
+    told: Vec<Input>,
     places: Vec<Place>,
     parts: HashMap<(Worker, Task), Vec<Part>>,
     sums: HashMap<(Step, Worker), Vec<(Task, f64)>>,
@@ -254,6 +256,9 @@ impl Chaos<'_> {
     /// The next event: something that has happened, what a worker does next, a mishap, or a deadline; none when all is
     /// over.
     fn next(&mut self) -> Option<Input> {
+        if let Some(told) = self.told.pop() {
+            return Some(told);
+        }
         if let Some(mishap) = self.mishap() {
             return Some(mishap);
         }
@@ -374,7 +379,10 @@ impl Chaos<'_> {
                 // It had a part in the summing, though nothing of it is summed.
                 broken = true;
                 self.waiting.get_mut(&step).expect("it waits").broken = true;
-                self.pool.push(Event::Input(Input::Unmade { step, attempt }));
+                self.told.push(Input::Unmade { step, attempt });
+            } else if self.choose(4) == 0 {
+                // So it seems to be, but what it still sent has come.
+                self.told.push(Input::Unmade { step, attempt });
             }
             if broken && !self.somebody_has(step, attempt) {
                 // Who had it already says so all the same.
@@ -478,6 +486,7 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         mishaps,
         next_step,
         pool: Vec::new(),
+        told: Vec::new(),
         places: (0..workers).map(|_| Place { state: Some(0), ..Place::default() }).collect(),
         parts: HashMap::new(),
         sums: HashMap::new(),

@@ -210,7 +210,11 @@ impl Hub {
                 sums.pop_front();
             }
             drop(sums);
-            let reports = self.running.get_mut(&(step, attempt)).map(|running| std::mem::take(&mut running.unreported));
+            let running = self.running.get_mut(&(step, attempt));
+            let reports = running.map(|running| {
+                running.void = false;
+                std::mem::take(&mut running.unreported)
+            });
             for (worker, notice) in reports.into_iter().flatten() {
                 match notice {
                     Notice::Held { digest, .. } if digest != sum.digest => {
