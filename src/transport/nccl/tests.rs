@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::gpu::cuda::{Cuda, devices};
+use half::bf16;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
