@@ -21,6 +21,7 @@
 #![allow(unsafe_code)]
 
 mod error;
+mod host;
 mod image;
 mod passes;
 mod sketch;
@@ -36,7 +37,7 @@ pub use staging::{DeviceGradient, DeviceGradientMut};
 pub use vector::DeviceVector;
 
 use super::real::Signs;
-use super::{Combine, CombineError, Cpu, Rates, Source, Term, check};
+use super::{Combine, CombineError, Cpu, Rates};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
@@ -53,8 +54,6 @@ use std::sync::{Arc, Mutex, Once};
 const THREADS: u32 = 256;
 /// Blocks per multiprocessor; more work than they have threads goes round.
 const BLOCKS: u32 = 8;
-/// Elements of host vectors that are on the device at a time.
-const CHUNK: usize = 1 << 22;
 /// Stripes into which a message is cut for its sketch, so that enough threads have work.
 const STRIPES: usize = 64;
 
@@ -560,56 +559,6 @@ impl Cuda {
         let wanted = elements.div_ceil(4 * THREADS as usize).max(1);
         let blocks = u32::try_from(wanted).map_or(self.blocks, |wanted| wanted.min(self.blocks));
         LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
-    }
-
-    /// Vectors of the host, a chunk of all of them at a time.
-    fn combine_host(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CudaError> {
-        for start in (0..out.len()).step_by(CHUNK) {
-            let range = start..out.len().min(start + CHUNK);
-            let mut uploaded = Vec::with_capacity(terms.len());
-            for term in terms {
-                uploaded.push(match term.source {
-                    Source::F32(x) => Uploaded::F32(self.stream.clone_htod(&x[range.clone()])?),
-                    Source::Bf16(x) => Uploaded::Bf16(self.stream.clone_htod(&x[range.clone()])?),
-                    Source::F16(x) => Uploaded::F16(self.stream.clone_htod(&x[range.clone()])?),
-                });
-            }
-            let terms: Vec<DeviceTerm<'_>> =
-                terms.iter().zip(&uploaded).map(|(term, x)| DeviceTerm { weight: term.weight, source: x.source() }).collect();
-            let mut sum = self.unset::<f32>(range.len())?;
-            self.combine_into(&terms, &mut sum.as_view_mut())?;
-            self.stream.memcpy_dtoh(&sum, &mut out[range])?;
-        }
-        Ok(self.stream.synchronize()?)
-    }
-}
-
-/// A chunk of a host vector on the device.
-enum Uploaded {
-    F32(CudaSlice<f32>),
-    Bf16(CudaSlice<bf16>),
-    F16(CudaSlice<f16>),
-}
-
-impl Uploaded {
-    fn source(&self) -> DeviceSource<'_> {
-        match self {
-            Uploaded::F32(x) => DeviceSource::F32(x.as_view()),
-            Uploaded::Bf16(x) => DeviceSource::Bf16(x.as_view()),
-            Uploaded::F16(x) => DeviceSource::F16(x.as_view()),
-        }
-    }
-}
-
-/// For vectors of the host: they are sent to the device and the sum is sent back, which takes longer than to sum them on
-/// the CPU. What is on the device already is for [`Cuda::combine_into`]. Should the device fail, the CPU sums.
-impl Combine for Cuda {
-    fn combine(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CombineError> {
-        check(terms, out.len())?;
-        self.combine_host(terms, out).or_else(|error| {
-            warn_once(&error);
-            super::shared().combine(terms, out)
-        })
     }
 }
 

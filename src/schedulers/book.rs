@@ -129,7 +129,7 @@ impl Book {
     pub(super) fn unheld_without(&self, worker: Worker) -> Option<Step> {
         let unheld = |waiting: &&Waiting| {
             let others = waiting.holders.iter().any(|holder| holder.0 != worker);
-            !others && (!waiting.holders.is_empty() || self.took_part(waiting.step, worker))
+            !others && (!waiting.holders.is_empty() || waiting.sources.contains(&worker))
         };
         self.waiting.iter().filter(unheld).map(|waiting| waiting.step).min()
     }
@@ -154,12 +154,6 @@ impl Book {
             self.open(*step).sums.clear();
         }
         steps
-    }
-
-    /// Whether something of a worker is in the fold of a step.
-    fn took_part(&self, step: Step, worker: Worker) -> bool {
-        let in_it = |open: &Open| open.sums.contains(&worker) || open.terms.iter().any(|(_, fold)| fold.worker == worker);
-        self.open.get(&step).is_some_and(in_it)
     }
 
     /// Which attempt at a step counts.

@@ -75,6 +75,7 @@ mod tests {
     use super::*;
     use crate::gpu::cuda::devices;
     use crate::train::AdamW;
+    use crate::train::optimizer::CONFIG;
 
     #[test]
     fn an_optimizer_on_a_device_is_the_cpus() {
@@ -86,16 +87,7 @@ mod tests {
         let numbers = |seed: u32| (0..100_003u32).map(|i| (i.wrapping_mul(seed) % 1009) as f32 / 504.5 - 1.0).collect::<Vec<f32>>();
         let (mut parameters, first, gradient) = (numbers(7919), numbers(104_729), numbers(15_485_863));
         let second: Vec<f32> = numbers(32_452_843).into_iter().map(f32::abs).collect();
-        let config = AdamWConfig {
-            learning_rate: 0.1,
-            warmup_steps: 2,
-            decay_steps: 10,
-            beta1: 0.9,
-            beta2: 0.99,
-            epsilon: 1e-8,
-            weight_decay: 0.1,
-            clip_norm: 10.0,
-        };
+        let config = AdamWConfig { clip_norm: 10.0, ..CONFIG };
         let mut found = DeviceAdamW::new(&cuda, config, [&parameters, &first, &second]).expect("memory");
         let mut twin = AdamW::with_moments(config, first, second);
         let vector = DeviceVector::of(&cuda, &gradient).expect("memory");

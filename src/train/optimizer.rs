@@ -129,19 +129,20 @@ fn norm(x: &[f32]) -> f64 {
 }
 
 #[cfg(test)]
+pub(super) const CONFIG: AdamWConfig = AdamWConfig {
+    learning_rate: 0.1,
+    warmup_steps: 2,
+    decay_steps: 10,
+    beta1: 0.9,
+    beta2: 0.99,
+    epsilon: 1e-8,
+    weight_decay: 0.1,
+    clip_norm: 1.0,
+};
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    const CONFIG: AdamWConfig = AdamWConfig {
-        learning_rate: 0.1,
-        warmup_steps: 2,
-        decay_steps: 10,
-        beta1: 0.9,
-        beta2: 0.99,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
-        clip_norm: 1.0,
-    };
 
     /// The formula of the docs in f64, one parameter at a time.
     fn oracle(p: &mut f64, m: &mut f64, v: &mut f64, g: f64, step: u64, rate: f64) {

@@ -352,7 +352,7 @@ fn a_devices_sums_are_the_cpus() {
             conforms(&cuda, count, len, 7);
         }
     }
-    conforms(&cuda, 5, super::CHUNK + 3, 8);
+    conforms(&cuda, 5, super::host::CHUNK + 3, 8);
     for start in [0, 1, 3] {
         let x = messages(5, 1000 + start, 9);
         let on_device: Vec<_> = x.iter().map(|x| cuda.stream().clone_htod(x).expect("a copy")).collect();
