@@ -99,14 +99,14 @@ fn plain(steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
                         begin.get_or_init(Instant::now);
                     }
                     let windows = batches.rows(step, worker * ROWS..(worker + 1) * ROWS);
-                    replica.gradient(&windows, weight, &mut messages[worker].write().expect("a message")).expect("a gradient");
+                    replica.gradient(&windows, weight, &mut *messages[worker].write().expect("a message")).expect("a gradient");
                     if barrier.wait().is_leader() {
                         let messages: Vec<_> = messages.iter().map(|message| message.read().expect("a message")).collect();
                         let terms: Vec<Term<'_>> = messages.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
                         fold.combine(&terms, &mut sum.write().expect("the sum")).expect("equal lengths");
                     }
                     barrier.wait();
-                    replica.apply(&sum.read().expect("the sum"), step).expect("an update");
+                    replica.apply(&*sum.read().expect("the sum"), step).expect("an update");
                 }
             });
         }

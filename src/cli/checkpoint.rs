@@ -72,8 +72,13 @@ pub(super) fn load_from(path: &Path, model: &GptConfig, models: u64) -> Result<(
 
 /// Writes a model with its configuration into a folder of its own.
 pub(super) fn save_model(folder: &RunFolder, name: &str, model: &GptConfig, replica: &Replica) -> anyhow::Result<()> {
-    let tensors = replica.tensors();
-    let views = tensors.iter().map(|(name, shape, values)| Ok((name, view(shape, values)?))).collect::<anyhow::Result<Vec<_>>>()?;
+    let parameters = replica.values()?;
+    let mut rest = &parameters[..];
+    let tensor = |(name, shape): (String, Vec<usize>)| {
+        let values = rest.split_off(..shape.iter().product()).context("more parameters than the model has")?;
+        Ok((name, view(&shape, values)?))
+    };
+    let views = model.layout().into_iter().map(tensor).collect::<anyhow::Result<Vec<_>>>()?;
     folder.write_whole(&format!("{name}/model.safetensors"), &safetensors::serialize(views, None)?)?;
     folder.write_json(&format!("{name}/config.json"), model)
 }

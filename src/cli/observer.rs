@@ -8,7 +8,7 @@ use super::plan::{LateKind, Plan};
 use super::status::Board;
 use crate::gpu::{Combine, Source, Term, shared};
 use crate::ids::{Step, Worker};
-use crate::train::candle::{Batches, Replica, ReplicaError, ReplicaState};
+use crate::train::candle::{Batches, Memory, Replica, ReplicaError, ReplicaState};
 use crate::train::{Flow, Observer, RoundRecord, StepRecord};
 use crate::transport::{Decoded, State};
 use indicatif::ProgressBar;
@@ -60,6 +60,10 @@ pub(super) struct Keeper<'a> {
 }
 
 impl Keeper<'_> {
+    pub(super) fn states(&self) -> Result<Vec<ReplicaState>, ReplicaError> {
+        self.replicas.iter().map(Replica::state).collect()
+    }
+
     /// The gradient of all batches of a step, unit by unit, at the replica's parameters.
     fn reference(&self, plan: &Plan, step: u64) -> Result<Vec<f32>, ReplicaError> {
         let model = step % plan.models;
@@ -121,7 +125,7 @@ pub(super) struct RunObserver<'a> {
 impl RunObserver<'_> {
     /// How far the decoded gradient is from the uncoded one: nothing if the first run, in the same
     /// state, had the same bytes; else computed every so many steps and whenever bytes first differ.
-    fn difference(&self, step: &StepRecord, decoded: &Decoded) -> Result<Option<(f64, f64)>, ReplicaError> {
+    fn difference<V: Memory>(&self, step: &StepRecord, decoded: &Decoded<V>) -> Result<Option<(f64, f64)>, ReplicaError> {
         let counterpart = self.baseline.get(self.lines.len()).filter(|_| self.in_step);
         if counterpart.is_some_and(|line| same_gradient(&line.record, step)) {
             return Ok(Some((0.0, 0.0)));
@@ -132,16 +136,17 @@ impl RunObserver<'_> {
             return Ok(None);
         }
         let reference = self.keeper.reference(self.plan, step.step)?;
-        let errors = (relative_difference(&decoded.gradient, &reference), relative_error(&decoded.gradient, &reference));
+        let gradient = decoded.gradient.numbers()?;
+        let errors = (relative_difference(&gradient, &reference), relative_error(&gradient, &reference));
         Ok(Some(errors))
     }
 
-    fn follow(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> anyhow::Result<Flow> {
+    fn follow<V: Memory>(&mut self, record: &StepRecord, decoded: Option<&Decoded<V>>) -> anyhow::Result<Flow> {
         let mut difference = None;
         if let Some(decoded) = decoded {
             difference = self.difference(record, decoded)?;
             let (model, step) = (record.step % self.plan.models, record.step / self.plan.models);
-            self.keeper.replicas[model as usize].apply(&decoded.gradient, step)?;
+            self.keeper.replicas[model as usize].apply(&*decoded.gradient, step)?;
         } else if record.refused.is_empty() {
             anyhow::bail!("the sum of step {} has not come by here", record.step);
         }
@@ -172,8 +177,7 @@ impl RunObserver<'_> {
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
         if interrupted || next_step.is_multiple_of(self.plan.checkpoint_every) || next_step == self.plan.all_steps() {
-            let states: Vec<ReplicaState> = self.keeper.replicas.iter().map(Replica::state).collect();
-            checkpoint::save(self.folder, Place { run: self.run, next_step }, &states)?;
+            checkpoint::save(self.folder, Place { run: self.run, next_step }, &self.keeper.states()?)?;
         }
         Ok(if interrupted && next_step < self.plan.all_steps() { Flow::Stop } else { Flow::Continue })
     }
@@ -218,8 +222,8 @@ pub(super) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
     Worker::all(record.arrivals.len()).filter(late).collect()
 }
 
-impl Observer for RunObserver<'_> {
-    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+impl<V: Memory> Observer<V> for RunObserver<'_> {
+    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded<V>>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.follow(record, decoded).map_err(|error| format!("{error:#}").into())
     }
 
@@ -233,7 +237,8 @@ impl Observer for RunObserver<'_> {
     }
 
     fn state(&mut self) -> Option<State> {
-        let states = self.keeper.replicas.iter().map(Replica::state);
-        Some(State { next: Step(self.lines.len() as u64), vectors: states.flat_map(ReplicaState::into_vectors).collect() })
+        let states = self.keeper.states().inspect_err(|error| tracing::warn!("the state kept beside the workers: {error}")).ok()?;
+        let vectors = states.into_iter().flat_map(ReplicaState::into_vectors).collect();
+        Some(State { next: Step(self.lines.len() as u64), vectors })
     }
 }

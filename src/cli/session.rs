@@ -11,7 +11,7 @@ use super::report::{RunSummary, Summary};
 use super::status::Board;
 use super::{Failure, OrInput, OrWork, pictures};
 use crate::codes::SchemeSpec;
-use crate::train::candle::{Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_local};
+use crate::train::candle::{Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_in_place};
 use crate::train::{Outcome, Pace, VirtualClock};
 use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
@@ -317,7 +317,7 @@ impl Legs {
             if until == plan.all_steps() || !matches!(outcome, Ok(Outcome::Finished)) {
                 return Ok(outcome);
             }
-            self.states = observer.keeper.replicas.iter().map(Replica::state).collect();
+            self.states = observer.keeper.states().or_work()?;
         }
     }
 
@@ -327,7 +327,7 @@ impl Legs {
         let start = Start { states: &self.states, step: observer.lines.len() as u64, round: rounds.map_or(0, |round| round.round + 1) };
         if plan.transport == TransportKind::Local {
             let pace = pace(plan, observer.lines.last())?;
-            return Ok(run_local(&self.local, start, until, batches, pace, observer).map_err(anyhow::Error::new));
+            return Ok(run_in_place(&self.local, start, until, batches, pace, observer).map_err(anyhow::Error::new));
         }
         let leg = Leg { run: &self.local, plan, batches, folder: observer.folder, start };
         let team = match self.team.take() {

@@ -23,6 +23,8 @@ pub use gradient::{Gradient, GradientError, GradientMut, Wire, largest};
 pub use real::{Real, gram, signed_fold};
 pub(crate) use step::{Rates, step};
 pub use vector::Vector;
+#[cfg(test)]
+pub(crate) use vector::staying;
 
 use half::{bf16, f16};
 use thiserror::Error;

@@ -256,10 +256,14 @@ impl<'a, V: Vector> ComputeTask<'a, V> {
     /// # Errors
     /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted.
     pub fn submit(self, tail: Vec<f64>) -> Result<(), AggregatorError> {
-        self.hand_in(tail, |_| {})
+        self.submit_altered(tail, |_| {})
     }
 
-    fn hand_in(mut self, tail: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
+    /// [`ComputeTask::submit`] with the message altered first: what a worker does that is wrong on purpose.
+    ///
+    /// # Errors
+    /// As [`ComputeTask::submit`].
+    pub fn submit_altered(mut self, tail: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
         self.store();
         let left = self.parts.len() - self.handed_out;
         if left > 0 {
@@ -310,14 +314,6 @@ impl ComputeTask<'_> {
     /// When there is no part at hand.
     pub fn read_message(&mut self, gradient: &dyn Gradient, scale: f32) -> Result<(), GradientError> {
         gradient.read(0, scale, Wire::F32(self.message()))
-    }
-
-    /// [`ComputeTask::submit`] with the message altered first: what a worker does that is wrong on purpose.
-    ///
-    /// # Errors
-    /// As [`ComputeTask::submit`].
-    pub fn submit_altered(self, tail: Vec<f64>, alter: impl FnOnce(&mut [f32])) -> Result<(), AggregatorError> {
-        self.hand_in(tail, |message| alter(message))
     }
 }
 

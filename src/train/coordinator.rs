@@ -9,6 +9,7 @@ pub use record::{Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepR
 use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
+use crate::gpu::Vector;
 use crate::ids::{Job, Part, Round, Step, Task, Units, Worker, WorkerSet};
 use crate::schedulers::{Action, Config, Engine, EngineError, Input};
 use crate::transport::{Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
@@ -122,7 +123,7 @@ impl<T: Transport> Coordinator<T> {
     ///
     /// # Errors
     /// [`RunError`] when the run cannot go on.
-    pub fn run(mut self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
+    pub fn run(mut self, observer: &mut dyn Observer<T::Vector>) -> Result<Outcome, RunError> {
         let _span = info_span!("run", workers = self.shape.workers).entered();
         let mut came = None;
         let outcome = loop {
@@ -146,7 +147,7 @@ impl<T: Transport> Coordinator<T> {
     ///
     /// # Errors
     /// [`RunError`] when the run cannot go on.
-    pub fn pump(&mut self, observer: &mut dyn Observer) -> Result<Progress, RunError> {
+    pub fn pump(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
         loop {
             let came = self.transport.receive(Some(Duration::ZERO));
             let all = came.is_none();
@@ -182,7 +183,7 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Whoever is already known to be missing or in another state is given no task.
-    fn begin(&mut self, observer: &mut dyn Observer) {
+    fn begin(&mut self, observer: &mut dyn Observer<T::Vector>) {
         let mut begin = std::mem::take(&mut self.inputs);
         while let Some((worker, notice)) = self.transport.receive(Some(Duration::ZERO)) {
             let input = self.input(worker, notice, false, observer);
@@ -191,7 +192,7 @@ impl<T: Transport> Coordinator<T> {
         self.inputs.append(&mut begin);
     }
 
-    fn advance(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer) -> Result<Progress, RunError> {
+    fn advance(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
         let progress = self.carry_on(came, observer);
         let Some(by) = self.settles_by else { return progress };
         let left = by - self.pace.now();
@@ -207,7 +208,7 @@ impl<T: Transport> Coordinator<T> {
         Ok(Progress::Done(Outcome::Finished))
     }
 
-    fn carry_on(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer) -> Result<Progress, RunError> {
+    fn carry_on(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
         if matches!(self.inputs.front(), Some(Input::Begin)) {
             self.begin(observer);
         }
@@ -246,7 +247,7 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// What counts now of what came from a worker.
-    fn arrived(&mut self, worker: Worker, notice: Notice, observer: &mut dyn Observer) -> Option<Input> {
+    fn arrived(&mut self, worker: Worker, notice: Notice, observer: &mut dyn Observer<T::Vector>) -> Option<Input> {
         if matches!(notice, Notice::Lost { .. }) {
             self.unapplied[worker.index()] = 0;
             self.resyncs.retain(|(needy, from)| ![*needy, *from].contains(&worker));
@@ -264,7 +265,7 @@ impl<T: Transport> Coordinator<T> {
         Some(self.input(worker, notice, false, observer))
     }
 
-    fn input(&mut self, worker: Worker, notice: Notice, late: bool, observer: &mut dyn Observer) -> Input {
+    fn input(&mut self, worker: Worker, notice: Notice, late: bool, observer: &mut dyn Observer<T::Vector>) -> Input {
         let _span = info_span!("worker", worker = worker.0, round = self.round.0).entered();
         match notice {
             Notice::Done { task, tail, mut finite } => {
@@ -322,7 +323,7 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    fn act(&mut self, action: Action, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
+    fn act(&mut self, action: Action, observer: &mut dyn Observer<T::Vector>) -> Result<Option<Outcome>, RunError> {
         match action {
             Action::Assign { worker, round, tasks } => {
                 self.round = round;
@@ -486,19 +487,25 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    fn commit(&mut self, step: Step, digest: u64, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
+    fn commit(&mut self, step: Step, digest: u64, observer: &mut dyn Observer<T::Vector>) -> Result<Option<Outcome>, RunError> {
         let Some(mut folding) = self.folding.remove(&step) else { return Ok(None) };
-        let elsewhere = || {
-            let gradient = self.transport.sum(step, folding.attempt).unwrap_or_default();
-            Arc::new(Decoded { gradient, tail: folding.tail.clone(), digest })
+        let (attempt, tail) = (folding.attempt, folding.tail.clone());
+        let made = folding.decoded.take();
+        let vector = match &made {
+            Some(decoded) => T::Vector::of_host(Arc::clone(&decoded.gradient)),
+            None => self.transport.sum(step, attempt),
         };
-        let decoded = folding.decoded.take().unwrap_or_else(elsewhere);
+        let elsewhere = || {
+            let gradient = vector.as_ref().and_then(T::Vector::host).cloned().unwrap_or_default();
+            Arc::new(Decoded { gradient, tail: tail.clone(), digest })
+        };
+        let decoded = made.unwrap_or_else(elsewhere);
         self.name_wrong(observer);
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
         let record = self.record(step, Some((&folding, digest)), Vec::new());
-        self.remember(step, Decision::Step { attempt: folding.attempt, decoded: Arc::clone(&decoded) });
-        let here = !decoded.gradient.is_empty();
-        self.show(&record, here.then_some(&*decoded), observer)
+        self.remember(step, Decision::Step { attempt, decoded });
+        let shown = vector.map(|gradient| Decoded { gradient, tail, digest });
+        self.show(&record, shown.as_ref(), observer)
     }
 
     /// Forgets the results of a step that are known; those that are not are unwanted when they come.
@@ -533,7 +540,12 @@ impl<T: Transport> Coordinator<T> {
         self.step = step.next();
     }
 
-    fn show(&mut self, record: &StepRecord, decoded: Option<&Decoded>, observer: &mut dyn Observer) -> Result<Option<Outcome>, RunError> {
+    fn show(
+        &mut self,
+        record: &StepRecord,
+        decoded: Option<&Decoded<T::Vector>>,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Result<Option<Outcome>, RunError> {
         let flow = self.pace.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
         Ok((flow == Flow::Stop).then_some(Outcome::Stopped))
     }

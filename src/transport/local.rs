@@ -44,6 +44,10 @@ impl<V> Staying<V> {
     fn lock(&self) -> MutexGuard<'_, Kept<V>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn get(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
+        self.lock().get(&step).filter(|(made, _)| *made == attempt).map(|(_, vector)| Arc::clone(vector))
+    }
 }
 
 /// The coordinator's end of the channels to all workers.
@@ -93,8 +97,8 @@ pub fn connect(workers: usize) -> (LocalTransport, Vec<LocalLink>) {
 }
 
 /// The same for vectors that lie elsewhere, such as `gpu::cuda::DeviceVector`s: the results of every worker in a place of its own,
-/// which may be the same, and sums where they are `summed`. Nothing goes through the host, so observers see no gradient, and
-/// schemes that judge results cannot be used.
+/// which may be the same, and sums where they are `summed`. Nothing goes through the host, so
+/// observers see gradients where they lie, and schemes that judge results cannot be used.
 #[must_use]
 pub fn connect_at<V: Vector>(summed: V::Place, workers: Vec<V::Place>) -> (LocalTransport<V>, Vec<LocalLink<V>>) {
     let (notice_sender, notices) = channel();
@@ -140,6 +144,8 @@ impl<V: Vector> LocalTransport<V> {
 }
 
 impl<V: Vector> Transport for LocalTransport<V> {
+    type Vector = V;
+
     fn send(&mut self, worker: Worker, order: Order) {
         match &order {
             Order::Compute { cancel, .. } => self.running[worker.index()] = Some(cancel.clone()),
@@ -203,8 +209,8 @@ impl<V: Vector> Transport for LocalTransport<V> {
         Ok(Some(Summed { gradient, folded }))
     }
 
-    fn sum(&self, _: Step, _: u32) -> Option<Arc<Vec<f32>>> {
-        None
+    fn sum(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
+        self.staying.get(step, attempt)
     }
 
     fn release(&mut self, step: Step, end: Job) {
@@ -248,8 +254,7 @@ impl<V: Vector> Link<V> for LocalLink<V> {
     }
 
     fn decoded(&mut self, step: Step, attempt: u32) -> Option<Arc<V>> {
-        let staying = self.staying.lock();
-        staying.get(&step).filter(|(made, _)| *made == attempt).map(|(_, vector)| Arc::clone(vector))
+        self.staying.get(step, attempt)
     }
 }
 
@@ -265,41 +270,7 @@ impl<V: Vector> Drop for LocalLink<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{Folded, add_into};
-
-    /// Numbers of the host that stay where they are, as those of a device do.
-    #[derive(Clone, Debug)]
-    struct Stays(Vec<f32>);
-
-    impl Vector for Stays {
-        type Place = u32;
-
-        fn new(_: &u32, length: usize) -> Self {
-            Self(vec![f32::NAN; length])
-        }
-        fn fits(&self, _: &u32, length: usize) -> bool {
-            self.0.len() == length
-        }
-        fn length(&self) -> usize {
-            self.0.len()
-        }
-        fn clear(&mut self) {
-            Vector::clear(&mut self.0);
-        }
-        fn scale(&mut self, weight: f32) {
-            self.0.scale(weight);
-        }
-        fn add(&mut self, weight: f32, x: &Self) -> bool {
-            add_into(&mut self.0, weight, &x.0)
-        }
-        fn finite(&self) -> bool {
-            self.0.finite()
-        }
-        fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
-            let terms: Vec<_> = terms.iter().map(|(weight, x)| (*weight, Arc::new(x.0.clone()))).collect();
-            Vector::fold(&terms, &mut out.0)
-        }
-    }
+    use crate::gpu::staying::Stays;
 
     #[test]
     fn vectors_that_stay_are_freed_when_nobody_will_apply_them() {

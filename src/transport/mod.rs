@@ -9,7 +9,7 @@ pub mod tcp;
 #[cfg(feature = "tcp")]
 pub mod wire;
 
-use crate::gpu::{CombineError, Folded};
+use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, Worker};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use std::time::Duration;
 
 /// A decoded gradient and the scalars decoded with the same weights.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded {
-    /// The gradient, summed over the whole batch; empty at a coordinator whose workers keep it among themselves.
-    pub gradient: Arc<Vec<f32>>,
+pub struct Decoded<V = Vec<f32>> {
+    /// The gradient, summed over the whole batch; empty in orders to workers that keep it among themselves.
+    pub gradient: Arc<V>,
     /// The tail: what workers submitted beside their messages (loss sum, token count, ...).
     pub tail: Vec<f64>,
     /// Digest of the gradient's bytes.
@@ -230,6 +230,8 @@ pub struct Weighted {
 
 /// The coordinator's side. Results stay with their workers until they are folded.
 pub trait Transport {
+    /// Where sums lie that are here.
+    type Vector: Vector;
     /// Sends an order, at the latest with the next [`Transport::flush`]; to a worker that is gone, it is dropped.
     fn send(&mut self, worker: Worker, order: Order);
     /// Sends whatever was to be sent and waits for more of its kind.
@@ -253,8 +255,8 @@ pub trait Transport {
     fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError>;
     /// Says whether any one worker may be lost from now on: then whoever holds up a sum is given up sooner.
     fn may_lose(&mut self, _one: bool) {}
-    /// The sum of a step that [`Transport::fold`] did not give back, if it has come by here.
-    fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>>;
+    /// The sum of a step that [`Transport::fold`] did not give back, if it is here or has come by here.
+    fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Self::Vector>>;
     /// Has all workers forget whatever they hold of the jobs below `end` and of the sums of a step.
     fn release(&mut self, step: Step, end: Job);
     /// A worker is gone, and whatever it held.

@@ -80,10 +80,10 @@ struct Recorder<'a> {
     stop_after: u64,
 }
 
-impl Observer for Recorder<'_> {
-    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+impl<V: Numbers> Observer<V> for Recorder<'_> {
+    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded<V>>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.log.records.push(record.clone());
-        self.log.gradients.push(decoded.map(|decoded| decoded.gradient.to_vec()));
+        self.log.gradients.push(decoded.map(|decoded| decoded.gradient.numbers().to_vec()));
         self.decided.store(record.step + 1, Ordering::Release);
         Ok(if record.step + 1 >= self.stop_after { Flow::Stop } else { Flow::Continue })
     }

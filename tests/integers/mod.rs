@@ -115,12 +115,17 @@ impl Observer for Watch<'_> {
     }
 }
 
-pub(crate) fn coordinate(job: Job, transport: impl Transport, watch: &mut Watch<'_>) -> Result<Outcome, RunError> {
+pub(crate) fn coordinate(job: Job, transport: impl Transport<Vector = Vec<f32>>, watch: &mut Watch<'_>) -> Result<Outcome, RunError> {
     let pace = Pace::wall(WORKERS, &Delays::None, job.steps as usize, 0.0);
     coordinate_at(pace, job, transport, watch)
 }
 
-pub(crate) fn coordinate_at(pace: Pace, job: Job, transport: impl Transport, watch: &mut Watch<'_>) -> Result<Outcome, RunError> {
+pub(crate) fn coordinate_at(
+    pace: Pace,
+    job: Job,
+    transport: impl Transport<Vector = Vec<f32>>,
+    watch: &mut Watch<'_>,
+) -> Result<Outcome, RunError> {
     let scheme = job.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, 0..job.steps).unwrap();
     let config = Config { max_wait_seconds: 20.0, ..Config::default() };
     let engine = Engine::new(scheme, config, Step(0)..Step(job.steps), 0);

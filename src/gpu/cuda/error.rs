@@ -39,6 +39,16 @@ pub enum CudaError {
     /// A vector whose device failed before.
     #[error("the vector is lost: its device failed before")]
     Gone,
+    /// Elements beyond a vector's end.
+    #[error("elements {start}..{end} of a vector of {length}")]
+    Range {
+        /// First element asked for.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// Elements there are.
+        length: usize,
+    },
     /// Vectors that do not fit together.
     #[error(transparent)]
     Combine(#[from] CombineError),

@@ -42,6 +42,29 @@ impl DeviceVector {
         self.cuda.cast(gradient, scale, &mut DeviceTarget::F32(numbers.as_view_mut()))
     }
 
+    /// Overwrites the numbers from `start` on with `scale` times a part of a gradient, as [`Self::read`] does.
+    ///
+    /// # Errors
+    /// [`CudaError`] when there are not so many, the gradient is elsewhere, or the driver refuses.
+    pub fn read_at(&mut self, start: usize, gradient: &DeviceSource<'_>, scale: f32) -> Result<(), CudaError> {
+        let (length, end) = (self.length, start.saturating_add(gradient.len()));
+        let numbers = self.numbers.as_mut().ok_or(CudaError::Gone)?;
+        let part = numbers.try_slice_mut(start..end).ok_or(CudaError::Range { start, end, length })?;
+        self.cuda.cast(gradient, scale, &mut DeviceTarget::F32(part))
+    }
+
+    /// Writes the numbers from `start` on to a target on the same device, as many as it has room for. Returns before the device
+    /// is done.
+    ///
+    /// # Errors
+    /// [`CudaError`] when there are not so many, the target is elsewhere, or the driver refuses.
+    pub fn write_from(&self, start: usize, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
+        let end = start.saturating_add(to.len());
+        let part = self.numbers.as_ref().ok_or(CudaError::Gone)?.try_slice(start..end);
+        let part = part.ok_or(CudaError::Range { start, end, length: self.length })?;
+        self.cuda.cast(&DeviceSource::F32(part), 1.0, to)
+    }
+
     /// Writes it to where an optimizer wants it, on the device of `cuda`, which may be another: then it waits.
     ///
     /// # Errors

@@ -1,15 +1,14 @@
 //! Where replicas compute, and what that could do at best.
 
 use super::ReplicaError;
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Storage, Tensor};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 #[cfg(feature = "candle-cuda")]
 use {
     crate::gpu::cuda::{Cuda, DeviceGradient, DeviceSource},
     crate::gpu::{Gradient, Wire},
-    candle_core::CudaStorage,
-    std::ops::Range,
+    std::sync::Arc,
 };
 
 /// Where replicas compute.
@@ -46,7 +45,8 @@ impl Processor {
         let devices = self.devices()?;
         Place::new(match self {
             Processor::Cpu => Device::Cpu,
-            Processor::Cuda => Device::new_cuda(place % devices)?,
+            // Streams of their own, whatever thread uses them: candle's default is a stream of the thread.
+            Processor::Cuda => Device::new_cuda_with_stream(place % devices)?,
         })
     }
 }
@@ -134,37 +134,63 @@ impl Compute {
     }
 }
 
-/// A device, and the door through which its gradients leave.
+/// A device, and the door through which its numbers leave.
 #[derive(Debug)]
-pub(super) struct Place {
+pub struct Place {
     pub(super) device: Device,
     #[cfg(feature = "candle-cuda")]
-    cuda: Option<Cuda>,
+    cuda: Option<Arc<Cuda>>,
 }
 
-#[cfg(not(feature = "candle-cuda"))]
 impl Place {
+    #[cfg(not(feature = "candle-cuda"))]
     fn new(device: Device) -> Result<Self, ReplicaError> {
         Ok(Self { device })
     }
+
+    /// Copies a contiguous tensor of f32 to the host.
+    pub(super) fn read(&self, tensor: &Tensor, out: &mut [f32]) -> Result<(), ReplicaError> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let start = layout.start_offset();
+        match &*storage {
+            Storage::Cpu(storage) => out.copy_from_slice(&storage.as_slice::<f32>()?[start..start + out.len()]),
+            #[cfg(feature = "candle-cuda")]
+            Storage::Cuda(_) => self.with(tensor, |cuda, source| Ok(DeviceGradient::new(cuda, source).read(0, 1.0, Wire::F32(out))?))?,
+            _ => return Err(ELSEWHERE),
+        }
+        Ok(())
+    }
 }
+
+/// Numbers that another kind of device has.
+const ELSEWHERE: ReplicaError = ReplicaError::NoDevice { why: "the gradient lies on a device of another replica" };
 
 #[cfg(feature = "candle-cuda")]
 impl Place {
     /// Kernels run on candle's own stream, so they see what candle has computed.
     fn new(device: Device) -> Result<Self, ReplicaError> {
         let cuda = match &device {
-            Device::Cuda(cuda) => Some(Cuda::on(cuda.cuda_stream()).map_err(|error| ReplicaError::Gradient(error.into()))?),
+            Device::Cuda(cuda) => Some(Arc::new(Cuda::on(cuda.cuda_stream())?)),
             _ => None,
         };
         Ok(Self { device, cuda })
     }
 
-    /// Reads a gradient where candle has it.
-    pub(super) fn read(&self, storage: &CudaStorage, range: Range<usize>, out: &mut [f32]) -> Result<(), ReplicaError> {
-        let cuda = self.cuda.as_ref().ok_or(ReplicaError::NoDevice { why: "the gradient lies on a device of another replica" })?;
-        let source = DeviceSource::F32(storage.as_cuda_slice::<f32>()?.slice(range));
-        Ok(DeviceGradient::new(cuda, source).read(0, 1.0, Wire::F32(out))?)
+    /// The device, if it is a GPU.
+    pub(super) fn cuda(&self) -> Option<&Arc<Cuda>> {
+        self.cuda.as_ref()
+    }
+
+    /// Does something with a contiguous tensor of f32 where candle has it.
+    pub(super) fn with(
+        &self,
+        tensor: &Tensor,
+        then: impl FnOnce(&Cuda, DeviceSource<'_>) -> Result<(), ReplicaError>,
+    ) -> Result<(), ReplicaError> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let (Storage::Cuda(storage), Some(cuda)) = (&*storage, &self.cuda) else { return Err(ELSEWHERE) };
+        let range = layout.start_offset()..layout.start_offset() + tensor.elem_count();
+        then(cuda, DeviceSource::F32(storage.as_cuda_slice::<f32>()?.slice(range)))
     }
 }
 

@@ -70,6 +70,10 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    pub(super) fn range(&self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }

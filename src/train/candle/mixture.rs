@@ -162,7 +162,7 @@ pub(super) struct MixtureJudge {
 impl MixtureJudge {
     pub(super) fn new(run: &LocalRun, mixture: Mixture, batches: &Batches) -> Self {
         let slot = run.model.slots().into_iter().find(|slot| slot.name == EMBEDDING);
-        let embedding = slot.map_or(0..0, |slot| slot.offset..slot.offset + slot.len());
+        let embedding = slot.map_or(0..0, |slot| slot.range());
         Self { mixed: Mixed::new(run, &mixture), mixture, most_wrong: run.scheme.wrong(), batches: batches.clone(), embedding }
     }
 

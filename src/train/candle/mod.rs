@@ -7,6 +7,7 @@ mod attack;
 mod corpus;
 mod device;
 mod gpt;
+mod memory;
 mod mixture;
 mod replica;
 mod run;
@@ -15,9 +16,13 @@ pub use attack::{Attack, AttackKind};
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
 pub use device::{Compute, Precision, Processor};
 pub use gpt::{GptConfig, GptConfigError};
+pub use memory::Memory;
 pub use mixture::Lanes;
 pub use replica::{Replica, ReplicaError, ReplicaState};
-pub use run::{Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_over, run_worker};
+pub(crate) use run::run_in_place;
+pub use run::{
+    Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_local_at, run_over, run_worker,
+};
 
 #[cfg(doc)]
 use super::Aggregator;

@@ -3,10 +3,12 @@
 use super::Compute;
 use super::device::Place;
 use super::gpt::{EMBEDDING, Gpt, GptConfig, Slot};
+use super::memory::{Memory, Weights};
 use crate::gpu::GradientError;
-use crate::train::{AdamW, AdamWConfig};
+use crate::train::AdamWConfig;
+use candle_core::Tensor;
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, InplaceOp1, Layout, Storage, Tensor};
+use std::borrow::Cow;
 use thiserror::Error;
 
 /// A replica that cannot compute.
@@ -22,7 +24,7 @@ pub enum ReplicaError {
         /// Which parameter.
         name: String,
     },
-    /// A gradient cannot be read from its device.
+    /// Numbers cannot be had from their device, or brought there.
     #[error(transparent)]
     Gradient(#[from] GradientError),
     /// There is no device to compute on.
@@ -39,6 +41,13 @@ pub enum ReplicaError {
         /// Parameters of the state.
         found: usize,
     },
+}
+
+#[cfg(feature = "candle-cuda")]
+impl From<crate::gpu::cuda::CudaError> for ReplicaError {
+    fn from(error: crate::gpu::cuda::CudaError) -> Self {
+        Self::Gradient(error.into())
+    }
 }
 
 /// What has to be kept to go on with a replica elsewhere.
@@ -61,6 +70,15 @@ impl ReplicaState {
         Self { parameters, first: zeros.clone(), second: zeros }
     }
 
+    /// Whether it is of a model with so many parameters.
+    fn check(&self, expected: usize) -> Result<(), ReplicaError> {
+        let lengths = [&self.parameters, &self.first, &self.second].map(Vec::len);
+        match lengths.into_iter().find(|found| *found != expected) {
+            Some(found) => Err(ReplicaError::WrongLength { expected, found }),
+            None => Ok(()),
+        }
+    }
+
     /// Its vectors in the order in which workers hand them over.
     #[must_use]
     pub fn into_vectors(self) -> [Vec<f32>; 3] {
@@ -80,9 +98,8 @@ pub struct Replica {
     model: Gpt,
     place: Place,
     slots: Vec<Slot>,
-    parameters: Vec<f32>,
-    optimizer: AdamW,
-    optimizer_config: AdamWConfig,
+    weights: Weights,
+    optimizer: AdamWConfig,
     context: usize,
 }
 
@@ -95,8 +112,8 @@ impl Replica {
         Self::on((Compute::default(), 0), model, optimizer, state)
     }
 
-    /// A replica in the given state that computes on a device, in turn number so and so of those there are. Parameters
-    /// and the optimizer stay with the CPU.
+    /// A replica in the given state that computes on a device, in turn number so and so of those there are. Parameters and
+    /// moments lie there too.
     ///
     /// # Errors
     /// [`ReplicaError`] when the state is of another model, or there is no such device.
@@ -106,35 +123,35 @@ impl Replica {
         optimizer: AdamWConfig,
         state: &ReplicaState,
     ) -> Result<Self, ReplicaError> {
+        state.check(model.parameters())?;
         let (slots, place) = (model.slots(), compute.processor.place(turn)?);
-        let mut replica = Self {
+        let replica = Self {
             model: Gpt::new(*model, compute.precision, &place.device)?,
+            weights: Weights::new(&place, optimizer, state)?,
             place,
-            parameters: vec![0.0; slots.iter().map(Slot::len).sum()],
-            optimizer: AdamW::new(optimizer, 0),
-            optimizer_config: optimizer,
+            optimizer,
             context: model.context,
             slots,
         };
-        replica.load(state)?;
+        replica.publish()?;
         Ok(replica)
     }
 
     /// Number of parameters.
     #[must_use]
     pub fn parameters(&self) -> usize {
-        self.parameters.len()
+        self.slots.iter().map(Slot::len).sum()
     }
 
-    /// Overwrites `out` with the gradient of `weight` x the summed loss of some windows; gives back that
-    /// sum, not weighted, and the number of tokens in it.
+    /// Overwrites `out`, which has an element per parameter, with the gradient of `weight` x the summed loss of some windows;
+    /// gives back that sum, not weighted, and the number of tokens in it.
     ///
     /// # Errors
     /// [`ReplicaError::NoGradient`] when a parameter gets none, [`ReplicaError::Candle`] when candle fails.
-    pub fn gradient(&self, windows: &[&[u32]], weight: f64, out: &mut [f32]) -> Result<(f64, usize), ReplicaError> {
+    pub fn gradient<V: Memory>(&self, windows: &[&[u32]], weight: f64, out: &mut V) -> Result<(f64, usize), ReplicaError> {
         let loss = self.model.loss_sum(windows, &self.place.device)?;
         let gradients = (&loss * weight)?.backward()?;
-        self.flatten(&gradients, out, None)?;
+        self.flatten(&gradients, None, |start, gradient| out.put(start, gradient, &self.place))?;
         Ok((f64::from(loss.to_scalar::<f32>()?), windows.len() * self.context))
     }
 
@@ -157,7 +174,9 @@ impl Replica {
     ) -> Result<(f64, f64), ReplicaError> {
         let (mixed, loss) = self.model.mixture_loss_sum(blocks, &self.place.device)?;
         let gradients = (&loss * weight)?.backward()?;
-        self.flatten(&gradients, out, Some(EMBEDDING))?;
+        self.flatten(&gradients, Some(EMBEDDING), |start, gradient| {
+            self.place.read(gradient, &mut out[start..start + gradient.elem_count()])
+        })?;
         let name = || "the mixed input".to_owned();
         let input = gradients.get(&mixed).ok_or_else(|| ReplicaError::NoGradient { name: name() })?;
         inputs.copy_from_slice(&input.flatten_all()?.to_vec1::<f32>()?);
@@ -177,27 +196,21 @@ impl Replica {
         Ok(sum / (windows.len() * self.context) as f64)
     }
 
-    /// Copies the gradients out; zeros for the one that may have none.
-    fn flatten(&self, gradients: &GradStore, out: &mut [f32], without: Option<&str>) -> Result<(), ReplicaError> {
+    /// Hands over the gradient of every parameter and where it belongs; zeros for the one that may have none.
+    fn flatten(
+        &self,
+        gradients: &GradStore,
+        without: Option<&str>,
+        mut put: impl FnMut(usize, &Tensor) -> Result<(), ReplicaError>,
+    ) -> Result<(), ReplicaError> {
         for slot in &self.slots {
-            let missing = || ReplicaError::NoGradient { name: slot.name.clone() };
-            let Some(gradient) = gradients.get(self.model.variable(&slot.name)) else {
-                if without != Some(&slot.name) {
-                    return Err(missing());
-                }
-                out[slot.offset..slot.offset + slot.len()].fill(0.0);
-                continue;
+            let variable = self.model.variable(&slot.name);
+            let gradient = match gradients.get(variable) {
+                Some(gradient) => gradient.contiguous()?,
+                None if without == Some(&slot.name) => variable.zeros_like()?,
+                None => return Err(ReplicaError::NoGradient { name: slot.name.clone() }),
             };
-            let gradient = gradient.contiguous()?;
-            let (storage, layout) = gradient.storage_and_layout();
-            let range = layout.start_offset()..layout.start_offset() + slot.len();
-            let out = &mut out[slot.offset..slot.offset + slot.len()];
-            match &*storage {
-                Storage::Cpu(storage) => out.copy_from_slice(&storage.as_slice::<f32>()?[range]),
-                #[cfg(feature = "candle-cuda")]
-                Storage::Cuda(storage) => self.place.read(storage, range, out)?,
-                _ => return Err(missing()),
-            }
+            put(slot.offset, &gradient)?;
         }
         Ok(())
     }
@@ -205,39 +218,32 @@ impl Replica {
     /// Takes one optimizer step; gives back a digest of the parameters after it.
     ///
     /// # Errors
-    /// [`ReplicaError::Candle`] when candle fails.
-    pub fn apply(&mut self, gradient: &[f32], step: u64) -> Result<u64, ReplicaError> {
-        let digest = self.optimizer.update(&mut self.parameters, gradient, step);
+    /// [`ReplicaError`] when candle or the device fails.
+    pub fn apply<V: Memory>(&mut self, gradient: &V, step: u64) -> Result<u64, ReplicaError> {
+        let digest = self.weights.apply(gradient, step)?;
         self.publish()?;
         Ok(digest)
     }
 
     /// Copies the flat parameters into candle's variables.
     fn publish(&self) -> Result<(), ReplicaError> {
-        for slot in &self.slots {
-            let values = &self.parameters[slot.offset..slot.offset + slot.len()];
-            let variable = self.model.variable(&slot.name);
-            if self.place.device.is_cpu() {
-                variable.inplace_op1(&Overwrite(values))?;
-            } else {
-                variable.set(&Tensor::from_slice(values, slot.shape.as_slice(), &self.place.device)?)?;
-            }
-        }
-        Ok(())
+        self.slots.iter().try_for_each(|slot| self.weights.publish(slot.range(), self.model.variable(&slot.name)))
     }
 
-    /// Names, shapes and values of all parameters.
-    #[must_use]
-    pub fn tensors(&self) -> Vec<(&str, &[usize], &[f32])> {
-        let values = |slot: &Slot| &self.parameters[slot.offset..slot.offset + slot.len()];
-        self.slots.iter().map(|slot| (slot.name.as_str(), slot.shape.as_slice(), values(slot))).collect()
+    /// All parameters, in the order of [`GptConfig::layout`].
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when the device fails.
+    pub fn values(&self) -> Result<Cow<'_, [f32]>, ReplicaError> {
+        self.weights.parameters()
     }
 
     /// A copy of the state.
-    #[must_use]
-    pub fn state(&self) -> ReplicaState {
-        let (first, second) = self.optimizer.moments();
-        ReplicaState { parameters: self.parameters.clone(), first: first.to_vec(), second: second.to_vec() }
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when the device fails.
+    pub fn state(&self) -> Result<ReplicaState, ReplicaError> {
+        self.weights.state()
     }
 
     /// Takes over a state.
@@ -245,32 +251,9 @@ impl Replica {
     /// # Errors
     /// [`ReplicaError::WrongLength`] when it is of another model; the replica is then unchanged.
     pub fn load(&mut self, state: &ReplicaState) -> Result<(), ReplicaError> {
-        let expected = self.parameters.len();
-        for vector in [&state.parameters, &state.first, &state.second] {
-            if vector.len() != expected {
-                return Err(ReplicaError::WrongLength { expected, found: vector.len() });
-            }
-        }
-        self.parameters.copy_from_slice(&state.parameters);
-        self.optimizer = AdamW::with_moments(self.optimizer_config, state.first.clone(), state.second.clone());
+        state.check(self.parameters())?;
+        self.weights = Weights::new(&self.place, self.optimizer, state)?;
         self.publish()
-    }
-}
-
-/// Overwrites a variable in place.
-struct Overwrite<'a>(&'a [f32]);
-
-impl InplaceOp1 for Overwrite<'_> {
-    fn name(&self) -> &'static str {
-        "overwrite"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        match (storage, layout.contiguous_offsets()) {
-            (CpuStorage::F32(values), Some((from, to))) => values[from..to].copy_from_slice(self.0),
-            _ => candle_core::bail!("parameters are contiguous f32 on the CPU"),
-        }
-        Ok(())
     }
 }
 
@@ -304,14 +287,14 @@ mod tests {
         for tied in [true, false] {
             let model = GptConfig { tied, ..MODEL };
             let mut replica = replica(&model);
-            let mut large = replica.state();
+            let mut large = replica.state().unwrap();
             large.parameters.iter_mut().filter(|x| **x != 1.0).for_each(|x| *x *= 8.0);
             replica.load(&large).unwrap();
             let mut gradient = vec![f32::NAN; replica.parameters()];
             let (loss, tokens) = replica.gradient(&WINDOWS, 1.0, &mut gradient).unwrap();
             assert_eq!(tokens, 12);
             assert!((loss / 12.0 - 11f64.ln()).abs() < 1.5, "{loss}");
-            let state = replica.state();
+            let state = replica.state().unwrap();
             for slot in model.slots() {
                 let at = slot.offset
                     + (0..slot.len()).max_by(|a, b| gradient[slot.offset + a].abs().total_cmp(&gradient[slot.offset + b].abs())).unwrap();
@@ -345,7 +328,7 @@ mod tests {
         assert!((loss - narrow_loss).abs() < 2e-2 * loss, "{loss} {narrow_loss}");
         let norm = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         for slot in model.slots() {
-            let range = slot.offset..slot.offset + slot.len();
+            let range = slot.range();
             let difference: Vec<f32> = exact[range.clone()].iter().zip(&narrow[range.clone()]).map(|(a, b)| a - b).collect();
             let relative = norm(&difference) / norm(&exact[range]);
             assert!((1e-4..6e-2).contains(&relative), "{} is off by {relative}", slot.name);
@@ -356,11 +339,8 @@ mod tests {
     fn the_future_is_hidden() {
         let replica = replica(&MODEL);
         let loss = |window: &[u32]| replica.model.loss_sum(&[window], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
-        let one = Gpt::new(GptConfig { context: 3, ..MODEL }, Precision::F32, &Device::Cpu).unwrap();
-        for slot in &replica.slots {
-            one.variable(&slot.name).inplace_op1(&Overwrite(&replica.parameters[slot.offset..slot.offset + slot.len()])).unwrap();
-        }
-        let short = one.loss_sum(&[&[1, 2, 3, 4]], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
+        let one = Replica::new(&GptConfig { context: 3, ..MODEL }, OPTIMIZER, &replica.state().unwrap()).unwrap();
+        let short = one.model.loss_sum(&[&[1, 2, 3, 4]], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
         let tail = |end: u32| loss(&[1, 2, 3, 4, 5, 6, end]) - loss(&[1, 2, 3, 4, 5, 6, 6]);
         assert!(tail(0).abs() > 0.0);
         assert!(short < loss(&[1, 2, 3, 4, 5, 6, 7]), "the first three tokens do not depend on the rest");
@@ -376,9 +356,9 @@ mod tests {
         }
         assert!(a.loss(&WINDOWS).unwrap() < 0.7 * before);
         let mut b = replica(&MODEL);
-        b.load(&a.state()).unwrap();
+        b.load(&a.state().unwrap()).unwrap();
         assert_eq!(a.apply(&gradient, 30).unwrap(), b.apply(&gradient, 30).unwrap());
-        let wrong = ReplicaState { first: vec![0.0], ..a.state() };
+        let wrong = ReplicaState { first: vec![0.0], ..a.state().unwrap() };
         assert!(matches!(b.load(&wrong), Err(ReplicaError::WrongLength { found: 1, .. })));
     }
 }

@@ -1,10 +1,13 @@
 //! A whole run, over worker threads of this process or any other transport.
 
 use super::mixture::{Mixed, MixtureJudge};
-use super::{Attack, Batches, Compute, GptConfig, Lanes, Replica, ReplicaError, ReplicaState};
+use super::{Attack, Batches, Compute, GptConfig, Lanes, Memory, Processor, Replica, ReplicaError, ReplicaState};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
+use crate::gpu::Vector;
+#[cfg(feature = "candle-cuda")]
+use crate::gpu::cuda::DeviceVector;
 use crate::ids::{Job, Step, Worker};
 use crate::schedulers::{Config, Engine, Reduce};
 use crate::train::{
@@ -201,6 +204,16 @@ impl LocalRun {
         1.0 / (self.batch() as u64 * self.micro_steps * self.model.context as u64) as f64
     }
 
+    /// Whether gradients and sums of workers in one process can stay on the GPUs where they are computed: not where results are
+    /// looked at by the coordinator.
+    ///
+    /// # Errors
+    /// [`ParameterError`] when the scheme does not fit.
+    pub fn stays(&self) -> Result<bool, ParameterError> {
+        let judged = self.scheme.wrong() > 0 || self.scheme.mixture(self.workers)?.is_some();
+        Ok(self.compute.processor == Processor::Cuda && !judged)
+    }
+
     /// Numbers of a worker's result: more than a gradient's where data are mixed.
     ///
     /// # Errors
@@ -271,9 +284,29 @@ pub fn run_local(
     pace: Pace,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, TrainError> {
+    run_local_at(run, start, end, batches, pace, observer)
+}
+
+/// The same with results, and the sums of them, in another memory than the host's, if they can be there ([`LocalRun::stays`]): with
+/// feature `candle-cuda` that of the GPUs, where they are `DeviceVector`s.
+///
+/// # Errors
+/// As [`run_local`].
+///
+/// # Panics
+/// As [`run_local`].
+pub fn run_local_at<V: Memory>(
+    run: &LocalRun,
+    start: Start<'_>,
+    end: u64,
+    batches: &Batches,
+    pace: Pace,
+    observer: &mut dyn Observer<V>,
+) -> Result<Outcome, TrainError> {
     let stretch = Stretch { step: start.step, end, round: start.round };
     engine(run, stretch)?;
-    let (transport, links) = local::connect(run.workers);
+    let (summed, places) = V::places(run.workers)?;
+    let (transport, links) = local::connect_at::<V>(summed, places);
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (worker, link) in Worker::all(run.workers).zip(links) {
@@ -294,6 +327,32 @@ pub fn run_local(
     })
 }
 
+/// Looks on at runs over every memory.
+#[cfg(not(feature = "candle-cuda"))]
+pub(crate) trait Onlooker: Observer {}
+#[cfg(not(feature = "candle-cuda"))]
+impl<T: Observer> Onlooker for T {}
+#[cfg(feature = "candle-cuda")]
+pub(crate) trait Onlooker: Observer + Observer<DeviceVector> {}
+#[cfg(feature = "candle-cuda")]
+impl<T: Observer + Observer<DeviceVector>> Onlooker for T {}
+
+/// [`run_local_at`] the memory where the run's gradients are computed, if they can stay there.
+pub(crate) fn run_in_place(
+    run: &LocalRun,
+    start: Start<'_>,
+    end: u64,
+    batches: &Batches,
+    pace: Pace,
+    observer: &mut impl Onlooker,
+) -> Result<Outcome, TrainError> {
+    #[cfg(feature = "candle-cuda")]
+    if run.stays()? {
+        return run_local_at::<DeviceVector>(run, start, end, batches, pace, observer);
+    }
+    run_local(run, start, end, batches, pace, observer)
+}
+
 /// Coordinates the workers behind a transport, each of which runs [`run_worker`].
 ///
 /// # Errors
@@ -303,7 +362,7 @@ pub fn run_over<T: Transport>(
     transport: T,
     stretch: Stretch,
     pace: Pace,
-    observer: &mut dyn Observer,
+    observer: &mut dyn Observer<T::Vector>,
 ) -> Result<Outcome, TrainError> {
     Ok(coordinator(run, transport, stretch, pace)?.run(observer)?)
 }
@@ -318,7 +377,7 @@ pub fn run_judged<T: Transport>(
     stretch: Stretch,
     batches: &Batches,
     pace: Pace,
-    observer: &mut dyn Observer,
+    observer: &mut dyn Observer<T::Vector>,
 ) -> Result<Outcome, TrainError> {
     let mut coordinator = coordinator(run, transport, stretch, pace)?;
     if let Some(mixture) = run.scheme.mixture(run.workers)? {
@@ -355,7 +414,13 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainErr
 ///
 /// # Panics
 /// When there is not one state per model, and where a fault asks for it.
-pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: Start<'_>, batches: &Batches) -> Result<(), TrainError> {
+pub fn run_worker<V: Memory>(
+    run: &LocalRun,
+    worker: Worker,
+    link: Box<dyn Link<V>>,
+    start: Start<'_>,
+    batches: &Batches,
+) -> Result<(), TrainError> {
     assert_eq!(start.states.len() as u64, run.models, "a state per model");
     let replicas = start.states.iter().map(|state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state));
     let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
@@ -368,12 +433,13 @@ pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: St
         match event {
             Event::Compute(task) => compute(run, worker, task, &replicas[..], batches, mixed.as_ref())?,
             Event::Apply(step) => {
-                let digest = replicas[model(step.index)].apply(step.gradient(), step.index / run.models)?;
+                let digest = replicas[model(step.index)].apply(step.vector(), step.index / run.models)?;
                 step.applied_with(digest);
             }
             Event::Skip(_) => {}
             Event::Provide(request) => {
-                request.reply(replicas.iter().map(Replica::state).flat_map(ReplicaState::into_vectors).collect());
+                let states = replicas.iter().map(Replica::state).collect::<Result<Vec<_>, _>>()?;
+                request.reply(states.into_iter().flat_map(ReplicaState::into_vectors).collect());
             }
             Event::Resync(state) => {
                 for (replica, vectors) in replicas.iter_mut().zip(state.vectors.as_chunks().0) {
@@ -386,10 +452,10 @@ pub fn run_worker(run: &LocalRun, worker: Worker, link: Box<dyn Link>, start: St
 }
 
 /// Computes a task, or what is left of it when nobody wants it any more, and hands it in.
-fn compute(
+fn compute<V: Memory>(
     run: &LocalRun,
     worker: Worker,
-    mut task: ComputeTask<'_>,
+    mut task: ComputeTask<'_, V>,
     replicas: &[Replica],
     batches: &Batches,
     mixed: Option<&Mixed>,
@@ -403,27 +469,33 @@ fn compute(
         let windows = mixed.windows(batches, Job(task.batch()));
         let parts = task.mixture();
         let cancel = task.cancel();
-        match mixed.compute(replica, &windows, &parts, task.message(), || !cancel.is_cancelled())? {
+        let mixture = |message: &mut [f32]| mixed.compute(replica, &windows, &parts, message, || !cancel.is_cancelled());
+        match task.vector().change(mixture)?? {
             Some(decoded) => tail = decoded,
             None => return Ok(()),
         }
     }
     while let Some(part) = task.next_part() {
         let windows = batches.rows_of(model, batch, part.samples);
-        let (loss, tokens) = replica.gradient(&windows, part.coefficient * weight, task.message())?;
+        let (loss, tokens) = replica.gradient(&windows, part.coefficient * weight, task.vector())?;
         tail[0] += part.coefficient * loss;
         tail[1] += part.coefficient * tokens as f64;
     }
-    let batch = task.batch();
-    task.submit_altered(tail.to_vec(), |message| {
-        if let Some(attack) = &run.attack {
+    let (batch, attack) = (task.batch(), run.attack.as_ref().filter(|attack| attack.workers.contains(&worker)));
+    if attack.is_none() && fault != Some(FaultKind::Nan) {
+        return Ok(task.submit(tail.to_vec())?);
+    }
+    let wrong = |message: &mut [f32]| {
+        if let Some(attack) = attack {
             attack.alter(worker, batch, message);
         }
         if fault == Some(FaultKind::Nan) {
             message[0] = f32::NAN;
         }
-    })?;
-    Ok(())
+    };
+    let mut changed = Ok(());
+    task.submit_altered(tail.to_vec(), |message| changed = message.change(wrong))?;
+    Ok(changed?)
 }
 
 /// Measures the compute time of an uncoded step on this machine, in seconds: the median of a few steps
@@ -433,8 +505,8 @@ fn compute(
 /// [`TrainError`] when the run cannot go on.
 pub fn calibrate(run: &LocalRun, start: &ReplicaState, batches: &Batches) -> Result<f64, TrainError> {
     struct Seconds(Vec<f64>);
-    impl Observer for Seconds {
-        fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+    impl<V: Vector> Observer<V> for Seconds {
+        fn step(&mut self, record: &StepRecord, _: Option<&Decoded<V>>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
             self.0.push(record.seconds);
             Ok(Flow::Continue)
         }
@@ -454,7 +526,7 @@ pub fn calibrate(run: &LocalRun, start: &ReplicaState, batches: &Batches) -> Res
     let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
     let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
-    run_local(&uncoded, start, CALIBRATION_STEPS, batches, pace, &mut seconds)?;
+    run_in_place(&uncoded, start, CALIBRATION_STEPS, batches, pace, &mut seconds)?;
     let mut kept = seconds.0.split_off(2);
     kept.sort_by(f64::total_cmp);
     Ok(kept[kept.len() / 2])

@@ -47,7 +47,13 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Whether a result counts, and its digest (with its scalars) where results are told apart.
-    pub(super) fn look_at(&mut self, worker: Worker, task: Task, tail: &[f64], observer: &mut dyn Observer) -> (bool, Option<u128>) {
+    pub(super) fn look_at(
+        &mut self,
+        worker: Worker,
+        task: Task,
+        tail: &[f64],
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> (bool, Option<u128>) {
         if self.trusts() || self.engine.facts().mixture {
             return (true, None);
         }
@@ -94,7 +100,7 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Names the workers that are wrong for the first time, and all of this step for its record.
-    pub(super) fn name_wrong(&mut self, observer: &mut dyn Observer) {
+    pub(super) fn name_wrong(&mut self, observer: &mut dyn Observer<T::Vector>) {
         self.wrong.sort_unstable();
         self.wrong.dedup();
         for worker in self.wrong.clone() {

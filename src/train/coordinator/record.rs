@@ -2,7 +2,7 @@
 
 use super::{Coordinator, Folding};
 use crate::codes::Report;
-use crate::gpu::CombineError;
+use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, RoundReport};
 use crate::transport::{Decoded, State, Transport};
@@ -74,13 +74,13 @@ pub enum Flow {
     Stop,
 }
 
-/// Sees every decided step before any worker is told of it. Its time is not counted.
-pub trait Observer {
+/// Sees every decided step before any worker is told of it, in the memory in which sums lie. Its time is not counted.
+pub trait Observer<V: Vector = Vec<f32>> {
     /// A step is decided; `decoded` is none when it was refused, or when the workers keep it among themselves.
     ///
     /// # Errors
     /// Whatever makes the run pointless to go on with, such as a full disk.
-    fn step(&mut self, _record: &StepRecord, _decoded: Option<&Decoded>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+    fn step(&mut self, _record: &StepRecord, _decoded: Option<&Decoded<V>>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
         Ok(Flow::Continue)
     }
     /// Something went wrong with a worker and the run goes on.
@@ -94,7 +94,7 @@ pub trait Observer {
 }
 
 /// Nobody looks on.
-impl Observer for () {}
+impl<V: Vector> Observer<V> for () {}
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -292,6 +292,8 @@ impl TcpTransport {
 }
 
 impl Transport for TcpTransport {
+    type Vector = Vec<f32>;
+
     fn send(&mut self, worker: Worker, order: Order) {
         self.command(Command::Order(worker, order));
     }

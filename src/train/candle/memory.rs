@@ -1,0 +1,277 @@
+//! The memories in which gradients and the state of replicas lie.
+
+use super::device::Place;
+use super::{ReplicaError, ReplicaState};
+use crate::gpu::Vector;
+use crate::train::{AdamW, AdamWConfig};
+use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
+use std::borrow::Cow;
+use std::ops::Range;
+#[cfg(feature = "candle-cuda")]
+use {
+    crate::gpu::cuda::{Cuda, DeviceTarget, DeviceVector},
+    crate::train::DeviceAdamW,
+    candle_core::{CudaStorage, Error},
+    std::sync::Arc,
+};
+
+/// A memory in which the gradients of replicas can lie: the host's, or with feature `candle-cuda` that of GPUs.
+pub trait Memory: Vector {
+    /// Where a run over threads of this process has its sums and the results of each worker.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] where there is no such memory.
+    fn places(workers: usize) -> Result<(Self::Place, Vec<Self::Place>), ReplicaError>;
+
+    /// Overwrites the numbers from `start` on with those of a contiguous tensor of f32, computed at a place.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when they lie where they cannot be read.
+    fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError>;
+
+    /// Changes the numbers on the host, wherever that takes them.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when they cannot be had.
+    fn change<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> Result<T, ReplicaError>;
+
+    /// The numbers for the host.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when they cannot be had.
+    fn numbers(&self) -> Result<Cow<'_, [f32]>, ReplicaError>;
+
+    /// The numbers on a GPU.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when they cannot be brought there.
+    #[cfg(feature = "candle-cuda")]
+    fn on(&self, cuda: &Arc<Cuda>) -> Result<Cow<'_, DeviceVector>, ReplicaError>;
+}
+
+impl Memory for Vec<f32> {
+    fn places(workers: usize) -> Result<((), Vec<()>), ReplicaError> {
+        Ok(((), vec![(); workers]))
+    }
+
+    fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
+        place.read(tensor, &mut self[start..start + tensor.elem_count()])
+    }
+
+    fn change<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> Result<T, ReplicaError> {
+        Ok(change(self))
+    }
+
+    fn numbers(&self) -> Result<Cow<'_, [f32]>, ReplicaError> {
+        Ok(Cow::Borrowed(self))
+    }
+
+    #[cfg(feature = "candle-cuda")]
+    fn on(&self, cuda: &Arc<Cuda>) -> Result<Cow<'_, DeviceVector>, ReplicaError> {
+        Ok(Cow::Owned(DeviceVector::of(cuda, self)?))
+    }
+}
+
+#[cfg(feature = "candle-cuda")]
+impl Memory for DeviceVector {
+    fn places(workers: usize) -> Result<(Arc<Cuda>, Vec<Arc<Cuda>>), ReplicaError> {
+        let devices = super::Processor::Cuda.devices()?;
+        let of = |turn: usize| Ok(Arc::new(Cuda::new(turn % devices)?));
+        Ok((of(0)?, (0..workers).map(of).collect::<Result<_, ReplicaError>>()?))
+    }
+
+    fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
+        place.with(tensor, |_, source| Ok(self.read_at(start, &source, 1.0)?))
+    }
+
+    fn change<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> Result<T, ReplicaError> {
+        let mut numbers = self.to_host()?;
+        let changed = change(&mut numbers);
+        *self = Self::of(self.cuda(), &numbers)?;
+        Ok(changed)
+    }
+
+    fn numbers(&self) -> Result<Cow<'_, [f32]>, ReplicaError> {
+        Ok(Cow::Owned(self.to_host()?))
+    }
+
+    fn on(&self, _: &Arc<Cuda>) -> Result<Cow<'_, DeviceVector>, ReplicaError> {
+        Ok(Cow::Borrowed(self))
+    }
+}
+
+/// Parameters and moments of a replica, where its model is computed, and the optimizer's step on them.
+#[derive(Debug)]
+pub(super) enum Weights {
+    Host {
+        parameters: Vec<f32>,
+        optimizer: AdamW,
+    },
+    #[cfg(feature = "candle-cuda")]
+    Device(DeviceAdamW),
+}
+
+impl Weights {
+    pub(super) fn new(place: &Place, config: AdamWConfig, state: &ReplicaState) -> Result<Self, ReplicaError> {
+        let ReplicaState { parameters, first, second } = state;
+        #[cfg(feature = "candle-cuda")]
+        if let Some(cuda) = place.cuda() {
+            return Ok(Self::Device(DeviceAdamW::new(cuda, config, [parameters, first, second])?));
+        }
+        debug_assert!(place.device.is_cpu(), "other devices keep their weights");
+        Ok(Self::Host { parameters: parameters.clone(), optimizer: AdamW::with_moments(config, first.clone(), second.clone()) })
+    }
+
+    /// Takes a step; gives back a digest of the parameters after it.
+    pub(super) fn apply(&mut self, gradient: &impl Memory, step: u64) -> Result<u64, ReplicaError> {
+        match self {
+            Self::Host { parameters, optimizer } => Ok(optimizer.update(parameters, &gradient.numbers()?, step)),
+            #[cfg(feature = "candle-cuda")]
+            Self::Device(optimizer) => {
+                let gradient = gradient.on(optimizer.parameters().cuda())?;
+                Ok(optimizer.update(&gradient, step)?)
+            }
+        }
+    }
+
+    pub(super) fn parameters(&self) -> Result<Cow<'_, [f32]>, ReplicaError> {
+        match self {
+            Self::Host { parameters, .. } => parameters.numbers(),
+            #[cfg(feature = "candle-cuda")]
+            Self::Device(optimizer) => optimizer.parameters().numbers(),
+        }
+    }
+
+    pub(super) fn state(&self) -> Result<ReplicaState, ReplicaError> {
+        match self {
+            Self::Host { parameters, optimizer } => {
+                let (first, second) = optimizer.moments();
+                Ok(ReplicaState { parameters: parameters.clone(), first: first.to_vec(), second: second.to_vec() })
+            }
+            #[cfg(feature = "candle-cuda")]
+            Self::Device(optimizer) => Ok(ReplicaState::from_vectors(optimizer.state()?)),
+        }
+    }
+
+    /// Overwrites a variable of the model with a range of the parameters.
+    pub(super) fn publish(&self, range: Range<usize>, variable: &Tensor) -> Result<(), ReplicaError> {
+        Ok(variable.inplace_op1(&Overwrite { weights: self, range })?)
+    }
+}
+
+/// Overwrites a variable in place with parameters that lie where it does.
+struct Overwrite<'a> {
+    weights: &'a Weights,
+    range: Range<usize>,
+}
+
+impl InplaceOp1 for Overwrite<'_> {
+    fn name(&self) -> &'static str {
+        "overwrite"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        match (self.weights, storage, layout.contiguous_offsets()) {
+            (Weights::Host { parameters, .. }, CpuStorage::F32(values), Some((from, to))) => {
+                values[from..to].copy_from_slice(&parameters[self.range.clone()]);
+                Ok(())
+            }
+            _ => candle_core::bail!("parameters are contiguous f32 where they are computed with"),
+        }
+    }
+
+    #[cfg(feature = "candle-cuda")]
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
+        match (self.weights, layout.contiguous_offsets()) {
+            (Weights::Device(optimizer), Some((from, to))) => {
+                let mut to = DeviceTarget::F32(storage.as_cuda_slice_mut::<f32>()?.slice_mut(from..to));
+                optimizer.parameters().write_from(self.range.start, &mut to).map_err(Error::wrap)
+            }
+            _ => candle_core::bail!("parameters are contiguous f32 where they are computed with"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Start, run_local, run_local_at};
+    use super::*;
+    use crate::codes::Wire;
+    use crate::delays::Delays;
+    use crate::gpu::staying::Stays;
+    use crate::ids::Worker;
+    use crate::train::{Flow, Observer, Pace, StepRecord};
+    use crate::transport::Decoded;
+    use std::error::Error;
+
+    impl Memory for Stays {
+        fn places(workers: usize) -> Result<(u32, Vec<u32>), ReplicaError> {
+            Ok((0, (0..).take(workers).collect()))
+        }
+        fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
+            self.0.put(start, tensor, place)
+        }
+        fn change<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> Result<T, ReplicaError> {
+            self.0.change(change)
+        }
+        fn numbers(&self) -> Result<Cow<'_, [f32]>, ReplicaError> {
+            self.0.numbers()
+        }
+        #[cfg(feature = "candle-cuda")]
+        fn on(&self, cuda: &Arc<Cuda>) -> Result<Cow<'_, DeviceVector>, ReplicaError> {
+            self.0.on(cuda)
+        }
+    }
+
+    #[derive(Default)]
+    struct Shown(Vec<(String, Vec<f64>, Vec<u32>)>);
+
+    impl<V: Memory> Observer<V> for Shown {
+        fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded<V>>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+            let bits = decoded.ok_or("every step is seen")?.gradient.numbers()?.iter().map(|x| x.to_bits()).collect();
+            self.0.push((record.digest.clone(), record.tail.clone(), bits));
+            Ok(Flow::Continue)
+        }
+        fn fault(&mut self, _: u64, _: Worker, _: &str) {}
+    }
+
+    /// The bundled model trained over a memory that nobody but its workers and observers can read, with a worker that is wrong on
+    /// purpose and one whose gradient is NaN, ends as over the host's.
+    #[test]
+    fn a_model_is_trained_alike_in_any_memory() {
+        let model = GptConfig { vocabulary: 256, context: 8, layers: 1, heads: 2, width: 8, tied: true };
+        let optimizer = AdamWConfig { clip_norm: 1.0, ..crate::train::optimizer::CONFIG };
+        let fault: Fault = "nan@2:0".parse().unwrap();
+        let run = LocalRun {
+            scheme: "groups:s=1".parse().unwrap(),
+            workers: 4,
+            unit_samples: 1,
+            units: 4,
+            models: 1,
+            micro_steps: 1,
+            model,
+            compute: Compute::default(),
+            optimizer,
+            max_wait_seconds: 60.0,
+            return_seconds: 0.0,
+            restores: false,
+            grace_seconds: 0.0,
+            mu: 1.0,
+            reduce: None,
+            faults: vec![fault],
+            wire: Wire::F32,
+            min_workers: None,
+            attack: Some(Attack { kind: AttackKind::Flip, workers: vec![Worker(3)], seed: 1 }),
+            lanes: Lanes::Alike,
+        };
+        let batches = Batches::new(Corpus::embedded().byte_tokens(), model.context, 3).unwrap();
+        let state = ReplicaState::fresh(&model, 5);
+        let start = Start { states: std::slice::from_ref(&state), step: 0, round: 0 };
+        let pace = || Pace::modelled(4, &Delays::None, 5, crate::train::VirtualClock { step_seconds: 1.0 }, 0.0);
+        let (mut host, mut staying) = (Shown::default(), Shown::default());
+        run_local(&run, start, 5, &batches, pace(), &mut host).unwrap();
+        run_local_at::<Stays>(&run, start, 5, &batches, pace(), &mut staying).unwrap();
+        assert_eq!(host.0.len(), 5);
+        assert!(host.0 == staying.0);
+    }
+}
