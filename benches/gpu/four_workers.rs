@@ -139,8 +139,8 @@ fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Result<(f64, u6
 
 struct Seconds(Vec<f64>);
 
-impl Observer for Seconds {
-    fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+impl<V: Vector> Observer<V> for Seconds {
+    fn step(&mut self, record: &StepRecord, _: Option<&Decoded<V>>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.0.push(record.seconds);
         Ok(Flow::Continue)
     }

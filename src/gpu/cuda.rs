@@ -56,6 +56,8 @@ const THREADS: u32 = 256;
 const BLOCKS: u32 = 8;
 /// Stripes into which a message is cut for its sketch, so that enough threads have work.
 const STRIPES: usize = 64;
+/// Sums over which a digest is spread, as its kernel says.
+const DIGEST_SUMS: usize = 256;
 
 impl From<DriverError> for CudaError {
     fn from(error: DriverError) -> Self {
@@ -514,6 +516,17 @@ impl Cuda {
             self.stream.launch_builder(&add_up).arg(&sums).arg(&partial).arg(&mut fewer).launch(few)?;
         }
         Ok(self.stream.clone_dtoh(&fewer)?.iter().sum::<f64>().sqrt())
+    }
+
+    /// A digest of a vector of this device: equal for equal bits, whatever the device. Waits for the device.
+    fn digest(&self, x: &CudaView<'_, f32>) -> Result<u64, CudaError> {
+        let (mut sums, length) = (self.stream.alloc_zeros::<u64>(DIGEST_SUMS)?, x.len() as u64);
+        let function = self.function("digest")?;
+        let mut launch = self.stream.launch_builder(&function);
+        launch.arg(x).arg(&length).arg(&mut sums);
+        // SAFETY: arguments by the kernel's signature; it reads `length` elements, and adds to `DIGEST_SUMS` sums at most.
+        unsafe { launch.launch(self.grid(x.len()))? };
+        Ok(self.stream.clone_dtoh(&sums)?.into_iter().fold(0, u64::wrapping_add))
     }
 
     /// A step of AdamW over vectors of this device: parameters and both moments, and the gradient. Returns before the device is

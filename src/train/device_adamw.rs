@@ -8,7 +8,7 @@ use std::sync::Arc;
 ///
 /// The formula and its roundings are the same. Only the gradient's norm is added up in another order, in f64, so that
 /// parameters have the CPU's bits unless that changes the last bit of a gradient that is clipped. All replicas of a kind of device
-/// agree. The digest is that of a sketch of the parameters, as a [`DeviceVector`]'s is.
+/// agree. The digest is [`DeviceVector::digest`].
 ///
 /// ```no_run
 /// use codedgrad::gpu::cuda::{Cuda, DeviceVector};

@@ -12,6 +12,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("../kernels/fold.cu"),
     include_str!("../kernels/scan.cu"),
     include_str!("../kernels/adamw.cu"),
+    include_str!("../kernels/digest.cu"),
 );
 
 /// What every architecture is compiled with: no contraction to fused multiply-adds.

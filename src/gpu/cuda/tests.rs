@@ -334,6 +334,35 @@ fn the_kernels_steps_are_the_cpus() {
     }
 }
 
+/// The formula of [`DeviceVector::digest`].
+fn digest_of(x: &[f32]) -> u64 {
+    let hash = |(i, x): (u64, &f32)| {
+        let z = u64::from(x.to_bits()) ^ i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let y = (z ^ z >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        y ^ y >> 32
+    };
+    (0..).zip(x).map(hash).fold(0, u64::wrapping_add)
+}
+
+#[test]
+fn digests_follow_their_formula_and_tell_bits_and_places_apart() {
+    let Some(host) = Host::start() else { return };
+    let digest = |x: &[f32]| {
+        let mut sums = [0u64; super::DIGEST_SUMS];
+        let split = Split { length: x.len() as u64, head: 0, groups: 0 };
+        host.run(Launch::new("digest", split), &[], (cast_slice_mut(&mut sums), 0), &[(cast_slice(x), 4)]);
+        sums.into_iter().fold(0, u64::wrapping_add)
+    };
+    let x = messages(1, 5001, 11).remove(0);
+    assert_eq!((digest(&x), digest(&[])), (digest_of(&x), 0));
+    let (mut other, mut swapped) = (x.clone(), x.clone());
+    other[4999] = f32::from_bits(other[4999].to_bits() ^ 1);
+    swapped.swap(7, 4000);
+    let zeros = [vec![0.0; 3], vec![0.0; 4], vec![0.0, -0.0, 0.0]].map(|x| digest(&x));
+    let all = [digest(&x), digest(&other), digest(&swapped), zeros[0], zeros[1], zeros[2]];
+    assert_eq!(all.into_iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
+}
+
 /// The device of this machine; none, and a line that says so, where there is none.
 fn device() -> Option<Cuda> {
     if super::devices() == 0 {
@@ -411,6 +440,14 @@ fn vectors_that_stay_on_a_device_are_the_cpus() {
     let folded = DeviceVector::fold(&terms, &mut found).expect("one length");
     assert!(folded.finite && Vec::fold(&host_terms, &mut expected).expect("one length").finite);
     assert!(same(&numbers(&found), &expected));
+    assert_eq!((folded.digest, found.digest()), (digest_of(&expected), Ok(digest_of(&expected))));
+    let mut part = DeviceVector::new(place(0), 11);
+    let mut seven = place(0).stream().alloc_zeros::<f32>(7).expect("memory");
+    found.write_from(5, &mut DeviceTarget::F32(seven.as_view_mut())).expect("in range");
+    assert!(same(&place(0).stream().clone_dtoh(&seven).expect("a copy"), &expected[5..12]));
+    part.read_at(3, &DeviceSource::F32(found.view().expect("it is there").slice(2..10)), 1.0).expect("in range");
+    assert!(same(&numbers(&part)[3..], &expected[2..10]));
+    assert!(part.read_at(4, &DeviceSource::F32(found.view().expect("it is there").slice(2..10)), 1.0).is_err());
     let mut target = place(1).stream().alloc_zeros::<f32>(expected.len()).expect("memory");
     found.write(place(1), &mut DeviceTarget::F32(target.as_view_mut())).expect("one length");
     assert!(same(&place(1).stream().clone_dtoh(&target).expect("a copy"), &expected));

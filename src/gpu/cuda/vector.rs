@@ -4,10 +4,6 @@ use super::{Cuda, CudaError, DeviceSource, DeviceTarget, DeviceTerm, warn_once};
 use crate::gpu::{CombineError, Folded, Rates, Vector};
 use cudarc::driver::{CudaSlice, CudaView};
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64;
-
-/// Buckets of the sketch whose digest stands for a vector's, which would have to be sent to the host.
-const BUCKETS: usize = 4096;
 
 /// f32 numbers on a device, for workers of one process whose results stay there: see
 /// [`crate::transport::local::connect_at`]. A [`Cuda`] for each worker, or one for several, will do; different streams of a device are
@@ -91,12 +87,19 @@ impl DeviceVector {
         Ok(self.cuda.stream.clone_dtoh(&self.view()?)?)
     }
 
-    /// The digest of a sketch of its numbers, which stands for theirs. Waits for the device.
+    /// A digest of its bits, the same on every device, and another one than [`crate::gpu::digest`]. Waits for the device.
+    ///
+    /// # Formula
+    /// ```text
+    /// sum_i h(x_i xor i a) mod 2^64,   h(z) = y xor (y >> 32),   y = b (z xor (z >> 32)) mod 2^64
+    /// ```
+    /// where `x_i` are the 32 bits of element `i`, `a = 0x9e3779b97f4a7c15` and `b = 0xd6e8feb86659fd93`. Since `h` is one to one,
+    /// two vectors that differ in one element never have the same.
     ///
     /// # Errors
     /// [`CudaError`] when the device has failed, or the driver refuses.
     pub fn digest(&self) -> Result<u64, CudaError> {
-        digest(&self.cuda, &self.view()?)
+        self.cuda.digest(&self.view()?)
     }
 
     /// A step of AdamW on parameters and both moments, of one device, at rates that depend on the gradient's norm.
@@ -148,12 +151,6 @@ impl DeviceVector {
             })
             .ok()
     }
-}
-
-/// The digest that stands for numbers on a device. Waits for it.
-fn digest(cuda: &Cuda, numbers: &CudaView<'_, f32>) -> Result<u64, CudaError> {
-    let sketches = cuda.signed_fold(std::slice::from_ref(numbers), BUCKETS, 0)?;
-    Ok(xxh3_64(bytemuck::cast_slice(&sketches[0])))
 }
 
 fn lost(error: &dyn std::error::Error) {
@@ -225,7 +222,7 @@ impl Vector for DeviceVector {
             }
             cuda.combine_into(&here, &mut numbers.as_view_mut())?;
             let finite = cuda.largest(&DeviceSource::F32(numbers.as_view()))?.is_finite();
-            Ok(Folded { digest: digest(cuda, &numbers.as_view())?, finite })
+            Ok(Folded { digest: cuda.digest(&numbers.as_view())?, finite })
         });
         Ok(folded.unwrap_or(Folded { digest: 0, finite: false }))
     }

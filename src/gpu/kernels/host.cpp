@@ -37,6 +37,7 @@ static inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 // Threads come one after the other, so each is a warp of its own: launches with one thread per block.
 static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int) { return value; }
 static inline void atomicMax(unsigned *top, unsigned value) { *top = std::max(*top, value); }
+static inline void atomicAdd(unsigned long long *sum, unsigned long long value) { *sum += value; }
 using std::max;
 
 #include "numbers.cuh"
@@ -69,6 +70,7 @@ inline void narrow(float x, f16 &out) {
 #include "fold.cu"
 #include "scan.cu"
 #include "adamw.cu"
+#include "digest.cu"
 
 typedef void (*CombineKernel)(const Terms, float *, const Split);
 static std::map<std::string, CombineKernel> combines;
@@ -144,6 +146,8 @@ int main() {
                 signed_fold((const float *)in[0].data(), length, (u32)buckets, (const signed char *)in[1].data(),
                             (const signed char *)in[2].data(), (const u32 *)in[3].data(), (u32)stripes, (float *)out.data());
             });
+        } else if (!strcmp(name, "digest")) {
+            launch([&] { digest((const float *)in[0].data(), length, (u64 *)out.data()); });
         } else if (!strcmp(name, "squares")) {
             launch([&] { squares((const float *)in[0].data(), length, (double *)out.data()); });
         } else if (!strcmp(name, "add_up")) {
