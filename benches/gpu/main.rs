@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn ones(cuda: &Arc<Cuda>, length: usize) -> DeviceVector {
     let ones = cuda.stream().clone_htod(&vec![1.0f32; length]).expect("memory");
     let mut vector = DeviceVector::new(cuda, length);
-    vector.read(&DeviceSource::F32(ones.as_view()), 1.0).expect("one device");
+    vector.copy_from(&DeviceSource::F32(ones.as_view()), 1.0).expect("one device");
     vector
 }
 

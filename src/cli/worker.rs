@@ -3,7 +3,7 @@
 use super::network::Job;
 use super::{Failure, OrInput, OrWork, plan};
 use crate::ids::Worker;
-use crate::train::candle::{Start, run_worker};
+use crate::train::candle::{Start, run_worker_in_place};
 use crate::transport::tcp::security::{Keys, Security, Token};
 use crate::transport::tcp::{Join, TcpError, TcpLink, Welcome};
 use anyhow::{Context, anyhow};
@@ -165,7 +165,7 @@ pub(super) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let batches = job.plan.batches(tokens)?;
     let states = job.states()?;
     let start = Start { states: &states, step: welcome.first.0, round: 0 };
-    run_worker(&job.run()?, welcome.worker, Box::new(link), start, &batches).or_work()?;
+    run_worker_in_place(&job.run()?, welcome.worker, Box::new(link), start, &batches).or_work()?;
     eprintln!("worker {number}: the run is over");
     Ok(())
 }

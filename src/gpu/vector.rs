@@ -108,6 +108,7 @@ impl Vector for Vec<f32> {
 
 #[cfg(test)]
 pub(crate) mod staying {
+    use super::super::{Gradient, GradientError, GradientMut, Wire};
     use super::*;
 
     /// Numbers of the host that stay where they are, as those of a device do.
@@ -141,6 +142,26 @@ pub(crate) mod staying {
         fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
             let terms: Vec<_> = terms.iter().map(|(weight, x)| (*weight, Arc::new(x.0.clone()))).collect();
             Vector::fold(&terms, &mut out.0)
+        }
+    }
+
+    /// Numbers that are not finite cannot be had, as those of a device that has failed.
+    impl Gradient for Stays {
+        fn length(&self) -> usize {
+            self.0.len()
+        }
+        fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+            let failed = || GradientError::Device { reason: "as asked".into() };
+            if self.finite() { self.0.read(start, scale, wire) } else { Err(failed()) }
+        }
+    }
+
+    impl GradientMut for Stays {
+        fn length(&self) -> usize {
+            self.0.len()
+        }
+        fn write(&mut self, start: usize, values: &[f32]) -> Result<(), GradientError> {
+            self.0.write(start, values)
         }
     }
 }

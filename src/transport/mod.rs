@@ -4,10 +4,13 @@ pub mod ledger;
 pub mod local;
 #[cfg(feature = "nccl")]
 pub mod nccl;
+mod staged;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 #[cfg(feature = "tcp")]
 pub mod wire;
+
+pub use staged::Staged;
 
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, Worker};

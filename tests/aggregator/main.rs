@@ -21,7 +21,7 @@ use codedgrad::schedulers::{Config, Engine, Reduce};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress, RunError, Shape, StepRecord, VirtualClock,
 };
-use codedgrad::transport::{Decoded, Link, Notice, Order, State, local};
+use codedgrad::transport::{Decoded, Link, Notice, Order, Staged, State, local};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -262,6 +262,8 @@ enum Over {
     Local,
     /// Threads whose vectors stay in a memory of their own.
     Staying,
+    /// Threads whose vectors are made there, and are sent and summed by the host.
+    Staged,
     #[cfg(feature = "tcp")]
     Tcp(tcp::Settings),
 }
@@ -336,6 +338,15 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
             let run = run(links, worker, || Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder));
             log.peaks = ledgers.take_peaks();
             run
+        }
+        Over::Staged => {
+            let (transport, links) = local::connect(workers);
+            let links = links.into_iter().map(once).collect();
+            let worker = |me: Worker, link| {
+                let link: Staged<staying::Stays> = Staged::new(link, me.index());
+                live(me, Box::new(link), job, mischief, &decided)
+            };
+            run(links, worker, || Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder))
         }
         Over::Local => {
             let (transport, links) = local::connect(workers);

@@ -2,7 +2,7 @@
 //! its own workers and observers can read, beside the same run over the host's.
 
 use super::*;
-use codedgrad::gpu::{CombineError, Folded};
+use codedgrad::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, Wire};
 use std::sync::Arc;
 
 /// Numbers in one of two places; whatever is reused is spoilt first.
@@ -54,10 +54,29 @@ impl Vector for Stays {
     }
 }
 
-/// A run of 24 steps over both memories ends alike, in parameters and in what its record says.
+impl Gradient for Stays {
+    fn length(&self) -> usize {
+        self.numbers.len()
+    }
+    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+        self.numbers.read(start, scale, wire)
+    }
+}
+
+impl GradientMut for Stays {
+    fn length(&self) -> usize {
+        self.numbers.len()
+    }
+    fn write(&mut self, start: usize, values: &[f32]) -> Result<(), GradientError> {
+        self.numbers.write(start, values)
+    }
+}
+
+/// A run of 24 steps over both memories, and over links that carry vectors from one to the other, ends alike, in parameters and in
+/// what its record says.
 fn alike(scheme: &str, change: impl Fn(&mut Setup<'_>)) -> Log {
     let steps = 24;
-    let [host, staying] = [Over::Local, Over::Staying].map(|over| {
+    let [host, staying, staged] = [Over::Local, Over::Staying, Over::Staged].map(|over| {
         let mut setup = setup(scheme, 4, steps, modelled(4, steps, 7));
         change(&mut setup);
         setup.over = over;
@@ -65,12 +84,14 @@ fn alike(scheme: &str, change: impl Fn(&mut Setup<'_>)) -> Log {
         assert_eq!(outcome.unwrap(), Outcome::Finished);
         (bits(&trained), log)
     });
-    assert!(host.0 == staying.0, "{scheme}: the same parameters");
+    assert!(host.0 == staying.0 && host.0 == staged.0, "{scheme}: the same parameters");
     let told = |log: &Log| -> Vec<_> {
         log.records.iter().map(|record| (record.step, record.digest.clone(), record.survivors.clone(), record.tail.clone())).collect()
     };
-    assert!(told(&host.1) == told(&staying.1), "{scheme}: the same record");
-    assert!(bits(&host.1.gradients) == bits(&staying.1.gradients), "{scheme}: observers see the same gradients");
+    for other in [&staying.1, &staged.1] {
+        assert!(told(&host.1) == told(other), "{scheme}: the same record");
+        assert!(bits(&host.1.gradients) == bits(&other.gradients), "{scheme}: observers see the same gradients");
+    }
     staying.1
 }
 

@@ -141,7 +141,7 @@ impl Cuda {
             let Stage { device, host, copied } = &mut stages[bucket % 2];
             let part = for_each_format!(x, DeviceSource, x => Number::source(x.slice(start..start + out.len())));
             self.cast(&part, scale, &mut T::target(device.slice_mut(0..out.len())))?;
-            self.stream.memcpy_dtoh(&*device, host)?;
+            self.stream.memcpy_dtoh(&device.slice(0..out.len()), host)?;
             *copied = Some(self.stream.record_event(None)?);
             if let Some(last) = under_way.replace(out) {
                 stages[(bucket + 1) % 2].wait()?;

@@ -426,7 +426,7 @@ fn vectors_that_stay_on_a_device_are_the_cpus() {
     let upload = |of: usize| {
         let numbers = place(of).stream().clone_htod(&x[of]).expect("a copy");
         let mut vector = DeviceVector::new(place(of), x[of].len());
-        vector.read(&DeviceSource::F32(numbers.as_view()), 1.0).expect("one device");
+        vector.copy_from(&DeviceSource::F32(numbers.as_view()), 1.0).expect("one device");
         vector
     };
     let numbers = |vector: &DeviceVector| vector.cuda().stream().clone_dtoh(&vector.view().expect("it is there")).expect("a copy");
@@ -443,13 +443,13 @@ fn vectors_that_stay_on_a_device_are_the_cpus() {
     assert_eq!((folded.digest, found.digest()), (digest_of(&expected), Ok(digest_of(&expected))));
     let mut part = DeviceVector::new(place(0), 11);
     let mut seven = place(0).stream().alloc_zeros::<f32>(7).expect("memory");
-    found.write_from(5, &mut DeviceTarget::F32(seven.as_view_mut())).expect("in range");
+    found.copy_part_to(5, &mut DeviceTarget::F32(seven.as_view_mut())).expect("in range");
     assert!(same(&place(0).stream().clone_dtoh(&seven).expect("a copy"), &expected[5..12]));
-    part.read_at(3, &DeviceSource::F32(found.view().expect("it is there").slice(2..10)), 1.0).expect("in range");
+    part.copy_part_from(3, &DeviceSource::F32(found.view().expect("it is there").slice(2..10)), 1.0).expect("in range");
     assert!(same(&numbers(&part)[3..], &expected[2..10]));
-    assert!(part.read_at(4, &DeviceSource::F32(found.view().expect("it is there").slice(2..10)), 1.0).is_err());
+    assert!(part.copy_part_from(4, &DeviceSource::F32(found.view().expect("it is there").slice(2..10)), 1.0).is_err());
     let mut target = place(1).stream().alloc_zeros::<f32>(expected.len()).expect("memory");
-    found.write(place(1), &mut DeviceTarget::F32(target.as_view_mut())).expect("one length");
+    found.copy_to(place(1), &mut DeviceTarget::F32(target.as_view_mut())).expect("one length");
     assert!(same(&place(1).stream().clone_dtoh(&target).expect("a copy"), &expected));
     assert!(!DeviceVector::fold(&[(f32::INFINITY, Arc::clone(&terms[0].1))], &mut found).expect("one length").finite);
     found.clear();

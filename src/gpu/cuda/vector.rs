@@ -1,7 +1,7 @@
 //! Results and sums on devices.
 
-use super::{Cuda, CudaError, DeviceSource, DeviceTarget, DeviceTerm, warn_once};
-use crate::gpu::{CombineError, Folded, Rates, Vector};
+use super::{Cuda, CudaError, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, warn_once};
+use crate::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, Rates, Vector, Wire};
 use cudarc::driver::{CudaSlice, CudaView};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// let cuda = Arc::new(Cuda::new(0)?);
 /// let gradient = cuda.stream().clone_htod(&[1.0f32, 2.0])?;
 /// let mut message = DeviceVector::new(&cuda, 2);
-/// message.read(&DeviceSource::F32(gradient.as_view()), 0.5)?;
+/// message.copy_from(&DeviceSource::F32(gradient.as_view()), 0.5)?;
 /// assert_eq!(cuda.stream().clone_dtoh(&message.view()?)?, [0.5, 1.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -33,16 +33,16 @@ impl DeviceVector {
     ///
     /// # Errors
     /// [`CudaError`] when the lengths differ, the gradient is elsewhere, or the driver refuses.
-    pub fn read(&mut self, gradient: &DeviceSource<'_>, scale: f32) -> Result<(), CudaError> {
+    pub fn copy_from(&mut self, gradient: &DeviceSource<'_>, scale: f32) -> Result<(), CudaError> {
         let numbers = self.numbers.as_mut().ok_or(CudaError::Gone)?;
         self.cuda.cast(gradient, scale, &mut DeviceTarget::F32(numbers.as_view_mut()))
     }
 
-    /// Overwrites the numbers from `start` on with `scale` times a part of a gradient, as [`Self::read`] does.
+    /// Overwrites the numbers from `start` on with `scale` times a part of a gradient, as [`Self::copy_from`] does.
     ///
     /// # Errors
     /// [`CudaError`] when there are not so many, the gradient is elsewhere, or the driver refuses.
-    pub fn read_at(&mut self, start: usize, gradient: &DeviceSource<'_>, scale: f32) -> Result<(), CudaError> {
+    pub fn copy_part_from(&mut self, start: usize, gradient: &DeviceSource<'_>, scale: f32) -> Result<(), CudaError> {
         let (length, end) = (self.length, start.saturating_add(gradient.len()));
         let numbers = self.numbers.as_mut().ok_or(CudaError::Gone)?;
         let part = numbers.try_slice_mut(start..end).ok_or(CudaError::Range { start, end, length })?;
@@ -54,7 +54,7 @@ impl DeviceVector {
     ///
     /// # Errors
     /// [`CudaError`] when there are not so many, the target is elsewhere, or the driver refuses.
-    pub fn write_from(&self, start: usize, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
+    pub fn copy_part_to(&self, start: usize, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
         let end = start.saturating_add(to.len());
         let part = self.numbers.as_ref().ok_or(CudaError::Gone)?.try_slice(start..end);
         let part = part.ok_or(CudaError::Range { start, end, length: self.length })?;
@@ -65,7 +65,7 @@ impl DeviceVector {
     ///
     /// # Errors
     /// [`CudaError`] when the lengths differ, or the driver refuses.
-    pub fn write(&self, cuda: &Cuda, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
+    pub fn copy_to(&self, cuda: &Cuda, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
         let copy = self.elsewhere(cuda)?;
         cuda.cast(&self.source(copy.as_ref())?, 1.0, to)
     }
@@ -165,6 +165,27 @@ impl Clone for DeviceVector {
             copy.inspect_err(|error| lost(error)).ok()
         });
         Self { cuda: Arc::clone(&self.cuda), length: self.length, numbers: copied }
+    }
+}
+
+impl Gradient for DeviceVector {
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+        DeviceGradient::new(&self.cuda, DeviceSource::F32(self.view()?)).read(start, scale, wire)
+    }
+}
+
+impl GradientMut for DeviceVector {
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn write(&mut self, start: usize, values: &[f32]) -> Result<(), GradientError> {
+        let numbers = self.numbers.as_mut().ok_or(CudaError::Gone)?;
+        DeviceGradientMut::new(&self.cuda, DeviceTarget::F32(numbers.as_view_mut())).write(start, values)
     }
 }
 

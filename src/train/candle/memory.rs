@@ -17,11 +17,11 @@ use {
 
 /// A memory in which the gradients of replicas can lie: the host's, or with feature `candle-cuda` that of GPUs.
 pub trait Memory: Vector {
-    /// Where a run over threads of this process has its sums and the results of each worker.
+    /// Where the worker in turn has its results; workers take turns at the devices there are.
     ///
     /// # Errors
     /// [`ReplicaError`] where there is no such memory.
-    fn places(workers: usize) -> Result<(Self::Place, Vec<Self::Place>), ReplicaError>;
+    fn place(turn: usize) -> Result<Self::Place, ReplicaError>;
 
     /// Overwrites the numbers from `start` on with those of a contiguous tensor of f32, computed at a place.
     ///
@@ -50,8 +50,8 @@ pub trait Memory: Vector {
 }
 
 impl Memory for Vec<f32> {
-    fn places(workers: usize) -> Result<((), Vec<()>), ReplicaError> {
-        Ok(((), vec![(); workers]))
+    fn place(_: usize) -> Result<(), ReplicaError> {
+        Ok(())
     }
 
     fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
@@ -74,14 +74,12 @@ impl Memory for Vec<f32> {
 
 #[cfg(feature = "candle-cuda")]
 impl Memory for DeviceVector {
-    fn places(workers: usize) -> Result<(Arc<Cuda>, Vec<Arc<Cuda>>), ReplicaError> {
-        let devices = super::Processor::Cuda.devices()?;
-        let of = |turn: usize| Ok(Arc::new(Cuda::new(turn % devices)?));
-        Ok((of(0)?, (0..workers).map(of).collect::<Result<_, ReplicaError>>()?))
+    fn place(turn: usize) -> Result<Arc<Cuda>, ReplicaError> {
+        Ok(Arc::new(Cuda::new(turn % super::Processor::Cuda.devices()?)?))
     }
 
     fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
-        place.with(tensor, |_, source| Ok(self.read_at(start, &source, 1.0)?))
+        place.with(tensor, |_, source| Ok(self.copy_part_from(start, &source, 1.0)?))
     }
 
     fn change<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> Result<T, ReplicaError> {
@@ -185,7 +183,7 @@ impl InplaceOp1 for Overwrite<'_> {
         match (self.weights, layout.contiguous_offsets()) {
             (Weights::Device(optimizer), Some((from, to))) => {
                 let mut to = DeviceTarget::F32(storage.as_cuda_slice_mut::<f32>()?.slice_mut(from..to));
-                optimizer.parameters().write_from(self.range.start, &mut to).map_err(Error::wrap)
+                optimizer.parameters().copy_part_to(self.range.start, &mut to).map_err(Error::wrap)
             }
             _ => candle_core::bail!("parameters are contiguous f32 where they are computed with"),
         }
@@ -205,8 +203,8 @@ mod tests {
     use std::error::Error;
 
     impl Memory for Stays {
-        fn places(workers: usize) -> Result<(u32, Vec<u32>), ReplicaError> {
-            Ok((0, (0..).take(workers).collect()))
+        fn place(turn: usize) -> Result<u32, ReplicaError> {
+            Ok(turn as u32 % 2)
         }
         fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
             self.0.put(start, tensor, place)

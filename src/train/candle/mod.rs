@@ -19,10 +19,10 @@ pub use gpt::{GptConfig, GptConfigError};
 pub use memory::Memory;
 pub use mixture::Lanes;
 pub use replica::{Replica, ReplicaError, ReplicaState};
-pub(crate) use run::run_in_place;
 pub use run::{
     Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_local_at, run_over, run_worker,
 };
+pub(crate) use run::{run_in_place, run_worker_in_place};
 
 #[cfg(doc)]
 use super::Aggregator;

@@ -6,14 +6,14 @@ use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
 use crate::gpu::Vector;
-#[cfg(feature = "candle-cuda")]
-use crate::gpu::cuda::DeviceVector;
 use crate::ids::{Job, Step, Worker};
 use crate::schedulers::{Config, Engine, Reduce};
 use crate::train::{
     AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
 use crate::transport::{Decoded, Link, Transport, local};
+#[cfg(feature = "candle-cuda")]
+use crate::{gpu::cuda::DeviceVector, transport::Staged};
 use std::str::FromStr;
 use std::thread;
 use thiserror::Error;
@@ -305,8 +305,8 @@ pub fn run_local_at<V: Memory>(
 ) -> Result<Outcome, TrainError> {
     let stretch = Stretch { step: start.step, end, round: start.round };
     engine(run, stretch)?;
-    let (summed, places) = V::places(run.workers)?;
-    let (transport, links) = local::connect_at::<V>(summed, places);
+    let places = (0..run.workers).map(V::place).collect::<Result<_, _>>()?;
+    let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (worker, link) in Worker::all(run.workers).zip(links) {
@@ -449,6 +449,22 @@ pub fn run_worker<V: Memory>(
         }
     }
     Ok(())
+}
+
+/// [`run_worker`] of a process of its own, whose micro-batches are added up where they are computed, unless they are mixed.
+pub(crate) fn run_worker_in_place(
+    run: &LocalRun,
+    worker: Worker,
+    link: Box<dyn Link>,
+    start: Start<'_>,
+    batches: &Batches,
+) -> Result<(), TrainError> {
+    #[cfg(feature = "candle-cuda")]
+    if run.compute.processor == Processor::Cuda && run.scheme.mixture(run.workers)?.is_none() {
+        let place = DeviceVector::place(worker.index())?;
+        return run_worker(run, worker, Box::new(Staged::<DeviceVector>::new(link, place)), start, batches);
+    }
+    run_worker(run, worker, link, start, batches)
 }
 
 /// Computes a task, or what is left of it when nobody wants it any more, and hands it in.

@@ -1,0 +1,129 @@
+//! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors of the host.
+
+use super::{Link, Notice, Order};
+use crate::gpu::{Gradient, GradientMut, Vector, Wire};
+use crate::ids::{Step, Task};
+use std::sync::Arc;
+
+/// A link over another: what a worker adds up lies where it is computed, and goes through the host once, when a task is done;
+/// what is decoded goes back once.
+///
+/// ```
+/// use codedgrad::transport::{Link, Order, Staged, Transport, local};
+/// use codedgrad::ids::Worker;
+/// let (mut coordinator, mut links) = local::connect(1);
+/// let mut link: Staged<Vec<f32>> = Staged::new(Box::new(links.remove(0)), ());
+/// assert_eq!(link.buffer(3).len(), 3);
+/// coordinator.send(Worker(0), Order::Stop);
+/// assert!(matches!(link.receive(), Some(Order::Stop)));
+/// ```
+pub struct Staged<V: Vector + Gradient + GradientMut> {
+    link: Box<dyn Link>,
+    place: V::Place,
+    spare: Vec<V>,
+    /// The step that was decided last.
+    decided: Option<(Step, u32, Arc<V>)>,
+    /// The place has failed: the worker must not go on.
+    failed: bool,
+}
+
+impl<V: Vector + Gradient + GradientMut> Staged<V> {
+    /// A link for vectors at a place.
+    #[must_use]
+    pub fn new(link: Box<dyn Link>, place: V::Place) -> Self {
+        Self { link, place, spare: Vec::new(), decided: None, failed: false }
+    }
+
+    /// Brings a decoded vector to the place, in the memory of the last one if nobody reads that any more.
+    fn bring(&mut self, step: Step, attempt: u32, gradient: &[f32]) {
+        let last = self.decided.take().and_then(|(.., vector)| Arc::into_inner(vector));
+        self.spare.extend(last);
+        let mut vector = self.buffer(gradient.len());
+        match vector.write(0, gradient) {
+            Ok(()) => self.decided = Some((step, attempt, Arc::new(vector))),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(&mut self, error: &dyn std::error::Error) {
+        tracing::error!("the worker ends, since its vectors cannot be had: {error}");
+        self.failed = true;
+    }
+}
+
+impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
+    fn receive(&mut self) -> Option<Order> {
+        let order = self.link.receive().filter(|_| !self.failed)?;
+        if let Order::Apply { step, attempt, decoded } = &order {
+            self.bring(*step, *attempt, &decoded.gradient);
+        }
+        Some(order).filter(|_| !self.failed)
+    }
+
+    fn keep(&mut self, task: Task, result: V) {
+        let mut numbers = self.link.buffer(Vector::length(&result));
+        match result.read(0, 1.0, Wire::F32(&mut numbers)) {
+            Ok(()) => self.link.keep(task, numbers),
+            Err(error) => self.fail(&error),
+        }
+        self.recycle(result);
+    }
+
+    fn send(&mut self, notice: Notice) {
+        // What a worker says that has failed must not count.
+        if !self.failed {
+            self.link.send(notice);
+        }
+    }
+
+    fn buffer(&mut self, length: usize) -> V {
+        let found = self.spare.iter().rposition(|vector| vector.fits(&self.place, length)).map(|at| self.spare.swap_remove(at));
+        found.unwrap_or_else(|| V::new(&self.place, length))
+    }
+
+    fn recycle(&mut self, buffer: V) {
+        self.spare.push(buffer);
+    }
+
+    fn decoded(&mut self, step: Step, attempt: u32) -> Option<Arc<V>> {
+        self.decided.as_ref().filter(|(of, made, _)| (*of, *made) == (step, attempt)).map(|(.., vector)| Arc::clone(vector))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Decoded, Transport, local};
+    use super::*;
+    use crate::gpu::staying::Stays;
+    use crate::ids::{Job, Worker};
+
+    #[test]
+    fn decoded_vectors_are_there_for_their_attempt_and_their_memory_goes_round() {
+        let (mut coordinator, mut links) = local::connect(1);
+        let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
+        for step in 0..3u64 {
+            let decoded = Decoded { gradient: Arc::new(vec![step as f32; 2]), tail: Vec::new(), digest: 0 };
+            coordinator.send(Worker(0), Order::Apply { step: Step(step), attempt: 1, decoded: Arc::new(decoded) });
+            assert!(matches!(link.receive(), Some(Order::Apply { .. })));
+            assert!(link.decoded(Step(step), 0).is_none() && link.decoded(Step(step + 1), 1).is_none());
+            assert_eq!(link.decoded(Step(step), 1).unwrap().0, [step as f32; 2]);
+            assert!(link.spare.is_empty(), "the last one's memory is in use again");
+        }
+        coordinator.send(Worker(0), Order::Stop);
+        link.receive();
+    }
+
+    #[test]
+    fn a_worker_whose_device_fails_ends() {
+        let (mut coordinator, mut links) = local::connect(1);
+        let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
+        let task = Task { job: Job(0), piece: 0 };
+        link.keep(task, Stays(vec![f32::NAN]));
+        link.send(Notice::Done { task, tail: Vec::new(), finite: true });
+        coordinator.send(Worker(0), Order::Abandon);
+        coordinator.send(Worker(0), Order::Provide { needy: Worker(0) });
+        assert!(link.receive().is_none());
+        drop(link);
+        assert!(matches!(coordinator.receive(None), Some((_, Notice::Lost { .. }))), "what it said before does not count");
+    }
+}
