@@ -29,6 +29,8 @@ mod staging;
 mod vector;
 
 #[cfg(test)]
+mod emulated;
+#[cfg(test)]
 mod tests;
 
 pub use cudarc;

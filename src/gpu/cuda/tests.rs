@@ -1,8 +1,9 @@
 //! The kernels' numbers, without a GPU (their text compiled as C++ for the host) and on one where there is one.
 
+use super::emulated::built;
 use super::passes::{Format, Pass, Split, passes, scratch};
 use super::sketch::{SignTables, add_stripes};
-use super::{Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector, Signs, image};
+use super::{Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector, Signs};
 use crate::gpu::conformance::{conforms, messages};
 use crate::gpu::gradient::convert;
 use crate::gpu::{Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, Wire, largest, signed_fold, step};
@@ -11,11 +12,9 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::{env, fs};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// The kernels in a process of the host; none, and a line that says so, where there is no C++ compiler.
 struct Host(Mutex<Child>);
@@ -42,7 +41,7 @@ impl<'a> Launch<'a> {
 impl Host {
     fn start() -> Option<Self> {
         static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-        let program = PROGRAM.get_or_init(build).as_ref()?;
+        let program = PROGRAM.get_or_init(|| built("host.cpp", "program", &["-O1"])).as_ref()?;
         let child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the kernels start");
         Some(Self(Mutex::new(child)))
     }
@@ -87,27 +86,6 @@ impl Drop for Host {
         let status = child.wait().expect("the kernels end");
         assert!(std::thread::panicking() || status.success(), "the kernels wrote beyond their arrays");
     }
-}
-
-/// Compiles the kernels for the host, unless this very text was compiled before.
-fn build() -> Option<PathBuf> {
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels");
-    let text = format!("{}{}", image::SOURCE, fs::read_to_string(kernels.join("host.cpp")).expect("host.cpp"));
-    let program = env::temp_dir().join(format!("codedgrad-kernels-{:016x}", xxh3_64(text.as_bytes())));
-    if program.exists() {
-        return Some(program);
-    }
-    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
-    if Command::new(&compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        println!("not checked: the kernels' numbers on the host, for which there is no C++ compiler ({compiler})");
-        return None;
-    }
-    let unfinished = program.with_extension(format!("{}.part", std::process::id()));
-    let options = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"];
-    let status = Command::new(&compiler).args(options).arg("-o").arg(&unfinished).arg(kernels.join("host.cpp")).status();
-    assert!(status.is_ok_and(|status| status.success()), "the kernels compile as C++");
-    fs::rename(&unfinished, &program).expect("the compiled kernels");
-    Some(program)
 }
 
 fn format(source: Source<'_>) -> Format {

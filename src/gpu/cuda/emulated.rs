@@ -1,0 +1,54 @@
+//! Where there is no GPU: the tests of devices on a driver that this machine can run.
+
+use super::image;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// One of the C++ files beside the kernels, compiled, unless this very text was compiled before: as `name` in a folder of its own.
+/// None, and a line that says so, where there is no C++ compiler.
+pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf> {
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels");
+    let text = |file: &str| fs::read_to_string(kernels.join(file)).expect("a file of the project");
+    let key = xxh3_64([image::SOURCE, &text("host.h"), &text(file), &options.join(" ")].join("\0").as_bytes());
+    let folder = env::temp_dir().join(format!("codedgrad-{key:016x}"));
+    let program = folder.join(name);
+    if program.exists() {
+        return Some(program);
+    }
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
+    if Command::new(&compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        println!("not checked: {file}, for which there is no C++ compiler ({compiler})");
+        return None;
+    }
+    fs::create_dir_all(&folder).expect("a folder");
+    let unfinished = folder.join(format!("{name}.{}", std::process::id()));
+    let all = ["-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing"];
+    let status = Command::new(&compiler).args(all).args(options).arg("-o").arg(&unfinished).arg(kernels.join(file)).status();
+    assert!(status.is_ok_and(|status| status.success()), "{file} compiles");
+    fs::rename(&unfinished, &program).expect("what was compiled");
+    Some(program)
+}
+
+/// The tests that need a device, in a process that finds two: a driver whose kernels run on the host, with streams that are late and
+/// memory that is guarded.
+#[test]
+fn what_needs_a_device_passes_on_an_emulated_one() {
+    if super::devices() > 0 {
+        return;
+    }
+    let Some(driver) = built("driver.cpp", "libcuda.so", &["-O1", "-shared", "-fPIC", "-pthread"]) else { return };
+    let folder = driver.parent().expect("a folder");
+    fs::copy(&driver, folder.join("libnvrtc.so")).expect("the compiler's stand-in");
+    let cache = tempfile::tempdir().expect("a folder");
+    let others = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let paths = env::join_paths(std::iter::once(folder.into()).chain(env::split_paths(&others))).unwrap_or_else(|_| OsString::from(folder));
+    let test = env::current_exe().expect("this program");
+    let mut tests = Command::new(test);
+    tests.args(["device", "--test-threads=2"]).env("LD_LIBRARY_PATH", paths).env("CODEDGRAD_CACHE", cache.path());
+    let ran = tests.output().expect("the tests start");
+    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && !said.contains("not checked"), "{said}");
+}
