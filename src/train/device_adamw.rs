@@ -73,9 +73,141 @@ impl DeviceAdamW {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::SchemeSpec;
+    use crate::delays::{Delays, Preset};
+    use crate::gpu::Vector;
     use crate::gpu::cuda::devices;
-    use crate::train::AdamW;
+    use crate::ids::Step;
+    use crate::schedulers::{Config, Engine};
     use crate::train::optimizer::CONFIG;
+    use crate::train::{AdamW, Aggregator, Coordinator, Event, Outcome, Pace, Shape, VirtualClock};
+    use crate::transport::{Link, Staged, Transport, local};
+    use std::thread;
+
+    const LENGTH: usize = 20_011;
+    const WORKERS: usize = 4;
+    const STEPS: u64 = 12;
+
+    /// A model that any memory can hold: the gradient of unit `u` is `(u + 1) p / 8`.
+    trait Model<V> {
+        fn parameters(&self) -> &V;
+        fn apply(&mut self, gradient: &V, step: u64) -> u64;
+        fn state(&self) -> [Vec<f32>; 3];
+        fn load(&mut self, state: &[Vec<f32>]);
+    }
+
+    impl Model<Vec<f32>> for (Vec<f32>, AdamW) {
+        fn parameters(&self) -> &Vec<f32> {
+            &self.0
+        }
+        fn apply(&mut self, gradient: &Vec<f32>, step: u64) -> u64 {
+            self.1.update(&mut self.0, gradient, step)
+        }
+        fn state(&self) -> [Vec<f32>; 3] {
+            [self.0.clone(), self.1.moments().0.to_vec(), self.1.moments().1.to_vec()]
+        }
+        fn load(&mut self, state: &[Vec<f32>]) {
+            *self = (state[0].clone(), AdamW::with_moments(LOOSE, state[1].clone(), state[2].clone()));
+        }
+    }
+
+    impl Model<DeviceVector> for DeviceAdamW {
+        fn parameters(&self) -> &DeviceVector {
+            self.parameters()
+        }
+        fn apply(&mut self, gradient: &DeviceVector, step: u64) -> u64 {
+            self.update(gradient, step).expect("a step")
+        }
+        fn state(&self) -> [Vec<f32>; 3] {
+            self.state().expect("copies")
+        }
+        fn load(&mut self, state: &[Vec<f32>]) {
+            let cuda = Arc::clone(self.parameters().cuda());
+            *self = Self::new(&cuda, LOOSE, [&state[0], &state[1], &state[2]]).expect("memory");
+        }
+    }
+
+    /// Clips nothing, so that the order in which the norm is added up has no say.
+    const LOOSE: AdamWConfig = AdamWConfig { clip_norm: 1e9, ..CONFIG };
+
+    fn start() -> [Vec<f32>; 3] {
+        [(0..LENGTH).map(|i| (i as f32).sin()).collect(), vec![0.0; LENGTH], vec![0.0; LENGTH]]
+    }
+
+    /// A worker that drifts once, so that it takes over another's state.
+    fn work<V: Vector>(worker: usize, link: Box<dyn Link<V>>, mut model: impl Model<V>, micro_steps: u64) -> [Vec<f32>; 3] {
+        let mut aggregator = Aggregator::new(link, LENGTH, 1).accumulating(micro_steps);
+        while let Some(event) = aggregator.next_event().expect("the coordinator is there") {
+            match event {
+                Event::Compute(mut task) => {
+                    while let Some(part) = task.next_part() {
+                        task.vector().clear();
+                        task.vector().add(part.coefficient as f32 * (part.unit + 1) as f32 / 8.0, model.parameters());
+                    }
+                    task.submit(vec![]).expect("all parts are computed");
+                }
+                Event::Apply(step) => {
+                    let drifts = (worker, step.index) == (1, 4);
+                    let digest = model.apply(step.vector(), step.index);
+                    step.applied_with(digest ^ u64::from(drifts));
+                }
+                Event::Skip(_) => panic!("everything is finite"),
+                Event::Provide(request) => request.reply(model.state().to_vec()),
+                Event::Resync(state) => model.load(&state.vectors),
+            }
+        }
+        model.state()
+    }
+
+    fn train<T: Transport, V: Vector, M: Model<V>>(
+        (spec, micro_steps): (&str, u64),
+        transport: T,
+        links: Vec<Box<dyn Link<V>>>,
+        model: impl Fn(usize) -> M + Sync,
+    ) -> Vec<[Vec<f32>; 3]> {
+        let jobs = STEPS * micro_steps;
+        let scheme = spec.parse::<SchemeSpec>().unwrap().scheme(WORKERS, WORKERS as u32, 0..jobs).unwrap();
+        let config = Config { micro_steps, ..Config::default() };
+        let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);
+        let shape = Shape { workers: WORKERS, length: LENGTH, units: WORKERS as u32, first: Step(0) };
+        let delays = Delays::Preset { preset: Preset::Bursts, workers: WORKERS, seed: 5 };
+        let pace = Pace::modelled(WORKERS, &delays, 2 * jobs as usize, VirtualClock { step_seconds: 1.0 }, 0.0);
+        thread::scope(|scope| {
+            let model = &model;
+            let threads: Vec<_> =
+                (0..).zip(links).map(|(worker, link)| scope.spawn(move || work(worker, link, model(worker), micro_steps))).collect();
+            assert_eq!(Coordinator::new(transport, engine, pace, config, shape).run(&mut ()).unwrap(), Outcome::Finished);
+            threads.into_iter().map(|thread| thread.join().expect("a worker")).collect()
+        })
+    }
+
+    fn boxed<V: Vector>(links: Vec<impl Link<V> + 'static>) -> Vec<Box<dyn Link<V>>> {
+        links.into_iter().map(|link| Box::new(link) as Box<dyn Link<V>>).collect()
+    }
+
+    /// Whole runs with stragglers, over the host's memory, over that of devices, and computed on devices but summed by the host.
+    #[test]
+    fn runs_on_devices_end_as_on_the_host() {
+        if devices() == 0 {
+            println!("not checked: runs on a GPU, since there is none");
+            return;
+        }
+        let places: Vec<_> = (0..WORKERS).map(|worker| Arc::new(Cuda::new(worker % devices()).expect("a device"))).collect();
+        let [parameters, first, second] = start();
+        let on_device = |worker: usize| DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("memory");
+        let on_host = |_| (parameters.clone(), AdamW::with_moments(LOOSE, first.clone(), second.clone()));
+        for job in [("uncoded", 1), ("groups:s=1", 1), ("groups:s=1", 3), ("m-sgc:B=1,W=2,lambda=1", 4), ("queue:m=1", 1)] {
+            let (transport, links) = local::connect(WORKERS);
+            let host = train(job, transport, boxed(links), on_host);
+            let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&places[0]), places.clone());
+            let staying = train(job, transport, boxed(links), on_device);
+            let (transport, links) = local::connect(WORKERS);
+            let staged = links.into_iter().zip(&places).map(|(link, place)| Staged::new(Box::new(link), Arc::clone(place)));
+            let staged = train(job, transport, boxed(staged.collect()), on_device);
+            assert!(host.iter().all(|state| state == &host[0] && state[0] != parameters), "{job:?}");
+            assert!(staying == host && staged == host, "{job:?}");
+        }
+    }
 
     #[test]
     fn an_optimizer_on_a_device_is_the_cpus() {
