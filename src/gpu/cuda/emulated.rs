@@ -33,7 +33,7 @@ pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf>
 }
 
 /// The tests that need a device, in a process that finds two: a driver whose kernels run on the host, with streams that are late and
-/// memory that is guarded.
+/// memory that is guarded, and an NCCL between them.
 #[test]
 fn what_needs_a_device_passes_on_an_emulated_one() {
     if super::devices() > 0 {
@@ -42,12 +42,16 @@ fn what_needs_a_device_passes_on_an_emulated_one() {
     let Some(driver) = built("driver.cpp", "libcuda.so", &["-O1", "-shared", "-fPIC", "-pthread"]) else { return };
     let folder = driver.parent().expect("a folder");
     fs::copy(&driver, folder.join("libnvrtc.so")).expect("the compiler's stand-in");
+    if cfg!(feature = "nccl") {
+        let nccl = built("nccl.cpp", "libnccl.so.2", &["-O1", "-shared", "-fPIC", "-pthread", "-ldl"]).expect("the same compiler");
+        fs::copy(nccl, folder.join("libnccl.so.2")).expect("what connects devices");
+    }
     let cache = tempfile::tempdir().expect("a folder");
     let others = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let paths = env::join_paths(std::iter::once(folder.into()).chain(env::split_paths(&others))).unwrap_or_else(|_| OsString::from(folder));
     let test = env::current_exe().expect("this program");
     let mut tests = Command::new(test);
-    tests.args(["device", "--test-threads=2"]).env("LD_LIBRARY_PATH", paths).env("CODEDGRAD_CACHE", cache.path());
+    tests.args(["device", "gpus", "--test-threads=2"]).env("LD_LIBRARY_PATH", paths).env("CODEDGRAD_CACHE", cache.path());
     let ran = tests.output().expect("the tests start");
     let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && !said.contains("not checked"), "{said}");

@@ -96,9 +96,21 @@ struct Stream {
     }
 };
 
+// Several threads may record and wait for one event.
 struct Event {
     int device;
+    std::mutex mutex;
     std::shared_ptr<Flag> flag;
+
+    explicit Event(int device) : device(device) {}
+    std::shared_ptr<Flag> last() {
+        std::lock_guard<std::mutex> lock(mutex);
+        return flag;
+    }
+    std::shared_ptr<Flag> renew() {
+        std::lock_guard<std::mutex> lock(mutex);
+        return flag = std::make_shared<Flag>();
+    }
 };
 
 struct Memory {
@@ -253,26 +265,31 @@ int cuStreamDestroy_v2(void *handle) {
 }
 int cuStreamSynchronize(void *stream) { return of(stream)->drain(), SUCCESS; }
 int cuStreamWaitEvent(void *stream, Event *event, unsigned) {
-    if (auto flag = event->flag) of(stream)->push([flag] { flag->wait(); });
+    if (auto flag = event->last()) of(stream)->push([flag] { flag->wait(); });
     return SUCCESS;
 }
 
+int cuLaunchHostFunc(void *stream, void (*work)(void *), void *data) { return of(stream)->push([=] { work(data); }), SUCCESS; }
+
 int cuEventCreate(Event **event, unsigned) {
     if (current < 0) die("an event without a device");
-    return *event = new Event{current, nullptr}, SUCCESS;
+    return *event = new Event(current), SUCCESS;
 }
 int cuEventDestroy_v2(Event *event) { return delete event, SUCCESS; }
 int cuEventRecord(Event *event, void *stream) {
     if (of(stream)->device != event->device) return INVALID_HANDLE;
-    auto flag = event->flag = std::make_shared<Flag>();
+    auto flag = event->renew();
     of(stream)->push([flag] { flag->raise(); });
     return SUCCESS;
 }
 int cuEventSynchronize(Event *event) {
-    if (auto flag = event->flag) flag->wait();
+    if (auto flag = event->last()) flag->wait();
     return SUCCESS;
 }
-int cuEventQuery(Event *event) { return !event->flag || event->flag->is_up() ? SUCCESS : NOT_READY; }
+int cuEventQuery(Event *event) {
+    auto flag = event->last();
+    return !flag || flag->is_up() ? SUCCESS : NOT_READY;
+}
 
 int cuMemAllocAsync(size_t *address, size_t bytes, void *stream) {
     if (bytes == 0) return INVALID_VALUE;

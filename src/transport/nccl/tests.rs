@@ -305,7 +305,7 @@ fn gpus_reduce_sum_and_exchange() {
 }
 
 #[test]
-fn a_dead_peer_costs_the_limit_and_the_others_connect_again() {
+fn gpus_with_a_dead_peer_cost_the_limit_and_connect_again() {
     let Some(gpus) = gpus("a dead peer among GPUs") else { return };
     let limits = Limits { connect: Duration::from_secs(3), ..Limits::default() };
     let member = || vec![(0, gpus[0].stream().clone())];
@@ -318,4 +318,29 @@ fn a_dead_peer_costs_the_limit_and_the_others_connect_again() {
     let mut group = group.rejoin(unique_id().expect("no error"), &[0]).expect("no error");
     group.sum(&[3.0], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
     assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [3.0, 6.0]);
+
+    // Another process dies between two sums; here it is a thread.
+    let Some(other) = gpus.get(1) else { return };
+    let limits = Limits { operate: Duration::from_secs(1), ..Limits::default() };
+    let id = unique_id().expect("no error");
+    let joined = std::thread::scope(|scope| {
+        let joins = |rank: usize, gpu: &Cuda| Group::join(id, 2, vec![(rank, gpu.stream().clone())], limits).expect("no error");
+        let dies = scope.spawn(move || {
+            let mut group = joins(1, other);
+            let mut x = other.stream().clone_htod(&[10.0f32, 20.0]).expect("no error");
+            group.sum(&[2.0], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
+            other.stream().clone_dtoh(&x).expect("no error")
+        });
+        let mut group = joins(0, &gpus[0]);
+        group.sum(&[1.0], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
+        assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [23.0, 46.0]);
+        assert_eq!(dies.join().expect("the other thread"), [23.0, 46.0], "both have the same sum");
+        let late = group.sum(&[1.0], &mut [DeviceTarget::F32(x.as_view_mut())]);
+        assert_eq!(late, Err(NcclError::Late { phase: Phase::Running, busy: 1, limit: limits.operate }));
+        group
+    });
+    let mut alone = joined.rejoin(unique_id().expect("no error"), &[0]).expect("no error");
+    let mut x = gpus[0].stream().clone_htod(&[5.0f32]).expect("no error");
+    alone.sum(&[0.5], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
+    assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [2.5]);
 }
