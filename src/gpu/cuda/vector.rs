@@ -34,8 +34,8 @@ impl DeviceVector {
     /// # Errors
     /// [`CudaError`] when the lengths differ, the gradient is elsewhere, or the driver refuses.
     pub fn copy_from(&mut self, gradient: &DeviceSource<'_>, scale: f32) -> Result<(), CudaError> {
-        let numbers = self.numbers.as_mut().ok_or(CudaError::Gone)?;
-        self.cuda.cast(gradient, scale, &mut DeviceTarget::F32(numbers.as_view_mut()))
+        let cuda = Arc::clone(&self.cuda);
+        cuda.cast(gradient, scale, &mut self.target()?)
     }
 
     /// Overwrites the numbers from `start` on with `scale` times a part of a gradient, as [`Self::copy_from`] does.
@@ -126,6 +126,14 @@ impl DeviceVector {
         Ok(self.numbers.as_ref().ok_or(CudaError::Gone)?.as_view())
     }
 
+    /// Its numbers, to be overwritten or to be added to by whatever shares them.
+    ///
+    /// # Errors
+    /// [`CudaError::Gone`] when the device has failed.
+    pub fn target(&mut self) -> Result<DeviceTarget<'_>, CudaError> {
+        Ok(DeviceTarget::F32(self.numbers.as_mut().ok_or(CudaError::Gone)?.as_view_mut()))
+    }
+
     /// A copy on the device of `cuda`, unless it is there already. Waits, since the original may be gone afterwards.
     fn elsewhere(&self, cuda: &Cuda) -> Result<Option<CudaSlice<f32>>, CudaError> {
         if self.cuda.stream.context() == cuda.stream.context() {
@@ -184,8 +192,8 @@ impl GradientMut for DeviceVector {
     }
 
     fn write(&mut self, start: usize, values: &[f32]) -> Result<(), GradientError> {
-        let numbers = self.numbers.as_mut().ok_or(CudaError::Gone)?;
-        DeviceGradientMut::new(&self.cuda, DeviceTarget::F32(numbers.as_view_mut())).write(start, values)
+        let cuda = Arc::clone(&self.cuda);
+        DeviceGradientMut::new(&cuda, self.target()?).write(start, values)
     }
 }
 
