@@ -192,7 +192,7 @@ mod tests {
             println!("not checked: runs on a GPU, since there is none");
             return;
         }
-        let places: Vec<_> = (0..WORKERS).map(|worker| Arc::new(Cuda::new(worker % devices()).expect("a device"))).collect();
+        let places: Vec<_> = (0..WORKERS).map(|worker| Arc::new(Cuda::new(worker / 2 % devices()).expect("a device"))).collect();
         let [parameters, first, second] = start();
         let on_device = |worker: usize| DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("memory");
         let on_host = |_| (parameters.clone(), AdamW::with_moments(LOOSE, first.clone(), second.clone()));

@@ -32,7 +32,7 @@ pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf>
     Some(program)
 }
 
-/// The tests that need a device, in a process that finds two: a driver whose kernels run on the host, with streams that are late and
+/// The tests that need a device, in a process that finds four: a driver whose kernels run on the host, with streams that are late and
 /// memory that is guarded, and an NCCL between them.
 #[test]
 fn what_needs_a_device_passes_on_an_emulated_one() {

@@ -434,6 +434,30 @@ fn vectors_that_stay_on_a_device_are_the_cpus() {
     assert!(numbers(&found).iter().all(|x| *x == 0.0));
 }
 
+/// Found by the emulated driver: of several streams that read a vector, only the last was waited for.
+#[test]
+fn a_vector_of_a_device_is_not_changed_while_others_read_it() {
+    if device().is_none() {
+        return;
+    }
+    let places: Vec<_> = (0..3).map(|_| Arc::new(Cuda::new(0).expect("a device"))).collect();
+    for round in 0..3 {
+        let x = messages(1, 200_000, round).remove(0);
+        let mut read = DeviceVector::of(&places[0], &x).expect("memory");
+        let mut sums: Vec<_> = places[1..].iter().map(|place| DeviceVector::new(place, x.len())).collect();
+        for (reader, sum) in sums.iter_mut().enumerate() {
+            let own = sum.clone();
+            // The first reader is the last to come to it.
+            (0..if reader == 0 { 30 } else { 1 }).for_each(|_| assert!(sum.add(1.0, &own)));
+            assert!(sum.add(1.0, &read));
+        }
+        read.clear();
+        for sum in &sums {
+            assert!(same(&sum.to_host().expect("a copy"), &x), "round {round}");
+        }
+    }
+}
+
 /// `.ci/run` calls this with NVRTC where the loader finds it.
 #[test]
 #[ignore = "needs NVRTC; .ci/run installs it"]

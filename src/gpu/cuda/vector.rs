@@ -67,7 +67,8 @@ impl DeviceVector {
     /// [`CudaError`] when the lengths differ, or the driver refuses.
     pub fn copy_to(&self, cuda: &Cuda, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
         let copy = self.elsewhere(cuda)?;
-        cuda.cast(&self.source(copy.as_ref())?, 1.0, to)
+        cuda.cast(&self.source(copy.as_ref())?, 1.0, to)?;
+        self.read_by(cuda)
     }
 
     /// A copy of numbers of the host.
@@ -106,10 +107,11 @@ impl DeviceVector {
     pub(crate) fn step(state: [&mut Self; 3], gradient: &Self, rates: impl FnOnce(f64) -> Rates) -> Result<(), CudaError> {
         let cuda = Arc::clone(&state[0].cuda);
         let copy = gradient.elsewhere(&cuda)?;
-        let gradient = copy.as_ref().map_or_else(|| gradient.view(), |copy| Ok(copy.as_view()))?;
-        let rates = rates(cuda.norm(&gradient)?);
+        let numbers = copy.as_ref().map_or_else(|| gradient.view(), |copy| Ok(copy.as_view()))?;
+        let rates = rates(cuda.norm(&numbers)?);
         let [Some(p), Some(m), Some(v)] = state.map(|vector| vector.numbers.as_mut()) else { return Err(CudaError::Gone) };
-        cuda.adamw([p, m, v], &gradient, rates)
+        cuda.adamw([p, m, v], &numbers, rates)?;
+        gradient.read_by(&cuda)
     }
 
     /// Its device.
@@ -118,7 +120,8 @@ impl DeviceVector {
         &self.cuda
     }
 
-    /// Its numbers.
+    /// Its numbers, to be read by whatever takes views. Of several streams that read one slice, cudarc remembers the last; so whoever
+    /// reads a vector that others read too, as a decoded one, waits for its own stream before it lets go of the vector.
     ///
     /// # Errors
     /// [`CudaError::Gone`] when the device has failed.
@@ -142,6 +145,16 @@ impl DeviceVector {
         let copy = cuda.stream.clone_dtod(&self.view()?)?;
         cuda.stream.synchronize()?;
         Ok(Some(copy))
+    }
+
+    /// Has whatever changes or frees it later wait for what another stream has been asked to read of it: of several streams that
+    /// read one slice, cudarc remembers the last.
+    fn read_by(&self, cuda: &Cuda) -> Result<(), CudaError> {
+        let (own, other) = (&self.cuda.stream, &cuda.stream);
+        if !Arc::ptr_eq(own, other) && own.context() == other.context() {
+            own.join(other)?;
+        }
+        Ok(())
     }
 
     /// Its numbers as a term: of the copy, if one was needed.
@@ -229,7 +242,8 @@ impl Vector for DeviceVector {
         assert_eq!(self.length, x.length, "vectors of one length");
         self.change(|cuda, numbers| {
             let copy = x.elsewhere(cuda)?;
-            cuda.add_into(&DeviceTerm { weight, source: x.source(copy.as_ref())? }, &mut numbers.as_view_mut())
+            cuda.add_into(&DeviceTerm { weight, source: x.source(copy.as_ref())? }, &mut numbers.as_view_mut())?;
+            x.read_by(cuda)
         })
         .is_some()
     }
@@ -250,6 +264,7 @@ impl Vector for DeviceVector {
                 here.push(DeviceTerm { weight: *weight, source: x.source(copy.as_ref())? });
             }
             cuda.combine_into(&here, &mut numbers.as_view_mut())?;
+            terms.iter().try_for_each(|(_, x)| x.read_by(cuda))?;
             let finite = cuda.largest(&DeviceSource::F32(numbers.as_view()))?.is_finite();
             Ok(Folded { digest: cuda.digest(&numbers.as_view())?, finite })
         });

@@ -1,6 +1,7 @@
-// As much of CUDA's driver and of NVRTC as this library calls, on the host: two devices whose kernels are this folder's, compiled
+// As much of CUDA's driver and of NVRTC as this library calls, on the host: four devices whose kernels are this folder's, compiled
 // as C++. Streams are threads that run behind, by a little that differs from time to time, so that whoever does not wait is found
 // out; memory has guards, and belongs to a device. A misuse that a driver would punish with garbage ends the process.
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@
 namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600 };
-const int DEVICES = 2;
+const int DEVICES = 4;
 const size_t GUARD = 64;
 const unsigned char UNTOUCHED = 0xab;
 
@@ -33,10 +34,12 @@ struct Flag {
     std::mutex mutex;
     std::condition_variable changed;
     bool up = false;
+    std::chrono::steady_clock::time_point at;
 
     void raise() {
         std::lock_guard<std::mutex> lock(mutex);
         up = true;
+        at = std::chrono::steady_clock::now();
         changed.notify_all();
     }
     void wait() {
@@ -285,6 +288,11 @@ int cuEventRecord(Event *event, void *stream) {
 int cuEventSynchronize(Event *event) {
     if (auto flag = event->last()) flag->wait();
     return SUCCESS;
+}
+int cuEventElapsedTime(float *milliseconds, Event *from, Event *to) {
+    auto begin = from->last(), end = to->last();
+    if (!begin || !end || !end->is_up()) return NOT_READY;
+    return *milliseconds = std::chrono::duration<float, std::milli>(end->at - begin->at).count(), SUCCESS;
 }
 int cuEventQuery(Event *event) {
     auto flag = event->last();
