@@ -235,4 +235,69 @@ mod tests {
         digests.dedup();
         assert_eq!(digests.len(), 3, "every step changes the parameters");
     }
+
+    #[cfg(feature = "nccl")]
+    mod several {
+        use super::*;
+        use crate::gpu::cuda::DeviceSource;
+        use crate::train::{Flow, Observer, StepRecord};
+        use crate::transport::Decoded;
+        use crate::transport::nccl::{self, Group, Limits};
+
+        /// What a run decodes.
+        struct Gradients(Vec<Vec<f32>>);
+
+        impl Observer<DeviceVector> for Gradients {
+            fn step(
+                &mut self,
+                _: &StepRecord,
+                decoded: Option<&Decoded<DeviceVector>>,
+            ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+                self.0.push(decoded.ok_or("every step is here")?.gradient.to_host()?);
+                Ok(Flow::Continue)
+            }
+        }
+
+        /// Two workers of two GPUs each: a worker's GPUs compute halves of its gradient, which are added up on the first.
+        #[test]
+        fn gpus_of_a_worker_add_up_its_gradient() {
+            let gpus: Vec<_> = (0..devices()).map(|gpu| Arc::new(Cuda::new(gpu).expect("no error"))).collect();
+            let (workers, _) = gpus.as_chunks::<2>();
+            if workers.len() < 2 || nccl::version().is_err() {
+                return println!("not checked: workers of several GPUs, for which there are {} and perhaps no NCCL", gpus.len());
+            }
+            let (steps, count) = (3, workers.len());
+            let scheme = "groups:l=1".parse::<SchemeSpec>().expect("no error").scheme(count, count as u32, 0..steps).expect("no error");
+            let engine = Engine::new(scheme, Config::default(), Step(0)..Step(steps), 0);
+            let shape = Shape { workers: count, length: 5, units: count as u32, first: Step(0) };
+            let places = workers.iter().map(|[first, _]| Arc::clone(first)).collect();
+            let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&gpus[0]), places);
+            let work = |link, pair: &[Arc<Cuda>; 2]| {
+                let mut group = Group::within(pair.iter().map(|gpu| gpu.stream().clone()), Limits::default()).expect("no error");
+                let mut aggregator: Aggregator<DeviceVector> = Aggregator::new(Box::new(link), 5, 1);
+                while let Some(event) = aggregator.next_event().expect("no error") {
+                    let Event::Compute(mut task) = event else { continue };
+                    let batch = task.batch() as f32;
+                    while let Some(part) = task.next_part() {
+                        let half = |at: usize| vec![(part.unit as f32 + 1.0) * (batch + 0.5 * at as f32); 5];
+                        let mut halves = [0, 1].map(|at| DeviceVector::of(&pair[at], &half(at)).expect("no error"));
+                        let [first, second] = &mut halves;
+                        group.reduce(0, &mut [first.target().expect("no error"), second.target().expect("no error")]).expect("no error");
+                        task.vector()
+                            .copy_from(&DeviceSource::F32(first.view().expect("no error")), part.coefficient as f32)
+                            .expect("no error");
+                    }
+                    task.submit(vec![]).expect("no error");
+                }
+            };
+            let mut gradients = Gradients(Vec::new());
+            std::thread::scope(|scope| {
+                links.into_iter().zip(workers).for_each(|(link, pair)| drop(scope.spawn(move || work(link, pair))));
+                let pace = Pace::wall(count, &Delays::None, steps as usize, 0.0);
+                Coordinator::new(transport, engine, pace, Config::default(), shape).run(&mut gradients).expect("no error");
+            });
+            let units = (count * (count + 1) / 2) as f32;
+            assert_eq!(gradients.0, [0.5, 2.5, 4.5].map(|both| vec![units * both; 5]));
+        }
+    }
 }
