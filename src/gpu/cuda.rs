@@ -29,7 +29,7 @@ mod staging;
 mod vector;
 
 #[cfg(test)]
-mod emulated;
+pub(crate) mod emulated;
 #[cfg(test)]
 mod tests;
 

@@ -7,6 +7,10 @@ use std::process::{Command, Stdio};
 use std::{env, fs};
 use xxhash_rust::xxh3::xxh3_64;
 
+/// How much memory the last emulated device has, if not as much as is asked for.
+pub(crate) const BYTES_OF_LAST: &str = "EMULATED_BYTES_OF_LAST";
+pub(crate) const SCARCE: usize = 300_000;
+
 /// One of the C++ files beside the kernels, compiled, unless this very text was compiled before: as `name` in a folder of its own.
 /// None, and a line that says so, where there is no C++ compiler.
 pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf> {
@@ -49,10 +53,14 @@ fn what_needs_a_device_passes_on_an_emulated_one() {
     let cache = tempfile::tempdir().expect("a folder");
     let others = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let paths = env::join_paths(std::iter::once(folder.into()).chain(env::split_paths(&others))).unwrap_or_else(|_| OsString::from(folder));
-    let test = env::current_exe().expect("this program");
-    let mut tests = Command::new(test);
-    tests.args(["device", "gpus", "--test-threads=2"]).env("LD_LIBRARY_PATH", paths).env("CODEDGRAD_CACHE", cache.path());
-    let ran = tests.output().expect("the tests start");
-    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success() && !said.contains("not checked"), "{said}");
+    for (filters, bytes_of_last) in [(&["device", "gpus"][..], None), (&["without_memory"][..], Some(SCARCE))] {
+        let mut tests = Command::new(env::current_exe().expect("this program"));
+        tests.args(filters).args(["--test-threads=2"]).env("LD_LIBRARY_PATH", &paths).env("CODEDGRAD_CACHE", cache.path());
+        if let Some(bytes) = bytes_of_last {
+            tests.env(BYTES_OF_LAST, bytes.to_string());
+        }
+        let ran = tests.output().expect("the tests start");
+        let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.status.success() && !said.contains("not checked") && !said.contains("running 0 tests"), "{said}");
+    }
 }
