@@ -248,7 +248,10 @@ impl Session {
             interrupted: &self.interrupted,
             board: self.board.clone(),
         };
-        let outcome = Legs { local, states: state, team, auto: self.plan.schemes[run] == AUTO }.train(&mut observer)?;
+        // All runs of a plan in one memory, whose digests can be compared.
+        let runs = self.specs.iter().map(|spec| self.plan.local_run(spec)?.stays().or_input()).collect::<Result<Vec<_>, _>>()?;
+        let stays = runs.into_iter().all(|stays| stays);
+        let outcome = Legs { local, stays, states: state, team, auto: self.plan.schemes[run] == AUTO }.train(&mut observer)?;
         observer.bar.finish_and_clear();
         let RunObserver { lines, faults: met, keeper: Keeper { replicas, .. }, .. } = observer;
         *faults = met;
@@ -295,6 +298,8 @@ impl Session {
 /// A run, or what is left of it: one leg, or under `auto` as many as are planned.
 struct Legs {
     local: LocalRun,
+    /// Whether gradients stay where they are computed.
+    stays: bool,
     /// Where the next one begins.
     states: Vec<ReplicaState>,
     /// Workers that have joined already.
@@ -327,7 +332,7 @@ impl Legs {
         let start = Start { states: &self.states, step: observer.lines.len() as u64, round: rounds.map_or(0, |round| round.round + 1) };
         if plan.transport == TransportKind::Local {
             let pace = pace(plan, observer.lines.last())?;
-            return Ok(run_in_place(&self.local, start, until, batches, pace, observer).map_err(anyhow::Error::new));
+            return Ok(run_in_place((&self.local, self.stays), start, until, batches, pace, observer).map_err(anyhow::Error::new));
         }
         let leg = Leg { run: &self.local, plan, batches, folder: observer.folder, start };
         let team = match self.team.take() {

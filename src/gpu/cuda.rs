@@ -337,6 +337,18 @@ impl Cuda {
         &self.stream
     }
 
+    /// Has whatever is asked for from now on wait for all that `other` was asked for so far. cudarc's events do that where it knows who
+    /// writes; candle's kernels do not tell it.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the driver refuses.
+    pub fn wait_for(&self, other: &Cuda) -> Result<(), CudaError> {
+        if !Arc::ptr_eq(&self.stream, &other.stream) {
+            self.stream.join(&other.stream)?;
+        }
+        Ok(())
+    }
+
     /// Overwrites `out` with the weighted sum of vectors on the same device, by the tree of [`Combine`]; without terms,
     /// with zeros. Sixteen terms of one format are one pass over memory. Returns before the device is done.
     ///

@@ -2,6 +2,7 @@
 
 use super::AdamWConfig;
 use crate::gpu::cuda::{Cuda, CudaError, DeviceVector};
+use crate::gpu::{GradientError, GradientMut};
 use std::sync::Arc;
 
 /// [`AdamW`](super::AdamW) over parameters and moments on a device, for workers whose gradients stay there too.
@@ -41,6 +42,16 @@ impl DeviceAdamW {
         assert!(parameters.len() == first.len() && first.len() == second.len(), "one number of each kind per parameter");
         let copy = |numbers| DeviceVector::of(cuda, numbers);
         Ok(Self { config, parameters: copy(parameters)?, first: copy(first)?, second: copy(second)? })
+    }
+
+    /// Takes over parameters, first and second moments of another replica, in the memory that is there.
+    ///
+    /// # Errors
+    /// [`GradientError`] when there are more than here, or the device fails, which leaves the state unknown.
+    pub fn load(&mut self, [parameters, first, second]: [&[f32]; 3]) -> Result<(), GradientError> {
+        self.parameters.write(0, parameters)?;
+        self.first.write(0, first)?;
+        self.second.write(0, second)
     }
 
     /// The parameters, where they lie.
@@ -123,8 +134,7 @@ mod tests {
             self.state().expect("copies")
         }
         fn load(&mut self, state: &[Vec<f32>]) {
-            let cuda = Arc::clone(self.parameters().cuda());
-            *self = Self::new(&cuda, LOOSE, [&state[0], &state[1], &state[2]]).expect("memory");
+            self.load([&state[0], &state[1], &state[2]]).expect("a state of this model");
         }
     }
 

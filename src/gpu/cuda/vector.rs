@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 /// f32 numbers on a device, for workers of one process whose results stay there: see
 /// [`crate::transport::local::connect_at`]. A [`Cuda`] for each worker, or one for several, will do; different streams of a device are
-/// kept in order by cudarc's events, which contexts that have made a stream record, as [`Cuda::new`]'s have.
+/// kept in order by cudarc's events, which contexts that have made a stream record, as [`Cuda::new`]'s have; what candle's kernels have
+/// written, cudarc does not know of ([`Cuda::wait_for`]).
 ///
 /// ```no_run
 /// use codedgrad::gpu::Vector;
@@ -150,11 +151,7 @@ impl DeviceVector {
     /// Has whatever changes or frees it later wait for what another stream has been asked to read of it: of several streams that
     /// read one slice, cudarc remembers the last.
     fn read_by(&self, cuda: &Cuda) -> Result<(), CudaError> {
-        let (own, other) = (&self.cuda.stream, &cuda.stream);
-        if !Arc::ptr_eq(own, other) && own.context() == other.context() {
-            own.join(other)?;
-        }
-        Ok(())
+        if self.cuda.stream.context() == cuda.stream.context() { self.cuda.wait_for(cuda) } else { Ok(()) }
     }
 
     /// Its numbers as a term: of the copy, if one was needed.

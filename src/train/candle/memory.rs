@@ -15,7 +15,8 @@ use {
     std::sync::Arc,
 };
 
-/// A memory in which the gradients of replicas can lie: the host's, or with feature `candle-cuda` that of GPUs.
+/// A memory in which the gradients of replicas can lie: the host's, or with feature `candle-cuda` that of GPUs. Not to be implemented
+/// elsewhere.
 pub trait Memory: Vector {
     /// Where the worker in turn has its results; workers take turns at the devices there are.
     ///
@@ -79,7 +80,10 @@ impl Memory for DeviceVector {
     }
 
     fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
-        place.with(tensor, |_, source| Ok(self.copy_part_from(start, &source, 1.0)?))
+        place.with(tensor, |cuda, source| {
+            self.cuda().wait_for(cuda)?;
+            Ok(self.copy_part_from(start, &source, 1.0)?)
+        })
     }
 
     fn change<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> Result<T, ReplicaError> {
@@ -118,6 +122,20 @@ impl Weights {
         }
         debug_assert!(place.device.is_cpu(), "other devices keep their weights");
         Ok(Self::Host { parameters: parameters.clone(), optimizer: AdamW::with_moments(config, first.clone(), second.clone()) })
+    }
+
+    /// Takes over a state, in the memory there is.
+    pub(super) fn load(&mut self, config: AdamWConfig, state: &ReplicaState) -> Result<(), ReplicaError> {
+        let ReplicaState { parameters: new, first, second } = state;
+        match self {
+            Self::Host { parameters, optimizer } => {
+                parameters.copy_from_slice(new);
+                *optimizer = AdamW::with_moments(config, first.clone(), second.clone());
+            }
+            #[cfg(feature = "candle-cuda")]
+            Self::Device(optimizer) => optimizer.load([new, first, second])?,
+        }
+        Ok(())
     }
 
     /// Takes a step; gives back a digest of the parameters after it.

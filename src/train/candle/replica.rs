@@ -249,10 +249,11 @@ impl Replica {
     /// Takes over a state.
     ///
     /// # Errors
-    /// [`ReplicaError::WrongLength`] when it is of another model; the replica is then unchanged.
+    /// [`ReplicaError::WrongLength`] when it is of another model; the replica is then unchanged. [`ReplicaError`] when the device
+    /// fails.
     pub fn load(&mut self, state: &ReplicaState) -> Result<(), ReplicaError> {
         state.check(self.parameters())?;
-        self.weights = Weights::new(&self.place, self.optimizer, state)?;
+        self.weights.load(self.optimizer, state)?;
         self.publish()
     }
 }

@@ -15,6 +15,7 @@ use crate::transport::{Decoded, Link, Transport, local};
 #[cfg(feature = "candle-cuda")]
 use crate::{gpu::cuda::DeviceVector, transport::Staged};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::thread;
 use thiserror::Error;
 
@@ -160,6 +161,12 @@ pub enum JobsError {
         /// Models asked for.
         models: u64,
     },
+    /// Results that are looked at by the coordinator, of workers that keep them.
+    #[error("the results of {scheme} are looked at by the coordinator: they cannot stay where they are computed")]
+    Judged {
+        /// The scheme.
+        scheme: String,
+    },
     /// Several models, each with several batches per step.
     #[error("{models} models with {micro_steps} micro-steps each: jobs are either the steps of several models or the micro-steps of one")]
     Both {
@@ -210,8 +217,11 @@ impl LocalRun {
     /// # Errors
     /// [`ParameterError`] when the scheme does not fit.
     pub fn stays(&self) -> Result<bool, ParameterError> {
-        let judged = self.scheme.wrong() > 0 || self.scheme.mixture(self.workers)?.is_some();
-        Ok(self.compute.processor == Processor::Cuda && !judged)
+        Ok(self.compute.processor == Processor::Cuda && !self.is_judged()?)
+    }
+
+    fn is_judged(&self) -> Result<bool, ParameterError> {
+        Ok(self.scheme.wrong() > 0 || self.scheme.mixture(self.workers)?.is_some())
     }
 
     /// Numbers of a worker's result: more than a gradient's where data are mixed.
@@ -305,6 +315,10 @@ pub fn run_local_at<V: Memory>(
 ) -> Result<Outcome, TrainError> {
     let stretch = Stretch { step: start.step, end, round: start.round };
     engine(run, stretch)?;
+    let host = V::of_host(Arc::default()).is_some();
+    if !host && run.is_judged()? {
+        return Err(JobsError::Judged { scheme: run.scheme.to_string() }.into());
+    }
     let places = (0..run.workers).map(V::place).collect::<Result<_, _>>()?;
     let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
     thread::scope(|scope| {
@@ -337,9 +351,9 @@ pub(crate) trait Onlooker: Observer + Observer<DeviceVector> {}
 #[cfg(feature = "candle-cuda")]
 impl<T: Observer + Observer<DeviceVector>> Onlooker for T {}
 
-/// [`run_local_at`] the memory where the run's gradients are computed, if they can stay there.
+/// [`run_local_at`] the memory where the run's gradients are computed, if they are to stay there.
 pub(crate) fn run_in_place(
-    run: &LocalRun,
+    (run, stays): (&LocalRun, bool),
     start: Start<'_>,
     end: u64,
     batches: &Batches,
@@ -347,9 +361,11 @@ pub(crate) fn run_in_place(
     observer: &mut impl Onlooker,
 ) -> Result<Outcome, TrainError> {
     #[cfg(feature = "candle-cuda")]
-    if run.stays()? {
+    if stays {
         return run_local_at::<DeviceVector>(run, start, end, batches, pace, observer);
     }
+    #[cfg(not(feature = "candle-cuda"))]
+    debug_assert!(!stays, "this build has no other memory than the host's");
     run_local(run, start, end, batches, pace, observer)
 }
 
@@ -510,7 +526,12 @@ fn compute<V: Memory>(
         }
     };
     let mut changed = Ok(());
-    task.submit_altered(tail.to_vec(), |message| changed = message.change(wrong))?;
+    task.submit_altered(tail.to_vec(), |message| {
+        changed = message.change(wrong);
+        if changed.is_err() {
+            message.scale(f32::NAN);
+        }
+    })?;
     Ok(changed?)
 }
 
@@ -542,7 +563,7 @@ pub fn calibrate(run: &LocalRun, start: &ReplicaState, batches: &Batches) -> Res
     let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
     let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
-    run_in_place(&uncoded, start, CALIBRATION_STEPS, batches, pace, &mut seconds)?;
+    run_in_place((&uncoded, uncoded.stays()?), start, CALIBRATION_STEPS, batches, pace, &mut seconds)?;
     let mut kept = seconds.0.split_off(2);
     kept.sort_by(f64::total_cmp);
     Ok(kept[kept.len() / 2])
