@@ -375,6 +375,17 @@ fn a_run_goes_on_with_whoever_is_left() {
     assert!(summary["max_gradient_difference"].as_f64().unwrap() < 1e-5, "{summary}");
 }
 
+/// The coordinator's host needs no GPU; a worker whose program has none says so, and the run waits for another.
+#[cfg(not(feature = "candle-cuda"))]
+#[test]
+fn a_worker_without_the_device_says_so() {
+    let mut run = Run::start(&["--scheme", "uncoded", "--steps", "3", "--workers", "1", "--device", "cuda"]);
+    let mut worker = run.worker(0, &[]);
+    assert_eq!(worker.ends(), Some(1), "{}", worker.said());
+    assert!(worker.said().contains("--device cuda: this program was built without feature `candle-cuda`"), "{}", worker.said());
+    assert!(run.coordinator.child.try_wait().unwrap().is_none(), "{}", run.coordinator.said());
+}
+
 /// What is voted on or judged over TCP is what the coordinator received: the bits of threads.
 #[test]
 fn wrong_workers_are_found_out_over_tcp() {

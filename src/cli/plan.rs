@@ -9,7 +9,9 @@ use crate::delays::Delays;
 use crate::ids::{Job, Worker};
 use crate::schedulers::Reduce;
 use crate::train::AdamWConfig;
-use crate::train::candle::{Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, ReplicaState, Tokens};
+use crate::train::candle::{
+    Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor, ReplicaState, Tokens,
+};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -232,6 +234,12 @@ impl Plan {
             )));
         }
         Ok(batches)
+    }
+
+    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that cannot.
+    pub(super) fn beside(&self) -> Compute {
+        let processor = if self.compute.processor.devices().is_ok() { self.compute.processor } else { Processor::Cpu };
+        Compute { processor, ..self.compute }
     }
 
     pub(super) fn local_run(&self, scheme: &SchemeSpec) -> Result<LocalRun, Failure> {

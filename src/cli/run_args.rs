@@ -5,13 +5,13 @@ use super::network::{self, ExchangeKind, TransportKind, WireKind};
 use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
 use super::{Failure, OrInput, checkpoint};
 use crate::train::AdamWConfig;
-use crate::train::candle::{Compute, GptConfig, Precision};
+use crate::train::candle::{Compute, GptConfig, Precision, Processor};
 use anyhow::anyhow;
 use clap::Args;
 use std::path::PathBuf;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 34] = [
+const PLANNED: [&str; 36] = [
     "corpus",
     "tokenizer",
     "init",
@@ -30,6 +30,8 @@ const PLANNED: [&str; 34] = [
     "width",
     "context",
     "untied_head",
+    "device",
+    "peak_tflops",
     "precision",
     "learning_rate",
     "seed",
@@ -107,6 +109,13 @@ pub(super) struct RunArgs {
     /// Give the head a matrix of its own instead of the embedding's
     #[arg(long)]
     pub(super) untied_head: bool,
+    /// Where workers compute the model; cuda needs programs with feature `candle-cuda` there
+    #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
+    pub(super) device: DeviceKind,
+    /// What all devices together could do at best, in 10^12 floating point operations per second, to tell which part of
+    /// that (MFU) the run made [default: the data sheet's, for known GPUs of this host]
+    #[arg(long, value_name = "TFLOPS", value_parser = positive)]
+    pub(super) peak_tflops: Option<f64>,
     /// Numbers in which matrices are multiplied, f32 or bf16 (tensor cores; slower on CPUs); parameters, gradients, norms and
     /// losses are f32 either way
     #[arg(long, value_name = "f32|bf16", default_value = "f32")]
@@ -158,6 +167,26 @@ pub(super) struct RunArgs {
     /// Print summary.json to standard output, and nothing else there
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum DeviceKind {
+    Cpu,
+    Cuda,
+}
+
+impl DeviceKind {
+    fn processor(self) -> Processor {
+        match self {
+            Self::Cpu => Processor::Cpu,
+            Self::Cuda => Processor::Cuda,
+        }
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| format!("{text:?} is not a number above 0"))
 }
 
 /// What a command adds to the shared flags.
@@ -222,8 +251,8 @@ impl RunArgs {
             reduce: self.reduce,
             late: self.late,
             model,
-            compute: Compute { precision: self.precision, ..Compute::default() },
-            peak_tflops: None,
+            compute: Compute { processor: self.device.processor(), precision: self.precision },
+            peak_tflops: self.peak_tflops,
             optimizer: self.optimizer(),
             seed: self.seed,
             max_wait_seconds: self.max_wait,

@@ -229,7 +229,7 @@ impl Session {
         let (earlier, rest) = self.lines.split_at_mut(run);
         let lines = std::mem::take(&mut rest[0]);
         let bar = super::progress_bar(self.plan.all_steps(), &self.plan.schemes[run]).with_position(first);
-        let replicas = state.iter().map(|state| Replica::on((self.plan.compute, 0), &self.plan.model, self.plan.optimizer, state));
+        let replicas = state.iter().map(|state| Replica::on((self.plan.beside(), 0), &self.plan.model, self.plan.optimizer, state));
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
         let baseline = earlier.first().map_or(&[][..], Vec::as_slice);
         let mut observer = RunObserver {
@@ -288,7 +288,7 @@ impl Session {
         for model in 0..self.plan.models {
             let (config, parameters) = checkpoint::load_model(&self.model_path(run, model))?;
             let state = ReplicaState { parameters, ..ReplicaState::fresh(&config, 0) };
-            let replica = Replica::on((self.plan.compute, 0), &config, self.plan.optimizer, &state).or_work()?;
+            let replica = Replica::on((self.plan.beside(), 0), &config, self.plan.optimizer, &state).or_work()?;
             losses += validation_loss(&replica, &self.batches).or_work()?;
         }
         Ok(losses / self.plan.models as f64)

@@ -7,7 +7,6 @@ use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
 use super::{Failure, OrInput, OrWork};
-use crate::train::candle::{Compute, Processor};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use std::sync::Arc;
@@ -62,26 +61,8 @@ pub(super) struct TrainArgs {
     /// Worker threads of this process, or worker processes that it starts and talks to over TCP
     #[arg(long, value_enum, default_value_t = TransportKind::Local, conflicts_with = "resume")]
     transport: TransportKind,
-    /// Where the model is computed; cuda needs feature `candle-cuda`
-    #[arg(long, value_enum, default_value_t = DeviceKind::Cpu, conflicts_with = "resume")]
-    device: DeviceKind,
-    /// What all devices together could do at best, in 10^12 floating point operations per second, to tell which part of
-    /// that (MFU) the run made [default: the data sheet's, for known GPUs]
-    #[arg(long, value_name = "TFLOPS", conflicts_with = "resume", value_parser = positive)]
-    peak_tflops: Option<f64>,
     #[command(flatten)]
     run: RunArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum DeviceKind {
-    Cpu,
-    Cuda,
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| format!("{text:?} is not a number above 0"))
 }
 
 impl TrainArgs {
@@ -112,12 +93,10 @@ impl TrainArgs {
             transport: self.transport,
             return_seconds: if self.transport == TransportKind::Local { 0.0 } else { CHILD_PATIENCE.into() },
         };
-        let processor = if self.device == DeviceKind::Cuda { Processor::Cuda } else { Processor::Cpu };
-        let devices = processor.devices().or_input()?.min(self.workers as usize);
         let plan = self.run.plan(vocabulary, own)?;
-        let compute = Compute { processor, ..plan.compute };
-        let peak_tflops = self.peak_tflops.or_else(|| Some(devices as f64 * compute.peak_tflops()?));
-        Ok(Plan { compute, peak_tflops, ..plan })
+        let devices = plan.compute.processor.devices().or_input()?.min(self.workers as usize);
+        let peak_tflops = plan.peak_tflops.or_else(|| Some(devices as f64 * plan.compute.peak_tflops()?));
+        Ok(Plan { peak_tflops, ..plan })
     }
 }
 
