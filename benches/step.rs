@@ -50,7 +50,7 @@ const ON_CPU: Load = Load {
     workers: 8,
     rows: 2,
     model: GptConfig { vocabulary: 256, context: 64, layers: 6, heads: 6, width: 384, tied: true },
-    compute: Compute { processor: Processor::Cpu, precision: Precision::F32 },
+    compute: Compute { processor: Processor::Cpu, precision: Precision::F32, devices_per_worker: 1 },
 };
 
 struct Seconds(f64);
@@ -187,7 +187,8 @@ fn gpu(criterion: &mut Criterion) {
     }
     let model = GptConfig { vocabulary: 256, context: 256, layers: 14, heads: 12, width: 768, tied: true };
     for (name, precision) in [("step_100M_f32", Precision::F32), ("step_100M_bf16", Precision::Bf16)] {
-        let load = Load { name, workers: 4, rows: 32, model, compute: Compute { processor: Processor::Cuda, precision } };
+        let load =
+            Load { name, workers: 4, rows: 32, model, compute: Compute { processor: Processor::Cuda, precision, devices_per_worker: 1 } };
         alternate::<DeviceVector>(criterion, &load, &|messages, sum| {
             let term = |x| DeviceTerm { weight: 1.0, source: DeviceSource::F32(x) };
             let terms: Vec<_> = messages.iter().map(|x| term(x.view().expect("a message"))).collect();

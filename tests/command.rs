@@ -490,6 +490,8 @@ fn bad_input_is_refused_before_anything_is_made() {
         (&["--width", "18"], &["the nearest that does is 20"]),
         (&["--learning-rate", "0"], &["--learning-rate 0"]),
         (&["--max-wait", "NaN"], &["--max-wait NaN"]),
+        (&["--gpus-per-worker", "2", "--micro-batch-rows", "2"], &["no GPUs without --device cuda"]),
+        (&["--gpus-per-worker", "4", "--device", "cuda", "--micro-batch-rows", "3"], &["--micro-batch-rows is 3"]),
         (&["--fault", "nan@1:8"], &["workers are 0 to 7"]),
         (&["--init", "nowhere"], &["model nowhere"]),
         (&["--out", "short.txt"], &["not a folder"]),

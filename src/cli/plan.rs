@@ -239,7 +239,7 @@ impl Plan {
     /// Where the replica beside the workers computes: as they do, or on the CPU of a host that cannot.
     pub(super) fn beside(&self) -> Compute {
         let processor = if self.compute.processor.devices().is_ok() { self.compute.processor } else { Processor::Cpu };
-        Compute { processor, ..self.compute }
+        Compute { processor, devices_per_worker: 1, ..self.compute }
     }
 
     pub(super) fn local_run(&self, scheme: &SchemeSpec) -> Result<LocalRun, Failure> {

@@ -11,7 +11,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 36] = [
+const PLANNED: [&str; 37] = [
     "corpus",
     "tokenizer",
     "init",
@@ -31,6 +31,7 @@ const PLANNED: [&str; 36] = [
     "context",
     "untied_head",
     "device",
+    "gpus_per_worker",
     "peak_tflops",
     "precision",
     "learning_rate",
@@ -112,6 +113,10 @@ pub(super) struct RunArgs {
     /// Where workers compute the model; cuda needs programs with feature `candle-cuda` there
     #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
     pub(super) device: DeviceKind,
+    /// GPUs of each worker, which share the windows of its micro-batches; their gradients are added up by NCCL (feature
+    /// `nccl`) or else copied to the first
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(super) gpus_per_worker: u32,
     /// What all devices together could do at best, in 10^12 floating point operations per second, to tell which part of
     /// that (MFU) the run made [default: the data sheet's, for known GPUs of this host]
     #[arg(long, value_name = "TFLOPS", value_parser = positive)]
@@ -251,7 +256,7 @@ impl RunArgs {
             reduce: self.reduce,
             late: self.late,
             model,
-            compute: Compute { processor: self.device.processor(), precision: self.precision },
+            compute: self.compute()?,
             peak_tflops: self.peak_tflops,
             optimizer: self.optimizer(),
             seed: self.seed,
@@ -269,6 +274,19 @@ impl RunArgs {
             wire: self.wire.unwrap_or_default(),
             id: if own.transport == TransportKind::Local { 0 } else { network::fresh_id() },
         })
+    }
+
+    fn compute(&self) -> Result<Compute, Failure> {
+        let (gpus, rows) = (self.gpus_per_worker, self.micro_batch_rows);
+        if gpus > 1 && self.device == DeviceKind::Cpu {
+            return Err(Failure::Input(anyhow!("--gpus-per-worker {gpus}: workers have no GPUs without --device cuda")));
+        }
+        if gpus > rows {
+            return Err(Failure::Input(anyhow!(
+                "--gpus-per-worker {gpus}: they share the windows of a micro-batch, and --micro-batch-rows is {rows}"
+            )));
+        }
+        Ok(Compute { processor: self.device.processor(), precision: self.precision, devices_per_worker: gpus as usize })
     }
 
     fn shape(&self, vocabulary: usize) -> GptConfig {

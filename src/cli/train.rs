@@ -94,7 +94,7 @@ impl TrainArgs {
             return_seconds: if self.transport == TransportKind::Local { 0.0 } else { CHILD_PATIENCE.into() },
         };
         let plan = self.run.plan(vocabulary, own)?;
-        let devices = plan.compute.processor.devices().or_input()?.min(self.workers as usize);
+        let devices = plan.compute.processor.devices().or_input()?.min(self.workers as usize * plan.compute.devices_per_worker);
         let peak_tflops = plan.peak_tflops.or_else(|| Some(devices as f64 * plan.compute.peak_tflops()?));
         Ok(Plan { peak_tflops, ..plan })
     }

@@ -3,6 +3,7 @@
 use super::{Cuda, CudaError, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, warn_once};
 use crate::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, Rates, Vector, Wire};
 use cudarc::driver::{CudaSlice, CudaView};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// f32 numbers on a device, for workers of one process whose results stay there: see
@@ -107,8 +108,8 @@ impl DeviceVector {
     /// A step of AdamW on parameters and both moments, of one device, at rates that depend on the gradient's norm.
     pub(crate) fn step(state: [&mut Self; 3], gradient: &Self, rates: impl FnOnce(f64) -> Rates) -> Result<(), CudaError> {
         let cuda = Arc::clone(&state[0].cuda);
-        let copy = gradient.elsewhere(&cuda)?;
-        let numbers = copy.as_ref().map_or_else(|| gradient.view(), |copy| Ok(copy.as_view()))?;
+        let near = gradient.near(&cuda)?;
+        let numbers = near.view()?;
         let rates = rates(cuda.norm(&numbers)?);
         let [Some(p), Some(m), Some(v)] = state.map(|vector| vector.numbers.as_mut()) else { return Err(CudaError::Gone) };
         cuda.adamw([p, m, v], &numbers, rates)?;
@@ -146,6 +147,13 @@ impl DeviceVector {
         let copy = cuda.stream.clone_dtod(&self.view()?)?;
         cuda.stream.synchronize()?;
         Ok(Some(copy))
+    }
+
+    /// Itself, or a copy for the device of `cuda`: then it waits.
+    pub(crate) fn near(&self, cuda: &Arc<Cuda>) -> Result<Cow<'_, Self>, CudaError> {
+        let copy = self.elsewhere(cuda)?;
+        let owned = |copy| Cow::Owned(Self { cuda: Arc::clone(cuda), length: self.length, numbers: Some(copy) });
+        Ok(copy.map_or(Cow::Borrowed(self), owned))
     }
 
     /// Has whatever changes or frees it later wait for what another stream has been asked to read of it: of several streams that

@@ -40,8 +40,8 @@ impl Processor {
         }
     }
 
-    /// The device of worker or replica number `place`.
-    pub(super) fn place(self, place: usize) -> Result<Place, ReplicaError> {
+    /// The device in turn.
+    fn place(self, place: usize) -> Result<Place, ReplicaError> {
         let devices = self.devices()?;
         Place::new(match self {
             Processor::Cpu => Device::Cpu,
@@ -109,7 +109,7 @@ impl FromStr for Precision {
 }
 
 /// Where replicas compute, and how exactly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compute {
     /// On which devices.
     #[serde(default)]
@@ -117,9 +117,32 @@ pub struct Compute {
     /// In which numbers.
     #[serde(default)]
     pub precision: Precision,
+    /// Devices of each worker, which share the windows of its micro-batches.
+    #[serde(default = "one")]
+    pub devices_per_worker: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Default for Compute {
+    fn default() -> Self {
+        Self { processor: Processor::default(), precision: Precision::default(), devices_per_worker: one() }
+    }
 }
 
 impl Compute {
+    /// The devices of a worker or replica; workers take turns at those there are.
+    pub(super) fn places(self, worker: usize) -> Result<Vec<Place>, ReplicaError> {
+        (0..self.devices_per_worker).map(|device| self.processor.place(self.first_of(worker) + device)).collect()
+    }
+
+    /// The turn of a worker's first device.
+    pub(super) fn first_of(self, worker: usize) -> usize {
+        worker * self.devices_per_worker
+    }
+
     /// What one of its devices could do at best, in 10^12 floating point operations per second: on f32 without tensor
     /// cores, as candle multiplies, or on bf16 with them; none where that is not known.
     #[must_use]
@@ -162,8 +185,34 @@ impl Place {
     }
 }
 
+/// What adds up the gradients of a replica's devices: NCCL, or else copies to the first.
+#[derive(Debug, Default)]
+pub struct Between {
+    #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
+    pub(super) group: Option<std::sync::Mutex<crate::transport::nccl::Group>>,
+}
+
+impl Between {
+    #[cfg(not(all(feature = "candle-cuda", feature = "nccl")))]
+    pub(super) fn connect(_: &[Place]) -> Self {
+        Self::default()
+    }
+
+    #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
+    pub(super) fn connect(places: &[Place]) -> Self {
+        use crate::transport::nccl::{Group, Limits};
+        let streams: Vec<_> = places.iter().filter_map(|place| Some(Arc::clone(place.cuda()?.stream()))).collect();
+        if streams.len() < 2 {
+            return Self::default();
+        }
+        let group = Group::within(streams, Limits::default());
+        let group = group.inspect_err(|error| tracing::warn!("gradients of a worker's GPUs are copied to its first: {error}"));
+        Self { group: group.ok().map(std::sync::Mutex::new) }
+    }
+}
+
 /// Numbers that another kind of device has.
-const ELSEWHERE: ReplicaError = ReplicaError::NoDevice { why: "the gradient lies on a device of another replica" };
+pub(super) const ELSEWHERE: ReplicaError = ReplicaError::NoDevice { why: "the gradient lies on a device of another replica" };
 
 #[cfg(feature = "candle-cuda")]
 impl Place {

@@ -1,6 +1,6 @@
 //! The memories in which gradients and the state of replicas lie.
 
-use super::device::Place;
+use super::device::{Between, Place};
 use super::{ReplicaError, ReplicaState};
 use crate::gpu::Vector;
 use crate::train::{AdamW, AdamWConfig};
@@ -9,11 +9,15 @@ use std::borrow::Cow;
 use std::ops::Range;
 #[cfg(feature = "candle-cuda")]
 use {
+    super::device::ELSEWHERE,
     crate::gpu::cuda::{Cuda, DeviceTarget, DeviceVector},
     crate::train::DeviceAdamW,
     candle_core::{CudaStorage, Error},
     std::sync::Arc,
 };
+
+#[cfg(all(feature = "candle-cuda", feature = "nccl"))]
+use crate::gpu::GradientError;
 
 /// A memory in which the gradients of replicas can lie: the host's, or with feature `candle-cuda` that of GPUs. Not to be implemented
 /// elsewhere.
@@ -23,6 +27,21 @@ pub trait Memory: Vector {
     /// # Errors
     /// [`ReplicaError`] where there is no such memory.
     fn place(turn: usize) -> Result<Self::Place, ReplicaError>;
+
+    /// Where a device's part of a gradient lies.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] where there is no such memory.
+    fn beside(place: &Place) -> Result<Self::Place, ReplicaError>;
+
+    /// Adds the parts of a replica's other devices.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when they cannot be had.
+    fn gather(&mut self, others: Vec<Self>, _: &Between) -> Result<(), ReplicaError> {
+        add_all(self, &others);
+        Ok(())
+    }
 
     /// Overwrites the numbers from `start` on with those of a contiguous tensor of f32, computed at a place.
     ///
@@ -50,8 +69,19 @@ pub trait Memory: Vector {
     fn on(&self, cuda: &Arc<Cuda>) -> Result<Cow<'_, DeviceVector>, ReplicaError>;
 }
 
+/// A part that is not finite makes the sum so.
+fn add_all<V: Vector>(sum: &mut V, others: &[V]) {
+    for other in others {
+        sum.add(1.0, other);
+    }
+}
+
 impl Memory for Vec<f32> {
     fn place(_: usize) -> Result<(), ReplicaError> {
+        Ok(())
+    }
+
+    fn beside(_: &Place) -> Result<(), ReplicaError> {
         Ok(())
     }
 
@@ -77,6 +107,22 @@ impl Memory for Vec<f32> {
 impl Memory for DeviceVector {
     fn place(turn: usize) -> Result<Arc<Cuda>, ReplicaError> {
         Ok(Arc::new(Cuda::new(turn % super::Processor::Cuda.devices()?)?))
+    }
+
+    fn beside(place: &Place) -> Result<Arc<Cuda>, ReplicaError> {
+        place.cuda().cloned().ok_or(ELSEWHERE)
+    }
+
+    #[cfg(feature = "nccl")]
+    fn gather(&mut self, mut others: Vec<Self>, between: &Between) -> Result<(), ReplicaError> {
+        let group = between.group.as_ref().map(|group| group.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let Some(mut group) = group.filter(|group| group.size() == others.len() + 1) else {
+            add_all(self, &others);
+            return Ok(());
+        };
+        let mut parts = std::iter::once(self).chain(&mut others).map(Self::target).collect::<Result<Vec<_>, _>>()?;
+        let failed = |error: crate::transport::nccl::NcclError| GradientError::Device { reason: error.to_string() };
+        Ok(group.reduce(0, &mut parts).map_err(failed)?)
     }
 
     fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
@@ -169,15 +215,35 @@ impl Weights {
         }
     }
 
-    /// Overwrites a variable of the model with a range of the parameters.
-    pub(super) fn publish(&self, range: Range<usize>, variable: &Tensor) -> Result<(), ReplicaError> {
-        Ok(variable.inplace_op1(&Overwrite { weights: self, range })?)
+    /// The parameters at one of the replica's devices.
+    pub(super) fn at(&self, place: &Place) -> Result<Parameters<'_>, ReplicaError> {
+        match self {
+            Self::Host { parameters, .. } => {
+                debug_assert!(place.device.is_cpu(), "other devices keep their weights");
+                Ok(Parameters::Host(parameters))
+            }
+            #[cfg(feature = "candle-cuda")]
+            Self::Device(optimizer) => Ok(Parameters::Device(optimizer.parameters().near(place.cuda().ok_or(ELSEWHERE)?)?)),
+        }
     }
 }
 
-/// Overwrites a variable in place with parameters that lie where it does.
+/// Parameters that lie where a model's variables do.
+pub(super) enum Parameters<'a> {
+    Host(&'a [f32]),
+    #[cfg(feature = "candle-cuda")]
+    Device(Cow<'a, DeviceVector>),
+}
+
+impl Parameters<'_> {
+    /// Overwrites a variable of the model with a range of them.
+    pub(super) fn publish(&self, range: Range<usize>, variable: &Tensor) -> Result<(), ReplicaError> {
+        Ok(variable.inplace_op1(&Overwrite { parameters: self, range })?)
+    }
+}
+
 struct Overwrite<'a> {
-    weights: &'a Weights,
+    parameters: &'a Parameters<'a>,
     range: Range<usize>,
 }
 
@@ -187,8 +253,8 @@ impl InplaceOp1 for Overwrite<'_> {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        match (self.weights, storage, layout.contiguous_offsets()) {
-            (Weights::Host { parameters, .. }, CpuStorage::F32(values), Some((from, to))) => {
+        match (self.parameters, storage, layout.contiguous_offsets()) {
+            (Parameters::Host(parameters), CpuStorage::F32(values), Some((from, to))) => {
                 values[from..to].copy_from_slice(&parameters[self.range.clone()]);
                 Ok(())
             }
@@ -198,10 +264,10 @@ impl InplaceOp1 for Overwrite<'_> {
 
     #[cfg(feature = "candle-cuda")]
     fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
-        match (self.weights, layout.contiguous_offsets()) {
-            (Weights::Device(optimizer), Some((from, to))) => {
+        match (self.parameters, layout.contiguous_offsets()) {
+            (Parameters::Device(parameters), Some((from, to))) => {
                 let mut to = DeviceTarget::F32(storage.as_cuda_slice_mut::<f32>()?.slice_mut(from..to));
-                optimizer.parameters().copy_part_to(self.range.start, &mut to).map_err(Error::wrap)
+                parameters.copy_part_to(self.range.start, &mut to).map_err(Error::wrap)
             }
             _ => candle_core::bail!("parameters are contiguous f32 where they are computed with"),
         }
@@ -223,6 +289,9 @@ mod tests {
     impl Memory for Stays {
         fn place(turn: usize) -> Result<u32, ReplicaError> {
             Ok(turn as u32 % 2)
+        }
+        fn beside(_: &Place) -> Result<u32, ReplicaError> {
+            Ok(0)
         }
         fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
             self.0.put(start, tensor, place)
@@ -261,12 +330,12 @@ mod tests {
         let run = LocalRun {
             scheme: "groups:s=1".parse().unwrap(),
             workers: 4,
-            unit_samples: 1,
+            unit_samples: 2,
             units: 4,
             models: 1,
             micro_steps: 1,
             model,
-            compute: Compute::default(),
+            compute: Compute { devices_per_worker: 2, ..Compute::default() },
             optimizer,
             max_wait_seconds: 60.0,
             return_seconds: 0.0,

@@ -1,7 +1,7 @@
 //! One model replica: parameters as candle variables and as one flat vector, and its optimizer.
 
 use super::Compute;
-use super::device::Place;
+use super::device::{Between, Place};
 use super::gpt::{EMBEDDING, Gpt, GptConfig, Slot};
 use super::memory::{Memory, Weights};
 use crate::gpu::GradientError;
@@ -92,11 +92,48 @@ impl ReplicaState {
     }
 }
 
+/// The model on one of a replica's devices.
+#[derive(Debug)]
+struct Member {
+    model: Gpt,
+    place: Place,
+}
+
+impl Member {
+    /// Has a gradient computed, and gives back the loss it is of; neither is waited for.
+    fn begin(&self, windows: &[&[u32]], weight: f64) -> Result<(Tensor, GradStore), ReplicaError> {
+        let loss = self.model.loss_sum(windows, &self.place.device)?;
+        let gradients = (&loss * weight)?.backward()?;
+        Ok((loss, gradients))
+    }
+
+    /// Hands over the gradient of every parameter and where it belongs; zeros for the one that may have none.
+    fn hand_over(
+        &self,
+        slots: &[Slot],
+        gradients: &GradStore,
+        without: Option<&str>,
+        mut put: impl FnMut(usize, &Tensor) -> Result<(), ReplicaError>,
+    ) -> Result<(), ReplicaError> {
+        for slot in slots {
+            let variable = self.model.variable(&slot.name);
+            let gradient = match gradients.get(variable) {
+                Some(gradient) => gradient.contiguous()?,
+                None if without == Some(&slot.name) => variable.zeros_like()?,
+                None => return Err(ReplicaError::NoGradient { name: slot.name.clone() }),
+            };
+            put(slot.offset, &gradient)?;
+        }
+        Ok(())
+    }
+}
+
 /// A model replica.
 #[derive(Debug)]
 pub struct Replica {
-    model: Gpt,
-    place: Place,
+    /// At least one; the first has the parameters and moments.
+    members: Vec<Member>,
+    between: Between,
     slots: Vec<Slot>,
     weights: Weights,
     optimizer: AdamWConfig,
@@ -112,11 +149,14 @@ impl Replica {
         Self::on((Compute::default(), 0), model, optimizer, state)
     }
 
-    /// A replica in the given state that computes on a device, in turn number so and so of those there are. Parameters and
-    /// moments lie there too.
+    /// A replica in the given state that computes on devices, in turn number so and so of those there are. Parameters and
+    /// moments lie on its first.
     ///
     /// # Errors
     /// [`ReplicaError`] when the state is of another model, or there is no such device.
+    ///
+    /// # Panics
+    /// When it is to have no device.
     pub fn on(
         (compute, turn): (Compute, usize),
         model: &GptConfig,
@@ -124,15 +164,12 @@ impl Replica {
         state: &ReplicaState,
     ) -> Result<Self, ReplicaError> {
         state.check(model.parameters())?;
-        let (slots, place) = (model.slots(), compute.processor.place(turn)?);
-        let replica = Self {
-            model: Gpt::new(*model, compute.precision, &place.device)?,
-            weights: Weights::new(&place, optimizer, state)?,
-            place,
-            optimizer,
-            context: model.context,
-            slots,
-        };
+        let places = compute.places(turn)?;
+        let between = Between::connect(&places);
+        let weights = Weights::new(&places[0], optimizer, state)?;
+        let member = |place: Place| Ok(Member { model: Gpt::new(*model, compute.precision, &place.device)?, place });
+        let members = places.into_iter().map(member).collect::<Result<_, ReplicaError>>()?;
+        let replica = Self { members, between, weights, optimizer, context: model.context, slots: model.slots() };
         replica.publish()?;
         Ok(replica)
     }
@@ -149,10 +186,27 @@ impl Replica {
     /// # Errors
     /// [`ReplicaError::NoGradient`] when a parameter gets none, [`ReplicaError::Candle`] when candle fails.
     pub fn gradient<V: Memory>(&self, windows: &[&[u32]], weight: f64, out: &mut V) -> Result<(f64, usize), ReplicaError> {
-        let loss = self.model.loss_sum(windows, &self.place.device)?;
-        let gradients = (&loss * weight)?.backward()?;
-        self.flatten(&gradients, None, |start, gradient| out.put(start, gradient, &self.place))?;
-        Ok((f64::from(loss.to_scalar::<f32>()?), windows.len() * self.context))
+        let count = self.members.len().min(windows.len()).max(1);
+        let share = |at: usize| &windows[at * windows.len() / count..(at + 1) * windows.len() / count];
+        let members = &self.members[..count];
+        // All are under way before any is waited for.
+        let begun = members.iter().enumerate().map(|(at, member)| member.begin(share(at), weight));
+        let begun = begun.collect::<Result<Vec<_>, _>>()?;
+        let mut parts = Vec::new();
+        for (at, (Member { place, .. }, (_, gradients))) in members.iter().zip(&begun).enumerate() {
+            let mut other = if at == 0 { None } else { Some(V::new(&V::beside(place)?, self.parameters())) };
+            let part = other.as_mut().unwrap_or(out);
+            members[at].hand_over(&self.slots, gradients, None, |start, gradient| part.put(start, gradient, place))?;
+            parts.extend(other);
+        }
+        if !parts.is_empty() {
+            out.gather(parts, &self.between)?;
+        }
+        let mut losses = 0.0;
+        for (loss, _) in begun {
+            losses += f64::from(loss.to_scalar::<f32>()?);
+        }
+        Ok((losses, windows.len() * self.context))
     }
 
     /// Overwrites `out` with the gradient of `weight` x the summed loss of mixtures of windows, lane by lane, with respect
@@ -172,10 +226,11 @@ impl Replica {
         out: &mut [f32],
         inputs: &mut [f32],
     ) -> Result<(f64, f64), ReplicaError> {
-        let (mixed, loss) = self.model.mixture_loss_sum(blocks, &self.place.device)?;
+        let first = &self.members[0];
+        let (mixed, loss) = first.model.mixture_loss_sum(blocks, &first.place.device)?;
         let gradients = (&loss * weight)?.backward()?;
-        self.flatten(&gradients, Some(EMBEDDING), |start, gradient| {
-            self.place.read(gradient, &mut out[start..start + gradient.elem_count()])
+        first.hand_over(&self.slots, &gradients, Some(EMBEDDING), |start, gradient| {
+            first.place.read(gradient, &mut out[start..start + gradient.elem_count()])
         })?;
         let name = || "the mixed input".to_owned();
         let input = gradients.get(&mixed).ok_or_else(|| ReplicaError::NoGradient { name: name() })?;
@@ -191,28 +246,10 @@ impl Replica {
     pub fn loss(&self, windows: &[&[u32]]) -> Result<f64, ReplicaError> {
         let mut sum = 0.0;
         for windows in windows.chunks(8) {
-            sum += f64::from(self.model.loss_sum(windows, &self.place.device)?.to_scalar::<f32>()?);
+            let Member { model, place } = &self.members[0];
+            sum += f64::from(model.loss_sum(windows, &place.device)?.to_scalar::<f32>()?);
         }
         Ok(sum / (windows.len() * self.context) as f64)
-    }
-
-    /// Hands over the gradient of every parameter and where it belongs; zeros for the one that may have none.
-    fn flatten(
-        &self,
-        gradients: &GradStore,
-        without: Option<&str>,
-        mut put: impl FnMut(usize, &Tensor) -> Result<(), ReplicaError>,
-    ) -> Result<(), ReplicaError> {
-        for slot in &self.slots {
-            let variable = self.model.variable(&slot.name);
-            let gradient = match gradients.get(variable) {
-                Some(gradient) => gradient.contiguous()?,
-                None if without == Some(&slot.name) => variable.zeros_like()?,
-                None => return Err(ReplicaError::NoGradient { name: slot.name.clone() }),
-            };
-            put(slot.offset, &gradient)?;
-        }
-        Ok(())
     }
 
     /// Takes one optimizer step; gives back a digest of the parameters after it.
@@ -227,7 +264,11 @@ impl Replica {
 
     /// Copies the flat parameters into candle's variables.
     fn publish(&self) -> Result<(), ReplicaError> {
-        self.slots.iter().try_for_each(|slot| self.weights.publish(slot.range(), self.model.variable(&slot.name)))
+        for Member { model, place } in &self.members {
+            let parameters = self.weights.at(place)?;
+            self.slots.iter().try_for_each(|slot| parameters.publish(slot.range(), model.variable(&slot.name)))?;
+        }
+        Ok(())
     }
 
     /// All parameters, in the order of [`GptConfig::layout`].
@@ -336,12 +377,36 @@ mod tests {
         }
     }
 
+    /// A replica of several devices has the gradient of one, but for its rounding, before and after a step.
+    #[test]
+    fn several_devices_share_a_micro_batch() {
+        let state = ReplicaState::fresh(&MODEL, 3);
+        let on = |devices_per_worker| {
+            let compute = Compute { devices_per_worker, ..Compute::default() };
+            Replica::on((compute, 1), &MODEL, OPTIMIZER, &state).unwrap()
+        };
+        let windows = [WINDOWS[0], WINDOWS[1], &[3; 7], &[0, 5, 0, 5, 0, 5, 0], WINDOWS[0]];
+        let (mut one, mut three) = (on(1), on(3));
+        for step in 0..3 {
+            let mut gradients = [vec![f32::NAN; one.parameters()], vec![f32::NAN; one.parameters()]];
+            for count in [1, 2, 5] {
+                let [expected, found] = &mut gradients;
+                let (loss, tokens) = one.gradient(&windows[..count], 0.1, expected).unwrap();
+                let (sum, same) = three.gradient(&windows[..count], 0.1, found).unwrap();
+                assert!((loss - sum).abs() <= 1e-5 * loss && tokens == same);
+                let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                assert!(expected.iter().zip(found).all(|(a, b)| (*a - *b).abs() <= 1e-5 * largest), "{count} windows");
+            }
+            assert_eq!(one.apply(&gradients[0], step).unwrap(), three.apply(&gradients[0], step).unwrap());
+        }
+    }
+
     #[test]
     fn the_future_is_hidden() {
         let replica = replica(&MODEL);
-        let loss = |window: &[u32]| replica.model.loss_sum(&[window], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
+        let loss = |window: &[u32]| replica.members[0].model.loss_sum(&[window], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
         let one = Replica::new(&GptConfig { context: 3, ..MODEL }, OPTIMIZER, &replica.state().unwrap()).unwrap();
-        let short = one.model.loss_sum(&[&[1, 2, 3, 4]], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
+        let short = one.members[0].model.loss_sum(&[&[1, 2, 3, 4]], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
         let tail = |end: u32| loss(&[1, 2, 3, 4, 5, 6, end]) - loss(&[1, 2, 3, 4, 5, 6, 6]);
         assert!(tail(0).abs() > 0.0);
         assert!(short < loss(&[1, 2, 3, 4, 5, 6, 7]), "the first three tokens do not depend on the rest");

@@ -319,7 +319,7 @@ pub fn run_local_at<V: Memory>(
     if !host && run.is_judged()? {
         return Err(JobsError::Judged { scheme: run.scheme.to_string() }.into());
     }
-    let places = (0..run.workers).map(V::place).collect::<Result<_, _>>()?;
+    let places = (0..run.workers).map(|worker| V::place(run.compute.first_of(worker))).collect::<Result<_, _>>()?;
     let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
     thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -477,7 +477,7 @@ pub(crate) fn run_worker_in_place(
 ) -> Result<(), TrainError> {
     #[cfg(feature = "candle-cuda")]
     if run.compute.processor == Processor::Cuda && run.scheme.mixture(run.workers)?.is_none() {
-        let place = DeviceVector::place(worker.index())?;
+        let place = DeviceVector::place(run.compute.first_of(worker.index()))?;
         return run_worker(run, worker, Box::new(Staged::<DeviceVector>::new(link, place)), start, batches);
     }
     run_worker(run, worker, link, start, batches)
