@@ -379,10 +379,11 @@ fn a_run_goes_on_with_whoever_is_left() {
 #[cfg(not(feature = "candle-cuda"))]
 #[test]
 fn a_worker_without_the_device_says_so() {
-    let mut run = Run::start(&["--scheme", "uncoded", "--steps", "3", "--workers", "1", "--device", "cuda"]);
+    let mut run = Run::start_in_real_time(&["--scheme", "uncoded", "--steps", "3", "--workers", "1", "--device", "cuda"]);
     let mut worker = run.worker(0, &[]);
     assert_eq!(worker.ends(), Some(1), "{}", worker.said());
     assert!(worker.said().contains("--device cuda: this program was built without feature `candle-cuda`"), "{}", worker.said());
+    wait_for("word of the loss", || run.coordinator.said().contains("the connection was closed").then_some(()));
     assert!(run.coordinator.child.try_wait().unwrap().is_none(), "{}", run.coordinator.said());
 }
 

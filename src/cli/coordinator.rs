@@ -41,7 +41,9 @@ then counts the others as lost, and they may come later. A worker that dies is r
 `codedgrad worker` again. If the coordinator dies, `codedgrad coordinator --resume DIR` goes on: its
 workers call it for their --patience, and the step they have come to is where it goes on.
 
-With --device cuda every worker computes on the GPUs of its own host; this one needs none.
+With --device cuda every worker computes on the GPUs of its own host, number W on the W-th of them
+(CUDA_VISIBLE_DEVICES gives it others). This host needs none; without one, no gradient is compared
+with that of the whole batch.
 
 Schemes and delays are those of `codedgrad train`; --scheme auto is not. Nobody is delayed on purpose
 unless --delays says so.

@@ -132,7 +132,7 @@ impl RunObserver<'_> {
         }
         // A step that took over late samples of another has no whole batch to be compared with.
         let other_samples = self.plan.late == LateKind::NextStep;
-        if other_samples || counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every) {
+        if other_samples || !self.plan.computes_here() || counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every) {
             return Ok(None);
         }
         let reference = self.keeper.reference(self.plan, step.step)?;

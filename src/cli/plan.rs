@@ -133,6 +133,9 @@ impl Plan {
                     "{text} looks at every result as the coordinator received it: over TCP it needs --exchange hold"
                 )));
             }
+            if natural.mixture && self.compute.devices_per_worker > 1 {
+                return Err(Failure::Input(anyhow!("{text} computes mixtures on one GPU; leave out --gpus-per-worker")));
+            }
             if natural.mixture && self.wire == WireKind::Bf16 {
                 return Err(Failure::Input(anyhow!("{text} decodes what it judges in f32; leave out --wire bf16")));
             }
@@ -236,9 +239,15 @@ impl Plan {
         Ok(batches)
     }
 
-    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that cannot.
+    /// Whether this host could compute what its workers do.
+    pub(super) fn computes_here(&self) -> bool {
+        self.compute.processor.devices().is_ok()
+    }
+
+    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that cannot, where it takes its steps and
+    /// checks no gradient.
     pub(super) fn beside(&self) -> Compute {
-        let processor = if self.compute.processor.devices().is_ok() { self.compute.processor } else { Processor::Cpu };
+        let processor = if self.computes_here() { self.compute.processor } else { Processor::Cpu };
         Compute { processor, devices_per_worker: 1, ..self.compute }
     }
 

@@ -118,7 +118,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) gpus_per_worker: u32,
     /// What all devices together could do at best, in 10^12 floating point operations per second, to tell which part of
-    /// that (MFU) the run made [default: the data sheet's, for known GPUs of this host]
+    /// that (MFU) the run made [default of `train`: the data sheet's, for known GPUs]
     #[arg(long, value_name = "TFLOPS", value_parser = positive)]
     pub(super) peak_tflops: Option<f64>,
     /// Numbers in which matrices are multiplied, f32 or bf16 (tensor cores; slower on CPUs); parameters, gradients, norms and

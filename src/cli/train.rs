@@ -119,6 +119,7 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), Failure> {
         Some(path) => {
             let folder = RunFolder::open(path)?;
             let plan = Plan::read(&folder.plan())?;
+            plan.compute.processor.devices().or_input()?;
             Session::resume(plan, folder, interruption()?)?
         }
         None => {

@@ -133,8 +133,11 @@ impl Default for Compute {
 }
 
 impl Compute {
-    /// The devices of a worker or replica; workers take turns at those there are.
+    /// The devices of a worker or replica; workers take turns at those there are: `W` has `N W` to `N W + N - 1`, modulo their count.
     pub(super) fn places(self, worker: usize) -> Result<Vec<Place>, ReplicaError> {
+        if self.processor == Processor::Cuda && self.devices_per_worker > self.processor.devices()? {
+            return Err(ReplicaError::NoDevice { why: "this machine has fewer GPUs than a worker is to have (--gpus-per-worker)" });
+        }
         (0..self.devices_per_worker).map(|device| self.processor.place(self.first_of(worker) + device)).collect()
     }
 
@@ -205,10 +208,18 @@ impl Between {
         if streams.len() < 2 {
             return Self::default();
         }
-        let group = Group::within(streams, Limits::default());
+        let group = one_at_a_time(|| Group::within(streams, Limits::default()));
         let group = group.inspect_err(|error| tracing::warn!("gradients of a worker's GPUs are copied to its first: {error}"));
         Self { group: group.ok().map(std::sync::Mutex::new) }
     }
+}
+
+/// Communicators that share GPUs may wait for each other's kernels for ever, unless each has its turn in this process.
+#[cfg(all(feature = "candle-cuda", feature = "nccl"))]
+pub(super) fn one_at_a_time<T>(then: impl FnOnce() -> T) -> T {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    then()
 }
 
 /// Numbers that another kind of device has.

@@ -17,7 +17,7 @@ use {
 };
 
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
-use crate::gpu::GradientError;
+use {super::device::one_at_a_time, crate::gpu::GradientError};
 
 /// A memory in which the gradients of replicas can lie: the host's, or with feature `candle-cuda` that of GPUs. Not to be implemented
 /// elsewhere.
@@ -122,7 +122,7 @@ impl Memory for DeviceVector {
         };
         let mut parts = std::iter::once(self).chain(&mut others).map(Self::target).collect::<Result<Vec<_>, _>>()?;
         let failed = |error: crate::transport::nccl::NcclError| GradientError::Device { reason: error.to_string() };
-        Ok(group.reduce(0, &mut parts).map_err(failed)?)
+        Ok(one_at_a_time(|| group.reduce(0, &mut parts)).map_err(failed)?)
     }
 
     fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {

@@ -199,12 +199,13 @@ impl Replica {
             members[at].hand_over(&self.slots, gradients, None, |start, gradient| part.put(start, gradient, place))?;
             parts.extend(other);
         }
-        if !parts.is_empty() {
-            out.gather(parts, &self.between)?;
-        }
+        // Waits for the gradients too: what adds them up has little time, and none to compute.
         let mut losses = 0.0;
         for (loss, _) in begun {
             losses += f64::from(loss.to_scalar::<f32>()?);
+        }
+        if !parts.is_empty() {
+            out.gather(parts, &self.between)?;
         }
         Ok((losses, windows.len() * self.context))
     }

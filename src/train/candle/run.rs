@@ -467,7 +467,7 @@ pub fn run_worker<V: Memory>(
     Ok(())
 }
 
-/// [`run_worker`] of a process of its own, whose micro-batches are added up where they are computed, unless they are mixed.
+/// [`run_worker`] of a process of its own, whose micro-batches are added up where they are computed, unless they are judged.
 pub(crate) fn run_worker_in_place(
     run: &LocalRun,
     worker: Worker,
@@ -476,7 +476,7 @@ pub(crate) fn run_worker_in_place(
     batches: &Batches,
 ) -> Result<(), TrainError> {
     #[cfg(feature = "candle-cuda")]
-    if run.compute.processor == Processor::Cuda && run.scheme.mixture(run.workers)?.is_none() {
+    if run.stays()? {
         let place = DeviceVector::place(run.compute.first_of(worker.index()))?;
         return run_worker(run, worker, Box::new(Staged::<DeviceVector>::new(link, place)), start, batches);
     }
