@@ -69,7 +69,8 @@ impl DeviceVector {
     /// [`CudaError`] when the lengths differ, or the driver refuses.
     pub fn copy_to(&self, cuda: &Cuda, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
         let copy = self.elsewhere(cuda)?;
-        cuda.cast(&self.source(copy.as_ref())?, 1.0, to)?;
+        let numbers = copy.as_ref().map_or_else(|| self.view(), |copy| Ok(copy.as_view()))?;
+        cuda.cast(&DeviceSource::F32(numbers), 1.0, to)?;
         self.read_by(cuda)
     }
 
@@ -162,13 +163,8 @@ impl DeviceVector {
         if self.cuda.stream.context() == cuda.stream.context() { self.cuda.wait_for(cuda) } else { Ok(()) }
     }
 
-    /// Its numbers as a term: of the copy, if one was needed.
-    fn source<'a>(&'a self, copy: Option<&'a CudaSlice<f32>>) -> Result<DeviceSource<'a>, CudaError> {
-        Ok(DeviceSource::F32(copy.map_or_else(|| self.view(), |copy| Ok(copy.as_view()))?))
-    }
-
     /// Does something to the numbers; should the device fail, they are gone.
-    fn change<T>(&mut self, change: impl FnOnce(&Cuda, &mut CudaSlice<f32>) -> Result<T, CudaError>) -> Option<T> {
+    fn change<T>(&mut self, change: impl FnOnce(&Arc<Cuda>, &mut CudaSlice<f32>) -> Result<T, CudaError>) -> Option<T> {
         let numbers = self.numbers.as_mut()?;
         change(&self.cuda, numbers)
             .inspect_err(|error| {
@@ -246,8 +242,8 @@ impl Vector for DeviceVector {
     fn add(&mut self, weight: f32, x: &Self) -> bool {
         assert_eq!(self.length, x.length, "vectors of one length");
         self.change(|cuda, numbers| {
-            let copy = x.elsewhere(cuda)?;
-            cuda.add_into(&DeviceTerm { weight, source: x.source(copy.as_ref())? }, &mut numbers.as_view_mut())?;
+            let source = x.near(cuda)?;
+            cuda.add_into(&DeviceTerm { weight, source: DeviceSource::F32(source.view()?) }, &mut numbers.as_view_mut())?;
             x.read_by(cuda)
         })
         .is_some()
@@ -263,10 +259,10 @@ impl Vector for DeviceVector {
             return Err(CombineError::Length { term, expected: out.length, found: terms[term].1.length });
         }
         let folded = out.change(|cuda, numbers| {
-            let copies: Vec<_> = terms.iter().map(|(_, x)| x.elsewhere(cuda)).collect::<Result<_, _>>()?;
+            let near: Vec<_> = terms.iter().map(|(_, x)| x.near(cuda)).collect::<Result<_, _>>()?;
             let mut here = Vec::with_capacity(terms.len());
-            for ((weight, x), copy) in terms.iter().zip(&copies) {
-                here.push(DeviceTerm { weight: *weight, source: x.source(copy.as_ref())? });
+            for ((weight, _), x) in terms.iter().zip(&near) {
+                here.push(DeviceTerm { weight: *weight, source: DeviceSource::F32(x.view()?) });
             }
             cuda.combine_into(&here, &mut numbers.as_view_mut())?;
             terms.iter().try_for_each(|(_, x)| x.read_by(cuda))?;

@@ -193,10 +193,11 @@ impl Replica {
         let begun = members.iter().enumerate().map(|(at, member)| member.begin(share(at), weight));
         let begun = begun.collect::<Result<Vec<_>, _>>()?;
         let mut parts = Vec::new();
-        for (at, (Member { place, .. }, (_, gradients))) in members.iter().zip(&begun).enumerate() {
+        for (at, (member, (_, gradients))) in members.iter().zip(&begun).enumerate() {
+            let place = &member.place;
             let mut other = if at == 0 { None } else { Some(V::new(&V::beside(place)?, self.parameters())) };
             let part = other.as_mut().unwrap_or(out);
-            members[at].hand_over(&self.slots, gradients, None, |start, gradient| part.put(start, gradient, place))?;
+            member.hand_over(&self.slots, gradients, None, |start, gradient| part.put(start, gradient, place))?;
             parts.extend(other);
         }
         // Waits for the gradients too: what adds them up has little time, and none to compute.
