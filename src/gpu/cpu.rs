@@ -159,6 +159,30 @@ pub fn digest(vector: &[f32]) -> u64 {
     xxh3_64(bytemuck::cast_slice(&digests))
 }
 
+/// A digest of a vector's bits that may be taken in any order of its elements, and so on a device; another one than [`digest`].
+///
+/// # Formula
+/// ```text
+/// sum_i h(x_i xor i a) mod 2^64,   h(z) = y xor (y >> 32),   y = b (z xor (z >> 32)) mod 2^64
+/// ```
+/// where `x_i` are the 32 bits of element `i`, `a = 0x9e3779b97f4a7c15` and `b = 0xd6e8feb86659fd93`. Since `h` is one to one,
+/// two vectors that differ in one element never have the same.
+///
+/// ```
+/// use codedgrad::gpu::digest_of_bits;
+/// assert_eq!(digest_of_bits(&[1.0, 2.0]), digest_of_bits(&[1.0, 2.0]));
+/// assert_ne!(digest_of_bits(&[0.0]), digest_of_bits(&[-0.0]));
+/// ```
+#[must_use]
+pub fn digest_of_bits(vector: &[f32]) -> u64 {
+    let hash = |(place, x): (u64, &f32)| {
+        let mixed = u64::from(x.to_bits()) ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        mixed ^ mixed >> 32
+    };
+    (0..).zip(vector).map(hash).fold(0, u64::wrapping_add)
+}
+
 /// `out += w x`, element by element; true if every sum is finite.
 ///
 /// # Panics

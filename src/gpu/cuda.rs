@@ -36,17 +36,16 @@ mod tests;
 pub use cudarc;
 pub use error::CudaError;
 pub use staging::{DeviceGradient, DeviceGradientMut};
-pub use vector::DeviceVector;
+pub use vector::{DeviceSource, DeviceTarget, DeviceVector};
 
 use super::real::Signs;
 use super::{Combine, CombineError, Cpu, Rates};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
-    DriverError, LaunchConfig, PinnedHostSlice, PushKernelArg, SyncOnDrop, ValidAsZeroBits,
+    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtrMut, DeviceRepr, DeviceSlice,
+    DriverError, LaunchConfig, PinnedHostSlice, PushKernelArg, ValidAsZeroBits,
 };
 use cudarc::nvrtc::{Ptx, result as nvrtc, sys as nvrtc_sys};
-use half::{bf16, f16};
 use passes::{Format, MOST, Pass, Split, passes};
 use sketch::{SignTables, add_stripes};
 use std::ffi::{CStr, CString};
@@ -172,106 +171,6 @@ fn compiler_version() -> String {
     format!("nvrtc {major}.{minor}")
 }
 
-/// Numbers on a device, in the format in which they travel.
-#[derive(Debug)]
-pub enum DeviceSource<'a> {
-    /// 32-bit floats.
-    F32(CudaView<'a, f32>),
-    /// bfloat16.
-    Bf16(CudaView<'a, bf16>),
-    /// IEEE half precision.
-    F16(CudaView<'a, f16>),
-}
-
-/// Numbers on a device that are to be overwritten.
-#[derive(Debug)]
-pub enum DeviceTarget<'a> {
-    /// 32-bit floats.
-    F32(CudaViewMut<'a, f32>),
-    /// bfloat16.
-    Bf16(CudaViewMut<'a, bf16>),
-    /// IEEE half precision.
-    F16(CudaViewMut<'a, f16>),
-}
-
-macro_rules! for_each_format {
-    ($self:expr, $kind:ident, $x:ident => $body:expr) => {
-        match $self {
-            $kind::F32($x) => $body,
-            $kind::Bf16($x) => $body,
-            $kind::F16($x) => $body,
-        }
-    };
-}
-use for_each_format;
-
-impl DeviceSource<'_> {
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        for_each_format!(self, DeviceSource, x => x.len())
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn format(&self) -> Format {
-        match self {
-            DeviceSource::F32(_) => Format::F32,
-            DeviceSource::Bf16(_) => Format::Bf16,
-            DeviceSource::F16(_) => Format::F16,
-        }
-    }
-
-    pub(crate) fn context(&self) -> &Arc<CudaContext> {
-        for_each_format!(self, DeviceSource, x => x.stream().context())
-    }
-
-    /// Its address, after whatever is being written there; what keeps it from being overwritten until it is read.
-    pub(crate) fn address<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
-        for_each_format!(self, DeviceSource, x => x.device_ptr(stream))
-    }
-}
-
-impl DeviceTarget<'_> {
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        for_each_format!(self, DeviceTarget, x => x.len())
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn format(&self) -> Format {
-        match self {
-            DeviceTarget::F32(_) => Format::F32,
-            DeviceTarget::Bf16(_) => Format::Bf16,
-            DeviceTarget::F16(_) => Format::F16,
-        }
-    }
-
-    pub(crate) fn context(&self) -> &Arc<CudaContext> {
-        for_each_format!(self, DeviceTarget, x => x.stream().context())
-    }
-
-    pub(crate) fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
-        for_each_format!(self, DeviceTarget, x => x.device_ptr_mut(stream))
-    }
-
-    /// Zeros, in the order of a stream.
-    #[cfg(feature = "nccl")]
-    pub(crate) fn clear(&mut self, stream: &Arc<CudaStream>) -> Result<(), CudaError> {
-        Ok(for_each_format!(self, DeviceTarget, x => stream.memset_zeros(x))?)
-    }
-}
-
 /// One summand on a device.
 #[derive(Debug)]
 pub struct DeviceTerm<'a> {
@@ -329,6 +228,15 @@ impl Cuda {
         let module = context.load_module(Ptx::from_binary(image))?;
         let multiprocessors = u32::try_from(context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?).unwrap_or(1);
         Ok(Self { module, blocks: multiprocessors * BLOCKS, staging: Mutex::default(), stream })
+    }
+
+    /// The same device, with a stream of its own.
+    ///
+    /// # Errors
+    /// [`CudaError`] when the driver refuses.
+    pub fn beside(&self) -> Result<Self, CudaError> {
+        let stream = self.stream.context().new_stream()?;
+        Ok(Self { stream, module: Arc::clone(&self.module), blocks: self.blocks, staging: Mutex::default() })
     }
 
     /// The stream on which everything runs, in the order in which it is asked for.

@@ -17,7 +17,7 @@ mod vector;
 
 #[cfg(feature = "tcp")]
 pub(crate) use cpu::fold_chunk;
-pub use cpu::{Cpu, Folded, Plain, add_into, digest};
+pub use cpu::{Cpu, Folded, Plain, add_into, digest, digest_of_bits};
 pub(crate) use cpu::{poison_of, shared};
 pub use gradient::{Gradient, GradientError, GradientMut, Wire, largest};
 pub use real::{Real, gram, signed_fold};

@@ -11,6 +11,8 @@ pub mod candle;
 mod coordinator;
 #[cfg(feature = "cuda")]
 mod device_adamw;
+#[cfg(all(test, feature = "cuda"))]
+mod on_devices;
 mod optimizer;
 mod pace;
 mod sum_tree;

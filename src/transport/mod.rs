@@ -1,5 +1,6 @@
 //! How a coordinator and its workers talk: orders down, notices up. No code, no schedule, no clock.
 
+pub mod fabric;
 pub mod ledger;
 pub mod local;
 #[cfg(feature = "nccl")]

@@ -25,24 +25,32 @@
 //! ```
 #![allow(unsafe_code)]
 
+mod config;
 mod error;
+mod fabric;
 mod formats;
 mod rules;
+mod transfers;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
 pub use error::NcclError;
+pub use fabric::NcclFabric;
 pub use rules::{MANY_RANKS_SWITCH, UniqueId, Version};
+pub use transfers::{Receiving, Sending};
 pub use watch::{Limits, Phase};
 
-use crate::gpu::cuda::{CudaError, DeviceSource, DeviceTarget};
+use crate::gpu::cuda::{CudaError, DeviceTarget};
+use crate::transport::Cancel;
+use config::{Config, IN_PROGRESS, INVALID_ARGUMENT, Id, SCALAR_OF_HOST, SUCCESS, SUM};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
-use formats::{format_of, format_of_source, scalar};
+use formats::{bytes_of, first_of, format_of, format_of_source, scalar};
 use rules::{check_devices, check_ranks, rank_among};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr::{null, null_mut};
+use std::ops::Range;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
@@ -54,13 +62,6 @@ const FILE: &str = "libnccl.so.2";
 /// How often a call that is under way is looked at.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// NCCL's numbers, as in `nccl.h`. Results are numbers here, since newer libraries have more of them.
-const SUCCESS: c_int = 0;
-const INVALID_ARGUMENT: c_int = 4;
-const IN_PROGRESS: c_int = 7;
-const SUM: c_int = 0;
-const SCALAR_OF_HOST: c_int = 1;
-
 impl From<DriverError> for NcclError {
     fn from(error: DriverError) -> Self {
         Self::Cuda(error.into())
@@ -69,39 +70,6 @@ impl From<DriverError> for NcclError {
 
 /// A communicator. NCCL keeps the address at which it writes it until the ranks are connected.
 type Comm = AtomicPtr<c_void>;
-
-/// `ncclConfig_t` of 2.17, which is the beginning of all later ones; `size` and `version` tell NCCL so. What is its padding
-/// has a value, since it is a number in later ones.
-#[repr(C)]
-struct Config {
-    size: usize,
-    magic: u32,
-    version: u32,
-    blocking: c_int,
-    undefined: [c_int; 3],
-    network: *const c_char,
-    share: [c_int; 2],
-}
-
-impl Config {
-    /// Calls return at once, so that they can be given up.
-    fn nonblocking() -> Self {
-        let undefined = c_int::MIN;
-        Self {
-            size: size_of::<Self>(),
-            magic: 0xcafe_beef,
-            version: 21700,
-            blocking: 0,
-            undefined: [undefined; 3],
-            network: null(),
-            share: [undefined; 2],
-        }
-    }
-}
-
-/// `ncclUniqueId`.
-#[repr(C)]
-struct Id([u8; 128]);
 
 macro_rules! library {
     ($($name:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
@@ -204,6 +172,8 @@ struct Clique {
     comms: Box<[Comm]>,
     limits: Limits,
     open: bool,
+    /// Whether somebody else wants it to end.
+    cancel: Cancel,
 }
 
 impl Clique {
@@ -214,10 +184,11 @@ impl Clique {
         size: usize,
         ranks: &[usize],
         limits: Limits,
+        cancel: Cancel,
         enter: impl Fn(usize) -> Result<(), CudaError>,
     ) -> Result<Self, NcclError> {
         let comms = ranks.iter().map(|_| Comm::default()).collect();
-        let mut clique = Self { library, comms, limits, open: true };
+        let mut clique = Self { library, comms, limits, open: true, cancel };
         let mut entered = Ok(());
         let mut config = Config::nonblocking();
         let called = clique.call(Phase::Connecting, limits.connect, |library, member, comm| {
@@ -262,6 +233,10 @@ impl Clique {
         loop {
             let statuses: Vec<Status> = (0..self.comms.len()).map(|member| self.status(member, &done)).collect();
             match judge(&statuses, Instant::now(), deadline) {
+                Verdict::Wait if self.cancel.is_cancelled() => {
+                    self.abort()?;
+                    return Err(NcclError::Aborted);
+                }
                 Verdict::Wait => std::thread::sleep(PAUSE),
                 Verdict::Done => return Ok(()),
                 Verdict::Failed(code) => return Err(self.refused(phase, code)),
@@ -339,27 +314,8 @@ impl Drop for Clique {
     }
 }
 
-/// A vector that a rank of this process sends.
-#[derive(Debug)]
-pub struct Sending<'a> {
-    /// Which rank, of this process.
-    pub from: usize,
-    /// To which.
-    pub to: usize,
-    /// The vector, on the GPU of `from`.
-    pub vector: DeviceSource<'a>,
-}
-
-/// A vector that a rank of this process receives.
-#[derive(Debug)]
-pub struct Receiving<'a> {
-    /// Which rank, of this process.
-    pub at: usize,
-    /// From which.
-    pub from: usize,
-    /// Where to, on the GPU of `at`.
-    pub vector: DeviceTarget<'a>,
-}
+/// A vector that a member sends to or receives from a rank: whether it sends it, the rank, the address, length and format.
+type Transfer = (usize, bool, usize, u64, usize, c_int);
 
 /// The ranks of one communicator that this process has. See the [module](self).
 #[derive(Debug)]
@@ -386,12 +342,27 @@ impl Group {
     /// # Errors
     /// [`NcclError`] without NCCL, when ranks or devices cannot be, or when the limit passes, as it does when a rank never comes.
     pub fn join(id: UniqueId, size: usize, members: Vec<(usize, Arc<CudaStream>)>, limits: Limits) -> Result<Self, NcclError> {
+        Self::join_until(id, size, members, limits, Cancel::default())
+    }
+
+    /// The same, until somebody cancels: then whatever is under way ends, this call too, and the group is aborted.
+    ///
+    /// # Errors
+    /// As [`Group::join`]; [`NcclError::Aborted`] once it is cancelled.
+    pub fn join_until(
+        id: UniqueId,
+        size: usize,
+        members: Vec<(usize, Arc<CudaStream>)>,
+        limits: Limits,
+        cancel: Cancel,
+    ) -> Result<Self, NcclError> {
         let library = Library::get()?;
         let (ranks, streams): (Vec<usize>, Vec<Arc<CudaStream>>) = members.into_iter().unzip();
         check_ranks(size, &ranks)?;
         let devices: Vec<usize> = streams.iter().map(|stream| stream.context().ordinal()).collect();
         check_devices(library.version, std::env::var(MANY_RANKS_SWITCH).ok().as_deref(), &ranks, &devices)?;
-        let clique = Clique::connect(library, id, size, &ranks, limits, |member| Ok(streams[member].context().bind_to_thread()?))?;
+        let clique =
+            Clique::connect(library, id, size, &ranks, limits, cancel, |member| Ok(streams[member].context().bind_to_thread()?))?;
         Ok(Self { clique, size, ranks, streams })
     }
 
@@ -512,22 +483,35 @@ impl Group {
             transfers.push((member, false, *from, address, length, format));
             locks.push(lock);
         }
-        let streams = &self.streams;
-        let launched = self.clique.call(Phase::Launching, self.clique.limits.operate, |library, member, comm| {
-            let (comm, stream) = (comm.load(Ordering::Acquire), streams[member].cu_stream().cast());
-            let mut code = SUCCESS;
-            for (_, sends, peer, x, length, format) in transfers.iter().filter(|transfer| transfer.0 == member) {
-                let transfer = if *sends { library.send } else { library.receive };
-                // SAFETY: `length` numbers on the rank's device, locked, and borrowed mutably where they are overwritten; its
-                // communicator and stream.
-                let called = unsafe { transfer(*x, *length, *format, *peer as c_int, comm, stream) };
-                if !matches!(called, SUCCESS | IN_PROGRESS) {
-                    code = called;
-                }
-            }
-            code
-        });
+        let launched = transfer(&mut self.clique, &self.streams, &transfers);
         drop(locks);
+        launched?;
+        self.finish()
+    }
+
+    /// Sends every part of a vector from the rank that has it to all others of these ranks, into its place in theirs: an
+    /// all-gather of parts of any length, one of each rank, among some ranks. One of them is this process's, whose vector it is.
+    ///
+    /// # Errors
+    /// As [`Group::reduce`]; [`NcclError::Part`] when a part is not in the vector.
+    pub fn gather(&mut self, parts: &[(usize, Range<usize>)], vector: &mut DeviceTarget<'_>) -> Result<(), NcclError> {
+        let own = parts.iter().map(|part| part.0).find(|rank| self.ranks.contains(rank));
+        let rank = own.ok_or(NcclError::NoRanks)?;
+        let (length, format, bytes) = (vector.len(), format_of(vector), bytes_of(vector));
+        let member = self.member(rank, rank, vector.context().ordinal())?;
+        let (address, lock) = vector.address(&self.streams[member]);
+        let mut transfers = Vec::with_capacity(2 * parts.len());
+        for (from, part) in parts {
+            if part.start > part.end || part.end > length || *from >= self.size {
+                return Err(NcclError::Part { rank: *from, start: part.start, end: part.end, length });
+            }
+            let peers = parts.iter().map(|part| part.0).filter(|peer| *from == rank && *peer != rank);
+            let peers = peers.chain(Some(*from).filter(|from| *from != rank));
+            let at = address + (part.start * bytes) as u64;
+            transfers.extend(peers.filter(|_| !part.is_empty()).map(|peer| (member, *from == rank, peer, at, part.len(), format)));
+        }
+        let launched = transfer(&mut self.clique, &self.streams, &transfers);
+        drop(lock);
         launched?;
         self.finish()
     }
@@ -587,11 +571,25 @@ impl Group {
     }
 }
 
+/// Launches sends and receives, as one group.
+fn transfer(clique: &mut Clique, streams: &[Arc<CudaStream>], transfers: &[Transfer]) -> Result<(), NcclError> {
+    clique.call(Phase::Launching, clique.limits.operate, |library, member, comm| {
+        let (comm, stream) = (comm.load(Ordering::Acquire), streams[member].cu_stream().cast());
+        let mut code = SUCCESS;
+        for (_, sends, peer, x, length, format) in transfers.iter().filter(|transfer| transfer.0 == member) {
+            let transfer = if *sends { library.send } else { library.receive };
+            // SAFETY: `length` numbers on the rank's device, which the callers have locked, and borrowed mutably where they are
+            // overwritten; its communicator and stream.
+            let called = unsafe { transfer(*x, *length, *format, *peer as c_int, comm, stream) };
+            if !matches!(called, SUCCESS | IN_PROGRESS) {
+                code = called;
+            }
+        }
+        code
+    })
+}
+
 /// Where vectors lie, after whatever is written there; what keeps them from being used until they are summed.
 fn addresses_of<'v>(vectors: &'v mut [DeviceTarget<'_>], streams: &'v [Arc<CudaStream>]) -> (Vec<u64>, Vec<SyncOnDrop<'v>>) {
     vectors.iter_mut().zip(streams).map(|(vector, stream)| vector.address(stream)).unzip()
-}
-
-fn first_of(vectors: &[DeviceTarget<'_>]) -> (usize, c_int) {
-    (vectors[0].len(), format_of(&vectors[0]))
 }

@@ -1,5 +1,6 @@
 //! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors of the host.
 
+use super::fabric::Shelf;
 use super::{Link, Notice, Order};
 use crate::gpu::{Gradient, GradientMut, Vector, Wire};
 use crate::ids::{Step, Task};
@@ -23,6 +24,8 @@ pub struct Staged<V: Vector + Gradient + GradientMut> {
     spare: Vec<V>,
     /// The step that was decided last.
     decided: Option<(Step, u32, Arc<V>)>,
+    /// Where results stay if a fabric sums them.
+    shelf: Option<Shelf<V>>,
     /// The place has failed: the worker must not go on.
     failed: bool,
 }
@@ -31,13 +34,25 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
     /// A link for vectors at a place.
     #[must_use]
     pub fn new(link: Box<dyn Link>, place: V::Place) -> Self {
-        Self { link, place, spare: Vec::new(), decided: None, failed: false }
+        Self { link, place, spare: Vec::new(), decided: None, shelf: None, failed: false }
     }
 
-    /// Brings a decoded vector to the place, in the memory of the last one if nobody reads that any more.
+    /// A link whose results stay at the place, on a shelf from which a fabric sums them; its sums stay there too, and only
+    /// others go through the host.
+    #[must_use]
+    pub fn woven(link: Box<dyn Link>, place: V::Place, shelf: Shelf<V>) -> Self {
+        Self { shelf: Some(shelf), ..Self::new(link, place) }
+    }
+
+    /// Brings a decoded vector to the place, in the memory of the last one if nobody reads that any more. One that is not in its
+    /// order was summed there.
     fn bring(&mut self, step: Step, attempt: u32, gradient: &[f32]) {
         let last = self.decided.take().and_then(|(.., vector)| Arc::into_inner(vector));
-        self.spare.extend(last);
+        if let Some(shelf) = self.shelf.as_ref().filter(|_| gradient.is_empty()) {
+            self.decided = shelf.sum(step, attempt).map(|sum| (step, attempt, sum));
+            return;
+        }
+        self.spare.extend(last.filter(|_| self.shelf.is_none()));
         let mut vector = self.buffer(gradient.len());
         match vector.write(0, gradient) {
             Ok(()) => self.decided = Some((step, attempt, Arc::new(vector))),
@@ -65,6 +80,9 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
     }
 
     fn keep(&mut self, task: Task, result: V) {
+        if let Some(shelf) = &self.shelf {
+            return shelf.keep(task, result);
+        }
         let mut numbers = self.link.buffer(Vector::length(&result));
         match result.read(0, 1.0, Wire::F32(&mut numbers)) {
             Ok(()) => self.link.keep(task, numbers),
@@ -82,6 +100,7 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
 
     fn buffer(&mut self, length: usize) -> V {
         let found = self.spare.iter().rposition(|vector| vector.fits(&self.place, length)).map(|at| self.spare.swap_remove(at));
+        let found = found.or_else(|| self.shelf.as_ref()?.spare(&self.place, length));
         found.unwrap_or_else(|| V::new(&self.place, length))
     }
 

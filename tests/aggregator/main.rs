@@ -4,6 +4,8 @@
 #[cfg(feature = "tcp")]
 mod drills;
 #[cfg(feature = "tcp")]
+mod loom;
+#[cfg(feature = "tcp")]
 mod network;
 #[cfg(feature = "tcp")]
 mod simulation;

@@ -4,17 +4,19 @@
 //! Whatever happens, every step has the gradient of a run without faults, bit for bit; and the same seed gives the same
 //! run, event by event.
 
+use super::loom::Loom;
 use super::network::{Net, Process};
-use super::{LOG_STEPS, Replicas, UNIT_SAMPLES, modelled, sample_gradient, setup, train};
+use super::staying::Stays;
+use super::{LOG_STEPS, Numbers, Replicas, UNIT_SAMPLES, modelled, sample_gradient, setup, train};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::{Config, Engine};
 use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress, Shape, StepRecord};
 use codedgrad::transport::tcp::security::{Security, Token};
-use codedgrad::transport::tcp::{Exchange, Join, Listen, Status, TcpLink, TcpTransport};
+use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, Status, TcpLink, TcpTransport};
 use codedgrad::transport::wire::CHUNK;
-use codedgrad::transport::{Decoded, State};
+use codedgrad::transport::{Decoded, Link, State};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::error::Error;
@@ -61,11 +63,14 @@ struct Landfall {
     held: usize,
     /// Connections that were made.
     made: u64,
+    /// Sums that a fabric made.
+    woven: u64,
 }
 
 /// What all tasks of a run share.
 struct Shared {
     net: Net,
+    loom: Loom,
     voyage: Voyage,
     /// Of every step, the digest of its gradient without faults.
     expected: Vec<u64>,
@@ -120,16 +125,32 @@ fn vectors_of(replicas: &Replicas) -> Vec<Vec<f32>> {
 }
 
 /// One life of a worker's process: what it has trained, unless it ends before the run.
-async fn work(shared: &Shared, process: Arc<Process>, me: u8, coordinator: String, mut random: ChaCha8Rng) -> Option<Vec<f32>> {
+async fn work(shared: &Shared, process: Arc<Process>, me: u8, coordinator: String, random: ChaCha8Rng) -> Option<Vec<f32>> {
     let join = Join {
         worker: Some(u32::from(me)),
         identity: format!("worker {me}"),
         patience: Duration::from_secs(20),
         ..Join::new(coordinator, Security::Plain { token: shared.token.clone() })
     };
-    let (link, _) = TcpLink::join_over(process, join).await.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
-    let (mut bell, held) = (link.bell(), link.held());
-    let mut aggregator = Aggregator::new(Box::new(link), shared.voyage.length, UNIT_SAMPLES);
+    let joined = TcpLink::join_over(process, join).await;
+    let (link, welcome) = joined.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
+    let (bell, held) = (link.bell(), link.held());
+    if shared.voyage.exchange == Exchange::Nccl {
+        let weaves = |shelf| Ok(shared.loom.end(Worker(u32::from(me)), shelf));
+        return train_over::<Stays>(shared, Box::new(link.woven(0, &welcome, weaves)), (bell, &held), me, random).await;
+    }
+    train_over::<Vec<f32>>(shared, Box::new(link), (bell, &held), me, random).await
+}
+
+/// The trainer of a worker's process.
+async fn train_over<V: Numbers>(
+    shared: &Shared,
+    link: Box<dyn Link<V>>,
+    (mut bell, held): (Bell, &(dyn Fn() -> usize + Sync)),
+    me: u8,
+    mut random: ChaCha8Rng,
+) -> Option<Vec<f32>> {
+    let mut aggregator = Aggregator::new(link, shared.voyage.length, UNIT_SAMPLES);
     let mut replicas = Replicas::fresh(1, shared.voyage.length);
     loop {
         match aggregator.next_event() {
@@ -145,7 +166,7 @@ async fn work(shared: &Shared, process: Arc<Process>, me: u8, coordinator: Strin
                     + if !calm && random.random_bool(0.01) { random.random_range(0.05..3.0) } else { random.random_range(0.001..0.006) };
                 while let Some(part) = task.next_part() {
                     sleep(Duration::from_secs_f64(part_seconds)).await;
-                    let message = task.message();
+                    let message = task.vector().numbers_mut();
                     message.fill(0.0);
                     for sample in part.samples.clone() {
                         sample_gradient(&replicas.parameters[0], batch, sample, message, part.coefficient);
@@ -155,9 +176,9 @@ async fn work(shared: &Shared, process: Arc<Process>, me: u8, coordinator: Strin
                 task.submit(vec![loss]).unwrap();
             }
             Ok(Some(Event::Apply(step))) => {
-                let digest = bits_of(step.gradient());
+                let digest = bits_of(step.vector().numbers());
                 assert_eq!(digest, shared.expected[step.index as usize], "worker {me} is to apply a wrong step {}", step.index);
-                let digest = replicas.apply(step.gradient(), step.index);
+                let digest = replicas.apply(step.vector().numbers(), step.index);
                 step.applied_with(digest);
                 shared.held.fetch_max(held() as u64, Ordering::Relaxed);
             }
@@ -226,6 +247,7 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
             _ => net.slow(worker, other, Duration::from_micros(300), 1e9),
         }
     }
+    shared.loom.calm();
     let hosts: Vec<u8> = (0..WORKERS).chain([COORDINATOR]).collect();
     for (a, b) in hosts.iter().flat_map(|a| hosts.iter().map(move |b| (*a, *b))).filter(|(a, b)| a < b) {
         net.part(a, b, Duration::ZERO);
@@ -277,12 +299,14 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: Config) ->
         *half = (*half).max(kept);
     }
     coordinator.stop();
+    keeper.found.woven = shared.status.lock().unwrap().lock().unwrap().woven;
     keeper.found
 }
 
 async fn sail(voyage: Voyage, expected: Vec<u64>) -> Landfall {
     let shared = Arc::new(Shared {
         net: Net::new(voyage.seed),
+        loom: Loom::new(voyage.seed, 4.0),
         voyage,
         expected,
         token: Token::fresh().unwrap(),
@@ -336,12 +360,14 @@ fn without_faults(length: usize, steps: u64) -> Vec<u64> {
     log.gradients.iter().map(|gradient| bits_of(gradient.as_ref().unwrap())).collect()
 }
 
-const VOYAGES: [(Exchange, &str); 5] = [
+const VOYAGES: [(Exchange, &str); 7] = [
     (Exchange::Star, "groups:s=1"),
     (Exchange::Sharded, "groups:s=1"),
     (Exchange::Sharded, "queue:m=1"),
     (Exchange::Star, "queue:m=1"),
     (Exchange::HoldSharded, "groups:s=1"),
+    (Exchange::Nccl, "groups:s=1"),
+    (Exchange::Nccl, "queue:m=1"),
 ];
 
 fn voyages(steps: u64, calm: u64, length: usize, seeds: std::ops::Range<u64>) {
@@ -353,19 +379,20 @@ fn voyages(steps: u64, calm: u64, length: usize, seeds: std::ops::Range<u64>) {
         println!("{exchange:?} {scheme}, seed {seed}: {found:?}");
         assert!(found.faults > steps / 100 && found.lost > steps / 200, "hardly anything went wrong: {found:?}");
         assert!(found.kept[1] <= found.kept[0] * 3 / 2, "more and more is kept: {found:?}");
+        assert_eq!(found.woven > steps / 4, exchange == Exchange::Nccl, "{found:?}");
         assert!(found.held <= 8, "a worker holds more than the results of two steps: {found:?}");
     }
 }
 
 #[test]
 fn no_fault_of_the_network_costs_a_step() {
-    voyages(5_000, 400, 300, 0..5);
+    voyages(5_000, 400, 300, 0..7);
 }
 
 /// Several nodes sum a part each, and a gradient does not fit into what may be on its way.
 #[test]
 fn no_fault_costs_a_step_of_several_chunks() {
-    voyages(400, 200, 2 * CHUNK + 77, 11..15);
+    voyages(400, 200, 2 * CHUNK + 77, 15..20);
 }
 
 /// Whoever misses what goes over it takes over states until then, and not every 18 steps for ever.

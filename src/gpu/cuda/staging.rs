@@ -1,7 +1,8 @@
 //! Gradients on a device, read and written through two page-locked buffers: while one bucket is on its way, the device
 //! casts the next and the host copies the last.
 
-use super::{Cuda, CudaError, DeviceSource, DeviceTarget, for_each_format};
+use super::vector::for_each_format;
+use super::{Cuda, CudaError, DeviceSource, DeviceTarget};
 use crate::gpu::gradient::within;
 use crate::gpu::{Gradient, GradientError, GradientMut, Wire};
 use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut, DeviceRepr, PinnedHostSlice, ValidAsZeroBits};

@@ -6,7 +6,9 @@ use super::sketch::{SignTables, add_stripes};
 use super::{Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector, Signs};
 use crate::gpu::conformance::{conforms, messages};
 use crate::gpu::gradient::convert;
-use crate::gpu::{Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, Wire, largest, signed_fold, step};
+use crate::gpu::{
+    Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, Wire, digest_of_bits, largest, signed_fold, step,
+};
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -312,16 +314,6 @@ fn the_kernels_steps_are_the_cpus() {
     }
 }
 
-/// The formula of [`DeviceVector::digest`].
-fn digest_of(x: &[f32]) -> u64 {
-    let hash = |(i, x): (u64, &f32)| {
-        let z = u64::from(x.to_bits()) ^ i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let y = (z ^ z >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        y ^ y >> 32
-    };
-    (0..).zip(x).map(hash).fold(0, u64::wrapping_add)
-}
-
 #[test]
 fn digests_follow_their_formula_and_tell_bits_and_places_apart() {
     let Some(host) = Host::start() else { return };
@@ -332,7 +324,7 @@ fn digests_follow_their_formula_and_tell_bits_and_places_apart() {
         sums.into_iter().fold(0, u64::wrapping_add)
     };
     let x = messages(1, 5001, 11).remove(0);
-    assert_eq!((digest(&x), digest(&[])), (digest_of(&x), 0));
+    assert_eq!((digest(&x), digest(&[])), (digest_of_bits(&x), 0));
     let (mut other, mut swapped) = (x.clone(), x.clone());
     other[4999] = f32::from_bits(other[4999].to_bits() ^ 1);
     swapped.swap(7, 4000);
@@ -418,7 +410,7 @@ fn vectors_that_stay_on_a_device_are_the_cpus() {
     let folded = DeviceVector::fold(&terms, &mut found).expect("one length");
     assert!(folded.finite && Vec::fold(&host_terms, &mut expected).expect("one length").finite);
     assert!(same(&numbers(&found), &expected));
-    assert_eq!((folded.digest, found.digest()), (digest_of(&expected), Ok(digest_of(&expected))));
+    assert_eq!((folded.digest, found.digest()), (digest_of_bits(&expected), Ok(digest_of_bits(&expected))));
     let mut part = DeviceVector::new(place(0), 11);
     let mut seven = place(0).stream().alloc_zeros::<f32>(7).expect("memory");
     found.copy_part_to(5, &mut DeviceTarget::F32(seven.as_view_mut())).expect("in range");

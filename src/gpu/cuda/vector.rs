@@ -1,10 +1,114 @@
-//! Results and sums on devices.
+//! Vectors on devices: views of any format, and results and sums.
 
-use super::{Cuda, CudaError, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, warn_once};
+use super::passes::Format;
+use super::{Cuda, CudaError, DeviceGradient, DeviceGradientMut, DeviceTerm, warn_once};
 use crate::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, Rates, Vector, Wire};
-use cudarc::driver::{CudaSlice, CudaView};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
+use half::{bf16, f16};
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// Numbers on a device, in the format in which they travel.
+#[derive(Debug)]
+pub enum DeviceSource<'a> {
+    /// 32-bit floats.
+    F32(CudaView<'a, f32>),
+    /// bfloat16.
+    Bf16(CudaView<'a, bf16>),
+    /// IEEE half precision.
+    F16(CudaView<'a, f16>),
+}
+
+/// Numbers on a device that are to be overwritten.
+#[derive(Debug)]
+pub enum DeviceTarget<'a> {
+    /// 32-bit floats.
+    F32(CudaViewMut<'a, f32>),
+    /// bfloat16.
+    Bf16(CudaViewMut<'a, bf16>),
+    /// IEEE half precision.
+    F16(CudaViewMut<'a, f16>),
+}
+
+macro_rules! for_each_format {
+    ($self:expr, $kind:ident, $x:ident => $body:expr) => {
+        match $self {
+            $kind::F32($x) => $body,
+            $kind::Bf16($x) => $body,
+            $kind::F16($x) => $body,
+        }
+    };
+}
+
+pub(super) use for_each_format;
+
+impl DeviceSource<'_> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        for_each_format!(self, DeviceSource, x => x.len())
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn format(&self) -> Format {
+        match self {
+            DeviceSource::F32(_) => Format::F32,
+            DeviceSource::Bf16(_) => Format::Bf16,
+            DeviceSource::F16(_) => Format::F16,
+        }
+    }
+
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        for_each_format!(self, DeviceSource, x => x.stream().context())
+    }
+
+    /// Its address, after whatever is being written there; what keeps it from being overwritten until it is read.
+    pub(crate) fn address<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        for_each_format!(self, DeviceSource, x => x.device_ptr(stream))
+    }
+}
+
+impl DeviceTarget<'_> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        for_each_format!(self, DeviceTarget, x => x.len())
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn format(&self) -> Format {
+        match self {
+            DeviceTarget::F32(_) => Format::F32,
+            DeviceTarget::Bf16(_) => Format::Bf16,
+            DeviceTarget::F16(_) => Format::F16,
+        }
+    }
+
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        for_each_format!(self, DeviceTarget, x => x.stream().context())
+    }
+
+    pub(crate) fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        for_each_format!(self, DeviceTarget, x => x.device_ptr_mut(stream))
+    }
+
+    /// Zeros, in the order of a stream.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn clear(&mut self, stream: &Arc<CudaStream>) -> Result<(), CudaError> {
+        Ok(for_each_format!(self, DeviceTarget, x => stream.memset_zeros(x))?)
+    }
+}
 
 /// f32 numbers on a device, for workers of one process whose results stay there: see
 /// [`crate::transport::local::connect_at`]. A [`Cuda`] for each worker, or one for several, will do; different streams of a device are
@@ -57,10 +161,7 @@ impl DeviceVector {
     /// # Errors
     /// [`CudaError`] when there are not so many, the target is elsewhere, or the driver refuses.
     pub fn copy_part_to(&self, start: usize, to: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
-        let end = start.saturating_add(to.len());
-        let part = self.numbers.as_ref().ok_or(CudaError::Gone)?.try_slice(start..end);
-        let part = part.ok_or(CudaError::Range { start, end, length: self.length })?;
-        self.cuda.cast(&DeviceSource::F32(part), 1.0, to)
+        self.cuda.cast(&self.part(start..start.saturating_add(to.len()))?, 1.0, to)
     }
 
     /// Writes it to where an optimizer wants it, on the device of `cuda`, which may be another: then it waits.
@@ -91,19 +192,32 @@ impl DeviceVector {
         Ok(self.cuda.stream.clone_dtoh(&self.view()?)?)
     }
 
-    /// A digest of its bits, the same on every device, and another one than [`crate::gpu::digest`]. Waits for the device.
-    ///
-    /// # Formula
-    /// ```text
-    /// sum_i h(x_i xor i a) mod 2^64,   h(z) = y xor (y >> 32),   y = b (z xor (z >> 32)) mod 2^64
-    /// ```
-    /// where `x_i` are the 32 bits of element `i`, `a = 0x9e3779b97f4a7c15` and `b = 0xd6e8feb86659fd93`. Since `h` is one to one,
-    /// two vectors that differ in one element never have the same.
+    /// [`crate::gpu::digest_of_bits`] of its numbers. Waits for the device.
     ///
     /// # Errors
     /// [`CudaError`] when the device has failed, or the driver refuses.
     pub fn digest(&self) -> Result<u64, CudaError> {
         self.cuda.digest(&self.view()?)
+    }
+
+    /// A part of its numbers, to be read by whatever takes views.
+    ///
+    /// # Errors
+    /// [`CudaError`] when there are not so many, or the device has failed.
+    pub fn part(&self, part: Range<usize>) -> Result<DeviceSource<'_>, CudaError> {
+        let (start, end, length) = (part.start, part.end, self.length);
+        let found = self.numbers.as_ref().ok_or(CudaError::Gone)?.try_slice(part);
+        Ok(DeviceSource::F32(found.ok_or(CudaError::Range { start, end, length })?))
+    }
+
+    /// Overwrites a part of its numbers with the weighted sum of vectors of this device. Returns before the device is done.
+    ///
+    /// # Errors
+    /// As [`Cuda::combine_into`]; [`CudaError::Range`] when there are not so many.
+    pub fn sum_part(&mut self, part: Range<usize>, terms: &[DeviceTerm<'_>]) -> Result<(), CudaError> {
+        let (start, end, length) = (part.start, part.end, self.length);
+        let found = self.numbers.as_mut().ok_or(CudaError::Gone)?.try_slice_mut(part);
+        self.cuda.combine_into(terms, &mut found.ok_or(CudaError::Range { start, end, length })?)
     }
 
     /// A step of AdamW on parameters and both moments, of one device, at rates that depend on the gradient's norm.

@@ -111,6 +111,18 @@ pub enum NcclError {
         /// The limit.
         limit: Duration,
     },
+    /// A part of a vector that is not in it, or of a rank that there is not.
+    #[error("rank {rank} cannot have elements {start} to {end} of a vector of {length}")]
+    Part {
+        /// Whose.
+        rank: usize,
+        /// First element.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// Elements there are.
+        length: usize,
+    },
     /// The group was given up before.
     #[error("this group was aborted; `rejoin` with the ranks that are left")]
     Aborted,

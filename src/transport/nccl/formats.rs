@@ -25,6 +25,16 @@ pub(super) fn format_of_source(vector: &DeviceSource<'_>) -> c_int {
     }
 }
 
+/// Bytes of an element.
+pub(super) fn bytes_of(vector: &DeviceTarget<'_>) -> usize {
+    if format_of(vector) == F32 { 4 } else { 2 }
+}
+
+/// What all vectors have in common with the first: length and format.
+pub(super) fn first_of(vectors: &[DeviceTarget<'_>]) -> (usize, c_int) {
+    (vectors[0].len(), format_of(&vectors[0]))
+}
+
 /// A weight in a vector's format.
 pub(super) fn scalar(weight: f32, vector: &DeviceTarget<'_>) -> [u8; 4] {
     let short = |bits: u16| [bits.to_ne_bytes()[0], bits.to_ne_bytes()[1], 0, 0];

@@ -2,7 +2,7 @@
 //! stands in for it.
 
 use super::*;
-use crate::gpu::cuda::{Cuda, devices};
+use crate::gpu::cuda::{Cuda, DeviceSource, devices};
 use half::bf16;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,7 +56,8 @@ fn without_a_driver_nccl_refuses_in_words() {
         println!("not checked: what NCCL says where there is no GPU, since there is one");
         return;
     }
-    let refused = Clique::connect(library, unique_id().expect("no error"), 1, &[0], Limits::default(), |_| Ok(())).unwrap_err();
+    let refused =
+        Clique::connect(library, unique_id().expect("no error"), 1, &[0], Limits::default(), Cancel::default(), |_| Ok(())).unwrap_err();
     let NcclError::Refused { phase: Phase::Connecting, reason } = refused else { panic!("{refused}") };
     assert!(reason.contains("cuda"), "{reason}");
 }
@@ -176,7 +177,7 @@ fn table() -> Library {
 fn connect(id: u8, fates: [Fate; 2], connect: Duration, abort_limit: Duration) -> Result<Clique, NcclError> {
     comms().extend([0, 1].map(|rank| (address(id, rank), (fates[rank], 0))));
     let limits = Limits { connect, operate: connect, abort: abort_limit };
-    Clique::connect(Box::leak(Box::new(table().asked()?)), UniqueId([id; 128]), 2, &[0, 1], limits, |_| Ok(()))
+    Clique::connect(Box::leak(Box::new(table().asked()?)), UniqueId([id; 128]), 2, &[0, 1], limits, Cancel::default(), |_| Ok(()))
 }
 
 fn aborts(id: u8) -> [usize; 2] {
@@ -221,7 +222,8 @@ fn a_device_that_cannot_be_entered_ends_connecting_at_once() {
     comms().insert(address(7, 0), (Fate::default(), 0));
     let enter = |member| if member == 0 { Ok(()) } else { Err(CudaError::NoDriver) };
     let limits = Limits { connect: LONG, operate: LONG, abort: LONG };
-    let refused = Clique::connect(Box::leak(Box::new(library)), UniqueId([7; 128]), 2, &[0, 1], limits, enter).expect_err("no device");
+    let refused = Clique::connect(Box::leak(Box::new(library)), UniqueId([7; 128]), 2, &[0, 1], limits, Cancel::default(), enter)
+        .expect_err("no device");
     assert_eq!(refused, NcclError::Cuda(CudaError::NoDriver));
     assert_eq!(comms()[&address(7, 0)].1, 1, "who was connecting is aborted");
 }

@@ -70,7 +70,23 @@ async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offe
     write_first(&mut stream, &hello).await.map_err(lost)?;
     let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;
     match wire::decode(&body).map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })? {
-        Down::Welcome { worker, workers, run, epoch, length, layout, first, micro_steps, log_steps, format, hold, push, silence, job } => {
+        Down::Welcome {
+            worker,
+            workers,
+            run,
+            epoch,
+            length,
+            layout,
+            first,
+            micro_steps,
+            log_steps,
+            format,
+            hold,
+            push,
+            weave,
+            silence,
+            job,
+        } => {
             let silence = Duration::try_from_secs_f64(silence).unwrap_or(Duration::MAX);
             let workers = workers as usize;
             Ok((
@@ -88,6 +104,7 @@ async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offe
                     format,
                     hold,
                     push,
+                    weave,
                     silence,
                     job,
                 },

@@ -1,79 +1,34 @@
 //! A worker's end: one connection to the coordinator, and one to every other worker where they sum among themselves.
 
 mod again;
+mod kept;
+mod link;
 mod peers;
 
-use super::block::{Blocks, Vectors};
-use super::calls::{answer, call, listen};
-use super::canvas::Canvases;
+pub use link::{Join, TcpLink};
+
+use super::block::Vectors;
 use super::exchange::Plan;
-use super::mailbox::{Bell, Inlet, mailbox};
-use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run};
-use super::security::{Security, Stream};
+use super::mailbox::Inlet;
+use super::pipe::{Frame, Incoming, Pipe, Shop};
+use super::security::Stream;
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, Network, OVERDUE, QUIET, Sockets, TICK, TcpError, Welcome, lock, runtime};
+use super::{DATA_WAITING_MAX, Network, OVERDUE, QUIET, TICK, Welcome};
 use crate::ids::{Step, Worker};
-use crate::transport::ledger::Ledger;
+use crate::transport::fabric::{Reported, Told};
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Up};
-use crate::transport::{Cancel, Decoded, Link, Notice, Order};
+use crate::transport::{Cancel, Decoded, Notice, Order};
+use kept::{Equipment, Kept};
 use peers::Remote;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use tokio::runtime::Runtime;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{Instrument, info_span};
 
 /// Orders are numbered anew on every connection; above these bits is the number of the connection.
 const ORDER_BITS: u32 = 40;
 const ORDER_MASK: u64 = (1 << ORDER_BITS) - 1;
-
-/// What a worker needs to know to join a run.
-#[derive(Clone, Debug)]
-pub struct Join {
-    /// Where the coordinator listens, `host:port`.
-    pub address: String,
-    /// How peers know each other.
-    pub security: Security,
-    /// The number this worker wants, or whichever is free.
-    pub worker: Option<u32>,
-    /// A name that stays the same when the worker comes back.
-    pub identity: String,
-    /// Where other workers may connect to this one; if not given, on the interface that reaches the coordinator.
-    pub listen: Option<SocketAddr>,
-    /// How long the coordinator is called again when it cannot be reached.
-    pub patience: Duration,
-}
-
-impl Join {
-    /// A worker that takes any number, by a name of its own, and calls for half a minute.
-    #[must_use]
-    pub fn new(address: String, security: Security) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let identity = format!("worker {} of process {}", NEXT.fetch_add(1, Relaxed), std::process::id());
-        Self { address, security, worker: None, identity, listen: None, patience: Duration::from_secs(30) }
-    }
-}
-
-/// A worker's link to its coordinator.
-#[derive(Debug)]
-pub struct TcpLink {
-    orders: std::sync::mpsc::Receiver<(u64, Order)>,
-    bell: Bell,
-    commands: mpsc::UnboundedSender<(u64, Notice)>,
-    ledger: Arc<Mutex<Ledger>>,
-    vectors: Vectors,
-    traffic: Arc<Traffic>,
-    /// The order whose tasks are at hand.
-    order: u64,
-    hub: Option<tokio::task::JoinHandle<()>>,
-    runtime: Option<Runtime>,
-}
 
 /// Names of connections: the coordinator's, and another worker's, by numbers of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +41,12 @@ impl From {
     fn node(self) -> u32 {
         if let Self::Peer(worker, _) = self { worker } else { COORDINATOR }
     }
+}
+
+/// What the trainer says.
+enum Command {
+    Notice(u64, Notice),
+    Equip(Equipment),
 }
 
 /// What waits for its turn with the trainer.
@@ -112,7 +73,9 @@ struct Hub {
     /// Calls of workers that are not known yet.
     early: Vec<(u32, u32, Stream)>,
     summer: Summer,
-    ledger: Arc<Mutex<Ledger>>,
+    kept: Kept,
+    /// Where the fabric reports.
+    reports: mpsc::UnboundedSender<Reported>,
     vectors: Vectors,
     orders: Inlet<(u64, Order)>,
     queue: VecDeque<Queued>,
@@ -129,142 +92,13 @@ struct Hub {
     dialled: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
 }
 
-impl TcpLink {
-    /// Joins a run: calls the coordinator until it answers or patience is over.
-    ///
-    /// # Errors
-    /// [`TcpError`] when nobody answers, or the coordinator refuses.
-    pub fn join(join: Join) -> Result<(Self, Welcome), TcpError> {
-        let runtime = runtime()?;
-        let (mut link, welcome) = runtime.block_on(Self::join_over(Arc::new(Sockets), join))?;
-        link.runtime = Some(runtime);
-        Ok((link, welcome))
-    }
-
-    /// Joins a run over any network, on the caller's runtime. Such a link never waits: [`Link::receive`] gives none
-    /// when there is no order yet, and [`TcpLink::bell`] tells when to ask again.
-    ///
-    /// # Errors
-    /// [`TcpError`] when nobody answers, or the coordinator refuses.
-    pub async fn join_over(network: Arc<dyn Network>, join: Join) -> Result<(Self, Welcome), TcpError> {
-        let (orders_in, orders, bell) = mailbox();
-        let (commands, commands_out) = mpsc::unbounded_channel();
-        let ledger = Arc::new(Mutex::new(Ledger::default()));
-        let (vectors, traffic) = (Vectors::default(), Arc::new(Traffic::default()));
-        let listener = listen(&*network, &join).await?;
-        let address = listener.address().ok().map(|address| address.to_string());
-        let (stream, welcome) = call(&*network, &join, address.clone(), None).await?;
-        let (events, events_out) = mpsc::channel(64);
-        let (dialled, dialled_out) = mpsc::unbounded_channel();
-        let (coordinator, queues) = Pipe::new();
-        let stamp =
-            Stamp { run: welcome.run, epoch: welcome.epoch, worker: welcome.worker.0, layout: welcome.layout, format: welcome.format };
-        let shop = Shop { stamp, blocks: Blocks::new(welcome.length), canvases: Canvases::default(), traffic: Arc::clone(&traffic) };
-        let kept = welcome.log_steps as usize + 1;
-        let hub = Hub {
-            summer: Summer::new(&shop, welcome.length, vectors.clone(), kept),
-            next: welcome.first,
-            welcome: welcome.clone(),
-            network,
-            address,
-            coordinator,
-            connection: 0,
-            heard: Instant::now(),
-            peers: BTreeMap::new(),
-            among: Vec::new(),
-            lines: 0,
-            early: Vec::new(),
-            ledger: Arc::clone(&ledger),
-            vectors: vectors.clone(),
-            orders: orders_in,
-            queue: VecDeque::new(),
-            given: Vec::new(),
-            live: None,
-            states: Arriving::default(),
-            transfers: 0,
-            stopping: false,
-            events,
-            dialled,
-            shop,
-            join,
-        };
-        let span = info_span!("worker", run = welcome.run, worker = welcome.worker.0);
-        tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()).instrument(span.clone()));
-        let calls = tokio::spawn(answer(listener, hub.join.security.clone(), welcome.run, hub.dialled.clone()));
-        let serving = async move {
-            hub.serve(commands_out, events_out, dialled_out).await;
-            calls.abort();
-        };
-        let hub = tokio::spawn(serving.instrument(span));
-        Ok((Self { orders, bell, commands, ledger, vectors, traffic, order: 0, hub: Some(hub), runtime: None }, welcome))
-    }
-
-    /// Tells when there are orders; ends with the connection.
-    #[must_use]
-    pub fn bell(&self) -> Bell {
-        self.bell.clone()
-    }
-
-    /// Tells, whenever it is called, how many vectors are held for the coordinator.
-    pub fn held(&self) -> impl Fn() -> usize + use<> {
-        let ledger = Arc::clone(&self.ledger);
-        move || lock(&ledger).len()
-    }
-}
-
-impl TcpLink {
-    /// Tells, whenever it is called, how many bytes were sent and received.
-    pub fn traffic(&self) -> impl Fn() -> (u64, u64) + use<> {
-        let traffic = Arc::clone(&self.traffic);
-        move || (traffic.sent.load(Relaxed), traffic.received.load(Relaxed))
-    }
-}
-
-impl Link for TcpLink {
-    fn receive(&mut self) -> Option<Order> {
-        let next = if self.runtime.is_some() { self.orders.recv().ok() } else { self.orders.try_recv().ok() };
-        let (number, order) = next?;
-        if matches!(order, Order::Compute { .. }) {
-            self.order = number;
-        }
-        Some(order)
-    }
-
-    fn keep(&mut self, task: crate::ids::Task, result: Vec<f32>) {
-        lock(&self.ledger).keep(task, result);
-    }
-
-    fn send(&mut self, notice: Notice) {
-        let _ = self.commands.send((self.order, notice));
-    }
-
-    fn buffer(&mut self, length: usize) -> Vec<f32> {
-        self.vectors.take(length)
-    }
-
-    fn recycle(&mut self, buffer: Vec<f32>) {
-        self.vectors.give(Arc::new(buffer));
-    }
-}
-
-impl Drop for TcpLink {
-    fn drop(&mut self) {
-        let (closed, _) = mpsc::unbounded_channel();
-        self.commands = closed;
-        if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
-            // What was said last is still to be sent.
-            let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), hub).await });
-            runtime.shutdown_background();
-        }
-    }
-}
-
 impl Hub {
     async fn serve(
         mut self,
-        mut commands: mpsc::UnboundedReceiver<(u64, Notice)>,
+        mut commands: mpsc::UnboundedReceiver<Command>,
         mut events: mpsc::Receiver<(From, Incoming)>,
         mut dialled: mpsc::UnboundedReceiver<(u32, u32, Option<Stream>)>,
+        mut reports: mpsc::UnboundedReceiver<Reported>,
     ) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -272,9 +106,11 @@ impl Hub {
             tokio::select! {
                 biased;
                 command = commands.recv() => match command {
-                    Some((order, notice)) => self.notice(order, notice),
+                    Some(Command::Notice(order, notice)) => self.notice(order, notice),
+                    Some(Command::Equip(equipment)) => self.equip(equipment),
                     None => break,
                 },
+                Some(reported) = reports.recv() => self.reported(reported),
                 Some((from, incoming)) = events.recv() => {
                     if !self.incoming(from, incoming).await {
                         break;
@@ -313,15 +149,12 @@ impl Hub {
         let (connection, order) = (order >> ORDER_BITS, order & ORDER_MASK);
         let current = connection == self.connection;
         match notice {
-            Notice::Done { task, finite, .. } if !current => {
-                if finite && let Some(vector) = lock(&self.ledger).discard(task) {
-                    self.vectors.give(vector);
-                }
-            }
+            Notice::Done { task, finite: true, .. } if !current => self.kept.discard(task),
+            Notice::Done { .. } if !current => {}
             Notice::Done { task, tail, finite } => {
                 let tail = if finite { tail } else { Vec::new() };
                 if finite && self.welcome.hold {
-                    let vector = lock(&self.ledger).discard(task);
+                    let vector = self.kept.take(task);
                     if let Some(vector) = vector {
                         super::landing::frames(&vector, task, order).for_each(|frame| self.send(COORDINATOR, frame));
                         self.vectors.give(vector);
@@ -419,23 +252,27 @@ impl Hub {
                 }
                 self.drop_orders();
             }
-            Down::Reduce { step, task, weight } => match lock(&self.ledger).reduce(step, task, weight) {
-                Ok(spent) => spent.into_iter().for_each(|vector| self.vectors.give(vector)),
-                Err(error) => tracing::error!("{step}: {error}"),
-            },
-            Down::Discard { task } => {
-                let spent = lock(&self.ledger).discard(task);
-                spent.into_iter().for_each(|vector| self.vectors.give(vector));
+            Down::Reduce { step, task, weight } => {
+                if let Err(error) = self.kept.reduce(step, task, weight) {
+                    tracing::error!("{step}: {error}");
+                }
             }
+            Down::Discard { task } => self.kept.discard(task),
             Down::Release { step, end } => {
                 self.summer.sent.release(end);
                 self.summer.came.release(end);
-                let spent = lock(&self.ledger).release(step, end);
-                spent.into_iter().for_each(|vector| self.vectors.give(vector));
+                self.kept.release(step, end);
             }
-            Down::Exchange { step, attempt, places, terms, orders, owners, receivers } => {
-                self.exchange(Plan { step, attempt, places, terms, orders, owners, receivers });
+            Down::Exchange { step, attempt, places, terms, orders, owners, receivers, group } => {
+                let plan = Plan { step, attempt, places, terms, orders, owners, receivers };
+                match group {
+                    Some(group) => self.weave(group, plan),
+                    None => self.exchange(plan),
+                }
             }
+            Down::Name { group } => self.told(Told::Name { group }),
+            Down::Join { group, id, members } => self.join_group(group, id, &members),
+            Down::Leave { group } => self.told(Told::Leave { group }),
             Down::Apply { step, attempt, digest, tail } => {
                 self.summer.decided(step, Some(attempt));
                 self.queue.push_back(Queued::Apply { step, attempt, digest, tail, since: Instant::now(), asked: false });
@@ -444,10 +281,7 @@ impl Hub {
                 self.summer.decided(step, None);
                 self.queue.push_back(Queued::Order(0, Order::Skip { step, units: units.into() }));
             }
-            Down::Give { step, attempt, to } => match self.summer.give(step, attempt) {
-                Some(frames) => frames.into_iter().for_each(|frame| self.send(to, frame)),
-                None => tracing::warn!("{step} is asked for and not here"),
-            },
+            Down::Give { step, attempt, to } => self.give(step, attempt, to),
             Down::Provide { needy } => self.queue.push_back(Queued::Order(0, Order::Provide { needy: Worker(needy) })),
             Down::Take { transfer, next, lengths } => {
                 // Whatever was to be applied before is in the state.
@@ -497,8 +331,7 @@ impl Hub {
     fn exchange(&mut self, plan: Plan) {
         let (step, attempt) = (plan.step, plan.attempt);
         let mut sends = Vec::new();
-        let ledger = Arc::clone(&self.ledger);
-        let held = |what| lock(&ledger).get(step, what).cloned();
+        let held = |what| self.kept.read(step, what);
         for reason in self.summer.begin(plan, held, Instant::now(), &mut sends) {
             tracing::warn!("{step}, attempt {attempt}: {reason}");
         }
@@ -536,7 +369,9 @@ impl Hub {
         while let Some(front) = self.queue.front() {
             let ready = match front {
                 Queued::Order(..) => true,
-                Queued::Apply { step, attempt, digest, .. } => self.summer.has(*step, *attempt, *digest),
+                Queued::Apply { step, attempt, digest, .. } => {
+                    self.kept.has(*step, *attempt, *digest) || self.summer.has(*step, *attempt, *digest)
+                }
                 Queued::Take(transfer) => self.states.is_whole(*transfer),
             };
             if !ready {
@@ -545,8 +380,10 @@ impl Hub {
             let (number, order) = match self.queue.pop_front() {
                 Some(Queued::Order(number, order)) => (number, order),
                 Some(Queued::Apply { step, attempt, digest, tail, .. }) => {
-                    let Some(sum) = self.summer.sum(step, attempt) else { return };
-                    (0, Order::Apply { step, attempt, decoded: Arc::new(Decoded { gradient: Arc::clone(&sum.vector), tail, digest }) })
+                    let own = self.kept.has(step, attempt, digest).then(Arc::default);
+                    let sum = || self.summer.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
+                    let Some(gradient) = own.or_else(sum) else { return };
+                    (0, Order::Apply { step, attempt, decoded: Arc::new(Decoded { gradient, tail, digest }) })
                 }
                 Some(Queued::Take(transfer)) => {
                     let Some(state) = self.states.take(transfer) else { return };
@@ -573,7 +410,8 @@ impl Hub {
         }
         self.renew(now);
         if let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() {
-            let patience = if self.summer.is_open(*step, *attempt) { OVERDUE } else { QUIET };
+            let open = self.summer.is_open(*step, *attempt) || self.kept.is_open(*step, *attempt);
+            let patience = if open { OVERDUE } else { QUIET };
             if now.duration_since(*since) > patience && (!*asked || now.duration_since(*since) > 5 * OVERDUE) {
                 (*asked, *since) = (true, now);
                 self.coordinator.tell(&Up::Missing { step: *step });

@@ -7,7 +7,7 @@ use super::block::{Block, Blocks, Body};
 use super::canvas::{Canvas, Claim};
 use super::pipe::Frame;
 use super::pushes::Sent;
-use crate::gpu::{Folded, Source, Term, fold_chunk, poison_of};
+use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, poison_of};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::wire::{Format, Header, Kind, Owner, chunk_range, chunks};
 use crate::transport::{Summand, What};
@@ -291,11 +291,13 @@ impl Exchange {
         self.left == 0
     }
 
-    /// The sum, once it is whole.
-    pub(super) fn finish(self) -> Sum {
+    /// The sum, once it is whole, with the digest of its chunks' digests or of its bits.
+    pub(super) fn finish(self, of_bits: bool) -> Sum {
         let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
         let Plan { step, attempt, .. } = self.plan;
-        Sum { step, attempt, vector: Arc::new(self.out.take()), digest: xxh3_64(bytemuck::cast_slice(&digests)), finite: self.finite }
+        let vector = Arc::new(self.out.take());
+        let digest = if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
+        Sum { step, attempt, vector, digest, finite: self.finite }
     }
 
     /// Whose chunks are missing.

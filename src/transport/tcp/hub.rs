@@ -1,5 +1,6 @@
 //! What the coordinator's end does: seats workers, tells them what to exchange, and looks after those that stop.
 
+mod groups;
 mod sums;
 
 use super::block::{Blocks, Vectors};
@@ -18,6 +19,7 @@ use crate::ids::{Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, TaskOrder, Up};
 use crate::transport::{Notice, Order, Weighted};
+use groups::Groups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -61,6 +63,7 @@ pub(super) struct Hub {
     /// Results on their way here, where workers send them at once.
     landings: Option<Landings>,
     running: BTreeMap<(Step, u32), Running>,
+    groups: Groups,
     /// Attempts at steps that are decided, and who holds them.
     decided: BTreeMap<Step, u32>,
     /// The order that each result answers, where workers send results to each other at once.
@@ -103,7 +106,8 @@ impl Hub {
         let layout = wire::layout(listen.length, listen.units, &listen.job);
         let stamp = Stamp { run: listen.run, epoch: 0, worker: COORDINATOR, layout, format: listen.format };
         let (blocks, canvases) = (Blocks::new(listen.length), Canvases::default());
-        let shop = Shop { stamp, blocks, canvases, traffic: Arc::new(Traffic::default()) };
+        let of_bits = listen.exchange == Exchange::Nccl;
+        let shop = Shop { stamp, blocks, canvases, traffic: Arc::new(Traffic::default()), of_bits };
         let kept = listen.log_steps as usize + 1;
         let Watched { notices, sums, status, offers, held } = watched;
         let landings = held.map(|(ledgers, vectors)| Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone()));
@@ -114,6 +118,7 @@ impl Hub {
             landings,
             shop,
             running: BTreeMap::new(),
+            groups: Groups::default(),
             decided: BTreeMap::new(),
             orders: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -398,6 +403,9 @@ impl Hub {
                     self.give(step, attempt, worker.0);
                 }
             }
+            Up::Named { group, id } => self.named(worker, group, &id),
+            Up::Together { group } => self.together(worker, group),
+            Up::Apart { group, reason } => self.apart(worker, group, &reason, Instant::now()),
             Up::Hello { .. } => self.lose(worker.0, "it says hello twice"),
         }
     }
@@ -413,6 +421,7 @@ impl Hub {
             self.lose(worker, &format!("nothing was heard of it for {:.0} s", self.listen.silence.as_secs_f64()));
         }
         self.look_after_exchanges(now);
+        self.look_after_groups(now);
         let mut status = lock(&self.status);
         for (worker, seat) in self.members.connected() {
             status.workers[worker as usize].silent_seconds = now.saturating_duration_since(seat.heard).as_secs_f64();
@@ -448,17 +457,7 @@ impl Hub {
         self.noticed.extend(unmade);
         // What it would still have sent of a sum that others have comes from them.
         let open: Vec<(Step, u32)> = self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();
-        for (step, attempt) in open {
-            let holders = self.running.get(&(step, attempt)).map(|running| running.holders.clone()).unwrap_or_default();
-            let mut lacking: Vec<u32> =
-                self.members.connected().map(|(worker, _)| worker).filter(|worker| !holders.contains_key(worker)).collect();
-            if self.takes_part() && self.summer.sum(step, attempt).is_none() {
-                lacking.push(COORDINATOR);
-            }
-            for node in lacking {
-                self.give(step, attempt, node);
-            }
-        }
+        open.into_iter().for_each(|(step, attempt)| self.spread(step, attempt));
     }
 
     fn announce(&mut self) {
@@ -469,6 +468,7 @@ impl Hub {
     /// Tells workers that sum among themselves who is there, once the run has begun.
     fn introduce(&mut self) {
         if self.begun && std::mem::take(&mut self.changed) {
+            self.regroup();
             self.members.tell_all(&Down::Peers { peers: self.members.peers() });
         }
     }
@@ -513,6 +513,7 @@ impl Hub {
             format: *format,
             hold: self.listen.exchange == Exchange::Hold,
             push: self.listen.exchange == Exchange::HoldSharded,
+            weave: self.listen.exchange == Exchange::Nccl,
             silence: self.listen.silence.as_secs_f64(),
             job: job.clone(),
         };

@@ -64,12 +64,15 @@ pub enum Exchange {
     /// The workers that are there, each a part, to whom every worker sends its result as soon as it is done: when the
     /// round closes, what has come is there already. Who is late with its result still sums.
     HoldSharded,
+    /// As [`Exchange::Sharded`], but where all workers whose vectors are summed have found each other by a fabric, they exchange by
+    /// that ([`crate::transport::fabric`]): NCCL between their GPUs.
+    Nccl,
 }
 
 impl Exchange {
     /// Whether workers sum among themselves.
     fn is_sharded(self) -> bool {
-        matches!(self, Self::Sharded | Self::HoldSharded)
+        matches!(self, Self::Sharded | Self::HoldSharded | Self::Nccl)
     }
 }
 
@@ -82,7 +85,8 @@ impl FromStr for Exchange {
             "sharded" => Ok(Self::Sharded),
             "hold" => Ok(Self::Hold),
             "hold-sharded" => Ok(Self::HoldSharded),
-            _ => Err(format!("{text:?} is no way to exchange vectors; it is star, sharded, hold or hold-sharded")),
+            "nccl" => Ok(Self::Nccl),
+            _ => Err(format!("{text:?} is no way to exchange vectors; it is star, sharded, hold, hold-sharded or nccl")),
         }
     }
 }
@@ -114,10 +118,19 @@ pub struct Welcome {
     pub hold: bool,
     /// Whether every finite result goes to the workers that sum it as soon as it is done.
     pub push: bool,
+    /// Whether workers may sum among themselves by a fabric.
+    pub weave: bool,
     /// A coordinator that has said nothing for so long counts as gone.
     pub silence: Duration,
     /// What is trained, in words that the coordinator's program and the worker's understand.
     pub job: String,
+}
+
+impl Welcome {
+    /// Sums that are kept, for those who lack them.
+    fn kept(&self) -> usize {
+        self.log_steps as usize + 1
+    }
 }
 
 /// Why there is no connection.
@@ -146,6 +159,9 @@ pub enum TcpError {
         /// Why.
         reason: String,
     },
+    /// A format that not all ways of an exchange have.
+    #[error("vectors go between GPUs as they are, in f32: exchange nccl has no bf16 on the wire; take f32, or another exchange")]
+    Narrow,
     /// One side does not know the other.
     #[error(transparent)]
     Security(#[from] SecurityError),

@@ -132,13 +132,15 @@ pub(super) struct Shop {
     pub(super) blocks: Blocks,
     pub(super) canvases: Canvases,
     pub(super) traffic: Arc<Traffic>,
+    /// Whether digests of sums are of their bits, as a fabric takes them.
+    pub(super) of_bits: bool,
 }
 
 #[cfg(test)]
 impl Shop {
     pub(super) fn of_tests(worker: u32, length: usize) -> Self {
         let stamp = Stamp { run: 0, epoch: 0, worker, layout: 0, format: Format::F32 };
-        Self { stamp, blocks: Blocks::new(length), canvases: Canvases::default(), traffic: Arc::default() }
+        Self { stamp, blocks: Blocks::new(length), canvases: Canvases::default(), traffic: Arc::default(), of_bits: false }
     }
 }
 

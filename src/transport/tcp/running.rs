@@ -39,6 +39,8 @@ pub(super) struct Running {
     pub(super) unreported: Vec<(Worker, Notice)>,
     /// Its step is decided.
     pub(super) done: bool,
+    /// The group that makes it, if it is not made by connections.
+    pub(super) group: Option<u64>,
 }
 
 impl Running {
@@ -54,6 +56,7 @@ impl Running {
             waiting: BTreeMap::new(),
             unreported: Vec::new(),
             done: false,
+            group: None,
         }
     }
 

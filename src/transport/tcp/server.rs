@@ -121,6 +121,12 @@ pub struct Status {
     pub received: u64,
     /// Exchanges that came to an end.
     pub exchanges: u64,
+    /// How many of them a fabric made.
+    #[serde(default)]
+    pub woven: u64,
+    /// Workers that can sum by a fabric now, among themselves.
+    #[serde(default)]
+    pub group: usize,
     /// Seconds of the last one, from the plan to the second holder.
     pub exchange_seconds: f64,
     /// Calls that were refused.
@@ -196,6 +202,9 @@ impl TcpTransport {
     /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
     pub async fn listen_over(network: Arc<dyn Network>, listen: Listen) -> Result<Self, TcpError> {
         security::check_address(listen.address, &listen.security)?;
+        if (listen.exchange, listen.format) == (Exchange::Nccl, Format::Bf16) {
+            return Err(TcpError::Narrow);
+        }
         let (commands, commands_out) = mpsc::unbounded_channel();
         let (notices_in, notices, bell) = mailbox();
         let (offers_in, offers) = watch::channel(Offers::new());

@@ -44,6 +44,8 @@ pub(super) struct Summer {
     me: u32,
     length: usize,
     format: Format,
+    /// Whether digests are of bits, as a fabric takes them.
+    of_bits: bool,
     blocks: Blocks,
     open: BTreeMap<Key, Open>,
     sums: VecDeque<Sum>,
@@ -65,6 +67,7 @@ impl Summer {
             me: shop.stamp.worker,
             length,
             format: shop.stamp.format,
+            of_bits: shop.of_bits,
             blocks: shop.blocks.clone(),
             open: BTreeMap::new(),
             sums: VecDeque::new(),
@@ -103,7 +106,7 @@ impl Summer {
         out: &mut Vec<Outgoing>,
     ) -> Vec<String> {
         let key = (plan.step, plan.attempt);
-        self.open.retain(|other, _| other.0 != key.0 || other.1 >= key.1);
+        self.supersede(key.0, key.1);
         if self.before.remove(&key)
             && let Some(at) = self.sums.iter().position(|sum| (sum.step, sum.attempt) == key)
         {
@@ -132,6 +135,11 @@ impl Summer {
             }
         }
         early.into_iter().filter_map(|(header, from, block)| open.exchange.term(&header, from, block).err()).collect()
+    }
+
+    /// An attempt at a step is begun elsewhere: older ones are given up.
+    pub(super) fn supersede(&mut self, step: Step, attempt: u32) {
+        self.open.retain(|other, _| other.0 != step || other.1 >= attempt);
     }
 
     /// Takes in a chunk of a result that a worker has sent before it knows of a plan.
@@ -205,7 +213,7 @@ impl Summer {
     pub(super) fn finished(&mut self) -> Vec<Sum> {
         let (whole, open): (BTreeMap<_, _>, _) = std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.exchange.is_whole());
         self.open = open;
-        let done: Vec<Sum> = whole.into_values().map(|open| open.exchange.finish()).collect();
+        let done: Vec<Sum> = whole.into_values().map(|open| open.exchange.finish(self.of_bits)).collect();
         done.iter().cloned().for_each(|sum| self.push(sum));
         done
     }

@@ -1,9 +1,10 @@
 //! The bodies of control frames.
 
-use super::Format;
+use super::{CHUNK, Format};
 use crate::ids::{Job, Part, Step, Task, Units};
 use crate::transport::Summand;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::ops::Range;
 
 /// Tasks a worker is to compute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,15 @@ pub struct Owner {
     pub start: usize,
     /// One past the last chunk.
     pub end: usize,
+}
+
+impl Owner {
+    /// The elements of its chunks, of a vector of `length`.
+    #[must_use]
+    pub fn elements(&self, length: usize) -> Range<usize> {
+        let edge = |chunk: usize| chunk.saturating_mul(CHUNK).min(length);
+        edge(self.start)..edge(self.end)
+    }
 }
 
 /// A worker that others can connect to.
@@ -79,6 +89,10 @@ pub enum Down {
         /// Whether finite results go to the workers that sum them as soon as they are done.
         #[serde(default)]
         push: bool,
+        /// Whether workers may sum among themselves by something else than their connections: then digests of sums are
+        /// [`crate::gpu::digest_of_bits`].
+        #[serde(default)]
+        weave: bool,
         /// Seconds after which a side that has said nothing counts as gone; the coordinator pings more often.
         silence: f64,
         /// What is trained; the coordinator's program and the worker's understand it.
@@ -142,6 +156,28 @@ pub enum Down {
         owners: Vec<Owner>,
         /// Who gets the sum, for those who sum.
         receivers: Vec<u32>,
+        /// The group in which the sum is made, all owners by what connects them there; absent: by connections.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<u64>,
+    },
+    /// Name a group, by which its members find each other elsewhere than here; answered with [`Up::Named`].
+    Name {
+        /// Number of the group.
+        group: u64,
+    },
+    /// Be a member of a group; answered with [`Up::Together`].
+    Join {
+        /// Number of the group.
+        group: u64,
+        /// Its name.
+        id: String,
+        /// Who is in it, in order of rank.
+        members: Vec<u32>,
+    },
+    /// Give a group up, whatever is under way in it.
+    Leave {
+        /// Number of the group.
+        group: u64,
     },
     /// A step is decided: apply its sum.
     Apply {
@@ -271,6 +307,25 @@ pub enum Up {
         attempt: u32,
         /// Whose chunks are missing.
         on: Vec<u32>,
+    },
+    /// A group has a name.
+    Named {
+        /// Number of the group.
+        group: u64,
+        /// The name.
+        id: String,
+    },
+    /// The members of a group have found each other.
+    Together {
+        /// Number of the group.
+        group: u64,
+    },
+    /// A group cannot be joined, or something went wrong in it.
+    Apart {
+        /// Number of the group.
+        group: u64,
+        /// Why.
+        reason: String,
     },
     /// Answer to [`Down::Ping`].
     Pong {

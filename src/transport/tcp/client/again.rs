@@ -1,11 +1,9 @@
 //! A coordinator that is gone, and called again.
 
 use super::super::calls::call;
-use super::super::lock;
 use super::super::pipe::{Pipe, run};
 use super::super::states::Arriving;
 use super::{From, Hub, Join};
-use crate::transport::ledger::Ledger;
 use crate::transport::wire::Offer;
 use tokio::time::Instant;
 
@@ -22,7 +20,7 @@ impl Hub {
         if let Some(cancel) = self.live.take() {
             cancel.cancel();
         }
-        *lock(&self.ledger) = Ledger::default();
+        self.kept.reset();
         self.summer.reset();
         self.queue.clear();
         self.states = Arriving::default();

@@ -1,13 +1,14 @@
 //! A worker's connections to other workers.
 
+use super::super::QUIET;
 use super::super::calls::call_peer;
 use super::super::exchange::share_out;
 use super::super::landing::frames;
 use super::super::pipe::{Pipe, Queues, run};
 use super::super::security::Stream;
-use super::super::{QUIET, lock};
 use super::{From, Hub};
-use crate::ids::{Task, Worker};
+use crate::ids::{Step, Task, Worker};
+use crate::transport::What;
 use crate::transport::wire::{Across, Owner, Peer};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ impl Hub {
 
     /// Sends a result to those who will sum it if it counts.
     pub(super) fn push(&mut self, task: Task, order: u64) {
-        let vector = lock(&self.ledger).result(task).cloned();
+        let vector = self.kept.read(Step(0), What::Result(task));
         let Some(vector) = vector.filter(|_| !self.among.is_empty()) else { return };
         let owners = share_out(&self.among, vector.len());
         for Owner { node, start, end } in owners.iter().copied().filter(|owner| owner.node != self.welcome.worker.0) {
@@ -125,7 +126,7 @@ impl Hub {
 
     /// Sends a worker what it is owed of sums under way: with the old connection it may have been lost.
     fn send_again(&self, worker: u32) {
-        let held = |step, what| lock(&self.ledger).get(step, what).cloned();
+        let held = |step, what| self.kept.read(step, what);
         self.summer.owed_to(worker, held).into_iter().for_each(|frame| self.send(worker, frame));
     }
 

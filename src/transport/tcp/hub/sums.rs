@@ -50,13 +50,6 @@ impl Hub {
         let holders: Vec<u32> = holders.intersection(&connected).copied().collect();
         let star = self.listen.exchange == Exchange::Star || holders.is_empty();
         let pushes = self.listen.exchange == Exchange::HoldSharded;
-        let owners = if star {
-            share_out(&[COORDINATOR], self.listen.length)
-        } else if pushes {
-            self.owners_of_pushes(&holders)
-        } else {
-            share_out(&holders, self.listen.length)
-        };
         let takes_part = star || self.listen.keeps;
         let receivers: Vec<u32> = connected.iter().copied().chain(takes_part.then_some(COORDINATOR)).collect();
         // Whoever is gone meanwhile cannot be a source; the engine hears of it and folds again.
@@ -67,15 +60,27 @@ impl Hub {
                 Summand { holders: if here.is_empty() { term.holders } else { here }, ..term }
             })
             .collect();
+        let here = terms.iter().flat_map(|term| term.holders.first()).all(|piece| connected.contains(&piece.worker.0));
+        let (group, owners) = match self.group_for(&holders).filter(|_| here) {
+            Some((group, owners)) => (Some(group), owners),
+            None if star => (None, share_out(&[COORDINATOR], self.listen.length)),
+            None if pushes => (None, self.owners_of_pushes(&holders)),
+            None => (None, share_out(&holders, self.listen.length)),
+        };
         let orders = if pushes { self.orders_of(&terms) } else { Vec::new() };
         let plan = Plan { step, attempt, places: Vec::new(), terms, orders, owners, receivers };
-        self.tell_plan(&plan);
+        match group {
+            Some(group) => self.tell_group(&plan, group),
+            None => self.tell_plan(&plan),
+        }
         let sources = holders.iter().copied().chain(plan.owners.iter().map(|owner| owner.node)).collect();
         let mut running = Running::new(plan.receivers.clone(), sources, Instant::now());
+        running.group = group;
         running.given.extend(&plan.receivers);
         self.running.retain(|key, _| key.0 != step || key.1 > attempt);
         self.running.insert((step, attempt), running);
-        if takes_part {
+        self.summer.supersede(step, attempt);
+        if takes_part && group.is_none() {
             let mut none = Vec::new();
             for reason in self.summer.begin(plan, |_| None, Instant::now(), &mut none) {
                 tracing::warn!("{step}, attempt {attempt}: {reason}");
@@ -110,13 +115,22 @@ impl Hub {
         wrong.into_iter().flatten().for_each(|node| otherwise(Worker(node), step));
     }
 
+    /// Tells those whose vectors are summed in a group; the others get the sum, unasked.
+    fn tell_group(&self, plan: &Plan, group: u64) {
+        let Plan { step, attempt, terms, owners, receivers, .. } = plan.clone();
+        let nodes: Vec<u32> = owners.iter().map(|owner| owner.node).collect();
+        let (places, orders) = (Vec::new(), Vec::new());
+        let told = Frame::control(&Down::Exchange { step, attempt, places, terms, orders, owners, receivers, group: Some(group) });
+        nodes.into_iter().for_each(|node| self.members.tell_frame(node, told.clone()));
+    }
+
     /// Tells everybody their part in an exchange: whoever sums, all of it; others, the terms they hold.
     fn tell_plan(&self, plan: &Plan) {
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         let Plan { step, attempt, .. } = *plan;
         let message = |(places, terms, orders), receivers| {
             let owners = plan.owners.clone();
-            Down::Exchange { step, attempt, places, terms, orders, owners, receivers }
+            Down::Exchange { step, attempt, places, terms, orders, owners, receivers, group: None }
         };
         let whole = Frame::control(&message((Vec::new(), plan.terms.clone(), plan.orders.clone()), plan.receivers.clone()));
         let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
@@ -159,6 +173,10 @@ impl Hub {
             self.exchange_time = (self.exchange_time + running.begun.elapsed()) / 2;
             let mut status = lock(&self.status);
             (status.exchanges, status.exchange_seconds) = (status.exchanges + 1, running.begun.elapsed().as_secs_f64());
+            if running.group.is_some() {
+                status.woven += 1;
+                self.groups.went_well();
+            }
         }
         // Who takes no digest has checked that of every chunk.
         let Some(digest) = digest.or(own) else { return };
@@ -239,6 +257,7 @@ impl Hub {
         let bytes = self.listen.length * self.listen.format.bytes();
         let longest = patience.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         let needed = self.members.connected().count().min(2);
+        self.look_after_sums_of_groups(now, patience, needed);
         let stuck = |running: &&Running| running.holders.len() < needed && running.is_stuck(now, patience, longest);
         let found = self.running.values().filter(stuck).find_map(|running| Some((running.culprit(now)?, running.begun)));
         if let Some((worker, begun)) = found {

@@ -1,0 +1,329 @@
+//! Sums made between workers by something faster than their connections, where their vectors lie: NCCL between GPUs
+//! ([`crate::transport::nccl::NcclFabric`]). The coordinator and its connections still say who sums what, and carry whatever the
+//! fabric does not: to those who are late, and everything while there is no group.
+
+use super::What;
+use super::ledger::Ledger;
+use super::{Summand, Worker};
+use crate::gpu::{CombineError, Folded, Gradient, Vector, Wire};
+use crate::ids::{Job, Step, Task};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A sum, as every member that takes part is told of it: each of them sums a part of all terms and sends it to the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weave {
+    /// The worker that is told.
+    pub me: Worker,
+    /// Of which step.
+    pub step: Step,
+    /// Which attempt.
+    pub attempt: u32,
+    /// Numbers in a vector.
+    pub length: usize,
+    /// What is summed, in this order, by the tree of [`crate::gpu::Combine`].
+    pub terms: Vec<Summand>,
+    /// Who takes part, and which elements each sums.
+    pub parts: Vec<(Worker, Range<usize>)>,
+    /// Nodes outside the group to which the sum goes too, part by part, by their connections.
+    pub shown: Vec<u32>,
+}
+
+/// What a fabric is told. It does one after the other, but for [`Told::Leave`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// Name a group, by which its members find each other.
+    Name {
+        /// Number of the group.
+        group: u64,
+    },
+    /// Be a member of a group; it takes the place of the last one.
+    Join {
+        /// Number of the group.
+        group: u64,
+        /// Its name.
+        id: String,
+        /// Who is in it, in order of rank.
+        members: Vec<Worker>,
+        /// Which of them this is.
+        rank: usize,
+    },
+    /// Make a sum with others of the group.
+    Sum {
+        /// Number of the group.
+        group: u64,
+        /// Which sum.
+        weave: Weave,
+    },
+    /// Give a group up, whatever is under way in it.
+    Leave {
+        /// Number of the group.
+        group: u64,
+    },
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reported {
+    /// A group has a name.
+    Named {
+        /// Number of the group.
+        group: u64,
+        /// The name.
+        id: String,
+    },
+    /// All members have found each other.
+    Joined {
+        /// Number of the group.
+        group: u64,
+    },
+    /// A part of a sum, for those outside the group.
+    Part {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// The first element.
+        start: usize,
+        /// The numbers from there on.
+        numbers: Arc<Vec<f32>>,
+        /// To whom they go.
+        to: Vec<u32>,
+    },
+    /// A sum is whole, and kept.
+    Summed {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Its [`crate::gpu::digest_of_bits`], and whether it is finite.
+        folded: Folded,
+    },
+    /// A group cannot be joined, or is given up.
+    Apart {
+        /// Number of the group.
+        group: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Where a fabric's reports go.
+pub type Report = Box<dyn Fn(Reported) + Send>;
+
+/// A worker's end of something that sums vectors between workers.
+pub trait Fabric: Send {
+    /// From now on, reports go there.
+    fn begin(&mut self, report: Report);
+    /// Does as told, without waiting for it.
+    fn tell(&mut self, told: Told);
+}
+
+/// What a fabric's worker holds, as its connections see it: vectors come to the host's memory when they are asked for.
+pub trait Holds: Send {
+    /// Results and sums of results that are held.
+    fn count(&self) -> usize;
+    /// A vector, for the host.
+    fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>>;
+    /// A sum that the fabric has made, for the host.
+    fn read_sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>>;
+    /// See [`Ledger::discard`].
+    fn discard(&self, task: Task);
+    /// See [`Ledger::reduce`].
+    ///
+    /// # Errors
+    /// [`CombineError`] when the result is not as long as the sum.
+    fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError>;
+    /// See [`Ledger::release`].
+    fn release(&self, step: Step, end: Job);
+    /// Forgets all results; sums that were made are kept.
+    fn clear(&self);
+}
+
+#[derive(Debug)]
+struct Kept<V> {
+    ledger: Ledger<V>,
+    /// Sums that were made, the last ones.
+    sums: VecDeque<(Step, u32, Arc<V>)>,
+    /// How many of them are kept.
+    most: usize,
+    /// What the host asked for.
+    copies: Vec<(Step, What, Arc<Vec<f32>>)>,
+    spare: Vec<V>,
+}
+
+/// Results and sums of a worker that stay where they are computed, for its trainer, its connections and its fabric alike.
+#[derive(Debug)]
+pub struct Shelf<V>(Arc<Mutex<Kept<V>>>);
+
+impl<V> Clone for Shelf<V> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<V: Vector + Gradient> Shelf<V> {
+    /// A shelf that keeps so many sums for those who may still ask for them.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        let kept = Kept { ledger: Ledger::default(), sums: VecDeque::new(), most: most.max(1), copies: Vec::new(), spare: Vec::new() };
+        Self(Arc::new(Mutex::new(kept)))
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the result of a task.
+    pub fn keep(&self, task: Task, result: V) {
+        self.kept().ledger.keep(task, result);
+    }
+
+    /// A vector that is held, where it lies.
+    #[must_use]
+    pub fn vector(&self, step: Step, what: What) -> Option<Arc<V>> {
+        self.kept().ledger.get(step, what).cloned()
+    }
+
+    /// Keeps a sum in place of one of the same attempt; gives back the memory of those that are no longer kept.
+    pub fn keep_sum(&self, step: Step, attempt: u32, sum: V) -> Vec<V> {
+        let kept = &mut *self.kept();
+        let same = kept.sums.iter().position(|(of, made, _)| (*of, *made) == (step, attempt));
+        let mut spent: Vec<_> = same.and_then(|at| kept.sums.remove(at)).into_iter().collect();
+        kept.sums.push_back((step, attempt, Arc::new(sum)));
+        let beyond = kept.sums.len().saturating_sub(kept.most);
+        spent.extend(kept.sums.drain(..beyond));
+        spent.into_iter().filter_map(|(.., sum)| Arc::into_inner(sum)).collect()
+    }
+
+    /// A sum that was made, where it lies.
+    #[must_use]
+    pub fn sum(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
+        self.kept().sums.iter().find(|(of, made, _)| (*of, *made) == (step, attempt)).map(|(.., sum)| Arc::clone(sum))
+    }
+
+    /// The memory of a result that is no longer held.
+    pub(super) fn spare(&self, place: &V::Place, length: usize) -> Option<V> {
+        let kept = &mut *self.kept();
+        let found = kept.spare.iter().rposition(|vector| vector.fits(place, length));
+        found.map(|at| kept.spare.swap_remove(at))
+    }
+}
+
+impl<V> Kept<V> {
+    fn spend(&mut self, spent: impl IntoIterator<Item = Arc<V>>) {
+        self.spare.extend(spent.into_iter().filter_map(Arc::into_inner));
+    }
+}
+
+/// A copy for the host; a vector that has failed cannot be had.
+fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
+    let mut numbers = vec![0.0; Vector::length(vector)];
+    let read = vector.read(0, 1.0, Wire::F32(&mut numbers));
+    read.inspect_err(|error| tracing::error!("a vector cannot be had: {error}")).ok().map(|()| Arc::new(numbers))
+}
+
+impl<V: Vector + Gradient> Holds for Shelf<V> {
+    fn count(&self) -> usize {
+        self.kept().ledger.len()
+    }
+
+    fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
+        let copied =
+            |kept: &Kept<V>| kept.copies.iter().find(|(of, copy, _)| (*of, *copy) == (step, what)).map(|(.., copy)| Arc::clone(copy));
+        let vector = {
+            let kept = self.kept();
+            if let Some(copy) = copied(&kept) {
+                return Some(copy);
+            }
+            Arc::clone(kept.ledger.get(step, what)?)
+        };
+        let copy = to_host(&*vector)?;
+        self.kept().copies.push((step, what, Arc::clone(&copy)));
+        Some(copy)
+    }
+
+    fn read_sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
+        to_host(&*self.sum(step, attempt)?)
+    }
+
+    fn discard(&self, task: Task) {
+        let kept = &mut *self.kept();
+        kept.copies.retain(|(_, what, _)| *what != What::Result(task));
+        let spent = kept.ledger.discard(task);
+        kept.spend(spent);
+    }
+
+    fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError> {
+        let kept = &mut *self.kept();
+        kept.copies.retain(|(of, what, _)| *what != What::Result(task) && (*of, *what) != (step, What::Sum));
+        let spent = kept.ledger.reduce(step, task, weight)?;
+        kept.spend(spent);
+        Ok(())
+    }
+
+    fn release(&self, step: Step, end: Job) {
+        let kept = &mut *self.kept();
+        kept.copies.retain(|(of, what, _)| match what {
+            What::Result(task) => task.job >= end,
+            What::Sum => *of != step,
+        });
+        let spent = kept.ledger.release(step, end);
+        kept.spend(spent);
+    }
+
+    fn clear(&self) {
+        let kept = &mut *self.kept();
+        (kept.ledger, kept.copies) = (Ledger::default(), Vec::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::staying::Stays;
+
+    fn task(job: u64) -> Task {
+        Task { job: Job(job), piece: 0 }
+    }
+
+    /// The host's copies are made once, and are those of what is held now.
+    #[test]
+    fn copies_for_the_host_follow_what_is_held() {
+        let shelf: Shelf<Stays> = Shelf::new(2);
+        shelf.keep(task(1), Stays(vec![1.0, 2.0]));
+        shelf.keep(task(2), Stays(vec![10.0, 20.0]));
+        let read = |what| shelf.read(Step(0), what).map(|numbers| numbers.to_vec());
+        let [first, second] = [1, 2].map(|job| What::Result(task(job)));
+        assert_eq!((read(first), read(What::Sum)), (Some(vec![1.0, 2.0]), None));
+        assert!(Arc::ptr_eq(&shelf.read(Step(0), first).unwrap(), &shelf.read(Step(0), first).unwrap()));
+        shelf.reduce(Step(0), task(1), 1.0).unwrap();
+        assert_eq!((read(first), read(What::Sum)), (None, Some(vec![1.0, 2.0])));
+        shelf.reduce(Step(0), task(2), -1.0).unwrap();
+        assert_eq!((read(second), read(What::Sum), shelf.count()), (None, Some(vec![-9.0, -18.0]), 1));
+        shelf.keep(task(2), Stays(vec![5.0, 5.0]));
+        assert_eq!(read(second), Some(vec![5.0, 5.0]), "a task that was computed again");
+        shelf.discard(task(2));
+        shelf.release(Step(0), Job(3));
+        assert_eq!((read(second), read(What::Sum), shelf.count()), (None, None, 0));
+        assert!(shelf.spare(&0, 3).is_none() && (0..2).all(|_| shelf.spare(&0, 2).is_some()), "their memory goes round");
+        shelf.keep(task(4), Stays(vec![f32::NAN]));
+        assert_eq!(read(What::Result(task(4))), None, "a device that fails gives nothing");
+    }
+
+    #[test]
+    fn the_last_sums_are_kept_and_outlive_what_is_cleared() {
+        let shelf: Shelf<Stays> = Shelf::new(2);
+        let keep =
+            |step, attempt, x| shelf.keep_sum(Step(step), attempt, Stays(vec![x])).into_iter().map(|spent| spent.0[0]).collect::<Vec<_>>();
+        assert_eq!((keep(1, 0, 1.0), keep(2, 0, 2.0)), (vec![], vec![]));
+        assert_eq!(keep(2, 0, 3.0), [2.0], "the same attempt, made again");
+        assert_eq!(keep(2, 1, 4.0), [1.0]);
+        let held = shelf.sum(Step(2), 0).unwrap();
+        assert!(keep(3, 0, 5.0).is_empty(), "somebody reads it");
+        assert_eq!((held.0[0], shelf.sum(Step(2), 0).map(|sum| sum.0[0])), (3.0, None));
+        shelf.clear();
+        assert_eq!(shelf.read_sum(Step(3), 0).map(|sum| sum[0]), Some(5.0));
+    }
+}

@@ -1,0 +1,274 @@
+//! Sums between worker processes, each with a GPU, under a coordinator that is reached otherwise.
+
+use super::{Group, Limits, NcclError, Receiving, Sending, UniqueId, unique_id};
+use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
+use crate::gpu::{Folded, Gradient, Vector, Wire};
+use crate::ids::Worker;
+use crate::transport::fabric::{Fabric, Report, Reported, Shelf, Told, Weave};
+use crate::transport::{Cancel, What};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// Why a group is given up.
+#[derive(Debug)]
+enum Trouble {
+    Nccl(NcclError),
+    Cuda(CudaError),
+    Other(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nccl(error) => write!(f, "{error}"),
+            Self::Cuda(error) => write!(f, "{error}"),
+            Self::Other(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl From<NcclError> for Trouble {
+    fn from(error: NcclError) -> Self {
+        Self::Nccl(error)
+    }
+}
+
+impl From<CudaError> for Trouble {
+    fn from(error: CudaError) -> Self {
+        Self::Cuda(error)
+    }
+}
+
+/// The GPU of a worker among those of others. NCCL runs on a thread and a stream of its own, beside whatever the trainer computes; a
+/// group is given up from outside, at any time.
+///
+/// A sum is a reduce-scatter and an all-gather, both by sends and receives: every member sends the others their parts of its vectors,
+/// sums its own part of all terms with [`Cuda::combine_into`], and so with the bits of every other exchange, and sends it to all.
+#[derive(Debug)]
+pub struct NcclFabric {
+    orders: Option<Sender<Order>>,
+    /// The thread, until it is begun: what it needs.
+    idle: Option<(Weaver, Receiver<Order>)>,
+    thread: Option<JoinHandle<()>>,
+    /// The group that was to be joined last, and what ends it.
+    last: Option<(u64, Cancel)>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Name(u64),
+    Join { group: u64, id: String, members: Vec<Worker>, rank: usize, cancel: Cancel },
+    Sum { group: u64, weave: Weave },
+    Leave(u64),
+}
+
+impl NcclFabric {
+    /// The end of a worker whose vectors lie on a device and on a shelf. Makes a stream, and looks for NCCL.
+    ///
+    /// # Errors
+    /// [`NcclError`] without NCCL, or when the driver refuses.
+    pub fn new(cuda: &Cuda, shelf: Shelf<DeviceVector>, limits: Limits) -> Result<Self, NcclError> {
+        super::version()?;
+        let cuda = Arc::new(cuda.beside()?);
+        let (orders, taken) = channel();
+        let weaver = Weaver { cuda, shelf, limits, group: None, spare: Vec::new() };
+        Ok(Self { orders: Some(orders), idle: Some((weaver, taken)), thread: None, last: None })
+    }
+
+    fn send(&self, order: Order) {
+        // A thread that has ended has said why.
+        let _ = self.orders.as_ref().map(|orders| orders.send(order));
+    }
+}
+
+impl Fabric for NcclFabric {
+    fn begin(&mut self, report: Report) {
+        if let Some((weaver, orders)) = self.idle.take() {
+            self.thread = Some(std::thread::spawn(move || weaver.serve(&orders, &*report)));
+        }
+    }
+
+    fn tell(&mut self, told: Told) {
+        match told {
+            Told::Name { group } => self.send(Order::Name(group)),
+            Told::Join { group, id, members, rank } => {
+                let cancel = Cancel::default();
+                if let Some((_, last)) = self.last.replace((group, cancel.clone())) {
+                    last.cancel();
+                }
+                self.send(Order::Join { group, id, members, rank, cancel });
+            }
+            Told::Sum { group, weave } => self.send(Order::Sum { group, weave }),
+            Told::Leave { group } => {
+                if let Some((_, last)) = self.last.take_if(|(last, _)| *last <= group) {
+                    last.cancel();
+                }
+                self.send(Order::Leave(group));
+            }
+        }
+    }
+}
+
+impl Drop for NcclFabric {
+    fn drop(&mut self) {
+        if let Some((_, last)) = self.last.take() {
+            last.cancel();
+        }
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A group that was joined.
+#[derive(Debug)]
+struct Joined {
+    number: u64,
+    group: Group,
+    members: Vec<Worker>,
+}
+
+/// What runs on the fabric's thread.
+#[derive(Debug)]
+struct Weaver {
+    cuda: Arc<Cuda>,
+    shelf: Shelf<DeviceVector>,
+    limits: Limits,
+    group: Option<Joined>,
+    /// Vectors of sums that are over, and of terms.
+    spare: Vec<DeviceVector>,
+}
+
+impl Weaver {
+    fn serve(mut self, orders: &Receiver<Order>, report: &dyn Fn(Reported)) {
+        while let Ok(order) = orders.recv() {
+            let (group, done) = match order {
+                Order::Name(group) => {
+                    (group, unique_id().map_err(Trouble::from).map(|id| report(Reported::Named { group, id: id.to_string() })))
+                }
+                Order::Join { group, id, members, rank, cancel } => {
+                    (group, self.join(group, &id, members, rank, cancel).map(|()| report(Reported::Joined { group })))
+                }
+                Order::Sum { group, .. } if self.group.as_ref().is_none_or(|joined| joined.number != group) => continue,
+                Order::Sum { group, weave } => (group, self.sum(&weave, report)),
+                Order::Leave(group) => {
+                    self.group.take_if(|joined| joined.number <= group);
+                    continue;
+                }
+            };
+            if let Err(trouble) = done {
+                // Others' operations end with this one's.
+                self.group = None;
+                report(Reported::Apart { group, reason: trouble.to_string() });
+            }
+        }
+    }
+
+    /// Finds the others of a group, and sends each of them a number, since NCCL connects two ranks when they first meet.
+    fn join(&mut self, number: u64, id: &str, members: Vec<Worker>, rank: usize, cancel: Cancel) -> Result<(), Trouble> {
+        self.group = None;
+        let (id, size): (UniqueId, usize) = (id.parse()?, members.len());
+        let member = vec![(rank, Arc::clone(self.cuda.stream()))];
+        let group = Group::join_until(id, size, member, self.limits, cancel)?;
+        let joined = self.group.insert(Joined { number, group, members });
+        let (own, mut met) = (DeviceVector::of(&self.cuda, &[0.0])?, Vec::new());
+        for _ in 0..size {
+            met.push(DeviceVector::of(&self.cuda, &[0.0])?);
+        }
+        let others = (0..size).filter(|other| *other != rank);
+        let mut sends = Vec::with_capacity(size);
+        for to in others {
+            sends.push(Sending { from: rank, to, vector: own.part(0..1)? });
+        }
+        let mut receives = Vec::with_capacity(size);
+        for (from, vector) in met.iter_mut().enumerate().filter(|(other, _)| *other != rank) {
+            receives.push(Receiving { at: rank, from, vector: vector.target()? });
+        }
+        Ok(joined.group.exchange(&sends, &mut receives)?)
+    }
+
+    fn vector(&mut self, length: usize) -> DeviceVector {
+        let found = self.spare.iter().rposition(|vector| vector.fits(&self.cuda, length));
+        found.map_or_else(|| DeviceVector::new(&self.cuda, length), |at| self.spare.swap_remove(at))
+    }
+
+    /// Makes a sum with the others and keeps it.
+    fn sum(&mut self, weave: &Weave, report: &dyn Fn(Reported)) -> Result<(), Trouble> {
+        let (step, attempt) = (weave.step, weave.attempt);
+        let Some(mut joined) = self.group.take() else { return Ok(()) };
+        let mut sum = self.vector(weave.length);
+        self.scatter(&mut joined, weave, &mut sum)?;
+        let parts: Vec<_> =
+            weave.parts.iter().map(|(worker, part)| Ok((joined.rank(*worker)?, part.clone()))).collect::<Result<_, Trouble>>()?;
+        joined.group.gather(&parts, &mut sum.target()?)?;
+        let folded = Folded { digest: sum.digest()?, finite: sum.finite() };
+        self.spare.extend(self.shelf.keep_sum(step, attempt, sum));
+        self.group = Some(joined);
+        report(Reported::Summed { step, attempt, folded });
+        let Some(sum) = self.shelf.sum(step, attempt).filter(|_| !weave.shown.is_empty()) else { return Ok(()) };
+        for (_, part) in weave.parts.iter().filter(|(worker, part)| *worker == weave.me && !part.is_empty()) {
+            let mut numbers = vec![0.0; part.len()];
+            sum.read(part.start, 1.0, Wire::F32(&mut numbers)).map_err(|error| Trouble::Other(error.to_string()))?;
+            report(Reported::Part { step, attempt, start: part.start, numbers: Arc::new(numbers), to: weave.shown.clone() });
+        }
+        Ok(())
+    }
+
+    /// Sends the others their parts of this worker's vectors, and sums its own part of all.
+    fn scatter(&mut self, joined: &mut Joined, weave: &Weave, sum: &mut DeviceVector) -> Result<(), Trouble> {
+        let rank = joined.rank(weave.me)?;
+        let (mut held, mut came) = (Vec::new(), Vec::new());
+        for (place, (worker, part)) in weave.parts.iter().enumerate().filter(|(_, (_, part))| !part.is_empty()) {
+            for term in &weave.terms {
+                let piece = term.source(*worker, place).ok_or_else(|| Trouble::Other("a term that nobody holds".into()))?;
+                match (*worker == weave.me, piece.worker == weave.me) {
+                    (_, true) => held.push((joined.rank(*worker)?, self.held(weave, piece.what)?, part.clone())),
+                    (true, false) => came.push((joined.rank(piece.worker)?, self.vector(part.len()))),
+                    (false, false) => {}
+                }
+            }
+        }
+        let mut sends = Vec::with_capacity(held.len());
+        for (to, vector, part) in held.iter().filter(|(to, ..)| *to != rank) {
+            sends.push(Sending { from: rank, to: *to, vector: vector.part(part.clone())? });
+        }
+        let mut receives = Vec::with_capacity(came.len());
+        for (from, vector) in &mut came {
+            receives.push(Receiving { at: rank, from: *from, vector: vector.target()? });
+        }
+        joined.group.exchange(&sends, &mut receives)?;
+        let own = weave.parts.iter().enumerate().find(|(_, (worker, part))| *worker == weave.me && !part.is_empty());
+        if let Some((place, (_, part))) = own {
+            let (mut here, mut there) = (held.iter().filter(|(to, ..)| *to == rank), came.iter());
+            let mut terms = Vec::with_capacity(weave.terms.len());
+            for term in &weave.terms {
+                let is_here = term.source(weave.me, place).is_some_and(|piece| piece.worker == weave.me);
+                let source = match is_here {
+                    true => here.next().map(|(_, vector, part)| vector.part(part.clone())),
+                    false => there.next().map(|(_, vector)| vector.view().map(DeviceSource::F32)),
+                };
+                let source = source.ok_or_else(|| Trouble::Other("a term that did not come".into()))??;
+                terms.push(DeviceTerm { weight: term.weight as f32, source });
+            }
+            sum.sum_part(part.clone(), &terms)?;
+        }
+        self.spare.retain(|vector| Vector::length(vector) == weave.length);
+        self.spare.extend(came.into_iter().map(|(_, vector)| vector));
+        Ok(())
+    }
+
+    fn held(&self, weave: &Weave, what: What) -> Result<Arc<DeviceVector>, Trouble> {
+        let vector = self.shelf.vector(weave.step, what).filter(|vector| Vector::length(&**vector) == weave.length);
+        vector.ok_or_else(|| Trouble::Other(format!("{}: {what:?} is not held", weave.step)))
+    }
+}
+
+impl Joined {
+    fn rank(&self, worker: Worker) -> Result<usize, Trouble> {
+        let rank = self.members.iter().position(|member| *member == worker);
+        rank.ok_or_else(|| Trouble::Other(format!("{worker} is not in group {}", self.number)))
+    }
+}
