@@ -101,7 +101,7 @@ impl Scene {
 }
 
 fn hello(worker: Option<u32>, identity: &str) -> Value {
-    json!({"type": "hello", "worker": worker, "identity": identity, "address": null, "offer": null})
+    json!({"type": "hello", "worker": worker, "identity": identity, "address": null, "offer": null, "weaves": true})
 }
 
 fn wait_for(what: &str, done: impl Fn() -> bool) {
@@ -325,7 +325,7 @@ fn survives(what: &str, does: impl Fn(&Scene, &mut Bare)) {
 }
 
 fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare)) {
-    let job = Job { scheme: "groups:s=1", length: 300, steps: 6, exchange };
+    let job = Job { scheme: "groups:s=1", length: 300, steps: 7, exchange };
     let (expected, parameters) = run_locally(job);
     let (mut scene, transport, honest) = Scene::new(job);
     let mut evil = scene.call();
@@ -338,9 +338,31 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
     drop(evil);
     scene.allowed.store(u64::MAX, Ordering::Release);
     let log = coordinator.join().unwrap();
-    let seen = log.gradients == expected.gradients || exchange == Exchange::Sharded;
+    let seen = log.gradients == expected.gradients || exchange != Exchange::Star;
     assert!(seen, "{what}: {:?}", log.faults);
     assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters), "{what}");
+}
+
+/// Groups are as those say who are asked, and whoever gives one up costs nothing but the group.
+#[test]
+fn groups_that_never_meet_cost_no_step() {
+    survives_over(Exchange::Nccl, "words of groups", |scene, evil| {
+        let mut caller = scene.call();
+        caller.tell(&json!({"type": "hello", "worker": EVIL, "identity": "evil", "address": null, "offer": null}));
+        let refused = caller.hear();
+        assert!(refused["type"] == "refused" && refused["reason"].as_str().unwrap().contains("groups"), "{refused}");
+        // The first group, of workers that have joined once; worker 0 is asked for its name, and has none.
+        let group = (1u64 << 32) + 1;
+        for number in [group, 0, u64::MAX] {
+            evil.tell(&json!({"type": "named", "group": number, "id": "whatever"}));
+            evil.tell(&json!({"type": "together", "group": number}));
+        }
+        scene.goes_on(1, "names that nobody asked for");
+        assert_eq!(scene.status.lock().unwrap().group, 0);
+        for number in group..group + 10 {
+            evil.tell(&json!({"type": "apart", "group": number, "reason": "no"}));
+        }
+    });
 }
 
 /// The next message of a type, whatever comes before; who is told to abandon says that it has.

@@ -198,6 +198,10 @@ fn training_over_tcp_has_the_record_of_training_over_threads() {
     refused(folder.path(), &["train", "--exchange", "star"], &["--transport tcp"]);
     let early = ["train", "--transport", "tcp", "--exchange", "hold-sharded", "--reduce", "worker"];
     refused(folder.path(), &early, &["--exchange hold-sharded", "use tree or auto"]);
+    let between = ["train", "--transport", "tcp", "--exchange", "nccl"];
+    refused(folder.path(), &between, &["--exchange nccl", "--device cuda"]);
+    let narrow = [&between[..], &["--device", "cuda", "--wire", "bf16"]].concat();
+    refused(folder.path(), &narrow, &["--exchange nccl", "--wire bf16"]);
 }
 
 /// Asks for a page: its head and its body.

@@ -2,13 +2,14 @@
 //! same gradients and updates, one barrier, one sum of two messages. What stands in for a model is a gradient of many passes over
 //! the parameters, so that a step takes some tenths of a second on a card.
 
+use crate::program::{Outcome, median};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{Delays, Trace};
 use codedgrad::gpu::Vector;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::{Config, Engine};
 use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
-use codedgrad::transport::{Decoded, local};
+use codedgrad::transport::{Decoded, Link, local};
 use std::error::Error;
 use std::sync::{Arc, Barrier, Mutex, RwLock};
 use std::thread;
@@ -19,7 +20,7 @@ pub(crate) const WORKERS: usize = 4;
 const WARM_UP: usize = 3;
 const STEPS: usize = 15;
 /// Units of a batch, of which each worker has half.
-const UNITS: u32 = 4;
+pub(crate) const UNITS: u32 = 4;
 
 /// A run: where the workers' vectors lie, how to make one of ones, how long they are, and how much there is to compute.
 pub(crate) struct Load<'a, V: Vector> {
@@ -29,8 +30,18 @@ pub(crate) struct Load<'a, V: Vector> {
     pub(crate) passes: usize,
 }
 
+/// Steps of a run.
+pub(crate) fn steps() -> u64 {
+    (WARM_UP + STEPS) as u64
+}
+
+/// The times that count.
+pub(crate) fn counted(mut seconds: Vec<f64>) -> Vec<f64> {
+    seconds.split_off(WARM_UP)
+}
+
 /// Seconds of a step without the aggregator, with it, and with one worker late by ten steps; all three must end alike.
-pub(crate) fn measure<V: Vector>(load: &Load<'_, V>) -> Result<[f64; 3], Box<dyn Error>> {
+pub(crate) fn measure<V: Vector>(load: &Load<'_, V>) -> Outcome<([f64; 3], u64)> {
     let (plain, expected) = plain(load);
     let (with, found) = aggregated(load, &Delays::None)?;
     assert_eq!(found, expected, "both train alike");
@@ -40,7 +51,7 @@ pub(crate) fn measure<V: Vector>(load: &Load<'_, V>) -> Result<[f64; 3], Box<dyn
     std::fs::remove_file(&trace)?;
     let (late, found) = aggregated(load, &Delays::Trace(delays?))?;
     assert_eq!(found, expected, "a straggler changes nothing");
-    Ok([plain, with, late])
+    Ok(([plain, with, late], expected))
 }
 
 /// Overwrites `message` with the gradient of a unit, in so many passes over the parameters.
@@ -56,7 +67,7 @@ fn apply<V: Vector>(parameters: &mut V, gradient: &V) {
 }
 
 /// What the parameters are in the end, as far as a digest tells.
-fn told<V: Vector>(parameters: V) -> u64 {
+pub(crate) fn told<V: Vector>(parameters: V) -> u64 {
     let mut out = parameters.clone();
     V::fold(&[(1.0, Arc::new(parameters))], &mut out).expect("one length").digest
 }
@@ -100,44 +111,47 @@ fn plain<V: Vector>(load: &Load<'_, V>) -> (f64, u64) {
         let threads: Vec<_> = (0..WORKERS).map(|worker| scope.spawn(move || work(worker))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a worker")).collect::<Vec<u64>>()
     });
-    (median(&seconds.into_inner().expect("times")), told[0])
+    (median(counted(seconds.into_inner().expect("times"))), told[0])
 }
 
-fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Result<(f64, u64), Box<dyn Error>> {
-    let steps = (WARM_UP + STEPS) as u64;
+fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Outcome<(f64, u64)> {
+    let steps = steps();
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, 0..steps)?;
     let config = Config::default();
     let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
     let shape = Shape { workers: WORKERS, length: load.length, units: UNITS, first: Step(0) };
     let (transport, links) = local::connect_at::<V>(load.places[0].clone(), load.places.to_vec());
     let mut seconds = Seconds(Vec::new());
-    let told = thread::scope(|scope| -> Result<Vec<u64>, Box<dyn Error>> {
-        let work = |link, place| {
-            let mut aggregator = Aggregator::new(Box::new(link), load.length, 1);
-            let mut parameters = (load.ones)(place, load.length);
-            while let Some(event) = aggregator.next_event().expect("the coordinator is there") {
-                match event {
-                    Event::Compute(mut task) => {
-                        while let Some(part) = task.next_part() {
-                            gradient(&parameters, part.unit, load.passes, task.vector());
-                        }
-                        task.submit(vec![]).expect("all parts are computed");
-                    }
-                    Event::Apply(step) => apply(&mut parameters, step.vector()),
-                    Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => panic!("nothing goes wrong here"),
-                }
-            }
-            told(parameters)
-        };
-        let threads: Vec<_> = links.into_iter().zip(load.places).map(|(link, place)| scope.spawn(move || work(link, place))).collect();
+    let told = thread::scope(|scope| -> Outcome<Vec<u64>> {
+        let threads: Vec<_> =
+            links.into_iter().zip(load.places).map(|(link, place)| scope.spawn(move || told(work(Box::new(link), place, load)))).collect();
         let pace = Pace::wall(WORKERS, delays, steps as usize, 0.0);
         Coordinator::new(transport, engine, pace, config, shape).run(&mut seconds)?;
         Ok(threads.into_iter().map(|thread| thread.join().expect("a worker")).collect())
     })?;
-    Ok((median(&seconds.0), told[0]))
+    Ok((median(counted(seconds.0)), told[0]))
 }
 
-struct Seconds(Vec<f64>);
+/// A worker's parameters, when the run is over.
+pub(crate) fn work<V: Vector>(link: Box<dyn Link<V>>, place: &V::Place, load: &Load<'_, V>) -> V {
+    let mut aggregator = Aggregator::new(link, load.length, 1);
+    let mut parameters = (load.ones)(place, load.length);
+    while let Some(event) = aggregator.next_event().expect("the coordinator is there") {
+        match event {
+            Event::Compute(mut task) => {
+                while let Some(part) = task.next_part() {
+                    gradient(&parameters, part.unit, load.passes, task.vector());
+                }
+                task.submit(vec![]).expect("all parts are computed");
+            }
+            Event::Apply(step) => apply(&mut parameters, step.vector()),
+            Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => panic!("nothing goes wrong here"),
+        }
+    }
+    parameters
+}
+
+pub(crate) struct Seconds(pub(crate) Vec<f64>);
 
 impl<V: Vector> Observer<V> for Seconds {
     fn step(&mut self, record: &StepRecord, _: Option<&Decoded<V>>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
@@ -148,10 +162,4 @@ impl<V: Vector> Observer<V> for Seconds {
     fn fault(&mut self, _: u64, worker: Worker, what: &str) {
         panic!("{worker}: {what}");
     }
-}
-
-fn median(seconds: &[f64]) -> f64 {
-    let mut counted = seconds[WARM_UP..].to_vec();
-    counted.sort_by(f64::total_cmp);
-    counted[counted.len() / 2]
 }

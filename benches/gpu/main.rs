@@ -1,33 +1,54 @@
 //! The combine on a GPU against a device-to-device copy on the same card, timed by events; medians of 21. Then steps of four
-//! workers on that card, whose gradients stay on it, with the aggregator and without.
+//! workers on that card, whose gradients stay on it, with the aggregator and without, and of four in processes of their own.
 //!
-//! `cargo bench --no-default-features --features cuda --bench gpu`; torch's turn is `benches/peers/torch_axpy.py`. Without
+//! `cargo bench --no-default-features --features nccl,tcp --bench gpu`; torch's turn is `benches/peers/torch_axpy.py`. Without
 //! a GPU it says so and measures nothing; `-- --test` goes through the steps in the host's memory, small.
 
 mod four_workers;
+mod processes;
+#[path = "../processes/mod.rs"]
+mod program;
 
 use codedgrad::gpu::Vector;
 use codedgrad::gpu::cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use codedgrad::gpu::cuda::cudarc::driver::{CudaSlice, DeviceRepr};
 use codedgrad::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector, devices};
+use codedgrad::transport::fabric::{Fabric, Shelf};
+use codedgrad::transport::tcp::Exchange;
 use four_workers::{Load, WORKERS};
 use half::bf16;
-use std::error::Error;
+use program::Outcome;
 use std::sync::Arc;
 
 const REPEATS: usize = 21;
+/// Lets several ranks of NCCL share a card.
+const SHARED: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Outcome<()> {
     let has = |flag: &str| std::env::args().any(|arg| arg == flag);
     let small = !has("--bench") || has("--test");
+    let (length, passes) = if small { (1 << 16, 2) } else { (100_000_000, 50) };
     if devices() == 0 {
+        let load = Load { places: &[(); WORKERS], ones: &|(), length| vec![1.0; length], length: 1 << 12, passes: 2 };
+        if processes::part().is_some() {
+            return processes::worker(&load, |(), _| Err("there is no GPU here".into()));
+        }
         println!("not measured: there is no GPU here");
         if small {
-            let load = Load { places: &[(); WORKERS], ones: &|(), length| vec![1.0; length], length: 1 << 12, passes: 2 };
-            four_workers::measure(&load)?;
+            let (_, expected) = four_workers::measure(&load)?;
+            let apart = ["sharded", "nccl"].map(|exchange| processes::measure(exchange, load.length));
+            for measured in apart {
+                assert_eq!(measured?.told, expected, "processes end as threads do");
+            }
             println!("steps of four workers end alike in the host's memory");
         }
         return Ok(());
+    }
+    if let Some((me, exchange)) = processes::part() {
+        let card = if exchange == Exchange::Nccl { me % devices() } else { 0 };
+        let own = Arc::new(Cuda::new(card)?);
+        let places = vec![own; WORKERS];
+        return processes::worker(&Load { places: &places, ones: &ones, length, passes }, fabric);
     }
     let cuda = Cuda::new(0)?;
     println!("{}", cuda.stream().context().name()?);
@@ -39,8 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     drop(cuda);
     let places = (0..WORKERS).map(|_| Cuda::new(0).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-    let (length, passes) = if small { (1 << 16, 2) } else { (100_000_000, 50) };
-    let [plain, with, late] = four_workers::measure(&Load { places: &places, ones: &ones, length, passes })?;
+    let ([plain, with, late], expected) = four_workers::measure(&Load { places: &places, ones: &ones, length, passes })?;
     println!("4 workers, {length} parameters, groups:s=1: ms per step, and ratio to the step without aggregator");
     println!(
         "without {:.2}, with {:.2} ({:.3}), one late by 10 steps {:.2} ({:.3})",
@@ -50,7 +70,41 @@ fn main() -> Result<(), Box<dyn Error>> {
         1e3 * late,
         late / plain
     );
+    drop(places);
+    apart("sharded", length, (plain, expected))?;
+    if devices() >= WORKERS || std::env::var(SHARED).is_ok_and(|switch| switch == "1") {
+        apart("nccl", length, (plain, expected))?;
+    } else {
+        println!("not measured: NCCL between 4 processes, for which there are {} cards and no {SHARED}=1", devices());
+    }
     Ok(())
+}
+
+/// Four workers in processes of their own, beside those of this process.
+fn apart(exchange: &str, length: usize, (plain, expected): (f64, u64)) -> Outcome<()> {
+    let found = processes::measure(exchange, length)?;
+    assert_eq!(found.told, expected, "processes end as threads do");
+    println!(
+        "4 processes, {exchange}: {:.2} ({:.3}); a result to the host and a sum back take {:.2}, {:.1} % of it; {} of {} sums by NCCL",
+        1e3 * found.seconds,
+        found.seconds / plain,
+        1e3 * found.copies,
+        100.0 * found.copies / found.seconds,
+        found.woven.0,
+        found.woven.1
+    );
+    Ok(())
+}
+
+#[cfg(feature = "nccl")]
+fn fabric(cuda: &Arc<Cuda>, shelf: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
+    use codedgrad::transport::nccl::{Limits, NcclFabric};
+    Ok(Box::new(NcclFabric::new(cuda, shelf, Limits::default()).map_err(|error| error.to_string())?))
+}
+
+#[cfg(not(feature = "nccl"))]
+fn fabric(_: &Arc<Cuda>, _: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
+    Err("built without NCCL".into())
 }
 
 fn ones(cuda: &Arc<Cuda>, length: usize) -> DeviceVector {

@@ -65,6 +65,8 @@ pub(super) enum ExchangeKind {
     /// The workers among themselves, each a part, which gets every result as soon as it is done: less is left to be sent
     /// when the round closes, more is sent in all.
     HoldSharded,
+    /// The workers' GPUs by NCCL, one of each worker; by connections, as sharded, for who is late, and whenever NCCL cannot.
+    Nccl,
 }
 
 /// Numbers on the wire.
@@ -183,6 +185,7 @@ pub(super) fn listen(
             ExchangeKind::Sharded => Exchange::Sharded,
             ExchangeKind::Hold => Exchange::Hold,
             ExchangeKind::HoldSharded => Exchange::HoldSharded,
+            ExchangeKind::Nccl => Exchange::Nccl,
         },
         keeps: true,
         first: Some(first),

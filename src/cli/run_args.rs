@@ -153,7 +153,8 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) attack: AttackArgs,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round closes), or the workers
-    /// among themselves, each a part (sharded; hold-sharded: they get them before the round closes) [default: sharded]
+    /// among themselves, each a part (sharded; hold-sharded: they get them before the round closes; nccl: their GPUs, which
+    /// needs --device cuda) [default: sharded]
     #[arg(long, value_enum)]
     pub(super) exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of uncoded training
@@ -207,6 +208,24 @@ pub(super) struct Own {
 }
 
 impl RunArgs {
+    /// Refuses an exchange that does not go with the rest.
+    fn check_exchange(&self) -> Result<(), Failure> {
+        if self.exchange == Some(ExchangeKind::HoldSharded) && self.reduce == ReduceKind::Worker {
+            return Err(Failure::Input(anyhow!(
+                "--exchange hold-sharded sends every result as it is; --reduce worker adds them up before: use tree or auto"
+            )));
+        }
+        if self.exchange == Some(ExchangeKind::Nccl) {
+            if self.device != DeviceKind::Cuda {
+                return Err(Failure::Input(anyhow!("--exchange nccl is between GPUs: it needs --device cuda")));
+            }
+            if self.wire == Some(WireKind::Bf16) {
+                return Err(Failure::Input(anyhow!("--exchange nccl sends vectors as they are, in f32: it has no --wire bf16")));
+            }
+        }
+        Ok(())
+    }
+
     /// What the command line asks for; the vocabulary is that of the text.
     pub(super) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
         let step_seconds = self.step_seconds.unwrap_or(1.0);
@@ -218,11 +237,7 @@ impl RunArgs {
         if let Some((flag, value)) = not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
             return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
         }
-        if self.exchange == Some(ExchangeKind::HoldSharded) && self.reduce == ReduceKind::Worker {
-            return Err(Failure::Input(anyhow!(
-                "--exchange hold-sharded sends every result as it is; --reduce worker adds them up before: use tree or auto"
-            )));
-        }
+        self.check_exchange()?;
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
             None => GptConfig { vocabulary, context, layers, heads, width, tied: !self.untied_head },

@@ -173,6 +173,8 @@ impl Shown {
         one("sent_bytes_total", "counter", "Bytes the coordinator has sent.", network.sent as f64);
         one("received_bytes_total", "counter", "Bytes the coordinator has received.", network.received as f64);
         one("exchanges_total", "counter", "Exchanges of vectors that ended.", network.exchanges as f64);
+        one("exchanges_woven_total", "counter", "Those of them that workers made by NCCL.", network.woven as f64);
+        one("group_workers", "gauge", "Workers whose GPUs can sum by NCCL now.", network.group as f64);
         one("exchange_seconds", "gauge", "How long the last exchange took.", network.exchange_seconds);
         one("refused_calls_total", "counter", "Calls that were refused.", network.refused as f64);
         let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&OfWorker, &tcp::WorkerStatus) -> Option<f64>| {
@@ -219,6 +221,9 @@ impl Shown {
             network.refused,
             progress.faults
         );
+        if network.woven > 0 || network.group > 0 {
+            let _ = writeln!(text, "{} of {} exchanges by NCCL, {} workers can now", network.woven, network.exchanges, network.group);
+        }
         if let Some(fault) = &progress.last_fault {
             let _ = writeln!(text, "last fault: {fault}");
         }

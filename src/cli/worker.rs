@@ -165,7 +165,7 @@ pub(super) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let batches = job.plan.batches(tokens)?;
     let states = job.states()?;
     let start = Start { states: &states, step: welcome.first.0, round: 0 };
-    run_worker_in_place(&job.run()?, welcome.worker, Box::new(link), start, &batches).or_work()?;
+    run_worker_in_place(&job.run()?, &welcome, link, start, &batches).or_work()?;
     eprintln!("worker {number}: the run is over");
     Ok(())
 }

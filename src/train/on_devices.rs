@@ -314,7 +314,11 @@ mod woven {
             let fault = if worker == WHO { fault } else { Fault::None };
             link.woven(Arc::clone(&place), &welcome, |shelf| match fault {
                 Fault::Without => Err("as asked".to_owned()),
-                _ => Ok(Faulty { inner: NcclFabric::new(&place, shelf, Limits::default()).expect("no error"), report: None, fault }),
+                _ => Ok(Box::new(Faulty {
+                    inner: NcclFabric::new(&place, shelf, Limits::default()).expect("no error"),
+                    report: None,
+                    fault,
+                })),
             })
         };
         let links = (0..WORKERS).map(link).collect();

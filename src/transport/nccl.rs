@@ -183,8 +183,7 @@ impl Clique {
         id: UniqueId,
         size: usize,
         ranks: &[usize],
-        limits: Limits,
-        cancel: Cancel,
+        (limits, cancel): (Limits, Cancel),
         enter: impl Fn(usize) -> Result<(), CudaError>,
     ) -> Result<Self, NcclError> {
         let comms = ranks.iter().map(|_| Comm::default()).collect();
@@ -362,7 +361,7 @@ impl Group {
         let devices: Vec<usize> = streams.iter().map(|stream| stream.context().ordinal()).collect();
         check_devices(library.version, std::env::var(MANY_RANKS_SWITCH).ok().as_deref(), &ranks, &devices)?;
         let clique =
-            Clique::connect(library, id, size, &ranks, limits, cancel, |member| Ok(streams[member].context().bind_to_thread()?))?;
+            Clique::connect(library, id, size, &ranks, (limits, cancel), |member| Ok(streams[member].context().bind_to_thread()?))?;
         Ok(Self { clique, size, ranks, streams })
     }
 

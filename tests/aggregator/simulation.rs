@@ -136,7 +136,7 @@ async fn work(shared: &Shared, process: Arc<Process>, me: u8, coordinator: Strin
     let (link, welcome) = joined.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
     let (bell, held) = (link.bell(), link.held());
     if shared.voyage.exchange == Exchange::Nccl {
-        let weaves = |shelf| Ok(shared.loom.end(Worker(u32::from(me)), shelf));
+        let weaves = |shelf| Ok(Box::new(shared.loom.end(Worker(u32::from(me)), shelf)) as _);
         return train_over::<Stays>(shared, Box::new(link.woven(0, &welcome, weaves)), (bell, &held), me, random).await;
     }
     train_over::<Vec<f32>>(shared, Box::new(link), (bell, &held), me, random).await

@@ -7,7 +7,7 @@ use codedgrad::schedulers::Config;
 use codedgrad::train::{Outcome, Shape};
 use codedgrad::transport::Link;
 use codedgrad::transport::tcp::security::{Keys, Security, Token, keygen};
-use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
+use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
 use codedgrad::transport::wire::{CHUNK, Format};
 use std::time::Duration;
 
@@ -123,4 +123,13 @@ fn over_tcp_training_has_the_bits_of_training_over_threads() {
             assert!(trained.iter().all(|parameters| parameters == &uncoded[0]), "all replicas hold the same bytes");
         }
     }
+}
+
+/// What goes between GPUs is not rounded, so nothing may be that goes another way.
+#[test]
+fn narrow_numbers_go_by_connections_only() {
+    let security = Security::Plain { token: Token::fresh().unwrap() };
+    let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, 2, 10, 2);
+    let refused = TcpTransport::listen(Listen { exchange: Exchange::Nccl, format: Format::Bf16, ..listen }).unwrap_err();
+    assert!(matches!(refused, TcpError::Narrow) && refused.to_string().contains("f32"), "{refused}");
 }

@@ -9,6 +9,8 @@ mod device;
 mod gpt;
 mod memory;
 mod mixture;
+#[cfg(feature = "tcp")]
+mod process;
 mod replica;
 mod run;
 
@@ -18,11 +20,13 @@ pub use device::{Compute, Precision, Processor};
 pub use gpt::{GptConfig, GptConfigError};
 pub use memory::Memory;
 pub use mixture::Lanes;
+#[cfg(feature = "tcp")]
+pub(crate) use process::run_worker_in_place;
 pub use replica::{Replica, ReplicaError, ReplicaState};
+pub(crate) use run::run_in_place;
 pub use run::{
     Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_local_at, run_over, run_worker,
 };
-pub(crate) use run::{run_in_place, run_worker_in_place};
 
 #[cfg(doc)]
 use super::Aggregator;

@@ -6,14 +6,14 @@ use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
 use crate::gpu::Vector;
+#[cfg(feature = "candle-cuda")]
+use crate::gpu::cuda::DeviceVector;
 use crate::ids::{Job, Step, Worker};
 use crate::schedulers::{Config, Engine, Reduce};
 use crate::train::{
     AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
 use crate::transport::{Decoded, Link, Transport, local};
-#[cfg(feature = "candle-cuda")]
-use crate::{gpu::cuda::DeviceVector, transport::Staged};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
@@ -465,22 +465,6 @@ pub fn run_worker<V: Memory>(
         }
     }
     Ok(())
-}
-
-/// [`run_worker`] of a process of its own, whose micro-batches are added up where they are computed, unless they are judged.
-pub(crate) fn run_worker_in_place(
-    run: &LocalRun,
-    worker: Worker,
-    link: Box<dyn Link>,
-    start: Start<'_>,
-    batches: &Batches,
-) -> Result<(), TrainError> {
-    #[cfg(feature = "candle-cuda")]
-    if run.stays()? {
-        let place = DeviceVector::place(run.compute.first_of(worker.index()))?;
-        return run_worker(run, worker, Box::new(Staged::<DeviceVector>::new(link, place)), start, batches);
-    }
-    run_worker(run, worker, link, start, batches)
 }
 
 /// Computes a task, or what is left of it when nobody wants it any more, and hands it in.

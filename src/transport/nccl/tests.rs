@@ -57,7 +57,7 @@ fn without_a_driver_nccl_refuses_in_words() {
         return;
     }
     let refused =
-        Clique::connect(library, unique_id().expect("no error"), 1, &[0], Limits::default(), Cancel::default(), |_| Ok(())).unwrap_err();
+        Clique::connect(library, unique_id().expect("no error"), 1, &[0], (Limits::default(), Cancel::default()), |_| Ok(())).unwrap_err();
     let NcclError::Refused { phase: Phase::Connecting, reason } = refused else { panic!("{refused}") };
     assert!(reason.contains("cuda"), "{reason}");
 }
@@ -177,7 +177,7 @@ fn table() -> Library {
 fn connect(id: u8, fates: [Fate; 2], connect: Duration, abort_limit: Duration) -> Result<Clique, NcclError> {
     comms().extend([0, 1].map(|rank| (address(id, rank), (fates[rank], 0))));
     let limits = Limits { connect, operate: connect, abort: abort_limit };
-    Clique::connect(Box::leak(Box::new(table().asked()?)), UniqueId([id; 128]), 2, &[0, 1], limits, Cancel::default(), |_| Ok(()))
+    Clique::connect(Box::leak(Box::new(table().asked()?)), UniqueId([id; 128]), 2, &[0, 1], (limits, Cancel::default()), |_| Ok(()))
 }
 
 fn aborts(id: u8) -> [usize; 2] {
@@ -222,7 +222,7 @@ fn a_device_that_cannot_be_entered_ends_connecting_at_once() {
     comms().insert(address(7, 0), (Fate::default(), 0));
     let enter = |member| if member == 0 { Ok(()) } else { Err(CudaError::NoDriver) };
     let limits = Limits { connect: LONG, operate: LONG, abort: LONG };
-    let refused = Clique::connect(Box::leak(Box::new(library)), UniqueId([7; 128]), 2, &[0, 1], limits, Cancel::default(), enter)
+    let refused = Clique::connect(Box::leak(Box::new(library)), UniqueId([7; 128]), 2, &[0, 1], (limits, Cancel::default()), enter)
         .expect_err("no device");
     assert_eq!(refused, NcclError::Cuda(CudaError::NoDriver));
     assert_eq!(comms()[&address(7, 0)].1, 1, "who was connecting is aborted");
@@ -241,6 +241,15 @@ fn a_peer_that_never_comes_or_dies_costs_the_limit() {
     );
     drop(clique);
     assert_eq!(aborts(5), [1, 1]);
+}
+
+#[test]
+fn whoever_cancels_ends_what_is_under_way() {
+    let mut clique = connect(8, [Fate::default(); 2], LONG, LONG).expect("no error");
+    clique.cancel.cancel();
+    assert_eq!(clique.wait(Phase::Running, LONG, |_| true), Ok(()), "what is done is done");
+    assert_eq!(clique.wait(Phase::Running, LONG, |member| member == 0), Err(NcclError::Aborted));
+    assert_eq!((clique.call(Phase::Launching, LONG, |_, _, _| SUCCESS), aborts(8)), (Err(NcclError::Aborted), [1, 1]));
 }
 
 #[test]
@@ -303,6 +312,38 @@ fn gpus_reduce_sum_and_exchange() {
     group.exchange(&sends, &mut receives).expect("no error");
     for gpu in 0..count {
         assert_eq!(gpus[after(gpu)].stream().clone_dtoh(&y[after(gpu)]).expect("no error"), numbers(gpu)[..2]);
+    }
+}
+
+/// Each rank a thread, as a process would be; parts of different lengths, one of them empty, and a rank that has no part in it.
+#[test]
+fn gpus_gather_parts_among_some_of_them() {
+    let Some(gpus) = gpus("gathering parts between GPUs") else { return };
+    let (id, count) = (unique_id().expect("no error"), gpus.len());
+    let parts: Vec<_> = (0..count).filter(|rank| count < 4 || *rank != 1).zip([0..3, 3..3, 3..10]).collect();
+    let gathered: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let ranks = gpus.iter().enumerate().map(|(rank, gpu)| {
+            let parts = &parts;
+            scope.spawn(move || {
+                let mut group = Group::join(id, count, vec![(rank, gpu.stream().clone())], Limits::default()).expect("no error");
+                let mut x = gpu.stream().clone_htod(&[rank as f32; 10]).expect("no error");
+                let mut target = DeviceTarget::F32(x.as_view_mut());
+                let beyond = [(rank, 0..11)];
+                assert!(matches!(group.gather(&beyond, &mut target), Err(NcclError::Part { end: 11, length: 10, .. })));
+                match parts.iter().any(|part| part.0 == rank) {
+                    true => group.gather(parts, &mut target).expect("no error"),
+                    false => assert_eq!(group.gather(parts, &mut target), Err(NcclError::NoRanks)),
+                }
+                gpu.stream().clone_dtoh(&x).expect("no error")
+            })
+        });
+        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    });
+    let of = |at: usize| parts.iter().find(|(_, part)| part.contains(&at)).map(|(rank, _)| *rank as f32);
+    for (rank, found) in gathered.iter().enumerate() {
+        let own = rank as f32;
+        let expected = (0..10).map(|at| of(at).filter(|_| parts.iter().any(|part| part.0 == rank)).unwrap_or(own)).collect::<Vec<f32>>();
+        assert_eq!(*found, expected, "rank {rank}");
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn call(
 async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
     let stream = dial(network, &join.address, &join.security).await?;
     let (mut stream, _) = security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
-    let hello = Up::Hello { worker: join.worker, identity: join.identity.clone(), address, offer };
+    let hello = Up::Hello { worker: join.worker, identity: join.identity.clone(), address, offer, weaves: true };
     let lost = |error: PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
     write_first(&mut stream, &hello).await.map_err(lost)?;
     let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;

@@ -473,20 +473,28 @@ impl Hub {
         }
     }
 
-    async fn call(&mut self, caller: Caller) {
-        let Caller { mut stream, from, role, hello } = caller;
-        let Up::Hello { worker, identity, address, offer } = hello else {
-            tracing::warn!("refused a call from {from}: no hello");
-            return;
-        };
-        let seat = match role {
+    /// The number for a worker that calls, or why it is refused.
+    fn seat_for(&self, role: Option<Role>, worker: Option<u32>, identity: &str, weaves: bool) -> Result<u32, String> {
+        match role {
+            _ if !weaves && self.listen.exchange == Exchange::Nccl => {
+                Err("this run sums in groups of workers, of which its program knows nothing".to_owned())
+            }
             Some(Role::Coordinator) => Err("its certificate is the coordinator's".to_owned()),
             Some(Role::Worker(Worker(named))) if worker.is_some_and(|worker| worker != named) => {
                 Err(format!("its certificate is worker {named}'s, it says it is worker {}", worker.unwrap_or_default()))
             }
-            Some(Role::Worker(Worker(named))) => self.members.seat(Some(named), &identity),
-            None => self.members.seat(worker, &identity),
+            Some(Role::Worker(Worker(named))) => self.members.seat(Some(named), identity),
+            None => self.members.seat(worker, identity),
+        }
+    }
+
+    async fn call(&mut self, caller: Caller) {
+        let Caller { mut stream, from, role, hello } = caller;
+        let Up::Hello { worker, identity, address, offer, weaves } = hello else {
+            tracing::warn!("refused a call from {from}: no hello");
+            return;
         };
+        let seat = self.seat_for(role, worker, &identity, weaves);
         let worker = match seat {
             Ok(worker) => worker,
             Err(reason) => {

@@ -243,6 +243,9 @@ pub enum Up {
         address: Option<String>,
         /// What it still has of a run.
         offer: Option<Offer>,
+        /// Whether it knows of groups, and may be told of them: where vectors are summed in groups, others are refused.
+        #[serde(default)]
+        weaves: bool,
     },
     /// A task is done.
     Done {

@@ -150,18 +150,19 @@ impl TcpLink {
     /// sum is copied to the host's memory when it is asked for. Without a fabric, and for a run that wants none, as [`Staged::new`].
     /// Why there is none is told the coordinator.
     #[must_use]
-    pub fn woven<V, F>(self, place: V::Place, welcome: &Welcome, fabric: impl FnOnce(Shelf<V>) -> Result<F, String>) -> Staged<V>
-    where
-        V: Vector + Gradient + GradientMut,
-        F: Fabric + 'static,
-    {
+    pub fn woven<V: Vector + Gradient + GradientMut>(
+        self,
+        place: V::Place,
+        welcome: &Welcome,
+        fabric: impl FnOnce(Shelf<V>) -> Result<Box<dyn Fabric>, String>,
+    ) -> Staged<V> {
         if !welcome.weave {
             return Staged::new(Box::new(self), place);
         }
         let shelf = Shelf::new(welcome.kept());
         let made = fabric(shelf.clone());
         let there = made.is_ok();
-        self.equip(made.map(|fabric| (Box::new(shelf.clone()) as _, Box::new(fabric) as _)));
+        self.equip(made.map(|fabric| (Box::new(shelf.clone()) as _, fabric)));
         match there {
             true => Staged::woven(Box::new(self), place, shelf),
             false => Staged::new(Box::new(self), place),

@@ -106,7 +106,7 @@ impl Hub {
     }
 
     pub(super) fn together(&mut self, worker: Worker, number: u64) {
-        let Some(group) = self.group(number).filter(|group| group.members.contains(&worker.0)) else { return };
+        let Some(group) = self.group(number).filter(|group| group.named && group.members.contains(&worker.0)) else { return };
         group.joined.insert(worker.0);
         if group.is_together() {
             let size = group.members.len();
