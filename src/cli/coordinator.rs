@@ -43,7 +43,8 @@ workers call it for their --patience, and the step they have come to is where it
 
 With --device cuda every worker computes on the GPUs of its own host, number W on the W-th of them
 (CUDA_VISIBLE_DEVICES gives it others). This host needs none; without one, no gradient is compared
-with that of the whole batch.
+with that of the whole batch. With --exchange nccl besides, GPUs of different workers sum by NCCL;
+`codedgrad status` says whether they do.
 
 Schemes and delays are those of `codedgrad train`; --scheme auto is not. Nobody is delayed on purpose
 unless --delays says so.

@@ -243,11 +243,15 @@ mod several {
 #[cfg(all(feature = "nccl", feature = "tcp"))]
 mod woven {
     use super::*;
+    use crate::gpu::digest_of_bits;
+    use crate::train::{Flow, Observer, StepRecord};
+    use crate::transport::Decoded;
     use crate::transport::fabric::{Fabric, Report, Reported, Told};
     use crate::transport::nccl::{self, Limits, NcclFabric};
     use crate::transport::tcp::security::{Security, Token};
     use crate::transport::tcp::{Exchange, Join, Listen, Status, TcpLink, TcpTransport};
     use crate::transport::wire::CHUNK;
+    use std::process::{Child, Command, Stdio};
     use std::sync::Mutex;
     use std::time::Duration;
 
@@ -304,8 +308,10 @@ mod woven {
         let security = Security::Plain { token: Token::fresh().expect("no error") };
         let listen = Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), WORKERS, length, WORKERS as u32);
         let log_steps = Config::default().log_steps;
+        // Machines that emulate devices may be busy.
+        let spare = Duration::from_secs(if fault == Fault::Mute { 1 } else { 20 });
         let mut transport =
-            TcpTransport::listen(Listen { exchange: Exchange::Nccl, keeps, micro_steps, log_steps, ..listen }).expect("no error");
+            TcpTransport::listen(Listen { exchange: Exchange::Nccl, keeps, micro_steps, log_steps, spare, ..listen }).expect("no error");
         let status = transport.status();
         let link = |worker: usize| {
             let place = Arc::clone(&places[worker]);
@@ -399,5 +405,89 @@ mod woven {
                 _ => assert!((4..STEPS).contains(&status.woven), "{fault:?}: {status:?}"),
             }
         }
+    }
+
+    /// Tells a process of the next test which worker it is.
+    const PART: &str = "CODEDGRAD_TEST_WORKER";
+
+    #[test]
+    #[ignore = "a process of the next test"]
+    fn one_of_several_processes() {
+        let Ok(part) = env::var(PART) else { return };
+        let [address, token, me] = part.split(' ').collect::<Vec<_>>()[..] else { panic!("{part}") };
+        let me: usize = me.parse().expect("no error");
+        let place = Arc::new(Cuda::new(me).expect("no error"));
+        let security = Security::Plain { token: Token::parse(token).expect("no error") };
+        let own = Join { worker: Some(me as u32), ..Join::new(address.into(), security) };
+        let (link, welcome) = TcpLink::join(own).expect("no error");
+        let link = link.woven(Arc::clone(&place), &welcome, |shelf| {
+            Ok(Box::new(NcclFabric::new(&place, shelf, Limits::default()).expect("no error")))
+        });
+        let [parameters, first, second] = start(LONG);
+        let model = DeviceAdamW::new(&place, LOOSE, [&parameters, &first, &second]).expect("no error");
+        let state = work(me, Box::new(link), model, 1, |_| ());
+        println!("ends with {:?}", state.map(|numbers| digest_of_bits(&numbers)));
+    }
+
+    /// Kills a process before a step, and goes on once the others are a group.
+    struct Kills {
+        children: Vec<Child>,
+        status: Arc<Mutex<Status>>,
+        woven: Vec<u64>,
+    }
+
+    impl Observer for Kills {
+        fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+            if record.step == AT {
+                self.children[WHO].kill()?;
+            }
+            let there = if record.step >= AT { WORKERS - 1 } else { WORKERS };
+            for _ in 0..20_000 {
+                let status = self.status.lock().expect("no error").clone();
+                if status.group == there {
+                    self.woven.push(status.woven);
+                    return Ok(Flow::Continue);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(format!("no group of {there} at step {}", record.step).into())
+        }
+    }
+
+    #[test]
+    fn gpus_of_processes_sum_by_nccl_though_one_is_killed() {
+        if places().is_none() {
+            return;
+        }
+        // A token for a run of this host.
+        let token = format!("{:032x}{:032x}", std::process::id(), 7);
+        let security = Security::Plain { token: Token::parse(&token).expect("no error") };
+        let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, WORKERS, LONG, WORKERS as u32);
+        let mut transport =
+            TcpTransport::listen(Listen { exchange: Exchange::Nccl, spare: Duration::from_secs(20), ..listen }).expect("no error");
+        let (address, status) = (transport.address(), transport.status());
+        let process = |me: usize| {
+            let mut tests = Command::new(env::current_exe().expect("this program"));
+            tests.args(["--exact", "train::on_devices::woven::one_of_several_processes", "--ignored", "--nocapture"]);
+            tests.env(PART, format!("{address} {token} {me}")).stdout(Stdio::piped()).spawn().expect("no error")
+        };
+        let children: Vec<Child> = (0..WORKERS).map(process).collect();
+        assert_eq!(transport.gather(Duration::from_secs(60)).absent, []);
+        transport.begin(Step(0));
+        let scheme = "groups:s=1".parse::<SchemeSpec>().expect("no error").scheme(WORKERS, WORKERS as u32, 0..STEPS).expect("no error");
+        let engine = Engine::new(scheme, Config::default(), Step(0)..Step(STEPS), 0);
+        let shape = Shape { workers: WORKERS, length: LONG, units: WORKERS as u32, first: Step(0) };
+        let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
+        let mut kills = Kills { children, status: Arc::clone(&status), woven: Vec::new() };
+        let ran = Coordinator::new(transport, engine, pace, Config::default(), shape).run(&mut kills);
+        assert_eq!(ran.expect("no error"), Outcome::Finished);
+        let expected = on_host(("groups:s=1", 1, LONG))[0].clone().expect("no error").map(|numbers| digest_of_bits(&numbers));
+        for (me, child) in kills.children.into_iter().enumerate() {
+            let out = child.wait_with_output().expect("no error");
+            let said = String::from_utf8_lossy(&out.stdout).contains(&format!("ends with {expected:?}"));
+            assert_eq!((said, out.status.success()), (me != WHO, me != WHO), "worker {me}");
+        }
+        // The first sum is made before there is a group; every other is by it, but for the one in which somebody is killed.
+        assert!(kills.woven[AT as usize] == AT && status.lock().expect("no error").woven >= STEPS - 2, "{:?}", kills.woven);
     }
 }

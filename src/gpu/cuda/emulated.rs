@@ -1,7 +1,6 @@
 //! Where there is no GPU: the tests of devices on a driver that this machine can run.
 
 use super::image;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
@@ -36,14 +35,6 @@ pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf>
     Some(program)
 }
 
-/// Copies a file, unless that was done before, for whoever looks for it by this name.
-fn place(from: &Path, to: &Path) {
-    if !to.exists() {
-        let unfinished = to.with_extension(format!("{}.part", std::process::id()));
-        fs::copy(from, &unfinished).and_then(|_| fs::rename(&unfinished, to)).expect("a copy");
-    }
-}
-
 /// The tests that need a device, in a process that finds four: a driver whose kernels run on the host, with streams that are late and
 /// memory that is guarded, and an NCCL between them.
 #[test]
@@ -53,15 +44,18 @@ fn what_needs_a_device_passes_on_an_emulated_one() {
         return;
     }
     let Some(driver) = built("driver.cpp", "libcuda.so", &["-O1", "-shared", "-fPIC", "-pthread"]) else { return };
-    let folder = driver.parent().expect("a folder");
-    place(&driver, &folder.join("libnvrtc.so"));
+    let libraries = tempfile::tempdir().expect("a folder");
+    let place = |from: &Path, name: &str| fs::copy(from, libraries.path().join(name)).expect("a copy");
+    place(&driver, "libcuda.so");
+    place(&driver, "libnvrtc.so");
     if cfg!(feature = "nccl") {
         let nccl = built("nccl.cpp", "libnccl.so.2", &["-O1", "-shared", "-fPIC", "-pthread", "-ldl"]).expect("the same compiler");
-        place(&nccl, &folder.join("libnccl.so.2"));
+        place(&nccl, "libnccl.so.2");
     }
     let cache = tempfile::tempdir().expect("a folder");
     let others = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let paths = env::join_paths(std::iter::once(folder.into()).chain(env::split_paths(&others))).unwrap_or_else(|_| OsString::from(folder));
+    let paths =
+        env::join_paths(std::iter::once(libraries.path().into()).chain(env::split_paths(&others))).expect("a folder without colons");
     for (filters, bytes_of_last) in [(&["device", "gpus", "--skip", "without_memory"][..], None), (&["without_memory"][..], Some(SCARCE))] {
         let mut tests = Command::new(env::current_exe().expect("this program"));
         // A test that passes over something must say so here.
