@@ -1,5 +1,5 @@
 //! Sums made between workers by something faster than their connections, where their vectors lie: NCCL between GPUs
-//! ([`crate::transport::nccl::NcclFabric`]). The coordinator and its connections still say who sums what, and carry whatever the
+//! (`transport::nccl::NcclFabric`). The coordinator and its connections still say who sums what, and carry whatever the
 //! fabric does not: to those who are late, and everything while there is no group.
 
 use super::What;
@@ -56,7 +56,16 @@ pub enum Told {
         /// Which sum.
         weave: Weave,
     },
-    /// Give a group up, whatever is under way in it.
+    /// Send a sum that is kept to a node that lacks it, as [`Reported::Part`].
+    Give {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// To whom.
+        to: u32,
+    },
+    /// Give a group up, and older ones, whatever is under way.
     Leave {
         /// Number of the group.
         group: u64,
@@ -100,7 +109,12 @@ pub enum Reported {
         /// Its [`crate::gpu::digest_of_bits`], and whether it is finite.
         folded: Folded,
     },
-    /// A group cannot be joined, or is given up.
+    /// A group was left: nothing more is said of it, or of older ones.
+    Left {
+        /// Number of the group.
+        group: u64,
+    },
+    /// A group cannot be joined, or something went wrong in it.
     Apart {
         /// Number of the group.
         group: u64,
@@ -126,8 +140,6 @@ pub trait Holds: Send {
     fn count(&self) -> usize;
     /// A vector, for the host.
     fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>>;
-    /// A sum that the fabric has made, for the host.
-    fn read_sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>>;
     /// See [`Ledger::discard`].
     fn discard(&self, task: Task);
     /// See [`Ledger::reduce`].
@@ -146,8 +158,9 @@ struct Kept<V> {
     ledger: Ledger<V>,
     /// Sums that were made, the last ones.
     sums: VecDeque<(Step, u32, Arc<V>)>,
-    /// How many of them are kept.
+    /// How many of them are kept, and the first step that the trainer has not been given: whatever it has not is kept.
     most: usize,
+    next: Step,
     /// What the host asked for.
     copies: Vec<(Step, What, Arc<Vec<f32>>)>,
     spare: Vec<V>,
@@ -167,7 +180,7 @@ impl<V: Vector + Gradient> Shelf<V> {
     /// A shelf that keeps so many sums for those who may still ask for them.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        let kept = Kept { ledger: Ledger::default(), sums: VecDeque::new(), most: most.max(1), copies: Vec::new(), spare: Vec::new() };
+        let kept = Kept { ledger: Ledger::default(), sums: VecDeque::new(), most, next: Step(0), copies: Vec::new(), spare: Vec::new() };
         Self(Arc::new(Mutex::new(kept)))
     }
 
@@ -192,9 +205,17 @@ impl<V: Vector + Gradient> Shelf<V> {
         let same = kept.sums.iter().position(|(of, made, _)| (*of, *made) == (step, attempt));
         let mut spent: Vec<_> = same.and_then(|at| kept.sums.remove(at)).into_iter().collect();
         kept.sums.push_back((step, attempt, Arc::new(sum)));
-        let beyond = kept.sums.len().saturating_sub(kept.most);
-        spent.extend(kept.sums.drain(..beyond));
+        while kept.sums.len() > kept.most
+            && let Some(at) = kept.sums.iter().position(|(of, ..)| *of < kept.next)
+        {
+            spent.extend(kept.sums.remove(at));
+        }
         spent.into_iter().filter_map(|(.., sum)| Arc::into_inner(sum)).collect()
+    }
+
+    /// The trainer has been given all steps before this one.
+    pub(super) fn passed(&self, next: Step) {
+        self.kept().next = next;
     }
 
     /// A sum that was made, where it lies.
@@ -242,10 +263,6 @@ impl<V: Vector + Gradient> Holds for Shelf<V> {
         let copy = to_host(&*vector)?;
         self.kept().copies.push((step, what, Arc::clone(&copy)));
         Some(copy)
-    }
-
-    fn read_sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        to_host(&*self.sum(step, attempt)?)
     }
 
     fn discard(&self, task: Task) {
@@ -315,6 +332,7 @@ mod tests {
     #[test]
     fn the_last_sums_are_kept_and_outlive_what_is_cleared() {
         let shelf: Shelf<Stays> = Shelf::new(2);
+        shelf.passed(Step(3));
         let keep =
             |step, attempt, x| shelf.keep_sum(Step(step), attempt, Stays(vec![x])).into_iter().map(|spent| spent.0[0]).collect::<Vec<_>>();
         assert_eq!((keep(1, 0, 1.0), keep(2, 0, 2.0)), (vec![], vec![]));
@@ -323,7 +341,11 @@ mod tests {
         let held = shelf.sum(Step(2), 0).unwrap();
         assert!(keep(3, 0, 5.0).is_empty(), "somebody reads it");
         assert_eq!((held.0[0], shelf.sum(Step(2), 0).map(|sum| sum.0[0])), (3.0, None));
+        assert_eq!((keep(4, 0, 6.0), keep(5, 0, 7.0)), (vec![4.0], vec![]), "the trainer has not had step 3");
+        shelf.passed(Step(5));
+        assert_eq!(keep(6, 0, 8.0), [5.0, 6.0]);
+        shelf.passed(Step(0));
         shelf.clear();
-        assert_eq!(shelf.read_sum(Step(3), 0).map(|sum| sum[0]), Some(5.0));
+        assert_eq!(shelf.sum(Step(6), 0).map(|sum| sum.0[0]), Some(8.0));
     }
 }

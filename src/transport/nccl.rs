@@ -304,7 +304,7 @@ impl Clique {
     }
 }
 
-/// Operations wait until they are done, so there is nothing to lose.
+/// Operations wait until they are done here; peers may still be at their ends of them, and then fail.
 impl Drop for Clique {
     fn drop(&mut self) {
         if let Err(error) = self.abort() {

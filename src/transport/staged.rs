@@ -2,7 +2,7 @@
 
 use super::fabric::Shelf;
 use super::{Link, Notice, Order};
-use crate::gpu::{Gradient, GradientMut, Vector, Wire};
+use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
 use crate::ids::{Step, Task};
 use std::sync::Arc;
 
@@ -50,6 +50,9 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
         let last = self.decided.take().and_then(|(.., vector)| Arc::into_inner(vector));
         if let Some(shelf) = self.shelf.as_ref().filter(|_| gradient.is_empty()) {
             self.decided = shelf.sum(step, attempt).map(|sum| (step, attempt, sum));
+            if self.decided.is_none() {
+                self.fail(&GradientError::Device { reason: format!("the sum of {step} is gone") });
+            }
             return;
         }
         self.spare.extend(last.filter(|_| self.shelf.is_none()));
@@ -75,6 +78,14 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         let order = self.link.receive()?;
         if let Order::Apply { step, attempt, decoded } = &order {
             self.bring(*step, *attempt, &decoded.gradient);
+        }
+        let next = match &order {
+            Order::Apply { step, .. } | Order::Skip { step, .. } => Some(step.next()),
+            Order::Take { state } => Some(state.next),
+            _ => None,
+        };
+        if let Some((shelf, next)) = self.shelf.as_ref().zip(next) {
+            shelf.passed(next);
         }
         Some(order).filter(|_| !self.failed)
     }

@@ -2,22 +2,26 @@
 //! What goes wrong with it is drawn from a seed: somebody stops in the middle, or gives the group up before or after the others have
 //! their sum.
 
+use super::Numbers;
 use super::staying::Stays;
-use codedgrad::gpu::{Folded, Gradient, Vector, Wire, digest_of_bits};
-use codedgrad::ids::Worker;
+use codedgrad::gpu::{Folded, Vector, digest_of_bits};
+use codedgrad::ids::{Step, Worker};
 use codedgrad::transport::fabric::{Fabric, Report, Reported, Shelf, Told, Weave};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
 /// What a worker has of it.
 struct End {
     worker: Worker,
     shelf: Shelf<Stays>,
-    report: Arc<Mutex<Option<Report>>>,
+    /// What it says, each after a while.
+    says: Option<UnboundedSender<(Reported, Duration)>>,
     /// What it was told and has not done.
     orders: VecDeque<Told>,
     /// It does nothing more until it leaves.
@@ -57,7 +61,7 @@ impl Loom {
     pub(super) fn end(&self, worker: Worker, shelf: Shelf<Stays>) -> Thread {
         let world = &mut *self.0.lock().unwrap();
         world.count += 1;
-        let end = End { worker, shelf, report: Arc::default(), orders: VecDeque::new(), hangs: false, group: None };
+        let end = End { worker, shelf, says: None, orders: VecDeque::new(), hangs: false, group: None };
         world.ends.insert(world.count, end);
         Thread { loom: self.clone(), number: world.count }
     }
@@ -65,7 +69,15 @@ impl Loom {
 
 impl Fabric for Thread {
     fn begin(&mut self, report: Report) {
-        *self.loom.0.lock().unwrap().ends[&self.number].report.lock().unwrap() = Some(report);
+        let (says, mut said) = unbounded_channel();
+        self.loom.0.lock().unwrap().ends.get_mut(&self.number).unwrap().says = Some(says);
+        let report = Mutex::new(report);
+        tokio::spawn(async move {
+            while let Some((reported, after)) = said.recv().await {
+                sleep(after).await;
+                report.lock().unwrap()(reported);
+            }
+        });
     }
 
     fn tell(&mut self, told: Told) {
@@ -75,10 +87,12 @@ impl Fabric for Thread {
         if let Told::Leave { group: left } = told {
             let of = |told: &Told| match told {
                 Told::Name { group } | Told::Join { group, .. } | Told::Sum { group, .. } | Told::Leave { group } => *group,
+                Told::Give { .. } => u64::MAX,
             };
-            end.orders.retain(|order| of(order) > left);
+            end.orders.retain(|order| of(order) > left || matches!(order, Told::Give { .. }));
             end.group.take_if(|(group, _)| *group <= left);
             end.hangs = false;
+            end.say(Reported::Left { group: left }, Duration::from_micros(100));
         } else {
             end.hangs |= fault;
             end.orders.push_back(told);
@@ -95,15 +109,16 @@ impl Drop for Thread {
 }
 
 impl End {
-    /// Says something after a while.
     fn say(&self, reported: Reported, after: Duration) {
-        let report = Arc::clone(&self.report);
-        tokio::spawn(async move {
-            sleep(after).await;
-            if let Some(report) = report.lock().unwrap().as_ref() {
-                report(reported);
-            }
-        });
+        self.says.as_ref().unwrap().send((reported, after)).unwrap();
+    }
+
+    /// Gives a part of a sum to nodes outside the group.
+    fn show(&self, step: Step, attempt: u32, part: Range<usize>, to: &[u32]) {
+        if let Some(sum) = self.shelf.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty()) {
+            let numbers = Arc::new(sum.numbers()[part.clone()].to_vec());
+            self.say(Reported::Part { step, attempt, start: part.start, numbers, to: to.to_vec() }, Duration::from_millis(1));
+        }
     }
 
     /// The sum it is at, if it is at one.
@@ -132,6 +147,11 @@ impl World {
             let done = match end.orders.front().filter(|_| !end.hangs) {
                 Some(Told::Name { group }) => {
                     end.say(Reported::Named { group: *group, id: format!("{name:x}") }, pause);
+                    true
+                }
+                Some(Told::Give { step, attempt, to }) => {
+                    let length = end.shelf.sum(*step, *attempt).map_or(0, |sum| sum.numbers().len());
+                    end.show(*step, *attempt, 0..length, &[*to]);
                     true
                 }
                 Some(Told::Sum { group, .. }) => end.group.as_ref().is_none_or(|(joined, _)| joined != group),
@@ -197,14 +217,9 @@ impl World {
         let mut other = Stays::new(&0, weave.length);
         Stays::fold(&term(weave.parts.len() - 1, last.0), &mut other).unwrap();
         let finite = Stays::fold(&term(0, first.0), &mut sum).unwrap().finite;
-        let bits = |vector: &Stays| {
-            let mut numbers = vec![0.0; weave.length];
-            vector.read(0, 1.0, Wire::F32(&mut numbers)).unwrap();
-            numbers
-        };
-        let numbers = bits(&sum);
-        assert_eq!(digest_of_bits(&numbers), digest_of_bits(&bits(&other)));
-        let folded = Folded { digest: digest_of_bits(&numbers), finite };
+        let digest = digest_of_bits(sum.numbers());
+        assert_eq!(digest, digest_of_bits(other.numbers()));
+        let folded = Folded { digest, finite };
         let (step, attempt) = (weave.step, weave.attempt);
         for number in members.values() {
             let (fails, pause) = (self.random.random_bool(self.faults / 1000.0), self.pause());
@@ -215,12 +230,12 @@ impl World {
                 end.say(Reported::Apart { group, reason: "as drawn".into() }, pause);
                 continue;
             }
-            end.shelf.keep_sum(step, attempt, sum.clone());
+            if finite {
+                end.shelf.keep_sum(step, attempt, sum.clone());
+            }
             end.say(Reported::Summed { step, attempt, folded }, pause);
-            for (_, part) in weave.parts.iter().filter(|(worker, part)| *worker == weave.me && !part.is_empty() && !weave.shown.is_empty())
-            {
-                let numbers = Arc::new(numbers[part.clone()].to_vec());
-                end.say(Reported::Part { step, attempt, start: part.start, numbers, to: weave.shown.clone() }, 2 * pause);
+            for (_, part) in weave.parts.iter().filter(|(worker, _)| *worker == weave.me) {
+                end.show(step, attempt, part.clone(), &weave.shown);
             }
         }
     }

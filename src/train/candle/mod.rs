@@ -9,7 +9,7 @@ mod device;
 mod gpt;
 mod memory;
 mod mixture;
-#[cfg(feature = "tcp")]
+#[cfg(feature = "cli")]
 mod process;
 mod replica;
 mod run;
@@ -20,9 +20,10 @@ pub use device::{Compute, Precision, Processor};
 pub use gpt::{GptConfig, GptConfigError};
 pub use memory::Memory;
 pub use mixture::Lanes;
-#[cfg(feature = "tcp")]
+#[cfg(feature = "cli")]
 pub(crate) use process::run_worker_in_place;
 pub use replica::{Replica, ReplicaError, ReplicaState};
+#[cfg(feature = "cli")]
 pub(crate) use run::run_in_place;
 pub use run::{
     Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_local_at, run_over, run_worker,

@@ -17,7 +17,7 @@ use {
 pub(crate) fn run_worker_in_place(
     run: &LocalRun,
     welcome: &Welcome,
-    link: TcpLink,
+    mut link: TcpLink,
     start: Start<'_>,
     batches: &Batches,
 ) -> Result<(), TrainError> {

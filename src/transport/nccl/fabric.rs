@@ -3,10 +3,11 @@
 use super::{Group, Limits, NcclError, Receiving, Sending, UniqueId, unique_id};
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
 use crate::gpu::{Folded, Gradient, Vector, Wire};
-use crate::ids::Worker;
+use crate::ids::{Step, Worker};
 use crate::transport::fabric::{Fabric, Report, Reported, Shelf, Told, Weave};
 use crate::transport::{Cancel, What};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -61,6 +62,7 @@ enum Order {
     Name(u64),
     Join { group: u64, id: String, members: Vec<Worker>, rank: usize, cancel: Cancel },
     Sum { group: u64, weave: Weave },
+    Give { step: Step, attempt: u32, to: u32 },
     Leave(u64),
 }
 
@@ -101,6 +103,7 @@ impl Fabric for NcclFabric {
                 self.send(Order::Join { group, id, members, rank, cancel });
             }
             Told::Sum { group, weave } => self.send(Order::Sum { group, weave }),
+            Told::Give { step, attempt, to } => self.send(Order::Give { step, attempt, to }),
             Told::Leave { group } => {
                 if let Some((_, last)) = self.last.take_if(|(last, _)| *last <= group) {
                     last.cancel();
@@ -154,8 +157,16 @@ impl Weaver {
                 }
                 Order::Sum { group, .. } if self.group.as_ref().is_none_or(|joined| joined.number != group) => continue,
                 Order::Sum { group, weave } => (group, self.sum(&weave, report)),
+                Order::Give { step, attempt, to } => {
+                    let length = self.shelf.sum(step, attempt).map_or(0, |sum| Vector::length(&*sum));
+                    if let Err(trouble) = self.show(step, attempt, 0..length, &[to], report) {
+                        tracing::error!("the sum of {step} cannot be had: {trouble}");
+                    }
+                    continue;
+                }
                 Order::Leave(group) => {
                     self.group.take_if(|joined| joined.number <= group);
+                    report(Reported::Left { group });
                     continue;
                 }
             };
@@ -204,16 +215,22 @@ impl Weaver {
         let parts: Vec<_> =
             weave.parts.iter().map(|(worker, part)| Ok((joined.rank(*worker)?, part.clone()))).collect::<Result<_, Trouble>>()?;
         joined.group.gather(&parts, &mut sum.target()?)?;
-        let folded = Folded { digest: sum.digest()?, finite: sum.finite() };
-        self.spare.extend(self.shelf.keep_sum(step, attempt, sum));
+        let finite = self.cuda.largest(&DeviceSource::F32(sum.view()?))?.is_finite();
+        let folded = Folded { digest: sum.digest()?, finite };
+        let spent = if finite { self.shelf.keep_sum(step, attempt, sum) } else { vec![sum] };
+        self.spare.extend(spent);
         self.group = Some(joined);
         report(Reported::Summed { step, attempt, folded });
-        let Some(sum) = self.shelf.sum(step, attempt).filter(|_| !weave.shown.is_empty()) else { return Ok(()) };
-        for (_, part) in weave.parts.iter().filter(|(worker, part)| *worker == weave.me && !part.is_empty()) {
-            let mut numbers = vec![0.0; part.len()];
-            sum.read(part.start, 1.0, Wire::F32(&mut numbers)).map_err(|error| Trouble::Other(error.to_string()))?;
-            report(Reported::Part { step, attempt, start: part.start, numbers: Arc::new(numbers), to: weave.shown.clone() });
-        }
+        let own = weave.parts.iter().filter(|(worker, _)| *worker == weave.me);
+        own.map(|(_, part)| part.clone()).try_for_each(|part| self.show(step, attempt, part, &weave.shown, report))
+    }
+
+    /// Gives a part of a sum that is kept to nodes outside the group.
+    fn show(&self, step: Step, attempt: u32, part: Range<usize>, to: &[u32], report: &dyn Fn(Reported)) -> Result<(), Trouble> {
+        let Some(sum) = self.shelf.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty()) else { return Ok(()) };
+        let mut numbers = vec![0.0; part.len()];
+        sum.read(part.start, 1.0, Wire::F32(&mut numbers)).map_err(|error| Trouble::Other(error.to_string()))?;
+        report(Reported::Part { step, attempt, start: part.start, numbers: Arc::new(numbers), to: to.to_vec() });
         Ok(())
     }
 

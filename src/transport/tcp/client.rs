@@ -340,8 +340,12 @@ impl Hub {
 
     fn send(&self, to: u32, frame: Frame) {
         let whole = matches!(frame.header.kind, Kind::Term | Kind::Result);
+        self.send_at_most(to, frame, if whole { usize::MAX } else { DATA_WAITING_MAX });
+    }
+
+    /// Sends a frame unless so many bytes wait already.
+    fn send_at_most(&self, to: u32, frame: Frame, most: usize) {
         let pipe = if to == COORDINATOR { Some(&self.coordinator) } else { self.peers.get(&to).map(|remote| &remote.pipe) };
-        let most = if whole { usize::MAX } else { DATA_WAITING_MAX };
         if !pipe.is_some_and(|pipe| pipe.send(frame, most)) {
             tracing::debug!("a chunk for {} is dropped", name_of(to));
         }

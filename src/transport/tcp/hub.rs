@@ -376,7 +376,10 @@ impl Hub {
             Up::Held { step, attempt, digest } => self.held(worker, step, attempt, digest),
             Up::Overflowed { step, attempt } => match self.summer.sum(step, attempt) {
                 Some(sum) if sum.finite => self.lose(worker.0, &format!("it says that the sum of {step} is not finite, and it is")),
-                _ => self.notify(worker, Notice::Overflowed { step, attempt }),
+                _ => {
+                    self.running.get_mut(&(step, attempt)).into_iter().for_each(|running| running.overflowed = true);
+                    self.notify(worker, Notice::Overflowed { step, attempt });
+                }
             },
             Up::Applied { step, digest } => {
                 if self.members.seat_of(worker.0).is_some_and(|seat| seat.unapplied.remove(&step)) {
@@ -455,6 +458,7 @@ impl Hub {
             }
         }
         self.noticed.extend(unmade);
+        self.part_from(worker);
         // What it would still have sent of a sum that others have comes from them.
         let open: Vec<(Step, u32)> = self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();
         open.into_iter().for_each(|(step, attempt)| self.spread(step, attempt));

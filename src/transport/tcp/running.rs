@@ -25,7 +25,7 @@ pub(super) struct Running {
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
     /// Who has something that is summed, or sums.
-    sources: BTreeSet<u32>,
+    pub(super) sources: BTreeSet<u32>,
     /// One of them went before anybody had the sum: it is made anew, once what was lost is there again.
     pub(super) void: bool,
     /// Who gets the sum without asking for it.
@@ -41,6 +41,8 @@ pub(super) struct Running {
     pub(super) done: bool,
     /// The group that makes it, if it is not made by connections.
     pub(super) group: Option<u64>,
+    /// Somebody says that it is not finite.
+    pub(super) overflowed: bool,
 }
 
 impl Running {
@@ -57,6 +59,7 @@ impl Running {
             unreported: Vec::new(),
             done: false,
             group: None,
+            overflowed: false,
         }
     }
 

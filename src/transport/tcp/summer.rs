@@ -107,11 +107,6 @@ impl Summer {
     ) -> Vec<String> {
         let key = (plan.step, plan.attempt);
         self.supersede(key.0, key.1);
-        if self.before.remove(&key)
-            && let Some(at) = self.sums.iter().position(|sum| (sum.step, sum.attempt) == key)
-        {
-            self.sums.remove(at).into_iter().for_each(|sum| self.vectors.give(sum.vector));
-        }
         if self.sum(key.0, key.1).is_some() {
             return Vec::new();
         }
@@ -137,9 +132,14 @@ impl Summer {
         early.into_iter().filter_map(|(header, from, block)| open.exchange.term(&header, from, block).err()).collect()
     }
 
-    /// An attempt at a step is begun elsewhere: older ones are given up.
+    /// An attempt at a step is begun: older ones are given up, and what it was for another coordinator.
     pub(super) fn supersede(&mut self, step: Step, attempt: u32) {
         self.open.retain(|other, _| other.0 != step || other.1 >= attempt);
+        if self.before.remove(&(step, attempt))
+            && let Some(at) = self.sums.iter().position(|sum| (sum.step, sum.attempt) == (step, attempt))
+        {
+            self.sums.remove(at).into_iter().for_each(|sum| self.vectors.give(sum.vector));
+        }
     }
 
     /// Takes in a chunk of a result that a worker has sent before it knows of a plan.

@@ -1,7 +1,7 @@
 //! What a worker holds for sums, in the host's memory or where a fabric sums it, and what its fabric is told and says.
 
 use super::super::block::{Body, Vectors};
-use super::super::exchange::{Plan, Sum, chunks_of};
+use super::super::exchange::Plan;
 use super::super::lock;
 use super::super::pipe::Frame;
 use super::Hub;
@@ -42,12 +42,14 @@ pub(super) struct Kept {
     /// Sums that a fabric has made, the last ones, with their digests.
     made: VecDeque<(Step, u32, u64)>,
     most: usize,
+    /// How often the fabric has not yet left what another coordinator had asked for: it is not listened to until then.
+    leaving: usize,
 }
 
 impl Kept {
     pub(super) fn new(ledger: Arc<Mutex<Ledger>>, vectors: Vectors, most: usize) -> Self {
         let beside = Beside::Unknown { asked: Vec::new() };
-        Self { ledger, vectors, beside, under_way: Vec::new(), made: VecDeque::new(), most }
+        Self { ledger, vectors, beside, under_way: Vec::new(), made: VecDeque::new(), most, leaving: 0 }
     }
 
     fn holds(&self) -> Option<&dyn Holds> {
@@ -101,6 +103,7 @@ impl Kept {
             Beside::Nothing { .. } => {}
             Beside::Fabric { holds, fabric } => {
                 holds.clear();
+                self.leaving += 1;
                 fabric.tell(Told::Leave { group: u64::MAX });
             }
         }
@@ -148,6 +151,7 @@ impl Hub {
     /// Hands something on to the fabric.
     pub(super) fn told(&mut self, told: Told) {
         match &mut self.kept.beside {
+            Beside::Unknown { asked } if matches!(told, Told::Leave { .. }) => asked.clear(),
             Beside::Unknown { asked } => asked.push(told),
             Beside::Nothing { reason } => {
                 if let Told::Name { group } | Told::Join { group, .. } = told {
@@ -176,6 +180,7 @@ impl Hub {
         let Plan { step, attempt, terms, owners, receivers, .. } = plan;
         self.summer.supersede(step, attempt);
         self.kept.under_way.push((step, attempt));
+        self.kept.made.retain(|(of, made, _)| (*of, *made) != (step, attempt));
         let length = self.welcome.length;
         let shown = receivers.into_iter().filter(|node| owners.iter().all(|owner| owner.node != *node)).collect();
         let parts = owners.iter().map(|owner| (Worker(owner.node), owner.elements(length))).collect();
@@ -184,7 +189,14 @@ impl Hub {
 
     /// The fabric says something.
     pub(super) fn reported(&mut self, reported: Reported) {
+        if let Reported::Left { group } = reported {
+            self.kept.leaving = self.kept.leaving.saturating_sub(usize::from(group == u64::MAX));
+        }
+        if self.kept.leaving > 0 {
+            return;
+        }
         match reported {
+            Reported::Left { .. } => {}
             Reported::Named { group, id } => self.coordinator.tell(&Up::Named { group, id }),
             Reported::Joined { group } => self.coordinator.tell(&Up::Together { group }),
             Reported::Apart { group, reason } => {
@@ -196,7 +208,10 @@ impl Hub {
                 self.coordinator.tell(&Up::Held { step, attempt, digest: Some(folded.digest) });
                 self.advance();
             }
-            Reported::Summed { step, attempt, .. } => self.coordinator.tell(&Up::Overflowed { step, attempt }),
+            Reported::Summed { step, attempt, .. } => {
+                self.kept.under_way.retain(|under_way| *under_way != (step, attempt));
+                self.coordinator.tell(&Up::Overflowed { step, attempt });
+            }
             Reported::Part { step, attempt, start, numbers, to } => {
                 let length = self.welcome.length;
                 for chunk in (0..chunks(length)).map(|chunk| chunk_range(chunk, length)) {
@@ -207,7 +222,8 @@ impl Hub {
                     let header = Header::chunk(Kind::Sum, Format::F32, chunk.start, chunk.len()).of_step(step, attempt, 0);
                     let header = Header { finite: poison_of(&numbers[part.clone()]) == 0.0, ..header };
                     for node in &to {
-                        self.send(*node, Frame { header, body: Body::Slice(Arc::clone(&numbers), part.clone()) });
+                        // It is in memory anyway, and nobody would ask for what is dropped.
+                        self.send_at_most(*node, Frame { header, body: Body::Slice(Arc::clone(&numbers), part.clone()) }, usize::MAX);
                     }
                 }
             }
@@ -215,15 +231,13 @@ impl Hub {
     }
 
     /// Sends a sum to somebody who lacks it.
-    pub(super) fn give(&self, step: Step, attempt: u32, to: u32) {
-        let made = || {
-            let digest = self.kept.made.iter().find(|(of, made, _)| (*of, *made) == (step, attempt))?.2;
-            let vector = self.kept.holds()?.read_sum(step, attempt)?;
-            Some(chunks_of(&Sum { step, attempt, vector, digest, finite: true }).collect())
-        };
-        match self.summer.give(step, attempt).or_else(made) {
-            Some(frames) => frames.into_iter().for_each(|frame| self.send(to, frame)),
-            None => tracing::warn!("{step} is asked for and not here"),
+    pub(super) fn give(&mut self, step: Step, attempt: u32, to: u32) {
+        if let Some(frames) = self.summer.give(step, attempt) {
+            frames.into_iter().for_each(|frame| self.send(to, frame));
+        } else if self.kept.made.iter().any(|(of, made, _)| (*of, *made) == (step, attempt)) {
+            self.told(Told::Give { step, attempt, to });
+        } else {
+            tracing::warn!("{step} is asked for and not here");
         }
     }
 }

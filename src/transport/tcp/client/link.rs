@@ -64,6 +64,8 @@ pub struct TcpLink {
     traffic: Arc<Traffic>,
     /// The order whose tasks are at hand.
     order: u64,
+    /// Whether it is said what there is beside the connections.
+    equipped: bool,
     hub: Option<tokio::task::JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
@@ -137,7 +139,7 @@ impl TcpLink {
             calls.abort();
         };
         let hub = tokio::spawn(serving.instrument(span));
-        Ok((Self { orders, bell, commands, ledger, vectors, traffic, order: 0, hub: Some(hub), runtime: None }, welcome))
+        Ok((Self { orders, bell, commands, ledger, vectors, traffic, order: 0, equipped: false, hub: Some(hub), runtime: None }, welcome))
     }
 
     /// Tells when there are orders; ends with the connection.
@@ -151,7 +153,7 @@ impl TcpLink {
     /// Why there is none is told the coordinator.
     #[must_use]
     pub fn woven<V: Vector + Gradient + GradientMut>(
-        self,
+        mut self,
         place: V::Place,
         welcome: &Welcome,
         fabric: impl FnOnce(Shelf<V>) -> Result<Box<dyn Fabric>, String>,
@@ -170,11 +172,12 @@ impl TcpLink {
     }
 
     /// Says why no fabric sums this worker's vectors, for a run that would have it so.
-    pub fn unwoven(&self, reason: &str) {
+    pub fn unwoven(&mut self, reason: &str) {
         self.equip(Err(reason.to_owned()));
     }
 
-    fn equip(&self, equipment: Equipment) {
+    fn equip(&mut self, equipment: Equipment) {
+        self.equipped = true;
         let _ = self.commands.send(Command::Equip(equipment));
     }
 
@@ -195,6 +198,9 @@ impl TcpLink {
 
 impl Link for TcpLink {
     fn receive(&mut self) -> Option<Order> {
+        if !self.equipped {
+            self.unwoven("its trainer keeps its vectors in the host's memory");
+        }
         let next = if self.runtime.is_some() { self.orders.recv().ok() } else { self.orders.try_recv().ok() };
         let (number, order) = next?;
         if matches!(order, Order::Compute { .. }) {

@@ -86,8 +86,8 @@ impl Hub {
         let members: Vec<u32> = self.members.connected().map(|(worker, _)| worker).collect();
         let [first, _, ..] = members[..] else { return };
         self.groups.count += 1;
-        // No other coordinator of this run has used the number: whoever comes back to a coordinator has a new epoch.
-        let epoch = members.iter().map(|member| self.members.epoch(*member)).max().unwrap_or(0);
+        // A coordinator that was restarted goes on above, since whoever comes back to it has a new epoch.
+        let epoch = Worker::all(self.listen.workers).map(|worker| self.members.epoch(worker.0)).max().unwrap_or(0);
         let number = u64::from(epoch) << 32 | u64::from(self.groups.count);
         self.members.tell(first, &Down::Name { group: number });
         self.groups.group = Some(Group { number, members, since: now, named: false, joined: BTreeSet::new() });
@@ -133,7 +133,20 @@ impl Hub {
 
     /// Gives up the group. What was under way in it is sent around by whoever has it, or made anew.
     fn part(&mut self) {
-        let Some(Group { number, members, .. }) = self.groups.group.take() else { return };
+        self.dissolve().into_iter().for_each(|(step, attempt)| self.spread(step, attempt));
+    }
+
+    /// Gives up the group if a worker that is lost is in it.
+    pub(super) fn part_from(&mut self, worker: u32) {
+        if self.groups.group.as_ref().is_some_and(|group| group.members.contains(&worker)) {
+            // Whatever is still under way is spread for its loss.
+            self.dissolve();
+        }
+    }
+
+    /// Gives up the group; of the sums under way those that somebody has.
+    fn dissolve(&mut self) -> Vec<(Step, u32)> {
+        let Some(Group { number, members, .. }) = self.groups.group.take() else { return Vec::new() };
         members.into_iter().for_each(|member| self.members.tell(member, &Down::Leave { group: number }));
         lock(&self.status).group = 0;
         let mut begun = Vec::new();
@@ -147,7 +160,7 @@ impl Hub {
                 begun.push((step, attempt));
             }
         }
-        begun.into_iter().for_each(|(step, attempt)| self.spread(step, attempt));
+        begun
     }
 
     /// The group that can make a sum of what these workers hold, and what each of them sums.
@@ -160,10 +173,12 @@ impl Hub {
     }
 
     /// Gives up a group whose sum is not made in time: who holds it up is found by connections.
-    pub(super) fn look_after_sums_of_groups(&mut self, now: Instant, patience: Duration, needed: usize) {
+    pub(super) fn look_after_sums_of_groups(&mut self, now: Instant, [patience, longest]: [Duration; 2], needed: usize) {
         let late = self.running.iter().find(|(_, running)| {
             let waits = running.group.is_some() && !running.done && !running.void && running.holders.len() < needed;
-            waits && now.duration_since(running.begun) > patience
+            // Where one worker makes the sum alone, the next to hold it has it by its connection.
+            let most = if running.sources.len() < needed { longest } else { patience };
+            waits && !running.overflowed && now.duration_since(running.begun) > most
         });
         if let Some((&(step, _), running)) = late {
             let waited = now.duration_since(running.begun).as_secs_f64();

@@ -170,12 +170,13 @@ impl Hub {
             otherwise(worker, step);
         }
         if running.holders.len() == 2 && !running.done {
-            self.exchange_time = (self.exchange_time + running.begun.elapsed()) / 2;
             let mut status = lock(&self.status);
             (status.exchanges, status.exchange_seconds) = (status.exchanges + 1, running.begun.elapsed().as_secs_f64());
             if running.group.is_some() {
                 status.woven += 1;
                 self.groups.went_well();
+            } else {
+                self.exchange_time = (self.exchange_time + running.begun.elapsed()) / 2;
             }
         }
         // Who takes no digest has checked that of every chunk.
@@ -257,7 +258,7 @@ impl Hub {
         let bytes = self.listen.length * self.listen.format.bytes();
         let longest = patience.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         let needed = self.members.connected().count().min(2);
-        self.look_after_sums_of_groups(now, patience, needed);
+        self.look_after_sums_of_groups(now, [patience, longest], needed);
         let stuck = |running: &&Running| running.holders.len() < needed && running.is_stuck(now, patience, longest);
         let found = self.running.values().filter(stuck).find_map(|running| Some((running.culprit(now)?, running.begun)));
         if let Some((worker, begun)) = found {
