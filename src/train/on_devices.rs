@@ -244,13 +244,15 @@ mod several {
 mod woven {
     use super::*;
     use crate::gpu::digest_of_bits;
-    use crate::train::{Flow, Observer, StepRecord};
+    use crate::ids::Worker;
+    use crate::train::{Flow, Observer, Progress, RunError, StepRecord};
     use crate::transport::Decoded;
     use crate::transport::fabric::{Fabric, Report, Reported, Told};
     use crate::transport::nccl::{self, Limits, NcclFabric};
     use crate::transport::tcp::security::{Security, Token};
     use crate::transport::tcp::{Exchange, Join, Listen, Status, TcpLink, TcpTransport};
     use crate::transport::wire::CHUNK;
+    use std::net::SocketAddr;
     use std::process::{Child, Command, Stdio};
     use std::sync::Mutex;
     use std::time::Duration;
@@ -429,19 +431,19 @@ mod woven {
         println!("ends with {:?}", state.map(|numbers| digest_of_bits(&numbers)));
     }
 
-    /// Kills a process before a step, and goes on once the others are a group.
-    struct Kills {
-        children: Vec<Child>,
+    type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+    /// Does something at every step, and goes on once there is a group of as many as that says.
+    struct Watch<'a> {
         status: Arc<Mutex<Status>>,
+        at: &'a mut dyn FnMut(u64) -> Result<usize, Failure>,
+        /// Sums of groups until each step.
         woven: Vec<u64>,
     }
 
-    impl Observer for Kills {
-        fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
-            if record.step == AT {
-                self.children[WHO].kill()?;
-            }
-            let there = if record.step >= AT { WORKERS - 1 } else { WORKERS };
+    impl Observer for Watch<'_> {
+        fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Failure> {
+            let there = (self.at)(record.step)?;
             for _ in 0..20_000 {
                 let status = self.status.lock().expect("no error").clone();
                 if status.group == there {
@@ -454,6 +456,52 @@ mod woven {
         }
     }
 
+    /// Coordinates the steps from one on, by sums of groups; how many there were until each step.
+    fn coordinate(
+        mut transport: TcpTransport,
+        from: impl FnOnce(&[(Worker, Option<Step>)]) -> Step,
+        at: &mut dyn FnMut(u64) -> Result<usize, Failure>,
+    ) -> (Result<Outcome, RunError>, Vec<u64>) {
+        let there = transport.gather(Duration::from_secs(60));
+        assert_eq!(there.absent, []);
+        let from = from(&there.present);
+        transport.begin(from);
+        let scheme = "groups:s=1".parse::<SchemeSpec>().expect("no error");
+        let scheme = scheme.scheme(WORKERS, WORKERS as u32, from.0..STEPS).expect("no error");
+        let engine = Engine::new(scheme, Config::default(), from..Step(STEPS), 0);
+        let shape = Shape { workers: WORKERS, length: LONG, units: WORKERS as u32, first: from };
+        let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
+        let mut watch = Watch { status: transport.status(), at, woven: Vec::new() };
+        let mut coordinator = Coordinator::new(transport, engine, pace, Config::default(), shape);
+        let ran = loop {
+            match coordinator.pump(&mut watch) {
+                Ok(Progress::Done(outcome)) => break Ok(outcome),
+                Ok(Progress::Wait(_)) => thread::sleep(Duration::from_micros(200)),
+                Err(error) => break Err(error),
+            }
+        };
+        // Nobody hears of the end of one that dies.
+        if ran.is_ok() {
+            coordinator.stop();
+        }
+        (ran, watch.woven)
+    }
+
+    fn listen(address: SocketAddr, security: Security) -> TcpTransport {
+        let spare = Duration::from_secs(20);
+        let listen = Listen::new(address, security, WORKERS, LONG, WORKERS as u32);
+        // The port of another coordinator is free a moment after its end.
+        for _ in 0..5000 {
+            match TcpTransport::listen(Listen { exchange: Exchange::Nccl, spare, ..listen.clone() }) {
+                Ok(transport) => return transport,
+                Err(_) => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        panic!("{address} is not free");
+    }
+
+    const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
+
     #[test]
     fn gpus_of_processes_sum_by_nccl_though_one_is_killed() {
         if places().is_none() {
@@ -462,32 +510,62 @@ mod woven {
         // A token for a run of this host.
         let token = format!("{:032x}{:032x}", std::process::id(), 7);
         let security = Security::Plain { token: Token::parse(&token).expect("no error") };
-        let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, WORKERS, LONG, WORKERS as u32);
-        let mut transport =
-            TcpTransport::listen(Listen { exchange: Exchange::Nccl, spare: Duration::from_secs(20), ..listen }).expect("no error");
+        let transport = listen(ANY.into(), security);
         let (address, status) = (transport.address(), transport.status());
         let process = |me: usize| {
             let mut tests = Command::new(env::current_exe().expect("this program"));
             tests.args(["--exact", "train::on_devices::woven::one_of_several_processes", "--ignored", "--nocapture"]);
             tests.env(PART, format!("{address} {token} {me}")).stdout(Stdio::piped()).spawn().expect("no error")
         };
-        let children: Vec<Child> = (0..WORKERS).map(process).collect();
-        assert_eq!(transport.gather(Duration::from_secs(60)).absent, []);
-        transport.begin(Step(0));
-        let scheme = "groups:s=1".parse::<SchemeSpec>().expect("no error").scheme(WORKERS, WORKERS as u32, 0..STEPS).expect("no error");
-        let engine = Engine::new(scheme, Config::default(), Step(0)..Step(STEPS), 0);
-        let shape = Shape { workers: WORKERS, length: LONG, units: WORKERS as u32, first: Step(0) };
-        let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
-        let mut kills = Kills { children, status: Arc::clone(&status), woven: Vec::new() };
-        let ran = Coordinator::new(transport, engine, pace, Config::default(), shape).run(&mut kills);
+        let mut children: Vec<Child> = (0..WORKERS).map(process).collect();
+        let mut kills = |step: u64| {
+            if step == AT {
+                children[WHO].kill()?;
+            }
+            Ok(if step >= AT { WORKERS - 1 } else { WORKERS })
+        };
+        let (ran, woven) = coordinate(transport, |_| Step(0), &mut kills);
         assert_eq!(ran.expect("no error"), Outcome::Finished);
         let expected = on_host(("groups:s=1", 1, LONG))[0].clone().expect("no error").map(|numbers| digest_of_bits(&numbers));
-        for (me, child) in kills.children.into_iter().enumerate() {
+        for (me, child) in children.into_iter().enumerate() {
             let out = child.wait_with_output().expect("no error");
             let said = String::from_utf8_lossy(&out.stdout).contains(&format!("ends with {expected:?}"));
             assert_eq!((said, out.status.success()), (me != WHO, me != WHO), "worker {me}");
         }
         // The first sum is made before there is a group; every other is by it, but for the one in which somebody is killed.
-        assert!(kills.woven[AT as usize] == AT && status.lock().expect("no error").woven >= STEPS - 2, "{:?}", kills.woven);
+        assert!(woven[AT as usize] == AT && status.lock().expect("no error").woven >= STEPS - 2, "{woven:?}");
+    }
+
+    #[test]
+    fn gpus_sum_by_nccl_under_a_coordinator_that_is_restarted() {
+        let Some(places) = places() else { return };
+        let security = Security::Plain { token: Token::fresh().expect("no error") };
+        let transport = listen(ANY.into(), security.clone());
+        let address = transport.address();
+        let link = |worker: usize| {
+            let place = Arc::clone(&places[worker]);
+            let own = Join { worker: Some(worker as u32), ..Join::new(address.to_string(), security.clone()) };
+            let (link, welcome) = TcpLink::join(own).expect("no error");
+            link.woven(Arc::clone(&place), &welcome, |shelf| {
+                Ok(Box::new(NcclFabric::new(&place, shelf, Limits::default()).expect("no error")))
+            })
+        };
+        let links: Vec<_> = (0..WORKERS).map(link).collect();
+        let [parameters, first, second] = start(LONG);
+        let model = |worker: usize| DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("no error");
+        let trained = thread::scope(|scope| {
+            let model = &model;
+            let begin = |(worker, link)| scope.spawn(move || work(worker, Box::new(link), model(worker), 1, |_| ()));
+            let threads: Vec<_> = links.into_iter().enumerate().map(begin).collect();
+            let mut ends = |step: u64| if step == AT { Err("the coordinator ends".into()) } else { Ok(WORKERS) };
+            let (ran, woven) = coordinate(transport, |_| Step(0), &mut ends);
+            assert!(matches!(ran, Err(RunError::Observer(_))) && woven == (0..AT).collect::<Vec<_>>(), "{ran:?}, {woven:?}");
+            let last = |there: &[(Worker, Option<Step>)]| there.iter().filter_map(|(_, next)| *next).max().expect("a state");
+            let (ran, woven) = coordinate(listen(address, security.clone()), last, &mut |_| Ok(WORKERS));
+            assert_eq!(ran.expect("no error"), Outcome::Finished);
+            assert!(woven.len() as u64 >= STEPS - AT - 1 && woven.iter().zip(0..).all(|(woven, step)| *woven == step), "{woven:?}");
+            threads.into_iter().map(|thread| thread.join().ok()).collect::<Vec<_>>()
+        });
+        assert!(trained == on_host(("groups:s=1", 1, LONG)));
     }
 }

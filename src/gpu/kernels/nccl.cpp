@@ -172,9 +172,10 @@ int ncclCommInitRankConfig(Comm **comm, int size, Id id, int rank, Config *confi
     made->size = size, made->rank = rank;
     mkdir(made->folder.c_str(), 0700);
     // A device is of one rank, and a rank of one device.
-    std::string device = made->path("device-" + std::to_string((size_t)context)), own = made->path("rank-" + std::to_string(rank));
-    for (const std::string &claim : {device, own}) {
-        FILE *file = fopen(claim.c_str(), "wx");
+    // Whoever leaves has been there all the same.
+    std::string number = std::to_string(rank);
+    for (const std::string &claim : {"device-" + std::to_string((size_t)context), "there-" + number, "came-" + number}) {
+        FILE *file = fopen(made->path(claim).c_str(), "wx");
         if (!file) return INVALID_USAGE;
         fclose(file);
     }
@@ -182,19 +183,19 @@ int ncclCommInitRankConfig(Comm **comm, int size, Id id, int rank, Config *confi
     return IN_PROGRESS;
 }
 int ncclCommGetAsyncError(Comm *comm, int *state) {
-    for (int rank = 0; !comm->together && exists(comm->path("rank-" + std::to_string(rank)));) comm->together = ++rank == comm->size;
+    for (int rank = 0; !comm->together && exists(comm->path("came-" + std::to_string(rank)));) comm->together = ++rank == comm->size;
     return *state = comm->together ? SUCCESS : IN_PROGRESS, SUCCESS;
 }
 // Who waits in an operation goes on, and looks at the communicator once more: it is not freed. The last rank clears up.
 int ncclCommAbort(Comm *comm) {
     comm->aborted = true;
     std::string rank = std::to_string(comm->rank);
-    unlink(comm->path("rank-" + rank).c_str());
+    unlink(comm->path("there-" + rank).c_str());
     std::vector<std::string> others, own;
     DIR *folder = opendir(comm->folder.c_str());
     while (dirent *entry = folder ? readdir(folder) : nullptr) {
         std::string name = entry->d_name;
-        if (name.rfind("rank-", 0) == 0) others.push_back(name);
+        if (name.rfind("there-", 0) == 0) others.push_back(name);
         else own.push_back(name);
     }
     if (folder) closedir(folder);
