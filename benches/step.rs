@@ -69,26 +69,10 @@ impl<V: Vector> Observer<V> for Seconds {
 
 fn aggregated<V: Memory>(load: &Load, steps: u64, start: &ReplicaState, batches: &Batches) -> Duration {
     let run = LocalRun {
-        scheme: SchemeSpec::uncoded(),
-        workers: load.workers,
         unit_samples: load.rows,
-        units: load.workers as u32,
-        models: 1,
-        micro_steps: 1,
         compute: load.compute,
-        model: load.model,
-        optimizer: OPTIMIZER,
         max_wait_seconds: 600.0,
-        return_seconds: 0.0,
-        restores: false,
-        min_workers: None,
-        grace_seconds: 0.0,
-        mu: 1.0,
-        reduce: None,
-        faults: Vec::new(),
-        wire: codedgrad::codes::Wire::F32,
-        attack: None,
-        lanes: codedgrad::train::candle::Lanes::Alike,
+        ..LocalRun::new(SchemeSpec::uncoded(), load.workers, load.model, OPTIMIZER)
     };
     let mut seconds = Seconds(0.0);
     let pace = Pace::wall(load.workers, &Delays::None, (WARM_UP + steps) as usize, 0.0);

@@ -276,9 +276,8 @@ impl InplaceOp1 for Overwrite<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Start, run_local, run_local_at};
+    use super::super::{Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, LocalRun, Start, run_local, run_local_at};
     use super::*;
-    use crate::codes::Wire;
     use crate::delays::Delays;
     use crate::gpu::staying::Stays;
     use crate::ids::Worker;
@@ -328,26 +327,11 @@ mod tests {
         let optimizer = AdamWConfig { clip_norm: 1.0, ..crate::train::optimizer::CONFIG };
         let fault: Fault = "nan@2:0".parse().unwrap();
         let run = LocalRun {
-            scheme: "groups:s=1".parse().unwrap(),
-            workers: 4,
             unit_samples: 2,
-            units: 4,
-            models: 1,
-            micro_steps: 1,
-            model,
             compute: Compute { devices_per_worker: 2, ..Compute::default() },
-            optimizer,
-            max_wait_seconds: 60.0,
-            return_seconds: 0.0,
-            restores: false,
-            grace_seconds: 0.0,
-            mu: 1.0,
-            reduce: None,
             faults: vec![fault],
-            wire: Wire::F32,
-            min_workers: None,
             attack: Some(Attack { kind: AttackKind::Flip, workers: vec![Worker(3)], seed: 1 }),
-            lanes: Lanes::Alike,
+            ..LocalRun::new("groups:s=1".parse().unwrap(), 4, model, optimizer)
         };
         let batches = Batches::new(Corpus::embedded().byte_tokens(), model.context, 3).unwrap();
         let state = ReplicaState::fresh(&model, 5);

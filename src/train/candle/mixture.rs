@@ -228,9 +228,8 @@ impl Judge for MixtureJudge {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Attack, AttackKind, Compute, Corpus, GptConfig, ReplicaState};
+    use super::super::{Attack, AttackKind, Corpus, GptConfig, ReplicaState};
     use super::*;
-    use crate::codes::Wire;
     use crate::ids::Units;
     use crate::train::AdamWConfig;
 
@@ -249,28 +248,7 @@ mod tests {
     };
 
     fn run(scheme: &str, model: GptConfig) -> LocalRun {
-        LocalRun {
-            scheme: scheme.parse().unwrap(),
-            workers: 12,
-            unit_samples: 1,
-            units: 12,
-            models: 1,
-            micro_steps: 1,
-            model,
-            compute: Compute::default(),
-            optimizer: OPTIMIZER,
-            max_wait_seconds: 60.0,
-            return_seconds: 0.0,
-            restores: false,
-            grace_seconds: 0.0,
-            mu: 1.0,
-            reduce: None,
-            faults: Vec::new(),
-            min_workers: None,
-            wire: Wire::F32,
-            attack: None,
-            lanes: Lanes::Alike,
-        }
+        LocalRun::new(scheme.parse().unwrap(), 12, model, OPTIMIZER)
     }
 
     /// The messages of all workers for the first batch, the judge, and the gradient of the whole batch.

@@ -6,6 +6,7 @@
 mod attack;
 mod corpus;
 mod device;
+mod fault;
 mod gpt;
 mod memory;
 mod mixture;
@@ -17,6 +18,7 @@ mod run;
 pub use attack::{Attack, AttackKind};
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
 pub use device::{Compute, Precision, Processor};
+pub use fault::{Fault, FaultKind};
 pub use gpt::{GptConfig, GptConfigError};
 pub use memory::Memory;
 pub use mixture::Lanes;
@@ -25,9 +27,7 @@ pub(crate) use process::run_worker_in_place;
 pub use replica::{Replica, ReplicaError, ReplicaState};
 #[cfg(feature = "cli")]
 pub(crate) use run::run_in_place;
-pub use run::{
-    Fault, FaultKind, JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_local_at, run_over, run_worker,
-};
+pub use run::{JobsError, LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_local_at, run_over, run_worker};
 
 #[cfg(doc)]
 use super::Aggregator;

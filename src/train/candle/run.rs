@@ -1,7 +1,7 @@
 //! A whole run, over worker threads of this process or any other transport.
 
 use super::mixture::{Mixed, MixtureJudge};
-use super::{Attack, Batches, Compute, GptConfig, Lanes, Memory, Processor, Replica, ReplicaError, ReplicaState};
+use super::{Attack, Batches, Compute, Fault, FaultKind, GptConfig, Lanes, Memory, Processor, Replica, ReplicaError, ReplicaState};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
@@ -14,7 +14,6 @@ use crate::train::{
     AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
 use crate::transport::{Decoded, Link, Transport, local};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
 use thiserror::Error;
@@ -25,50 +24,6 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 const LOG_STEPS_MAX: u64 = 64;
 /// Uncoded steps run to find out how long one takes; the first ones only warm up.
 const CALIBRATION_STEPS: u64 = 6;
-
-/// What goes wrong on purpose, to see that the run copes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// The worker's thread panics when it is given its task.
-    Panic,
-    /// The worker's gradient is NaN.
-    Nan,
-}
-
-/// A fault injected into one worker at one step, written `panic@STEP:WORKER` or `nan@STEP:WORKER`.
-///
-/// ```
-/// use codedgrad::train::candle::Fault;
-/// let fault: Fault = "nan@12:3".parse().unwrap();
-/// assert_eq!((fault.step, fault.worker.0), (12, 3));
-/// assert!("nan@x:3".parse::<Fault>().is_err());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// What happens.
-    pub kind: FaultKind,
-    /// At which step.
-    pub step: u64,
-    /// To whom.
-    pub worker: Worker,
-}
-
-impl FromStr for Fault {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not a fault; write panic@STEP:WORKER or nan@STEP:WORKER, for example nan@12:3");
-        let (kind, place) = text.split_once('@').ok_or_else(wrong)?;
-        let (step, worker) = place.split_once(':').ok_or_else(wrong)?;
-        let kind = match kind {
-            "panic" => FaultKind::Panic,
-            "nan" => FaultKind::Nan,
-            _ => return Err(wrong()),
-        };
-        let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
-        Ok(Self { kind, step: u64::from(number(step)?), worker: Worker(number(worker)?) })
-    }
-}
 
 /// Everything about a run but its delays, its clock and where it starts.
 #[derive(Clone, Debug)]
@@ -178,6 +133,54 @@ pub enum JobsError {
 }
 
 impl LocalRun {
+    /// A run of one model on the CPU, a micro-batch of one sample for each worker; everything else as is usual, to be changed field by
+    /// field.
+    ///
+    /// ```
+    /// use codedgrad::train::AdamWConfig;
+    /// use codedgrad::train::candle::{GptConfig, LocalRun};
+    /// let model = GptConfig { vocabulary: 256, context: 32, layers: 2, heads: 2, width: 32, tied: true };
+    /// let optimizer = AdamWConfig {
+    ///     learning_rate: 1e-3,
+    ///     warmup_steps: 10,
+    ///     decay_steps: 1000,
+    ///     beta1: 0.9,
+    ///     beta2: 0.95,
+    ///     epsilon: 1e-8,
+    ///     weight_decay: 0.1,
+    ///     clip_norm: 1.0,
+    /// };
+    /// let run = LocalRun { unit_samples: 8, ..LocalRun::new("groups:s=1".parse()?, 4, model, optimizer) };
+    /// assert_eq!((run.workers, run.units, run.micro_steps), (4, 4, 1));
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn new(scheme: SchemeSpec, workers: usize, model: GptConfig, optimizer: AdamWConfig) -> Self {
+        let Config { max_wait_seconds, return_seconds, grace_seconds, mu, .. } = Config::default();
+        Self {
+            scheme,
+            workers,
+            unit_samples: 1,
+            units: workers as u32,
+            models: 1,
+            micro_steps: 1,
+            model,
+            compute: Compute::default(),
+            optimizer,
+            max_wait_seconds,
+            return_seconds,
+            restores: false,
+            grace_seconds,
+            mu,
+            reduce: None,
+            faults: Vec::new(),
+            wire: Wire::F32,
+            min_workers: None,
+            attack: None,
+            lanes: Lanes::Alike,
+        }
+    }
+
     /// Whether the jobs that overlap under the scheme are there.
     ///
     /// # Errors
