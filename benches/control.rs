@@ -110,7 +110,7 @@ fn measure(workers: usize, processes: usize, exchange: Exchange, rounds: u64, sc
     let children: Vec<Child> = (0..processes).map(child).collect::<Result<_, std::io::Error>>()?;
     let steps = WARMUP + rounds;
     let scheme_of = scheme.parse::<SchemeSpec>()?.scheme(workers, workers as u32, 0..steps)?;
-    let engine = Engine::new(scheme_of, config, Step(0)..Step(steps), 0);
+    let engine = Engine::new(scheme_of, config, Step(0)..Step(steps), 0)?;
     let pace = Pace::wall(workers, &Delays::None, 0, 0.0);
     let shape = Shape { workers, length, units: workers as u32, first: Step(0) };
     if !transport.gather(Duration::from_secs(120)).absent.is_empty() {

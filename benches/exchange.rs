@@ -86,14 +86,7 @@ fn wait_for_start(meeting: &Path, me: u32, step: u64, case: &Case) -> Outcome<()
 /// seconds of every step, and the bytes it sent and received.
 fn worker(address: &str, token: &str, me: u32, meeting: &Path, case: &Case) -> Outcome<()> {
     let security = Security::Plain { token: Token::parse(token)? };
-    let join = Join {
-        address: address.into(),
-        security,
-        worker: Some(me),
-        identity: me.to_string(),
-        listen: None,
-        patience: Duration::from_secs(30),
-    };
+    let join = Join { worker: Some(me), identity: me.to_string(), ..Join::new(address.into(), security) };
     let (link, welcome) = TcpLink::join(join)?;
     let traffic = link.traffic();
     let link: Box<dyn Link> = Box::new(link);
@@ -163,24 +156,15 @@ impl Observer for Watch<'_> {
 fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let token = token();
     let config = Config { max_wait_seconds: 600.0, log_steps: 2, ..Config::default() };
+    let security = Security::Plain { token: Token::parse(&token)? };
     let listen = Listen {
-        address: ([127, 0, 0, 1], 0).into(),
-        security: Security::Plain { token: Token::parse(&token)? },
-        workers: case.workers,
-        run: 1,
-        length: case.elements,
-        result_length: case.elements,
-        units: case.workers as u32,
-        micro_steps: 1,
         log_steps: config.log_steps,
         format: if case.wire == "bf16" { Format::Bf16 } else { Format::F32 },
         exchange: case.exchange.parse::<Exchange>()?,
         keeps: false,
-        first: Some(Step(0)),
-        job: String::new(),
         silence: Duration::from_secs(60),
-        stall: Duration::from_secs(5),
         spare: Duration::from_secs(2),
+        ..Listen::new(([127, 0, 0, 1], 0).into(), security, case.workers, case.elements, case.workers as u32)
     };
     let mut transport = TcpTransport::listen(listen)?;
     let meeting = env::temp_dir().join(format!("exchange-{}-{}", std::process::id(), case.exchange));
@@ -189,7 +173,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let mut children: Vec<Child> = (0..case.workers).map(|me| again(words, "EXCHANGE_WORKER", &place(me))).collect::<Result<_, _>>()?;
     let steps = case.warmup + case.steps;
     let scheme = case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0)?;
     let pace = Pace::wall(case.workers, &Delays::None, steps as usize, 0.0);
     let shape = Shape { workers: case.workers, length: case.elements, units: case.workers as u32, first: Step(0) };
     if !transport.gather(Duration::from_secs(60)).absent.is_empty() {

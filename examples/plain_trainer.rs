@@ -64,7 +64,7 @@ impl Observer for Print {
 fn main() -> Result<(), Box<dyn Error>> {
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, WORKERS as u32, 0..STEPS)?;
     let config = Config { max_wait_seconds: 10.0, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0)?;
     let (transport, links) = local::connect(WORKERS);
     let threads: Vec<_> = Worker::all(WORKERS)
         .zip(links)

@@ -20,6 +20,10 @@ def gradient(out, parameters, batch, sample, coefficient):
     shift, pairs = 13 * sample + 31 * batch, zip(out, parameters)
     return array("f", [x + coefficient * (p // 1 - ((7 * i + shift) % 101 - 50)) for i, (x, p) in enumerate(pairs)])
 
+def key(task):
+    """What tells a task from others; a run that goes on with fewer workers has more than one plan."""
+    return task["job"], task["piece"], task.get("plan", 0)
+
 class Worker:
     def __init__(self, address, token, identity, number=None):
         self.socket = socket.create_connection(address.rsplit(":", 1))
@@ -33,13 +37,17 @@ class Worker:
         self.socket.sendall(hmac.digest(token, b"codedgrad client" + transcript, "sha256"))
         assert self.exactly(1) == b"\1"
         self.stamp, self.queue, self.wanted, self.transfers = (0, 0, 0, 0), deque(), None, 0
-        self.tell("hello", worker=number, identity=identity, address=None, offer=None)
+        process = secrets.randbits(64)  # tells this process from others of the same name
+        self.tell("hello", worker=number, identity=identity, process=process, address=None, offer=None)
         (name, welcome), = json.loads(self.frame()[1]).items()
+        if name == "replaced":
+            sys.exit(4)
         assert name == "welcome" and welcome["format"] == "f32", welcome
         self.stamp = tuple(welcome[key] for key in ("run", "epoch", "worker", "layout"))
         self.length, self.next, self.unit_samples = welcome["length"], welcome["first"], json.loads(welcome["job"])["unit_samples"]
+        self.tell("facts", facts={"length": self.length, "unit_samples": self.unit_samples})
         self.zeros = self.parameters = array("f", bytes(4 * self.length))  # neither is ever written to
-        self.results, self.sums = {}, {}  # by (job, piece): a list of vectors; by step: a vector
+        self.results, self.sums = {}, {}  # by key(task): a list of vectors; by step: a vector
         # By (SUM, step, attempt) or (STATE, transfer, 0): a vector, the offsets of its missing chunks, whether all is finite.
         self.arriving = defaultdict(lambda: [self.zeros[:], set(range(0, self.length, CHUNK)), True])
 
@@ -48,11 +56,11 @@ class Worker:
         return data if len(data) == count else sys.exit("the coordinator hung up")
     def frame(self):
         fields = HEADER.unpack(head := self.exactly(72))
-        assert fields[:2] == (b"CGRD", 1) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
+        assert fields[:2] == (b"CGRD", 2) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
         return fields, self.exactly(fields[-2])
     def send(self, kind, body, number=0, attempt=0, piece=0, offset=0):
         run, epoch, worker, layout = self.stamp
-        head = HEADER.pack(b"CGRD", 1, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
+        head = HEADER.pack(b"CGRD", 2, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
         self.socket.sendall(head + struct.pack("<I", zlib.crc32(head)) + body)
     def send_chunks(self, vector, kind, number, attempt, piece):
         for offset in range(0, self.length, CHUNK):
@@ -66,6 +74,11 @@ class Worker:
         (_, _, kind, flags, _, _, _, number, attempt, _, offset, *_), body = self.frame()
         if kind == CONTROL:
             (name, message), = json.loads(body).items()
+            if name == "replaced":
+                print("another process has this worker's number", file=sys.stderr)
+                sys.exit(4)
+            if message.get("epoch", self.stamp[1]) != self.stamp[1]:
+                return True  # meant for a connection of this worker that is over
             if name in ("compute", "abandon", "stop"):
                 self.wanted = message.get("order")
             if name == "take":
@@ -88,7 +101,7 @@ class Worker:
     def ping(self, number, **_):
         self.tell("pong", number=number)
     def discard(self, task, **_):
-        results = self.results.get((task["job"], task["piece"]))
+        results = self.results.get(key(task))
         return results.pop(0) if results else None
     def reduce(self, step, task, weight, **_):
         self.sums[step] = array("f", [x + weight * y for x, y in zip(self.sums.get(step, self.zeros), self.discard(task))])
@@ -99,7 +112,7 @@ class Worker:
         for number, term in zip(places or range(len(terms)), terms):
             if (source := term["holders"][0])["worker"] == self.stamp[2]:  # for the one owner, which is number 0
                 task = source["what"] != "sum" and source["what"]["result"]
-                vector = self.results[task["job"], task["piece"]][-1] if task else self.sums[step]
+                vector = self.results[key(task)][-1] if task else self.sums[step]
                 self.send_chunks(vector, TERM, step, attempt, number)
 
     def run(self):
@@ -107,9 +120,10 @@ class Worker:
             name, message = self.queue[0] if self.queue else ("", {})
             step, transfer = message.get("step", self.next), message.get("transfer")
             chunks = {"apply": (SUM, step, message.get("attempt")), "take": (STATE, transfer, 0)}.get(name)
-            if not name or chunks and step >= self.next and self.arriving[chunks][1]:
-                if not self.read(0.5) and name == "apply":
-                    self.tell("missing", step=step)
+            if not name or step > self.next or chunks and step == self.next and self.arriving[chunks][1]:
+                # A step that was left out on the way is as one whose sum does not come: a state is needed.
+                if not self.read(0.5) and name in ("apply", "skip"):
+                    self.tell("missing", step=self.next)
             elif self.queue.popleft() and step >= self.next:
                 getattr(self, name)(**message)
     def compute(self, order, tasks, **_):
@@ -124,7 +138,7 @@ class Worker:
                     result, count = gradient(result, self.parameters, task["job"], sample, x), count + x
             finite = all(map(math.isfinite, result))
             if finite:
-                self.results.setdefault((task["job"], task["piece"]), []).append(result)
+                self.results.setdefault(key(task), []).append(result)
             self.tell("done", order=order, task=task, tail=[count] if finite else [], finite=finite)
     def apply(self, step, attempt, **_):
         self.parameters = array("f", [p - g / 64 for p, g in zip(self.parameters, self.arriving[SUM, step, attempt][0])])
@@ -140,6 +154,7 @@ class Worker:
         self.send_chunks(self.parameters, STATE, self.transfers, 0, 0)
     def take(self, transfer, next, **_):
         self.parameters, self.next = self.arriving.pop((STATE, transfer, 0))[0], next
+        self.tell("taken", transfer=transfer, digests=[])
 
 if __name__ == "__main__":
     assert sys.byteorder == "little", "numbers travel as they lie in memory"

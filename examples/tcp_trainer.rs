@@ -46,7 +46,7 @@ fn main() -> Outcome<()> {
     let join = || Join::new(transport.address().to_string(), security.clone());
     let threads = [join(), join(), join()].map(|join| thread::spawn(move || worker(join)));
     let (scheme, config) = ("cyclic:s=1".parse::<SchemeSpec>()?.scheme(3, 3, 0..STEPS)?, Config::default());
-    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0)?;
     transport.gather(Duration::from_secs(10));
     transport.begin(Step(0));
     Coordinator::new(transport, engine, Pace::wall(3, &Delays::None, STEPS as usize, 0.0), config, shape).run(&mut ())?;

@@ -34,6 +34,15 @@ pub struct Task {
     pub job: Job,
     /// Which part of it; what the number means is the scheme's own affair.
     pub piece: u32,
+    /// Which plan of the run it belongs to: 0, unless the run was planned anew for other workers since. A result of one
+    /// plan is never taken for one of another.
+    #[serde(default, skip_serializing_if = "is_first_plan")]
+    pub plan: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_first_plan(plan: &u32) -> bool {
+    *plan == 0
 }
 
 /// Tasks of one job with consecutive pieces, done one after the other.
@@ -60,11 +69,11 @@ impl Run {
     ///
     /// ```
     /// use codedgrad::ids::{Job, Run, Task, Worker};
-    /// let run = Run { worker: Worker(0), first: Task { job: Job(7), piece: 4 }, count: 2, units: 6 };
-    /// assert!(run.tasks().eq([4, 5].map(|piece| Task { job: Job(7), piece })));
+    /// let run = Run { worker: Worker(0), first: Task { job: Job(7), piece: 4, plan: 0 }, count: 2, units: 6 };
+    /// assert!(run.tasks().eq([4, 5].map(|piece| Task { job: Job(7), piece, plan: 0 })));
     /// ```
     pub fn tasks(self) -> impl Iterator<Item = Task> {
-        (self.first.piece..self.first.piece + self.count).map(move |piece| Task { job: self.first.job, piece })
+        (self.first.piece..self.first.piece + self.count).map(move |piece| Task { piece, ..self.first })
     }
 }
 

@@ -4,7 +4,7 @@
 mod bare;
 mod integers;
 
-use bare::Bare;
+use bare::{Bare, wait_for};
 use codedgrad::delays::{Delays, Preset};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{Outcome, Pace, VirtualClock};
@@ -23,9 +23,9 @@ use std::time::Duration;
 
 /// The number that those who misbehave take; the workers below it are honest.
 const EVIL: u32 = 2;
-/// Calls that may be proving themselves at once, and the workers.
+/// Calls that may be proving themselves at once: strangers and workers, and the workers.
 #[cfg(target_os = "linux")]
-const CONNECTIONS_MAX: usize = 64 + 3;
+const CONNECTIONS_MAX: usize = 64 + 3 + 3;
 
 /// A run that goes on for as many steps as it is allowed.
 struct Scene {
@@ -101,17 +101,7 @@ impl Scene {
 }
 
 fn hello(worker: Option<u32>, identity: &str) -> Value {
-    json!({"type": "hello", "worker": worker, "identity": identity, "address": null, "offer": null, "weaves": true})
-}
-
-fn wait_for(what: &str, done: impl Fn() -> bool) {
-    for _ in 0..30_000 {
-        if done() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    panic!("waited in vain for {what}");
+    json!({"type": "hello", "worker": worker, "identity": identity, "process": 7, "address": null, "offer": null, "weaves": true})
 }
 
 /// Sees that the other side hangs up, whatever it has to say before.
@@ -320,11 +310,11 @@ fn a_run_goes_on_whatever_strangers_and_workers_do() {
 }
 
 /// A run of one chunk per gradient, in which a worker does something at step 1 and is gone at step 3.
-fn survives(what: &str, does: impl Fn(&Scene, &mut Bare)) {
-    survives_over(Exchange::Star, what, does);
+fn survives(what: &str, does: impl Fn(&Scene, &mut Bare)) -> Log {
+    survives_over(Exchange::Star, what, does)
 }
 
-fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare)) {
+fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare)) -> Log {
     let job = Job { scheme: "groups:s=1", length: 300, steps: 7, exchange };
     let (expected, parameters) = run_locally(job);
     let (mut scene, transport, honest) = Scene::new(job);
@@ -341,6 +331,7 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
     let seen = log.gradients == expected.gradients || exchange != Exchange::Star;
     assert!(seen, "{what}: {:?}", log.faults);
     assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters), "{what}");
+    log
 }
 
 /// Groups are as those say who are asked, and whoever gives one up costs nothing but the group.
@@ -348,7 +339,7 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
 fn groups_that_never_meet_cost_no_step() {
     survives_over(Exchange::Nccl, "words of groups", |scene, evil| {
         let mut caller = scene.call();
-        caller.tell(&json!({"type": "hello", "worker": EVIL, "identity": "evil", "address": null, "offer": null}));
+        caller.tell(&json!({"type": "hello", "worker": EVIL, "identity": "evil", "process": 7, "address": null, "offer": null}));
         let refused = caller.hear();
         assert!(refused["type"] == "refused" && refused["reason"].as_str().unwrap().contains("groups"), "{refused}");
         // The first group, of workers that have joined once; worker 0 is asked for its name, and has none.
@@ -395,7 +386,6 @@ fn messages_out_of_place_change_nothing() {
         json!({"type": "freed", "order": 1u64 << 60}),
         json!({"type": "held", "step": 2, "attempt": 7, "digest": 1}),
         json!({"type": "missing", "step": 0}),
-        json!({"type": "missing", "step": 1u64 << 60}),
         json!({"type": "waiting", "step": 1u64 << 60, "attempt": 0, "on": [0, 1, 999]}),
     ] {
         survives(&message.to_string(), |_, evil| {
@@ -408,6 +398,36 @@ fn messages_out_of_place_change_nothing() {
 #[test]
 fn a_step_that_was_never_sent_is_not_applied() {
     survives("applied", |_, evil| evil.tell(&json!({"type": "applied", "step": 1u64 << 60, "digest": 1})));
+}
+
+/// What is missed was sent: who misses anything else is lost, and it is said why.
+#[test]
+fn a_step_that_was_never_sent_cannot_be_missed() {
+    for step in [1u64 << 60, 5] {
+        let log = survives("missing", |scene, evil| {
+            evil.tell(&json!({"type": "missing", "step": step}));
+            wait_for("the loss", || !scene.status.lock().unwrap().workers[EVIL as usize].connected);
+        });
+        let of: Vec<&str> = log.faults.iter().filter(|fault| fault.1 == EVIL).map(|fault| &fault.2[..]).collect();
+        assert!(of.len() == 1 && of[0].contains(&format!("it misses step {step}, which it was not sent")), "{of:?}");
+    }
+}
+
+/// However often a worker says that a step does not come, it is sent it again now and then.
+#[test]
+fn what_is_missed_is_not_sent_for_every_word() {
+    survives("missing again and again", |_, evil| {
+        while hear(evil, "apply")["step"] != 0 {}
+        (0..500).for_each(|_| evil.tell(&json!({"type": "missing", "step": 0})));
+        // Pings come every second, after all that was to be sent before.
+        let (mut sums, mut pings) = (0, 0);
+        while pings < 3 {
+            let (header, body) = evil.next();
+            sums += usize::from(header.kind == Kind::Sum && header.number == 0);
+            pings += usize::from(header.kind == Kind::Control && bare::told(&body)["type"] == "ping");
+        }
+        assert!(sums < 10, "{sums} sums");
+    });
 }
 
 #[test]

@@ -1,173 +1,17 @@
 //! Runs over TCP as their users meet them: a coordinator and workers in processes of their own, killed and started again.
 #![cfg(all(feature = "cli", unix))]
 
+mod processes;
 mod program;
 
+use processes::{Kept, Run, SMALL, VIRTUAL, digests, first_difference, json, lines, wait_for};
 use program::{codedgrad, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
-
-const VIRTUAL: [&str; 2] = ["--clock", "virtual"];
-/// A model small enough for a debug build.
-const SMALL: [&str; 14] = [
-    "--layers",
-    "1",
-    "--heads",
-    "2",
-    "--width",
-    "16",
-    "--context",
-    "16",
-    "--micro-batch-rows",
-    "1",
-    "--learning-rate",
-    "0.01",
-    "--micro-batches",
-    "8",
-];
-/// How long anything here may take.
-const BOUND: Duration = Duration::from_secs(180);
-
-/// Waits for something, and for nothing for ever.
-#[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begin.elapsed() < BOUND, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn json(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output and nothing else")
-}
-
-fn lines(path: &Path) -> Vec<String> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect()
-}
-
-fn digests(path: &Path) -> Vec<String> {
-    let digest = |line: &String| serde_json::from_str::<Value>(line).unwrap()["digest"].as_str().unwrap().to_owned();
-    lines(path).iter().map(digest).collect()
-}
-
-/// The first step at which two runs differ.
-fn first_difference(found: &[String], expected: &[String]) -> Option<usize> {
-    (0..found.len().max(expected.len())).find(|&step| found.get(step) != expected.get(step))
-}
-
-/// A process that does not outlive its test.
-struct Kept {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Kept {
-    fn start(folder: &Path, name: &str, arguments: &[&str]) -> Self {
-        let log = folder.join(format!("{name}.err"));
-        let file = |path: &Path| fs::File::options().create(true).append(true).open(path).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
-        command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
-        let child = command.stdout(file(&folder.join(format!("{name}.out")))).stderr(file(&log)).spawn().unwrap();
-        Self { child, log }
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
-    }
-
-    /// Its exit status, once it has ended.
-    fn ends(&mut self) -> Option<i32> {
-        let child = &mut self.child;
-        wait_for(&format!("the end of {}", self.log.display()), || child.try_wait().unwrap()).code()
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A coordinator whose port is open.
-struct Run {
-    folder: TempDir,
-    coordinator: Kept,
-    address: String,
-}
-
-impl Run {
-    fn start(arguments: &[&str]) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), arguments)
-    }
-
-    /// On a virtual clock.
-    fn start_in(folder: TempDir, arguments: &[&str]) -> Self {
-        Self::start_at(folder, &[&VIRTUAL, arguments].concat())
-    }
-
-    /// In real time, in which workers can be waited for.
-    fn start_in_real_time(arguments: &[&str]) -> Self {
-        Self::start_at(tempfile::tempdir().unwrap(), arguments)
-    }
-
-    fn start_at(folder: TempDir, arguments: &[&str]) -> Self {
-        let all = [&["coordinator", "--listen", "127.0.0.1:0", "--out", "run", "--json"], &SMALL[..], arguments].concat();
-        let coordinator = Kept::start(folder.path(), "coordinator", &all);
-        let file = folder.path().join("run/address");
-        let address = wait_for(&format!("the address: {}", coordinator.said()), || fs::read_to_string(&file).ok());
-        Self { folder, coordinator, address: address.trim().into() }
-    }
-
-    fn worker(&self, number: usize, more: &[&str]) -> Kept {
-        let (name, number) = (format!("hand-{number}"), number.to_string());
-        let arguments = ["worker", "--join", &self.address, "--worker", &number];
-        let token = if more.contains(&"--keys") || more.contains(&"--token") { &[][..] } else { &["--token", "run/token"] };
-        Kept::start(self.folder.path(), &name, &[&arguments[..], token, more].concat())
-    }
-
-    fn workers(&self, count: usize, more: &[&str]) -> Vec<Kept> {
-        (0..count).map(|number| self.worker(number, more)).collect()
-    }
-
-    fn record(&self) -> PathBuf {
-        self.folder.path().join("run/run.jsonl")
-    }
-
-    fn wait_for_steps(&self, count: usize) {
-        wait_for(&format!("{count} steps: {}", self.coordinator.said()), || (lines(&self.record()).len() >= count).then_some(()));
-    }
-
-    fn finishes(&mut self) -> Value {
-        let status = self.coordinator.ends();
-        assert_eq!(status, Some(0), "{}", self.coordinator.said());
-        let summary = fs::read(self.folder.path().join("run/summary.json")).unwrap();
-        serde_json::from_slice(&summary).unwrap()
-    }
-
-    /// The digests of the same run over threads, in the same folder.
-    fn expected(&self, arguments: &[&str]) -> Vec<String> {
-        let all = [&["train", "--no-stragglers", "--out", "threads", "--json"], &VIRTUAL[..], &SMALL[..], arguments].concat();
-        json(&codedgrad(self.folder.path(), &all));
-        digests(&self.folder.path().join("threads/run.jsonl"))
-    }
-}
 
 #[test]
 fn training_over_tcp_has_the_record_of_training_over_threads() {
@@ -260,7 +104,7 @@ fn strangers_are_refused_and_the_run_goes_on() {
     refused(
         folder.path(),
         &["coordinator", "--listen", "0.0.0.0:0", "--workers", "2", "--scheme", "uncoded"],
-        &["codedgrad keygen DIR", "--keys DIR"],
+        &["codedgrad keygen DIR --workers N", "--keys DIR"],
     );
     refused(folder.path(), &["worker", "--join", "127.0.0.1:1"], &["--token FILE"]);
     refused(folder.path(), &["coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--scheme", "auto"], &["codedgrad train"]);

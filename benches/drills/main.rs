@@ -3,12 +3,16 @@
 //! worker 0 (or the coordinator) once, at one step; its twin, which computes the same, is a tenth slower.
 //!
 //! `cargo bench --no-default-features --features tcp --bench drills -- --exchange sharded`; `--only stopped`, `--only sums`
-//! or the like for a part of it.
+//! or the like for a part of it. `--reconnects 3000` instead cuts connections so often in all, by seeds, and says of how many
+//! runs the gradients were equal: some ten minutes.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod parts;
 #[path = "../processes/mod.rs"]
 mod processes;
+#[path = "../../tests/proxy/mod.rs"]
+mod proxy;
+mod reconnects;
 mod tap;
 
 use parts::{End, WORKERS};
@@ -36,6 +40,8 @@ struct Case {
     steps: u64,
     /// Seconds of computing in a step.
     compute_seconds: f64,
+    /// For how long, at most, the coordinator is at something else at each commit.
+    busy_seconds: f64,
     drill: Option<Drill>,
     end: Option<End>,
 }
@@ -202,8 +208,11 @@ fn drills(words: &[String]) -> Outcome<()> {
     let only = value("--only").unwrap_or_default();
     let (elements, steps, compute_seconds) = if quick { (1 << 17, 5, 0.02) } else { (1 << 19, 30, 0.1) };
     let at = steps / 4;
+    if let Some(count) = value("--reconnects") {
+        return reconnects::reconnects(&value("--exchange").unwrap_or("star,sharded,hold,hold-sharded".into()), count.parse()?);
+    }
     for exchange in value("--exchange").unwrap_or("sharded".into()).split(',') {
-        let case = Case { exchange: exchange.into(), elements, steps, compute_seconds, drill: None, end: None };
+        let case = Case { exchange: exchange.into(), elements, steps, compute_seconds, busy_seconds: 0.0, drill: None, end: None };
         let calm = sail(&case)?;
         let (step, longest) = (median(gaps(&calm)), gaps(&calm).into_iter().skip(1).fold(0.0, f64::max));
         println!("\n{exchange}: a step takes {step:.3} s, without faults at most {longest:.3} s\n");

@@ -106,6 +106,8 @@ fn die(after: Duration) {
 impl Observer for Journal<'_> {
     fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         writeln!(self.file, "{}", record.step)?;
+        // Of ten steps some take it no time, and some long.
+        thread::sleep(Duration::from_secs_f64(self.case.busy_seconds * (record.step % 10) as f64 / 9.0));
         println!("{} {} {} {}", record.step, now(), record.digest, record.coverage);
         match self.end {
             Some(End::InCompute(step)) if step == record.step + 1 => die(2 * self.case.part(0)),
@@ -143,7 +145,7 @@ pub(crate) fn coordinator(token: &str, folder: &Path, case: &Case) -> Outcome<()
     fs::write(&journal, text)?;
     transport.begin(start);
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, start.0..case.steps)?;
-    let engine = Engine::new(scheme, config, start..Step(case.steps), 0);
+    let engine = Engine::new(scheme, config, start..Step(case.steps), 0)?;
     let shape = Shape { workers: WORKERS, length: case.elements, units: UNITS, first: start };
     let file = OpenOptions::new().append(true).open(journal)?;
     let mut journal = Journal { file, end: case.end.filter(|_| known.is_none()), case };

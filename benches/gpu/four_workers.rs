@@ -118,7 +118,7 @@ fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Outcome<(f64, u
     let steps = steps();
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, 0..steps)?;
     let config = Config::default();
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0)?;
     let shape = Shape { workers: WORKERS, length: load.length, units: UNITS, first: Step(0) };
     let (transport, links) = local::connect_at::<V>(load.places[0].clone(), load.places.to_vec());
     let mut seconds = Seconds(Vec::new());

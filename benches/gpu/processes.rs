@@ -88,7 +88,7 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     }
     transport.begin(Step(0));
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, 0..steps)?;
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0)?;
     let shape = Shape { workers: WORKERS, length, units: UNITS, first: Step(0) };
     let mut seconds = Seconds(Vec::new());
     let pace = Pace::wall(WORKERS, &Delays::None, steps as usize, 0.0);

@@ -4,6 +4,7 @@ use super::auto::AUTO;
 use super::folder::RunFolder;
 use super::network::{self, Port, TOKEN, Team, TransportKind};
 use super::plan::{self, ClockKind, Plan};
+use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
 use super::status::Board;
@@ -234,6 +235,20 @@ fn session(args: &CoordinatorArgs, interrupted: Arc<AtomicBool>) -> Result<(Sess
 pub(super) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
     let interrupted = train::interruption()?;
     let (mut session, address) = session(args, Arc::clone(&interrupted))?;
+    let outcome = carry_out(args, &mut session, address, &interrupted);
+    match session.folder().settle(outcome)? {
+        Some(summary) => train::show(&session, &summary, args.run.json, "coordinator"),
+        None => Ok(()),
+    }
+}
+
+/// Makes the run; nothing comes of it if it is interrupted before it begins.
+fn carry_out(
+    args: &CoordinatorArgs,
+    session: &mut Session,
+    address: SocketAddr,
+    interrupted: &AtomicBool,
+) -> Result<Option<Summary>, Failure> {
     let mut metrics = None;
     if !session.is_complete() {
         let port = Port { address, security: args.security(session.folder())? };
@@ -250,16 +265,16 @@ pub(super) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
         let resumed = args.run.resume.is_some();
         let patience = if resumed { session.plan().return_seconds } else { args.join_wait as f64 };
         let patience = Duration::from_secs_f64(patience.clamp(0.0, PATIENCE_MAX));
-        gather(&transport, session.plan().workers, patience, &interrupted)?;
+        gather(&transport, session.plan().workers, patience, interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(None);
         }
-        catch_up(&mut session, &mut transport)?;
+        catch_up(session, &mut transport)?;
         let first = Step(session.next_step());
         session.with_team(Team::of(transport, first), board);
     }
     session.introduce(args.run.json);
     let summary = session.execute()?;
     drop(metrics);
-    train::show(&session, &summary, args.run.json, "coordinator")
+    Ok(Some(summary))
 }

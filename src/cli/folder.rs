@@ -1,10 +1,12 @@
-//! The folder of one run: files are written whole or not at all, the record grows line by line.
+//! The folder of one run: files are written whole or not at all, the record grows line by line, and one command at a
+//! time works in it.
 
+use super::lock::FolderLock;
 use super::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 /// Where runs without `--out` go.
@@ -12,33 +14,68 @@ const DEFAULT_PARENT: &str = "runs";
 /// Present in every run folder.
 const PLAN: &str = "plan.json";
 
+/// Lines of its steps.
+pub(super) const RECORD: &str = "run.jsonl";
 /// What else a run may leave, beside models and the logs of its workers.
-const WRITTEN: [&str; 8] =
-    ["run.jsonl", "checkpoint.safetensors", "start.safetensors", "summary.json", "loss.svg", "steps.svg", "token", "address"];
+const WRITTEN: [&str; 10] = [
+    RECORD,
+    "checkpoint.safetensors",
+    "checkpoint.before.safetensors",
+    "checkpoint.damaged.safetensors",
+    "start.safetensors",
+    "summary.json",
+    "loss.svg",
+    "steps.svg",
+    "token",
+    "address",
+];
 
-/// A run's folder.
-#[derive(Clone, Debug)]
+/// What was at a folder's path before this command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// A folder without a run.
+    Folder,
+    Run,
+}
+
+/// A run's folder, in which no other command works meanwhile.
+#[derive(Debug)]
 pub(super) struct RunFolder {
     path: PathBuf,
+    found: Found,
+    /// Held until this command is done with the folder.
+    lock: FolderLock,
 }
 
 impl RunFolder {
     /// A folder that holds no other run: a new one under `runs/`, or the one asked for.
     pub(super) fn create(out: Option<&Path>, force: bool) -> Result<Self, Failure> {
         let Some(path) = out else { return Self::numbered(Path::new(DEFAULT_PARENT)) };
-        let holds_run = path.join(PLAN).exists();
-        if holds_run && !force {
+        let holds_run = || path.join(PLAN).exists();
+        let refused = || {
             let name = path.display();
-            return Err(Failure::Input(anyhow!("{name} holds another run; --force overwrites it, --resume {name} goes on with it")));
+            Failure::Input(anyhow!("{name} holds another run; --force overwrites it, --resume {name} goes on with it"))
+        };
+        if holds_run() && !force {
+            return Err(refused());
         }
         if path.exists() && !path.is_dir() {
             return Err(Failure::Input(anyhow!("{} is not a folder", path.display())));
         }
-        fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display())).or_input()?;
-        if holds_run {
+        let made = make(path).with_context(|| format!("cannot make the folder {}", path.display())).or_input()?;
+        let lock = FolderLock::take(path)?;
+        // Another command may have come and gone before the lock was taken.
+        let found = match (made, holds_run()) {
+            (_, true) if !force => return Err(refused()),
+            (_, true) => Found::Run,
+            (true, false) => Found::Nothing,
+            (false, false) => Found::Folder,
+        };
+        if found == Found::Run {
             clear(path).with_context(|| format!("cannot overwrite the run in {}", path.display())).or_input()?;
         }
-        Ok(Self { path: path.into() })
+        Ok(Self { path: path.into(), found, lock })
     }
 
     fn numbered(parent: &Path) -> Result<Self, Failure> {
@@ -46,20 +83,71 @@ impl RunFolder {
         for number in 1.. {
             let path = parent.join(format!("{number:04}"));
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path }),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Ok(()) => {
+                    let lock = FolderLock::take(&path)?;
+                    return Ok(Self { path, found: Found::Nothing, lock });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error).with_context(|| format!("cannot make the folder {}", path.display())).or_input(),
             }
         }
         unreachable!("numbers do not end")
     }
 
-    /// The folder of a run that is to go on.
+    /// The folder of a run that is to go on. Nothing in it may be read before.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         if !path.join(PLAN).is_file() {
             return Err(Failure::Input(anyhow!("{} holds no run to resume (no {PLAN} in it)", path.display())));
         }
-        Ok(Self { path: path.into() })
+        let lock = FolderLock::take(path)?;
+        Ok(Self { path: path.into(), found: Found::Run, lock })
+    }
+
+    /// Passes on how a command went. One that failed before its first step leaves nothing that would keep it from being
+    /// tried again: of a folder that it made itself, only what its workers said.
+    pub(super) fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        if outcome.is_ok() || self.found == Found::Run || self.has_steps() {
+            return outcome;
+        }
+        let logs = self.logs();
+        if logs.is_empty() {
+            if let Err(error) = self.vacate() {
+                tracing::warn!("cannot remove what was made in {}: {error}", self.path.display());
+            }
+        } else {
+            eprintln!("{} stays, since its workers may have said why: {}", self.path.display(), logs.join(", "));
+        }
+        outcome
+    }
+
+    /// Whether [`RunFolder::settle`] leaves a run here that can go on, should it fail now.
+    pub(super) fn outlives_failure(&self) -> bool {
+        self.found == Found::Run || self.has_steps() || !self.logs().is_empty()
+    }
+
+    fn has_steps(&self) -> bool {
+        fs::metadata(self.file(RECORD)).is_ok_and(|record| record.len() > 0)
+    }
+
+    /// The logs of workers, by path.
+    fn logs(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let logs = entries.filter(|entry| is_log(&entry.file_name().to_string_lossy()));
+        let mut paths: Vec<_> = logs.map(|entry| entry.path().display().to_string()).collect();
+        paths.sort_unstable();
+        paths
+    }
+
+    /// Removes the run that was begun here: from a folder of somebody else's its plan, which is what makes it a run's.
+    fn vacate(&self) -> io::Result<()> {
+        if self.found == Found::Nothing {
+            clear(&self.path)?;
+        }
+        match fs::remove_file(self.plan()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        if self.found == Found::Nothing { self.lock.remove_folder() } else { Ok(()) }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -80,17 +168,39 @@ impl RunFolder {
 
     /// Writes a file under another name first, so that it is never there by halves.
     pub(super) fn write_whole(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
-        let (path, half) = (self.file(name), self.file(&format!("{name}.part")));
+        self.write_by_part(name, bytes, |part, path| fs::rename(part, path))
+    }
+
+    /// The same, and the file that was there before stays under a name of its own. Whatever ends this process or its
+    /// host, one of the two is whole.
+    pub(super) fn write_keeping(&self, name: &str, before: &str, bytes: &[u8]) -> anyhow::Result<()> {
+        self.write_by_part(name, bytes, |part, path| {
+            if path.exists() {
+                fs::rename(path, self.file(before))?;
+            }
+            fs::rename(part, path)?;
+            self.sync()
+        })
+    }
+
+    /// Makes what was renamed here last longer than the host's power.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        // Elsewhere folders cannot be opened.
+        if cfg!(unix) { File::open(&self.path)?.sync_all() } else { Ok(()) }
+    }
+
+    fn write_by_part(&self, name: &str, bytes: &[u8], put: impl FnOnce(&Path, &Path) -> io::Result<()>) -> anyhow::Result<()> {
+        let (path, part) = (self.file(name), self.file(&format!("{name}.part")));
         let write = || {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)?;
             }
-            let mut file = File::create(&half)?;
+            let mut file = File::create(&part)?;
             file.write_all(bytes)?;
             file.sync_all()?;
-            fs::rename(&half, &path)
+            put(&part, &path)
         };
-        write().inspect_err(|_| drop(fs::remove_file(&half))).with_context(|| format!("cannot write {}", path.display()))
+        write().inspect_err(|_| drop(fs::remove_file(&part))).with_context(|| format!("cannot write {}", path.display()))
     }
 
     pub(super) fn write_json(&self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
@@ -100,13 +210,30 @@ impl RunFolder {
     }
 }
 
+/// Makes a folder where none is; false if one is there.
+fn make(path: &Path) -> io::Result<bool> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::create_dir(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a file is what a worker of this host said.
+fn is_log(name: &str) -> bool {
+    name.starts_with("worker-") && name.ends_with(".log")
+}
+
 /// Takes away what an earlier run left, and nothing else.
-fn clear(path: &Path) -> std::io::Result<()> {
+fn clear(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let log = name.starts_with("worker-") && name.ends_with(".log");
-        if log || WRITTEN.contains(&name.as_str()) {
+        let whole = name.strip_suffix(".part").unwrap_or(&name);
+        if is_log(&name) || WRITTEN.contains(&whole) {
             fs::remove_file(entry.path())?;
         } else if name.starts_with("model-") && entry.path().join("model.safetensors").is_file() {
             fs::remove_dir_all(entry.path())?;
@@ -137,6 +264,11 @@ impl LineFile {
             Ok(Self { file, path: path.into() })
         };
         open().with_context(|| format!("cannot open {}", path.display())).or_work()
+    }
+
+    /// Has the lines so far outlive the host's power, as a checkpoint that counts them does.
+    pub(super) fn sync(&self) -> anyhow::Result<()> {
+        self.file.sync_data().with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     /// Adds one line; it is with the operating system when this returns.

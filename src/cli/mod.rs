@@ -10,6 +10,7 @@ mod code;
 mod coordinator;
 mod folder;
 mod keygen;
+mod lock;
 mod network;
 mod observer;
 mod pictures;
@@ -80,6 +81,8 @@ enum Failure {
     Input(anyhow::Error),
     /// Work that could not be done: exit status 1.
     Work(anyhow::Error),
+    /// Another process does this one's work: exit status 4.
+    Replaced(anyhow::Error),
 }
 
 /// Marks errors of what the user gave.
@@ -134,6 +137,10 @@ pub fn main() -> ExitCode {
         Err(Failure::Work(error)) => {
             eprintln!("error: {}", told(&error));
             ExitCode::FAILURE
+        }
+        Err(Failure::Replaced(error)) => {
+            eprintln!("error: {}", told(&error));
+            ExitCode::from(4)
         }
     }
 }

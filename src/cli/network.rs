@@ -8,6 +8,7 @@ use crate::codes::Wire;
 use crate::ids::{Step, Worker};
 use crate::train::candle::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_judged};
 use crate::train::{Observer, Outcome, Pace};
+use crate::transport::RunFacts;
 use crate::transport::tcp::security::{Security, Token};
 use crate::transport::tcp::{Exchange, Listen, TcpError, TcpTransport};
 use crate::transport::wire::Format;
@@ -190,6 +191,13 @@ pub(super) fn listen(
         keeps: true,
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,
+        facts: RunFacts {
+            unit_samples: Some(plan.micro_batch_rows),
+            models: Some(plan.models),
+            steps: Some(plan.all_steps()),
+            dtype: Some("f32".to_owned()),
+            ..RunFacts::default()
+        },
         silence: SILENCE,
         stall: STALL,
         spare: SPARE,

@@ -5,7 +5,7 @@ use super::auto::Using;
 use super::checkpoint::{self, Place};
 use super::folder::{LineFile, RunFolder};
 use super::plan::{LateKind, Plan};
-use super::status::Board;
+use super::status::{Board, plain};
 use crate::gpu::{Combine, Source, Term, shared};
 use crate::ids::{Step, Worker};
 use crate::train::candle::{Batches, Memory, Replica, ReplicaError, ReplicaState};
@@ -120,6 +120,8 @@ pub(super) struct RunObserver<'a> {
     pub(super) interrupted: &'a AtomicBool,
     /// Where the run is shown to whoever asks.
     pub(super) board: Option<Arc<Board>>,
+    /// Digest of the replica's parameters after the last step, if it is of the kind that workers take.
+    pub(super) digest: Option<u64>,
 }
 
 impl RunObserver<'_> {
@@ -146,7 +148,8 @@ impl RunObserver<'_> {
         if let Some(decoded) = decoded {
             difference = self.difference(record, decoded)?;
             let (model, step) = (record.step % self.plan.models, record.step / self.plan.models);
-            self.keeper.replicas[model as usize].apply(&*decoded.gradient, step)?;
+            let digest = self.keeper.replicas[model as usize].apply(&*decoded.gradient, step)?;
+            self.digest = self.plan.computes_here().then_some(digest);
         } else if record.refused.is_empty() {
             anyhow::bail!("the sum of step {} has not come by here", record.step);
         }
@@ -177,6 +180,8 @@ impl RunObserver<'_> {
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
         if interrupted || next_step.is_multiple_of(self.plan.checkpoint_every) || next_step == self.plan.all_steps() {
+            // A checkpoint counts the steps of the record.
+            self.record.sync()?;
             checkpoint::save(self.folder, Place { run: self.run, next_step }, &self.keeper.states()?)?;
         }
         Ok(if interrupted && next_step < self.plan.all_steps() { Flow::Stop } else { Flow::Continue })
@@ -231,7 +236,7 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         if let Some(board) = &self.board {
             board.fault(worker, what);
         }
-        let text = format!("step {step}: {worker}: {what}");
+        let text = format!("step {step}: {worker}: {}", plain(what));
         self.bar.suspend(|| eprintln!("{}: {text}", self.plan.schemes[self.run]));
         self.faults.push(FaultLine { run: self.run, step, worker, what: what.into() });
     }
@@ -240,5 +245,14 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         let states = self.keeper.states().inspect_err(|error| tracing::warn!("the state kept beside the workers: {error}")).ok()?;
         let vectors = states.into_iter().flat_map(ReplicaState::into_vectors).collect();
         Some(State { next: Step(self.lines.len() as u64), vectors })
+    }
+
+    fn state_lengths(&mut self) -> Option<Vec<usize>> {
+        let of_one = |replica: &Replica| [replica.parameters(); 3];
+        Some(self.keeper.replicas.iter().flat_map(of_one).collect())
+    }
+
+    fn parameters(&mut self) -> Option<u64> {
+        self.digest
     }
 }

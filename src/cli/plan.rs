@@ -7,7 +7,7 @@ use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
 use crate::delays::Delays;
 use crate::ids::{Job, Worker};
-use crate::schedulers::Reduce;
+use crate::schedulers::{ConfigError, Reduce};
 use crate::train::AdamWConfig;
 use crate::train::candle::{
     Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor, ReplicaState, Tokens,
@@ -156,7 +156,13 @@ impl Plan {
                 let context = format!("{text} with {} workers needs --micro-batches {} or more", self.workers, natural.units);
                 Failure::Input(anyhow::Error::new(error).context(context))
             })?;
-            self.local_run(&spec)?.check_jobs(scheme.facts()).or_input()?;
+            self.local_run(&spec)?.check_jobs(scheme.facts()).map_err(|error| {
+                let flags = match error {
+                    ConfigError::TooFewModels { rounds, .. } => format!("{text} needs --models {rounds} or more, or --micro-steps 8"),
+                    _ => text.clone(),
+                };
+                Failure::Input(anyhow::Error::new(error).context(flags))
+            })?;
             if self.micro_batches < natural.units {
                 eprintln!(
                     "warning: {text} cuts a batch into {} parts; {} micro-batches make its loads uneven (--micro-batches {})",

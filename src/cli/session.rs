@@ -3,7 +3,7 @@
 
 use super::auto::{AUTO, next_leg};
 use super::checkpoint::{self, Place};
-use super::folder::{LineFile, RunFolder};
+use super::folder::{LineFile, RECORD, RunFolder};
 use super::network::{Leg, Team, TransportKind};
 use super::observer::{FaultLine, Keeper, Line, RunObserver, in_step};
 use super::plan::{ClockKind, Plan};
@@ -20,7 +20,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-const RECORD: &str = "run.jsonl";
 /// Windows of the validation text on which a model is judged.
 const VALIDATION_ROWS: usize = 64;
 
@@ -60,13 +59,8 @@ impl Session {
         }
         let start = plan.fresh_states()?;
         let folder = RunFolder::create(out.0, out.1)?;
-        if plan.clock == ClockKind::Wall && measure {
-            let spinner = ProgressBar::new_spinner().with_message("measuring the compute time of an uncoded step");
-            spinner.tick();
-            plan.step_seconds = calibrate(&plan.local_run(&specs[0])?, &start[0], &batches).or_work()?;
-            spinner.finish_and_clear();
-        }
-        folder.write_plan(&plan).or_work()?;
+        let prepared = prepare(&mut plan, &specs[0], measure.then_some((&start[0], &batches)), &folder);
+        folder.settle(prepared)?;
         let lines = vec![Vec::new(); specs.len()];
         let place = Place { run: 0, next_step: 0 };
         Ok(Self { plan, specs, folder, batches, interrupted, lines, place, state: None, team: None, board: None })
@@ -76,10 +70,8 @@ impl Session {
     pub(super) fn resume(plan: Plan, folder: RunFolder, interrupted: Arc<AtomicBool>) -> Result<Self, Failure> {
         let specs = plan.specs()?;
         let batches = plan.batches(plan.tokens()?)?;
-        let (place, state) = match checkpoint::load(&folder, &plan.model, plan.models)? {
-            Some((place, state)) => (place, Some(state)),
-            None => (Place { run: 0, next_step: 0 }, None),
-        };
+        let loaded = checkpoint::load(&folder, &plan.model, plan.models)?;
+        let place = loaded.as_ref().map_or(Place { run: 0, next_step: 0 }, |loaded| loaded.place);
         if place.run >= specs.len() || place.next_step > plan.all_steps() {
             return Err(Failure::Input(anyhow!("the checkpoint in {} is not of this plan", folder.path().display())));
         }
@@ -100,6 +92,10 @@ impl Session {
         if !lines.iter().enumerate().all(complete) {
             return Err(Failure::Input(anyhow!("{} has not all the steps its checkpoint counts", folder.file(RECORD).display())));
         }
+        if loaded.as_ref().is_some_and(|loaded| loaded.is_before) {
+            checkpoint::put_in_place(&folder).or_work()?;
+        }
+        let state = loaded.map(|loaded| loaded.states);
         Ok(Self { plan, specs, folder, batches, interrupted, lines, place, state, team: None, board: None })
     }
 
@@ -247,6 +243,7 @@ impl Session {
             using: None,
             interrupted: &self.interrupted,
             board: self.board.clone(),
+            digest: None,
         };
         // All runs of a plan in one memory, whose digests can be compared.
         let runs = self.specs.iter().map(|spec| self.plan.local_run(spec)?.stays().or_input()).collect::<Result<Vec<_>, _>>()?;
@@ -255,18 +252,22 @@ impl Session {
         observer.bar.finish_and_clear();
         let RunObserver { lines, faults: met, keeper: Keeper { replicas, .. }, .. } = observer;
         *faults = met;
-        let saved = lines.len() as u64 / self.plan.checkpoint_every * self.plan.checkpoint_every;
+        let made = lines.len();
         rest[0] = lines;
-        let hint = || {
-            let (scheme, steps, path) = (&self.plan.schemes[run], rest[0].len(), self.folder.path().display());
-            let command = if self.board.is_some() { "coordinator" } else { "train" };
-            format!(
-                "{scheme} broke off after {steps} steps (kept up to step {saved}; `codedgrad {command} --resume {path}` goes on from there)"
-            )
-        };
-        let outcome = outcome.with_context(hint).or_work()?;
+        let outcome = outcome.with_context(|| self.broke_off(run, made)).or_work()?;
         let loss = if outcome == Outcome::Finished { Some(self.save_models(run, &replicas)?) } else { None };
         Ok((outcome, loss))
+    }
+
+    /// Says after how many steps a run broke off, and how it can go on.
+    fn broke_off(&self, run: usize, made: usize) -> String {
+        let (scheme, path) = (&self.plan.schemes[run], self.folder.path().display());
+        if !self.folder.outlives_failure() {
+            return format!("{scheme} broke off before its first step");
+        }
+        let kept = checkpoint::last(&self.folder).filter(|place| place.run == run).map_or(0, |place| place.next_step);
+        let command = if self.board.is_some() { "coordinator" } else { "train" };
+        format!("{scheme} broke off after {made} steps (kept up to step {kept}; `codedgrad {command} --resume {path}` goes on from there)")
     }
 
     /// Saves the models that a run ended with, and judges them: the mean of their losses on the validation text.
@@ -293,6 +294,17 @@ impl Session {
         }
         Ok(losses / self.plan.models as f64)
     }
+}
+
+/// Writes the plan into its folder. Under a wall clock, a step is measured before, in a state if there is one.
+fn prepare(plan: &mut Plan, spec: &SchemeSpec, measured: Option<(&ReplicaState, &Batches)>, folder: &RunFolder) -> Result<(), Failure> {
+    if let Some((start, batches)) = measured.filter(|_| plan.clock == ClockKind::Wall) {
+        let spinner = ProgressBar::new_spinner().with_message("measuring the compute time of an uncoded step");
+        spinner.tick();
+        plan.step_seconds = calibrate(&plan.local_run(spec)?, start, batches).or_work()?;
+        spinner.finish_and_clear();
+    }
+    folder.write_plan(plan).or_work()
 }
 
 /// A run, or what is left of it: one leg, or under `auto` as many as are planned.

@@ -87,6 +87,20 @@ pub(super) struct Board {
     network: Arc<Mutex<tcp::Status>>,
 }
 
+/// Text of others as it may be printed: what would move the cursor, or turn the direction of writing, is escaped.
+pub(super) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if c.is_control() || turns {
+            plain.extend(c.escape_default());
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -205,7 +219,7 @@ impl Shown {
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
         let mut text = format!(
             "{}: step {} of {}, loss {loss}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, {} wait-outs\n",
-            progress.scheme,
+            plain(&progress.scheme),
             progress.steps,
             progress.steps_planned,
             progress.last_step_seconds,
@@ -225,7 +239,7 @@ impl Shown {
             let _ = writeln!(text, "{} of {} exchanges by NCCL, {} workers can now", network.woven, network.exchanges, network.group);
         }
         if let Some(fault) = &progress.last_fault {
-            let _ = writeln!(text, "last fault: {fault}");
+            let _ = writeln!(text, "last fault: {}", plain(fault));
         }
         let _ = writeln!(
             text,
@@ -237,8 +251,8 @@ impl Shown {
             let arrival = of.last_arrival.map_or("-".into(), |arrival| format!("{arrival:.3} s"));
             let silent = if status.connected { format!("{:.1} s", status.silent_seconds) } else { "-".into() };
             let (joins, answers, late) = (status.epoch, of.answers, of.late_rounds);
-            let _ =
-                writeln!(text, "{number:>6} {there:<9} {silent:>7} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {}", status.identity);
+            let identity = plain(&status.identity);
+            let _ = writeln!(text, "{number:>6} {there:<9} {silent:>7} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {identity}");
         }
         text
     }
@@ -248,7 +262,8 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     loop {
         let body = fetch(&args.address, "/status", PATIENCE).with_context(|| format!("no status from {}", args.address)).or_work()?;
         if args.json {
-            print!("{body}");
+            // Whoever answers there may be no coordinator.
+            body.lines().for_each(|line| println!("{}", plain(line)));
         } else {
             let shown: Shown = serde_json::from_str(&body).context("this is no status of a coordinator of this version").or_work()?;
             print!("{}{}", if args.watch { "\x1b[2J\x1b[H" } else { "" }, shown.table());
@@ -258,5 +273,25 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
             return Ok(());
         }
         std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_moves_no_cursor() {
+        let evil = "evil\n\x1b[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
+        let workers = vec![tcp::WorkerStatus { identity: evil.into(), ..tcp::WorkerStatus::default() }];
+        let network = tcp::Status { workers, ..tcp::Status::default() };
+        let board = Board::new(evil, 1, (0, 1), Arc::new(Mutex::new(network)));
+        board.fault(Worker(0), evil);
+        let table = board.shown().table();
+        let strange = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+        assert!(!table.contains(strange), "{table:?}");
+        assert_eq!(table.lines().count(), 5, "what there is to say, the last fault, a heading and one worker: {table}");
+        let shown = r"evil\n\u{1b}[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
+        assert_eq!(table.matches(shown).count(), 3, "{table}");
     }
 }

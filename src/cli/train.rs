@@ -130,7 +130,8 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), Failure> {
         }
     };
     session.introduce(args.run.json);
-    let summary = session.execute()?;
+    let outcome = session.execute();
+    let summary = session.folder().settle(outcome)?;
     show(&session, &summary, args.run.json, "train")
 }
 

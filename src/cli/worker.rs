@@ -3,7 +3,8 @@
 use super::network::Job;
 use super::{Failure, OrInput, OrWork, plan};
 use crate::ids::Worker;
-use crate::train::candle::{Start, run_worker_in_place};
+use crate::train::AggregatorError;
+use crate::train::candle::{Start, TrainError, run_worker_in_place};
 use crate::transport::tcp::security::{Keys, Security, Token};
 use crate::transport::tcp::{Join, TcpError, TcpLink, Welcome};
 use anyhow::{Context, anyhow};
@@ -24,7 +25,8 @@ const TOKEN_FILE: &str = "CODEDGRAD_TOKEN_FILE";
 same path or at --corpus. A worker that dies is replaced by starting this command again, on any
 host, with the same --worker: it takes over the state of another and goes on. If the coordinator
 dies, its workers call it for --patience seconds; `codedgrad coordinator --resume` finds them.
-Ctrl-C leaves the run, which goes on without.
+Ctrl-C leaves the run, which goes on without. A worker whose number another process has
+taken meanwhile ends with exit status 4: it must not be started again.
 
 What is not given comes from the launcher's environment: the worker's number from RANK (torchrun),
 SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK or JOB_COMPLETION_INDEX (Kubernetes), the address from
@@ -112,7 +114,8 @@ impl WorkerArgs {
             None => format!("{}/process-{}", host(), std::process::id()),
         });
         let (address, security) = (self.address()?, self.security(worker)?);
-        Ok(Join { address, security, worker, identity, listen: self.listen, patience: Duration::from_secs(self.patience) })
+        let patience = Duration::from_secs(self.patience);
+        Ok(Join { worker, identity, listen: self.listen, patience, ..Join::new(address, security) })
     }
 }
 
@@ -139,6 +142,7 @@ fn host() -> String {
 fn joined(join: Join) -> Result<(TcpLink, Welcome), Failure> {
     TcpLink::join(join).map_err(|error| match error {
         TcpError::Refused { .. } | TcpError::Security(_) => Failure::Input(error.into()),
+        TcpError::Replaced => Failure::Replaced(error.into()),
         _ => Failure::Work(error.into()),
     })
 }
@@ -165,7 +169,10 @@ pub(super) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let batches = job.plan.batches(tokens)?;
     let states = job.states()?;
     let start = Start { states: &states, step: welcome.first.0, round: 0 };
-    run_worker_in_place(&job.run()?, &welcome, link, start, &batches).or_work()?;
+    run_worker_in_place(&job.run()?, &welcome, link, start, &batches).map_err(|error| match error {
+        TrainError::Aggregator(AggregatorError::Replaced) => Failure::Replaced(error.into()),
+        _ => Failure::Work(error.into()),
+    })?;
     eprintln!("worker {number}: the run is over");
     Ok(())
 }

@@ -103,7 +103,7 @@ impl Vote {
     }
 
     fn task(&self, worker: Worker) -> Task {
-        Task { job: self.job, piece: worker.0 }
+        Task { job: self.job, piece: worker.0, plan: 0 }
     }
 
     fn group(&self, worker: Worker) -> usize {
@@ -343,7 +343,7 @@ mod tests {
         vote.settle(Job(0), &mut folds);
         assert!(reopened.is_empty() && folds.len() == 1 && folds[0].worker == Worker(1));
         vote.lost(Worker(1), Some(Job(0)), &mut reopened);
-        assert_eq!(reopened, [Task { job: Job(0), piece: 1 }]);
+        assert_eq!(reopened, [Task { job: Job(0), piece: 1, plan: 0 }]);
         assert!(!vote.admits(&WorkerSet::of(4, [0, 1, 3].map(Worker))), "the liar's result is not taken");
         assert!(answer(&mut vote, 3, 1) && vote.admits(&WorkerSet::of(4, [0, 1].map(Worker))));
     }

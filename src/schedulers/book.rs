@@ -1,6 +1,6 @@
 //! What the engine knows of each step that is not decided yet: its jobs, its results, its holders.
 
-use super::events::Action;
+use super::events::{Action, Refusal};
 use crate::codes::Report;
 use crate::codes::sequential::{Fold, UNCODED, worst};
 use crate::ids::{Job, Step, Units, Worker, WorkerSet};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub(super) enum Fate {
     Held { attempt: u32, digest: u64 },
-    Refused(Vec<Units>),
+    Refused(Vec<Units>, Refusal),
 }
 
 /// A step under way.
@@ -194,9 +194,25 @@ impl Book {
         waiting.iter().find_map(|waiting| Some((waiting.step, waiting.disputed()?)))
     }
 
-    pub(super) fn refuse(&mut self, step: Step, units: Vec<Units>) {
+    pub(super) fn refuse(&mut self, step: Step, units: Vec<Units>, because: Refusal) {
         self.waiting.retain(|waiting| waiting.step != step);
-        self.fates.insert(step, Fate::Refused(units));
+        self.fates.insert(step, Fate::Refused(units, because));
+    }
+
+    /// The first step that waits for holders and is made of what died with somebody of `bereft`.
+    pub(super) fn made_of(&self, bereft: &WorkerSet) -> Option<Step> {
+        let made = |waiting: &&Waiting| waiting.sources.iter().any(|worker| bereft.contains(*worker));
+        self.waiting.iter().filter(made).map(|waiting| waiting.step).min()
+    }
+
+    /// Who of these workers does not hold a step that waits for holders.
+    pub(super) fn without(&self, step: Step, alive: &WorkerSet) -> WorkerSet {
+        let mut without = alive.clone();
+        let holders = self.waiting.iter().filter(|waiting| waiting.step == step).flat_map(|waiting| &waiting.holders);
+        holders.for_each(|holder| {
+            without.remove(holder.0);
+        });
+        without
     }
 
     /// How a step came out, if that is known; it is closed with that.

@@ -6,22 +6,27 @@
 //! folded, and applied, in order, only after the decoded vector is held by a live worker (two where there are
 //! two). The next round opens when all that was decoded is held.
 
+mod blame;
+mod folding;
 mod hope;
 mod losses;
+mod overdue;
 mod replan;
 mod returns;
+mod trust;
 
 pub use replan::Replan;
 use replan::{Replanning, gate_of};
+use trust::Trust;
 
 use super::book::{Book, Fate};
-use super::config::{Config, Reduce};
+use super::config::{Config, ConfigError, Reduce};
 use super::events::{Action, EngineError, Input, RoundReport};
 use super::roster::{Doing, Roster};
+use crate::codes::Gate;
 use crate::codes::sequential::{Fold, Scheme, SchemeFacts};
-use crate::codes::{Gate, Report};
-use crate::ids::{Job, Round, Step, Task, Units, Worker, WorkerSet};
-use std::collections::BTreeMap;
+use crate::ids::{Job, Round, Step, Task, Worker, WorkerSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Which task is done, whether its result is finite, and its digest where one was taken.
@@ -42,7 +47,7 @@ enum Phase {
 /// use codedgrad::ids::{Step, Worker};
 /// use codedgrad::schedulers::{Action, Config, Engine, Input};
 /// let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(2, 2, 0..1)?;
-/// let mut engine = Engine::new(scheme, Config::default(), Step(0)..Step(1), 0);
+/// let mut engine = Engine::new(scheme, Config::default(), Step(0)..Step(1), 0)?;
 /// let mut actions = Vec::new();
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
 /// let Action::Assign { worker, tasks, .. } = actions[0].clone() else { panic!() };
@@ -50,7 +55,7 @@ enum Phase {
 /// engine.handle(1.0, Input::Done { worker, task: tasks[0].0, finite: true, digest: None }, &mut actions).unwrap();
 /// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), late_counts: false });
 /// assert!(matches!(&actions[2], Action::Fold { folds, .. } if folds.len() == 1));
-/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
     scheme: Box<dyn Scheme>,
@@ -94,21 +99,28 @@ pub struct Engine {
     replanning: Option<Replanning>,
     /// Workers that died since the round was closed.
     bereft: WorkerSet,
+    /// Whose parameters are known to be right.
+    trust: Trust,
+    /// Workers that do nothing until a step is decided, since their results of it were not finite and they said so.
+    barred: BTreeSet<(Step, Worker)>,
+    /// Since when it is waited for holders.
+    folds_since: f64,
+    /// The step that nobody held in time once, and since when it was waited then.
+    overdue: Option<(Step, f64)>,
 }
 
 impl Engine {
     /// An engine for a range of steps, the first of which opens with [`Input::Begin`] in the round of the given
     /// number.
     ///
-    /// # Panics
-    /// When a step has no jobs.
-    #[must_use]
-    pub fn new(mut scheme: Box<dyn Scheme>, config: Config, steps: Range<Step>, round: u64) -> Self {
-        assert!(config.micro_steps > 0, "a step has jobs");
+    /// # Errors
+    /// [`ConfigError`] when the scheme's jobs overlap and there are fewer models than that takes, or a step has no jobs.
+    pub fn new(mut scheme: Box<dyn Scheme>, config: Config, steps: Range<Step>, round: u64) -> Result<Self, ConfigError> {
+        config.check(scheme.facts())?;
         let stretch = stretch(&steps, config.micro_steps);
         scheme.restart(stretch.clone());
         let workers = scheme.facts().workers;
-        Self {
+        Ok(Self {
             gate: gate_of(config.wire, scheme.facts()),
             roster: Roster::new(workers, steps.start),
             book: Book::new(config.micro_steps),
@@ -134,18 +146,23 @@ impl Engine {
             given: BTreeMap::new(),
             replanning: None,
             bereft: WorkerSet::empty(workers),
+            trust: Trust::new(workers),
+            barred: BTreeSet::new(),
+            folds_since: 0.0,
+            overdue: None,
             scheme,
             config,
-        }
+        })
     }
 
-    /// When the driver should send a [`Input::Tick`] if nothing else happens before.
+    /// When the driver should send a [`Input::Tick`] if nothing else happens before: there is such a time from
+    /// [`Input::Begin`] to [`Action::Finish`], and a run in which nothing happens but ticks comes to its end.
     #[must_use]
     pub fn deadline(&self) -> Option<f64> {
         let earliest = |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
         match self.phase {
             Phase::Collecting => earliest(&[Some(self.waits_since + self.config.max_wait_seconds), self.wake_at, self.returns_by]),
-            Phase::Folding => self.returns_by,
+            Phase::Folding => Some(self.returns_by.unwrap_or(self.folds_since + self.config.max_wait_seconds)),
             Phase::NotBegun | Phase::Finished => None,
         }
     }
@@ -156,10 +173,10 @@ impl Engine {
         self.scheme.facts()
     }
 
-    /// Whether decoded vectors wait for their holders, and nothing else goes on.
+    /// Whether decoded vectors wait for their holders, and nothing else is waited for.
     #[must_use]
     pub fn is_folding(&self) -> bool {
-        self.phase == Phase::Folding
+        self.phase == Phase::Folding && self.returns_by.is_none()
     }
 
     /// Whether any one worker more may be lost and the steps still be decoded.
@@ -193,22 +210,41 @@ impl Engine {
                 self.try_close(now, out)
             }
             Input::Freed { worker } => self.freed(now, worker, out),
-            Input::Lost { worker, kept } => self.lost(now, worker, kept, out),
-            Input::Overflowed { step, attempt } => {
-                if self.book.is_waiting(step, attempt) {
-                    let everything = Units { start: 0, end: self.scheme.facts().units };
-                    self.book.refuse(step, vec![everything]);
-                    self.go_on(now, out)?;
-                }
-                Ok(())
+            Input::Lost { worker, kept } => {
+                self.trust.agreement.excuse(worker, None);
+                self.lost(now, worker, kept, out)?;
+                self.settle_trust(now, out)
             }
+            Input::Spoilt { worker, step, attempt } => self.spoilt(now, worker, (step, attempt), out),
+            Input::Overflowed { step, attempt } => self.overflowed(now, (step, attempt), out),
             Input::Unmade { step, attempt } => {
-                out.extend(self.book.fold_anew(step, attempt, &self.roster.alive(), &self.bereft));
+                let anew = self.book.fold_anew(step, attempt, &self.roster.alive(), &self.bereft);
+                self.folds_since = if anew.is_some() { now } else { self.folds_since };
+                out.extend(anew);
                 Ok(())
             }
             Input::Held { worker, step, attempt, digest } => self.held(now, worker, (step, attempt, digest), out),
-            Input::Applied { worker, step, digest } => self.applied(now, worker, step, digest, out),
-            Input::Synced { worker, next } => self.synced(now, worker, next, out),
+            Input::Applied { worker, step, digest } => {
+                self.roster.applied(worker, step);
+                self.trust.agreement.reported(worker, step, digest);
+                self.settle_trust(now, out)
+            }
+            Input::Own { step, digest } => {
+                self.trust.agreement.own(step, digest);
+                self.settle_trust(now, out)
+            }
+            Input::Synced { worker, next } => {
+                self.trust.agreement.excuse(worker, Some(next));
+                self.synced(now, worker, next, out)?;
+                self.settle_trust(now, out)
+            }
+            Input::Taken { worker, step, digest } => self.taken(now, worker, step, digest, out),
+            Input::BadState { worker, from, refused } => self.bad_state(now, (worker, from), refused, out),
+            Input::Finish { after } => {
+                // What is being decided is decided first.
+                self.end = self.end.min(after.max(self.next).next());
+                Ok(())
+            }
             Input::Joined { worker, next } => self.joined(now, worker, next, out),
             Input::Missed { worker } => self.missed(now, worker, out),
             Input::Tick => self.tick(now, out),
@@ -222,17 +258,22 @@ impl Engine {
         }
         while let Some(fate) = self.book.close(self.next) {
             let step = self.next;
+            if let Fate::Refused(..) = fate {
+                self.trust.agreement.refused(step);
+            }
             out.push(match fate {
-                Fate::Held { attempt, digest } => Action::Commit { step, attempt, digest },
-                Fate::Refused(units) => Action::Refuse { step, units },
+                Fate::Held { attempt, digest } => Action::Commit { step, attempt, digest, verified: self.is_verified(step) },
+                Fate::Refused(units, because) => Action::Refuse { step, units, because },
             });
             let receivers = self.roster.send(step, self.config.log_steps);
+            self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
             self.given.retain(|(_, task), _| task.job.step(self.config.micro_steps) > step);
             self.next = step.next();
+            self.barred.retain(|(until, _)| *until > step);
         }
         self.resync_idle(now, out)?;
-        if self.next == self.end {
+        if self.next >= self.end {
             self.phase = Phase::Finished;
             out.push(Action::Finish);
             return Ok(());
@@ -268,6 +309,7 @@ impl Engine {
         for worker in self.roster.dead().iter() {
             self.scheme.gone(worker);
         }
+        self.leave_out_barred();
         self.offer(out);
         // What the dead would have done goes to whoever has nothing of its own.
         self.offer(out);
@@ -305,8 +347,9 @@ impl Engine {
 
     /// Offers a result to the scheme; one that is not wanted is thrown away.
     fn take(&mut self, worker: Worker, (task, finite, digest): Answer, out: &mut Vec<Action>) {
-        let counts = finite && *self.roster.doing(worker) != Doing::Dead && self.phase == Phase::Collecting;
+        let counts = finite && *self.roster.doing(worker) != Doing::Dead && self.phase == Phase::Collecting && !self.is_barred(worker);
         let wanted = counts
+            && self.is_trusted(worker, task)
             && match digest {
                 Some(digest) => self.scheme.returned_as(worker, task, digest),
                 None => self.scheme.returned(worker, task),
@@ -334,12 +377,17 @@ impl Engine {
 
     fn done(&mut self, now: f64, worker: Worker, answer: Answer, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let (task, finite, _) = answer;
+        let disputed = finite && self.is_disputed(worker, task);
         let Doing::Tasks(tasks) = self.roster.doing(worker) else {
             if finite {
                 out.push(Action::Discard { worker, task });
             }
             return Ok(());
         };
+        if disputed && tasks.contains(&task) {
+            self.trust.wait_with(worker, answer);
+            return Ok(());
+        }
         tasks.retain(|open| *open != task);
         let finished = tasks.is_empty();
         self.take(worker, answer, out);
@@ -447,19 +495,24 @@ impl Engine {
         if self.returns_by.is_some_and(|by| now >= by) {
             return self.nobody_returned(now, out);
         }
+        if self.phase == Phase::Folding {
+            return self.unheld(now, out);
+        }
         self.wake_at = None;
         if now < self.waits_since + self.config.max_wait_seconds {
             return self.try_close(now, out);
         }
-        let missing = self.missing();
+        let mut missing = self.missing();
         if self.scheme.admits(&missing) || self.scheme.salvages(&missing) {
             return self.close(now, &missing, out);
         }
+        // Whoever has answered once may be at its next task.
+        missing.unite(&self.roster.out());
         Err(EngineError::MaxWait { step: self.next, waited_seconds: now - self.waits_since, silent: missing })
     }
 
     fn close(&mut self, now: f64, missing: &WorkerSet, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.phase = Phase::Folding;
+        (self.phase, self.folds_since) = (Phase::Folding, now);
         self.bereft.clear();
         let lasted = now - self.opened_at;
         for worker in Worker::all(self.arrivals.len()) {
@@ -485,31 +538,9 @@ impl Engine {
         self.go_on(now, out)
     }
 
-    fn check(&self, step: Step, report: &Report) -> Result<(), EngineError> {
-        self.gate.check(report).map_err(|source| EngineError::Gate { step, source })
-    }
-
-    /// Writes down what a decoded job is made of.
-    fn settle(&mut self, job: Job) -> Result<(), EngineError> {
-        let mut folds = Vec::new();
-        let report = self.scheme.settle(job, &mut folds);
-        self.check(job.step(self.config.micro_steps), &report)?;
-        let place = |fold: Fold| {
-            let (start, summed) = self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");
-            (*start, *summed, fold)
-        };
-        let open = folds.into_iter().map(place).filter(|(_, summed, _)| !summed);
-        self.book.decoded(job, report, open.map(|(start, _, fold)| (start, fold)));
-        Ok(())
-    }
-
-    /// Has a step folded if all its jobs are decoded.
-    fn fold(&mut self, step: Step, out: &mut Vec<Action>) {
-        out.extend(self.book.fold(step, &self.roster.alive()));
-    }
-
     fn abandon_all(&mut self, out: &mut Vec<Action>) {
         let late_counts = self.scheme.facts().takes_late();
+        self.drop_disputed(out);
         out.extend(self.roster.send_home().into_iter().map(|worker| Action::Abandon { worker, late_counts }));
     }
 
@@ -523,38 +554,6 @@ impl Engine {
             work: self.assigned_units as f64 / f64::from(self.scheme.facts().units),
             wrong: self.scheme.wrong(),
         }
-    }
-
-    fn held(&mut self, now: f64, worker: Worker, held: (Step, u32, u64), out: &mut Vec<Action>) -> Result<(), EngineError> {
-        let (step, attempt, digest) = held;
-        if !self.book.is_waiting(step, attempt) {
-            return Ok(());
-        }
-        self.book.held(step, worker, digest);
-        self.check_held(now, out)
-    }
-
-    /// Settles what enough live workers hold.
-    fn check_held(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        if self.roster.is_deserted() {
-            if self.may_return() {
-                self.await_returns(now);
-                return Ok(());
-            }
-            return Err(self.too_many_lost());
-        }
-        if let Some((step, worker)) = self.book.settle_held() {
-            return Err(EngineError::DifferentBytes { step, worker });
-        }
-        if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
-    }
-
-    fn applied(&mut self, now: f64, worker: Worker, step: Step, digest: Option<u64>, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        for diverged in self.roster.applied(worker, step, digest) {
-            out.push(Action::Diverged { worker: diverged, step });
-            self.recall(diverged, out);
-        }
-        self.resync_idle(now, out)
     }
 }
 

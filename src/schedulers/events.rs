@@ -3,6 +3,7 @@
 use crate::codes::sequential::{Dispute, Fold};
 use crate::codes::{GateError, Report};
 use crate::ids::{Part, Round, Step, Task, Units, Worker, WorkerSet};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Something that happened.
@@ -56,7 +57,17 @@ pub enum Input {
         /// Digest of the vector.
         digest: u64,
     },
-    /// The results of a step are finite, their weighted sum is not.
+    /// A result that goes into the sum of a step, or a worker's own sum of its results, is not finite, though its worker
+    /// said so: whoever sums has seen it.
+    Spoilt {
+        /// Whose.
+        worker: Worker,
+        /// Of which step.
+        step: Step,
+        /// Which attempt at folding it.
+        attempt: u32,
+    },
+    /// The results of a step are finite, as whoever sums has seen; their weighted sum is not.
     Overflowed {
         /// Which step.
         step: Step,
@@ -86,6 +97,36 @@ pub enum Input {
         worker: Worker,
         /// First step it has not applied.
         next: Step,
+    },
+    /// The digest of the parameters of the driver's own replica, after a step.
+    Own {
+        /// Which step.
+        step: Step,
+        /// The digest.
+        digest: u64,
+    },
+    /// A worker goes on from the state that it was sent; once per model.
+    Taken {
+        /// Who.
+        worker: Worker,
+        /// One of the last steps before the state's first that is not applied.
+        step: Step,
+        /// Digest of its parameters after it, if one was taken.
+        digest: Option<u64>,
+    },
+    /// A state that was handed over for a worker is of no use to it.
+    BadState {
+        /// Who needs one.
+        worker: Worker,
+        /// Whose it was; none = the driver's own.
+        from: Option<Worker>,
+        /// Whether that is the word of the worker that needs one; else the driver has seen it.
+        refused: bool,
+    },
+    /// The run is to end once a step is decided, or the next one if that is later.
+    Finish {
+        /// Which step.
+        after: Step,
     },
     /// A worker that was lost is there again, or there for the first time in place of one that was declared lost before.
     /// Nothing counts any more that came of its life before; it must be offered the decoded vectors that wait for
@@ -139,6 +180,14 @@ pub enum Action {
         /// Which.
         task: Task,
     },
+    /// The results of a worker that go into a step, and its sum of them, are not finite, though it said so: forget them and
+    /// name it. It does nothing more until the step is decided.
+    Erase {
+        /// Whose.
+        worker: Worker,
+        /// Of which step.
+        step: Step,
+    },
     /// A round is over.
     Close(RoundReport),
     /// Sum a step's gradient and let workers hold it.
@@ -173,6 +222,9 @@ pub enum Action {
         attempt: u32,
         /// Digest of the decoded vector.
         digest: u64,
+        /// Whether everything in it was computed with parameters that are known to be right; false only where workers
+        /// report digests of them.
+        verified: bool,
     },
     /// Send a committed step to a worker.
     Apply {
@@ -185,8 +237,15 @@ pub enum Action {
     Refuse {
         /// Which step.
         step: Step,
-        /// Units of the batch that no finite result covers.
+        /// Units of the batch that no finite result covers; all of them if it is the sum that is not finite.
         units: Vec<Units>,
+        /// Which of the two.
+        because: Refusal,
+    },
+    /// Send a worker away: no state is any good for it.
+    Dismiss {
+        /// Whom.
+        worker: Worker,
     },
     /// A worker's parameters differ from the others' after a step.
     Diverged {
@@ -210,6 +269,16 @@ pub enum Action {
     },
     /// All steps are decided.
     Finish,
+}
+
+/// Why a step is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// The results that are there and finite do not suffice: others are not finite, or their tasks were dropped.
+    NotFinite,
+    /// All results are finite and their sum is not.
+    Overflow,
 }
 
 /// How a round went, times in seconds since it was opened.
@@ -279,6 +348,18 @@ pub enum EngineError {
         step: Step,
         /// Whose bytes differ from the first holder's.
         worker: Worker,
+    },
+    /// A decoded vector was made twice, and not enough workers took hold of it.
+    #[error(
+        "{step}: its gradient was made twice and in {waited_seconds:.1} s (max_wait each time) workers {{{silent}}} never said that they hold it"
+    )]
+    Unheld {
+        /// The step at hand.
+        step: Step,
+        /// How long.
+        waited_seconds: f64,
+        /// Who is there and does not hold it.
+        silent: WorkerSet,
     },
     /// A worker must be brought up to date and nobody can.
     #[error("{worker} missed too many steps and no live worker can hand over its state")]

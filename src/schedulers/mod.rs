@@ -4,12 +4,13 @@
 //! applied; [`book`] keeps the steps that are not decided, [`roster`] what is known of each worker. The same
 //! engine runs under a wall clock in the trainer and under a virtual one in tests.
 
+mod agreement;
 pub mod book;
 pub mod config;
 pub mod engine;
 pub mod events;
 pub mod roster;
 
-pub use config::{Config, Reduce};
+pub use config::{Config, ConfigError, Reduce};
 pub use engine::{Engine, Replan};
-pub use events::{Action, EngineError, Input, RoundReport};
+pub use events::{Action, EngineError, Input, Refusal, RoundReport};

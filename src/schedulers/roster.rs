@@ -42,25 +42,18 @@ impl Member {
     }
 }
 
-/// Parameter digests reported after one step, to be compared once everybody has reported.
-#[derive(Clone, Debug)]
-struct Tally {
-    step: Step,
-    expected: WorkerSet,
-    reports: Vec<(Worker, u64)>,
-}
-
 /// All workers of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Roster {
     members: Vec<Member>,
-    tallies: Vec<Tally>,
+    /// Workers whose state turned out to be wrong or useless when somebody took it over.
+    bad_donors: WorkerSet,
 }
 
 impl Roster {
     pub(super) fn new(workers: usize, first: Step) -> Self {
         let member = Member { doing: Doing::Nothing, sent: first, applied: first, stale: false };
-        Self { members: vec![member; workers], tallies: Vec::new() }
+        Self { members: vec![member; workers], bad_donors: WorkerSet::empty(workers) }
     }
 
     pub(super) fn doing(&mut self, worker: Worker) -> &mut Doing {
@@ -89,6 +82,11 @@ impl Roster {
     pub(super) fn is_settled(&self) -> bool {
         let settled = |member: &Member| !member.stale && !matches!(member.doing, Doing::Syncing { .. }) && member.applied >= member.sent;
         self.members.iter().all(|member| member.doing == Doing::Dead || settled(member))
+    }
+
+    /// Whoever may still send a result in this round.
+    pub(super) fn out(&self) -> WorkerSet {
+        WorkerSet::of(self.members.len(), self.those(|member| !matches!(member.doing, Doing::Dead | Doing::Nothing)))
     }
 
     /// Whether anybody may still send a result in this round.
@@ -132,32 +130,23 @@ impl Roster {
             member.sent = step.next();
             receivers.push(worker);
         }
-        let expected = WorkerSet::of(self.members.len(), receivers.iter().copied());
-        self.tallies.push(Tally { step, expected, reports: Vec::new() });
         receivers
     }
 
-    /// Notes that a step is applied; returns the workers whose parameters differ from the majority's,
-    /// once everybody who was sent the step has reported.
-    pub(super) fn applied(&mut self, worker: Worker, step: Step, digest: Option<u64>) -> Vec<Worker> {
+    /// Notes that a step is applied.
+    pub(super) fn applied(&mut self, worker: Worker, step: Step) {
         let member = &mut self.members[worker.index()];
         member.applied = member.applied.max(step.next());
-        let Some(at) = self.tallies.iter().position(|tally| tally.step == step) else { return Vec::new() };
-        let tally = &mut self.tallies[at];
-        match digest {
-            Some(digest) => tally.reports.push((worker, digest)),
-            None => {
-                tally.expected.remove(worker);
-            }
-        }
-        let tally = &self.tallies[at];
-        let reported = |worker: Worker| tally.reports.iter().any(|report| report.0 == worker);
-        if tally.reports.len() < tally.expected.len() || !tally.expected.iter().all(reported) {
-            return Vec::new();
-        }
-        let tally = self.tallies.remove(at);
-        self.tallies.retain(|other| other.step.0 + 64 > step.0);
-        tally.minority()
+    }
+
+    /// First step that a worker has not applied.
+    pub(super) fn next_of(&self, worker: Worker) -> Step {
+        self.members[worker.index()].applied
+    }
+
+    /// Nobody takes over a worker's state any more.
+    pub(super) fn distrust(&mut self, donor: Worker) {
+        self.bad_donors.insert(donor);
     }
 
     pub(super) fn mark_stale(&mut self, worker: Worker) {
@@ -176,7 +165,8 @@ impl Roster {
 
     /// A worker that can hand over its state: alive, up to date, not the one in need.
     pub(super) fn provider(&self, needy: Worker) -> Option<Worker> {
-        let mut fit: Vec<Worker> = self.those(Member::can_provide).filter(|worker| *worker != needy).collect();
+        let mut fit: Vec<Worker> =
+            self.those(Member::can_provide).filter(|worker| *worker != needy && !self.bad_donors.contains(*worker)).collect();
         fit.sort_by_key(|worker| std::cmp::Reverse(self.members[worker.index()].applied));
         fit.first().copied()
     }
@@ -185,18 +175,11 @@ impl Roster {
     pub(super) fn synced(&mut self, worker: Worker, next: Step) {
         let member = &mut self.members[worker.index()];
         *member = Member { doing: Doing::Nothing, sent: next, applied: next, stale: false };
-        self.tallies.iter_mut().filter(|tally| tally.step < next).for_each(|tally| {
-            tally.expected.remove(worker);
-        });
     }
 
-    /// A worker is gone: nobody waits for its reports.
+    /// A worker is gone.
     pub(super) fn lost(&mut self, worker: Worker) {
         *self.doing(worker) = Doing::Dead;
-        for tally in &mut self.tallies {
-            tally.expected.remove(worker);
-            tally.reports.retain(|report| report.0 != worker);
-        }
     }
 
     /// A worker that was gone is back, with a state in which everything below `next` is applied, or with none.
@@ -216,13 +199,5 @@ impl Roster {
     /// Workers waiting for a state that `provider` was to hand over.
     pub(super) fn waiting_for(&self, provider: Worker) -> Vec<Worker> {
         self.those(|member| member.doing == Doing::Syncing { from: Some(provider) }).collect()
-    }
-}
-
-impl Tally {
-    fn minority(&self) -> Vec<Worker> {
-        let votes = |digest: u64| self.reports.iter().filter(|report| report.1 == digest).count();
-        let winner = self.reports.iter().map(|report| report.1).max_by_key(|&digest| (votes(digest), std::cmp::Reverse(digest)));
-        self.reports.iter().filter(|report| Some(report.1) != winner).map(|report| report.0).collect()
     }
 }

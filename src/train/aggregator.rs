@@ -3,19 +3,28 @@
 use super::sum_tree::SumTree;
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
 use crate::ids::{Part, Step, Task, Units, Worker};
-use crate::transport::{Cancel, Decoded, Link, Notice, Order, State};
+use crate::transport::{Cancel, Decoded, Dismissal, Link, Notice, Order, RunFacts, State};
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use thiserror::Error;
 
 /// Misuse of the aggregator, or a run that ended under it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AggregatorError {
     /// The coordinator is gone before the run was over.
     #[error("the coordinator is gone")]
     Disconnected,
+    /// Another process has the worker's number now; the run goes on with that.
+    #[error("this worker was replaced: another process has taken its number")]
+    Replaced,
+    /// The coordinator does not want this worker.
+    #[error("the coordinator refuses this worker: {reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
     /// A task was submitted before all its parts were computed.
     #[error("{task:?} was submitted with {left} of its parts not computed")]
     Unfinished {
@@ -34,7 +43,7 @@ pub enum AggregatorError {
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
-/// # let task = Task { job: Job(0), piece: 0 };
+/// # let task = Task { job: Job(0), piece: 0, plan: 0 };
 /// # coordinator.send(Worker(0), Order::Compute { tasks: vec![(task, parts)], cancel: Default::default() });
 /// # let coordinator = std::thread::spawn(move || {
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
@@ -82,15 +91,17 @@ pub enum Event<'a, V: Vector = Vec<f32>> {
     /// Another worker needs this one's state.
     Provide(ProvideRequest<'a, V>),
     /// Take over this state: this worker missed too much, or its parameters differ from the others'.
-    Resync(Arc<State>),
+    Resync(Resync<'a, V>),
 }
 
 impl<V: Vector> Aggregator<V> {
     /// A handle over `link` for gradients of `length` numbers, where each unit of a batch is
     /// `unit_samples` consecutive samples (the micro-batch, the same under every scheme).
     #[must_use]
-    pub fn new(link: Box<dyn Link<V>>, length: usize, unit_samples: usize) -> Self {
-        Self { link, length, unit_samples, micro_steps: 1, next: Step(0), tasks: VecDeque::new(), cancel: Cancel::default() }
+    pub fn new(mut link: Box<dyn Link<V>>, length: usize, unit_samples: usize) -> Self {
+        link.agree(RunFacts { unit_samples: Some(unit_samples), ..RunFacts::default() });
+        let next = link.first().unwrap_or(Step(0));
+        Self { link, length, unit_samples, micro_steps: 1, next, tasks: VecDeque::new(), cancel: Cancel::default() }
     }
 
     /// The same handle for a run whose steps are sums of so many jobs.
@@ -142,8 +153,10 @@ impl<V: Vector> Aggregator<V> {
             Order::Provide { needy } => Some(Event::Provide(ProvideRequest { needy, aggregator: self })),
             Order::Take { state } => {
                 self.next = state.next;
-                Some(Event::Resync(state))
+                Some(Event::Resync(Resync { state, digests: Vec::new(), unfit: None, aggregator: self }))
             }
+            Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
+            Order::Dismiss(Dismissal::Refused { reason }) => return Err(AggregatorError::Refused { reason }),
             Order::Abandon => return self.next_event(),
         })
     }
@@ -367,6 +380,12 @@ impl<V: Vector> Decided<'_, V> {
         &self.decoded.tail
     }
 
+    /// Ends the run for everybody: after this step, or after the one that is already under way. The trainer has had
+    /// enough, or no more data.
+    pub fn end_run(&mut self) {
+        self.aggregator.link.send(Notice::Finish { after: Step(self.index) });
+    }
+
     /// Reports the step as applied, with a digest of the parameters after it: replicas whose digest
     /// differs from the others' are named and resynchronised.
     pub fn applied_with(mut self, digest: u64) {
@@ -397,6 +416,51 @@ impl<V: Vector> Drop for Skipped<'_, V> {
     }
 }
 
+/// A state to be taken over: the vectors that another worker's trainer handed over. Dropping it says that it was.
+pub struct Resync<'a, V: Vector = Vec<f32>> {
+    state: Arc<State>,
+    digests: Vec<u64>,
+    unfit: Option<String>,
+    aggregator: &'a mut Aggregator<V>,
+}
+
+impl<V: Vector> Resync<'_, V> {
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Says that the state was taken over, with the digests that the trainer would have reported after the last steps
+    /// before [`State::next`], one per model and the last step's last: if they are not those of the others, the state
+    /// was not right, and another worker's is fetched.
+    pub fn taken_with(mut self, digests: Vec<u64>) {
+        self.digests = digests;
+    }
+
+    /// Says that the trainer cannot go on from this state, since it does not fit its model: another worker's is fetched.
+    pub fn refuse(mut self, reason: impl Into<String>) {
+        self.unfit = Some(reason.into());
+    }
+}
+
+impl<V: Vector> Deref for Resync<'_, V> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl<V: Vector> Drop for Resync<'_, V> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let (digests, unfit) = (std::mem::take(&mut self.digests), self.unfit.take());
+            self.aggregator.link.send(Notice::Taken { digests, unfit });
+        }
+    }
+}
+
 /// A request for this worker's parameters and optimizer state.
 pub struct ProvideRequest<'a, V: Vector = Vec<f32>> {
     needy: Worker,
@@ -421,7 +485,7 @@ mod tests {
     #[test]
     fn gradients_pass_by_their_door() {
         let (mut coordinator, mut links) = local::connect(1);
-        let task = Task { job: Job(0), piece: 0 };
+        let task = Task { job: Job(0), piece: 0, plan: 0 };
         let parts = vec![Part { units: Units { start: 0, end: 1 }, coefficient: 0.5 }];
         coordinator.send(Worker(0), Order::Compute { tasks: vec![(task, parts)], cancel: Cancel::default() });
         let decoded = Decoded { gradient: Arc::new(vec![3.0, 4.0]), tail: vec![], digest: 0 };

@@ -1,17 +1,21 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
 
+mod blame;
+mod due;
 mod judging;
 mod record;
+mod states;
 
 pub use judging::{Judge, Judged};
 pub use record::{Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord};
+use states::{Resync, SentState};
 
 use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
 use crate::ids::{Job, Part, Round, Step, Task, Units, Worker, WorkerSet};
-use crate::schedulers::{Action, Config, Engine, EngineError, Input};
+use crate::schedulers::{Action, Config, Engine, Input};
 use crate::transport::{Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -65,12 +69,16 @@ pub struct Coordinator<T: Transport> {
     folding: BTreeMap<Step, Folding>,
     rounds: Vec<RoundRecord>,
     inputs: VecDeque<Input>,
+    /// For how long nothing has come from anybody, in the wall's time.
+    idle_seconds: f64,
     /// Notices that count once everything that was decided before is carried out.
     notices: VecDeque<(Worker, Notice)>,
     /// Steps sent to each worker and not yet reported as applied.
     unapplied: Vec<u32>,
     /// Who waits for whose state.
-    resyncs: Vec<(Worker, Worker)>,
+    resyncs: Vec<Resync>,
+    /// The states that were sent to workers, until they say that they go on from them.
+    sent_states: BTreeMap<Worker, SentState>,
     step: Step,
     /// The round that was opened last.
     round: Round,
@@ -105,9 +113,11 @@ impl<T: Transport> Coordinator<T> {
             folding: BTreeMap::new(),
             rounds: Vec::new(),
             inputs: VecDeque::from([Input::Begin]),
+            idle_seconds: 0.0,
             notices: VecDeque::new(),
             unapplied: vec![0; shape.workers],
             resyncs: Vec::new(),
+            sent_states: BTreeMap::new(),
             step: shape.first,
             round: Round(0),
             last_commit: pace.now(),
@@ -131,8 +141,10 @@ impl<T: Transport> Coordinator<T> {
                 Ok(Progress::Done(outcome)) => break Ok(outcome),
                 Ok(Progress::Wait(patience)) => {
                     came = self.transport.receive(patience);
-                    if came.is_none() && patience.is_none() {
-                        break Err(RunError::NobodyLeft);
+                    match patience {
+                        None if came.is_none() => break Err(RunError::NobodyLeft),
+                        Some(patience) if came.is_none() => self.idle_seconds += patience.as_secs_f64(),
+                        _ => self.idle_seconds = 0.0,
                     }
                 }
                 Err(error) => break Err(error),
@@ -178,6 +190,7 @@ impl<T: Transport> Coordinator<T> {
             + vectors
             + self.rounds.len()
             + self.resyncs.len()
+            + self.sent_states.len()
             + self.notices.len()
             + self.pace.open_entries()
     }
@@ -219,7 +232,7 @@ impl<T: Transport> Coordinator<T> {
                 Some(input) => input,
                 None => match self.notices.pop_front() {
                     Some((worker, notice)) => self.input(worker, notice, false, observer),
-                    None => match self.due() {
+                    None => match self.due()? {
                         Next::Arrived { worker, notice, late } => self.input(worker, notice, late, observer),
                         Next::Deadline => Input::Tick,
                         Next::Wait(patience) => return Ok(Progress::Wait(patience)),
@@ -236,21 +249,12 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    /// What is due by the clock.
-    fn due(&mut self) -> Next {
-        let unsettled = !self.resyncs.is_empty() || self.unapplied.iter().any(|count| *count > 0);
-        let settling = self.pace.is_virtual() && unsettled;
-        if settling || self.engine.is_folding() && self.engine.deadline().is_none() {
-            return Next::Wait(None);
-        }
-        self.pace.next(self.engine.deadline())
-    }
-
     /// What counts now of what came from a worker.
     fn arrived(&mut self, worker: Worker, notice: Notice, observer: &mut dyn Observer<T::Vector>) -> Option<Input> {
         if matches!(notice, Notice::Lost { .. }) {
             self.unapplied[worker.index()] = 0;
-            self.resyncs.retain(|(needy, from)| ![*needy, *from].contains(&worker));
+            self.resyncs.retain(|resync| ![resync.needy, resync.from].contains(&worker));
+            self.sent_states.remove(&worker);
         }
         let Arrival { now, unwanted } = self.pace.arrived(worker, notice);
         self.hold(worker);
@@ -279,22 +283,23 @@ impl<T: Transport> Coordinator<T> {
                 if late { Input::Late { worker, task, finite } } else { Input::Done { worker, task, finite, digest } }
             }
             Notice::Freed => Input::Freed { worker },
+            Notice::Spoilt { step, attempt } => Input::Spoilt { worker, step, attempt },
             Notice::Overflowed { step, attempt } => Input::Overflowed { step, attempt },
             Notice::Unmade { step, attempt } => Input::Unmade { step, attempt },
             Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
+            // Of the state that it is about to give up.
+            Notice::Applied { .. } | Notice::AppliedBefore { .. } if self.sent_states.contains_key(&worker) => Input::Tick,
             Notice::Applied { step, digest } => {
                 let unapplied = &mut self.unapplied[worker.index()];
                 *unapplied = unapplied.saturating_sub(1);
                 Input::Applied { worker, step, digest }
             }
-            Notice::State { needy, state } => {
-                let (next, waiting) = (state.next, self.resyncs.len());
-                self.resyncs.retain(|(waiting, _)| *waiting != needy);
-                // Who was lost and is there again may have been sent one already, and tasks after it.
-                if self.resyncs.len() < waiting {
-                    self.transport.send(needy, Order::Take { state: Arc::new(state) });
-                }
-                Input::Synced { worker: needy, next }
+            Notice::AppliedBefore { step, digest } => Input::Applied { worker, step, digest },
+            Notice::State { needy, state } => self.handed_over(worker, needy, state, observer),
+            Notice::Taken { digests, unfit } => self.taken(worker, &digests, unfit, observer),
+            Notice::Finish { after } => {
+                tracing::info!("{worker} ends the run after {after}");
+                Input::Finish { after }
             }
             Notice::Joined { next } => {
                 observer.fault(self.step.0, worker, "is there again");
@@ -355,10 +360,10 @@ impl<T: Transport> Coordinator<T> {
                 self.rounds.push(self.round_record(report));
             }
             Action::Fold { step, attempt, sums, folds, decode } => {
-                if !self.fold(step, attempt, &sums, folds, decode)? {
-                    self.inputs.push_back(Input::Overflowed { step, attempt });
-                }
+                let fault = self.fold(step, attempt, &sums, folds, decode)?;
+                self.inputs.extend(fault);
             }
+            Action::Erase { worker, step } => self.erase(worker, step, observer),
             Action::Restart { step } => self.begin_again(step),
             Action::Replanned { members } => {
                 let left = members.complement();
@@ -367,10 +372,11 @@ impl<T: Transport> Coordinator<T> {
                     tracing::info!("{}: the run is planned for everybody again", self.step);
                 }
             }
-            Action::Commit { step, digest, .. } => return self.commit(step, digest, observer),
-            Action::Refuse { step, units } => {
+            Action::Commit { step, digest, verified, .. } => return self.commit(step, digest, verified, observer),
+            Action::Refuse { step, units, because } => {
                 self.folding.remove(&step);
-                let record = self.record(step, None, units.clone());
+                let refused_because = Some(because);
+                let record = StepRecord { refused_because, ..self.record(step, None, units.clone()) };
                 self.remember(step, Decision::Refused(units.into()));
                 return self.show(&record, None, observer);
             }
@@ -378,17 +384,9 @@ impl<T: Transport> Coordinator<T> {
             Action::Diverged { worker, step } => {
                 observer.fault(step.0, worker, "its parameters differ from the others'; resynchronised");
             }
-            Action::Resync { worker, from } => {
-                observer.fault(self.step.0, worker, &format!("takes over the state of {from}"));
-                self.resyncs.push((worker, from));
-                self.transport.send(from, Order::Provide { needy: worker });
-            }
-            Action::Restore { worker } => {
-                let state = observer.state().ok_or(EngineError::NoState { worker })?;
-                observer.fault(self.step.0, worker, "takes over the state kept beside the workers");
-                self.inputs.push_back(Input::Synced { worker, next: state.next });
-                self.transport.send(worker, Order::Take { state: Arc::new(state) });
-            }
+            Action::Resync { worker, from } => self.ask_for_state(worker, from, observer),
+            Action::Restore { worker } => self.restore(worker, observer)?,
+            Action::Dismiss { worker } => self.dismiss(worker, observer),
             Action::Finish => self.settles_by = Some(self.pace.now() + self.config.max_wait_seconds),
         }
         Ok(None)
@@ -410,8 +408,8 @@ impl<T: Transport> Coordinator<T> {
         self.tails.get_mut(&(worker, task)).and_then(Vec::pop)
     }
 
-    /// Has the decoded vector made and held; false if it is known not to be finite, and nothing is done with it.
-    fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: Vec<Fold>, mut decode: Report) -> Result<bool, RunError> {
+    /// Has the decoded vector made and held; if it is known not to be finite, nothing is done with it but to find out why.
+    fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: Vec<Fold>, mut decode: Report) -> Result<Option<Input>, RunError> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
         let summed = if self.engine.facts().mixture {
@@ -426,7 +424,7 @@ impl<T: Transport> Coordinator<T> {
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
             tracing::debug!("{step}, attempt {attempt}: digest {:016x} of a sum that is not finite", summed.folded.digest);
-            return Ok(false);
+            return Ok(Some(self.at_fault(step, attempt, &results)));
         }
         let (mut tail, mut parts) = (Vec::new(), Vec::new());
         let held = self.sums.get(&step);
@@ -447,7 +445,7 @@ impl<T: Transport> Coordinator<T> {
         for worker in Worker::all(self.shape.workers) {
             self.hold(worker);
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// For every result, all that hold one of the same parts, its worker first.
@@ -487,7 +485,13 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    fn commit(&mut self, step: Step, digest: u64, observer: &mut dyn Observer<T::Vector>) -> Result<Option<Outcome>, RunError> {
+    fn commit(
+        &mut self,
+        step: Step,
+        digest: u64,
+        verified: bool,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Result<Option<Outcome>, RunError> {
         let Some(mut folding) = self.folding.remove(&step) else { return Ok(None) };
         let (attempt, tail) = (folding.attempt, folding.tail.clone());
         let made = folding.decoded.take();
@@ -502,10 +506,12 @@ impl<T: Transport> Coordinator<T> {
         let decoded = made.unwrap_or_else(elsewhere);
         self.name_wrong(observer);
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
-        let record = self.record(step, Some((&folding, digest)), Vec::new());
+        let record = StepRecord { unverified: !verified, ..self.record(step, Some((&folding, digest)), Vec::new()) };
         self.remember(step, Decision::Step { attempt, decoded });
         let shown = vector.map(|gradient| Decoded { gradient, tail, digest });
-        self.show(&record, shown.as_ref(), observer)
+        let outcome = self.show(&record, shown.as_ref(), observer)?;
+        self.inputs.extend(observer.parameters().map(|digest| Input::Own { step, digest }));
+        Ok(outcome)
     }
 
     /// Forgets the results of a step that are known; those that are not are unwanted when they come.

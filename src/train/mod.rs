@@ -17,7 +17,7 @@ mod optimizer;
 mod pace;
 mod sum_tree;
 
-pub use aggregator::{Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Samples, Skipped};
+pub use aggregator::{Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Resync, Samples, Skipped};
 pub use coordinator::{Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape, StepRecord};
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;

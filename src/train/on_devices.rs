@@ -101,7 +101,7 @@ fn train<T: Transport, V: Vector, M: Model<V>>(
     let jobs = STEPS * micro_steps;
     let scheme = spec.parse::<SchemeSpec>().expect("no error").scheme(WORKERS, WORKERS as u32, 0..jobs).expect("no error");
     let config = Config { micro_steps, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).expect("no error");
     let shape = Shape { workers: WORKERS, length, units: WORKERS as u32, first: Step(0) };
     let delays = Delays::Preset { preset: Preset::Bursts, workers: WORKERS, seed: 5 };
     let pace = Pace::modelled(WORKERS, &delays, 2 * jobs as usize, VirtualClock { step_seconds: 1.0 }, 0.0);
@@ -206,7 +206,7 @@ mod several {
         }
         let (steps, count) = (3, workers.len());
         let scheme = "groups:l=1".parse::<SchemeSpec>().expect("no error").scheme(count, count as u32, 0..steps).expect("no error");
-        let engine = Engine::new(scheme, Config::default(), Step(0)..Step(steps), 0);
+        let engine = Engine::new(scheme, Config::default(), Step(0)..Step(steps), 0).expect("no error");
         let shape = Shape { workers: count, length: 5, units: count as u32, first: Step(0) };
         let places = workers.iter().map(|[first, _]| Arc::clone(first)).collect();
         let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&gpus[0]), places);
@@ -412,6 +412,14 @@ mod woven {
     /// Tells a process of the next test which worker it is.
     const PART: &str = "CODEDGRAD_TEST_WORKER";
 
+    /// The link of a worker whose GPU sums by NCCL.
+    fn joined(place: &Arc<Cuda>, me: usize, address: String, security: Security) -> Staged<DeviceVector> {
+        let own = Join { worker: Some(me as u32), ..Join::new(address, security) };
+        let (link, welcome) = TcpLink::join(own).expect("no error");
+        let fabric = |shelf| NcclFabric::new(place, shelf, Limits::default()).expect("no error");
+        link.woven(Arc::clone(place), &welcome, |shelf| Ok(Box::new(fabric(shelf))))
+    }
+
     #[test]
     #[ignore = "a process of the next test"]
     fn one_of_several_processes() {
@@ -420,11 +428,7 @@ mod woven {
         let me: usize = me.parse().expect("no error");
         let place = Arc::new(Cuda::new(me).expect("no error"));
         let security = Security::Plain { token: Token::parse(token).expect("no error") };
-        let own = Join { worker: Some(me as u32), ..Join::new(address.into(), security) };
-        let (link, welcome) = TcpLink::join(own).expect("no error");
-        let link = link.woven(Arc::clone(&place), &welcome, |shelf| {
-            Ok(Box::new(NcclFabric::new(&place, shelf, Limits::default()).expect("no error")))
-        });
+        let link = joined(&place, me, address.into(), security);
         let [parameters, first, second] = start(LONG);
         let model = DeviceAdamW::new(&place, LOOSE, [&parameters, &first, &second]).expect("no error");
         let state = work(me, Box::new(link), model, 1, |_| ());
@@ -468,7 +472,7 @@ mod woven {
         transport.begin(from);
         let scheme = "groups:s=1".parse::<SchemeSpec>().expect("no error");
         let scheme = scheme.scheme(WORKERS, WORKERS as u32, from.0..STEPS).expect("no error");
-        let engine = Engine::new(scheme, Config::default(), from..Step(STEPS), 0);
+        let engine = Engine::new(scheme, Config::default(), from..Step(STEPS), 0).expect("no error");
         let shape = Shape { workers: WORKERS, length: LONG, units: WORKERS as u32, first: from };
         let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
         let mut watch = Watch { status: transport.status(), at, woven: Vec::new() };
@@ -492,7 +496,7 @@ mod woven {
         let listen = Listen::new(address, security, WORKERS, LONG, WORKERS as u32);
         // The port of another coordinator is free a moment after its end.
         for _ in 0..5000 {
-            match TcpTransport::listen(Listen { exchange: Exchange::Nccl, spare, ..listen.clone() }) {
+            match TcpTransport::listen(Listen { run: 0xc0de, exchange: Exchange::Nccl, spare, ..listen.clone() }) {
                 Ok(transport) => return transport,
                 Err(_) => thread::sleep(Duration::from_millis(1)),
             }
@@ -542,14 +546,7 @@ mod woven {
         let security = Security::Plain { token: Token::fresh().expect("no error") };
         let transport = listen(ANY.into(), security.clone());
         let address = transport.address();
-        let link = |worker: usize| {
-            let place = Arc::clone(&places[worker]);
-            let own = Join { worker: Some(worker as u32), ..Join::new(address.to_string(), security.clone()) };
-            let (link, welcome) = TcpLink::join(own).expect("no error");
-            link.woven(Arc::clone(&place), &welcome, |shelf| {
-                Ok(Box::new(NcclFabric::new(&place, shelf, Limits::default()).expect("no error")))
-            })
-        };
+        let link = |worker: usize| joined(&places[worker], worker, address.to_string(), security.clone());
         let links: Vec<_> = (0..WORKERS).map(link).collect();
         let [parameters, first, second] = start(LONG);
         let model = |worker: usize| DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("no error");

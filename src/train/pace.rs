@@ -179,6 +179,19 @@ impl Pace {
         }
     }
 
+    /// What is due if nothing is to be done before a time.
+    pub(super) fn nothing_until(&self, time: f64) -> Next {
+        let left = time - self.now();
+        if left > 0.0 { Next::Wait(Some(Duration::from_secs_f64(left.clamp(1e-6, 1e9)))) } else { Next::Deadline }
+    }
+
+    /// A modelled clock goes on to a time.
+    pub(super) fn go_on_to(&mut self, time: f64) {
+        if let Clock::Virtual { now, .. } = &mut self.clock {
+            *now = now.max(time);
+        }
+    }
+
     /// Whether time is modelled.
     #[must_use]
     pub fn is_virtual(&self) -> bool {

@@ -136,8 +136,6 @@ pub trait Fabric: Send {
 
 /// What a fabric's worker holds, as its connections see it: vectors come to the host's memory when they are asked for.
 pub trait Holds: Send {
-    /// Results and sums of results that are held.
-    fn count(&self) -> usize;
     /// A vector, for the host.
     fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>>;
     /// See [`Ledger::discard`].
@@ -186,6 +184,12 @@ impl<V: Vector + Gradient> Shelf<V> {
 
     fn kept(&self) -> MutexGuard<'_, Kept<V>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Results and sums of results that are held.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.kept().ledger.len()
     }
 
     /// Keeps the result of a task.
@@ -246,10 +250,6 @@ fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
 }
 
 impl<V: Vector + Gradient> Holds for Shelf<V> {
-    fn count(&self) -> usize {
-        self.kept().ledger.len()
-    }
-
     fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
         let copied =
             |kept: &Kept<V>| kept.copies.iter().find(|(of, copy, _)| (*of, *copy) == (step, what)).map(|(.., copy)| Arc::clone(copy));
@@ -302,7 +302,7 @@ mod tests {
     use crate::gpu::staying::Stays;
 
     fn task(job: u64) -> Task {
-        Task { job: Job(job), piece: 0 }
+        Task { job: Job(job), piece: 0, plan: 0 }
     }
 
     /// The host's copies are made once, and are those of what is held now.

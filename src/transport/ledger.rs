@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ```
 /// use codedgrad::ids::{Job, Step, Task};
 /// use codedgrad::transport::ledger::Ledger;
-/// let task = |piece| Task { job: Job(0), piece };
+/// let task = |piece| Task { job: Job(0), piece, plan: 0 };
 /// let mut ledger = Ledger::default();
 /// ledger.keep(task(0), vec![1.0, 2.0]);
 /// ledger.keep(task(1), vec![10.0, 20.0]);
@@ -121,7 +121,7 @@ impl<V: Vector> Ledger<V> {
 
     /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
     pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<V>> {
-        let later = self.results.split_off(&Task { job: end, piece: 0 });
+        let later = self.results.split_off(&Task { job: end, piece: 0, plan: 0 });
         let mut free: Vec<Arc<V>> = std::mem::replace(&mut self.results, later).into_values().flatten().collect();
         self.kept -= free.len();
         free.extend(self.sums.remove(&step));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_was_computed_before_a_state_was_taken_over_is_forgotten_first() {
-        let task = Task { job: Job(3), piece: 1 };
+        let task = Task { job: Job(3), piece: 1, plan: 0 };
         let mut ledger = Ledger::default();
         ledger.keep(task, vec![f32::MAX]);
         ledger.keep(task, vec![1.0]);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn results_of_one_task_are_counted_one_by_one() {
-        let task = Task { job: Job(3), piece: 1 };
+        let task = Task { job: Job(3), piece: 1, plan: 0 };
         let mut ledger = Ledger::default();
         ledger.keep(task, vec![1.0]);
         ledger.keep(task, vec![1.0]);
@@ -206,7 +206,7 @@ mod tests {
         ledger.keep(task, vec![1.0, 2.0]);
         assert!(matches!(ledger.reduce(Step(3), task, 1.0), Err(CombineError::Length { expected: 1, found: 2, .. })));
         assert!(ledger.result(task).is_some(), "a result that does not fit is not lost");
-        ledger.keep(Task { job: Job(4), piece: 0 }, vec![5.0]);
+        ledger.keep(Task { job: Job(4), piece: 0, plan: 0 }, vec![5.0]);
         assert_eq!(ledger.release(Step(3), Job(4)).len(), 2);
         assert_eq!((ledger.len(), ledger.take_peak(), ledger.take_peak()), (1, 3, 1));
     }

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn vectors_that_stay_are_freed_when_nobody_will_apply_them() {
         let (mut coordinator, mut links) = connect_at::<Stays>(0, vec![0, 0, 1]);
-        let task = Task { job: Job(0), piece: 0 };
+        let task = Task { job: Job(0), piece: 0, plan: 0 };
         links[1].keep(task, Stays(vec![1.0, 2.0]));
         let summand = Summand { weight: 3.0, holders: vec![Piece { worker: Worker(1), what: What::Result(task) }] };
         assert!(coordinator.received(summand.holders[0]).is_none());

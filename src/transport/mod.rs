@@ -1,6 +1,7 @@
 //! How a coordinator and its workers talk: orders down, notices up. No code, no schedule, no clock.
 
 pub mod fabric;
+mod facts;
 pub mod ledger;
 pub mod local;
 #[cfg(feature = "nccl")]
@@ -11,6 +12,7 @@ pub mod tcp;
 #[cfg(feature = "tcp")]
 pub mod wire;
 
+pub use facts::{Disagreement, RunFacts};
 pub use staged::Staged;
 
 use crate::gpu::{CombineError, Folded, Vector};
@@ -100,13 +102,27 @@ pub enum Order {
         /// Who needs it.
         needy: Worker,
     },
-    /// Take over a state.
+    /// Take over a state, and say [`Notice::Taken`].
     Take {
         /// The state.
         state: Arc<State>,
     },
     /// The run is over.
     Stop,
+    /// The worker is no member of the run any more.
+    Dismiss(Dismissal),
+}
+
+/// Why a worker must leave a run that goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dismissal {
+    /// Another process has its number now.
+    Replaced,
+    /// The coordinator does not want it.
+    Refused {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// What a worker tells its coordinator.
@@ -133,7 +149,15 @@ pub enum Notice {
         /// Its digest.
         digest: u64,
     },
-    /// The sum of a step is not finite.
+    /// The result that the worker has in the sum of a step, or its own sum, is not finite, whatever it says: whoever summed has
+    /// seen it.
+    Spoilt {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// The sum of a step is not finite, and all its terms are: whoever summed has seen it, whichever worker this is said of.
     Overflowed {
         /// Of which step.
         step: Step,
@@ -154,12 +178,32 @@ pub enum Notice {
         /// Digest of the parameters afterwards, if one was taken.
         digest: Option<u64>,
     },
+    /// What a worker that is there again says of a step that it had applied before.
+    AppliedBefore {
+        /// Which.
+        step: Step,
+        /// Digest of the parameters afterwards, if one was taken.
+        digest: Option<u64>,
+    },
     /// The state another worker needs.
     State {
         /// Who needs it.
         needy: Worker,
         /// The state.
         state: State,
+    },
+    /// A state that was handed over is loaded, or does not fit.
+    Taken {
+        /// Digests of the parameters after the last steps before the state's `next`, one per model, the last one's
+        /// last; none if none are taken.
+        digests: Vec<u64>,
+        /// Why the worker cannot go on from that state; none if it does.
+        unfit: Option<String>,
+    },
+    /// A worker wants the run to end, for everybody, after a step.
+    Finish {
+        /// Which; the next that is decided, if that is later.
+        after: Step,
     },
     /// A worker that was lost is there again, or one that had not come.
     Joined {
@@ -252,7 +296,8 @@ pub trait Transport {
     /// Has a worker forget a result.
     fn discard(&mut self, worker: Worker, task: Task);
     /// Sums vectors of `length` numbers for a step, by the tree of [`crate::gpu::Combine`] over the summands. If the workers do that among themselves,
-    /// nothing is given back: they say [`Notice::Held`] or [`Notice::Overflowed`] when they are done.
+    /// nothing is given back: they say [`Notice::Held`] when they are done, or it is found out whose
+    /// vector is not finite: [`Notice::Spoilt`], or [`Notice::Overflowed`] if nobody's.
     ///
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
@@ -273,6 +318,13 @@ pub trait Transport {
 pub trait Link<V = Vec<f32>>: Send {
     /// The next order; none when the coordinator is gone.
     fn receive(&mut self) -> Option<Order>;
+    /// What the trainer says of itself, to be compared with the run; a difference ends the link with
+    /// [`Order::Dismiss`]. Nothing to compare where both ends are of one program.
+    fn agree(&mut self, _facts: RunFacts) {}
+    /// First step that is not applied in the replica with which the worker has joined, where that was said.
+    fn first(&self) -> Option<Step> {
+        None
+    }
     /// Keeps the result of a task until it is asked for.
     fn keep(&mut self, task: Task, result: V);
     /// Sends a notice; if the coordinator is gone, it is dropped.

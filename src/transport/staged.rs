@@ -1,7 +1,7 @@
 //! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors of the host.
 
 use super::fabric::Shelf;
-use super::{Link, Notice, Order};
+use super::{Link, Notice, Order, RunFacts};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
 use crate::ids::{Step, Task};
 use std::sync::Arc;
@@ -90,6 +90,14 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         Some(order).filter(|_| !self.failed)
     }
 
+    fn agree(&mut self, facts: RunFacts) {
+        self.link.agree(facts);
+    }
+
+    fn first(&self) -> Option<Step> {
+        self.link.first()
+    }
+
     fn keep(&mut self, task: Task, result: V) {
         if let Some(shelf) = &self.shelf {
             return shelf.keep(task, result);
@@ -151,7 +159,7 @@ mod tests {
     fn a_worker_whose_device_fails_ends() {
         let (mut coordinator, mut links) = local::connect(1);
         let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
-        let task = Task { job: Job(0), piece: 0 };
+        let task = Task { job: Job(0), piece: 0, plan: 0 };
         link.keep(task, Stays(vec![f32::NAN]));
         link.send(Notice::Done { task, tail: Vec::new(), finite: true });
         assert!(link.receive().is_none());

@@ -19,7 +19,7 @@ use codedgrad::codes::{GradientCode, SchemeSpec};
 use codedgrad::delays::{Delays, Preset};
 use codedgrad::gpu::Vector;
 use codedgrad::ids::{Cut, Share, Step, Units, Worker};
-use codedgrad::schedulers::{Config, Engine, Reduce};
+use codedgrad::schedulers::{Config, Engine, Reduce, Refusal};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress, RunError, Shape, StepRecord, VirtualClock,
 };
@@ -308,13 +308,13 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
         spec = spec.deferring_to_next_step().unwrap();
     }
     let scheme = spec.scheme(workers, units, 0..steps * micro_steps).unwrap();
-    let config = Config { max_wait_seconds: 20.0, log_steps: LOG_STEPS, micro_steps, reduce, ..Config::default() };
+    let config = Config { max_wait_seconds: 20.0, log_steps: LOG_STEPS, micro_steps, models, reduce, ..Config::default() };
     #[cfg(feature = "tcp")]
     let config = match &over {
         Over::Tcp(settings) if settings.returns => Config { return_seconds: 20.0, ..config },
         _ => config,
     };
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0).unwrap();
     let shape = Shape { workers, length, units, first: Step(0) };
     let (decided, mut log) = (AtomicU64::new(0), Log::default());
     fn live<V: Numbers>(
@@ -841,6 +841,7 @@ fn values_that_are_not_finite_are_erased_or_refuse_the_step() {
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     assert!(refused.gradients[3].is_none() && refused.gradients[4].is_some());
     assert_eq!((refused.records[3].refused[0].start, refused.records[3].refused[0].end), (2, 4), "the samples are named");
+    assert_eq!(refused.records[3].refused_because, Some(Refusal::NotFinite));
     assert!(parameters.iter().all(|other| other == &parameters[0]), "refused everywhere alike");
 }
 
@@ -852,6 +853,10 @@ fn finite_messages_whose_sum_overflows_refuse_the_step() {
     let refused: Vec<bool> = log.records.iter().map(|record| !record.refused.is_empty()).collect();
     assert_eq!(refused, [false, false, true, false, false]);
     assert_eq!(log.records[2].refused, [Units { start: 0, end: 8 }]);
+    let because: Vec<Option<Refusal>> = log.records.iter().map(|record| record.refused_because).collect();
+    assert_eq!(because, [None, None, Some(Refusal::Overflow), None, None]);
+    let written = |step: usize| serde_json::to_string(&log.records[step]).unwrap();
+    assert!(written(2).contains(r#""refused_because":"overflow""#) && !written(1).contains("refused_because"));
     assert!(log.gradients[2].is_none() && parameters.iter().all(|replica| replica == &parameters[0]));
 }
 
@@ -940,7 +945,7 @@ fn who_comes_back_twice_takes_over_one_state() {
     let (transport, mut links) = local::connect(2);
     let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..1).unwrap();
     let config = Config { return_seconds: 20.0, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(1), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(1), 0).unwrap();
     let shape = Shape { workers: 2, length: PARAMETERS, units: 2, first: Step(0) };
     let mut coordinator = Coordinator::new(transport, engine, Pace::wall(2, &Delays::None, 0, 0.0), config, shape);
     let (mut log, decided) = (Log::default(), AtomicU64::new(0));

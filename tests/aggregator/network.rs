@@ -138,6 +138,13 @@ impl World {
         way.reader.take().into_iter().for_each(Waker::wake);
     }
 
+    /// Connections between two hosts.
+    fn between(&self, a: u8, b: u8) -> Vec<u64> {
+        let hosts = [host_of(a), host_of(b)];
+        let between = |line: &Line| line.hosts == hosts || line.hosts == [hosts[1], hosts[0]];
+        self.lines.iter().filter(|(_, line)| between(line)).map(|(number, _)| *number).collect()
+    }
+
     /// One end of a connection is gone; the other hears of it, unless nothing gets through.
     fn leave(&mut self, line: u64, side: usize, loud: bool) {
         let Some(hosts) = self.lines.get(&line).map(|line| line.hosts) else { return };
@@ -232,12 +239,22 @@ impl Net {
     /// Cuts all connections between two hosts; `loud` if both ends are told.
     pub(super) fn cut(&self, a: u8, b: u8, loud: bool) {
         let mut world = self.world();
-        let hosts = [host_of(a), host_of(b)];
-        let between = |line: &Line| line.hosts == hosts || line.hosts == [hosts[1], hosts[0]];
-        let lines: Vec<u64> = world.lines.iter().filter(|(_, line)| between(line)).map(|(number, _)| *number).collect();
-        for line in lines {
+        for line in world.between(a, b) {
             world.leave(line, 0, loud);
             world.leave(line, 1, loud);
+        }
+    }
+
+    /// Cuts all connections between two hosts: what is on its way is lost, and both ends are told.
+    pub(super) fn cut_short(&self, a: u8, b: u8) {
+        let mut world = self.world();
+        for line in world.between(a, b) {
+            for way in world.lines.get_mut(&line).into_iter().flat_map(|line| &mut line.ways) {
+                way.pieces.retain(|(_, piece)| piece.is_empty());
+                way.bytes = 0;
+            }
+            world.leave(line, 0, true);
+            world.leave(line, 1, true);
         }
     }
 }

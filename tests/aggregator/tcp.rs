@@ -5,10 +5,10 @@ use super::{Over, PARAMETERS, bits, modelled, setup, train};
 use codedgrad::ids::Worker;
 use codedgrad::schedulers::Config;
 use codedgrad::train::{Outcome, Shape};
-use codedgrad::transport::Link;
 use codedgrad::transport::tcp::security::{Keys, Security, Token, keygen};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
 use codedgrad::transport::wire::{CHUNK, Format};
+use codedgrad::transport::{Link, RunFacts};
 use std::time::Duration;
 
 #[derive(Clone)]
@@ -71,6 +71,7 @@ pub(super) fn connect(settings: &Settings, shape: Shape, config: Config) -> (Tcp
         keeps: true,
         first: Some(shape.first),
         job: String::new(),
+        facts: RunFacts::default(),
         silence: Duration::from_secs(settings.patience[0]),
         stall: Duration::from_secs(settings.patience[1]),
         spare: Duration::from_secs(2),
@@ -81,12 +82,10 @@ pub(super) fn connect(settings: &Settings, shape: Shape, config: Config) -> (Tcp
         let way = settings.way.filter(|way| way.worker == worker);
         let address = way.map_or(address, |way| proxy(address, way.fault, way.when));
         let join = Join {
-            address: address.to_string(),
-            security,
             worker: Some(worker.0),
             identity: format!("{worker}"),
-            listen: None,
             patience: Duration::from_secs(if settings.returns { 1 } else { 10 }),
+            ..Join::new(address.to_string(), security)
         };
         let (mut again, returns) = (false, settings.returns);
         Box::new(move || {

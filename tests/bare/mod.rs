@@ -30,6 +30,12 @@ impl Bare {
         let nonce = [7; 32];
         call.0.write_all(&[b"CGRAD\0\x01\0", &nonce[..]].concat())?;
         let answer: [u8; 66] = call.exactly()?;
+        Self::proves(call.0, token, &nonce, &answer)
+    }
+
+    /// Proves that it knows the token, once it has an answer to its greeting.
+    pub(crate) fn proves(stream: TcpStream, token: &str, nonce: &[u8; 32], answer: &[u8; 66]) -> std::io::Result<Self> {
+        let mut call = of(stream);
         let transcript = [b"codedgrad client\x01\0", &nonce[..], &answer[2..34]].concat();
         call.0.write_all(hmac::sign(&key(token), &transcript).as_ref())?;
         assert_eq!(call.exactly::<1>()?, [1]);
@@ -57,17 +63,26 @@ impl Bare {
     }
 
     pub(crate) fn put(&mut self, header: &Header, body: &[u8]) {
+        self.try_put(header, body).unwrap();
+    }
+
+    /// Sends a frame; an error when the other side has hung up.
+    pub(crate) fn try_put(&mut self, header: &Header, body: &[u8]) -> std::io::Result<()> {
         let header = Header { length: body.len() as u32, ..*header };
-        self.0.write_all(&[&header.encode(), body].concat()).unwrap();
+        self.0.write_all(&[&header.encode(), body].concat())
     }
 
     pub(crate) fn tell(&mut self, message: &Value) {
+        self.try_tell(message).unwrap();
+    }
+
+    pub(crate) fn try_tell(&mut self, message: &Value) -> std::io::Result<()> {
         let mut fields = message.clone();
         let body = match fields.as_object_mut().and_then(|fields| fields.remove("type")) {
             Some(Value::String(name)) => json!({ name: fields }).to_string(),
             _ => panic!("{message} has no type"),
         };
-        self.put(&Header::control(body.len()), body.as_bytes());
+        self.try_put(&Header::control(body.len()), body.as_bytes())
     }
 
     /// The next frame; an error when the other side has hung up.
@@ -97,4 +112,16 @@ pub(crate) fn told(body: &[u8]) -> Value {
     let (name, mut fields) = message.into_iter().next().unwrap();
     fields["type"] = name.into();
     fields
+}
+
+/// Waits for something that comes soon, and not for ever.
+#[allow(dead_code)]
+pub(crate) fn wait_for(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..30_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("waited in vain for {what}");
 }

@@ -5,7 +5,7 @@ use super::{CONFIG, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input, Reduce};
+use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input, Reduce, Refusal};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,6 +18,10 @@ enum Order {
     Apply(Step),
     Compute(Vec<Task>),
     Leave,
+    /// Say anew which digest its parameters had after a step, before it was lost.
+    Say(Step),
+    /// Say which they have in the state that it took over.
+    Taken(Step),
 }
 
 /// A worker as it is.
@@ -30,6 +34,8 @@ struct Place {
     sent: u64,
     /// Could not get a step, and does nothing before it has taken over a state.
     stuck: bool,
+    /// What is wrong with its parameters, by model; nothing where that is not told.
+    drift: BTreeMap<u64, u64>,
     orders: VecDeque<Order>,
     results: HashMap<Task, u32>,
     vectors: HashSet<(Step, u32)>,
@@ -51,6 +57,8 @@ struct Waiting {
     made_by: WorkerSet,
     /// Not all who made it are left: it can be had of its holders only.
     broken: bool,
+    /// It is not finite, and nobody holds it.
+    spoilt: bool,
 }
 
 /// What may go wrong.
@@ -65,6 +73,31 @@ struct Mishaps {
     kept: bool,
     /// With so many workers or more the run must not end for want of them; 0 = it may.
     fewest: usize,
+    /// So many workers, the first ones, say at times that NaN are finite, or that a sum is not finite that is.
+    liars: u32,
+    /// Once for every step it may be that nobody says that it holds its vector.
+    mute: bool,
+    /// Parameters may go wrong when a step is applied.
+    drifts: bool,
+    /// The driver has a replica of its own, whose parameters never do.
+    own: bool,
+    /// After so many events nothing happens any more but that time passes.
+    silent_after: Option<usize>,
+}
+
+impl Mishaps {
+    const NONE: Self = Self {
+        tasks: false,
+        deaths: 0,
+        returns: false,
+        kept: true,
+        fewest: 0,
+        liars: 0,
+        mute: false,
+        drifts: false,
+        own: false,
+        silent_after: None,
+    };
 }
 
 /// Makes the scheme for fewer workers.
@@ -93,7 +126,24 @@ struct Chaos<'a> {
     attempts: BTreeMap<Step, u32>,
     committed: BTreeMap<Step, u32>,
     refused: HashSet<Step>,
+    /// Results that are not finite, though their workers say so.
+    spoilt: HashSet<(Worker, Task)>,
+    /// Attempts that are not finite.
+    not_finite: HashSet<(Step, u32)>,
+    /// Results that were computed with wrong parameters, and attempts that are made of such.
+    astray: HashSet<(Worker, Task)>,
+    made_astray: HashSet<(Step, u32)>,
+    /// How often parameters went wrong.
+    drifted: u64,
+    /// Steps whose finite results have a sum that is not.
+    overflowed: HashSet<Step>,
+    /// Who does nothing until which step is decided.
+    erased: HashSet<(Step, Worker)>,
+    /// Attempts at steps of which nobody said that it holds them, one of each step.
+    muted: HashMap<Step, u32>,
     decided: u64,
+    /// Events so far.
+    happened: usize,
     finished: bool,
     replanned: usize,
     plan: Plan,
@@ -170,18 +220,93 @@ impl Chaos<'_> {
         assert!(before.is_none_or(|before| before < attempt), "{step}: every attempt has its number");
         let made_by = WorkerSet::of(self.places.len(), sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)));
         assert!(made_by.iter().all(|worker| !self.places[worker.index()].dead), "the dead have nothing");
-        self.waiting.insert(step, Waiting { attempt, made_by, broken: false });
+        let of_sums = sums.iter().flat_map(|worker| self.sums[&(step, *worker)].iter().map(|(task, _)| (*worker, *task)));
+        let of_it = of_sums.chain(folds.iter().map(|fold| (fold.worker, fold.task)));
+        if of_it.into_iter().any(|result| self.astray.contains(&result)) {
+            self.made_astray.insert((step, attempt));
+        }
+        let culprits = self.culprits(step, sums, folds);
+        let spoilt = !culprits.is_empty();
+        self.waiting.insert(step, Waiting { attempt, made_by, broken: false, spoilt });
+        if spoilt {
+            self.not_finite.insert((step, attempt));
+            let events = culprits.into_iter().map(|worker| Event::Input(Input::Spoilt { worker, step, attempt }));
+            return self.pool.extend(events);
+        }
+        let lies = self.mishaps.liars > 0;
+        if lies && self.choose(60) == 0 {
+            self.overflowed.insert(step);
+            self.not_finite.insert((step, attempt));
+            self.waiting.get_mut(&step).expect("it waits").spoilt = true;
+            return self.pool.push(Event::Input(Input::Overflowed { step, attempt }));
+        }
+        if lies && self.choose(4) == 0 {
+            // Somebody says that it is not finite: it is made once more.
+            self.pool.push(Event::Input(Input::Unmade { step, attempt }));
+        }
+        if self.mishaps.mute && self.choose(12) == 0 && !self.muted.contains_key(&step) {
+            self.muted.insert(step, attempt);
+            return;
+        }
         for worker in self.living() {
             self.pool.push(Event::Input(held(worker, step, attempt)));
         }
     }
 
+    /// Whose results in a sum are not finite.
+    fn culprits(&self, step: Step, sums: &[Worker], folds: &[Fold]) -> Vec<Worker> {
+        let of_sum = |worker: &&Worker| {
+            let tasks = self.sums[&(step, **worker)].iter();
+            tasks.into_iter().any(|(task, _)| self.spoilt.contains(&(**worker, *task)))
+        };
+        let of_fold = |fold: &&Fold| self.spoilt.contains(&(fold.worker, fold.task));
+        let single = folds.iter().filter(of_fold).map(|fold| fold.worker);
+        let mut culprits: Vec<Worker> = sums.iter().filter(of_sum).copied().chain(single).collect();
+        culprits.sort();
+        culprits.dedup();
+        culprits
+    }
+
+    /// A worker's results of a step are forgotten, and it does nothing until the step is decided.
+    fn erase(&mut self, worker: Worker, step: Step) {
+        let attempt = self.attempts[&step];
+        assert!(self.not_finite.contains(&(step, attempt)), "{step}: only what is not finite is erased");
+        let jobs = step.jobs(self.config.micro_steps);
+        let lied = self.spoilt.iter().any(|(of, _)| *of == worker);
+        assert!(lied && !self.place(worker).dead, "{worker} has lied");
+        self.place(worker).results.retain(|task, _| !jobs.contains(&task.job));
+        self.sums.remove(&(step, worker));
+        self.waiting.remove(&step);
+        self.erased.insert((step, worker));
+    }
+
     fn commit(&mut self, step: Step, attempt: u32, digest: u64) {
         assert_eq!(digest, step.0 * 1000 + u64::from(attempt));
         assert!(self.somebody_has(step, attempt), "{step}: a live worker has what is committed");
+        assert!(!self.not_finite.contains(&(step, attempt)), "{step}: what is committed is finite");
+        if self.mishaps.own {
+            assert!(!self.made_astray.contains(&(step, attempt)), "{step}: no part of it was computed with wrong parameters");
+            self.told.push(Input::Own { step, digest: step.0 });
+        }
         let units = &self.folded[&(step, attempt)];
         assert!(units.iter().all(|unit| self.spent.insert(*unit)), "{step}: no unit counts twice");
         self.committed.insert(step, attempt);
+    }
+
+    fn decide(&mut self, step: Step, action: &Action) {
+        assert_eq!(step.0, self.decided, "in order");
+        if let Action::Commit { attempt, digest, .. } = *action {
+            self.commit(step, attempt, digest);
+        } else if let Action::Refuse { because, .. } = *action {
+            let told = self.mishaps.tasks || self.mishaps.liars > 0;
+            assert!(told && (because == Refusal::NotFinite || self.overflowed.contains(&step)), "{step}: {because:?}");
+            self.refused.insert(step);
+        }
+        self.decided += 1;
+        let (decided, log) = (self.decided, self.config.log_steps);
+        self.erased.retain(|(until, _)| until.0 >= decided);
+        self.release(step);
+        self.places.iter_mut().for_each(|place| place.vectors.retain(|vector| vector.0.0 + log >= decided));
     }
 
     fn act(&mut self, action: Action) {
@@ -189,42 +314,44 @@ impl Chaos<'_> {
             Action::Assign { worker, tasks, .. } => {
                 let latest = tasks.iter().map(|(task, _)| task.job.0).max().unwrap_or(0);
                 let current = self.config.micro_steps > 1 || latest <= self.decided + self.delay;
+                assert!(self.erased.iter().all(|(_, erased)| *erased != worker), "{worker} would say so again");
                 assert!(current, "job {latest} begins before the step {} jobs before it is decided", self.delay + 1);
                 self.parts.extend(tasks.iter().map(|(task, parts)| ((worker, *task), parts.clone())));
                 let decided = self.decided;
                 let place = self.place(worker);
-                let busy = place.orders.iter().any(|order| !matches!(order, Order::Apply(_)));
+                let busy = place.orders.iter().any(|order| matches!(order, Order::Compute(_) | Order::Leave));
                 assert!(!busy && !place.dead, "one order at a time, to the living");
                 assert!(place.state.is_some() && !place.stuck && place.sent == decided, "{worker} knows all that is decided");
                 place.orders.push_back(Order::Compute(tasks.into_iter().map(|task| task.0).collect()));
             }
-            Action::Close(_) | Action::Diverged { .. } => {}
+            Action::Close(_) => {}
+            Action::Diverged { worker, .. } => {
+                assert!(self.mishaps.drifts && !(self.mishaps.own && self.place(worker).drift.is_empty()), "{worker} is right");
+            }
             Action::Discard { worker, task } => self.discard(worker, task),
+            Action::Erase { worker, step } => self.erase(worker, step),
             Action::Reduce { step, fold } => {
                 assert!(self.place(fold.worker).results.contains_key(&fold.task), "what is added up is held");
                 self.discard(fold.worker, fold.task);
                 self.sums.entry((step, fold.worker)).or_default().push((fold.task, fold.weight));
             }
             Action::Abandon { worker, late_counts } => {
+                let drifts = self.mishaps.drifts;
                 let orders = &mut self.place(worker).orders;
-                let order = orders.iter_mut().find(|order| matches!(order, Order::Compute(_))).expect("only the busy are told");
+                let Some(order) = orders.iter_mut().find(|order| matches!(order, Order::Compute(_))) else {
+                    // It is done, and its results were waiting for a word on its parameters.
+                    assert!(drifts, "only the busy are told");
+                    return self.told.insert(0, Input::Freed { worker });
+                };
                 let Order::Compute(tasks) = std::mem::replace(order, Order::Leave) else { panic!() };
-                let late = tasks.first().filter(|_| late_counts).map(|&task| Input::Late { worker, task, finite: true });
-                self.pool.extend(late.map(Event::Input));
+                if let Some(&task) = tasks.first().filter(|_| late_counts) {
+                    // It is computed before the worker applies anything more, whenever it comes.
+                    self.note_parameters(worker, task);
+                    self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
+                }
             }
             Action::Fold { step, attempt, sums, folds, .. } => self.fold(step, attempt, &sums, &folds),
-            Action::Commit { step, .. } | Action::Refuse { step, .. } => {
-                assert_eq!(step.0, self.decided, "in order");
-                if let Action::Commit { attempt, digest, .. } = action {
-                    self.commit(step, attempt, digest);
-                } else {
-                    self.refused.insert(step);
-                }
-                self.decided += 1;
-                self.release(step);
-                let (decided, log) = (self.decided, self.config.log_steps);
-                self.places.iter_mut().for_each(|place| place.vectors.retain(|vector| vector.0.0 + log >= decided));
-            }
+            Action::Commit { step, .. } | Action::Refuse { step, .. } => self.decide(step, &action),
             Action::Restart { step } => {
                 assert!(step.0 >= self.decided, "what is committed stays");
                 self.release(step);
@@ -239,16 +366,19 @@ impl Chaos<'_> {
             Action::Resync { worker, from } => {
                 let provider = &self.places[from.index()];
                 assert!(!provider.dead && !provider.stuck && provider.state.is_some(), "{from} has a state");
+                self.awaits_no_state(worker);
                 self.pool.push(Event::State { needy: worker, from: Some(from) });
             }
             Action::Restore { worker } => {
                 assert!(self.config.restores);
+                self.awaits_no_state(worker);
                 self.pool.push(Event::State { needy: worker, from: None });
             }
             Action::Replanned { members } => {
                 assert!(members.iter().eq(self.living()) && members.len() >= self.mishaps.fewest.max(1), "for those that are there");
                 self.replanned += 1;
             }
+            Action::Dismiss { worker } => panic!("{worker} has refused no state"),
             Action::Finish => self.finished = true,
         }
     }
@@ -256,6 +386,16 @@ impl Chaos<'_> {
     /// The next event: something that has happened, what a worker does next, a mishap, or a deadline; none when all is
     /// over.
     fn next(&mut self) -> Option<Input> {
+        let begun = self.turn > 0 && !self.pool.iter().any(|event| matches!(event, Event::Input(Input::Begin)));
+        let deadline = self.driver.engine.deadline();
+        assert!(!begun || self.finished || deadline.is_some(), "nothing is waited for without end");
+        if self.mishaps.silent_after.is_some_and(|events| begun && self.happened > events) {
+            if self.finished {
+                return None;
+            }
+            self.driver.now = self.driver.now.max(deadline?);
+            return Some(Input::Tick);
+        }
         if let Some(told) = self.told.pop() {
             return Some(told);
         }
@@ -263,13 +403,16 @@ impl Chaos<'_> {
             return Some(mishap);
         }
         let busy: Vec<Worker> = self.living().into_iter().filter(|worker| !self.places[worker.index()].orders.is_empty()).collect();
-        let deadline = self.driver.engine.deadline().filter(|deadline| *deadline < self.driver.now + 40.0);
+        let near = deadline.is_some_and(|deadline| deadline < self.driver.now + 40.0);
         let events = self.pool.len() + busy.len();
-        if events == 0 || deadline.is_some() && self.choose(8) == 0 {
+        if events == 0 || near && self.choose(8) == 0 {
             if self.finished {
                 return None;
             }
-            self.driver.now = deadline.expect("the run is stuck");
+            let deadline = deadline.expect("the run is stuck");
+            // Nobody hangs but where nobody says that it holds something.
+            assert!(near || !self.muted.is_empty(), "the run waits until {deadline}");
+            self.driver.now = self.driver.now.max(deadline);
             return Some(Input::Tick);
         }
         let choice = self.choose(events);
@@ -332,8 +475,18 @@ impl Chaos<'_> {
                 let place = self.place(worker);
                 place.vectors.extend(attempt.map(|attempt| (step, attempt)));
                 place.state = Some(step.0 + 1);
-                Input::Applied { worker, step, digest: Some(step.0) }
+                if attempt.is_none() {
+                    return Input::Applied { worker, step, digest: None };
+                }
+                if self.mishaps.drifts && self.choose(20) == 0 {
+                    self.drifted += 1;
+                    let (model, drift) = (step.0 % self.config.models, self.drifted);
+                    self.place(worker).drift.insert(model, drift);
+                }
+                Input::Applied { worker, step, digest: Some(self.digest(worker, step)) }
             }
+            Order::Say(step) => Input::Applied { worker, step, digest: Some(self.digest(worker, step)) },
+            Order::Taken(step) => Input::Taken { worker, step, digest: Some(self.digest(worker, step)) },
             Order::Compute(mut tasks) => {
                 let place = self.place(worker);
                 assert!(!place.stuck, "nobody computes at parameters it does not have");
@@ -344,26 +497,64 @@ impl Chaos<'_> {
                 if finite {
                     *place.results.entry(task).or_default() += 1;
                 }
+                self.spoilt.remove(&(worker, task));
+                self.note_parameters(worker, task);
+                if finite && worker.0 < self.mishaps.liars && self.choose(4) == 0 {
+                    self.spoilt.insert((worker, task));
+                }
                 Input::Done { worker, task, finite, digest: None }
             }
         }
     }
 
+    /// A result is computed with whatever parameters its worker has.
+    fn note_parameters(&mut self, worker: Worker, task: Task) {
+        let model = task.job.step(self.config.micro_steps).0 % self.config.models;
+        if self.place(worker).drift.contains_key(&model) {
+            self.astray.insert((worker, task));
+        } else {
+            self.astray.remove(&(worker, task));
+        }
+    }
+
+    /// A state that was on its way to a worker is not what it takes over.
+    fn awaits_no_state(&mut self, worker: Worker) {
+        self.pool.retain(|event| !matches!(event, Event::State { needy, .. } if *needy == worker));
+    }
+
+    /// The digest of a worker's parameters after a step.
+    fn digest(&self, worker: Worker, step: Step) -> u64 {
+        let drift = self.places[worker.index()].drift.get(&(step.0 % self.config.models));
+        step.0 + drift.map_or(0, |drift| drift << 32)
+    }
+
+    /// The last steps before one that were not refused, one per model: what a worker says its digests of anew.
+    fn last_words(&self, next: u64) -> Vec<Step> {
+        let applied = (0..next).map(Step).filter(|step| !self.refused.contains(step));
+        let mut last: BTreeMap<u64, Step> = BTreeMap::new();
+        last.extend(applied.map(|step| (step.0 % self.config.models, step)));
+        last.into_values().collect()
+    }
+
     fn take_over(&mut self, needy: Worker, from: Option<Worker>) -> Input {
+        let drift = from.map(|from| self.places[from.index()].drift.clone()).unwrap_or_default();
         let next = match from {
             Some(from) => self.places[from.index()].state.expect("a provider has a state"),
             None => self.decided.saturating_sub(self.choose(2) as u64),
         };
         let place = self.place(needy);
-        place.orders.retain(|order| !matches!(order, Order::Apply(_)));
+        place.orders.retain(|order| !matches!(order, Order::Apply(_) | Order::Say(_) | Order::Taken(_)));
         assert!(place.orders.is_empty(), "who takes over a state does nothing else");
         (place.state, place.sent, place.stuck) = (Some(next), next, false);
+        place.drift = drift;
+        let taken: Vec<Order> = self.last_words(next).into_iter().map(Order::Taken).collect();
+        self.place(needy).orders.extend(taken);
         Input::Synced { worker: needy, next: Step(next) }
     }
 
     fn die(&mut self, worker: Worker) -> Input {
-        let state = self.place(worker).state;
-        *self.place(worker) = Place { dead: true, state, ..Place::default() };
+        let (state, drift) = (self.place(worker).state, self.place(worker).drift.clone());
+        *self.place(worker) = Place { dead: true, state, drift, ..Place::default() };
         self.sums.retain(|(_, of), _| *of != worker);
         self.pool.retain(|event| match event {
             Event::Input(Input::Late { worker: of, .. } | Input::Held { worker: of, .. }) => *of != worker,
@@ -394,7 +585,9 @@ impl Chaos<'_> {
                 }
             }
         }
-        Input::Lost { worker, kept: self.mishaps.kept }
+        // A sum that is not finite is nowhere.
+        let kept = self.mishaps.kept && self.waiting.values().all(|waiting| !waiting.spoilt);
+        Input::Lost { worker, kept }
     }
 
     fn join(&mut self, worker: Worker) -> Input {
@@ -407,19 +600,34 @@ impl Chaos<'_> {
             _ => place.state,
         };
         place.sent = place.state.unwrap_or(0);
+        let words: Vec<Order> = self.last_words(self.places[worker.index()].sent).into_iter().map(Order::Say).collect();
+        let place = self.place(worker);
+        place.orders.extend(words);
         let next = place.state.map(Step);
         for (&step, waiting) in &self.waiting {
-            if !waiting.broken || self.somebody_has(step, waiting.attempt) {
+            let mute = self.muted.get(&step) == Some(&waiting.attempt);
+            if !waiting.spoilt && !mute && (!waiting.broken || self.somebody_has(step, waiting.attempt)) {
                 self.pool.push(Event::Input(held(worker, step, waiting.attempt)));
             }
         }
         Input::Joined { worker, next }
     }
 
+    /// A worker is not there when the run begins.
+    fn never_came(&mut self, worker: Worker) {
+        let lost = self.die(worker);
+        self.place(worker).state = None;
+        assert_eq!(self.driver.give(lost), Ok(Vec::new()));
+    }
+
     /// Whether a run may break off so.
     fn may_end(&self, error: &EngineError, input: Input) -> bool {
         let patient = self.config.return_seconds > 0.0;
+        let silent = self.mishaps.silent_after.is_some_and(|events| self.happened > events);
         match error {
+            EngineError::MaxWait { step, silent: who, .. } | EngineError::Unheld { step, silent: who, .. } if silent => {
+                step.0 >= self.decided && !who.is_empty()
+            }
             EngineError::TooManyLost { dead, .. } => {
                 let left = self.living().len();
                 let may_go_on = self.mishaps.fewest > 0 && left >= self.mishaps.fewest && (self.plan)(left).is_some();
@@ -437,6 +645,9 @@ impl Chaos<'_> {
 
     fn run(&mut self) -> Result<(), EngineError> {
         for _ in 0..100_000 {
+            self.happened += 1;
+            let silent = self.mishaps.silent_after.is_some_and(|events| self.happened > events + 50);
+            assert!(!silent || self.finished, "nothing happens, and it does not end");
             self.driver.now += 1e-3;
             let Some(input) = self.next() else { return Ok(()) };
             match self.driver.give(input) {
@@ -451,29 +662,47 @@ impl Chaos<'_> {
     }
 }
 
+impl Chaos<'_> {
+    fn check_end(&self) {
+        assert_eq!(self.decided, STEPS);
+        let has_all = |place: &&Place| place.state == Some(STEPS) && !place.stuck;
+        let (with, without): (Vec<&Place>, Vec<&Place>) = self.places.iter().filter(|place| !place.dead).partition(has_all);
+        let nobody_can = with.is_empty() && !self.config.restores && self.config.return_seconds > 0.0;
+        assert!(without.is_empty() || nobody_can, "everybody who is left has every step");
+        let all = STEPS * self.config.micro_steps * u64::from(self.units);
+        assert!(!self.refused.is_empty() || self.spent.len() as u64 == all, "every unit is in a step");
+    }
+}
+
 fn held(worker: Worker, step: Step, attempt: u32) -> Input {
     Input::Held { worker, step, attempt, digest: step.0 * 1000 + u64::from(attempt) }
+}
+
+/// The same scheme for fewer workers, or none at all.
+fn plan_of(spec: SchemeSpec, units: u32) -> Plan {
+    Arc::new(move |workers| {
+        let horizon = || Horizon { workers, units: Some(units), jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+        [&spec, &SchemeSpec::uncoded()].into_iter().find_map(|spec| spec.over(horizon()).ok())
+    })
 }
 
 /// Every order of events leaves every live worker with every step applied once and in order; nothing is applied before
 /// it is decided, no unit is lost or counted twice, and nobody waits for ever.
 fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, choices: &[u16]) {
-    let (next_step, scheme) = scheme.strip_prefix("next ").map_or((false, scheme), |scheme| (true, scheme));
-    let mut spec = scheme.parse::<SchemeSpec>().unwrap();
+    let (next_step, text) = scheme.strip_prefix("next ").map_or((false, scheme), |scheme| (true, scheme));
+    let mut spec = text.parse::<SchemeSpec>().unwrap();
     if next_step {
         spec = spec.deferring_to_next_step().unwrap();
     }
     let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
     let Ok(scheme) = spec.over(horizon) else { return };
     let micro_steps = if next_step { 1 } else { config.micro_steps };
-    let config = Config { micro_steps, log_steps: config.log_steps.max(scheme.facts().delay as u64 + 1), ..config };
-    let delay = scheme.facts().delay as u64;
+    let (delay, tolerance) = (scheme.facts().delay as u64, scheme.facts().tolerance);
+    let models = if micro_steps > 1 { 1 } else { delay + 1 };
+    let config = Config { micro_steps, models, log_steps: config.log_steps.max(delay + 1), ..config };
     let (units, mishaps) = (scheme.facts().units, Mishaps { fewest: if next_step { 0 } else { mishaps.fewest }, ..mishaps });
-    let plan: Plan = Arc::new(move |workers| {
-        let horizon = || Horizon { workers, units: Some(units), jobs: Job(0)..Job(1), accept: Accept::Lookahead };
-        [&spec, &SchemeSpec::uncoded()].into_iter().find_map(|spec| spec.over(horizon()).ok())
-    });
-    let mut engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0);
+    let plan = plan_of(spec, units);
+    let mut engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).unwrap();
     if mishaps.fewest > 0 {
         let plan = Arc::clone(&plan);
         engine = engine.replanning(mishaps.fewest, Box::new(move |workers| plan(workers)));
@@ -496,7 +725,16 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         attempts: BTreeMap::new(),
         committed: BTreeMap::new(),
         refused: HashSet::new(),
+        spoilt: HashSet::new(),
+        not_finite: HashSet::new(),
+        astray: HashSet::new(),
+        made_astray: HashSet::new(),
+        drifted: 0,
+        overflowed: HashSet::new(),
+        erased: HashSet::new(),
+        muted: HashMap::new(),
         decided: 0,
+        happened: 0,
         finished: false,
         replanned: 0,
         plan,
@@ -504,25 +742,19 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         turn: 0,
     };
     let absent = if mishaps.returns && chaos.choose(3) == 0 { chaos.choose(workers) } else { 0 };
-    for worker in Worker::all(absent) {
-        let lost = chaos.die(worker);
-        chaos.place(worker).state = None;
-        assert_eq!(chaos.driver.give(lost), Ok(Vec::new()));
-    }
+    Worker::all(absent).for_each(|worker| chaos.never_came(worker));
     chaos.pool.push(Event::Input(Input::Begin));
     while chaos.choose(2) == 0 && mishaps.returns && !chaos.dead().is_empty() {
         let worker = chaos.dead()[0];
         let joined = chaos.join(worker);
         chaos.driver.give(joined).unwrap().into_iter().for_each(|action| chaos.act(action));
     }
-    if chaos.run().is_ok() {
-        assert_eq!(chaos.decided, STEPS);
-        let has_all = |place: &&Place| place.state == Some(STEPS) && !place.stuck;
-        let (with, without): (Vec<&Place>, Vec<&Place>) = chaos.places.iter().filter(|place| !place.dead).partition(has_all);
-        let nobody_can = with.is_empty() && !config.restores && config.return_seconds > 0.0;
-        assert!(without.is_empty() || nobody_can, "everybody who is left has every step");
-        let all = STEPS * chaos.config.micro_steps * u64::from(chaos.units);
-        assert!(!chaos.refused.is_empty() || chaos.spent.len() as u64 == all, "every unit is in a step");
+    if chaos.run().is_ok() && mishaps.silent_after.is_none() {
+        chaos.check_end();
+        let spares = workers > 1 && delay == 0 && (tolerance > 0 || text.starts_with("queue"));
+        let only_lies = mishaps.liars <= 1 && !mishaps.tasks && mishaps.deaths == 0 && absent == 0;
+        let without = chaos.refused.difference(&chaos.overflowed).count();
+        assert!(!only_lies || !spares || without == 0, "a lie costs a step");
     }
 }
 
@@ -564,7 +796,7 @@ proptest! {
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
-        let mishaps = Mishaps { tasks, deaths: usize::from(tasks), returns: false, kept: true, fewest: 0 };
+        let mishaps = Mishaps { tasks, deaths: usize::from(tasks), ..Mishaps::NONE };
         random_run(scheme, workers, Config { micro_steps, reduce, log_steps: 100, ..CONFIG }, mishaps, &choices);
     }
 
@@ -579,7 +811,53 @@ proptest! {
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let return_seconds = if patient { 10.0 } else { 0.0 };
-        let mishaps = Mishaps { tasks, deaths, returns, kept, fewest };
+        let mishaps = Mishaps { tasks, deaths, returns, kept, fewest, ..Mishaps::NONE };
         random_run(scheme, workers, Config { micro_steps, reduce, log_steps, return_seconds, restores, max_wait_seconds: 1e4, ..CONFIG }, mishaps, &choices);
+    }
+
+    #[test]
+    fn lies_about_what_is_finite_end_well(
+        scheme in prop::sample::select(&SCHEMES[..]),
+        workers in 1usize..7,
+        (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 0usize..5),
+        (tree, tasks, returns, kept, mute) in any::<(bool, bool, bool, bool, bool)>(),
+        (liars, silent_after) in (0u32..4, prop::option::of(1usize..200)),
+        choices in prop::collection::vec(0u16..1000, 1..200),
+    ) {
+        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
+        let return_seconds = if returns { 10.0 } else { 0.0 };
+        let mishaps = Mishaps { tasks, deaths, returns, kept, liars, mute, silent_after, ..Mishaps::NONE };
+        let config = Config { micro_steps, reduce, log_steps, return_seconds, restores: true, max_wait_seconds: 1e4, ..CONFIG };
+        random_run(scheme, workers, config, mishaps, &choices);
+    }
+
+    /// What is computed with wrong parameters is in no step, where the driver has right ones.
+    #[test]
+    fn wrong_parameters_are_in_no_step(
+        scheme in prop::sample::select(&SCHEMES[..]),
+        workers in 1usize..7,
+        (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 0usize..5),
+        (tree, tasks, returns, kept, own) in any::<(bool, bool, bool, bool, bool)>(),
+        choices in prop::collection::vec(0u16..1000, 1..200),
+    ) {
+        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
+        let return_seconds = if returns { 10.0 } else { 0.0 };
+        let mishaps = Mishaps { tasks, deaths, returns, kept, drifts: true, own, ..Mishaps::NONE };
+        let config = Config { micro_steps, reduce, log_steps, return_seconds, restores: true, max_wait_seconds: 1e4, ..CONFIG };
+        random_run(scheme, workers, config, mishaps, &choices);
+    }
+
+    /// One who lies is one whose results do not come: where another has what it has, its lies cost no step.
+    #[test]
+    fn one_liar_costs_no_step(
+        scheme in prop::sample::select(&["groups:s=1", "min-load:s=1", "queue:m=2", "ring:reach=2"][..]),
+        workers in 2usize..7,
+        micro_steps in 1u64..4,
+        (tree, mute) in any::<(bool, bool)>(),
+        choices in prop::collection::vec(0u16..1000, 1..200),
+    ) {
+        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
+        let mishaps = Mishaps { liars: 1, mute, ..Mishaps::NONE };
+        random_run(scheme, workers, Config { micro_steps, reduce, log_steps: 100, ..CONFIG }, mishaps, &choices);
     }
 }

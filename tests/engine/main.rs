@@ -1,10 +1,11 @@
 //! The round engine on virtual time: no thread, no clock, only events.
 
 mod chaos;
+mod trust;
 
 use codedgrad::codes::{SchemeSpec, Wire};
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input, Reduce};
+use codedgrad::schedulers::{Action, Config, ConfigError, Engine, EngineError, Input, Reduce, Refusal};
 
 const CONFIG: Config = Config {
     max_wait_seconds: 50.0,
@@ -12,6 +13,7 @@ const CONFIG: Config = Config {
     wire: Wire::F32,
     log_steps: 4,
     micro_steps: 1,
+    models: 1,
     mu: 1.0,
     reduce: Reduce::Tree,
     return_seconds: 0.0,
@@ -26,7 +28,7 @@ struct Driver {
 impl Driver {
     fn new(scheme: &str, workers: usize, jobs: u64, config: Config) -> (Self, Vec<Action>) {
         let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, workers as u32, 0..jobs).unwrap();
-        let mut driver = Self { engine: Engine::new(scheme, config, Step(0)..Step(jobs), 0), now: 0.0 };
+        let mut driver = Self { engine: Engine::new(scheme, config, Step(0)..Step(jobs), 0).unwrap(), now: 0.0 };
         let actions = driver.give(Input::Begin).unwrap();
         (driver, actions)
     }
@@ -43,7 +45,7 @@ impl Driver {
     }
 
     fn answer(&mut self, worker: u32, job: u64, finite: bool) -> Result<Vec<Action>, EngineError> {
-        let task = Task { job: Job(job), piece: worker };
+        let task = Task { job: Job(job), piece: worker, plan: 0 };
         self.give(Input::Done { worker: Worker(worker), task, finite, digest: None })
     }
 
@@ -88,11 +90,11 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
     assert_eq!((report.work, decode.residual), (2.0, 0.0));
     assert!(driver.held(3, 0, 0).is_empty(), "one holder is not enough where there are two");
     let committed = driver.held(1, 0, 0);
-    assert_eq!(committed[0], Action::Commit { step: Step(0), attempt: 0, digest: 9 });
+    assert_eq!(committed[0], Action::Commit { step: Step(0), attempt: 0, digest: 9, verified: true });
     assert_eq!(applies(&committed), [(0, 0), (1, 0), (2, 0), (3, 0)]);
     assert_eq!(assigned(&committed), [1, 3], "the others have not dropped their tasks yet");
     assert_eq!(assigned(&driver.give(Input::Freed { worker: Worker(0) }).unwrap()), [0]);
-    let late = Input::Late { worker: Worker(2), task: Task { job: Job(0), piece: 2 }, finite: true };
+    let late = Input::Late { worker: Worker(2), task: Task { job: Job(0), piece: 2, plan: 0 }, finite: true };
     assert!(matches!(driver.give(late).unwrap()[..], [Action::Discard { .. }]), "a late answer counts for nothing here");
     assert_eq!(assigned(&driver.give(Input::Freed { worker: Worker(2) }).unwrap()), [2]);
     driver.answer(0, 1, true).unwrap();
@@ -115,7 +117,7 @@ fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
     driver.held(2, 0, 1);
     let committed = driver.held(1, 0, 1);
-    assert_eq!(committed[0], Action::Commit { step: Step(0), attempt: 1, digest: 9 });
+    assert_eq!(committed[0], Action::Commit { step: Step(0), attempt: 1, digest: 9, verified: true });
     assert!(applies(&committed).iter().all(|(worker, _)| *worker != 0), "the dead apply nothing");
 }
 
@@ -189,8 +191,9 @@ fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
     assert!(driver.answer(0, 0, false).unwrap().is_empty(), "worker 1 may still save the step");
     let refused = driver.answer(1, 0, false).unwrap();
     let Some(Action::Close(report)) = refused.iter().find(|a| matches!(a, Action::Close(_))) else { panic!() };
-    let Some(Action::Refuse { step, units }) = refused.iter().find(|a| matches!(a, Action::Refuse { .. })) else { panic!() };
+    let Some(Action::Refuse { step, units, because }) = refused.iter().find(|a| matches!(a, Action::Refuse { .. })) else { panic!() };
     assert_eq!((*step, &units[..], &report.erased[..]), (Step(0), &[Units { start: 0, end: 2 }][..], &[Worker(0), Worker(1)][..]));
+    assert_eq!(*because, Refusal::NotFinite);
     assert_eq!(applies(&refused), [(0, 0), (1, 0), (2, 0), (3, 0)], "everybody counts the refused step");
     assert_eq!(assigned(&refused), [0, 1, 2], "the next step goes on");
     let (mut saved, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
@@ -229,15 +232,43 @@ fn a_dropped_task_may_be_done_by_one_who_comes_back() {
     assert!(refused.iter().any(|action| matches!(action, Action::Refuse { .. })), "worker 1 would not find it finite either");
 }
 
+/// With one model the tasks of a job would be computed at parameters that lack the steps still open.
+#[test]
+fn schemes_whose_jobs_overlap_need_as_many_models() {
+    let engine = |scheme: &str, models: u64, micro_steps: u64| {
+        let (next_step, text) = scheme.strip_prefix("next ").map_or((false, scheme), |text| (true, text));
+        let mut spec = text.parse::<SchemeSpec>().unwrap();
+        if next_step {
+            spec = spec.deferring_to_next_step().unwrap();
+        }
+        let scheme = spec.scheme(4, 24, 0..9 * micro_steps.max(1)).unwrap();
+        Engine::new(scheme, Config { models, micro_steps, ..CONFIG }, Step(0)..Step(9), 0).err()
+    };
+    let overlapping = ["m-sgc:B=1,W=2,lambda=1", "m-sgc:B=2,W=3,lambda=2", "sr-sgc:B=1,W=2,lambda=2", "sr-sgc:B=2,W=3,lambda=2"];
+    for (scheme, rounds) in overlapping.into_iter().zip([2, 4, 2, 3]).chain([("defer:T=1,cap=1,cut=2", 2), ("defer:T=2,cap=1,cut=1", 3)]) {
+        for models in 1..rounds {
+            let error = engine(scheme, models, 1).unwrap();
+            assert_eq!(error, ConfigError::TooFewModels { rounds, models }, "{scheme}");
+            assert!(error.to_string().contains(&format!("{rounds} or more models trained in turn, not of {models}")), "{error}");
+        }
+        assert_eq!((engine(scheme, rounds, 1), engine(scheme, rounds + 1, 1), engine(scheme, 1, 2)), (None, None, None), "{scheme}");
+    }
+    for scheme in ["groups:s=1", "cyclic:s=1", "queue:m=2", "ring:reach=2", "next defer:T=1,cap=1,cut=2"] {
+        assert_eq!((engine(scheme, 1, 1), engine(scheme, 3, 1), engine(scheme, 1, 3)), (None, None, None), "{scheme}");
+        assert_eq!((engine(scheme, 0, 1), engine(scheme, 1, 0)), (Some(ConfigError::NoModels), Some(ConfigError::NoJobs)), "{scheme}");
+        assert_eq!(engine(scheme, 2, 3), Some(ConfigError::ModelsAndMicroSteps { models: 2, micro_steps: 3 }), "{scheme}");
+    }
+}
+
 #[test]
 fn a_step_closes_on_what_nobody_came_back_for_though_nobody_works() {
-    let config = Config { return_seconds: 5.0, ..CONFIG };
+    let config = Config { return_seconds: 5.0, models: 2, ..CONFIG };
     let scheme = "defer:T=1,cap=1,cut=2".parse::<SchemeSpec>().unwrap().scheme(2, 4, 0..3).unwrap();
-    let mut driver = Driver { engine: Engine::new(scheme, config, Step(0)..Step(3), 0), now: 0.0 };
+    let mut driver = Driver { engine: Engine::new(scheme, config, Step(0)..Step(3), 0).unwrap(), now: 0.0 };
     driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
     driver.give(Input::Begin).unwrap();
     let done = |driver: &mut Driver, job, piece| {
-        let task = Task { job: Job(job), piece };
+        let task = Task { job: Job(job), piece, plan: 0 };
         driver.give(Input::Done { worker: Worker(1), task, finite: true, digest: None }).unwrap()
     };
     done(&mut driver, 0, 2);
@@ -407,7 +438,7 @@ fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
 #[test]
 fn votes_name_the_wrong_and_end_what_cannot_be_told() {
     let vote = |driver: &mut Driver, worker: u32, digest: u128| {
-        let task = Task { job: Job(0), piece: worker };
+        let task = Task { job: Job(0), piece: worker, plan: 0 };
         driver.give(Input::Done { worker: Worker(worker), task, finite: true, digest: Some(digest) })
     };
     let (mut driver, _) = Driver::new("vote:s=0,b=1", 3, 1, CONFIG);
@@ -422,4 +453,71 @@ fn votes_name_the_wrong_and_end_what_cannot_be_told() {
     vote(&mut driver, 1, 2).unwrap();
     let error = vote(&mut driver, 2, 3).unwrap_err().to_string();
     assert!(error.contains("step 0: group 0 (workers 0-2) returned 3 different results (1, 1, 1 times)"), "{error}");
+}
+
+/// Nobody says that it holds a vector: it is made once more, and then the run ends with the names of those who did not.
+#[test]
+fn a_vector_that_nobody_holds_is_made_again_once() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
+    driver.at(1.0).answer(0, 0, true).unwrap();
+    driver.answer(2, 0, true).unwrap();
+    assert_eq!(driver.engine.deadline(), Some(51.0));
+    assert!(driver.at(50.9).give(Input::Tick).unwrap().is_empty());
+    let again = driver.at(51.0).give(Input::Tick).unwrap();
+    assert_eq!(folded(&again), Some((1, vec![0, 2])));
+    assert_eq!(driver.engine.deadline(), Some(101.0));
+    driver.held(1, 0, 1);
+    let error = driver.at(101.0).give(Input::Tick).unwrap_err();
+    let silent = WorkerSet::of(4, [0, 2, 3].map(Worker));
+    assert_eq!(error, EngineError::Unheld { step: Step(0), waited_seconds: 100.0, silent });
+    assert!(error.to_string().contains("workers {0,2,3} never said that they hold it"), "{error}");
+}
+
+/// All who made a vector are lost while it is kept elsewhere, and come back: if they do not hold it in time, it is made of
+/// new results.
+#[test]
+fn a_vector_that_outlived_its_makers_is_computed_again_in_time() {
+    let config = Config { return_seconds: 20.0, ..CONFIG };
+    let (mut driver, _) = Driver::new("groups:s=1", 2, 2, config);
+    driver.answer(0, 0, true).unwrap();
+    for worker in [0, 1] {
+        driver.at(1.0).give(Input::Lost { worker: Worker(worker), kept: true }).unwrap();
+    }
+    assert_eq!(driver.engine.deadline(), Some(21.0));
+    for worker in [0, 1] {
+        driver.at(2.0).give(Input::Joined { worker: Worker(worker), next: Some(Step(0)) }).unwrap();
+    }
+    assert_eq!(driver.engine.deadline(), Some(52.0));
+    let again = driver.at(52.0).give(Input::Tick).unwrap();
+    assert_eq!(assigned(&again), [0, 1], "both are asked again");
+    assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1])));
+}
+
+/// A result that is not finite, whatever its worker says, is missing: its twin's counts, and it is asked for nothing more
+/// before the step is decided.
+#[test]
+fn a_spoilt_result_is_left_out_and_its_worker_alone() {
+    let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
+    driver.answer(0, 0, true).unwrap();
+    driver.answer(2, 0, true).unwrap();
+    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    let spoilt =
+        |driver: &mut Driver, worker, attempt| driver.give(Input::Spoilt { worker: Worker(worker), step: Step(0), attempt }).unwrap();
+    assert!(spoilt(&mut driver, 0, 7).is_empty(), "of another attempt");
+    let open = spoilt(&mut driver, 0, 0);
+    assert_eq!(open[0], Action::Erase { worker: Worker(0), step: Step(0) });
+    assert_eq!(assigned(&open), [1, 3], "whoever is idle has its tasks again, and not the one who lied");
+    let again = driver.answer(1, 0, true).unwrap();
+    assert_eq!(folded(&again), Some((1, vec![1, 2])));
+    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    let refused = spoilt(&mut driver, 1, 1);
+    let because = refused.iter().find_map(|action| match action {
+        Action::Refuse { units, because, .. } => Some((units.clone(), *because)),
+        _ => None,
+    });
+    assert_eq!(because, Some((vec![Units { start: 0, end: 2 }], Refusal::NotFinite)));
+    let mut next = assigned(&refused);
+    next.sort_unstable();
+    assert_eq!(next, [0, 1, 2, 3], "the next step is another matter");
 }

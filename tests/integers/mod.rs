@@ -9,7 +9,7 @@ use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Outcome, 
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::wire::Format;
-use codedgrad::transport::{Decoded, Link, Transport, local};
+use codedgrad::transport::{Decoded, Link, RunFacts, Transport, local};
 use std::error::Error;
 use std::thread;
 use std::time::Duration;
@@ -128,7 +128,7 @@ pub(crate) fn coordinate_at(
 ) -> Result<Outcome, RunError> {
     let scheme = job.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, 0..job.steps).unwrap();
     let config = Config { max_wait_seconds: 20.0, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(job.steps), 0);
+    let engine = Engine::new(scheme, config, Step(0)..Step(job.steps), 0).unwrap();
     let shape = Shape { workers: WORKERS, length: job.length, units: UNITS, first: Step(0) };
     Coordinator::new(transport, engine, pace, config, shape).run(watch)
 }
@@ -161,6 +161,7 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         keeps: job.exchange == Exchange::Star,
         first: Some(Step(0)),
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
+        facts: RunFacts::default(),
         silence: Duration::from_secs(10),
         stall: Duration::from_secs(10),
         spare: Duration::from_secs(2),
@@ -178,6 +179,6 @@ pub(crate) fn join(
 ) -> thread::JoinHandle<Vec<f32>> {
     let patience = Duration::from_secs(10);
     let identity = format!("rust-{worker}");
-    let join = Join { address, security: secret.security.clone(), worker: Some(worker), identity, listen: None, patience };
+    let join = Join { worker: Some(worker), identity, patience, ..Join::new(address, secret.security.clone()) };
     thread::spawn(move || work(Box::new(TcpLink::join(join).unwrap().0), job.length, may))
 }

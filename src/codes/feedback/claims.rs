@@ -43,7 +43,7 @@ impl Claims {
 
     pub(super) fn give(&mut self, worker: Worker, piece: u32) -> Task {
         self.busy[worker.index()] = Some(piece);
-        Task { job: self.job, piece }
+        Task { job: self.job, piece, plan: 0 }
     }
 
     /// Takes a finished piece in: none if this worker was not at it, else whether it is the first.
@@ -76,7 +76,7 @@ impl Claims {
 
     pub(super) fn settle(&self, job: Job, folds: &mut Vec<Fold>) -> Report {
         let won = (0..).zip(&self.winner).filter_map(|(piece, winner)| Some((piece, (*winner)?)));
-        folds.extend(won.map(|(piece, worker)| Fold { worker, task: Task { job, piece }, weight: 1.0 }));
+        folds.extend(won.map(|(piece, worker)| Fold { worker, task: Task { job, piece, plan: 0 }, weight: 1.0 }));
         UNCODED
     }
 
@@ -104,7 +104,7 @@ impl Claims {
             *winner = None;
             self.won -= 1;
             self.closed = false;
-            reopened.push(Task { job: self.job, piece });
+            reopened.push(Task { job: self.job, piece, plan: 0 });
         }
         reopened
     }

@@ -247,7 +247,7 @@ impl Defer {
             open.bundles.iter().map(|(worker, task, units)| (open.dealt[units.start], *worker, *task)).collect();
         for (worker, finished) in Worker::all(self.facts.workers).zip(&open.finished) {
             let pieces = worker.0 * cut..worker.0 * cut + finished;
-            won.extend(pieces.map(|piece| (piece, worker, Task { job, piece })));
+            won.extend(pieces.map(|piece| (piece, worker, Task { job, piece, plan: 0 })));
         }
         won.sort_unstable();
         folds.extend(won.into_iter().map(|(_, worker, task)| Fold { worker, task, weight: 1.0 }));
@@ -308,7 +308,12 @@ impl Defer {
         }
         if first && self.has_own() {
             let count = self.parameters.cut as u32;
-            give(Run { worker, first: Task { job: self.round, piece: worker.0 * count }, count, units: self.share_units[worker.index()] });
+            give(Run {
+                worker,
+                first: Task { job: self.round, piece: worker.0 * count, plan: 0 },
+                count,
+                units: self.share_units[worker.index()],
+            });
         }
     }
 
@@ -557,7 +562,7 @@ impl Scheme for Defer {
             if current {
                 again_now = own.clone();
             }
-            reopened.extend(own.clone().map(|piece| Task { job: open.job, piece }));
+            reopened.extend(own.clone().map(|piece| Task { job: open.job, piece, plan: 0 }));
             // What the current round's bundles and own shares lose is left at its close by itself.
             let mut again: Vec<u32> = if current { Vec::new() } else { own.collect() };
             for (_, task, units) in open.bundles.extract_if(.., |bundle| bundle.0 == worker) {

@@ -6,7 +6,7 @@ use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Carries out a scheme made for `m` of `n` workers: its worker `i` is the `i`-th member. Whoever is no member gets no
-/// task, and nobody waits for it. Its tasks have the number of their plan in the highest 8 bits of their piece, so that
+/// task, and nobody waits for it. Its tasks have the number of their plan, so that
 /// a late answer to another plan's task is never taken for one of this.
 ///
 /// ```
@@ -28,29 +28,24 @@ pub struct Among {
     members: Vec<Worker>,
     /// Each worker's number within the scheme.
     places: Vec<Option<Worker>>,
-    /// The number of the plan, where it stands in pieces.
-    mark: u32,
+    plan: u32,
     facts: SchemeFacts,
 }
 
-/// Bits of a piece below the number of its plan.
-const PIECE_BITS: u32 = 24;
-
 impl Among {
-    /// The scheme, for these workers; `plan` counts the plans of a run, and begins again after 255.
+    /// The scheme, for these workers; `plan` counts the plans of a run, from 1.
     ///
     /// # Panics
     /// When it is not made for as many workers as there are members.
     #[must_use]
-    pub fn new(inner: Box<dyn Scheme>, members: &WorkerSet, plan: u64) -> Self {
+    pub fn new(inner: Box<dyn Scheme>, members: &WorkerSet, plan: u32) -> Self {
         let workers = members.complement().len() + members.len();
         let members: Vec<Worker> = members.iter().collect();
         assert_eq!(inner.facts().workers, members.len(), "a scheme for its members");
         let mut places = vec![None; workers];
         members.iter().zip(0..).for_each(|(member, place)| places[member.index()] = Some(Worker(place)));
         let facts = SchemeFacts { workers, ..inner.facts().clone() };
-        let mark = ((plan.max(1) - 1) % 255 + 1) as u32;
-        Self { inner, members, places, mark: mark << PIECE_BITS, facts }
+        Self { inner, members, places, plan, facts }
     }
 
     fn place(&self, worker: Worker) -> Option<Worker> {
@@ -66,8 +61,7 @@ impl Among {
     }
 
     fn own(&self, task: Task) -> Option<Task> {
-        let piece = task.piece & ((1 << PIECE_BITS) - 1);
-        (task.piece - piece == self.mark).then_some(Task { piece, ..task })
+        (task.plan == self.plan).then_some(Task { plan: 0, ..task })
     }
 
     /// A worker's place and a task, if both belong to this plan.
@@ -76,8 +70,7 @@ impl Among {
     }
 
     fn marked(&self, task: Task) -> Task {
-        assert!(task.piece >> PIECE_BITS == 0, "a job has fewer than 2^24 pieces");
-        Task { piece: task.piece | self.mark, ..task }
+        Task { plan: self.plan, ..task }
     }
 
     /// Tells folds as they are known outside.

@@ -79,7 +79,7 @@ impl Lift {
     }
 
     fn task(&self, worker: Worker) -> Task {
-        Task { job: self.job, piece: worker.0 }
+        Task { job: self.job, piece: worker.0, plan: 0 }
     }
 
     /// The decoder as it would be if everybody but `missing` had answered.
@@ -227,9 +227,9 @@ mod tests {
     #[test]
     fn late_and_repeated_results_are_not_wanted() {
         let mut scheme = lift();
-        let old = Task { job: Job(5), piece: 1 };
+        let old = Task { job: Job(5), piece: 1, plan: 0 };
         assert!(answer(&mut scheme, 0) && answer(&mut scheme, 2));
-        assert!(!scheme.returned(Worker(0), Task { job: Job(5), piece: 0 }));
+        assert!(!scheme.returned(Worker(0), Task { job: Job(5), piece: 0, plan: 0 }));
         let missing = WorkerSet::of(4, [Worker(1), Worker(3)]);
         assert!(scheme.admits(&missing));
         let mut decoded = Vec::new();
@@ -253,7 +253,7 @@ mod tests {
         scheme.settle(Job(5), &mut folds);
         assert_eq!(folds.iter().map(|fold| fold.worker.0).collect::<Vec<_>>(), [1, 2]);
         scheme.lost(Worker(2), Some(Job(5)), &mut reopened);
-        assert_eq!(reopened, [Task { job: Job(5), piece: 2 }]);
+        assert_eq!(reopened, [Task { job: Job(5), piece: 2, plan: 0 }]);
         assert!(!scheme.admits(&WorkerSet::of(4, [0, 2, 3].map(Worker))));
         assert!(answer(&mut scheme, 3) && scheme.admits(&WorkerSet::of(4, [0, 2].map(Worker))));
     }

@@ -253,7 +253,7 @@ impl MSgc {
     fn decode(&self, open: &Open, mut used: impl FnMut(Worker, Task, f64)) -> Report {
         let (workers, job) = (self.facts.workers, open.job);
         for piece in 0..((self.window - 1) * workers) as u32 {
-            used(Worker(piece % workers as u32), Task { job, piece }, 1.0);
+            used(Worker(piece % workers as u32), Task { job, piece, plan: 0 }, 1.0);
         }
         super::worst((0..self.burst).map(|group| self.decode_group(open, group, &mut used)))
     }
@@ -261,7 +261,7 @@ impl MSgc {
     fn decode_group(&self, open: &Open, group: usize, mut used: impl FnMut(Worker, Task, f64)) -> Report {
         let Some(slots) = &self.slots else { return super::UNCODED };
         slots.decode(&self.answers(open, group), |worker, weight| {
-            used(worker, Task { job: open.job, piece: self.piece(self.window - 1 + group, worker) }, weight);
+            used(worker, Task { job: open.job, piece: self.piece(self.window - 1 + group, worker), plan: 0 }, weight);
         })
     }
 
@@ -300,7 +300,7 @@ impl Scheme for MSgc {
         }
         for open in self.open.iter().rev().filter(|open| !open.is_over()) {
             let row = self.row(open, self.slot(open.job), worker);
-            out.extend(row.map(|row| Task { job: open.job, piece: self.piece(row, worker) }));
+            out.extend(row.map(|row| Task { job: open.job, piece: self.piece(row, worker), plan: 0 }));
         }
     }
 
@@ -393,7 +393,7 @@ impl Scheme for MSgc {
                 unused.remove(worker);
                 folds.push(Fold { worker, task, weight });
             });
-            let task = |worker| Task { job: open.job, piece: self.piece(self.window - 1 + group, worker) };
+            let task = |worker| Task { job: open.job, piece: self.piece(self.window - 1 + group, worker), plan: 0 };
             folds.extend(unused.iter().map(|worker| Fold { worker, task: task(worker), weight: 0.0 }));
             report
         });
@@ -422,7 +422,7 @@ impl Scheme for MSgc {
             let slot = (self.round.0 - open.job.0) as usize;
             for piece in (worker.index()..open.returned.len()).step_by(workers) {
                 if std::mem::replace(&mut open.returned[piece], false) {
-                    reopened.push(Task { job: open.job, piece: piece as u32 });
+                    reopened.push(Task { job: open.job, piece: piece as u32, plan: 0 });
                     let chunk = piece / workers;
                     let owed = u32::from(chunk + 1 < self.window && chunk < slot);
                     open.owed[worker.index()] += owed;

@@ -60,7 +60,7 @@ pub struct SrSgcParameters {
 /// scheme.close(&WorkerSet::full(4), &mut Vec::new());
 /// let mut tasks = Vec::new();
 /// scheme.assign(Worker(1), &mut tasks);
-/// assert_eq!(tasks, [Task { job: Job(0), piece: 1 }], "all were lost; two repeat, two go on");
+/// assert_eq!(tasks, [Task { job: Job(0), piece: 1, plan: 0 }], "all were lost; two repeat, two go on");
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
 #[derive(Clone)]
@@ -219,7 +219,7 @@ impl Scheme for SrSgc {
         }
         let own = Some(self.round).filter(|round| self.jobs.contains(round));
         let job = if self.repeaters.contains(worker) { self.due().map(|due| due.job) } else { own };
-        out.extend(job.map(|job| Task { job, piece: worker.0 }));
+        out.extend(job.map(|job| Task { job, piece: worker.0, plan: 0 }));
     }
 
     fn parts(&self, worker: Worker, _: Task) -> &[Part] {
@@ -274,13 +274,13 @@ impl Scheme for SrSgc {
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
         let answered = self.find(job).map(|open| open.answered.clone()).unwrap_or_default();
-        self.slots.decode(&answered, |worker, weight| folds.push(Fold { worker, task: Task { job, piece: worker.0 }, weight }))
+        self.slots.decode(&answered, |worker, weight| folds.push(Fold { worker, task: Task { job, piece: worker.0, plan: 0 }, weight }))
     }
 
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         for open in self.open.iter_mut().filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from)) {
             if open.answered.remove(worker) {
-                reopened.push(Task { job: open.job, piece: worker.0 });
+                reopened.push(Task { job: open.job, piece: worker.0, plan: 0 });
                 open.decoded = false;
             }
         }

@@ -1,6 +1,6 @@
 //! Rounds that can come to nothing any more: refused, waited for or given up at once.
 
-use super::super::events::{Action, EngineError};
+use super::super::events::{Action, EngineError, Refusal};
 use super::Engine;
 use crate::ids::{Units, WorkerSet};
 
@@ -40,7 +40,7 @@ impl Engine {
             let alone = self.scheme.facts().delay == 0 || self.config.micro_steps > 1;
             for job in blocked {
                 self.scheme.give_up(job);
-                self.book.refuse(if alone { self.next } else { job.step(1) }, units.clone());
+                self.book.refuse(if alone { self.next } else { job.step(1) }, units.clone(), Refusal::NotFinite);
             }
             if alone {
                 return self.end_refused(now, out);

@@ -30,17 +30,9 @@ impl Engine {
             return self.begin_again(now, out);
         }
         self.arrivals[worker.index()] = None;
-        let mut reopened = Vec::new();
-        if let Some(first) = unheld {
-            // Those who died while somebody held the vector are missed only now, also if they are there again.
-            let mut without = self.roster.dead();
-            without.unite(&self.bereft);
-            for dead in without.iter() {
-                self.scheme.lost(dead, Some(first.jobs(1).start), &mut reopened);
-            }
-            self.fold_again(first, &reopened, now, out)?;
-        } else {
-            self.scheme.lost(worker, None, &mut reopened);
+        match unheld {
+            Some(first) => return self.make_again(first, now, out),
+            None => self.scheme.lost(worker, None, &mut Vec::new()),
         }
         match self.phase {
             Phase::Collecting => self.carry_on(now, out),
@@ -51,7 +43,8 @@ impl Engine {
 
     /// Decodes steps from `first` on a second time: from what is left, or, where results are open again, once they
     /// are in.
-    fn fold_again(&mut self, first: Step, reopened: &[Task], now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn fold_again(&mut self, first: Step, reopened: &[Task], now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        self.folds_since = now;
         for step in self.book.waiting().into_iter().filter(|step| *step >= first) {
             self.book.again(step);
             if reopened.iter().all(|task| task.job.step(1) != step) {

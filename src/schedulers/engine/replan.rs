@@ -6,7 +6,8 @@ use crate::codes::sequential::{Among, Scheme, SchemeFacts};
 use crate::codes::{Facts, Gate, Wire};
 use crate::ids::WorkerSet;
 
-/// Makes a scheme for so many workers and the run's batches, where there is one.
+/// Makes a scheme for so many workers and the run's batches, where there is one; one that the engine's
+/// [`Config`](crate::schedulers::Config) does not fit is not used.
 pub type Replan = Box<dyn FnMut(usize) -> Option<Box<dyn Scheme>> + Send>;
 
 /// What an engine needs to plan anew.
@@ -16,7 +17,7 @@ pub(super) struct Replanning {
     /// For whom the scheme at hand is made, if not for all.
     members: Option<WorkerSet>,
     /// Plans made so far.
-    plans: u64,
+    plans: u32,
 }
 
 pub(super) fn gate_of(wire: Wire, facts: &SchemeFacts) -> Gate {
@@ -62,7 +63,10 @@ impl Engine {
     fn plan_for(&mut self, members: &WorkerSet, out: &mut Vec<Action>) -> bool {
         let Some(replanning) = self.replanning.as_mut().filter(|replanning| members.len() >= replanning.fewest) else { return false };
         let units = self.scheme.facts().units;
-        let Some(scheme) = (replanning.plan)(members.len()).filter(|scheme| scheme.facts().units == units) else { return false };
+        let Some(scheme) = (replanning.plan)(members.len()) else { return false };
+        if scheme.facts().units != units || self.config.check(scheme.facts()).is_err() {
+            return false;
+        }
         let everybody = members.complement().is_empty();
         replanning.members = (!everybody).then(|| members.clone());
         replanning.plans += 1;

@@ -26,6 +26,7 @@ impl Engine {
     pub(super) fn synced(&mut self, now: f64, worker: Worker, next: Step, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let Doing::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
         self.roster.synced(worker, next);
+        self.trust.sent_state(worker, from);
         if !self.is_recent(next) {
             self.roster.mark_stale(worker);
             if from.is_none() && self.roster.provider(worker).is_none() {
@@ -53,7 +54,10 @@ impl Engine {
             let steps = self.roster.unsent(worker, self.next);
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
         }
-        self.returns_by = None;
+        if self.returns_by.take().is_some() {
+            // Whoever is there again is given as long as the others were.
+            self.folds_since = now;
+        }
         self.resync_idle(now, out)?;
         if self.phase == Phase::Collecting {
             // What was lost with a worker may be too much to be made up for in the rounds that are left, even by itself.

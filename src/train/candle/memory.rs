@@ -7,6 +7,7 @@ use crate::train::{AdamW, AdamWConfig};
 use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
 use std::borrow::Cow;
 use std::ops::Range;
+use xxhash_rust::xxh3::xxh3_64;
 #[cfg(feature = "candle-cuda")]
 use {
     super::device::ELSEWHERE,
@@ -201,6 +202,15 @@ impl Weights {
             Self::Host { parameters, .. } => parameters.numbers(),
             #[cfg(feature = "candle-cuda")]
             Self::Device(optimizer) => optimizer.parameters().numbers(),
+        }
+    }
+
+    /// A digest of the parameters: what [`Weights::apply`] gave back when they became what they are.
+    pub(super) fn digest(&self) -> Result<u64, ReplicaError> {
+        match self {
+            Self::Host { parameters, .. } => Ok(xxh3_64(bytemuck::cast_slice(parameters))),
+            #[cfg(feature = "candle-cuda")]
+            Self::Device(optimizer) => Ok(optimizer.parameters().digest()?),
         }
     }
 

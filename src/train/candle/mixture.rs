@@ -263,7 +263,7 @@ mod tests {
             let unit = |units: Units, coefficient: f64| {
                 (units.start..units.end).map(move |unit| Samples { unit, samples: unit as usize..unit as usize + 1, coefficient })
             };
-            let task = crate::ids::Task { job: Job(0), piece: worker.0 };
+            let task = crate::ids::Task { job: Job(0), piece: worker.0, plan: 0 };
             let parts: Vec<Samples> = scheme.parts(worker, task).iter().flat_map(|part| unit(part.units, part.coefficient)).collect();
             let mut out = vec![f32::NAN; mixed.length()];
             mixed.compute(&replica, &windows, &parts, &mut out, || true).unwrap().unwrap();

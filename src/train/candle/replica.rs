@@ -33,6 +33,14 @@ pub enum ReplicaError {
         /// Why not.
         why: &'static str,
     },
+    /// A state of other vectors than these replicas have.
+    #[error("{found} vectors, where {expected} are a state: parameters and two moments of every model")]
+    WrongVectors {
+        /// Vectors of a state.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
     /// A state of another model.
     #[error("a state with {found} parameters does not fit a model with {expected}")]
     WrongLength {
@@ -71,7 +79,10 @@ impl ReplicaState {
     }
 
     /// Whether it is of a model with so many parameters.
-    fn check(&self, expected: usize) -> Result<(), ReplicaError> {
+    ///
+    /// # Errors
+    /// [`ReplicaError::WrongLength`] when it is not.
+    pub fn check(&self, expected: usize) -> Result<(), ReplicaError> {
         let lengths = [&self.parameters, &self.first, &self.second].map(Vec::len);
         match lengths.into_iter().find(|found| *found != expected) {
             Some(found) => Err(ReplicaError::WrongLength { expected, found }),
@@ -279,6 +290,14 @@ impl Replica {
     /// [`ReplicaError`] when the device fails.
     pub fn values(&self) -> Result<Cow<'_, [f32]>, ReplicaError> {
         self.weights.parameters()
+    }
+
+    /// A digest of the parameters, the one that [`Replica::apply`] gave back.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] when the device fails.
+    pub fn digest(&self) -> Result<u64, ReplicaError> {
+        self.weights.digest()
     }
 
     /// A copy of the state.

@@ -9,11 +9,11 @@ use crate::gpu::Vector;
 #[cfg(feature = "candle-cuda")]
 use crate::gpu::cuda::DeviceVector;
 use crate::ids::{Job, Step, Worker};
-use crate::schedulers::{Config, Engine, Reduce};
+use crate::schedulers::{Config, ConfigError, Engine, Reduce};
 use crate::train::{
     AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
-use crate::transport::{Decoded, Link, Transport, local};
+use crate::transport::{Decoded, Link, State, Transport, local};
 use std::sync::Arc;
 use std::thread;
 use thiserror::Error;
@@ -77,9 +77,20 @@ pub enum TrainError {
     /// The scheme does not fit.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
-    /// The jobs do not fit.
-    #[error(transparent)]
-    Jobs(#[from] JobsError),
+    /// The scheme and the way its jobs are made up do not fit.
+    #[error("{scheme}: {source}")]
+    Config {
+        /// The scheme.
+        scheme: String,
+        /// What does not fit.
+        source: ConfigError,
+    },
+    /// Results that are looked at by the coordinator, of workers that keep them.
+    #[error("the results of {scheme} are looked at by the coordinator: they cannot stay where they are computed")]
+    Judged {
+        /// The scheme.
+        scheme: String,
+    },
     /// The coordinator gave up.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -89,47 +100,6 @@ pub enum TrainError {
     /// A worker lost its coordinator.
     #[error(transparent)]
     Aggregator(#[from] AggregatorError),
-}
-
-/// Why a scheme and the way its jobs are made up do not fit.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum JobsError {
-    /// Jobs overlap and nothing is given to overlap them with.
-    #[error(
-        "{scheme} may complete a job only in round {} of it: train {} or more models in turn (--models {}), or add up several \
-         batches per step of one model (--micro-steps 8)", delay + 1, delay + 1, delay + 1
-    )]
-    NoOverlap {
-        /// The scheme.
-        scheme: String,
-        /// `T`.
-        delay: usize,
-    },
-    /// Fewer models than jobs overlap.
-    #[error("{scheme} may complete a job only in round {} of it: {models} models are too few, {} are enough", delay + 1, delay + 1)]
-    TooFewModels {
-        /// The scheme.
-        scheme: String,
-        /// `T`.
-        delay: usize,
-        /// Models asked for.
-        models: u64,
-    },
-    /// Results that are looked at by the coordinator, of workers that keep them.
-    #[error("the results of {scheme} are looked at by the coordinator: they cannot stay where they are computed")]
-    Judged {
-        /// The scheme.
-        scheme: String,
-    },
-    /// Several models, each with several batches per step.
-    #[error("{models} models with {micro_steps} micro-steps each: jobs are either the steps of several models or the micro-steps of one")]
-    Both {
-        /// Models asked for.
-        models: u64,
-        /// Micro-steps asked for.
-        micro_steps: u64,
-    },
 }
 
 impl LocalRun {
@@ -184,15 +154,9 @@ impl LocalRun {
     /// Whether the jobs that overlap under the scheme are there.
     ///
     /// # Errors
-    /// [`JobsError`] with what would be enough.
-    pub fn check_jobs(&self, facts: &SchemeFacts) -> Result<(), JobsError> {
-        let (scheme, delay) = (self.scheme.to_string(), facts.delay);
-        match (self.models, self.micro_steps) {
-            (2.., 2..) => Err(JobsError::Both { models: self.models, micro_steps: self.micro_steps }),
-            (1, 1) if delay > 0 => Err(JobsError::NoOverlap { scheme, delay }),
-            (models, 1) if models <= delay as u64 => Err(JobsError::TooFewModels { scheme, delay, models }),
-            _ => Ok(()),
-        }
+    /// [`ConfigError`] with what would be enough.
+    pub fn check_jobs(&self, facts: &SchemeFacts) -> Result<(), ConfigError> {
+        self.config(facts).check(facts)
     }
 
     /// The rounds that so many steps take at most, if nobody dies and none is refused.
@@ -247,6 +211,7 @@ impl LocalRun {
             wire: self.wire,
             log_steps: self.log_steps(facts.delay),
             micro_steps: self.micro_steps,
+            models: self.models,
             mu: self.mu,
             reduce: self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker }),
         }
@@ -320,7 +285,7 @@ pub fn run_local_at<V: Memory>(
     engine(run, stretch)?;
     let host = V::of_host(Arc::default()).is_some();
     if !host && run.is_judged()? {
-        return Err(JobsError::Judged { scheme: run.scheme.to_string() }.into());
+        return Err(TrainError::Judged { scheme: run.scheme.to_string() });
     }
     let places = (0..run.workers).map(|worker| V::place(run.compute.first_of(worker))).collect::<Result<_, _>>()?;
     let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
@@ -414,9 +379,9 @@ fn coordinator<T: Transport>(run: &LocalRun, transport: T, stretch: Stretch, pac
 fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {
     let Stretch { step, end, round } = stretch;
     let scheme = run.scheme.scheme(run.workers, run.units, step * run.micro_steps..end * run.micro_steps)?;
-    run.check_jobs(scheme.facts())?;
     let config = run.config(scheme.facts());
-    let mut engine = Engine::new(scheme, config, Step(step)..Step(end), round);
+    let misfit = |source| TrainError::Config { scheme: run.scheme.to_string(), source };
+    let mut engine = Engine::new(scheme, config, Step(step)..Step(end), round).map_err(misfit)?;
     if let Some(fewest) = run.min_workers.filter(|_| run.scheme.mixture(run.workers).is_ok_and(|mixture| mixture.is_none())) {
         let (spec, units, jobs) = (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
         let plan = move |workers| [&spec, &SchemeSpec::uncoded()].iter().find_map(|spec| spec.scheme(workers, units, jobs.clone()).ok());
@@ -460,14 +425,32 @@ pub fn run_worker<V: Memory>(
                 let states = replicas.iter().map(Replica::state).collect::<Result<Vec<_>, _>>()?;
                 request.reply(states.into_iter().flat_map(ReplicaState::into_vectors).collect());
             }
-            Event::Resync(state) => {
-                for (replica, vectors) in replicas.iter_mut().zip(state.vectors.as_chunks().0) {
-                    replica.load(&ReplicaState::from_vectors(vectors.clone()))?;
-                }
-            }
+            Event::Resync(resync) => match take_over(&mut replicas, &resync) {
+                Ok(digests) => resync.taken_with(digests),
+                Err(error @ (ReplicaError::WrongLength { .. } | ReplicaError::WrongVectors { .. })) => resync.refuse(error.to_string()),
+                Err(error) => return Err(error.into()),
+            },
         }
     }
     Ok(())
+}
+
+/// Loads a state into all replicas, or into none; gives back the digests of the last steps before it, in their order.
+fn take_over(replicas: &mut [Replica], state: &State) -> Result<Vec<u64>, ReplicaError> {
+    let (of_models, rest) = state.vectors.as_chunks();
+    if !rest.is_empty() || of_models.len() != replicas.len() {
+        return Err(ReplicaError::WrongVectors { expected: 3 * replicas.len(), found: state.vectors.len() });
+    }
+    let states: Vec<ReplicaState> = of_models.iter().cloned().map(ReplicaState::from_vectors).collect();
+    for (replica, state) in replicas.iter().zip(&states) {
+        state.check(replica.parameters())?;
+    }
+    for (replica, state) in replicas.iter_mut().zip(&states) {
+        replica.load(state)?;
+    }
+    let models = replicas.len() as u64;
+    let last = state.next.0.saturating_sub(models)..state.next.0;
+    last.map(|step| replicas[(step % models) as usize].digest()).collect()
 }
 
 /// Computes a task, or what is left of it when nobody wants it any more, and hands it in.

@@ -4,7 +4,7 @@ use super::{Coordinator, Folding};
 use crate::codes::Report;
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Units, Worker, WorkerSet};
-use crate::schedulers::{EngineError, RoundReport};
+use crate::schedulers::{EngineError, Refusal, RoundReport};
 use crate::transport::{Decoded, State, Transport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -56,6 +56,13 @@ pub struct StepRecord {
     pub work: f64,
     /// Units of the batch for which the step was refused; empty for a step that was applied.
     pub refused: Vec<Units>,
+    /// Why, if it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_because: Option<Refusal>,
+    /// Whether some result in the gradient was computed by a worker whose parameters nobody could vouch for; never where
+    /// workers report no digests of theirs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unverified: bool,
     /// Workers whose results were found to be wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wrong: Vec<Worker>,
@@ -89,6 +96,15 @@ pub trait Observer<V: Vector = Vec<f32>> {
     }
     /// A state in which all steps so far are applied, for a worker that comes when nobody else has one.
     fn state(&mut self) -> Option<State> {
+        None
+    }
+    /// The lengths of the vectors of a state, where they are known: a state of other lengths is not handed on.
+    fn state_lengths(&mut self) -> Option<Vec<usize>> {
+        None
+    }
+    /// The digest of the parameters of a replica beside the workers, after the step that was shown last: a worker that
+    /// reports another has wrong ones, and what it computes does not count.
+    fn parameters(&mut self) -> Option<u64> {
         None
     }
 }
@@ -130,6 +146,18 @@ pub enum RunError {
     /// All workers have left.
     #[error("all workers have left")]
     NobodyLeft,
+    /// Under a modelled clock, which stands still meanwhile: nobody says that it has done what is to be done before it goes on.
+    #[error(
+        "{step}: workers {{{workers}}} have not applied what was decided, or not handed over their states, and nothing came for {waited_seconds:.1} s (max_wait)"
+    )]
+    Unsettled {
+        /// The step at hand.
+        step: Step,
+        /// Who is waited for.
+        workers: WorkerSet,
+        /// How long.
+        waited_seconds: f64,
+    },
     /// Results that must be looked at are not where the coordinator is.
     #[error("the result of {worker} has not come by here, so that it cannot be judged; this transport leaves results with their workers")]
     NotReceived {
@@ -183,6 +211,8 @@ impl<T: Transport> Coordinator<T> {
             coverage: decode.coverage,
             error: decode.error,
             refused,
+            refused_because: None,
+            unverified: false,
             wrong: std::mem::take(&mut self.wrong),
             tail: folding.map(|(folding, _)| folding.tail.clone()).unwrap_or_default(),
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),

@@ -2,44 +2,27 @@
 
 use super::{Group, Limits, NcclError, Receiving, Sending, UniqueId, unique_id};
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
-use crate::gpu::{Folded, Gradient, Vector, Wire};
+use crate::gpu::{Folded, Gradient, GradientError, Vector, Wire};
 use crate::ids::{Step, Worker};
 use crate::transport::fabric::{Fabric, Report, Reported, Shelf, Told, Weave};
 use crate::transport::{Cancel, What};
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use thiserror::Error;
 
 /// Why a group is given up.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 enum Trouble {
-    Nccl(NcclError),
-    Cuda(CudaError),
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    #[error(transparent)]
+    Gradient(#[from] GradientError),
+    #[error("{0}")]
     Other(String),
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nccl(error) => write!(f, "{error}"),
-            Self::Cuda(error) => write!(f, "{error}"),
-            Self::Other(reason) => f.write_str(reason),
-        }
-    }
-}
-
-impl From<NcclError> for Trouble {
-    fn from(error: NcclError) -> Self {
-        Self::Nccl(error)
-    }
-}
-
-impl From<CudaError> for Trouble {
-    fn from(error: CudaError) -> Self {
-        Self::Cuda(error)
-    }
 }
 
 /// The GPU of a worker among those of others. NCCL runs on a thread and a stream of its own, beside whatever the trainer computes; a
@@ -49,21 +32,12 @@ impl From<CudaError> for Trouble {
 /// sums its own part of all terms with [`Cuda::combine_into`], and so with the bits of every other exchange, and sends it to all.
 #[derive(Debug)]
 pub struct NcclFabric {
-    orders: Option<Sender<Order>>,
+    orders: Option<Sender<(Told, Cancel)>>,
     /// The thread, until it is begun: what it needs.
-    idle: Option<(Weaver, Receiver<Order>)>,
+    idle: Option<(Weaver, Receiver<(Told, Cancel)>)>,
     thread: Option<JoinHandle<()>>,
     /// The group that was to be joined last, and what ends it.
     last: Option<(u64, Cancel)>,
-}
-
-#[derive(Debug)]
-enum Order {
-    Name(u64),
-    Join { group: u64, id: String, members: Vec<Worker>, rank: usize, cancel: Cancel },
-    Sum { group: u64, weave: Weave },
-    Give { step: Step, attempt: u32, to: u32 },
-    Leave(u64),
 }
 
 impl NcclFabric {
@@ -78,11 +52,6 @@ impl NcclFabric {
         let weaver = Weaver { cuda, shelf, limits, group: None, spare: Vec::new() };
         Ok(Self { orders: Some(orders), idle: Some((weaver, taken)), thread: None, last: None })
     }
-
-    fn send(&self, order: Order) {
-        // A thread that has ended has said why.
-        let _ = self.orders.as_ref().map(|orders| orders.send(order));
-    }
 }
 
 impl Fabric for NcclFabric {
@@ -93,24 +62,15 @@ impl Fabric for NcclFabric {
     }
 
     fn tell(&mut self, told: Told) {
-        match told {
-            Told::Name { group } => self.send(Order::Name(group)),
-            Told::Join { group, id, members, rank } => {
-                let cancel = Cancel::default();
-                if let Some((_, last)) = self.last.replace((group, cancel.clone())) {
-                    last.cancel();
-                }
-                self.send(Order::Join { group, id, members, rank, cancel });
-            }
-            Told::Sum { group, weave } => self.send(Order::Sum { group, weave }),
-            Told::Give { step, attempt, to } => self.send(Order::Give { step, attempt, to }),
-            Told::Leave { group } => {
-                if let Some((_, last)) = self.last.take_if(|(last, _)| *last <= group) {
-                    last.cancel();
-                }
-                self.send(Order::Leave(group));
-            }
-        }
+        let cancel = Cancel::default();
+        let over = match &told {
+            Told::Join { group, .. } => self.last.replace((*group, cancel.clone())),
+            Told::Leave { group } => self.last.take_if(|(last, _)| *last <= *group),
+            _ => None,
+        };
+        over.into_iter().for_each(|(_, over)| over.cancel());
+        // A thread that has ended has said why.
+        let _ = self.orders.as_ref().map(|orders| orders.send((told, cancel)));
     }
 }
 
@@ -146,25 +106,25 @@ struct Weaver {
 }
 
 impl Weaver {
-    fn serve(mut self, orders: &Receiver<Order>, report: &dyn Fn(Reported)) {
-        while let Ok(order) = orders.recv() {
-            let (group, done) = match order {
-                Order::Name(group) => {
+    fn serve(mut self, orders: &Receiver<(Told, Cancel)>, report: &dyn Fn(Reported)) {
+        while let Ok((told, cancel)) = orders.recv() {
+            let (group, done) = match told {
+                Told::Name { group } => {
                     (group, unique_id().map_err(Trouble::from).map(|id| report(Reported::Named { group, id: id.to_string() })))
                 }
-                Order::Join { group, id, members, rank, cancel } => {
+                Told::Join { group, id, members, rank } => {
                     (group, self.join(group, &id, members, rank, cancel).map(|()| report(Reported::Joined { group })))
                 }
-                Order::Sum { group, .. } if self.group.as_ref().is_none_or(|joined| joined.number != group) => continue,
-                Order::Sum { group, weave } => (group, self.sum(&weave, report)),
-                Order::Give { step, attempt, to } => {
+                Told::Sum { group, .. } if self.group.as_ref().is_none_or(|joined| joined.number != group) => continue,
+                Told::Sum { group, weave } => (group, self.sum(&weave, report)),
+                Told::Give { step, attempt, to } => {
                     let length = self.shelf.sum(step, attempt).map_or(0, |sum| Vector::length(&*sum));
                     if let Err(trouble) = self.show(step, attempt, 0..length, &[to], report) {
                         tracing::error!("the sum of {step} cannot be had: {trouble}");
                     }
                     continue;
                 }
-                Order::Leave(group) => {
+                Told::Leave { group } => {
                     self.group.take_if(|joined| joined.number <= group);
                     report(Reported::Left { group });
                     continue;
@@ -229,7 +189,7 @@ impl Weaver {
     fn show(&self, step: Step, attempt: u32, part: Range<usize>, to: &[u32], report: &dyn Fn(Reported)) -> Result<(), Trouble> {
         let Some(sum) = self.shelf.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty()) else { return Ok(()) };
         let mut numbers = vec![0.0; part.len()];
-        sum.read(part.start, 1.0, Wire::F32(&mut numbers)).map_err(|error| Trouble::Other(error.to_string()))?;
+        sum.read(part.start, 1.0, Wire::F32(&mut numbers))?;
         report(Reported::Part { step, attempt, start: part.start, numbers: Arc::new(numbers), to: to.to_vec() });
         Ok(())
     }

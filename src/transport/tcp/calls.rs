@@ -1,12 +1,15 @@
 //! How a worker calls its coordinator and other workers, and takes their calls.
 
 use super::client::Join;
+use super::door::{Door, jittered};
 use super::pipe::{PipeError, read_hello, write_first};
-use super::security::{self, Gate, Role, Security, SecurityError, Stream};
+use super::security::{self, Role, Security, SecurityError, Stream};
 use super::{HANDSHAKE, Listener, Network, TcpError, Welcome, dial};
 use crate::ids::Worker;
-use crate::transport::wire::{self, Across, CONTROL_BYTES_MAX, Down, HELLO_BYTES_MAX, Offer, Up};
+use crate::transport::RunFacts;
+use crate::transport::wire::{self, Across, CONTROL_BYTES_MAX, Down, Offer, Up};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -23,7 +26,12 @@ pub(super) async fn listen(network: &dyn Network, join: &Join) -> Result<Box<dyn
         Some(address) => address,
         None => SocketAddr::new(network.route(&join.address).await.map_err(unreachable)?, 0),
     };
-    security::check_address(address, &join.security)?;
+    let checked = security::check_address(address, &join.security);
+    // Where nothing else was asked for, it is the way to the coordinator that leaves this host.
+    checked.map_err(|error| match error {
+        SecurityError::Exposed { .. } if join.listen.is_none() => SecurityError::Exposed { address: join.address.clone() },
+        error => error,
+    })?;
     network.bind(address).await.map_err(|source| TcpError::Listen { address: address.to_string(), source })
 }
 
@@ -32,17 +40,20 @@ pub(super) async fn call(
     network: &dyn Network,
     join: &Join,
     address: Option<String>,
-    offer: Option<Offer>,
+    (offer, facts): (Option<Offer>, &RunFacts),
 ) -> Result<(Stream, Welcome), TcpError> {
     let begun = Instant::now();
     let deadline = begun + join.patience;
     let mut pause = Duration::from_millis(50);
+    let mut tries = 0;
     loop {
-        let attempt = tokio::time::timeout(HANDSHAKE, hello(network, join, address.clone(), offer)).await;
+        tries += 1;
+        let attempt = tokio::time::timeout(HANDSHAKE, hello(network, join, address.clone(), (offer, facts))).await;
         let error = match attempt {
             Ok(Ok(welcome)) => return Ok(welcome),
             Ok(Err(
-                error @ (TcpError::Refused { .. }
+                error @ (TcpError::Refused { again: false, .. }
+                | TcpError::Replaced
                 | TcpError::Security(
                     SecurityError::Exposed { .. }
                     | SecurityError::WrongToken { .. }
@@ -57,15 +68,22 @@ pub(super) async fn call(
             return Err(error);
         }
         tracing::debug!("{error}; trying again");
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(jittered(pause, &join.identity, tries)).await;
         pause = (pause * 2).min(if begun.elapsed() < AT_FIRST { PAUSE_AT_FIRST } else { PAUSE });
     }
 }
 
-async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offer: Option<Offer>) -> Result<(Stream, Welcome), TcpError> {
+async fn hello(
+    network: &dyn Network,
+    join: &Join,
+    address: Option<String>,
+    (offer, facts): (Option<Offer>, &RunFacts),
+) -> Result<(Stream, Welcome), TcpError> {
     let stream = dial(network, &join.address, &join.security).await?;
     let (mut stream, _) = security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
-    let hello = Up::Hello { worker: join.worker, identity: join.identity.clone(), address, offer, weaves: true };
+    let Join { worker, process, has, .. } = *join;
+    let (identity, facts) = (join.identity.clone(), facts.clone());
+    let hello = Up::Hello { worker, identity, process, address, offer, has, facts, weaves: true };
     let lost = |error: PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
     write_first(&mut stream, &hello).await.map_err(lost)?;
     let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;
@@ -86,6 +104,7 @@ async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offe
             weave,
             silence,
             job,
+            facts,
         } => {
             let silence = Duration::try_from_secs_f64(silence).unwrap_or(Duration::MAX);
             let workers = workers as usize;
@@ -107,10 +126,12 @@ async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offe
                     weave,
                     silence,
                     job,
+                    facts,
                 },
             ))
         }
-        Down::Refused { reason } => Err(TcpError::Refused { reason }),
+        Down::Refused { reason, again } => Err(TcpError::Refused { reason, again }),
+        Down::Replaced {} => Err(TcpError::Replaced),
         other => Err(TcpError::Unreachable { address: join.address.clone(), reason: format!("{other:?} came where a welcome was due") }),
     }
 }
@@ -118,29 +139,24 @@ async fn hello(network: &dyn Network, join: &Join, address: Option<String>, offe
 /// Takes calls of other workers.
 pub(super) async fn answer(
     listener: Box<dyn Listener>,
-    security: Security,
+    door: Arc<Door>,
     run: u64,
     streams: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
 ) {
-    let gate = Gate::default();
-    while let Ok((stream, from)) = listener.accept().await {
-        let Some(pass) = gate.enter() else { continue };
-        let (security, streams) = (security.clone(), streams.clone());
+    loop {
+        let (stream, from, pass) = door.next(&*listener).await;
+        let (door, streams) = (Arc::clone(&door), streams.clone());
         tokio::spawn(async move {
-            let _pass = pass;
-            let checked = async {
-                let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(std::io::Error::other)?;
-                let body =
-                    tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, HELLO_BYTES_MAX)).await?.map_err(std::io::Error::other)?;
-                let Across::Peer { worker, run: theirs, epoch } = wire::decode(&body).map_err(std::io::Error::other)?;
-                if theirs != run || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) {
-                    return Err(std::io::Error::other(format!("worker {worker} of run {theirs:x} is not who it says")));
+            let met = door.meet(stream, &pass).await;
+            drop(pass);
+            match met {
+                Ok((_, peer, Across::Peer { worker, run: theirs, .. }))
+                    if theirs != run || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) =>
+                {
+                    door.refuse(from, &format!("worker {worker} of run {theirs:x} is not who it says"));
                 }
-                Ok((worker, epoch, stream))
-            };
-            match checked.await {
-                Ok((worker, epoch, stream)) => drop(streams.send((worker, epoch, Some(stream)))),
-                Err(error) => tracing::warn!("refused a call from {from}: {error}"),
+                Ok((stream, _, Across::Peer { worker, epoch, .. })) => drop(streams.send((worker, epoch, Some(stream)))),
+                Err(reason) => door.refuse(from, &reason),
             }
         });
     }

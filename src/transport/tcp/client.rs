@@ -4,6 +4,7 @@ mod again;
 mod kept;
 mod link;
 mod peers;
+mod word;
 
 pub use link::{Join, TcpLink};
 
@@ -18,13 +19,14 @@ use super::{DATA_WAITING_MAX, Network, OVERDUE, QUIET, TICK, Welcome};
 use crate::ids::{Step, Worker};
 use crate::transport::fabric::{Reported, Told};
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Up};
-use crate::transport::{Cancel, Decoded, Notice, Order};
+use crate::transport::{Cancel, Decoded, Dismissal, Notice, Order, RunFacts};
 use kept::{Equipment, Kept};
 use peers::Remote;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use word::Word;
 
 /// Orders are numbered anew on every connection; above these bits is the number of the connection.
 const ORDER_BITS: u32 = 40;
@@ -45,7 +47,13 @@ impl From {
 
 /// What the trainer says.
 enum Command {
-    Notice(u64, Notice),
+    /// Said after an order that came over this connection, while the trainer was at the tasks of that order.
+    Notice {
+        connection: u64,
+        order: u64,
+        notice: Notice,
+    },
+    Facts(RunFacts),
     Equip(Equipment),
 }
 
@@ -56,6 +64,16 @@ enum Queued {
     Take(u64),
 }
 
+impl Queued {
+    /// The step that the trainer is to apply, or to count.
+    fn step(&self) -> Option<Step> {
+        match self {
+            Self::Apply { step, .. } | Self::Order(_, Order::Skip { step, .. }) => Some(*step),
+            _ => None,
+        }
+    }
+}
+
 struct Hub {
     network: Arc<dyn Network>,
     join: Join,
@@ -64,6 +82,9 @@ struct Hub {
     shop: Shop,
     coordinator: Pipe,
     connection: u64,
+    /// Whether an order has come over this connection, and over how many in a row before it none had.
+    of_use: bool,
+    of_no_use: u32,
     heard: Instant,
     peers: BTreeMap<u32, Remote>,
     /// Workers that sum, each a part.
@@ -85,6 +106,14 @@ struct Hub {
     live: Option<Cancel>,
     /// First step that the trainer has not been given.
     next: Step,
+    /// What the trainer said of steps that it applied.
+    word: Word,
+    /// What the trainer said of itself.
+    facts: RunFacts,
+    /// The state that the trainer was given last: over which connection, the number of its transfer, and its `next`.
+    taking: Option<(u64, u64, Step)>,
+    /// Since when the next step to be applied is not the one that comes first; told the coordinator.
+    gap_since: Option<Instant>,
     states: Arriving,
     transfers: u64,
     stopping: bool,
@@ -106,7 +135,12 @@ impl Hub {
             tokio::select! {
                 biased;
                 command = commands.recv() => match command {
-                    Some(Command::Notice(order, notice)) => self.notice(order, notice),
+                    Some(Command::Notice { connection, order, notice }) => self.notice(connection, order, notice),
+                    Some(Command::Facts(facts)) => {
+                        // The coordinator compares; a difference to what this worker said before is one to the run's.
+                        let _ = self.facts.agree(&facts);
+                        self.coordinator.tell(&Up::Facts { facts });
+                    }
                     Some(Command::Equip(equipment)) => self.equip(equipment),
                     None => break,
                 },
@@ -140,7 +174,7 @@ impl Hub {
     }
 
     /// What the trainer says.
-    fn notice(&mut self, order: u64, notice: Notice) {
+    fn notice(&mut self, from: u64, order: u64, notice: Notice) {
         match &notice {
             Notice::Done { .. } => self.done(order, false),
             Notice::Freed => self.done(order, true),
@@ -166,7 +200,23 @@ impl Hub {
                 self.coordinator.tell(&Up::Done { order, task, tail, finite });
             }
             Notice::Freed if current => self.coordinator.tell(&Up::Freed { order }),
-            Notice::Applied { step, digest } => self.coordinator.tell(&Up::Applied { step, digest }),
+            Notice::Applied { step, digest } => {
+                self.word.applied(step, digest);
+                // The offer over this connection has told that it would be applied, but not the digest.
+                if from == self.connection || self.word.is_due(step) && digest.is_some() {
+                    self.coordinator.tell(&Up::Applied { step, digest });
+                }
+            }
+            Notice::Taken { digests, unfit } => {
+                let Some((connection, transfer, next)) = self.taking.take() else { return };
+                self.word.taken(next, &digests);
+                if connection == self.connection {
+                    self.coordinator.tell(&Up::Taken { transfer, digests, unfit });
+                }
+            }
+            Notice::Finish { after } => self.coordinator.tell(&Up::Finish { after }),
+            // Nobody waits for it over this connection.
+            Notice::State { .. } if from != self.connection => {}
             Notice::State { needy, state } => {
                 self.transfers += 1;
                 let lengths = state.vectors.iter().map(Vec::len).collect();
@@ -186,7 +236,7 @@ impl Hub {
         match (from, incoming) {
             (From::Coordinator(connection), _) if connection != self.connection => {}
             (From::Coordinator(_), Incoming::Control(body)) => match wire::decode::<Down>(&body) {
-                Ok(message) => self.down(message),
+                Ok(message) => return self.down(message),
                 Err(reason) => {
                     tracing::error!("from the coordinator: {reason}");
                     return false;
@@ -238,9 +288,28 @@ impl Hub {
         }
     }
 
-    fn down(&mut self, message: Down) {
+    /// Whether an order was meant for an earlier connection of this worker.
+    fn is_void(&self, message: &Down) -> bool {
+        let (Down::Compute { epoch, .. }
+        | Down::Apply { epoch, .. }
+        | Down::Skip { epoch, .. }
+        | Down::Provide { epoch, .. }
+        | Down::Take { epoch, .. }) = message
+        else {
+            return false;
+        };
+        *epoch != self.welcome.epoch
+    }
+
+    /// False if there is nothing more to be done here.
+    fn down(&mut self, message: Down) -> bool {
+        if self.is_void(&message) {
+            tracing::warn!("an order for another connection than {} is void", self.welcome.epoch);
+            return true;
+        }
         match message {
-            Down::Compute { order, tasks } => {
+            Down::Compute { order, tasks, .. } => {
+                self.of_use = true;
                 let cancel = Cancel::default();
                 self.live = Some(cancel.clone());
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
@@ -273,17 +342,18 @@ impl Hub {
             Down::Name { group } => self.told(Told::Name { group }),
             Down::Join { group, id, members } => self.join_group(group, id, &members),
             Down::Leave { group } => self.told(Told::Leave { group }),
-            Down::Apply { step, attempt, digest, tail } => {
+            Down::Apply { step, attempt, digest, tail, .. } => {
+                self.of_use = true;
                 self.summer.decided(step, Some(attempt));
                 self.queue.push_back(Queued::Apply { step, attempt, digest, tail, since: Instant::now(), asked: false });
             }
-            Down::Skip { step, units } => {
+            Down::Skip { step, units, .. } => {
                 self.summer.decided(step, None);
-                self.queue.push_back(Queued::Order(0, Order::Skip { step, units: units.into() }));
+                self.enqueue(Order::Skip { step, units: units.into() });
             }
             Down::Give { step, attempt, to } => self.give(step, attempt, to),
-            Down::Provide { needy } => self.queue.push_back(Queued::Order(0, Order::Provide { needy: Worker(needy) })),
-            Down::Take { transfer, next, lengths } => {
+            Down::Provide { needy, .. } => self.enqueue(Order::Provide { needy: Worker(needy) }),
+            Down::Take { transfer, next, lengths, .. } => {
                 // Whatever was to be applied before is in the state.
                 self.drop_orders();
                 self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop)));
@@ -292,16 +362,35 @@ impl Hub {
             }
             Down::Peers { peers } => self.meet(peers),
             Down::Ping { number } => self.coordinator.tell(&Up::Pong { number }),
-            Down::Stop {} => {
-                self.stopping = true;
-                if let Some(cancel) = &self.live {
-                    cancel.cancel();
-                }
-                self.queue.push_back(Queued::Order(0, Order::Stop));
-            }
-            Down::Welcome { .. } | Down::Refused { .. } => tracing::warn!("a welcome came twice"),
+            Down::Stop {} => self.stop(),
+            Down::Replaced {} => return self.leave(Dismissal::Replaced),
+            Down::Refused { reason, .. } => return self.leave(Dismissal::Refused { reason }),
+            Down::Welcome { .. } => tracing::warn!("a welcome came twice"),
         }
         self.advance();
+        true
+    }
+
+    /// The run is over, once what was ordered before is done.
+    fn stop(&mut self) {
+        self.stopping = true;
+        if let Some(cancel) = &self.live {
+            cancel.cancel();
+        }
+        self.enqueue(Order::Stop);
+    }
+
+    fn enqueue(&mut self, order: Order) {
+        self.queue.push_back(Queued::Order(self.connection << ORDER_BITS, order));
+    }
+
+    /// The coordinator has shown this worker the door: the trainer is told why, and nobody is called again.
+    fn leave(&mut self, why: Dismissal) -> bool {
+        if let Some(cancel) = self.live.take() {
+            cancel.cancel();
+        }
+        self.orders.send((self.connection << ORDER_BITS, Order::Dismiss(why)));
+        false
     }
 
     /// Tasks that the trainer has not been given are free at once.
@@ -369,9 +458,17 @@ impl Hub {
     }
 
     /// Hands on what the trainer can have now.
+    ///
+    /// Steps are applied one after the other: one that is already applied is left out, and where one was left out on
+    /// the way, all that comes after it waits until the worker has taken over a state.
     fn advance(&mut self) {
         while let Some(front) = self.queue.front() {
+            if front.step().is_some_and(|step| step < self.next) {
+                self.queue.pop_front();
+                continue;
+            }
             let ready = match front {
+                front if front.step().is_some_and(|step| step > self.next) => false,
                 Queued::Order(..) => true,
                 Queued::Apply { step, attempt, digest, .. } => {
                     self.kept.has(*step, *attempt, *digest) || self.summer.has(*step, *attempt, *digest)
@@ -387,12 +484,14 @@ impl Hub {
                     let own = self.kept.has(step, attempt, digest).then(Arc::default);
                     let sum = || self.summer.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
                     let Some(gradient) = own.or_else(sum) else { return };
-                    (0, Order::Apply { step, attempt, decoded: Arc::new(Decoded { gradient, tail, digest }) })
+                    let decoded = Arc::new(Decoded { gradient, tail, digest });
+                    (self.connection << ORDER_BITS, Order::Apply { step, attempt, decoded })
                 }
                 Some(Queued::Take(transfer)) => {
                     let Some(state) = self.states.take(transfer) else { return };
                     self.next = state.next;
-                    (0, Order::Take { state: Arc::new(state) })
+                    self.taking = Some((self.connection, transfer, state.next));
+                    (self.connection << ORDER_BITS, Order::Take { state: Arc::new(state) })
                 }
                 None => return,
             };
@@ -413,6 +512,16 @@ impl Hub {
             self.coordinator.tell(&Up::Waiting { step, attempt, on });
         }
         self.renew(now);
+        let left_out = self.queue.front().and_then(Queued::step).is_some_and(|step| step > self.next);
+        if !left_out {
+            self.gap_since = None;
+        } else if self.gap_since.is_none_or(|since| now.duration_since(since) > 5 * OVERDUE) {
+            self.gap_since = Some(now);
+            self.coordinator.tell(&Up::Missing { step: self.next });
+        }
+        if left_out {
+            return;
+        }
         if let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() {
             let open = self.summer.is_open(*step, *attempt) || self.kept.is_open(*step, *attempt);
             let patience = if open { OVERDUE } else { QUIET };

@@ -11,7 +11,7 @@ use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, poison_of};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::wire::{Format, Header, Kind, Owner, chunk_range, chunks};
 use crate::transport::{Summand, What};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -47,7 +47,7 @@ impl Plan {
         let What::Result(task) = what else { return None };
         let at = self.terms[term].holders.iter().position(|piece| (piece.worker.0, piece.what) == (node, what))?;
         let order = self.orders.get(term)?.get(at).filter(|order| **order > 0)?;
-        Some((node, task, *order as u32))
+        Some((node, task.in_header(), *order as u32))
     }
 }
 
@@ -62,6 +62,8 @@ pub(super) struct Sum {
     pub(super) vector: Arc<Vec<f32>>,
     pub(super) digest: u64,
     pub(super) finite: bool,
+    /// Nodes whose terms are not finite, as far as they were summed here.
+    pub(super) spoilt: BTreeSet<u32>,
 }
 
 /// One node's part in an exchange.
@@ -83,6 +85,8 @@ pub(super) struct Exchange {
     digests: Vec<Option<u64>>,
     left: usize,
     finite: bool,
+    /// Whose terms of own chunks are not.
+    spoilt: BTreeSet<u32>,
 }
 
 impl Exchange {
@@ -104,6 +108,7 @@ impl Exchange {
             digests: vec![None; count],
             left: count,
             finite: true,
+            spoilt: BTreeSet::new(),
         }
     }
 
@@ -222,6 +227,10 @@ impl Exchange {
         let weighted = self.plan.terms.iter().enumerate();
         let terms: Vec<Term<'_>> = weighted.map(|(at, term)| Term { weight: term.weight as f32, source: source(at) }).collect();
         let mut folded = fold_chunk(&terms, block.floats_mut());
+        if !folded.finite {
+            let blamed = self.blamed(chunk, &terms);
+            self.spoilt.extend(blamed);
+        }
         drop(terms);
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
         let narrow = (self.format == Format::Bf16).then(|| {
@@ -242,6 +251,20 @@ impl Exchange {
         let block = Arc::new(block);
         let others = self.plan.receivers.iter().filter(|node| **node != self.me);
         Some(others.map(|node| (*node, Frame { header, body: Body::Block(Arc::clone(&block)) })).collect())
+    }
+
+    /// Whose terms of a chunk are not finite.
+    fn blamed(&self, chunk: usize, terms: &[Term<'_>]) -> Vec<u32> {
+        let mut alone = self.blocks.take(self.out.range(chunk).len(), Format::F32);
+        let spoilt = |(at, term): (usize, &Term<'_>)| {
+            let alone = &mut alone.floats_mut()[..];
+            let one = Term { weight: 1.0, source: term.source };
+            let source = self.plan.source(self.place_of(chunk)?, at)?;
+            (!fold_chunk(&[one], alone).finite).then_some(source.0)
+        };
+        let blamed = terms.iter().enumerate().filter_map(spoilt).collect();
+        self.blocks.give(alone);
+        blamed
     }
 
     /// With a narrow format on the wire, owners use the rounded values of their own terms too.
@@ -297,7 +320,7 @@ impl Exchange {
         let Plan { step, attempt, .. } = self.plan;
         let vector = Arc::new(self.out.take());
         let digest = if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
-        Sum { step, attempt, vector, digest, finite: self.finite }
+        Sum { step, attempt, vector, digest, finite: self.finite, spoilt: self.spoilt }
     }
 
     /// Whose chunks are missing.
@@ -321,14 +344,16 @@ impl Exchange {
     }
 }
 
-/// The chunks of a whole sum, for a node that lacks it.
-pub(super) fn chunks_of(sum: &Sum) -> impl Iterator<Item = Frame> {
-    let length = sum.vector.len();
-    (0..chunks(length)).map(move |chunk| {
-        let range = chunk_range(chunk, length);
-        let header = Header::chunk(Kind::Sum, Format::F32, range.start, range.len()).of_step(sum.step, sum.attempt, 0);
-        Frame { header: Header { finite: sum.finite, ..header }, body: Body::Slice(Arc::clone(&sum.vector), range) }
-    })
+/// The chunks of a sum of `length` numbers, for a node that lacks it, as far as they are in its vector, which begins at `start`.
+pub(super) fn chunks_of(sum: &Sum, start: usize, length: usize) -> impl Iterator<Item = Frame> {
+    let end = start + sum.vector.len();
+    (0..chunks(length)).map(move |chunk| chunk_range(chunk, length)).filter(move |chunk| start <= chunk.start && chunk.end <= end).map(
+        move |chunk| {
+            let header = Header::chunk(Kind::Sum, Format::F32, chunk.start, chunk.len()).of_step(sum.step, sum.attempt, 0);
+            let part = chunk.start - start..chunk.end - start;
+            Frame { header: Header { finite: sum.finite, ..header }, body: Body::Slice(Arc::clone(&sum.vector), part) }
+        },
+    )
 }
 
 /// Cuts a vector's chunks among nodes, as evenly as whole chunks can be.

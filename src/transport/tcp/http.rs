@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// Longest page that is taken.
 const PAGE_BYTES_MAX: u64 = 16 << 20;
-/// How many are answered at a time; others are hung up on.
+/// How many are answered at a time; if there are more, who has been there for longest is hung up on.
 const CLIENTS: usize = 16;
 
 /// A page.
@@ -86,15 +86,17 @@ impl Drop for HttpServer {
 async fn answer(listener: TcpListener, pages: Pages) {
     let gate = Gate::new(CLIENTS);
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Some(pass) = gate.enter() else { continue };
+        let pass = gate.enter(from.ip());
         let pages = Arc::clone(&pages);
         tokio::spawn(async move {
-            let _pass = pass;
-            let _ = tokio::time::timeout(HANDSHAKE, respond(stream, &pages)).await;
+            tokio::select! {
+                _ = tokio::time::timeout(HANDSHAKE, respond(stream, &pages)) => {}
+                () = pass.lost() => {}
+            }
         });
     }
 }

@@ -1,24 +1,26 @@
 //! What the coordinator's end does: seats workers, tells them what to exchange, and looks after those that stop.
 
+mod doubts;
 mod groups;
+mod joining;
 mod sums;
 
 use super::block::{Blocks, Vectors};
 use super::canvas::Canvases;
 use super::landing::Landings;
 use super::mailbox::Inlet;
-use super::members::{Members, Seat};
-use super::pipe::{Frame, Incoming, Pipe, Shop, Stamp, Traffic, run, write_first};
+use super::members::Members;
+use super::pipe::{Frame, Incoming, Shop, Stamp, Traffic};
 use super::running::Running;
-use super::security::Role;
-use super::server::{Caller, Command, Listen, Offers, Status, Sums, WorkerStatus};
+use super::server::{Caller, Command, Heard, Listen, Offers, Status, Sums};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{Exchange, HANDSHAKE, TICK, lock};
+use super::{Exchange, TICK, lock};
 use crate::ids::{Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, TaskOrder, Up};
-use crate::transport::{Notice, Order, Weighted};
+use crate::transport::{Notice, Order, RunFacts, Weighted};
+use doubts::Doubts;
 use groups::Groups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +28,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tracing::{Instrument, info_span};
 
 /// Frames taken in before sums are gone on with.
 const AT_ONCE: usize = 16;
@@ -46,7 +47,7 @@ const EXCHANGE: Duration = Duration::from_millis(250);
 
 /// What others see of it.
 pub(super) struct Watched {
-    pub(super) notices: Inlet<Vec<(Worker, Notice)>>,
+    pub(super) notices: Inlet<Vec<Heard>>,
     pub(super) sums: Sums,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) offers: watch::Sender<Offers>,
@@ -57,6 +58,8 @@ pub(super) struct Watched {
 pub(super) struct Hub {
     listen: Listen,
     layout: u64,
+    /// What is known of what is trained.
+    facts: RunFacts,
     shop: Shop,
     members: Members,
     summer: Summer,
@@ -64,6 +67,7 @@ pub(super) struct Hub {
     landings: Option<Landings>,
     running: BTreeMap<(Step, u32), Running>,
     groups: Groups,
+    doubts: Doubts,
     /// Attempts at steps that are decided, and who holds them.
     decided: BTreeMap<Step, u32>,
     /// The order that each result answers, where workers send results to each other at once.
@@ -74,16 +78,16 @@ pub(super) struct Hub {
     exchange_time: Duration,
     /// Whether a worker may be lost without harm.
     may_lose: bool,
-    /// The step that was sent last, as it is sent to everybody.
-    applies: Option<((Step, u32), Frame)>,
+    /// The step that was sent last, as it is sent to all whose connection has the same number.
+    applies: Option<((Step, u32, u32), Frame)>,
     pings: u64,
     pinged: Instant,
     begun: bool,
     /// The run is over for all workers.
     stops: bool,
-    notices: Inlet<Vec<(Worker, Notice)>>,
+    notices: Inlet<Vec<Heard>>,
     /// Notices that are handed on together.
-    noticed: Vec<(Worker, Notice)>,
+    noticed: Vec<Heard>,
     /// Whether the workers are still to be told who is there.
     changed: bool,
     sums: Sums,
@@ -111,14 +115,18 @@ impl Hub {
         let kept = listen.log_steps as usize + 1;
         let Watched { notices, sums, status, offers, held } = watched;
         let landings = held.map(|(ledgers, vectors)| Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone()));
+        let (length, units, micro_steps) = (Some(listen.length), Some(listen.units), Some(listen.micro_steps));
+        let facts = RunFacts { length, units, micro_steps, ..listen.facts.clone() };
         Self {
             layout,
+            facts,
             members: Members::new(listen.workers),
             summer: Summer::new(&shop, listen.length, Vectors::default(), kept),
             landings,
             shop,
             running: BTreeMap::new(),
             groups: Groups::default(),
+            doubts: Doubts::default(),
             decided: BTreeMap::new(),
             orders: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -193,7 +201,7 @@ impl Hub {
     }
 
     fn notify(&mut self, worker: Worker, notice: Notice) {
-        self.noticed.push((worker, notice));
+        self.noticed.push(Heard::Notice(worker, self.members.epoch(worker.0), notice));
     }
 
     /// Hands on what was found out.
@@ -205,9 +213,19 @@ impl Hub {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Order(worker, order) => self.order(worker, order),
-            Command::Reduce(step, Weighted { worker, task, weight }) => self.members.tell(worker.0, &Down::Reduce { step, task, weight }),
-            Command::Discard(worker, task) => self.members.tell(worker.0, &Down::Discard { task }),
+            Command::Order(_, _, Order::Stop) => self.stops = true,
+            // It was meant for a connection that is over; the coordinator does not know yet that there is another.
+            Command::Order(worker, epoch, _) | Command::Reduce(epoch, _, Weighted { worker, .. }) | Command::Discard(worker, epoch, _)
+                if !self.members.is_current(worker.0, epoch) =>
+            {
+                tracing::debug!("an order for connection {epoch} of {worker} is void");
+            }
+            Command::Order(worker, epoch, order) => self.order(worker, epoch, order),
+            Command::Reduce(_, step, Weighted { worker, task, weight }) => {
+                self.members.tell(worker.0, &Down::Reduce { step, task, weight });
+            }
+            Command::Discard(worker, _, task) => self.members.tell(worker.0, &Down::Discard { task }),
+            Command::StateOf(worker) => self.order(worker, self.members.epoch(worker.0), Order::Provide { needy: Worker(COORDINATOR) }),
             Command::Fold(step, attempt, summands) => self.fold(step, attempt, summands),
             Command::Release(step, end) => {
                 self.members.tell_all(&Down::Release { step, end });
@@ -216,6 +234,7 @@ impl Hub {
                 let oldest = Step(step.0.saturating_sub(self.listen.log_steps + 1));
                 self.running.retain(|key, _| key.0 >= oldest);
                 self.decided.retain(|step, _| *step >= oldest);
+                self.doubts.release(step);
             }
             Command::MayLose(one) => self.may_lose = one,
             Command::Begin(start, done) => {
@@ -231,6 +250,7 @@ impl Hub {
     fn begin(&mut self, start: Step) {
         self.begun = true;
         self.summer.moved(start);
+        self.noticed.push(Heard::Began(self.members.epochs()));
         let offers: Vec<_> = Worker::all(self.listen.workers).zip(self.members.offers()).collect();
         for (worker, offer) in &offers {
             match offer {
@@ -246,7 +266,8 @@ impl Hub {
         }
     }
 
-    fn order(&mut self, worker: Worker, order: Order) {
+    /// An order for the connection that a worker has now.
+    fn order(&mut self, worker: Worker, epoch: u32, order: Order) {
         let down = match order {
             Order::Compute { tasks, .. } => {
                 let Some(order) = self.members.next_order(worker.0) else { return };
@@ -254,7 +275,7 @@ impl Hub {
                     landings.ordered(worker.0, order, tasks.iter().map(|(task, _)| *task));
                 }
                 let tasks = tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
-                Down::Compute { order, tasks }
+                Down::Compute { epoch, order, tasks }
             }
             Order::Abandon => Down::Abandon {},
             Order::Apply { step, attempt, decoded } => {
@@ -262,9 +283,9 @@ impl Hub {
                 self.summer.applied(step.next());
                 self.members.sent(worker.0, step);
                 self.complete(worker.0, step, attempt, &decoded);
-                if self.applies.as_ref().is_none_or(|(of, _)| *of != (step, attempt)) {
-                    let apply = Down::Apply { step, attempt, digest: decoded.digest, tail: decoded.tail.clone() };
-                    self.applies = Some(((step, attempt), Frame::control(&apply)));
+                if self.applies.as_ref().is_none_or(|(of, _)| *of != (step, attempt, epoch)) {
+                    let apply = Down::Apply { epoch, step, attempt, digest: decoded.digest, tail: decoded.tail.clone() };
+                    self.applies = Some(((step, attempt, epoch), Frame::control(&apply)));
                 }
                 let frame = self.applies.as_ref().map(|(_, frame)| frame.clone());
                 frame.into_iter().for_each(|frame| self.members.tell_frame(worker.0, frame));
@@ -272,26 +293,30 @@ impl Hub {
             }
             Order::Skip { step, units } => {
                 self.members.sent(worker.0, step);
-                Down::Skip { step, units: units.to_vec() }
+                Down::Skip { epoch, step, units: units.to_vec() }
             }
             Order::Provide { needy } => {
                 self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.provides.push(needy.0));
-                Down::Provide { needy: needy.0 }
+                Down::Provide { epoch, needy: needy.0 }
             }
             Order::Take { state } => {
                 self.transfers += 1;
-                self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.unapplied.clear());
+                let transfer = self.transfers;
+                self.members.seat_of(worker.0).into_iter().for_each(|seat| {
+                    seat.unapplied.clear();
+                    seat.taking = Some(transfer);
+                    seat.misses.takes(state.next);
+                });
                 let lengths = state.vectors.iter().map(Vec::len).collect();
-                self.members.tell(worker.0, &Down::Take { transfer: self.transfers, next: state.next, lengths });
+                self.members.tell(worker.0, &Down::Take { epoch, transfer: self.transfers, next: state.next, lengths });
                 for frame in super::states::frames(&state, self.transfers) {
                     self.send(worker.0, frame, usize::MAX);
                 }
+                self.offer_sums(worker.0, Some(state.next));
                 return;
             }
-            Order::Stop => {
-                self.stops = true;
-                return;
-            }
+            Order::Stop => return,
+            Order::Dismiss(why) => return self.dismiss(worker.0, &why),
             Order::Hold { step, attempt, decoded } => return self.hold(worker.0, step, attempt, &decoded),
         };
         self.members.tell(worker.0, &down);
@@ -374,16 +399,16 @@ impl Hub {
             }
             Up::Done { .. } | Up::Freed { .. } | Up::Pong { .. } => {}
             Up::Held { step, attempt, digest } => self.held(worker, step, attempt, digest),
-            Up::Overflowed { step, attempt } => match self.summer.sum(step, attempt) {
-                Some(sum) if sum.finite => self.lose(worker.0, &format!("it says that the sum of {step} is not finite, and it is")),
-                _ => {
-                    self.running.get_mut(&(step, attempt)).into_iter().for_each(|running| running.overflowed = true);
-                    self.notify(worker, Notice::Overflowed { step, attempt });
-                }
-            },
+            Up::Overflowed { step, attempt } => self.overflowed(worker, step, attempt),
+            // Said before it had taken over the state that it was sent.
+            Up::Applied { .. } if self.members.seat_of(worker.0).is_some_and(|seat| seat.taking.is_some()) => {}
             Up::Applied { step, digest } => {
-                if self.members.seat_of(worker.0).is_some_and(|seat| seat.unapplied.remove(&step)) {
+                let Some(seat) = self.members.seat_of(worker.0) else { return };
+                if seat.unapplied.remove(&step) {
                     self.notify(worker, Notice::Applied { step, digest });
+                } else if step < seat.offered.0 && seat.offered.1 > 0 {
+                    seat.offered.1 -= 1;
+                    self.notify(worker, Notice::AppliedBefore { step, digest });
                 } else {
                     self.lose(worker.0, &format!("it says it has applied {step}, which it was not sent"));
                 }
@@ -398,6 +423,14 @@ impl Hub {
                     self.lose(worker.0, "it sends a state that nobody asked for, or that is too large");
                 }
             }
+            Up::Facts { facts } => self.agree(worker, &facts),
+            Up::Taken { transfer, digests, unfit } => {
+                // A later one may be on its way.
+                if self.members.seat_of(worker.0).is_some_and(|seat| seat.taking.take_if(|taking| *taking == transfer).is_some()) {
+                    self.notify(worker, Notice::Taken { digests, unfit });
+                }
+            }
+            Up::Finish { after } => self.notify(worker, Notice::Finish { after }),
             Up::Missing { step } => self.missing(worker, step),
             Up::Waiting { step, attempt, on } => {
                 let running = self.running.get_mut(&(step, attempt));
@@ -437,13 +470,19 @@ impl Hub {
 
     /// A connection is given up, and the worker with it.
     fn lose(&mut self, worker: u32, reason: &str) {
-        if !self.members.leave(worker) {
+        self.part_with(worker, reason, None);
+    }
+
+    /// The same, with a last word to it.
+    fn part_with(&mut self, worker: u32, reason: &str, word: Option<&Down>) {
+        if !self.members.leave(worker, word) {
             return;
         }
         self.landings.iter_mut().for_each(|landings| landings.forget(worker));
         lock(&self.status).workers[worker as usize].connected = false;
         self.states.remove(&Worker(worker));
         self.orders.retain(|(of, _), _| of.0 != worker);
+        self.doubts.forget(worker);
         self.announce();
         if self.begun {
             self.notify(Worker(worker), Notice::Lost { reason: reason.into() });
@@ -454,10 +493,10 @@ impl Hub {
         for (&(step, attempt), running) in &mut self.running {
             let lost = running.forget(worker) && self.summer.sum(step, attempt).is_none();
             if lost && !running.done && !std::mem::replace(&mut running.void, true) {
-                unmade.push((Worker(worker), Notice::Unmade { step, attempt }));
+                unmade.push(Notice::Unmade { step, attempt });
             }
         }
-        self.noticed.extend(unmade);
+        unmade.into_iter().for_each(|notice| self.notify(Worker(worker), notice));
         self.part_from(worker);
         // What it would still have sent of a sum that others have comes from them.
         let open: Vec<(Step, u32)> = self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();
@@ -475,83 +514,5 @@ impl Hub {
             self.regroup();
             self.members.tell_all(&Down::Peers { peers: self.members.peers() });
         }
-    }
-
-    /// The number for a worker that calls, or why it is refused.
-    fn seat_for(&self, role: Option<Role>, worker: Option<u32>, identity: &str, weaves: bool) -> Result<u32, String> {
-        match role {
-            _ if !weaves && self.listen.exchange == Exchange::Nccl => {
-                Err("this run sums in groups of workers, of which its program knows nothing".to_owned())
-            }
-            Some(Role::Coordinator) => Err("its certificate is the coordinator's".to_owned()),
-            Some(Role::Worker(Worker(named))) if worker.is_some_and(|worker| worker != named) => {
-                Err(format!("its certificate is worker {named}'s, it says it is worker {}", worker.unwrap_or_default()))
-            }
-            Some(Role::Worker(Worker(named))) => self.members.seat(Some(named), identity),
-            None => self.members.seat(worker, identity),
-        }
-    }
-
-    async fn call(&mut self, caller: Caller) {
-        let Caller { mut stream, from, role, hello } = caller;
-        let Up::Hello { worker, identity, address, offer, weaves } = hello else {
-            tracing::warn!("refused a call from {from}: no hello");
-            return;
-        };
-        let seat = self.seat_for(role, worker, &identity, weaves);
-        let worker = match seat {
-            Ok(worker) => worker,
-            Err(reason) => {
-                lock(&self.status).refused += 1;
-                tracing::warn!("refused a call from {from} ({identity:?}): {reason}");
-                let refusal = Down::Refused { reason };
-                let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &refusal)).await;
-                return;
-            }
-        };
-        self.lose(worker, "it has called again");
-        let epoch = self.members.epoch(worker).max(offer.map_or(0, |offer| offer.epoch)) + 1;
-        let Listen { workers, run: id, length, micro_steps, log_steps, format, first, job, .. } = &self.listen;
-        let welcome = Down::Welcome {
-            worker,
-            workers: *workers as u32,
-            run: *id,
-            epoch,
-            length: *length,
-            layout: self.layout,
-            first: first.unwrap_or(Step(0)),
-            micro_steps: *micro_steps,
-            log_steps: *log_steps,
-            format: *format,
-            hold: self.listen.exchange == Exchange::Hold,
-            push: self.listen.exchange == Exchange::HoldSharded,
-            weave: self.listen.exchange == Exchange::Nccl,
-            silence: self.listen.silence.as_secs_f64(),
-            job: job.clone(),
-        };
-        if !matches!(tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &welcome)).await, Ok(Ok(()))) {
-            return tracing::warn!("{from} was gone before it was welcomed");
-        }
-        let (pipe, queues) = Pipe::new();
-        let span = info_span!("connection", worker, epoch);
-        tokio::spawn(run(stream, queues, self.shop.clone(), (worker, epoch), self.events.clone()).instrument(span));
-        let next = offer.filter(|offer| offer.run == *id).map(|offer| offer.next).or(*first);
-        let seat = Seat {
-            pipe,
-            epoch,
-            identity: identity.clone(),
-            address,
-            heard: Instant::now(),
-            order: 0,
-            unapplied: BTreeSet::new(),
-            provides: Vec::new(),
-        };
-        self.members.enter(worker, seat, next);
-        lock(&self.status).workers[worker as usize] =
-            WorkerStatus { identity, address: from.to_string(), connected: true, epoch, silent_seconds: 0.0 };
-        if self.begun {
-            self.notify(Worker(worker), Notice::Joined { next });
-        }
-        self.announce();
     }
 }

@@ -45,6 +45,7 @@ pub(super) struct Landings {
     ledgers: Ledgers,
     vectors: Vectors,
     blocks: Blocks,
+    /// By worker, order and task.
     ordered: BTreeMap<(u32, u32, Task), Ordered>,
 }
 
@@ -69,9 +70,10 @@ impl Landings {
 
     /// Takes in a chunk; gives back what there is to report if it was the last thing to come of a result.
     pub(super) fn chunk(&mut self, worker: u32, header: &Header, block: Block) -> Result<Option<Notice>, String> {
-        let key = (worker, header.attempt, header.task());
         let (length, vectors) = (self.length, &self.vectors);
-        let Some(ordered) = self.ordered.get_mut(&key) else {
+        let task = header.task();
+        let of_plan = |plan| (worker, header.attempt, Task { plan, ..task });
+        let Some((&key, ordered)) = self.ordered.range_mut(of_plan(0)..=of_plan(u32::MAX)).next() else {
             self.blocks.give(block);
             return Ok(None);
         };
@@ -124,7 +126,7 @@ mod tests {
     use crate::transport::wire::CHUNK;
 
     const LENGTH: usize = CHUNK + 3;
-    const TASK: Task = Task { job: Job(4), piece: 1 };
+    const TASK: Task = Task { job: Job(4), piece: 1, plan: 0 };
 
     fn landings() -> Landings {
         Landings::new(LENGTH, Ledgers::new(2), Vectors::default(), Blocks::new(LENGTH))

@@ -1,9 +1,10 @@
 //! The workers of a run, as their coordinator knows them: who is connected, under which number and name.
 
+use super::misses::Misses;
 use super::pipe::{Frame, Pipe};
 use crate::ids::Step;
 use crate::transport::wire::{Down, Peer};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -13,6 +14,8 @@ pub(super) struct Seat {
     pub(super) pipe: Pipe,
     pub(super) epoch: u32,
     pub(super) identity: String,
+    /// Number of its process.
+    pub(super) process: u64,
     /// Where other workers can reach it.
     pub(super) address: Option<String>,
     pub(super) heard: Instant,
@@ -20,8 +23,15 @@ pub(super) struct Seat {
     pub(super) order: u64,
     /// Steps it was sent and has not said to have applied.
     pub(super) unapplied: BTreeSet<Step>,
+    /// First step that was not applied in what it offered, and how many digests of steps before that it may still say
+    /// anew: one per model, since they may have been lost with its last connection.
+    pub(super) offered: (Step, u64),
+    /// What it may say it misses.
+    pub(super) misses: Misses,
     /// For whom it was asked for its state.
     pub(super) provides: Vec<u32>,
+    /// The state that it was sent and has said nothing of, by the number of its transfer.
+    pub(super) taking: Option<u64>,
 }
 
 /// One number of a run.
@@ -30,9 +40,34 @@ struct Place {
     seat: Option<Seat>,
     /// Who had it last.
     identity: Option<String>,
+    /// Processes whose place others took, the last ones: they are not let in again.
+    replaced: VecDeque<u64>,
     epoch: u32,
     /// First step that is not applied in the state it came with.
     next: Option<Step>,
+}
+
+/// Processes that were replaced, remembered per number.
+const REPLACED_MAX: usize = 64;
+
+/// Who calls, as far as a place for it is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim<'a> {
+    /// The number it wants, if it wants a certain one.
+    pub(super) worker: Option<u32>,
+    pub(super) identity: &'a str,
+    pub(super) process: u64,
+}
+
+/// Why there is no place for who calls.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoSeat {
+    /// Another process has taken its place.
+    Replaced,
+    /// There may be a place later.
+    Taken(String),
+    /// There is none for it.
+    Refused(String),
 }
 
 #[derive(Debug)]
@@ -93,6 +128,7 @@ impl Members {
     pub(super) fn sent(&mut self, worker: u32, step: Step) {
         if let Some(seat) = self.seat_of(worker) {
             seat.unapplied.insert(step);
+            seat.misses.sent(step);
         }
     }
 
@@ -116,24 +152,60 @@ impl Members {
         self.of(worker).is_some_and(|seat| (1..=seat.order).contains(&order))
     }
 
-    /// The number for a worker that calls, given the one it wants and its name.
-    pub(super) fn seat(&self, wanted: Option<u32>, identity: &str) -> Result<u32, String> {
+    /// The number for a worker that calls. The newest process of a name holds the number that it asks for: an older one
+    /// that hung is replaced by it. Who asks for no number gets that of its name; while another process of that name is
+    /// there, two hosts have given theirs the same name, and neither may throw the other out.
+    pub(super) fn seat(&self, claim: Claim<'_>) -> Result<u32, NoSeat> {
+        let Claim { worker, identity, process } = claim;
         let all = || (0u32..).zip(&self.0);
+        if all().any(|(_, place)| place.replaced.contains(&process)) {
+            return Err(NoSeat::Replaced);
+        }
         let last = self.0.len().saturating_sub(1);
-        if let Some(worker) = wanted {
-            let place = self.0.get(worker as usize).ok_or(format!("there is no worker {worker}: they are 0 to {last}"))?;
+        if let Some(worker) = worker {
+            let place = self.0.get(worker as usize);
+            let place = place.ok_or(NoSeat::Refused(format!("there is no worker {worker}: they are 0 to {last}")))?;
             return match &place.seat {
                 Some(seat) if seat.identity != identity => {
-                    Err(format!("worker {worker} is already there, by the name {:?}", seat.identity))
+                    Err(NoSeat::Taken(format!("worker {worker} is already there, by the name {:?}", seat.identity)))
                 }
                 _ => Ok(worker),
             };
         }
         let known = all().find(|(_, place)| place.identity.as_deref() == Some(identity));
+        if known.is_some_and(|(_, place)| place.seat.as_ref().is_some_and(|seat| seat.process != process)) {
+            let why = format!("another process is there by the name {identity:?}; give each worker a number or a name of its own");
+            return Err(NoSeat::Refused(why));
+        }
         let fresh = || all().find(|(_, place)| place.identity.is_none());
         let free = || all().find(|(_, place)| place.seat.is_none());
         let found = known.or_else(fresh).or_else(free);
-        found.map(|(worker, _)| worker).ok_or(format!("all {} workers are there", self.0.len()))
+        found.map(|(worker, _)| worker).ok_or(NoSeat::Taken(format!("all {} workers are there", self.0.len())))
+    }
+
+    /// Whether a worker is there, and its process another than this one.
+    pub(super) fn is_other_process(&self, worker: u32, process: u64) -> bool {
+        self.of(worker).is_some_and(|seat| seat.process != process)
+    }
+
+    /// The process at a place is not let in again, whatever it asks for.
+    pub(super) fn replace(&mut self, worker: u32) {
+        let Some(place) = self.place(worker) else { return };
+        let Some(seat) = &place.seat else { return };
+        place.replaced.push_back(seat.process);
+        if place.replaced.len() > REPLACED_MAX {
+            place.replaced.pop_front();
+        }
+    }
+
+    /// Whether orders for this connection of a worker reach it.
+    pub(super) fn is_current(&self, worker: u32, epoch: u32) -> bool {
+        self.of(worker).is_some_and(|seat| seat.epoch == epoch)
+    }
+
+    /// For every number, which connection there is; 0 = none.
+    pub(super) fn epochs(&self) -> Vec<u32> {
+        self.0.iter().map(|place| place.seat.as_ref().map_or(0, |seat| seat.epoch)).collect()
     }
 
     /// A worker is connected, with a state in which everything below `next` is applied.
@@ -148,9 +220,14 @@ impl Members {
         self.0.iter().map(|place| place.seat.as_ref().map(|_| place.next)).collect()
     }
 
-    /// A connection ends; false if there was none.
-    pub(super) fn leave(&mut self, worker: u32) -> bool {
-        let seat = self.place(worker).and_then(|place| place.seat.take());
-        seat.map(|seat| seat.pipe.close()).is_some()
+    /// A connection ends, after a last word if there is one; false if there was none.
+    pub(super) fn leave(&mut self, worker: u32, word: Option<&Down>) -> bool {
+        let Some(seat) = self.place(worker).and_then(|place| place.seat.take()) else { return false };
+        match word {
+            // A pipe that is dropped writes what waits before it ends.
+            Some(word) => seat.pipe.tell(word),
+            None => seat.pipe.close(),
+        }
+        true
     }
 }

@@ -8,12 +8,14 @@ mod block;
 mod calls;
 mod canvas;
 mod client;
+mod door;
 mod exchange;
 pub mod http;
 mod hub;
 mod landing;
 mod mailbox;
 mod members;
+mod misses;
 mod network;
 mod pipe;
 mod pushes;
@@ -28,9 +30,11 @@ pub use mailbox::Bell;
 pub use network::{Listener, Network, Promise, Sockets};
 pub use server::{Gathered, Listen, Status, TcpTransport, WorkerStatus};
 
+use super::RunFacts;
 use super::wire::Format;
 use crate::ids::{Step, Worker};
 use security::{Security, SecurityError, Stream};
+use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -124,6 +128,8 @@ pub struct Welcome {
     pub silence: Duration,
     /// What is trained, in words that the coordinator's program and the worker's understand.
     pub job: String,
+    /// What is known so far of what the run trains.
+    pub facts: RunFacts,
 }
 
 impl Welcome {
@@ -158,7 +164,12 @@ pub enum TcpError {
     Refused {
         /// Why.
         reason: String,
+        /// Whether that may be different in a while: [`Join::patience`] was over.
+        again: bool,
     },
+    /// Another process has this worker's number.
+    #[error("another process has taken this worker's place")]
+    Replaced,
     /// A format that not all ways of an exchange have.
     #[error("vectors go between GPUs as they are, in f32: exchange nccl has no bf16 on the wire; take f32, or another exchange")]
     Narrow,
@@ -168,6 +179,11 @@ pub enum TcpError {
     /// The operating system gives no threads.
     #[error("cannot start the threads of the transport: {0}")]
     Threads(std::io::Error),
+}
+
+/// A number that nobody else has: the standard library seeds its hashers at random.
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 /// What a mutex guards here stays whole whoever panicked.

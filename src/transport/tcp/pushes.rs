@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::transport::wire::{CHUNK, Format, Kind};
 
-    const TASK: Task = Task { job: Job(4), piece: 2 };
+    const TASK: Task = Task { job: Job(4), piece: 2, plan: 0 };
 
     #[test]
     fn a_node_is_not_sent_twice_what_has_come_through() {

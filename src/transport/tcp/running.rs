@@ -41,6 +41,8 @@ pub(super) struct Running {
     pub(super) done: bool,
     /// The group that makes it, if it is not made by connections.
     pub(super) group: Option<u64>,
+    /// The coordinator sums it by itself, and sees what it is made of.
+    pub(super) own: bool,
     /// Somebody says that it is not finite.
     pub(super) overflowed: bool,
 }
@@ -59,6 +61,7 @@ impl Running {
             unreported: Vec::new(),
             done: false,
             group: None,
+            own: false,
             overflowed: false,
         }
     }

@@ -51,12 +51,14 @@ mod error;
 mod exchange;
 mod gate;
 mod keys;
+mod refusals;
 mod role;
 mod token;
 
 pub use error::{SecurityError, Side};
-pub use gate::{Gate, Pass};
+pub use gate::{Gate, Host, Pass};
 pub use keys::{Keys, keygen};
+pub use refusals::Refusals;
 use role::DOMAIN;
 pub use role::Role;
 pub use token::Token;
@@ -100,7 +102,9 @@ impl Security {
 /// [`SecurityError::Exposed`], which says what to do instead.
 pub fn check_address(address: SocketAddr, security: &Security) -> Result<(), SecurityError> {
     match security {
-        Security::Plain { .. } if !address.ip().to_canonical().is_loopback() => Err(SecurityError::Exposed { address }),
+        Security::Plain { .. } if !address.ip().to_canonical().is_loopback() => {
+            Err(SecurityError::Exposed { address: address.to_string() })
+        }
         _ => Ok(()),
     }
 }
@@ -561,12 +565,60 @@ mod tests {
         }
     }
 
+    /// Enters a gate from hosts of these numbers, and says which of them have lost their places.
+    fn lose(places: usize, hosts: &[u8]) -> Vec<usize> {
+        let gate = Gate::new(places);
+        let passes: Vec<Pass> = hosts.iter().map(|host| gate.enter([10, 0, 0, *host].into())).collect();
+        (0..hosts.len()).filter(|caller| passes[*caller].is_lost()).collect()
+    }
+
     #[test]
-    fn a_gate_lets_in_so_many() {
-        let gate = Gate::default();
-        let passes: Vec<Pass> = std::iter::from_fn(|| gate.enter()).collect();
-        assert_eq!(passes.len(), 64);
-        drop(passes);
-        assert!(gate.enter().is_some());
+    fn a_gate_has_room_for_everybody_and_for_nobody_for_ever() {
+        assert_eq!(lose(4, &[1, 1, 1, 1]), [0; 0]);
+        // Whoever has most loses its oldest: to others, and to itself.
+        assert_eq!(lose(4, &[1, 1, 1, 1, 1, 1]), [0, 1]);
+        assert_eq!(lose(4, &[1, 1, 1, 1, 2, 3]), [0, 1]);
+        assert_eq!(lose(4, &[2, 1, 1, 1, 3]), [1], "who has one keeps it");
+        assert_eq!(lose(4, &[2, 1, 1, 2, 3, 3]), [0, 1], "of those who have as many, the oldest");
+        // As many hosts as there are places: then it is the one that was there first.
+        assert_eq!(lose(4, &[1, 2, 3, 4, 5]), [0]);
+        assert_eq!(lose(4, &[1, 2, 3, 4, 4]), [3], "the newcomer counts");
+        assert_eq!((lose(1, &[1, 2]), lose(0, &[1])), (vec![0], vec![]));
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_it_is_given_back_or_lost() {
+        let (gate, here) = (Gate::new(2), [10, 0, 0, 1].into());
+        let (first, second) = (gate.enter(here), gate.enter(here));
+        drop(first);
+        let third = gate.enter(here);
+        assert!(!second.is_lost() && !third.is_lost());
+        let fourth = gate.enter(here);
+        assert!(second.is_lost() && !third.is_lost());
+        wait(second.lost());
+        drop(second);
+        assert!(!third.is_lost() && !fourth.is_lost(), "who has lost its place has none to give back");
+    }
+
+    #[test]
+    fn a_host_is_one_whatever_addresses_it_chooses() {
+        let host = |address: &str| Host::of(address.parse().unwrap());
+        assert_eq!((host("127.0.0.1"), host("::ffff:10.0.0.7")), (host("127.9.8.7"), host("10.0.0.7")));
+        assert_eq!(host("2001:db8:1:2::1"), host("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+        assert_ne!(host("2001:db8:1:2::1"), host("2001:db8:1:3::1"));
+        assert_ne!(host("10.0.0.7"), host("10.0.0.8"));
+        assert_eq!(host("::1"), Host::of(std::net::Ipv6Addr::LOCALHOST.into()));
+        assert_eq!(host("2001:db8:1:2::1").to_string(), "2001:db8:1:2::/64");
+    }
+
+    /// Nobody is sent to look for another token where a full gate can be the reason.
+    #[test]
+    fn a_full_gate_is_not_mistaken_for_another_token() {
+        let closed = |missing| SecurityError::Closed { from: Side::Server, missing }.to_string();
+        for missing in ["its version", "its TLS handshake"] {
+            assert!(closed(missing).contains("as many callers as it takes at once"), "{}", closed(missing));
+            assert!(!closed(missing).contains("token"), "{}", closed(missing));
+        }
+        assert!(closed("its welcome").contains("another token or certificate?"));
     }
 }

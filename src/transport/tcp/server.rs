@@ -1,16 +1,16 @@
 //! The coordinator's end: the port, the workers behind it, and the exchanges they are told to make.
 
 use super::block::Vectors;
+use super::door::Door;
 use super::hub::{Hub, LAST_SUMS, Watched};
 use super::mailbox::{Bell, mailbox};
-use super::pipe::read_hello;
-use super::security::{self, Gate, Role, Security, Stream};
-use super::{Exchange, HANDSHAKE, Listener, Network, Sockets, TcpError, lock, runtime};
+use super::security::{self, Role, Security, Stream};
+use super::{Exchange, Listener, Network, Sockets, TcpError, lock, random, runtime};
 use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
-use crate::transport::wire::{self, COORDINATOR, Format, Up};
-use crate::transport::{Notice, Order, Piece, State, Summand, Summed, Transport, Weighted, What};
+use crate::transport::wire::{COORDINATOR, Format, Up};
+use crate::transport::{Notice, Order, Piece, RunFacts, State, Summand, Summed, Transport, Weighted, What};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -51,6 +51,9 @@ pub struct Listen {
     pub first: Option<Step>,
     /// What is trained, in words that this program and the worker's understand.
     pub job: String,
+    /// What is known of what is trained beside the above: each worker's own word on it is compared with this, and what
+    /// only a worker knows holds for those that come after it.
+    pub facts: RunFacts,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
     /// An exchange in which nothing comes to somebody for so long is made again without whoever holds it up.
@@ -68,7 +71,7 @@ impl Listen {
             address,
             security,
             workers,
-            run: u64::from(std::process::id()),
+            run: random(),
             length,
             result_length: length,
             units,
@@ -79,6 +82,7 @@ impl Listen {
             keeps: false,
             first: Some(Step(0)),
             job: String::new(),
+            facts: RunFacts::default(),
             silence: Duration::from_secs(15),
             stall: Duration::from_secs(5),
             spare: Duration::from_millis(500),
@@ -137,13 +141,25 @@ pub struct Status {
 
 #[derive(Debug)]
 pub(super) enum Command {
-    Order(Worker, Order),
-    Reduce(Step, Weighted),
-    Discard(Worker, Task),
+    /// For one connection of a worker, which it had when the order was thought of; void on every other.
+    Order(Worker, u32, Order),
+    Reduce(u32, Step, Weighted),
+    Discard(Worker, u32, Task),
+    /// The state of a worker, whichever connection it has, for the coordinator.
+    StateOf(Worker),
     Fold(Step, u32, Vec<Summand>),
     Release(Step, Job),
     MayLose(bool),
     Begin(Step, std::sync::mpsc::Sender<()>),
+}
+
+/// What the hub tells its transport.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// The run has begun with these connections, 0 where there is none.
+    Began(Vec<u32>),
+    /// What came of a worker, and over which of its connections.
+    Notice(Worker, u32, Notice),
 }
 
 /// For every number, what its worker came with, if it is there.
@@ -159,7 +175,7 @@ pub struct TcpTransport {
     commands: mpsc::UnboundedSender<Vec<Command>>,
     /// Commands that are sent together once there is nothing else to decide.
     decided: Vec<Command>,
-    notices: std::sync::mpsc::Receiver<Vec<(Worker, Notice)>>,
+    notices: std::sync::mpsc::Receiver<Vec<Heard>>,
     bell: Bell,
     sums: Sums,
     /// What was received of results that workers send at once, if they do.
@@ -167,8 +183,11 @@ pub struct TcpTransport {
     format: Format,
     status: Arc<Mutex<Status>>,
     offers: watch::Receiver<Offers>,
-    /// Notices that came with others, or while something else was waited for.
-    early: VecDeque<(Worker, Notice)>,
+    /// What came with something else, or while something else was waited for.
+    early: VecDeque<Heard>,
+    /// The connection of each worker that orders are for: the last one of which the coordinator was told. Until it is
+    /// told that a worker has called again, what it decides for that worker is meant for the lost connection.
+    epochs: Vec<u32>,
     hub: Option<tokio::task::JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
@@ -179,6 +198,8 @@ pub(super) struct Caller {
     pub(super) from: SocketAddr,
     pub(super) role: Option<Role>,
     pub(super) hello: Up,
+    /// Where it called.
+    pub(super) door: Arc<Door>,
 }
 
 impl TcpTransport {
@@ -215,21 +236,36 @@ impl TcpTransport {
         let address = listener.address().map_err(refused)?;
         let (events, events_out) = mpsc::channel(256);
         let (callers_in, callers) = mpsc::channel(16);
-        let calls = tokio::spawn(answer(listener, listen.security.clone(), callers_in, Arc::clone(&status)));
+        let door = Door::new(listen.security.clone(), listen.workers, Some(Arc::clone(&status)));
+        let calls = tokio::spawn(answer(listener, door, callers_in));
         let format = listen.format;
         let held = (listen.exchange == Exchange::Hold).then(|| (Ledgers::new(listen.workers), Vectors::default()));
         let (sums_in, status_in) = (Arc::clone(&sums), Arc::clone(&status));
         let watched = Watched { notices: notices_in, sums: sums_in, status: status_in, offers: offers_in, held: held.clone() };
         let span = info_span!("run", run = listen.run);
+        let workers = listen.workers;
         let hub = Hub::new(listen, watched, events);
         let serving = async move {
             hub.serve(commands_out, events_out, callers).await;
             calls.abort();
         };
         let hub = tokio::spawn(serving.instrument(span));
-        let early = VecDeque::new();
-        let decided = Vec::new();
-        Ok(Self { address, commands, decided, notices, bell, sums, held, format, status, offers, early, hub: Some(hub), runtime: None })
+        Ok(Self {
+            address,
+            commands,
+            decided: Vec::new(),
+            notices,
+            bell,
+            sums,
+            held,
+            format,
+            status,
+            offers,
+            early: VecDeque::new(),
+            epochs: vec![0; workers],
+            hub: Some(hub),
+            runtime: None,
+        })
     }
 
     /// Tells when there are notices; ends with the transport.
@@ -271,15 +307,15 @@ impl TcpTransport {
 
     /// The state of a worker's replica, unless it does not come in time.
     pub fn state_of(&mut self, worker: Worker, patience: Duration) -> Option<State> {
-        self.send(worker, Order::Provide { needy: Worker(COORDINATOR) });
+        self.command(Command::StateOf(worker));
         self.flush();
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let mut found = None;
-            for notice in self.notices.recv_timeout(left).ok()? {
-                match notice {
-                    (_, Notice::State { needy: Worker(COORDINATOR), state }) => found = Some(state),
+            for heard in self.notices.recv_timeout(left).ok()? {
+                match heard {
+                    Heard::Notice(_, _, Notice::State { needy: Worker(COORDINATOR), state }) => found = Some(state),
                     other => self.early.push_back(other),
                 }
             }
@@ -304,7 +340,7 @@ impl Transport for TcpTransport {
     type Vector = Vec<f32>;
 
     fn send(&mut self, worker: Worker, order: Order) {
-        self.command(Command::Order(worker, order));
+        self.command(Command::Order(worker, self.epochs[worker.index()], order));
     }
 
     fn flush(&mut self) {
@@ -314,19 +350,29 @@ impl Transport for TcpTransport {
     }
 
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)> {
-        if self.early.is_empty() {
-            let mut came = self.notices.try_recv().ok();
-            if came.is_none() {
-                self.flush();
-                came = match patience {
-                    _ if self.runtime.is_none() => None,
-                    None => self.notices.recv().ok(),
-                    Some(patience) => self.notices.recv_timeout(patience).ok(),
-                };
+        loop {
+            if self.early.is_empty() {
+                let mut came = self.notices.try_recv().ok();
+                if came.is_none() {
+                    self.flush();
+                    came = match patience {
+                        _ if self.runtime.is_none() => None,
+                        None => self.notices.recv().ok(),
+                        Some(patience) => self.notices.recv_timeout(patience).ok(),
+                    };
+                }
+                self.early.extend(came.into_iter().flatten());
             }
-            self.early.extend(came.into_iter().flatten());
+            match self.early.pop_front()? {
+                Heard::Began(epochs) => self.epochs = epochs,
+                Heard::Notice(worker, epoch, notice) => {
+                    if matches!(notice, Notice::Joined { .. }) {
+                        self.epochs[worker.index()] = epoch;
+                    }
+                    return Some((worker, notice));
+                }
+            }
         }
-        self.early.pop_front()
     }
 
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>> {
@@ -339,7 +385,7 @@ impl Transport for TcpTransport {
             let spent = ledgers.of(result.worker).reduce(step, result.task, result.weight)?;
             spent.into_iter().for_each(|vector| vectors.give(vector));
         } else {
-            self.command(Command::Reduce(step, result));
+            self.command(Command::Reduce(self.epochs[result.worker.index()], step, result));
         }
         Ok(())
     }
@@ -348,7 +394,7 @@ impl Transport for TcpTransport {
         if let Some((ledgers, vectors)) = &self.held {
             ledgers.of(worker).discard(task).into_iter().for_each(|vector| vectors.give(vector));
         } else {
-            self.command(Command::Discard(worker, task));
+            self.command(Command::Discard(worker, self.epochs[worker.index()], task));
         }
     }
 
@@ -408,38 +454,17 @@ impl Drop for TcpTransport {
     }
 }
 
-/// Takes calls, as many strangers at a time as the gate lets in.
-async fn answer(listener: Box<dyn Listener>, security: Security, callers: mpsc::Sender<Caller>, status: Arc<Mutex<Status>>) {
-    let gate = Gate::default();
+/// Takes calls, as many at a time as the door has places for.
+async fn answer(listener: Box<dyn Listener>, door: Arc<Door>, callers: mpsc::Sender<Caller>) {
     loop {
-        let (stream, from) = match listener.accept().await {
-            Ok(call) => call,
-            Err(error) => {
-                tracing::warn!("cannot take a call: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let Some(pass) = gate.enter() else {
-            lock(&status).refused += 1;
-            continue;
-        };
-        let (security, callers, status) = (security.clone(), callers.clone(), Arc::clone(&status));
+        let (stream, from, pass) = door.next(&*listener).await;
+        let (door, callers) = (Arc::clone(&door), callers.clone());
         tokio::spawn(async move {
-            let _pass = pass;
-            let checked = async {
-                let (mut stream, peer) = security::accept(stream, &security, HANDSHAKE).await.map_err(|error| error.to_string())?;
-                let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, wire::HELLO_BYTES_MAX)).await;
-                let body = body.map_err(|_| "it says nothing".to_owned())?.map_err(|error| error.to_string())?;
-                let hello = wire::decode::<Up>(&body)?;
-                Ok::<_, String>(Caller { stream, from, role: peer.role, hello })
-            };
-            match checked.await {
-                Ok(caller) => drop(callers.send(caller).await),
-                Err(error) => {
-                    lock(&status).refused += 1;
-                    tracing::warn!("refused a call from {from}: {error}");
-                }
+            let met = door.meet::<Up>(stream, &pass).await;
+            drop(pass);
+            match met {
+                Ok((stream, peer, hello)) => drop(callers.send(Caller { stream, from, role: peer.role, hello, door }).await),
+                Err(reason) => door.refuse(from, &reason),
             }
         });
     }

@@ -21,7 +21,7 @@ const PUSHES_MAX: usize = 8;
 /// The results of which a plan makes a sum, whose they are, and which order each answers.
 fn results_of(plan: &Plan) -> Vec<(u32, Task, u32)> {
     let of = |(piece, order): (&Piece, &u64)| match piece.what {
-        What::Result(task) => Some((piece.worker.0, task, *order as u32)),
+        What::Result(task) => Some((piece.worker.0, task.in_header(), *order as u32)),
         What::Sum => None,
     };
     plan.terms.iter().zip(&plan.orders).flat_map(|(term, orders)| term.holders.iter().zip(orders).filter_map(of)).collect()
@@ -252,7 +252,7 @@ impl Summer {
 
     /// The chunks of a sum that is kept.
     pub(super) fn give(&self, step: Step, attempt: u32) -> Option<Vec<Frame>> {
-        self.sum(step, attempt).map(|sum| chunks_of(sum).collect())
+        self.sum(step, attempt).map(|sum| chunks_of(sum, 0, self.length).collect())
     }
 
     /// A step is decided: nothing more is taken in for it but its sum, from those who have it.
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn results_that_came_before_the_plan_are_its_terms() {
         let length = 2 * CHUNK;
-        let task = Task { job: crate::ids::Job(7), piece: 1 };
+        let task = Task { job: crate::ids::Job(7), piece: 1, plan: 0 };
         let plan = |attempt: u32| {
             let holders = vec![Piece { worker: Worker(1), what: What::Result(task) }];
             let owners = vec![Owner { node: 0, start: 0, end: 1 }, Owner { node: 1, start: 1, end: 2 }];
@@ -381,7 +381,7 @@ mod tests {
             assert!(wrong.is_empty());
             out.len()
         };
-        summer.keep(Sum { step: key.0, attempt: key.1, vector: Arc::new(vec![2.0; 3]), digest: 5, finite: true });
+        summer.keep(Sum { step: key.0, attempt: key.1, vector: Arc::new(vec![2.0; 3]), digest: 5, finite: true, spoilt: BTreeSet::new() });
         assert_eq!(sends(&mut summer), 0, "it is whole");
         summer.reset();
         assert!(summer.has(key.0, key.1, 5), "if it is decided, it is applied");

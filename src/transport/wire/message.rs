@@ -2,7 +2,7 @@
 
 use super::{CHUNK, Format};
 use crate::ids::{Job, Part, Step, Task, Units};
-use crate::transport::Summand;
+use crate::transport::{RunFacts, Summand};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::ops::Range;
 
@@ -53,8 +53,52 @@ pub struct Offer {
     pub run: u64,
     /// How many times it had joined.
     pub epoch: u32,
-    /// First step that is not applied in its parameters.
+    /// First step that is not applied in its parameters. What it says of the steps before it, one per model, it says
+    /// anew ([`Up::Applied`]), since that may have been lost.
     pub next: Step,
+}
+
+/// Which replica a process has that was not in the run before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Has {
+    /// The one that the job of the welcome tells how to make.
+    #[default]
+    FromJob,
+    /// None: it must take over a state before it does anything else.
+    Nothing,
+    /// One of its own, in which everything below this step is applied.
+    Below(Step),
+}
+
+impl Has {
+    /// Whether the job tells.
+    #[must_use]
+    pub fn is_from_job(&self) -> bool {
+        *self == Self::FromJob
+    }
+
+    /// First step not applied in the replica, if there is one; the job's is at `first`.
+    #[must_use]
+    pub fn next(self, first: Option<Step>) -> Option<Step> {
+        match self {
+            Self::FromJob => first,
+            Self::Nothing => None,
+            Self::Below(next) => Some(next),
+        }
+    }
+}
+
+/// On the wire the field is absent, `null` or a number.
+impl Serialize for Has {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.next(None).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Has {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Option::<Step>::deserialize(deserializer)?.map_or(Self::Nothing, Self::Below))
+    }
 }
 
 /// From the coordinator to a worker.
@@ -97,12 +141,20 @@ pub enum Down {
         silence: f64,
         /// What is trained; the coordinator's program and the worker's understand it.
         job: String,
+        /// What is known so far of what the run trains.
+        #[serde(default)]
+        facts: RunFacts,
     },
-    /// The worker is not one of the run.
+    /// The worker is not one of the run; first, or in answer to [`Up::Facts`].
     Refused {
         /// Why.
         reason: String,
+        /// Whether it is worth calling again in a while.
+        #[serde(default)]
+        again: bool,
     },
+    /// Another process has the worker's number now: first, or at any time. The receiver must not call again.
+    Replaced {},
     /// Where the others are.
     Peers {
         /// All that are there, the receiver too.
@@ -110,6 +162,8 @@ pub enum Down {
     },
     /// Compute tasks in this order.
     Compute {
+        /// For which connection of the worker; on any other it is void.
+        epoch: u32,
         /// Number of the order.
         order: u64,
         /// Which.
@@ -181,6 +235,8 @@ pub enum Down {
     },
     /// A step is decided: apply its sum.
     Apply {
+        /// For which connection of the worker; on any other it is void.
+        epoch: u32,
         /// Which step.
         step: Step,
         /// Which attempt.
@@ -192,6 +248,8 @@ pub enum Down {
     },
     /// A step is refused.
     Skip {
+        /// For which connection of the worker; on any other it is void.
+        epoch: u32,
         /// Which step.
         step: Step,
         /// Units without a finite gradient.
@@ -208,11 +266,15 @@ pub enum Down {
     },
     /// Send the state of the replica.
     Provide {
+        /// For which connection of the worker; on any other it is void.
+        epoch: u32,
         /// For whom.
         needy: u32,
     },
     /// Take over a state; its vectors follow as chunks.
     Take {
+        /// For which connection of the worker; on any other it is void.
+        epoch: u32,
         /// Number of the transfer.
         transfer: u64,
         /// First step not applied in it.
@@ -239,13 +301,26 @@ pub enum Up {
         worker: Option<u32>,
         /// A name that stays the same when it comes back.
         identity: String,
+        /// A number of the process, drawn at random when it began: tells it from others of the same name.
+        process: u64,
         /// Where other workers can connect to it, if they can.
         address: Option<String>,
         /// What it still has of a run.
         offer: Option<Offer>,
+        /// Which replica it has without having been in the run.
+        #[serde(default, skip_serializing_if = "Has::is_from_job")]
+        has: Has,
+        /// What it trains, as far as it knows that already.
+        #[serde(default)]
+        facts: RunFacts,
         /// Whether it knows of groups, and may be told of them: where vectors are summed in groups, others are refused.
         #[serde(default)]
         weaves: bool,
+    },
+    /// What the worker trains, if it did not know that when it said hello.
+    Facts {
+        /// What.
+        facts: RunFacts,
     },
     /// A task is done.
     Done {
@@ -297,7 +372,23 @@ pub enum Up {
         /// Lengths of its vectors.
         lengths: Vec<usize>,
     },
-    /// A step is to be applied whose sum never came.
+    /// A state was taken over, or cannot be.
+    Taken {
+        /// Number of the transfer, as in [`Down::Take`].
+        transfer: u64,
+        /// Digests of the parameters after the last steps before the state's `next`, one per model, that of `next - 1`
+        /// last; none if none are taken.
+        digests: Vec<u64>,
+        /// Why the worker cannot go on from that state; absent: it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unfit: Option<String>,
+    },
+    /// The run is to end, for everybody, after a step, or after the next that is decided if that is later.
+    Finish {
+        /// Which step.
+        after: Step,
+    },
+    /// A step is to be applied whose sum never came, or which was left out.
     Missing {
         /// Which step.
         step: Step,
@@ -377,11 +468,11 @@ mod tests {
 
     #[test]
     fn messages_read_as_documented() {
-        let task = Task { job: Job(7), piece: 2 };
+        let task = Task { job: Job(7), piece: 2, plan: 0 };
         let parts = vec![Part { units: Units { start: 1, end: 3 }, coefficient: 0.1 }];
         let part = r#"{"units":{"start":1,"end":3},"coefficient":0.1}"#;
-        let text = format!(r#"{{"compute":{{"order":4,"tasks":[{{"task":{{"job":7,"piece":2}},"parts":[{part}]}}]}}}}"#);
-        let message = Down::Compute { order: 4, tasks: vec![TaskOrder { task, parts }] };
+        let text = format!(r#"{{"compute":{{"epoch":1,"order":4,"tasks":[{{"task":{{"job":7,"piece":2}},"parts":[{part}]}}]}}}}"#);
+        let message = Down::Compute { epoch: 1, order: 4, tasks: vec![TaskOrder { task, parts }] };
         assert_eq!(String::from_utf8(encode(&message)).unwrap(), text);
         assert_eq!(decode::<Down>(text.as_bytes()), Ok(message));
         assert_eq!(decode::<Up>(br#"{"freed":{"order":1}}"#), Ok(Up::Freed { order: 1 }));
@@ -392,7 +483,7 @@ mod tests {
         /// Weights and digests come back to the last bit.
         #[test]
         fn numbers_come_back(weight in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO, digest: u64) {
-            let reduce = Down::Reduce { step: Step(digest), task: Task { job: Job(digest), piece: 3 }, weight };
+            let reduce = Down::Reduce { step: Step(digest), task: Task { job: Job(digest), piece: 3, plan: 0 }, weight };
             prop_assert_eq!(decode::<Down>(&encode(&reduce)), Ok(reduce));
             let held = Up::Held { step: Step(1), attempt: 2, digest: Some(digest) };
             prop_assert_eq!(decode::<Up>(&encode(&held)), Ok(held));

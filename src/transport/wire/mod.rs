@@ -6,7 +6,7 @@
 
 mod message;
 
-pub use message::{Across, Down, Offer, Owner, Peer, TaskOrder, Up, decode, encode};
+pub use message::{Across, Down, Has, Offer, Owner, Peer, TaskOrder, Up, decode, encode};
 
 use crate::ids::{Job, Step, Task};
 use thiserror::Error;
@@ -14,7 +14,7 @@ use thiserror::Error;
 /// Bytes of a frame before its body.
 pub const HEADER_BYTES: usize = 72;
 /// Version of everything described here; peers of another version are refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Elements of every chunk of a vector but its last; the unit in which vectors are cut, digested and owned.
 pub const CHUNK: usize = 1 << 16;
 /// Most bytes of a control body.
@@ -162,6 +162,14 @@ pub enum WireError {
     },
 }
 
+impl Task {
+    /// The task as a chunk's header names it: the order that it answers tells its plan.
+    #[must_use]
+    pub(crate) fn in_header(self) -> Self {
+        Self { plan: 0, ..self }
+    }
+}
+
 impl Header {
     /// The header of a control frame.
     #[must_use]
@@ -201,10 +209,10 @@ impl Header {
         Self { number: task.job.0, piece: task.piece, ..self }
     }
 
-    /// The result that [`Self::of_task`] named.
+    /// The result that [`Self::of_task`] named, but for its plan, which the order tells that it answers.
     #[must_use]
     pub fn task(&self) -> Task {
-        Task { job: Job(self.number), piece: self.piece }
+        Task { job: Job(self.number), piece: self.piece, plan: 0 }
     }
 
     /// Which chunk of a vector of `length` elements follows.
@@ -421,7 +429,7 @@ mod tests {
         for (offset, count) in [(0, 3), (1, CHUNK), (CHUNK, 4), (2 * CHUNK, 0), (usize::MAX, 3)] {
             assert!(of(offset, count).unwrap_err().contains("no chunk of a vector of 65539"), "{offset}");
         }
-        let task = Task { job: Job(7), piece: 2 };
+        let task = Task { job: Job(7), piece: 2, plan: 0 };
         assert_eq!(Header::chunk(Kind::Result, Format::F32, 0, 1).of_task(task).task(), task);
     }
 

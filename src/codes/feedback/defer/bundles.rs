@@ -18,7 +18,7 @@ impl Defer {
             open.parts.extend(open.left.iter().map(|unit| self.own[*unit as usize][0]));
             for place in 0..count {
                 let end = start + size + usize::from(place < longer);
-                let task = Task { job: open.job, piece: (first_piece + place) as u32 };
+                let task = Task { job: open.job, piece: (first_piece + place) as u32, plan: 0 };
                 let units = open.parts[start..end].iter().map(|part| part.units.count()).sum();
                 self.bundles.push(Bundle { task, open: at, range: start..end, units, due, finished: false });
                 start = end;
@@ -79,7 +79,7 @@ impl Defer {
         let range = start..open.dealt.len();
         if !range.is_empty() {
             let units = open.parts[range.clone()].iter().map(|part| part.units.count()).sum();
-            let task = Task { job: open.job, piece: u32::MAX - 1 - self.bundles.len() as u32 };
+            let task = Task { job: open.job, piece: u32::MAX - 1 - self.bundles.len() as u32, plan: 0 };
             self.orphans.push(self.bundles.len());
             self.bundles.push(Bundle { task, open: at, range, units, due: true, finished: false });
             self.due_open += 1;

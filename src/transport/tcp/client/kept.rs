@@ -1,16 +1,15 @@
 //! What a worker holds for sums, in the host's memory or where a fabric sums it, and what its fabric is told and says.
 
-use super::super::block::{Body, Vectors};
-use super::super::exchange::Plan;
+use super::super::block::Vectors;
+use super::super::exchange::{Plan, Sum, chunks_of};
 use super::super::lock;
-use super::super::pipe::Frame;
 use super::Hub;
 use crate::gpu::{CombineError, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::What;
 use crate::transport::fabric::{Fabric, Holds, Reported, Told, Weave};
 use crate::transport::ledger::Ledger;
-use crate::transport::wire::{Format, Header, Kind, Up, chunk_range, chunks};
+use crate::transport::wire::Up;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -213,18 +212,11 @@ impl Hub {
                 self.coordinator.tell(&Up::Overflowed { step, attempt });
             }
             Reported::Part { step, attempt, start, numbers, to } => {
-                let length = self.welcome.length;
-                for chunk in (0..chunks(length)).map(|chunk| chunk_range(chunk, length)) {
-                    if chunk.start < start || chunk.end > start + numbers.len() {
-                        continue;
-                    }
-                    let part = chunk.start - start..chunk.end - start;
-                    let header = Header::chunk(Kind::Sum, Format::F32, chunk.start, chunk.len()).of_step(step, attempt, 0);
-                    let header = Header { finite: poison_of(&numbers[part.clone()]) == 0.0, ..header };
-                    for node in &to {
-                        // It is in memory anyway, and nobody would ask for what is dropped.
-                        self.send_at_most(*node, Frame { header, body: Body::Slice(Arc::clone(&numbers), part.clone()) }, usize::MAX);
-                    }
+                let part =
+                    Sum { step, attempt, finite: poison_of(&numbers) == 0.0, vector: numbers, digest: 0, spoilt: Default::default() };
+                for frame in chunks_of(&part, start, self.welcome.length) {
+                    // It is in memory anyway, and nobody would ask for what is dropped.
+                    to.iter().for_each(|node| self.send_at_most(*node, frame.clone(), usize::MAX));
                 }
             }
         }

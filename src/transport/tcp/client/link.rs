@@ -3,26 +3,30 @@
 use super::super::block::{Blocks, Vectors};
 use super::super::calls::{answer, call, listen};
 use super::super::canvas::Canvases;
+use super::super::door::Door;
 use super::super::mailbox::{Bell, mailbox};
-use super::super::pipe::{Pipe, Shop, Stamp, Traffic, run};
-use super::super::security::Security;
+use super::super::pipe::{Incoming, Pipe, Queues, Shop, Stamp, Traffic, run};
+use super::super::security::{Security, Stream};
 use super::super::states::Arriving;
 use super::super::summer::Summer;
-use super::super::{Network, Sockets, TcpError, Welcome, lock, runtime};
+use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, random, runtime};
 use super::kept::{Equipment, Kept};
-use super::{Command, From, Hub};
+use super::word::Word;
+use super::{Command, From, Hub, ORDER_BITS};
 use crate::gpu::{Gradient, GradientMut, Vector};
-use crate::transport::fabric::{Fabric, Shelf};
+use crate::ids::{Step, Worker};
+use crate::transport::fabric::{Fabric, Reported, Shelf};
 use crate::transport::ledger::Ledger;
-use crate::transport::{Link, Notice, Order, Staged};
+use crate::transport::wire::Has;
+use crate::transport::{Link, Notice, Order, RunFacts, Staged};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
@@ -37,6 +41,13 @@ pub struct Join {
     pub worker: Option<u32>,
     /// A name that stays the same when the worker comes back.
     pub identity: String,
+    /// A number that only this process has: it tells it from others of the same name. Of two processes that ask for one
+    /// number, the newer one has it and the older one is told to end.
+    pub process: u64,
+    /// Which replica this worker has before it joins.
+    pub has: Has,
+    /// What this worker trains, as far as it knows before it joins; compared with what the run trains.
+    pub facts: RunFacts,
     /// Where other workers may connect to this one; if not given, on the interface that reaches the coordinator.
     pub listen: Option<SocketAddr>,
     /// How long the coordinator is called again when it cannot be reached.
@@ -44,12 +55,22 @@ pub struct Join {
 }
 
 impl Join {
-    /// A worker that takes any number, by a name of its own, and calls for half a minute.
+    /// A worker that takes any number, by a name that nobody else has, and calls for half a minute. Its replica is as
+    /// the run's start.
     #[must_use]
     pub fn new(address: String, security: Security) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let identity = format!("worker {} of process {}", NEXT.fetch_add(1, Relaxed), std::process::id());
-        Self { address, security, worker: None, identity, listen: None, patience: Duration::from_secs(30) }
+        let process = random();
+        Self {
+            address,
+            security,
+            worker: None,
+            identity: format!("worker-{process:016x}"),
+            process,
+            has: Has::FromJob,
+            facts: RunFacts::default(),
+            listen: None,
+            patience: Duration::from_secs(30),
+        }
     }
 }
 
@@ -63,11 +84,50 @@ pub struct TcpLink {
     vectors: Vectors,
     traffic: Arc<Traffic>,
     /// The order whose tasks are at hand.
+    /// First step not applied in the replica that the worker has joined with.
+    first: Step,
+    /// Number of the order at hand.
     order: u64,
+    /// Over which connection the last order came.
+    connection: u64,
     /// Whether it is said what there is beside the connections.
     equipped: bool,
-    hub: Option<tokio::task::JoinHandle<()>>,
+    hub: Option<JoinHandle<()>>,
     runtime: Option<Runtime>,
+}
+
+/// What comes to a worker's hub.
+struct Outlets {
+    commands: mpsc::UnboundedReceiver<Command>,
+    events: mpsc::Receiver<(From, Incoming)>,
+    dialled: mpsc::UnboundedReceiver<(u32, u32, Option<Stream>)>,
+    reports: mpsc::UnboundedReceiver<Reported>,
+}
+
+/// What the connections of a worker have in common.
+fn shop_of(welcome: &Welcome, traffic: &Arc<Traffic>) -> Shop {
+    let Welcome { run, epoch, worker: Worker(worker), layout, format, .. } = *welcome;
+    Shop {
+        stamp: Stamp { run, epoch, worker, layout, format },
+        blocks: Blocks::new(welcome.length),
+        canvases: Canvases::default(),
+        traffic: Arc::clone(traffic),
+        of_bits: welcome.weave,
+    }
+}
+
+/// Starts a worker's tasks: its connection, its port, and the hub between them.
+fn launch(hub: Hub, (stream, queues): (Stream, Queues), listener: Box<dyn Listener>, outlets: Outlets) -> JoinHandle<()> {
+    let Welcome { run: id, worker: Worker(worker), workers, .. } = hub.welcome;
+    let span = info_span!("worker", run = id, worker);
+    tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()).instrument(span.clone()));
+    let door = Door::new(hub.join.security.clone(), workers, None);
+    let calls = tokio::spawn(answer(listener, door, id, hub.dialled.clone()));
+    let serving = async move {
+        hub.serve(outlets.commands, outlets.events, outlets.dialled, outlets.reports).await;
+        calls.abort();
+    };
+    tokio::spawn(serving.instrument(span))
 }
 
 impl TcpLink {
@@ -94,25 +154,30 @@ impl TcpLink {
         let (vectors, traffic) = (Vectors::default(), Arc::new(Traffic::default()));
         let listener = listen(&*network, &join).await?;
         let address = listener.address().ok().map(|address| address.to_string());
-        let (stream, welcome) = call(&*network, &join, address.clone(), None).await?;
+        let (stream, welcome) = call(&*network, &join, address.clone(), (None, &join.facts)).await?;
         let (events, events_out) = mpsc::channel(64);
         let (dialled, dialled_out) = mpsc::unbounded_channel();
         let (coordinator, queues) = Pipe::new();
-        let stamp =
-            Stamp { run: welcome.run, epoch: welcome.epoch, worker: welcome.worker.0, layout: welcome.layout, format: welcome.format };
-        let (blocks, canvases) = (Blocks::new(welcome.length), Canvases::default());
-        let shop = Shop { stamp, blocks, canvases, traffic: Arc::clone(&traffic), of_bits: welcome.weave };
+        let shop = shop_of(&welcome, &traffic);
         let (most, (reports, reports_out)) = (welcome.kept(), mpsc::unbounded_channel());
+        // A worker without a replica is sent a state before anything is to be applied.
+        let first = join.has.next(Some(welcome.first)).unwrap_or(welcome.first);
         let hub = Hub {
             summer: Summer::new(&shop, welcome.length, vectors.clone(), most),
             kept: Kept::new(Arc::clone(&ledger), vectors.clone(), most),
+            next: first,
+            facts: join.facts.clone(),
+            word: Word::new(welcome.facts.models),
+            taking: None,
             reports,
-            next: welcome.first,
+            gap_since: None,
             welcome: welcome.clone(),
             network,
             address,
             coordinator,
             connection: 0,
+            of_use: false,
+            of_no_use: 0,
             heard: Instant::now(),
             peers: BTreeMap::new(),
             among: Vec::new(),
@@ -131,15 +196,25 @@ impl TcpLink {
             shop,
             join,
         };
-        let span = info_span!("worker", run = welcome.run, worker = welcome.worker.0);
-        tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()).instrument(span.clone()));
-        let calls = tokio::spawn(answer(listener, hub.join.security.clone(), welcome.run, hub.dialled.clone()));
-        let serving = async move {
-            hub.serve(commands_out, events_out, dialled_out, reports_out).await;
-            calls.abort();
-        };
-        let hub = tokio::spawn(serving.instrument(span));
-        Ok((Self { orders, bell, commands, ledger, vectors, traffic, order: 0, equipped: false, hub: Some(hub), runtime: None }, welcome))
+        let outlets = Outlets { commands: commands_out, events: events_out, dialled: dialled_out, reports: reports_out };
+        let hub = launch(hub, (stream, queues), listener, outlets);
+        Ok((
+            Self {
+                orders,
+                bell,
+                commands,
+                ledger,
+                vectors,
+                traffic,
+                first,
+                order: 0,
+                connection: 0,
+                equipped: false,
+                hub: Some(hub),
+                runtime: None,
+            },
+            welcome,
+        ))
     }
 
     /// Tells when there are orders; ends with the connection.
@@ -203,6 +278,7 @@ impl Link for TcpLink {
         }
         let next = if self.runtime.is_some() { self.orders.recv().ok() } else { self.orders.try_recv().ok() };
         let (number, order) = next?;
+        self.connection = number >> ORDER_BITS;
         if matches!(order, Order::Compute { .. }) {
             self.order = number;
         }
@@ -214,7 +290,15 @@ impl Link for TcpLink {
     }
 
     fn send(&mut self, notice: Notice) {
-        let _ = self.commands.send(Command::Notice(self.order, notice));
+        let _ = self.commands.send(Command::Notice { connection: self.connection, order: self.order, notice });
+    }
+
+    fn first(&self) -> Option<Step> {
+        Some(self.first)
+    }
+
+    fn agree(&mut self, facts: RunFacts) {
+        let _ = self.commands.send(Command::Facts(facts));
     }
 
     fn buffer(&mut self, length: usize) -> Vec<f32> {

@@ -2,6 +2,7 @@
 
 use super::super::QUIET;
 use super::super::calls::call_peer;
+use super::super::door::jittered;
 use super::super::exchange::share_out;
 use super::super::landing::frames;
 use super::super::pipe::{Pipe, Queues, run};
@@ -17,6 +18,12 @@ use tokio::time::Instant;
 
 /// A worker that owes chunks and of whom nothing has come for so long is called anew.
 const RENEWAL: Duration = Duration::from_secs(3);
+/// All workers of a run learn of each other at once. A worker is called the later the further its number is from the
+/// caller's: nobody calls all others at the same moment, and nobody is called by all others.
+const STAGGER: Duration = Duration::from_millis(1);
+/// The pause after a call that failed, which doubles, and the longest.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Another worker.
 pub(super) struct Remote {
@@ -27,6 +34,8 @@ pub(super) struct Remote {
     queues: Option<Queues>,
     /// The number of that connection.
     line: u64,
+    /// Calls since there was one.
+    tries: u32,
     /// Since when it owes something and nothing has come of it.
     owing: Option<Instant>,
 }
@@ -55,9 +64,9 @@ impl Hub {
                 continue;
             }
             let (pipe, queues) = Pipe::new();
-            self.peers.insert(worker, Remote { epoch, address: address.clone(), pipe, queues: Some(queues), line: 0, owing: None });
+            self.peers.insert(worker, Remote { epoch, address, pipe, queues: Some(queues), line: 0, tries: 0, owing: None });
             if worker < me {
-                self.dial(worker, epoch, address, Duration::ZERO);
+                self.dial(worker, STAGGER * (me - worker - 1));
             }
         }
         for (worker, epoch, stream) in std::mem::take(&mut self.early) {
@@ -73,7 +82,7 @@ impl Hub {
         for Owner { node, start, end } in owners.iter().copied().filter(|owner| owner.node != self.welcome.worker.0) {
             frames(&vector, task, order).skip(start).take(end - start).for_each(|frame| self.send(node, frame));
         }
-        self.summer.sent.note(task, order as u32, owners);
+        self.summer.sent.note(task.in_header(), order as u32, owners);
     }
 
     /// What was sent to a worker, and has come of it, before there was a plan, may have been lost.
@@ -82,14 +91,25 @@ impl Hub {
         self.summer.came.forget(worker);
     }
 
-    fn dial(&self, worker: u32, epoch: u32, address: String, pause: Duration) {
+    /// Calls a worker after a pause. It is said if that fails, but not the first time, when it may only have had many
+    /// calls, and of many times only now and then.
+    fn dial(&mut self, worker: u32, pause: Duration) {
+        let Some(remote) = self.peers.get_mut(&worker) else { return };
+        remote.tries = remote.tries.saturating_add(1);
+        let (tries, epoch, address) = (remote.tries, remote.epoch, remote.address.clone());
         let (network, security, dialled) = (Arc::clone(&self.network), self.join.security.clone(), self.dialled.clone());
         let hello = Across::Peer { worker: self.welcome.worker.0, run: self.welcome.run, epoch: self.welcome.epoch };
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             let stream = call_peer(&*network, &address, Worker(worker), &security, &hello).await;
-            let stream = stream.inspect_err(|error| tracing::warn!("worker {worker}: {error}")).ok();
-            let _ = dialled.send((worker, epoch, stream));
+            match &stream {
+                Err(error) if tries > 1 && tries.is_power_of_two() => {
+                    tracing::warn!("worker {worker}, called {tries} times: {error}");
+                }
+                Err(error) => tracing::debug!("worker {worker}: {error}"),
+                Ok(_) => {}
+            }
+            let _ = dialled.send((worker, epoch, stream.ok()));
         });
     }
 
@@ -110,15 +130,17 @@ impl Hub {
                 });
                 self.lines += 1;
                 let again = remote.line > 0;
-                (remote.line, remote.owing) = (self.lines, None);
+                (remote.line, remote.tries, remote.owing) = (self.lines, 0, None);
                 tokio::spawn(run(stream, queues, self.shop.clone(), From::Peer(worker, self.lines), self.events.clone()));
                 if again {
                     self.send_again(worker);
                 }
             }
             None if remote.queues.is_some() => {
-                let address = remote.address.clone();
-                self.dial(worker, epoch, address, Duration::from_millis(500));
+                let pause = (PAUSE * (1 << remote.tries.saturating_sub(1).min(2))).min(LONGEST_PAUSE);
+                let me = format!("worker {} to worker {worker}", self.welcome.worker.0);
+                let pause = jittered(pause, &me, remote.tries);
+                self.dial(worker, pause);
             }
             None => {}
         }
@@ -148,8 +170,7 @@ impl Hub {
             }
             remote.owing = None;
             tracing::warn!("worker {worker} owes chunks and has sent nothing for {:.0} s: calling it anew", RENEWAL.as_secs_f64());
-            let (epoch, address) = (remote.epoch, remote.address.clone());
-            self.dial(worker, epoch, address, Duration::ZERO);
+            self.dial(worker, Duration::ZERO);
         }
     }
 
@@ -158,10 +179,9 @@ impl Hub {
         tracing::debug!("worker {worker} is gone from here: {reason}");
         let (pipe, queues) = Pipe::new();
         (remote.pipe, remote.queues) = (pipe, Some(queues));
-        let (epoch, address) = (remote.epoch, remote.address.clone());
         self.unpush(worker);
         if worker < self.welcome.worker.0 {
-            self.dial(worker, epoch, address, Duration::from_millis(50));
+            self.dial(worker, Duration::from_millis(50));
         }
     }
 }

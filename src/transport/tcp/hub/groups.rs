@@ -149,17 +149,18 @@ impl Hub {
         let Some(Group { number, members, .. }) = self.groups.group.take() else { return Vec::new() };
         members.into_iter().for_each(|member| self.members.tell(member, &Down::Leave { group: number }));
         lock(&self.status).group = 0;
-        let mut begun = Vec::new();
+        let (mut begun, mut unmade) = (Vec::new(), Vec::new());
         for (&(step, attempt), running) in self.running.iter_mut().filter(|(_, running)| running.group == Some(number)) {
             running.group = None;
             let void = running.holders.is_empty() && !running.done;
             if void && !std::mem::replace(&mut running.void, true) {
                 let source = running.receivers.first().copied().unwrap_or_default();
-                self.noticed.push((Worker(source), Notice::Unmade { step, attempt }));
+                unmade.push((Worker(source), Notice::Unmade { step, attempt }));
             } else if !void && !running.done {
                 begun.push((step, attempt));
             }
         }
+        unmade.into_iter().for_each(|(source, notice)| self.notify(source, notice));
         begun
     }
 

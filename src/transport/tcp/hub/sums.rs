@@ -1,6 +1,7 @@
 //! Sums as the coordinator's end sees them: who makes and holds them, and what becomes of those that stand still.
 
 use super::super::exchange::{Plan, Sum, share_out};
+use super::super::misses::Miss;
 use super::super::pipe::Frame;
 use super::super::running::Running;
 use super::super::{DATA_WAITING_MAX, Exchange, QUIET, lock};
@@ -31,7 +32,14 @@ impl Hub {
         if !running.given.insert(worker) {
             return;
         }
-        self.summer.keep(Sum { step, attempt, vector: Arc::clone(&decoded.gradient), digest: decoded.digest, finite: true });
+        self.summer.keep(Sum {
+            step,
+            attempt,
+            vector: Arc::clone(&decoded.gradient),
+            digest: decoded.digest,
+            finite: true,
+            spoilt: BTreeSet::new(),
+        });
         self.give(step, attempt, worker);
     }
 
@@ -48,8 +56,9 @@ impl Hub {
         let connected: BTreeSet<u32> = self.members.connected().map(|(worker, _)| worker).collect();
         let holders: BTreeSet<u32> = terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
         let holders: Vec<u32> = holders.intersection(&connected).copied().collect();
-        let star = self.listen.exchange == Exchange::Star || holders.is_empty();
-        let pushes = self.listen.exchange == Exchange::HoldSharded;
+        let doubted = self.doubts.of(step);
+        let star = self.listen.exchange == Exchange::Star || holders.is_empty() || doubted;
+        let pushes = self.listen.exchange == Exchange::HoldSharded && !doubted;
         let takes_part = star || self.listen.keeps;
         let receivers: Vec<u32> = connected.iter().copied().chain(takes_part.then_some(COORDINATOR)).collect();
         // Whoever is gone meanwhile cannot be a source; the engine hears of it and folds again.
@@ -61,7 +70,7 @@ impl Hub {
             })
             .collect();
         let here = terms.iter().flat_map(|term| term.holders.first()).all(|piece| connected.contains(&piece.worker.0));
-        let (group, owners) = match self.group_for(&holders).filter(|_| here) {
+        let (group, owners) = match self.group_for(&holders).filter(|_| here && !doubted) {
             Some((group, owners)) => (Some(group), owners),
             None if star => (None, share_out(&[COORDINATOR], self.listen.length)),
             None if pushes => (None, self.owners_of_pushes(&holders)),
@@ -75,7 +84,7 @@ impl Hub {
         }
         let sources = holders.iter().copied().chain(plan.owners.iter().map(|owner| owner.node)).collect();
         let mut running = Running::new(plan.receivers.clone(), sources, Instant::now());
-        running.group = group;
+        (running.group, running.own) = (group, group.is_none() && star);
         running.given.extend(&plan.receivers);
         self.running.retain(|key, _| key.0 != step || key.1 > attempt);
         self.running.insert((step, attempt), running);
@@ -160,7 +169,11 @@ impl Hub {
     }
 
     pub(super) fn held(&mut self, worker: Worker, step: Step, attempt: u32, digest: Option<u64>) {
-        let own = self.summer.sum(step, attempt).map(|sum| sum.digest);
+        let own = self.summer.sum(step, attempt);
+        if own.is_some_and(|sum| !sum.finite) {
+            return self.holds_what_is_not_finite(worker, step, attempt);
+        }
+        let own = own.map(|sum| sum.digest);
         let waits = self.takes_part() && own.is_none();
         if own.zip(digest).is_some_and(|(own, digest)| own != digest) {
             return self.lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
@@ -191,11 +204,45 @@ impl Hub {
 
     /// A worker is to apply a step whose sum it does not have.
     pub(super) fn missing(&mut self, worker: Worker, step: Step) {
-        let Some(&attempt) = self.decided.get(&step) else {
-            return self.notify(worker, Notice::Missed);
-        };
-        if !self.give(step, attempt, worker.0) {
-            self.notify(worker, Notice::Missed);
+        let Some(seat) = self.members.seat_of(worker.0) else { return };
+        match seat.misses.ask(step, Instant::now()) {
+            Miss::Wait => return,
+            Miss::NeverSent => return self.lose(worker.0, &format!("it says it misses {step}, which it was not sent")),
+            Miss::Endless => return self.lose(worker.0, &format!("it misses {step} whatever it is sent")),
+            Miss::Answer => {}
+        }
+        // A step that it was not sent over this connection, though a later one was, is not due there: a state has to come.
+        let was_sent = seat.unapplied.contains(&step);
+        let attempt = self.decided.get(&step).copied().filter(|_| was_sent);
+        if attempt.is_some_and(|attempt| self.give(step, attempt, worker.0)) {
+            return;
+        }
+        self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.misses.recall(step));
+        self.notify(worker, Notice::Missed);
+    }
+
+    /// Gives a sum that is whole to those who came while it was made.
+    fn hand_out(&mut self, step: Step, attempt: u32) {
+        let running = self.running.get_mut(&(step, attempt)).filter(|running| !running.done);
+        let Some(given) = running.map(|running| &mut running.given) else { return };
+        let late: Vec<u32> = self.members.connected().map(|(worker, _)| worker).filter(|worker| given.insert(*worker)).collect();
+        for worker in late {
+            self.give(step, attempt, worker);
+        }
+    }
+
+    /// Gives whoever has come, in a state that is one of the last, the sums that are whole and wait for holders.
+    pub(super) fn offer_sums(&mut self, worker: u32, next: Option<Step>) {
+        let Some(next) = next else { return };
+        let recent = |step: Step| step.0.saturating_sub(next.0) <= self.listen.log_steps;
+        let open = self.running.iter().filter(|((step, _), running)| !running.done && recent(*step));
+        let whole = |key: &(Step, u32)| self.summer.sum(key.0, key.1).is_some_and(|sum| sum.finite);
+        let sums: Vec<(Step, u32)> = open.map(|(key, _)| *key).filter(whole).collect();
+        for (step, attempt) in sums {
+            if let Some(running) = self.running.get_mut(&(step, attempt)) {
+                running.given.insert(worker);
+            }
+            self.give(step, attempt, worker);
         }
     }
 
@@ -223,6 +270,10 @@ impl Hub {
         }
         for sum in self.summer.finished() {
             let (step, attempt) = (sum.step, sum.attempt);
+            if !sum.finite {
+                self.not_finite(&sum);
+                continue;
+            }
             let mut sums = lock(&self.sums);
             sums.push_back((step, attempt, Arc::clone(&sum.vector)));
             while sums.len() > 2 {
@@ -242,6 +293,8 @@ impl Hub {
                     notice => self.notify(worker, notice),
                 }
             }
+            self.is_finite(step, attempt);
+            self.hand_out(step, attempt);
         }
     }
 

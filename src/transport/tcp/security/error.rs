@@ -4,7 +4,6 @@ use super::DOMAIN;
 use rustls::pki_types::pem;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,17 +25,28 @@ impl fmt::Display for Side {
     }
 }
 
+/// What may be the reason when the other side hangs up. A listener that knows another token says so in its proof: before
+/// that it is no reason.
+fn reason_to_close(from: Side, missing: &str) -> &'static str {
+    match (from, missing) {
+        (Side::Server, "its version" | "its TLS handshake") => {
+            "it may have as many callers as it takes at once, or another certificate; its own messages say"
+        }
+        _ => "its own messages may say why (another token or certificate?)",
+    }
+}
+
 /// Why a connection is refused, or its keys cannot be used. `from` is always the other side.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
     /// A plain connection would leave the host.
     #[error(
         "plain connections stay on this host, and {address} is not a loopback address; \
-         run `codedgrad keygen DIR` and pass `--keys DIR` to the coordinator and to every worker"
+         run `codedgrad keygen DIR --workers N` and pass `--keys DIR` to the coordinator and to every worker"
     )]
     Exposed {
         /// Where to.
-        address: SocketAddr,
+        address: String,
     },
     /// The proof is wrong.
     #[error("the {from} does not know this job's token")]
@@ -107,7 +117,7 @@ pub enum SecurityError {
         reason: rustls::Error,
     },
     /// The other side hung up.
-    #[error("the {from} hung up instead of sending {missing}; its own messages may say why (another token or certificate?)")]
+    #[error("the {from} hung up instead of sending {missing}; {}", reason_to_close(*from, missing))]
     Closed {
         /// Who.
         from: Side,

@@ -1,0 +1,336 @@
+//! Whose parameters are right after each step.
+
+use crate::ids::{Step, Worker, WorkerSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Steps whose digests are remembered.
+const WINDOW: u64 = 256;
+
+/// What is known of the parameters that a worker had after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// They are the right ones.
+    Right,
+    /// They are not.
+    Wrong,
+    /// Others have different ones, and it is not known yet who is right.
+    Disputed,
+    /// Nothing is known of them, or nobody else has reported.
+    Unknown,
+}
+
+/// What a worker reported.
+#[derive(Clone, Copy, Debug)]
+struct Word {
+    worker: Worker,
+    digest: u64,
+    /// Whose state it has, until somebody else vouches for it: its own, another worker's, or the driver's (none).
+    lineage: Option<Worker>,
+}
+
+/// The digests that were reported after one step.
+#[derive(Clone, Debug)]
+struct Tally {
+    /// Who was sent the step, is alive, and takes digests as far as is known.
+    expected: WorkerSet,
+    reports: Vec<Word>,
+    /// The right digest, once it is known, and whether it is the driver's own.
+    right: Option<(u64, bool)>,
+}
+
+impl Tally {
+    /// How many have a digest, not counting copies; who has it from the driver speaks for two.
+    fn votes(&self, digest: u64) -> usize {
+        let drivers = self.reports.iter().any(|word| word.digest == digest && word.lineage.is_none());
+        self.lineages(digest) + if drivers { 2 } else { 0 }
+    }
+
+    /// How many workers have come to a digest by themselves.
+    fn lineages(&self, digest: u64) -> usize {
+        let alike = self.reports.iter().filter(|word| word.digest == digest);
+        alike.filter_map(|word| word.lineage).collect::<BTreeSet<Worker>>().len()
+    }
+
+    fn of(&self, worker: Worker) -> Option<u64> {
+        self.reports.iter().find(|word| word.worker == worker).map(|word| word.digest)
+    }
+
+    /// Settles what is right, if that can be told now: what two workers have, or what most have once all have reported.
+    /// What only workers have said may turn out to be what fewer have.
+    fn settle(&mut self) {
+        if self.right.is_some_and(|right| right.1) {
+            return;
+        }
+        // There are few of them, however many workers.
+        let digests: BTreeSet<u64> = self.reports.iter().map(|word| word.digest).collect();
+        let most = digests.into_iter().max_by_key(|&digest| (self.votes(digest), std::cmp::Reverse(digest)));
+        let Some((digest, votes)) = most.map(|digest| (digest, self.votes(digest))) else { return };
+        let all = self.expected.iter().all(|worker| self.of(worker).is_some());
+        let told = match self.right {
+            Some((right, _)) => votes >= 2 && votes > self.votes(right),
+            // A single worker cannot vouch for itself.
+            None => votes >= 2 || all && self.reports.len() > 1,
+        };
+        if told {
+            self.right = Some((digest, false));
+        }
+    }
+
+    fn wrong(&self) -> impl Iterator<Item = Worker> {
+        let right = self.right.map(|(digest, _)| digest);
+        self.reports.iter().filter(move |word| right.is_some_and(|right| right != word.digest)).map(|word| word.worker)
+    }
+}
+
+/// The digests of parameters that workers report after each step, compared with each other and with the driver's own.
+///
+/// Feed it, in any order: [`Agreement::sent`] when a step is committed, [`Agreement::reported`] for every worker's report,
+/// [`Agreement::own`] where the driver has a replica, [`Agreement::excuse`] for who is gone. After each of them
+/// [`Agreement::found`] gives back who turned out to be wrong.
+///
+/// What two workers have alike, neither as a copy of the other's, is right, or what most have once everybody has
+/// reported. What the driver has is right by itself, unless two workers have alike what it has not and nobody ever had
+/// what it had: then its replica is not one of theirs.
+#[derive(Clone, Debug)]
+pub(super) struct Agreement {
+    workers: usize,
+    /// Whose state each worker has.
+    lineages: Vec<Option<Worker>>,
+    tallies: BTreeMap<Step, Tally>,
+    /// Steps that were refused: they changed nothing, and nobody has a digest of them.
+    refused: BTreeSet<Step>,
+    /// Whether any worker takes digests.
+    taken: bool,
+    /// Whether the driver's replica has turned out to be as the workers', or not to be.
+    confirmed: bool,
+    refuted: bool,
+    found: Vec<(Worker, Step)>,
+}
+
+impl Agreement {
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            workers,
+            lineages: Worker::all(workers).map(Some).collect(),
+            tallies: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            taken: false,
+            confirmed: false,
+            refuted: false,
+            found: Vec::new(),
+        }
+    }
+
+    fn tally(&mut self, step: Step) -> &mut Tally {
+        let workers = self.workers;
+        let fresh = || Tally { expected: WorkerSet::empty(workers), reports: Vec::new(), right: None };
+        self.tallies.entry(step).or_insert_with(fresh)
+    }
+
+    /// A step is sent to these workers.
+    pub(super) fn sent(&mut self, step: Step, receivers: &[Worker]) {
+        let tally = self.tally(step);
+        for worker in receivers {
+            tally.expected.insert(*worker);
+        }
+        let oldest = Step(step.0.saturating_sub(WINDOW));
+        self.tallies = self.tallies.split_off(&oldest);
+        self.refused = self.refused.split_off(&oldest);
+    }
+
+    /// A step is refused by everybody alike.
+    pub(super) fn refused(&mut self, step: Step) {
+        self.refused.insert(step);
+    }
+
+    /// Whether the parameters after a step are those before it.
+    pub(super) fn is_refused(&self, step: Step) -> bool {
+        self.refused.contains(&step)
+    }
+
+    /// A worker has applied a step; it has no digest to report if none is taken.
+    pub(super) fn reported(&mut self, worker: Worker, step: Step, digest: Option<u64>) {
+        self.taken |= digest.is_some();
+        let (lineage, confirmed) = (self.lineages[worker.index()], self.confirmed);
+        let tally = self.tally(step);
+        if let (Some(digest), Some((right, own))) = (digest, tally.right)
+            && digest == right
+            && (confirmed || !own)
+            && tally.of(worker).is_none()
+        {
+            // As most do: there is nothing to be settled.
+            tally.reports.push(Word { worker, digest, lineage });
+            self.lineages[worker.index()] = Some(worker);
+            return;
+        }
+        let before: Vec<Worker> = tally.wrong().filter(|other| *other != worker).collect();
+        tally.reports.retain(|word| word.worker != worker);
+        match digest {
+            Some(digest) => tally.reports.push(Word { worker, digest, lineage }),
+            None => {
+                tally.expected.remove(worker);
+            }
+        }
+        tally.settle();
+        self.try_own(step);
+        let wrong: Vec<Worker> = self.tally(step).wrong().filter(|wrong| !before.contains(wrong)).collect();
+        self.found.extend(wrong.into_iter().map(|worker| (worker, step)));
+        if self.verdict(worker, step) == Verdict::Right {
+            self.lineages[worker.index()] = Some(worker);
+        }
+    }
+
+    /// A worker has taken over a state: another's, or the driver's.
+    pub(super) fn copied(&mut self, worker: Worker, from: Option<Worker>) {
+        self.lineages[worker.index()] = from.and_then(|from| self.lineages[from.index()]);
+    }
+
+    /// Looks whether the driver's own digest of a step is that of any worker.
+    fn try_own(&mut self, step: Step) {
+        let confirmed = self.confirmed;
+        let tally = self.tally(step);
+        let Some((own, true)) = tally.right else { return };
+        if tally.votes(own) > 0 {
+            self.confirmed = true;
+        } else if !confirmed && tally.reports.iter().any(|word| tally.lineages(word.digest) >= 2) {
+            tally.right = None;
+            tally.settle();
+            self.refuted = true;
+        }
+    }
+
+    /// The digest of the driver's own replica after a step: what differs from it is wrong.
+    pub(super) fn own(&mut self, step: Step, digest: u64) {
+        if self.refuted {
+            return;
+        }
+        let tally = self.tally(step);
+        tally.right = Some((digest, true));
+        self.try_own(step);
+        let wrong: Vec<Worker> = self.tally(step).wrong().collect();
+        self.found.extend(wrong.into_iter().map(|worker| (worker, step)));
+    }
+
+    /// What a worker reported is void: it is gone, or is to take over a state in which everything below `next` is applied.
+    /// Nobody waits any more for its reports on those steps.
+    pub(super) fn excuse(&mut self, worker: Worker, next: Option<Step>) {
+        for (step, tally) in &mut self.tallies {
+            let before: Vec<Worker> = tally.wrong().collect();
+            if next.is_none_or(|next| *step < next) {
+                tally.expected.remove(worker);
+            }
+            tally.reports.retain(|word| word.worker != worker);
+            tally.settle();
+            self.found.extend(tally.wrong().filter(|worker| !before.contains(worker)).map(|worker| (worker, *step)));
+        }
+    }
+
+    /// Who turned out to be wrong since this was asked last, and after which step.
+    pub(super) fn found(&mut self) -> Vec<(Worker, Step)> {
+        std::mem::take(&mut self.found)
+    }
+
+    /// What is known of a worker's parameters after a step.
+    pub(super) fn verdict(&self, worker: Worker, step: Step) -> Verdict {
+        let Some(tally) = self.tallies.get(&step) else { return Verdict::Unknown };
+        let Some(digest) = tally.of(worker) else { return Verdict::Unknown };
+        match tally.right {
+            Some((right, _)) if right == digest => Verdict::Right,
+            Some(_) => Verdict::Wrong,
+            None if tally.reports.iter().any(|word| word.digest != digest) => Verdict::Disputed,
+            None => Verdict::Unknown,
+        }
+    }
+
+    /// Whether digests are taken, so that a result of unknown parameters is worth a word.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Step = Step(4);
+
+    fn agreement(workers: u32) -> Agreement {
+        let mut agreement = Agreement::new(workers as usize);
+        agreement.sent(STEP, &Worker::all(workers as usize).collect::<Vec<_>>());
+        agreement
+    }
+
+    /// Who turns out to be wrong by a worker's report.
+    fn after(agreement: &mut Agreement, worker: u32, digest: u64) -> Vec<u32> {
+        agreement.reported(Worker(worker), STEP, Some(digest));
+        agreement.found().into_iter().map(|(worker, _)| worker.0).collect()
+    }
+
+    #[test]
+    fn nobody_vouches_for_itself() {
+        let mut agreement = agreement(3);
+        assert_eq!(after(&mut agreement, 0, 7), [0u32; 0]);
+        assert_eq!(agreement.verdict(Worker(0), STEP), Verdict::Unknown);
+        assert_eq!(after(&mut agreement, 1, 8), [0u32; 0]);
+        assert_eq!([0, 1].map(|worker| agreement.verdict(Worker(worker), STEP)), [Verdict::Disputed; 2]);
+        assert_eq!(after(&mut agreement, 2, 8), [0]);
+        assert_eq!(agreement.verdict(Worker(1), STEP), Verdict::Right);
+        assert_eq!(agreement.verdict(Worker(0), STEP), Verdict::Wrong);
+        assert_eq!(agreement.verdict(Worker(0), Step(3)), Verdict::Unknown);
+    }
+
+    #[test]
+    fn who_comes_after_the_verdict_is_told_at_once() {
+        let mut agreement = agreement(4);
+        after(&mut agreement, 0, 7);
+        after(&mut agreement, 1, 7);
+        assert_eq!(after(&mut agreement, 3, 9), [3]);
+        assert_eq!(after(&mut agreement, 3, 9), [3], "the same word again");
+        assert_eq!(after(&mut agreement, 3, 7), [0u32; 0], "with the right state");
+    }
+
+    #[test]
+    fn the_drivers_own_digest_settles_it() {
+        let mut agreement = agreement(2);
+        after(&mut agreement, 0, 7);
+        agreement.own(STEP, 8);
+        assert_eq!(agreement.found(), [(Worker(0), STEP)]);
+        assert_eq!(after(&mut agreement, 1, 8), [0u32; 0]);
+        assert_eq!(agreement.verdict(Worker(1), STEP), Verdict::Right);
+    }
+
+    #[test]
+    fn a_copy_does_not_vouch_for_what_it_was_made_from() {
+        let mut agreement = agreement(4);
+        agreement.copied(Worker(1), Some(Worker(0)));
+        assert_eq!(after(&mut agreement, 0, 9), [0u32; 0]);
+        assert_eq!(after(&mut agreement, 1, 9), [0u32; 0]);
+        assert_eq!(agreement.verdict(Worker(1), STEP), Verdict::Unknown);
+        assert_eq!(after(&mut agreement, 2, 7), [0u32; 0]);
+        assert_eq!(after(&mut agreement, 3, 7), [0, 1]);
+    }
+
+    #[test]
+    fn a_replica_that_is_like_nobodys_is_not_the_measure() {
+        let mut agreement = agreement(3);
+        agreement.own(STEP, 8);
+        assert_eq!(after(&mut agreement, 0, 7), [0]);
+        assert_eq!(after(&mut agreement, 1, 7), [0u32; 0]);
+        assert_eq!([0, 1].map(|worker| agreement.verdict(Worker(worker), STEP)), [Verdict::Right; 2]);
+        agreement.own(Step(5), 9);
+        agreement.reported(Worker(0), Step(5), Some(1));
+        assert_eq!(agreement.found(), [], "nor later");
+    }
+
+    /// Who is gone cannot settle a dispute of two; the smaller digest is taken then, whoever reported first.
+    #[test]
+    fn a_dispute_ends_when_nobody_else_can_come() {
+        let mut agreement = agreement(3);
+        after(&mut agreement, 0, 7);
+        after(&mut agreement, 1, 6);
+        agreement.excuse(Worker(2), None);
+        assert_eq!(agreement.found(), [(Worker(0), STEP)]);
+        agreement.reported(Worker(1), STEP, None);
+        assert_eq!(agreement.found(), [], "who takes no digest");
+    }
+}

@@ -1,0 +1,65 @@
+//! Decoded vectors of which nobody takes hold.
+
+use super::super::events::{Action, EngineError};
+use super::{Engine, Phase};
+use crate::ids::Step;
+
+impl Engine {
+    /// Nobody has taken hold of a decoded vector in time: it is made once more, of the same results if they are all there;
+    /// after that the run ends.
+    pub(super) fn unheld(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        let waiting = self.book.waiting();
+        let Some(step) = waiting.iter().copied().min() else { return self.go_on(now, out) };
+        if let Some((_, since)) = self.overdue.filter(|(overdue, _)| *overdue == step) {
+            let silent = self.book.without(step, &self.roster.alive());
+            return Err(EngineError::Unheld { step, waited_seconds: now - since, silent });
+        }
+        (self.overdue, self.folds_since) = (Some((step, self.folds_since)), now);
+        if let Some(first) = self.book.made_of(&self.bereft) {
+            return self.make_again(first, now, out);
+        }
+        for step in waiting {
+            let attempt = self.book.attempt(step);
+            out.extend(self.book.fold_anew(step, attempt, &self.roster.alive(), &self.bereft));
+        }
+        Ok(())
+    }
+
+    /// Makes decoded steps from `first` on again, without the results of those who died meanwhile or whose are not finite.
+    pub(super) fn make_again(&mut self, first: Step, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        if !self.opens_again() {
+            return self.begin_again(now, out);
+        }
+        // Those who died while somebody held the vector are missed only now, also if they are there again.
+        let mut without = self.roster.dead();
+        without.unite(&self.bereft);
+        for (_, worker) in &self.barred {
+            without.insert(*worker);
+        }
+        let mut reopened = Vec::new();
+        for dead in without.iter() {
+            self.scheme.lost(dead, Some(first.jobs(1).start), &mut reopened);
+        }
+        self.fold_again(first, &reopened, now, out)?;
+        match self.phase {
+            Phase::Collecting => {
+                let there = self.roster.alive();
+                for worker in self.bereft.iter().filter(|worker| there.contains(*worker)) {
+                    // Whoever is there again can do its tasks anew.
+                    if !self.scheme.back(worker) {
+                        self.resting.insert(worker);
+                    }
+                }
+                self.leave_out_barred();
+                self.carry_on(now, out)
+            }
+            Phase::Folding => self.check_held(now, out),
+            Phase::NotBegun | Phase::Finished => Ok(()),
+        }
+    }
+
+    /// Whether a decoded step can be opened again by itself.
+    pub(super) fn opens_again(&self) -> bool {
+        self.config.micro_steps == 1 && self.scheme.facts().delay == 0 && self.scheme.undoes()
+    }
+}

@@ -1,0 +1,173 @@
+//! Which results count, given what is known of the parameters they were computed with.
+
+use super::super::agreement::{Agreement, Verdict};
+use super::super::events::{Action, EngineError};
+use super::super::roster::Doing;
+use super::{Answer, Engine, Phase};
+use crate::ids::{Step, Task, Worker};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A worker that finds no state to go on from in so many is at fault itself.
+const UNFIT_MAX: u32 = 3;
+
+/// What is known of workers' parameters, and which results depend on what is not.
+#[derive(Debug)]
+pub(super) struct Trust {
+    pub(super) agreement: Agreement,
+    /// Results of workers whose parameters are in dispute: they wait until it is settled.
+    disputed: Vec<(Worker, Answer)>,
+    /// Results that count although nobody could say that they were computed with the right parameters.
+    unsure: BTreeSet<(Worker, Task)>,
+    /// Whose state each worker was sent and has said nothing of.
+    donors: BTreeMap<Worker, Worker>,
+    /// How many states in a row a worker could not go on from.
+    unfit: BTreeMap<Worker, u32>,
+}
+
+impl Trust {
+    pub(super) fn new(workers: usize) -> Self {
+        let agreement = Agreement::new(workers);
+        Self { agreement, disputed: Vec::new(), unsure: BTreeSet::new(), donors: BTreeMap::new(), unfit: BTreeMap::new() }
+    }
+
+    /// A result is not counted before its worker's parameters are known to be right.
+    pub(super) fn wait_with(&mut self, worker: Worker, answer: Answer) {
+        self.disputed.push((worker, answer));
+    }
+
+    /// A worker is sent the state of another, or of the driver.
+    pub(super) fn sent_state(&mut self, worker: Worker, from: Option<Worker>) {
+        self.agreement.copied(worker, from);
+        self.donors.remove(&worker);
+        self.donors.extend(from.map(|donor| (worker, donor)));
+    }
+}
+
+impl Engine {
+    /// The step after which a step's parameters are those that its tasks are computed with; none at the run's start.
+    fn basis(&self, step: Step) -> Option<Step> {
+        let before = |step: &Step| step.0.checked_sub(self.config.models).map(Step).filter(|basis| *basis >= self.first);
+        std::iter::successors(before(&step), before).find(|basis| !self.trust.agreement.is_refused(*basis))
+    }
+
+    fn verdict(&self, worker: Worker, task: Task) -> Verdict {
+        let basis = self.basis(task.job.step(self.config.micro_steps));
+        basis.map_or(Verdict::Right, |basis| self.trust.agreement.verdict(worker, basis))
+    }
+
+    pub(super) fn is_disputed(&self, worker: Worker, task: Task) -> bool {
+        self.verdict(worker, task) == Verdict::Disputed
+    }
+
+    /// Whether a result may count; notes that it counts although nobody knows its worker's parameters.
+    pub(super) fn is_trusted(&mut self, worker: Worker, task: Task) -> bool {
+        let verdict = self.verdict(worker, task);
+        if verdict == Verdict::Unknown && self.trust.agreement.is_taken() {
+            self.trust.unsure.insert((worker, task));
+        }
+        matches!(verdict, Verdict::Right | Verdict::Unknown)
+    }
+
+    /// Whether all results that counted for a step were computed with parameters known to be right; asked once.
+    pub(super) fn is_verified(&mut self, step: Step) -> bool {
+        let micro_steps = self.config.micro_steps;
+        let unsure = std::mem::take(&mut self.trust.unsure);
+        let (of_step, later): (BTreeSet<_>, _) = unsure.into_iter().partition(|(_, task)| task.job.step(micro_steps) <= step);
+        self.trust.unsure = later;
+        of_step.into_iter().all(|(worker, task)| self.verdict(worker, task) == Verdict::Right)
+    }
+
+    /// Nobody waits any more for what is in dispute.
+    pub(super) fn drop_disputed(&mut self, out: &mut Vec<Action>) {
+        let dropped = self.trust.disputed.drain(..).map(|(worker, (task, ..))| Action::Discard { worker, task });
+        out.extend(dropped);
+    }
+
+    /// Carries out what has become known of workers' parameters: who is wrong takes over a state, and what it computed
+    /// does not count.
+    pub(super) fn settle_trust(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        let mut counted = false;
+        for (worker, step) in self.trust.agreement.found() {
+            if *self.roster.doing(worker) == Doing::Dead {
+                continue;
+            }
+            out.push(Action::Diverged { worker, step });
+            let (next, micro_steps) = (self.next, self.config.micro_steps);
+            let of_it = |(of, task): &(Worker, Task)| *of == worker && task.job.step(micro_steps) >= next;
+            counted |= self.trust.unsure.iter().any(of_it);
+            self.recall(worker, out);
+            // Whoever is about to take over its state must not.
+            for needy in self.roster.waiting_for(worker) {
+                self.resync(now, needy, out)?;
+            }
+        }
+        if counted && matches!(self.phase, Phase::Collecting | Phase::Folding) {
+            self.trust.unsure.clear();
+            self.begin_again(now, out)?;
+        }
+        self.resync_idle(now, out)?;
+        if self.trust.disputed.is_empty() {
+            return Ok(());
+        }
+        for (worker, answer) in std::mem::take(&mut self.trust.disputed) {
+            let dead = *self.roster.doing(worker) == Doing::Dead;
+            if !dead {
+                self.done(now, worker, answer, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker says that it goes on from a state, and which parameters those are.
+    pub(super) fn taken(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        step: Step,
+        digest: Option<u64>,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
+        self.trust.unfit.remove(&worker);
+        self.trust.agreement.reported(worker, step, digest);
+        if self.trust.agreement.verdict(worker, step) == Verdict::Wrong {
+            let donor = self.trust.donors.get(&worker);
+            donor.into_iter().for_each(|donor| self.roster.distrust(*donor));
+        }
+        self.settle_trust(now, out)
+    }
+
+    /// A state was of no use to a worker: it is another's turn to hand one over. A worker that refuses the driver's own
+    /// state, or several, is sent away.
+    pub(super) fn bad_state(
+        &mut self,
+        now: f64,
+        (worker, from): (Worker, Option<Worker>),
+        refused: bool,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
+        if *self.roster.doing(worker) == Doing::Dead {
+            return Ok(());
+        }
+        if refused {
+            let count = self.trust.unfit.entry(worker).or_insert(0);
+            *count += 1;
+            if from.is_none() || *count >= UNFIT_MAX {
+                self.trust.unfit.remove(&worker);
+                out.push(Action::Dismiss { worker });
+                return Ok(());
+            }
+        }
+        from.into_iter().for_each(|donor| self.roster.distrust(donor));
+        if let Doing::Syncing { .. } = self.roster.doing(worker) {
+            return self.resync(now, worker, out);
+        }
+        self.recall(worker, out);
+        self.resync_idle(now, out)
+    }
+
+    /// First step that a worker has not applied, as far as it has said.
+    #[must_use]
+    pub fn next_of(&self, worker: Worker) -> Step {
+        self.roster.next_of(worker)
+    }
+}

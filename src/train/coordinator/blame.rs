@@ -1,0 +1,36 @@
+//! Sums that are not finite: whose result it was, and what is forgotten of it.
+
+use super::{Coordinator, Observer};
+use crate::gpu::poison_of;
+use crate::ids::{Step, Task, Worker};
+use crate::schedulers::Input;
+use crate::transport::{Piece, Transport, Weighted, What};
+
+impl<T: Transport> Coordinator<T> {
+    /// Why a sum that was made here is not finite: the first of its results that is not, if they are here to be looked at.
+    pub(super) fn at_fault(&mut self, step: Step, attempt: u32, results: &[Weighted]) -> Input {
+        let spoilt = results.iter().find(|result| {
+            let piece = Piece { worker: result.worker, what: What::Result(result.task) };
+            self.transport.received(piece).is_some_and(|result| poison_of(&result) != 0.0)
+        });
+        match spoilt {
+            Some(result) => Input::Spoilt { worker: result.worker, step, attempt },
+            None => Input::Overflowed { step, attempt },
+        }
+    }
+
+    /// Forgets the results of a worker that are to go into a step, and says why.
+    pub(super) fn erase(&mut self, worker: Worker, step: Step, observer: &mut dyn Observer<T::Vector>) {
+        observer.fault(step.0, worker, "its result is not finite, though it said so; it was erased, and the step is made without it");
+        self.folding.remove(&step);
+        self.sums.entry(step).or_default().remove(&worker);
+        let jobs = step.jobs(self.config.micro_steps);
+        let of_it = |(of, task): &&(Worker, Task)| *of == worker && jobs.contains(&task.job);
+        let tasks: Vec<Task> = self.tails.keys().filter(of_it).map(|(_, task)| *task).collect();
+        for task in tasks {
+            for _ in self.tails.remove(&(worker, task)).unwrap_or_default() {
+                self.transport.discard(worker, task);
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a run trains, as far as one side can say.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// What both sides of a run must agree on for its gradients to mean anything; `None` where a side does not know.
+///
+/// Two workers that cut a batch into units of different sizes would train on different samples, and nobody could tell
+/// from their messages: every fact that both sides know is compared when a worker joins.
+///
+/// ```
+/// use codedgrad::transport::RunFacts;
+/// let mut run = RunFacts { length: Some(300), ..RunFacts::default() };
+/// run.agree(&RunFacts { unit_samples: Some(8), ..RunFacts::default() })?;
+/// let error = run.agree(&RunFacts { unit_samples: Some(16), ..RunFacts::default() }).unwrap_err();
+/// assert_eq!(error.to_string(), "samples per unit: 16 here, 8 in the run");
+/// # Ok::<(), codedgrad::transport::Disagreement>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunFacts {
+    /// Numbers in a gradient.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<usize>,
+    /// Units of a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub units: Option<u32>,
+    /// Samples of a unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit_samples: Option<usize>,
+    /// Jobs whose sum is one step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub micro_steps: Option<u64>,
+    /// Models trained in turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models: Option<u64>,
+    /// Steps of the run, over all models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Number format of the parameters, such as `f32`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    /// A hash of the names and shapes of the parameters, in the order of the gradient.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<u64>,
+}
+
+/// A fact on which two sides differ.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{fact}: {here} here, {run} in the run")]
+pub struct Disagreement {
+    /// Which.
+    pub fact: &'static str,
+    /// What the one who joins says.
+    pub here: String,
+    /// What the run says.
+    pub run: String,
+}
+
+impl RunFacts {
+    /// Compares what both know and takes over what only the other knows; nothing is taken over where they differ.
+    ///
+    /// # Errors
+    /// [`Disagreement`] names the first fact on which they differ.
+    pub fn agree(&mut self, other: &Self) -> Result<(), Disagreement> {
+        let mut agreed = self.clone();
+        merge("numbers in a gradient", &mut agreed.length, other.length.as_ref())?;
+        merge("units of a batch", &mut agreed.units, other.units.as_ref())?;
+        merge("samples per unit", &mut agreed.unit_samples, other.unit_samples.as_ref())?;
+        merge("micro-steps", &mut agreed.micro_steps, other.micro_steps.as_ref())?;
+        merge("models", &mut agreed.models, other.models.as_ref())?;
+        merge("steps", &mut agreed.steps, other.steps.as_ref())?;
+        merge("number format of the parameters", &mut agreed.dtype, other.dtype.as_ref())?;
+        merge("hash of the parameters' layout", &mut agreed.layout, other.layout.as_ref())?;
+        *self = agreed;
+        Ok(())
+    }
+}
+
+fn merge<T: Clone + PartialEq + ToString>(fact: &'static str, run: &mut Option<T>, here: Option<&T>) -> Result<(), Disagreement> {
+    let Some(here) = here else { return Ok(()) };
+    let known = run.get_or_insert_with(|| here.clone());
+    if known == here {
+        return Ok(());
+    }
+    Err(Disagreement { fact, here: here.to_string(), run: known.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_changes_nothing() {
+        let mut run = RunFacts { units: Some(4), ..RunFacts::default() };
+        let other = RunFacts { length: Some(3), units: Some(8), ..RunFacts::default() };
+        let error = run.agree(&other).unwrap_err();
+        assert_eq!((error.fact, error.here.as_str(), error.run.as_str()), ("units of a batch", "8", "4"));
+        assert_eq!(run, RunFacts { units: Some(4), ..RunFacts::default() });
+    }
+}

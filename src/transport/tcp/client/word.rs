@@ -1,0 +1,86 @@
+//! What a worker's trainer has said of the steps that it applied, for a coordinator that may not have heard it.
+
+use crate::ids::Step;
+use std::collections::BTreeMap;
+
+/// The digests of a trainer's parameters, after the last step of each model.
+///
+/// A coordinator lets a result count only if it knows the parameters that it was computed with. What a worker said over
+/// a connection that broke may be lost, so over the next one it says again what it said of the steps before the first
+/// one that it lacks: [`Word::again`] right after the welcome. What the trainer says of such a step later passes
+/// [`Word::is_due`].
+#[derive(Debug)]
+pub(super) struct Word {
+    models: u64,
+    said: BTreeMap<Step, u64>,
+    /// Steps of which the coordinator waits for a word over this connection though it was not sent them over it.
+    due: Vec<Step>,
+}
+
+impl Word {
+    pub(super) fn new(models: Option<u64>) -> Self {
+        Self { models: models.unwrap_or(1).max(1), said: BTreeMap::new(), due: Vec::new() }
+    }
+
+    /// The trainer says that it has applied a step.
+    pub(super) fn applied(&mut self, step: Step, digest: Option<u64>) {
+        // Without one the step changed nothing, or none is taken; what was said of the step before it still holds.
+        if let Some(digest) = digest {
+            self.said.insert(step, digest);
+        }
+        while self.said.len() as u64 > self.models {
+            self.said.pop_first();
+        }
+    }
+
+    /// The trainer has taken over a state in which all below `next` is applied.
+    pub(super) fn taken(&mut self, next: Step, digests: &[u64]) {
+        self.said = self.before(next).into_iter().rev().zip(digests.iter().rev().copied()).collect();
+        self.due.clear();
+    }
+
+    /// The last steps before `next`, one per model.
+    fn before(&self, next: Step) -> Vec<Step> {
+        (next.0.saturating_sub(self.models)..next.0).map(Step).collect()
+    }
+
+    /// There is another connection, over which all below `next` is offered: what is to be said again.
+    pub(super) fn again(&mut self, next: Step) -> Vec<(Step, u64)> {
+        self.due = self.before(next).into_iter().filter(|step| !self.said.contains_key(step)).collect();
+        self.said.iter().map(|(step, digest)| (*step, *digest)).collect()
+    }
+
+    /// Whether a step of an earlier connection is waited for; once.
+    pub(super) fn is_due(&mut self, step: Step) -> bool {
+        let at = self.due.iter().position(|due| *due == step);
+        at.map(|at| self.due.remove(at)).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_is_said_again_over_the_next_connection() {
+        let mut word = Word::new(None);
+        word.applied(Step(3), Some(30));
+        word.applied(Step(4), Some(40));
+        assert_eq!(word.again(Step(5)), [(Step(4), 40)]);
+        assert!(!word.is_due(Step(4)), "it is said");
+        word.again(Step(6));
+        word.applied(Step(5), Some(50));
+        assert!(word.is_due(Step(5)) && !word.is_due(Step(5)), "it was given to the trainer, which had not applied it yet");
+        word.applied(Step(6), None);
+        assert_eq!(word.again(Step(7)), [(Step(5), 50)], "a step that was refused changed nothing");
+    }
+
+    #[test]
+    fn every_model_has_its_own() {
+        let mut word = Word::new(Some(2));
+        word.taken(Step(7), &[50, 60]);
+        assert_eq!(word.again(Step(7)), [(Step(5), 50), (Step(6), 60)]);
+        word.taken(Step(1), &[9, 10]);
+        assert_eq!(word.again(Step(1)), [(Step(0), 10)], "there is no step before the first");
+    }
+}

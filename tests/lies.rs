@@ -1,0 +1,245 @@
+//! A worker that knows the token and lies about what is finite: it says that sums overflow that do not, or that its NaN
+//! are numbers. No step is refused for it, every gradient has the bits of a run without it, and it is named.
+
+#[allow(dead_code, reason = "others use the rest of it")]
+mod integers;
+
+use codedgrad::codes::SchemeSpec;
+use codedgrad::delays::Delays;
+use codedgrad::ids::{Step, Worker};
+use codedgrad::schedulers::{Config, Engine};
+use codedgrad::train::{Coordinator, Outcome, Pace, Shape};
+use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
+use codedgrad::transport::wire::{CHUNK, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind};
+use codedgrad::transport::{Link, Notice, Order, State, Transport, local};
+use integers::{Log, RUN, Secret, UNIT_SAMPLES, Watch, secret, work};
+use serde_json::{Value, json};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const WORKERS: usize = 4;
+/// Its group's other member has all it has.
+const LIAR: u32 = 3;
+const LENGTH: usize = CHUNK + 77;
+const STEPS: u64 = 12;
+
+fn coordinate(transport: impl Transport<Vector = Vec<f32>>) -> Log {
+    let scheme = "groups:s=1".parse::<SchemeSpec>().unwrap().scheme(WORKERS, WORKERS as u32, 0..STEPS).unwrap();
+    let config = Config { max_wait_seconds: 20.0, return_seconds: 20.0, ..Config::default() };
+    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).unwrap();
+    let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
+    let shape = Shape { workers: WORKERS, length: LENGTH, units: WORKERS as u32, first: Step(0) };
+    let mut watch = Watch::new(|_| {});
+    let ended = Coordinator::new(transport, engine, pace, config, shape).run(&mut watch);
+    assert_eq!(ended.unwrap_or_else(|error| panic!("{error}: {:?}", watch.log.faults)), Outcome::Finished);
+    watch.log
+}
+
+/// The run without lies: its gradients, and the parameters that all end with.
+fn undisturbed() -> (Log, Vec<f32>) {
+    let (transport, links) = local::connect(WORKERS);
+    let begin = |link| thread::spawn(move || work(Box::new(link), LENGTH, |_| true));
+    let threads: Vec<_> = links.into_iter().map(begin).collect();
+    let log = coordinate(transport);
+    let mut parameters: Vec<Vec<f32>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    (log, parameters.remove(0))
+}
+
+fn join(worker: u32, address: String, secret: &Secret) -> TcpLink {
+    let identity = format!("worker {worker}");
+    let patience = Duration::from_secs(10);
+    let join = Join { worker: Some(worker), identity, patience, ..Join::new(address, secret.security.clone()) };
+    TcpLink::join(join).unwrap().0
+}
+
+/// A run with three honest workers and one that is begun with the coordinator's address.
+fn run(exchange: Exchange, keeps: bool, liar: impl FnOnce(String, &Secret) -> JoinHandle<()>) -> Log {
+    let what = format!("{exchange:?}, keeps: {keeps}");
+    let (expected, parameters) = undisturbed();
+    let secret = secret();
+    let at = ([127, 0, 0, 1], 0).into();
+    let mut transport = TcpTransport::listen(Listen {
+        run: RUN,
+        exchange,
+        keeps,
+        job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
+        stall: Duration::from_secs(10),
+        spare: Duration::from_secs(5),
+        ..Listen::new(at, secret.security.clone(), WORKERS, LENGTH, WORKERS as u32)
+    })
+    .unwrap();
+    let address = transport.address().to_string();
+    let honest: Vec<_> = (0..LIAR)
+        .map(|worker| {
+            let link = join(worker, address.clone(), &secret);
+            thread::spawn(move || work(Box::new(link), LENGTH, |_| true))
+        })
+        .collect();
+    let liar = liar(address, &secret);
+    assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
+    transport.begin(Step(0));
+    let log = coordinate(transport);
+    liar.join().unwrap();
+    let refused: Vec<u64> = log.records.iter().filter(|record| !record.refused.is_empty()).map(|record| record.step).collect();
+    assert_eq!(refused, Vec::<u64>::new(), "{what}: {:?}", log.faults);
+    assert!(log.faults.iter().all(|fault| fault.1 == LIAR), "{what}: only the liar is named: {:?}", log.faults);
+    for (seen, expected) in log.gradients.iter().zip(&expected.gradients) {
+        assert!(seen == expected || seen.is_empty() && !keeps, "{what}: a gradient has other bits");
+    }
+    assert_eq!(log.records.len() as u64, STEPS);
+    assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters), "{what}: other parameters");
+    log
+}
+
+const EXCHANGES: [(Exchange, bool); 4] =
+    [(Exchange::Star, true), (Exchange::Sharded, false), (Exchange::Sharded, true), (Exchange::HoldSharded, false)];
+
+/// A worker whose results are NaN, and which says that they are finite.
+fn nan(mut link: impl Link) {
+    let (mut parameters, mut next) = (vec![0.0f32; LENGTH], Step(0));
+    while let Some(order) = link.receive() {
+        match order {
+            Order::Compute { tasks, .. } => {
+                for (task, _) in tasks {
+                    link.keep(task, vec![f32::NAN; LENGTH]);
+                    link.send(Notice::Done { task, tail: vec![4.0], finite: true });
+                }
+            }
+            Order::Apply { step, decoded, .. } => {
+                next = step.next();
+                parameters.iter_mut().zip(&**decoded.gradient).for_each(|(p, g)| *p -= g / 64.0);
+                link.send(Notice::Applied { step, digest: None });
+            }
+            Order::Skip { step, .. } => {
+                next = step.next();
+                link.send(Notice::Applied { step, digest: None });
+            }
+            Order::Provide { needy } => {
+                let state = State { next, vectors: vec![parameters.clone()] };
+                link.send(Notice::State { needy, state });
+            }
+            Order::Take { state } => (parameters, next) = (state.vectors[0].clone(), state.next),
+            Order::Hold { step, attempt, decoded } => link.send(Notice::Held { step, attempt, digest: decoded.digest }),
+            Order::Abandon => {}
+            Order::Stop | Order::Dismiss(_) => return,
+        }
+    }
+}
+
+#[test]
+fn who_says_that_nan_are_finite_is_erased_and_named() {
+    for (exchange, keeps) in EXCHANGES.into_iter().chain([(Exchange::Hold, true)]) {
+        let log = run(exchange, keeps, |address, secret| {
+            let link = join(LIAR, address, secret);
+            thread::spawn(move || nan(link))
+        });
+        let named = log.faults.iter().filter(|fault| fault.2.contains("not finite")).count();
+        assert!(named > 0, "{exchange:?}, keeps: {keeps}: {:?}", log.faults);
+        assert!(log.records.iter().all(|record| !record.survivors.contains(&Worker(LIAR))));
+    }
+}
+
+#[test]
+fn who_says_so_in_the_same_process_is_named_too() {
+    let (expected, _) = undisturbed();
+    let (transport, mut links) = local::connect(WORKERS);
+    let liar = links.pop().unwrap();
+    let liar = thread::spawn(move || nan(liar));
+    let slow = |_| {
+        thread::sleep(Duration::from_millis(2));
+        true
+    };
+    let honest: Vec<_> = links.into_iter().map(|link| thread::spawn(move || work(Box::new(link), LENGTH, slow))).collect();
+    let log = coordinate(transport);
+    liar.join().unwrap();
+    honest.into_iter().for_each(|worker| drop(worker.join().unwrap()));
+    assert!(log.gradients == expected.gradients);
+    assert!(!log.faults.is_empty() && log.faults.iter().all(|fault| fault.1 == LIAR && fault.2.contains("not finite")));
+}
+
+/// One frame as it came, and what it says if it is a message.
+fn frame(from: &mut TcpStream) -> io::Result<(Vec<u8>, Value)> {
+    let mut bytes = vec![0; HEADER_BYTES];
+    from.read_exact(&mut bytes)?;
+    let header: &[u8; HEADER_BYTES] = bytes[..].try_into().unwrap();
+    let header = Header::decode(header, CONTROL_BYTES_MAX).map_err(io::Error::other)?;
+    let mut body = vec![0; header.length as usize];
+    from.read_exact(&mut body)?;
+    let said = if header.kind == Kind::Control { serde_json::from_slice(&body)? } else { Value::Null };
+    bytes.extend(body);
+    Ok((bytes, said))
+}
+
+/// Hands on pieces of so many bytes.
+fn hand_on(from: &mut TcpStream, to: &Mutex<TcpStream>, counts: [usize; 2]) -> io::Result<()> {
+    for count in counts {
+        let mut bytes = vec![0; count];
+        from.read_exact(&mut bytes)?;
+        to.lock().unwrap().write_all(&bytes)?;
+    }
+    Ok(())
+}
+
+/// What goes between a worker and its coordinator, but whenever a sum is to be made the worker says that it is not finite.
+fn denying(coordinator: String) -> String {
+    // What each side says before its first frame.
+    const CALLER: [usize; 2] = [40, 32];
+    const LISTENER: [usize; 2] = [66, 1];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for call in listener.incoming() {
+            let Ok(other) = TcpStream::connect(&coordinator) else { return };
+            let call = call.unwrap();
+            let (mut up, mut down) = (call.try_clone().unwrap(), other.try_clone().unwrap());
+            let up_to = Arc::new(Mutex::new(other));
+            let liar_to = Arc::clone(&up_to);
+            thread::spawn(move || {
+                let all = || -> io::Result<()> {
+                    hand_on(&mut up, &up_to, CALLER)?;
+                    loop {
+                        let (bytes, _) = frame(&mut up)?;
+                        up_to.lock().unwrap().write_all(&bytes)?;
+                    }
+                };
+                let ended = { all }();
+                let _ = up_to.lock().unwrap().shutdown(Shutdown::Both);
+                ended
+            });
+            thread::spawn(move || {
+                let back = Mutex::new(call);
+                let all = || -> io::Result<()> {
+                    hand_on(&mut down, &back, LISTENER)?;
+                    loop {
+                        let (bytes, said) = frame(&mut down)?;
+                        if let Some(plan) = said.get("exchange") {
+                            let lie = json!({"overflowed": {"step": plan["step"], "attempt": plan["attempt"]}}).to_string();
+                            let lie = [&Header::control(lie.len()).encode()[..], lie.as_bytes()].concat();
+                            liar_to.lock().unwrap().write_all(&lie)?;
+                        }
+                        back.lock().unwrap().write_all(&bytes)?;
+                    }
+                };
+                let ended = { all }();
+                let _ = back.lock().unwrap().shutdown(Shutdown::Both);
+                ended
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn who_says_that_a_finite_sum_is_not_finite_is_named() {
+    for (exchange, keeps) in EXCHANGES {
+        let log = run(exchange, keeps, |address, secret| {
+            let link = join(LIAR, denying(address), secret);
+            thread::spawn(move || drop(work(Box::new(link), LENGTH, |_| true)))
+        });
+        let named = log.faults.iter().filter(|fault| fault.2.contains("is not finite, and it is")).count();
+        assert!(named > 0, "{exchange:?}, keeps: {keeps}: {:?}", log.faults);
+    }
+}
