@@ -134,8 +134,10 @@ impl Agreement {
             tally.expected.insert(*worker);
         }
         let oldest = Step(step.0.saturating_sub(WINDOW));
-        self.tallies = self.tallies.split_off(&oldest);
-        self.refused = self.refused.split_off(&oldest);
+        while let Some(tally) = self.tallies.first_entry().filter(|tally| *tally.key() < oldest) {
+            tally.remove();
+        }
+        self.refused.retain(|step| *step >= oldest);
     }
 
     /// A step is refused by everybody alike.

@@ -27,33 +27,23 @@ struct Member {
     sent: Step,
     /// Steps below this one are applied.
     applied: Step,
-    /// Must take over another worker's state before it computes again.
-    stale: bool,
-}
-
-impl Member {
-    fn is_ready(&self) -> bool {
-        self.doing == Doing::Nothing && !self.stale
-    }
-
-    /// Whether its state is one of this run's last.
-    fn can_provide(&self) -> bool {
-        !self.stale && !matches!(self.doing, Doing::Dead | Doing::Syncing { .. })
-    }
 }
 
 /// All workers of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Roster {
     members: Vec<Member>,
+    /// Workers that must take over another's state before they compute again.
+    stale: WorkerSet,
     /// Workers whose state turned out to be wrong or useless when somebody took it over.
     bad_donors: WorkerSet,
 }
 
 impl Roster {
     pub(super) fn new(workers: usize, first: Step) -> Self {
-        let member = Member { doing: Doing::Nothing, sent: first, applied: first, stale: false };
-        Self { members: vec![member; workers], bad_donors: WorkerSet::empty(workers) }
+        let member = Member { doing: Doing::Nothing, sent: first, applied: first };
+        let nobody = WorkerSet::empty(workers);
+        Self { members: vec![member; workers], stale: nobody.clone(), bad_donors: nobody }
     }
 
     pub(super) fn doing(&mut self, worker: Worker) -> &mut Doing {
@@ -80,8 +70,11 @@ impl Roster {
 
     /// Whether everybody who is there has applied all it was sent, and is behind in nothing.
     pub(super) fn is_settled(&self) -> bool {
-        let settled = |member: &Member| !member.stale && !matches!(member.doing, Doing::Syncing { .. }) && member.applied >= member.sent;
-        self.members.iter().all(|member| member.doing == Doing::Dead || settled(member))
+        Worker::all(self.members.len()).zip(&self.members).all(|(worker, member)| match member.doing {
+            Doing::Dead => true,
+            Doing::Syncing { .. } => false,
+            _ => !self.is_stale(worker) && member.applied >= member.sent,
+        })
     }
 
     /// Whoever may still send a result in this round.
@@ -96,12 +89,18 @@ impl Roster {
 
     /// Workers who could be given a task.
     pub(super) fn ready(&self) -> Vec<Worker> {
-        self.those(Member::is_ready).collect()
+        self.those(|member| member.doing == Doing::Nothing).filter(|worker| !self.is_stale(*worker)).collect()
     }
 
     /// Whether a worker could be given a task.
     pub(super) fn is_ready(&self, worker: Worker) -> bool {
-        self.members[worker.index()].is_ready()
+        self.members[worker.index()].doing == Doing::Nothing && !self.is_stale(worker)
+    }
+
+    /// Workers whose state is one of this run's last.
+    fn fit(&self) -> impl Iterator<Item = Worker> {
+        let here = self.those(|member| !matches!(member.doing, Doing::Dead | Doing::Syncing { .. }));
+        here.filter(|worker| !self.is_stale(*worker))
     }
 
     /// Workers with tasks, now told to drop them.
@@ -116,7 +115,7 @@ impl Roster {
     /// Who gets a committed step now; whoever would have more than `log_steps` steps on their way to it
     /// is stale instead, unless that is everybody: then the one that is farthest can hand over its state.
     pub(super) fn send(&mut self, step: Step, log_steps: u64) -> Vec<Worker> {
-        let fit: Vec<Worker> = self.those(Member::can_provide).collect();
+        let fit: Vec<Worker> = self.fit().collect();
         let applied = |worker: &Worker| self.members[worker.index()].applied;
         let farthest = fit.iter().copied().max_by_key(|worker| (applied(worker), std::cmp::Reverse(*worker)));
         let enough = farthest.map_or(0, |worker| applied(&worker).0.min((step.0 + 1).saturating_sub(log_steps)));
@@ -124,7 +123,7 @@ impl Roster {
         for worker in fit {
             let member = &mut self.members[worker.index()];
             if member.applied.0 < enough {
-                member.stale = true;
+                self.stale.insert(worker);
                 continue;
             }
             member.sent = step.next();
@@ -150,23 +149,23 @@ impl Roster {
     }
 
     pub(super) fn mark_stale(&mut self, worker: Worker) {
-        self.members[worker.index()].stale = true;
+        self.stale.insert(worker);
     }
 
     /// Workers that have nothing to do until they have taken over another's state.
     pub(super) fn stale_idle(&self) -> Vec<Worker> {
-        self.those(|member| member.stale && member.doing == Doing::Nothing).collect()
+        self.stale.iter().filter(|worker| self.members[worker.index()].doing == Doing::Nothing).collect()
     }
 
     /// Whether the worker must take over another's state.
     pub(super) fn is_stale(&self, worker: Worker) -> bool {
-        self.members[worker.index()].stale
+        self.stale.contains(worker)
     }
 
     /// A worker that can hand over its state: alive, up to date, not the one in need.
     pub(super) fn provider(&self, needy: Worker) -> Option<Worker> {
         let mut fit: Vec<Worker> =
-            self.those(Member::can_provide).filter(|worker| *worker != needy && !self.bad_donors.contains(*worker)).collect();
+            self.fit().filter(|worker| *worker != needy && !self.bad_donors.contains(*worker)).collect();
         fit.sort_by_key(|worker| std::cmp::Reverse(self.members[worker.index()].applied));
         fit.first().copied()
     }
@@ -174,7 +173,8 @@ impl Roster {
     /// The state of a provider is in: the worker has now applied everything below `next`.
     pub(super) fn synced(&mut self, worker: Worker, next: Step) {
         let member = &mut self.members[worker.index()];
-        *member = Member { doing: Doing::Nothing, sent: next, applied: next, stale: false };
+        *member = Member { doing: Doing::Nothing, sent: next, applied: next };
+        self.stale.remove(worker);
     }
 
     /// A worker is gone.
@@ -185,7 +185,11 @@ impl Roster {
     /// A worker that was gone is back, with a state in which everything below `next` is applied, or with none.
     pub(super) fn joined(&mut self, worker: Worker, next: Option<Step>) {
         let step = next.unwrap_or(Step(0));
-        self.members[worker.index()] = Member { doing: Doing::Nothing, sent: step, applied: step, stale: next.is_none() };
+        self.members[worker.index()] = Member { doing: Doing::Nothing, sent: step, applied: step };
+        match next {
+            Some(_) => self.stale.remove(worker),
+            None => self.stale.insert(worker),
+        };
     }
 
     /// The steps a worker is still to be sent, given that all below `committed` are decided.
