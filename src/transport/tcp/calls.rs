@@ -83,7 +83,7 @@ async fn hello(
     let (mut stream, _) = security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
     let Join { worker, process, has, .. } = *join;
     let (identity, facts) = (join.identity.clone(), facts.clone());
-    let hello = Up::Hello { worker, identity, process, address, offer, has, facts, weaves: true };
+    let hello = Up::Hello { worker, identity, process, address, offer, has, facts: Box::new(facts), weaves: true };
     let lost = |error: PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
     write_first(&mut stream, &hello).await.map_err(lost)?;
     let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;

@@ -139,7 +139,7 @@ impl Hub {
                     Some(Command::Facts(facts)) => {
                         // The coordinator compares; a difference to what this worker said before is one to the run's.
                         let _ = self.facts.agree(&facts);
-                        self.coordinator.tell(&Up::Facts { facts });
+                        self.coordinator.tell(&Up::Facts { facts: Box::new(facts) });
                     }
                     Some(Command::Equip(equipment)) => self.equip(equipment),
                     None => break,

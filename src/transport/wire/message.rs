@@ -312,7 +312,7 @@ pub enum Up {
         has: Has,
         /// What it trains, as far as it knows that already.
         #[serde(default)]
-        facts: RunFacts,
+        facts: Box<RunFacts>,
         /// Whether it knows of groups, and may be told of them: where vectors are summed in groups, others are refused.
         #[serde(default)]
         weaves: bool,
@@ -320,7 +320,7 @@ pub enum Up {
     /// What the worker trains, if it did not know that when it said hello.
     Facts {
         /// What.
-        facts: RunFacts,
+        facts: Box<RunFacts>,
     },
     /// A task is done.
     Done {
