@@ -1,7 +1,9 @@
-//! What a coordinator costs by itself: its process's time per round for a tiny model, with its workers in processes of
-//! their own or, where they are many, all in one other process, over real sockets.
+//! What a coordinator costs by itself: its process's time per round for a tiny model, with its
+//! workers in processes of their own or, where they are many, all in one other process, over real
+//! sockets.
 //!
-//! `cargo bench --no-default-features --features tcp --bench control -- --workers 64 --processes 64 --exchange sharded`
+//! `cargo bench --no-default-features --features tcp --bench control -- --workers 64 --processes 64
+//! --exchange sharded`
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
@@ -25,13 +27,19 @@ const WARMUP: u64 = 20;
 /// Seconds that this process has computed, by itself and in the kernel.
 fn seconds() -> Outcome<[f64; 2]> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     // Hundredths of a second, whatever the kernel's own clock.
     Ok([fields[11].parse::<f64>()? / 100.0, fields[12].parse::<f64>()? / 100.0])
 }
 
 async fn worker(address: String, security: Security, me: u32) -> Outcome<()> {
-    let join = Join { worker: Some(me), identity: me.to_string(), patience: Duration::from_secs(60), ..Join::new(address, security) };
+    let join = Join {
+        worker: Some(me),
+        identity: me.to_string(),
+        patience: Duration::from_secs(60),
+        ..Join::new(address, security)
+    };
     let (link, welcome) = TcpLink::join_over(Arc::new(Sockets), join).await?;
     let mut bell = link.bell();
     let mut aggregator = Aggregator::new(Box::new(link), welcome.length, 1);
@@ -47,7 +55,9 @@ async fn worker(address: String, security: Security, me: u32) -> Outcome<()> {
                 }
                 task.submit(Vec::new())?;
             }
-            Ok(Some(Event::Apply(step))) => assert_eq!(step.gradient()[0], welcome.workers as f32, "the sum is whole"),
+            Ok(Some(Event::Apply(step))) => {
+                assert_eq!(step.gradient()[0], welcome.workers as f32, "the sum is whole")
+            }
             Ok(Some(Event::Provide(request))) => request.reply(Vec::new()),
             Ok(Some(Event::Skip(_))) => return Err("no step is refused".into()),
             Ok(Some(Event::Resync(_))) => {}
@@ -57,12 +67,16 @@ async fn worker(address: String, security: Security, me: u32) -> Outcome<()> {
 
 /// A process with some of the workers.
 fn workers(place: &str) -> Outcome<()> {
-    let [address, token, first, end] = place.split(' ').collect::<Vec<_>>()[..] else { return Err("no place".into()) };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let [address, token, first, end] = place.split(' ').collect::<Vec<_>>()[..] else {
+        return Err("no place".into());
+    };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let security = Security::Plain { token: Token::parse(token)? };
-        let all: Vec<_> =
-            (first.parse::<u32>()?..end.parse()?).map(|me| tokio::spawn(worker(address.into(), security.clone(), me))).collect();
+        let all: Vec<_> = (first.parse::<u32>()?..end.parse()?)
+            .map(|me| tokio::spawn(worker(address.into(), security.clone(), me)))
+            .collect();
         for worker in all {
             worker.await??;
         }
@@ -77,7 +91,11 @@ struct Watch {
 }
 
 impl Observer for Watch {
-    fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        _: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         if record.step + 1 == WARMUP {
             self.begun = Some((seconds()?, record.committed));
         }
@@ -89,7 +107,13 @@ impl Observer for Watch {
     }
 }
 
-fn measure(workers: usize, processes: usize, exchange: Exchange, rounds: u64, scheme: &str) -> Outcome<()> {
+fn measure(
+    workers: usize,
+    processes: usize,
+    exchange: Exchange,
+    rounds: u64,
+    scheme: &str,
+) -> Outcome<()> {
     let token = "5a".repeat(32);
     let config = Config { max_wait_seconds: 600.0, log_steps: 64, ..Config::default() };
     let security = Security::Plain { token: Token::parse(&token)? };
@@ -123,8 +147,10 @@ fn measure(workers: usize, processes: usize, exchange: Exchange, rounds: u64, sc
     let (begun, since) = watch.begun.ok_or("too few rounds")?;
     let milliseconds = |at: usize| (now[at] - begun[at]) / rounds as f64 * 1e3;
     let summary = serde_json::json!({
-        "workers": workers, "processes": processes, "exchange": format!("{exchange:?}").to_lowercase(), "scheme": scheme, "rounds": rounds,
-        "own_ms_per_round": milliseconds(0), "kernel_ms_per_round": milliseconds(1), "round_ms": (watch.ended - since) / rounds as f64 * 1e3,
+        "workers": workers, "processes": processes,
+        "exchange": format!("{exchange:?}").to_lowercase(), "scheme": scheme, "rounds": rounds,
+        "own_ms_per_round": milliseconds(0), "kernel_ms_per_round": milliseconds(1),
+        "round_ms": (watch.ended - since) / rounds as f64 * 1e3,
     });
     println!("{summary}");
     for mut child in children {
@@ -138,11 +164,18 @@ fn main() -> Outcome<()> {
         return workers(&place);
     }
     let words: Vec<String> = env::args().collect();
-    let value = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
+    let value =
+        |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
     let number = |name: &str, default: u64| value(name).map_or(Ok(default), |text| text.parse());
     let quick = words.iter().any(|word| word == "--test");
     let workers = number("--workers", if quick { 6 } else { 64 })? as usize;
     let exchange = value("--exchange").map_or("star", String::as_str).parse::<Exchange>()?;
     let scheme = value("--scheme").map_or("uncoded", String::as_str);
-    measure(workers, number("--processes", 1)? as usize, exchange, number("--rounds", if quick { 20 } else { 500 })?, scheme)
+    measure(
+        workers,
+        number("--processes", 1)? as usize,
+        exchange,
+        number("--rounds", if quick { 20 } else { 500 })?,
+        scheme,
+    )
 }

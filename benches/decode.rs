@@ -11,7 +11,13 @@ use std::hint::black_box;
 use std::time::Duration;
 
 /// Everybody but `missing` random workers has arrived, in random order; the weights are asked for.
-fn weights(criterion: &mut Criterion, name: &str, code: &dyn GradientCode, missing: usize, choice: Choice) {
+fn weights(
+    criterion: &mut Criterion,
+    name: &str,
+    code: &dyn GradientCode,
+    missing: usize,
+    choice: Choice,
+) {
     let workers = code.facts().workers;
     let mut random = ChaCha8Rng::seed_from_u64(7);
     let mut decoder = code.decoder();
@@ -20,7 +26,9 @@ fn weights(criterion: &mut Criterion, name: &str, code: &dyn GradientCode, missi
     }
     let mut out = vec![0.0; workers];
     assert!(decoder.weights(choice, &mut out).decodable, "{name}");
-    criterion.bench_function(name, |bencher| bencher.iter(|| black_box(decoder.weights(choice, black_box(&mut out)))));
+    criterion.bench_function(name, |bencher| {
+        bencher.iter(|| black_box(decoder.weights(choice, black_box(&mut out))))
+    });
 }
 
 /// A whole round of arrivals, weights not asked for.
@@ -42,21 +50,63 @@ fn decode(criterion: &mut Criterion) {
     arrivals(criterion, "groups_4096_s60_arrivals", &large);
     for stragglers in [60, 100] {
         let code = MinLoad::new(4096, stragglers).unwrap();
-        weights(criterion, &format!("min_load_4096_s{stragglers}"), &code, stragglers, Choice::Fewest);
-        weights(criterion, &format!("min_load_4096_s{stragglers}_shortest"), &code, stragglers, Choice::MinimumNorm);
+        weights(
+            criterion,
+            &format!("min_load_4096_s{stragglers}"),
+            &code,
+            stragglers,
+            Choice::Fewest,
+        );
+        weights(
+            criterion,
+            &format!("min_load_4096_s{stragglers}_shortest"),
+            &code,
+            stragglers,
+            Choice::MinimumNorm,
+        );
     }
     for stragglers in [7, 15, 31, 63] {
-        weights(criterion, &format!("groups_256_s{stragglers}"), &Groups::tolerating(256, stragglers).unwrap(), stragglers, Choice::Fewest);
+        weights(
+            criterion,
+            &format!("groups_256_s{stragglers}"),
+            &Groups::tolerating(256, stragglers).unwrap(),
+            stragglers,
+            Choice::Fewest,
+        );
         for (kind, choice) in [("fewest", Choice::Fewest), ("shortest", Choice::MinimumNorm)] {
             let code = MinLoad::new(256, stragglers).unwrap();
-            weights(criterion, &format!("min_load_256_s{stragglers}_{kind}"), &code, stragglers, choice);
+            weights(
+                criterion,
+                &format!("min_load_256_s{stragglers}_{kind}"),
+                &code,
+                stragglers,
+                choice,
+            );
         }
         let code = Cyclic::new(256, stragglers, 7).unwrap();
-        weights(criterion, &format!("cyclic_256_s{stragglers}"), &code, stragglers, Choice::MinimumNorm);
+        weights(
+            criterion,
+            &format!("cyclic_256_s{stragglers}"),
+            &code,
+            stragglers,
+            Choice::MinimumNorm,
+        );
         let code = Interval::charalambides(256, stragglers).unwrap();
-        weights(criterion, &format!("interval_256_s{stragglers}"), &code, stragglers, Choice::Fewest);
+        weights(
+            criterion,
+            &format!("interval_256_s{stragglers}"),
+            &code,
+            stragglers,
+            Choice::Fewest,
+        );
     }
-    weights(criterion, "graph_4096_d4", &Graph::new(4096, 4, 0.05, 7).unwrap(), 400, Choice::MinimumNorm);
+    weights(
+        criterion,
+        "graph_4096_d4",
+        &Graph::new(4096, 4, 0.05, 7).unwrap(),
+        400,
+        Choice::MinimumNorm,
+    );
 }
 
 criterion_group! {

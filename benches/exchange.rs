@@ -1,8 +1,9 @@
-//! Summing a gradient of several processes over loopback: how long a step takes from the answers, which all workers
-//! that are not late give at one instant agreed beforehand, to the last replica, and how many bytes a worker sends.
-//! `benches/peers` measures gloo and torchft on the same.
+//! Summing a gradient of several processes over loopback: how long a step takes from the answers,
+//! which all workers that are not late give at one instant agreed beforehand, to the last replica,
+//! and how many bytes a worker sends. `benches/peers` measures gloo and torchft on the same.
 //!
-//! `cargo bench --no-default-features --features tcp --bench exchange -- --workers 4 --elements 16777216`
+//! `cargo bench --no-default-features --features tcp --bench exchange -- --workers 4 --elements
+//! 16777216`
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod processes;
@@ -45,8 +46,11 @@ struct Case {
 
 impl Case {
     fn parse(words: &[String]) -> Outcome<Self> {
-        let value = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
-        let number = |name: &str, default: usize| value(name).map_or(Ok(default), |text| text.parse());
+        let value = |name: &str| {
+            words.iter().position(|word| word == name).and_then(|at| words.get(at + 1))
+        };
+        let number =
+            |name: &str, default: usize| value(name).map_or(Ok(default), |text| text.parse());
         let quick = words.iter().any(|word| word == "--test");
         Ok(Self {
             scheme: value("--scheme").map_or("uncoded".into(), Clone::clone),
@@ -64,12 +68,14 @@ impl Case {
     }
 }
 
-/// Waits for the instant at which all workers answer, gradients in hand: worker 0 names it in a file.
+/// Waits for the instant at which all workers answer, gradients in hand: worker 0 names it in a
+/// file.
 fn wait_for_start(meeting: &Path, me: u32, step: u64, case: &Case) -> Outcome<()> {
     let path = meeting.join(step.to_string());
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map(|now| now.as_secs_f64());
     if me == 0 {
-        let pause = if case.quick { 0.02 } else { 0.2 + (case.workers * case.elements) as f64 / 4e8 };
+        let pause =
+            if case.quick { 0.02 } else { 0.2 + (case.workers * case.elements) as f64 / 4e8 };
         let draft = path.with_extension("draft");
         fs::write(&draft, (now()? + pause).to_string())?;
         fs::rename(draft, &path)?;
@@ -82,11 +88,12 @@ fn wait_for_start(meeting: &Path, me: u32, step: u64, case: &Case) -> Outcome<()
     Ok(())
 }
 
-/// A worker: its gradient is a constant, and what is timed is from its answer to the decoded gradient. Prints the
-/// seconds of every step, and the bytes it sent and received.
+/// A worker: its gradient is a constant, and what is timed is from its answer to the decoded
+/// gradient. Prints the seconds of every step, and the bytes it sent and received.
 fn worker(address: &str, token: &str, me: u32, meeting: &Path, case: &Case) -> Outcome<()> {
     let security = Security::Plain { token: Token::parse(token)? };
-    let join = Join { worker: Some(me), identity: me.to_string(), ..Join::new(address.into(), security) };
+    let join =
+        Join { worker: Some(me), identity: me.to_string(), ..Join::new(address.into(), security) };
     let (link, welcome) = TcpLink::join(join)?;
     let traffic = link.traffic();
     let link: Box<dyn Link> = Box::new(link);
@@ -111,8 +118,15 @@ fn worker(address: &str, token: &str, me: u32, meeting: &Path, case: &Case) -> O
             }
             Event::Apply(step) => {
                 let expected = (case.workers * (case.workers + 1) / 2) as f32;
-                assert!([0, welcome.length / 2, welcome.length - 1].iter().all(|at| step.gradient()[*at] == expected), "the sum is whole");
-                if let Some((_, at)) = answered.filter(|(answered, _)| *answered == step.index && step.index >= case.warmup) {
+                assert!(
+                    [0, welcome.length / 2, welcome.length - 1]
+                        .iter()
+                        .all(|at| step.gradient()[*at] == expected),
+                    "the sum is whole"
+                );
+                if let Some((_, at)) = answered
+                    .filter(|(answered, _)| *answered == step.index && step.index >= case.warmup)
+                {
                     seconds.push(at.elapsed().as_secs_f64());
                 }
                 bytes.push(traffic());
@@ -126,7 +140,11 @@ fn worker(address: &str, token: &str, me: u32, meeting: &Path, case: &Case) -> O
     let first = bytes.get(case.warmup as usize - 1).copied().unwrap_or_default();
     let last = bytes.last().copied().unwrap_or_default();
     let steps = (bytes.len() as u64).saturating_sub(case.warmup).max(1);
-    println!("{}", serde_json::json!({ "seconds": seconds, "sent": (last.0 - first.0) / steps, "received": (last.1 - first.1) / steps }));
+    println!(
+        "{}",
+        serde_json::json!({ "seconds": seconds, "sent": (last.0 - first.0) / steps,
+            "received": (last.1 - first.1) / steps })
+    );
     Ok(())
 }
 
@@ -138,14 +156,19 @@ struct Watch<'a> {
 }
 
 impl Observer for Watch<'_> {
-    fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        _: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         if let (Some(signal), Some(last)) = (&self.case.signal, self.children.last())
             && record.step == self.case.warmup + self.case.steps / 2
         {
             Command::new("kill").args([format!("-{signal}"), last.id().to_string()]).status()?;
         }
         self.committed.push(Instant::now());
-        self.late_rounds += record.rounds.iter().filter(|round| round.arrivals.iter().any(Option::is_none)).count();
+        self.late_rounds +=
+            record.rounds.iter().filter(|round| round.arrivals.iter().any(Option::is_none)).count();
         Ok(Flow::Continue)
     }
     fn fault(&mut self, step: u64, worker: Worker, what: &str) {
@@ -164,18 +187,33 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         keeps: false,
         silence: Duration::from_secs(60),
         spare: Duration::from_secs(2),
-        ..Listen::new(([127, 0, 0, 1], 0).into(), security, case.workers, case.elements, case.workers as u32)
+        ..Listen::new(
+            ([127, 0, 0, 1], 0).into(),
+            security,
+            case.workers,
+            case.elements,
+            case.workers as u32,
+        )
     };
     let mut transport = TcpTransport::listen(listen)?;
-    let meeting = env::temp_dir().join(format!("exchange-{}-{}", std::process::id(), case.exchange));
+    let meeting =
+        env::temp_dir().join(format!("exchange-{}-{}", std::process::id(), case.exchange));
     fs::create_dir(&meeting)?;
     let place = |me: usize| format!("{} {token} {me} {}", transport.address(), meeting.display());
-    let mut children: Vec<Child> = (0..case.workers).map(|me| again(words, "EXCHANGE_WORKER", &place(me))).collect::<Result<_, _>>()?;
+    let mut children: Vec<Child> = (0..case.workers)
+        .map(|me| again(words, "EXCHANGE_WORKER", &place(me)))
+        .collect::<Result<_, _>>()?;
     let steps = case.warmup + case.steps;
-    let scheme = case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
+    let scheme =
+        case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
     let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0)?;
     let pace = Pace::wall(case.workers, &Delays::None, steps as usize, 0.0);
-    let shape = Shape { workers: case.workers, length: case.elements, units: case.workers as u32, first: Step(0) };
+    let shape = Shape {
+        workers: case.workers,
+        length: case.elements,
+        units: case.workers as u32,
+        first: Step(0),
+    };
     if !transport.gather(Duration::from_secs(60)).absent.is_empty() {
         return Err("not all workers came".into());
     }
@@ -192,18 +230,35 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         reports.push(serde_json::from_slice(&child.wait_with_output()?.stdout)?);
     }
     fs::remove_dir_all(meeting)?;
-    let seconds =
-        |report: &serde_json::Value| report["seconds"].as_array().map_or(vec![], |all| all.iter().filter_map(|x| x.as_f64()).collect());
+    let seconds = |report: &serde_json::Value| {
+        report["seconds"]
+            .as_array()
+            .map_or(vec![], |all| all.iter().filter_map(|x| x.as_f64()).collect())
+    };
     let all: Vec<Vec<f64>> = reports.iter().map(seconds).collect();
-    let longest = |step: usize| all.iter().filter_map(|seconds: &Vec<f64>| seconds.get(step)).copied().fold(0.0, f64::max);
-    let steps: Vec<f64> = (0..case.steps as usize).map(longest).filter(|seconds| *seconds > 0.0).collect();
-    let between: Vec<f64> = committed.windows(2).skip(case.warmup as usize).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
-    let bytes = |key: &str| reports.iter().filter_map(|report| report[key].as_f64()).fold(0.0, f64::max) / (4.0 * case.elements as f64);
+    let longest = |step: usize| {
+        all.iter().filter_map(|seconds: &Vec<f64>| seconds.get(step)).copied().fold(0.0, f64::max)
+    };
+    let steps: Vec<f64> =
+        (0..case.steps as usize).map(longest).filter(|seconds| *seconds > 0.0).collect();
+    let between: Vec<f64> = committed
+        .windows(2)
+        .skip(case.warmup as usize)
+        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+        .collect();
+    let bytes = |key: &str| {
+        reports.iter().filter_map(|report| report[key].as_f64()).fold(0.0, f64::max)
+            / (4.0 * case.elements as f64)
+    };
     let summary = serde_json::json!({
-        "peer": "codedgrad", "scheme": case.scheme, "exchange": case.exchange, "wire": case.wire, "workers": case.workers,
-        "elements": case.elements, "late_seconds": case.late_seconds, "steps": steps.len(), "late_rounds": late_rounds, "longest_gap": between.iter().copied().fold(0.0, f64::max),
-        "seconds": { "median": median(steps.clone()), "min": steps.iter().copied().fold(f64::INFINITY, f64::min) },
-        "between_commits": median(between), "sent_gradients": bytes("sent"), "received_gradients": bytes("received"),
+        "peer": "codedgrad", "scheme": case.scheme, "exchange": case.exchange, "wire": case.wire,
+        "workers": case.workers,
+        "elements": case.elements, "late_seconds": case.late_seconds, "steps": steps.len(),
+        "late_rounds": late_rounds, "longest_gap": between.iter().copied().fold(0.0, f64::max),
+        "seconds": { "median": median(steps.clone()),
+        "min": steps.iter().copied().fold(f64::INFINITY, f64::min) },
+        "between_commits": median(between), "sent_gradients": bytes("sent"),
+        "received_gradients": bytes("received"),
     });
     println!("{summary}");
     Ok(())
@@ -213,7 +268,9 @@ fn main() -> Outcome<()> {
     let words: Vec<String> = env::args().skip(1).collect();
     let case = Case::parse(&words)?;
     if let Ok(place) = env::var("EXCHANGE_WORKER") {
-        let [address, token, me, meeting] = place.splitn(4, ' ').collect::<Vec<_>>()[..] else { return Err("no place".into()) };
+        let [address, token, me, meeting] = place.splitn(4, ' ').collect::<Vec<_>>()[..] else {
+            return Err("no place".into());
+        };
         return worker(address, token, me.parse()?, Path::new(meeting), &case);
     }
     if case.quick {

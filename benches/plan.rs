@@ -12,7 +12,8 @@ const WORKERS: usize = 256;
 fn recommendation(criterion: &mut Criterion) {
     let preset = Preset::Serverless;
     let rows = preset.rows(WORKERS, 100, 1);
-    let question = Question { dispatch: preset.pull(), ..Question::new(&rows, preset.growth(WORKERS)) };
+    let question =
+        Question { dispatch: preset.pull(), ..Question::new(&rows, preset.growth(WORKERS)) };
     criterion.bench_function("plan_256_workers_100_rounds", |bencher| {
         bencher.iter(|| plan(&question, &|_| ()).expect("a plan").gain);
     });

@@ -20,8 +20,16 @@ const WORKERS: usize = 256;
 fn rows(rounds: usize) -> Vec<Vec<f64>> {
     let mut random = ChaCha8Rng::seed_from_u64(7);
     let (usual, stalled) = (Exp::new(12.0).expect("a rate"), Exp::new(1.5).expect("a rate"));
-    let mut delay = |i: usize| 0.5 + if i.is_multiple_of(21) { stalled.sample(&mut random) } else { usual.sample(&mut random) };
-    (0..rounds).map(|round| (0..WORKERS).map(|worker| delay(round * 31 + worker)).collect()).collect()
+    let mut delay = |i: usize| {
+        0.5 + if i.is_multiple_of(21) {
+            stalled.sample(&mut random)
+        } else {
+            usual.sample(&mut random)
+        }
+    };
+    (0..rounds)
+        .map(|round| (0..WORKERS).map(|worker| delay(round * 31 + worker)).collect())
+        .collect()
 }
 
 fn whole_runs(criterion: &mut Criterion) {
@@ -42,11 +50,18 @@ fn whole_runs(criterion: &mut Criterion) {
         let rules = Rules { close, mu: 1.0, growth, dispatch: 0.0 };
         criterion.bench_function(&format!("{text}_{close:?}_{jobs}"), |bencher| {
             bencher.iter(|| {
-                let horizon = Horizon { workers: WORKERS, units: None, jobs: Job(0)..Job(jobs), accept: Accept::Lookahead };
+                let horizon = Horizon {
+                    workers: WORKERS,
+                    units: None,
+                    jobs: Job(0)..Job(jobs),
+                    accept: Accept::Lookahead,
+                };
                 let mut scheme = spec.over(horizon).expect("legal parameters");
                 let mut next = recorded.iter();
                 let mut rows = || Ok::<_, Infallible>(next.next().expect("enough rows").clone());
-                simulate(&mut *scheme, jobs, &mut rows, &rules, &mut |_| ()).expect("a run").total_time
+                simulate(&mut *scheme, jobs, &mut rows, &rules, &mut |_| ())
+                    .expect("a run")
+                    .total_time
             });
         });
     }

@@ -4,7 +4,8 @@
 
 use codedgrad::codes::{DenseCode, Gate, GradientCode, Verified, Wire, verify};
 
-/// Whether every set of at most `stragglers` missing workers decodes within the gate of f32 messages.
+/// Whether every set of at most `stragglers` missing workers decodes within the gate of f32
+/// messages.
 fn check(rows: &[Vec<f64>], stragglers: usize) -> Result<Verified, Box<dyn std::error::Error>> {
     let code = DenseCode::new(rows)?.claiming(stragglers)?;
     Ok(verify(&code, &Gate::new(Wire::F32, code.facts()), 7, &mut |_, _| ()))
@@ -14,7 +15,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Any one of these three workers may be missing (Tandon et al. 2017, Figure 1) ...
     let mut rows = vec![vec![0.5, 1.0, 0.0], vec![0.0, 1.0, -1.0], vec![0.5, 0.0, 1.0]];
     let good = check(&rows, 1)?;
-    println!("{} sets tried, {} failed, worst amplification {:.3}", good.sets, good.failed, good.worst_amplification);
+    println!(
+        "{} sets tried, {} failed, worst amplification {:.3}",
+        good.sets, good.failed, good.worst_amplification
+    );
     // ... but not with a wrong sign.
     rows[1][2] = 1.0;
     let bad = check(&rows, 1)?;

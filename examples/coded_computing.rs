@@ -1,4 +1,5 @@
-//! Runs arbitrary closures over worker threads of which some are late and some lie, and decodes their results.
+//! Runs arbitrary closures over worker threads of which some are late and some lie, and decodes
+//! their results.
 //!
 //! `cargo run --no-default-features --features berrut --example coded_computing`
 
@@ -45,7 +46,8 @@ where
         let (worker, answer) = answers.recv()?;
         decoder.arrive(worker, answer)?;
     }
-    // The seed matters for long outputs only: there it must be drawn now, where no worker could foresee it.
+    // The seed matters for long outputs only: there it must be drawn now, where no worker could
+    // foresee it.
     let decoded = decoder.decode(7)?;
     let verdict = decoded.report.verdict.ok_or("nobody was looked for")?;
     println!("  wrong: {:?}, {} more could be located", verdict.trimmed.workers, verdict.capacity);
@@ -53,15 +55,20 @@ where
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let blocks: Vec<Array2<f32>> =
-        (0..BLOCKS).map(|j| Array2::from_shape_fn((6, 6), |(a, b)| ((5 * a + 3 * b + 7 * j) as f32 * 0.7).sin())).collect();
+    let blocks: Vec<Array2<f32>> = (0..BLOCKS)
+        .map(|j| {
+            Array2::from_shape_fn((6, 6), |(a, b)| ((5 * a + 3 * b + 7 * j) as f32 * 0.7).sin())
+        })
+        .collect();
     let weights = Array2::from_shape_fn((6, 6), |(a, b)| ((a * b + 1) as f32).cos());
     let product = {
         let weights = weights.clone();
         move |x: &Array2<f32>| x.dot(&weights)
     };
     let sigmoid = |x: &Array2<f32>| x.mapv(|x| 1.0 / (1.0 + (-x).exp()));
-    let network = move |x: &Array2<f32>| x.dot(&weights).mapv(|x| x.max(0.0)).dot(&weights.t()).mapv(f32::tanh);
+    let network = move |x: &Array2<f32>| {
+        x.dot(&weights).mapv(|x| x.max(0.0)).dot(&weights.t()).mapv(f32::tanh)
+    };
     run("matrix product", &blocks, product)?;
     run("sigmoid", &blocks, sigmoid)?;
     run("a small network", &blocks, network)

@@ -1,5 +1,5 @@
-//! A trainer in plain Rust on the aggregator: four worker threads fit a line, two workers hold each half
-//! of the batch, one worker dies on the way, and the gradient stays whole.
+//! A trainer in plain Rust on the aggregator: four worker threads fit a line, two workers hold each
+//! half of the batch, one worker dies on the way, and the gradient stays whole.
 //!
 //! `cargo run --no-default-features --example plain_trainer`
 
@@ -7,7 +7,9 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
+use codedgrad::train::{
+    Aggregator, AggregatorError, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord,
+};
 use codedgrad::transport::{Decoded, local};
 use std::error::Error;
 use std::thread;
@@ -37,7 +39,9 @@ fn worker(me: Worker, mut aggregator: Aggregator) -> Result<[f32; 2], Aggregator
                 }
                 task.submit(vec![loss])?;
             }
-            Event::Apply(step) => line.iter_mut().zip(step.gradient()).for_each(|(p, g)| *p -= 1.2 * g),
+            Event::Apply(step) => {
+                line.iter_mut().zip(step.gradient()).for_each(|(p, g)| *p -= 1.2 * g)
+            }
             Event::Skip(_) => {}
             Event::Provide(request) => request.reply(vec![line.to_vec()]),
             Event::Resync(state) => line.copy_from_slice(&state.vectors[0]),
@@ -49,9 +53,16 @@ fn worker(me: Worker, mut aggregator: Aggregator) -> Result<[f32; 2], Aggregator
 struct Print;
 
 impl Observer for Print {
-    fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        _: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         if record.step.is_multiple_of(40) {
-            println!("step {:3}: loss {:.6}, coverage {}, survivors {:?}", record.step, record.tail[0], record.coverage, record.survivors);
+            println!(
+                "step {:3}: loss {:.6}, coverage {}, survivors {:?}",
+                record.step, record.tail[0], record.coverage, record.survivors
+            );
         }
         Ok(Flow::Continue)
     }
@@ -68,7 +79,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (transport, links) = local::connect(WORKERS);
     let threads: Vec<_> = Worker::all(WORKERS)
         .zip(links)
-        .map(|(me, link)| thread::spawn(move || worker(me, Aggregator::new(Box::new(link), 2, SAMPLES_PER_UNIT))))
+        .map(|(me, link)| {
+            thread::spawn(move || worker(me, Aggregator::new(Box::new(link), 2, SAMPLES_PER_UNIT)))
+        })
         .collect();
     let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
     let shape = Shape { workers: WORKERS, length: 2, units: WORKERS as u32, first: Step(0) };

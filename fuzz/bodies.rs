@@ -1,6 +1,9 @@
-//! What is tried with any bytes: by the fuzzer in `fuzz_targets`, and with the seeds in tests/fuzz_corpus.rs.
+//! What is tried with any bytes: by the fuzzer in `fuzz_targets`, and with the seeds in
+//! tests/fuzz_corpus.rs.
 
-use codedgrad::transport::wire::{Across, CHUNK, CONTROL_BYTES_MAX, Down, HEADER_BYTES, HELLO_BYTES_MAX, Header, Kind, Up};
+use codedgrad::transport::wire::{
+    Across, CHUNK, CONTROL_BYTES_MAX, Down, HEADER_BYTES, HELLO_BYTES_MAX, Header, Kind, Up,
+};
 use codedgrad::transport::wire::{decode, encode, frame};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,7 +19,10 @@ pub(crate) fn header(bytes: &[u8]) {
         for most in [0, HELLO_BYTES_MAX, CONTROL_BYTES_MAX] {
             let Ok(header) = Header::decode(bytes, most) else { continue };
             assert_eq!(header.encode(), *bytes);
-            assert!(header.length as usize <= if header.kind == Kind::Control { most } else { 4 * CHUNK });
+            assert!(
+                header.length as usize
+                    <= if header.kind == Kind::Control { most } else { 4 * CHUNK }
+            );
             assert!(header.kind == Kind::Control || header.count() <= CHUNK);
         }
     }

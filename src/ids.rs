@@ -1,4 +1,5 @@
-//! The nouns everything else is said in: workers, shares, jobs, rounds, tasks, and the cut of a batch.
+//! The nouns everything else is said in: workers, shares, jobs, rounds, tasks, and the cut of a
+//! batch.
 //!
 //! An index is never a count: each kind has its own type, so that a worker cannot be passed where a
 //! share is meant.
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
-/// One model replica that computes gradients (it may itself be many GPUs); `i` of `n` in the papers.
+/// One model replica that computes gradients (it may itself be many GPUs); `i` of `n` in the
+/// papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Worker(pub u32);
 
@@ -34,8 +36,8 @@ pub struct Task {
     pub job: Job,
     /// Which part of it; what the number means is the scheme's own affair.
     pub piece: u32,
-    /// Which plan of the run it belongs to: 0, unless the run was planned anew for other workers since. A result of one
-    /// plan is never taken for one of another.
+    /// Which plan of the run it belongs to: 0, unless the run was planned anew for other workers
+    /// since. A result of one plan is never taken for one of another.
     #[serde(default, skip_serializing_if = "is_first_plan")]
     pub plan: u32,
 }
@@ -69,11 +71,17 @@ impl Run {
     ///
     /// ```
     /// use codedgrad::ids::{Job, Run, Task, Worker};
-    /// let run = Run { worker: Worker(0), first: Task { job: Job(7), piece: 4, plan: 0 }, count: 2, units: 6 };
+    /// let run = Run {
+    ///     worker: Worker(0),
+    ///     first: Task { job: Job(7), piece: 4, plan: 0 },
+    ///     count: 2,
+    ///     units: 6,
+    /// };
     /// assert!(run.tasks().eq([4, 5].map(|piece| Task { job: Job(7), piece, plan: 0 })));
     /// ```
     pub fn tasks(self) -> impl Iterator<Item = Task> {
-        (self.first.piece..self.first.piece + self.count).map(move |piece| Task { piece, ..self.first })
+        (self.first.piece..self.first.piece + self.count)
+            .map(move |piece| Task { piece, ..self.first })
     }
 }
 
@@ -175,7 +183,10 @@ pub struct Part {
 #[non_exhaustive]
 pub enum CutError {
     /// Fewer units than shares: some share would be empty.
-    #[error("a batch of {units} units cannot be cut into {shares} shares: each share needs at least one unit")]
+    #[error(
+        "a batch of {units} units cannot be cut into {shares} shares: each share needs at least \
+         one unit"
+    )]
     TooFewUnits {
         /// Units of the batch.
         units: u32,
@@ -300,7 +311,9 @@ impl WorkerSet {
     /// Whether a worker is in the set.
     #[must_use]
     pub fn contains(&self, worker: Worker) -> bool {
-        self.bits.get(worker.index() / 64).is_some_and(|word| word >> (worker.index() % 64) & 1 == 1)
+        self.bits
+            .get(worker.index() / 64)
+            .is_some_and(|word| word >> (worker.index() % 64) & 1 == 1)
     }
 
     /// How many workers are in the set.
@@ -391,7 +404,9 @@ mod tests {
                 for share in (0..shares).map(Share) {
                     let part = cut.share(share);
                     assert_eq!(part.start, next);
-                    assert!(part.count() == units / shares || part.count() == units.div_ceil(shares));
+                    assert!(
+                        part.count() == units / shares || part.count() == units.div_ceil(shares)
+                    );
                     next = part.end;
                 }
                 assert_eq!(next, units);

@@ -1,5 +1,5 @@
-//! What strangers and workers gone wrong do to a coordinator while a run is going on: each is refused or loses its own
-//! connection, and the run has the gradients it has without them.
+//! What strangers and workers gone wrong do to a coordinator while a run is going on: each is
+//! refused or loses its own connection, and the run has the gradients it has without them.
 
 mod bare;
 mod integers;
@@ -9,9 +9,12 @@ use codedgrad::delays::{Delays, Preset};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{Outcome, Pace, VirtualClock};
 use codedgrad::transport::tcp::{Exchange, Status, TcpTransport};
-use codedgrad::transport::wire::{CHUNK, CONTROL_BYTES_MAX, HELLO_BYTES_MAX, Header, Kind, chunk_range};
+use codedgrad::transport::wire::{
+    CHUNK, CONTROL_BYTES_MAX, HELLO_BYTES_MAX, Header, Kind, chunk_range,
+};
 use integers::{
-    Job, Log, RUN, Secret, UNIT_SAMPLES, UNITS, Watch, add_gradient, coordinate, coordinate_at, join, listen, run_locally, secret,
+    Job, Log, RUN, Secret, UNIT_SAMPLES, UNITS, Watch, add_gradient, coordinate, coordinate_at,
+    join, listen, run_locally, secret,
 };
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
@@ -48,7 +51,9 @@ impl Scene {
         let address = transport.address().to_string();
         let allowed = Arc::new(AtomicU64::new(0));
         let may = |allowed: Arc<AtomicU64>| move |step| step < allowed.load(Ordering::Acquire);
-        let honest = (0..EVIL).map(|worker| join(job, worker, address.clone(), &secret, may(Arc::clone(&allowed)))).collect();
+        let honest = (0..EVIL)
+            .map(|worker| join(job, worker, address.clone(), &secret, may(Arc::clone(&allowed))))
+            .collect();
         let (decided, status) = (Arc::default(), transport.status());
         (Self { job, secret, address, allowed, decided, status, layout: 0 }, transport, honest)
     }
@@ -69,7 +74,9 @@ impl Scene {
     /// Lets the run go on by so many steps, and sees that it does.
     fn goes_on(&self, steps: u64, after: &str) {
         let goal = self.allowed.fetch_add(steps, Ordering::AcqRel) + steps;
-        wait_for(&format!("the run to go on after: {after}"), || self.decided.load(Ordering::Acquire) >= goal);
+        wait_for(&format!("the run to go on after: {after}"), || {
+            self.decided.load(Ordering::Acquire) >= goal
+        });
     }
 
     fn refused(&self) -> u64 {
@@ -101,7 +108,8 @@ impl Scene {
 }
 
 fn hello(worker: Option<u32>, identity: &str) -> Value {
-    json!({"type": "hello", "worker": worker, "identity": identity, "process": 7, "address": null, "offer": null, "weaves": true})
+    json!({"type": "hello", "worker": worker, "identity": identity, "process": 7, "address": null,
+        "offer": null, "weaves": true})
 }
 
 /// Sees that the other side hangs up, whatever it has to say before.
@@ -112,7 +120,10 @@ fn ends(stream: &mut TcpStream, what: &str) {
             Ok(0) => return,
             Ok(_) => {}
             Err(error) => {
-                assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{what}: the connection is still there");
+                assert!(
+                    !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+                    "{what}: the connection is still there"
+                );
                 return;
             }
         }
@@ -145,10 +156,16 @@ fn strangers() -> Vec<Abuse> {
     vec![
         ("garbage", |scene| say(scene, &[0xa5; 4096], "garbage")),
         ("another protocol", |scene| say(scene, b"GET / HTTP/1.1\r\n\r\n", "another protocol")),
-        ("TLS to a plain port", |scene| say(scene, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS")),
+        ("TLS to a plain port", |scene| {
+            say(scene, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS")
+        }),
         ("another version", |scene| say(scene, b"CGRAD\0\x09\0", "another version")),
-        ("a wrong proof", |scene| say(scene, &[b"CGRAD\0\x01\0", &[7; 64][..]].concat(), "a wrong proof")),
-        ("half a handshake, and silence", |scene| say(scene, b"CGRAD\0\x01\0\x07\x07", "half a handshake")),
+        ("a wrong proof", |scene| {
+            say(scene, &[b"CGRAD\0\x01\0", &[7; 64][..]].concat(), "a wrong proof")
+        }),
+        ("half a handshake, and silence", |scene| {
+            say(scene, b"CGRAD\0\x01\0\x07\x07", "half a handshake")
+        }),
         ("half a handshake, and gone", |scene| {
             let before = scene.refused();
             scene.stranger().write_all(b"CGRAD\0\x01\0\x07\x07").unwrap();
@@ -158,7 +175,9 @@ fn strangers() -> Vec<Abuse> {
             let mut silent: Vec<TcpStream> = (0..80).map(|_| scene.stranger()).collect();
             scene.goes_on(1, "eighty who say nothing are there");
             #[cfg(target_os = "linux")]
-            wait_for("those beyond the limit to be sent away", || connections(&scene.address) <= CONNECTIONS_MAX);
+            wait_for("those beyond the limit to be sent away", || {
+                connections(&scene.address) <= CONNECTIONS_MAX
+            });
             silent.iter_mut().for_each(|stream| ends(stream, "silence"));
         }),
     ]
@@ -180,13 +199,21 @@ fn callers() -> Vec<Abuse> {
         ends(&mut call.0, "what is no hello");
     }
     vec![
-        ("a number that is taken", |scene| refused(scene, &hello(Some(0), "somebody else"), "already there")),
-        ("a number that is none", |scene| refused(scene, &hello(Some(3), "the fourth"), "there is no worker 3")),
-        ("the coordinator's number", |scene| refused(scene, &hello(Some(u32::MAX), "me"), "there is no worker")),
+        ("a number that is taken", |scene| {
+            refused(scene, &hello(Some(0), "somebody else"), "already there")
+        }),
+        ("a number that is none", |scene| {
+            refused(scene, &hello(Some(3), "the fourth"), "there is no worker 3")
+        }),
+        ("the coordinator's number", |scene| {
+            refused(scene, &hello(Some(u32::MAX), "me"), "there is no worker")
+        }),
         ("no hello", |scene| hung_up_on(scene, &Header::control(21), br#"{"pong":{"number":1}}"#)),
         ("no message", |scene| hung_up_on(scene, &Header::control(2), b"{}")),
         ("a chunk first", |scene| hung_up_on(scene, &scene.term(0, 1), &[0; 4])),
-        ("a hello that is too long", |scene| hung_up_on(scene, &Header::control(HELLO_BYTES_MAX + 1), &[b' '; 100])),
+        ("a hello that is too long", |scene| {
+            hung_up_on(scene, &Header::control(HELLO_BYTES_MAX + 1), &[b' '; 100])
+        }),
         ("half a hello, and silence", |scene| hung_up_on(scene, &Header::control(100), b"{")),
     ]
 }
@@ -197,7 +224,9 @@ fn workers() -> Vec<Abuse> {
         let mut call = scene.seat();
         call.0.write_all(bytes).unwrap();
         ends(&mut call.0, "a worker gone wrong");
-        wait_for("the loss to be known", || !scene.status.lock().unwrap().workers[EVIL as usize].connected);
+        wait_for("the loss to be known", || {
+            !scene.status.lock().unwrap().workers[EVIL as usize].connected
+        });
     }
     fn frame(header: &Header, body: &[u8]) -> Vec<u8> {
         [&header.encode()[..], body].concat()
@@ -212,20 +241,44 @@ fn workers() -> Vec<Abuse> {
             bytes[30] ^= 1;
             lost(scene, &bytes);
         }),
-        ("a chunk of another run", |scene| lost(scene, &frame(&Header { run: RUN + 1, ..scene.term(0, 1) }, &[0; 4]))),
-        ("a chunk of another layout", |scene| lost(scene, &frame(&Header { layout: 1, ..scene.term(0, 1) }, &[0; 4]))),
-        ("a chunk in another's name", |scene| lost(scene, &frame(&Header { worker: 0, ..scene.term(0, 1) }, &[0; 4]))),
-        ("a damaged chunk", |scene| lost(scene, &frame(&Header { digest: 1, ..scene.term(0, 1) }, &[0; 4]))),
-        ("a chunk that is too long", |scene| lost(scene, &Header { length: 4 * CHUNK as u32 + 4, ..scene.term(0, 1) }.encode())),
-        ("a chunk of another length", |scene| lost(scene, &frame(&Header { number: next(scene), ..scene.term(CHUNK, 3) }, &[0; 12]))),
-        ("a chunk that lies across others", |scene| {
-            lost(scene, &frame(&Header { kind: Kind::Sum, number: next(scene), ..scene.term(1, 1) }, &[0; 4]));
+        ("a chunk of another run", |scene| {
+            lost(scene, &frame(&Header { run: RUN + 1, ..scene.term(0, 1) }, &[0; 4]))
         }),
-        ("a chunk of a far step", |scene| lost(scene, &frame(&Header { number: 1 << 40, ..scene.term(0, 1) }, &[0; 4]))),
+        ("a chunk of another layout", |scene| {
+            lost(scene, &frame(&Header { layout: 1, ..scene.term(0, 1) }, &[0; 4]))
+        }),
+        ("a chunk in another's name", |scene| {
+            lost(scene, &frame(&Header { worker: 0, ..scene.term(0, 1) }, &[0; 4]))
+        }),
+        ("a damaged chunk", |scene| {
+            lost(scene, &frame(&Header { digest: 1, ..scene.term(0, 1) }, &[0; 4]))
+        }),
+        ("a chunk that is too long", |scene| {
+            lost(scene, &Header { length: 4 * CHUNK as u32 + 4, ..scene.term(0, 1) }.encode())
+        }),
+        ("a chunk of another length", |scene| {
+            lost(scene, &frame(&Header { number: next(scene), ..scene.term(CHUNK, 3) }, &[0; 12]))
+        }),
+        ("a chunk that lies across others", |scene| {
+            lost(
+                scene,
+                &frame(
+                    &Header { kind: Kind::Sum, number: next(scene), ..scene.term(1, 1) },
+                    &[0; 4],
+                ),
+            );
+        }),
+        ("a chunk of a far step", |scene| {
+            lost(scene, &frame(&Header { number: 1 << 40, ..scene.term(0, 1) }, &[0; 4]))
+        }),
         ("a message of the wrong side", |scene| lost(scene, &message(r#"{"ping":{"number":1}}"#))),
-        ("a message among workers", |scene| lost(scene, &message(r#"{"peer":{"worker":2,"run":1,"epoch":1}}"#))),
+        ("a message among workers", |scene| {
+            lost(scene, &message(r#"{"peer":{"worker":2,"run":1,"epoch":1}}"#))
+        }),
         ("a message that is none", |scene| lost(scene, &message("[1, 2"))),
-        ("a message that is too long", |scene| lost(scene, &Header::control(CONTROL_BYTES_MAX + 1).encode())),
+        ("a message that is too long", |scene| {
+            lost(scene, &Header::control(CONTROL_BYTES_MAX + 1).encode())
+        }),
         ("hello twice", |scene| lost(scene, &message(&hello(Some(EVIL), "evil").to_string()))),
         ("half a frame, and gone", |scene| {
             let mut call = scene.seat();
@@ -248,7 +301,9 @@ fn next(scene: &Scene) -> u64 {
 /// Takes part in the first step as any worker, alone, and sends its chunks last to first.
 fn first_step(scene: &Scene, worker: &mut Bare) {
     let mut gradient = vec![0.0; scene.job.length];
-    (0..UNITS as usize * UNIT_SAMPLES).for_each(|sample| add_gradient(&mut gradient, &vec![0.0; scene.job.length], 0, sample, 1.0));
+    (0..UNITS as usize * UNIT_SAMPLES).for_each(|sample| {
+        add_gradient(&mut gradient, &vec![0.0; scene.job.length], 0, sample, 1.0)
+    });
     let bytes: Vec<u8> = gradient.iter().flat_map(|x| x.to_le_bytes()).collect();
     let mut sums = 0;
     loop {
@@ -256,7 +311,9 @@ fn first_step(scene: &Scene, worker: &mut Bare) {
         if header.kind == Kind::Sum {
             sums += 1;
             if sums == 2 {
-                worker.tell(&json!({"type": "held", "step": 0, "attempt": header.attempt, "digest": null}));
+                worker.tell(
+                    &json!({"type": "held", "step": 0, "attempt": header.attempt, "digest": null}),
+                );
             }
             continue;
         }
@@ -264,7 +321,8 @@ fn first_step(scene: &Scene, worker: &mut Bare) {
         match message["type"].as_str().unwrap() {
             "compute" => {
                 let task = &message["tasks"][0]["task"];
-                let done = json!({"type": "done", "order": message["order"], "task": task, "tail": [6.0], "finite": true});
+                let done = json!({"type": "done", "order": message["order"], "task": task,
+                    "tail": [6.0], "finite": true});
                 worker.tell(&done);
             }
             "exchange" => {
@@ -284,7 +342,12 @@ fn first_step(scene: &Scene, worker: &mut Bare) {
 #[test]
 fn a_run_goes_on_whatever_strangers_and_workers_do() {
     let abuses: Vec<_> = [strangers(), callers(), workers()].concat();
-    let job = Job { scheme: "groups:s=1", length: CHUNK + 77, steps: abuses.len() as u64 + 4, exchange: Exchange::Star };
+    let job = Job {
+        scheme: "groups:s=1",
+        length: CHUNK + 77,
+        steps: abuses.len() as u64 + 4,
+        exchange: Exchange::Star,
+    };
     let (expected, parameters) = run_locally(job);
     let (mut scene, transport, honest) = Scene::new(job);
     let mut evil = scene.call();
@@ -305,11 +368,16 @@ fn a_run_goes_on_whatever_strangers_and_workers_do() {
     let log = coordinator.join().unwrap();
     assert_eq!(log.records[0].survivors, [Worker(EVIL)], "chunks count in any order");
     assert!(log.gradients == expected.gradients, "{:?}", log.faults);
-    assert!(log.faults.iter().all(|fault| fault.1 == EVIL), "only who does wrong is lost: {:?}", log.faults);
+    assert!(
+        log.faults.iter().all(|fault| fault.1 == EVIL),
+        "only who does wrong is lost: {:?}",
+        log.faults
+    );
     assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters));
 }
 
-/// A run of one chunk per gradient, in which a worker does something at step 1 and is gone at step 3.
+/// A run of one chunk per gradient, in which a worker does something at step 1 and is gone at step
+/// 3.
 fn survives(what: &str, does: impl Fn(&Scene, &mut Bare)) -> Log {
     survives_over(Exchange::Star, what, does)
 }
@@ -339,10 +407,15 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
 fn groups_that_never_meet_cost_no_step() {
     survives_over(Exchange::Nccl, "words of groups", |scene, evil| {
         let mut caller = scene.call();
-        caller.tell(&json!({"type": "hello", "worker": EVIL, "identity": "evil", "process": 7, "address": null, "offer": null}));
+        caller.tell(&json!({"type": "hello", "worker": EVIL, "identity": "evil", "process": 7,
+            "address": null, "offer": null}));
         let refused = caller.hear();
-        assert!(refused["type"] == "refused" && refused["reason"].as_str().unwrap().contains("groups"), "{refused}");
-        // The first group, of workers that have joined once; worker 0 is asked for its name, and has none.
+        assert!(
+            refused["type"] == "refused" && refused["reason"].as_str().unwrap().contains("groups"),
+            "{refused}"
+        );
+        // The first group, of workers that have joined once; worker 0 is asked for its name, and
+        // has none.
         let group = (1u64 << 32) + 1;
         for number in [group, 0, u64::MAX] {
             evil.tell(&json!({"type": "named", "group": number, "id": "whatever"}));
@@ -352,7 +425,11 @@ fn groups_that_never_meet_cost_no_step() {
         let mut kind = String::new();
         while kind != "apply" {
             let (header, body) = evil.next();
-            kind = if header.kind == Kind::Control { bare::told(&body)["type"].as_str().unwrap().to_owned() } else { kind };
+            kind = if header.kind == Kind::Control {
+                bare::told(&body)["type"].as_str().unwrap().to_owned()
+            } else {
+                kind
+            };
             assert_ne!(kind, "join", "nobody is to join a group by a name that was not asked for");
         }
         for number in group..group + 10 {
@@ -365,7 +442,8 @@ fn groups_that_never_meet_cost_no_step() {
 fn hear(evil: &mut Bare, kind: &str) -> Value {
     loop {
         let (header, body) = evil.next();
-        let message: Value = if header.kind == Kind::Control { bare::told(&body) } else { Value::Null };
+        let message: Value =
+            if header.kind == Kind::Control { bare::told(&body) } else { Value::Null };
         if message["type"] == "abandon" {
             evil.tell(&json!({"type": "freed", "order": 1}));
         }
@@ -397,7 +475,9 @@ fn messages_out_of_place_change_nothing() {
 
 #[test]
 fn a_step_that_was_never_sent_is_not_applied() {
-    survives("applied", |_, evil| evil.tell(&json!({"type": "applied", "step": 1u64 << 60, "digest": 1})));
+    survives("applied", |_, evil| {
+        evil.tell(&json!({"type": "applied", "step": 1u64 << 60, "digest": 1}))
+    });
 }
 
 /// What is missed was sent: who misses anything else is lost, and it is said why.
@@ -408,8 +488,13 @@ fn a_step_that_was_never_sent_cannot_be_missed() {
             evil.tell(&json!({"type": "missing", "step": step}));
             wait_for("the loss", || !scene.status.lock().unwrap().workers[EVIL as usize].connected);
         });
-        let of: Vec<&str> = log.faults.iter().filter(|fault| fault.1 == EVIL).map(|fault| &fault.2[..]).collect();
-        assert!(of.len() == 1 && of[0].contains(&format!("it misses step {step}, which it was not sent")), "{of:?}");
+        let of: Vec<&str> =
+            log.faults.iter().filter(|fault| fault.1 == EVIL).map(|fault| &fault.2[..]).collect();
+        assert!(
+            of.len() == 1
+                && of[0].contains(&format!("it misses step {step}, which it was not sent")),
+            "{of:?}"
+        );
     }
 }
 
@@ -424,7 +509,8 @@ fn what_is_missed_is_not_sent_for_every_word() {
         while pings < 3 {
             let (header, body) = evil.next();
             sums += usize::from(header.kind == Kind::Sum && header.number == 0);
-            pings += usize::from(header.kind == Kind::Control && bare::told(&body)["type"] == "ping");
+            pings +=
+                usize::from(header.kind == Kind::Control && bare::told(&body)["type"] == "ping");
         }
         assert!(sums < 10, "{sums} sums");
     });
@@ -434,7 +520,9 @@ fn what_is_missed_is_not_sent_for_every_word() {
 fn a_state_that_nobody_asked_for_goes_nowhere() {
     for needy in [0, 999] {
         survives("a state", |scene, evil| {
-            evil.tell(&json!({"type": "state", "needy": needy, "transfer": 1, "next": 5, "lengths": [1]}));
+            evil.tell(
+                &json!({"type": "state", "needy": needy, "transfer": 1, "next": 5, "lengths": [1]}),
+            );
             evil.put(&Header { number: 1, kind: Kind::State, ..scene.term(0, 1) }, &[0; 4]);
         });
     }
@@ -471,7 +559,8 @@ fn a_wrong_digest_is_its_senders_fault() {
 fn a_chunk_that_comes_twice_counts_once() {
     let gradient = |parameters: &[f32], batch| {
         let mut gradient = vec![0.0; parameters.len()];
-        (0..UNITS as usize * UNIT_SAMPLES).for_each(|sample| add_gradient(&mut gradient, parameters, batch, sample, 1.0));
+        (0..UNITS as usize * UNIT_SAMPLES)
+            .for_each(|sample| add_gradient(&mut gradient, parameters, batch, sample, 1.0));
         gradient
     };
     let after: Vec<f32> = gradient(&[0.0; 300], 0).iter().map(|g| -g / 64.0).collect();
@@ -485,7 +574,8 @@ fn a_chunk_that_comes_twice_counts_once() {
             compute = hear(evil, "compute");
         }
         let task = &compute["tasks"][0]["task"];
-        evil.tell(&json!({"type": "done", "order": compute["order"], "task": task, "tail": [6.0], "finite": true}));
+        evil.tell(&json!({"type": "done", "order": compute["order"], "task": task, "tail": [6.0],
+            "finite": true}));
         while hear(evil, "exchange")["step"] != 1 {}
     });
 }
@@ -503,12 +593,20 @@ fn finishes(steps: u64, pace: impl FnOnce(usize) -> Pace, slow: Duration) {
             true
         }
     };
-    let threads: Vec<_> = (0..=EVIL).map(|worker| join(job, worker, address.clone(), &secret, may(worker))).collect();
+    let threads: Vec<_> =
+        (0..=EVIL).map(|worker| join(job, worker, address.clone(), &secret, may(worker))).collect();
     assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
     transport.begin(Step(0));
     let mut watch = Watch::new(|step| eprintln!("step {step}"));
-    assert_eq!(coordinate_at(pace(steps as usize), job, transport, &mut watch).unwrap(), Outcome::Finished);
-    assert!(watch.log.faults.is_empty() && watch.log.gradients == expected.gradients, "{:?}", watch.log.faults);
+    assert_eq!(
+        coordinate_at(pace(steps as usize), job, transport, &mut watch).unwrap(),
+        Outcome::Finished
+    );
+    assert!(
+        watch.log.faults.is_empty() && watch.log.gradients == expected.gradients,
+        "{:?}",
+        watch.log.faults
+    );
     threads.into_iter().for_each(|thread| drop(thread.join().unwrap()));
 }
 
@@ -520,5 +618,9 @@ fn a_star_run_may_be_long() {
 #[test]
 fn a_slow_worker_is_waited_for_under_a_virtual_clock() {
     let delays = Delays::Preset { preset: Preset::Iid, workers: 3, seed: 1 };
-    finishes(10, |steps| Pace::modelled(3, &delays, steps, VirtualClock { step_seconds: 1.0 }, 0.0), Duration::from_millis(100));
+    finishes(
+        10,
+        |steps| Pace::modelled(3, &delays, steps, VirtualClock { step_seconds: 1.0 }, 0.0),
+        Duration::from_millis(100),
+    );
 }

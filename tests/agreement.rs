@@ -1,4 +1,5 @@
-//! What both sides of a run agree on before anything is trained, and what happens where they do not.
+//! What both sides of a run agree on before anything is trained, and what happens where they do
+//! not.
 
 #[allow(dead_code, reason = "the coordinators listen for what they know")]
 mod integers;
@@ -11,7 +12,9 @@ use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome,
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
 use codedgrad::transport::wire::Has;
 use codedgrad::transport::{Link, RunFacts};
-use integers::{Job, Log, Secret, UNIT_SAMPLES, UNITS, WORKERS, Watch, coordinate, join, run_locally, secret};
+use integers::{
+    Job, Log, Secret, UNIT_SAMPLES, UNITS, WORKERS, Watch, coordinate, join, run_locally, secret,
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,19 +34,34 @@ fn calling(transport: &TcpTransport, secret: &Secret) -> Join {
     Join::new(transport.address().to_string(), secret.security.clone())
 }
 
-/// Two workers that cut a batch into units of different sizes once trained to three models, and nobody was told.
+/// Two workers that cut a batch into units of different sizes once trained to three models, and
+/// nobody was told.
 #[test]
 fn other_samples_per_unit_are_refused_by_name() {
     let secret = secret();
     let transport = listen(&secret, of_units(UNIT_SAMPLES));
-    let says = |facts| TcpLink::join(Join { facts, ..calling(&transport, &secret) }).map(|(_, welcome)| welcome);
+    let says = |facts| {
+        TcpLink::join(Join { facts, ..calling(&transport, &secret) }).map(|(_, welcome)| welcome)
+    };
     let error = says(of_units(16)).unwrap_err();
-    assert_eq!(error.to_string(), "the coordinator refuses: samples per unit: 16 here, 2 in the run");
+    assert_eq!(
+        error.to_string(),
+        "the coordinator refuses: samples per unit: 16 here, 2 in the run"
+    );
     assert!(matches!(error, TcpError::Refused { again: false, .. }));
     for (facts, text) in [
-        (RunFacts { length: Some(301), ..RunFacts::default() }, "numbers in a gradient: 301 here, 300 in the run"),
-        (RunFacts { units: Some(4), ..RunFacts::default() }, "units of a batch: 4 here, 3 in the run"),
-        (RunFacts { micro_steps: Some(2), ..RunFacts::default() }, "micro-steps: 2 here, 1 in the run"),
+        (
+            RunFacts { length: Some(301), ..RunFacts::default() },
+            "numbers in a gradient: 301 here, 300 in the run",
+        ),
+        (
+            RunFacts { units: Some(4), ..RunFacts::default() },
+            "units of a batch: 4 here, 3 in the run",
+        ),
+        (
+            RunFacts { micro_steps: Some(2), ..RunFacts::default() },
+            "micro-steps: 2 here, 1 in the run",
+        ),
     ] {
         assert!(says(facts).unwrap_err().to_string().ends_with(text), "{text}");
     }
@@ -55,14 +73,26 @@ fn what_the_first_worker_says_holds_for_the_others() {
     let secret = secret();
     let transport = listen(&secret, RunFacts::default());
     let says = |facts| TcpLink::join(Join { facts, ..calling(&transport, &secret) });
-    let first = RunFacts { dtype: Some("bf16".into()), layout: Some(77), steps: Some(40), models: Some(1), ..RunFacts::default() };
+    let first = RunFacts {
+        dtype: Some("bf16".into()),
+        layout: Some(77),
+        steps: Some(40),
+        models: Some(1),
+        ..RunFacts::default()
+    };
     let (_link, welcome) = says(first.clone()).unwrap();
     let known = RunFacts { length: Some(300), units: Some(3), micro_steps: Some(1), ..first };
     assert_eq!(welcome.facts, known);
     let error = says(RunFacts { dtype: Some("f32".into()), ..RunFacts::default() }).unwrap_err();
-    assert!(error.to_string().contains("number format of the parameters: f32 here, bf16 in the run"), "{error}");
+    assert!(
+        error.to_string().contains("number format of the parameters: f32 here, bf16 in the run"),
+        "{error}"
+    );
     let error = says(RunFacts { layout: Some(78), ..RunFacts::default() }).unwrap_err();
-    assert!(error.to_string().contains("hash of the parameters' layout: 78 here, 77 in the run"), "{error}");
+    assert!(
+        error.to_string().contains("hash of the parameters' layout: 78 here, 77 in the run"),
+        "{error}"
+    );
 }
 
 /// A trainer that says how many samples it has per unit only when it takes the link.
@@ -72,8 +102,10 @@ fn a_trainer_that_differs_is_sent_away_and_the_run_goes_on() {
     let secret = secret();
     let mut transport = listen(&secret, of_units(UNIT_SAMPLES));
     let address = transport.address().to_string();
-    let honest: Vec<_> = (0..2).map(|worker| join(JOB, worker, address.clone(), &secret, |_| true)).collect();
-    let (link, _) = TcpLink::join(Join { worker: Some(2), ..calling(&transport, &secret) }).unwrap();
+    let honest: Vec<_> =
+        (0..2).map(|worker| join(JOB, worker, address.clone(), &secret, |_| true)).collect();
+    let (link, _) =
+        TcpLink::join(Join { worker: Some(2), ..calling(&transport, &secret) }).unwrap();
     let other = thread::spawn(move || {
         let mut aggregator: Aggregator = Aggregator::new(Box::new(link), JOB.length, 16);
         loop {
@@ -85,7 +117,10 @@ fn a_trainer_that_differs_is_sent_away_and_the_run_goes_on() {
         }
     });
     let error = other.join().unwrap();
-    assert_eq!(error, Some(AggregatorError::Refused { reason: "samples per unit: 16 here, 2 in the run".into() }));
+    assert_eq!(
+        error,
+        Some(AggregatorError::Refused { reason: "samples per unit: 16 here, 2 in the run".into() })
+    );
     let deadline = Instant::now() + Duration::from_secs(30);
     while transport.gather(Duration::from_millis(10)).present.len() < honest.len() {
         assert!(Instant::now() < deadline, "the honest workers join");
@@ -104,7 +139,12 @@ fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
     let workers: Vec<_> = (0..)
         .zip(has)
         .map(|(worker, has)| {
-            let join = Join { worker: Some(worker), has, patience: Duration::from_secs(10), ..calling(&transport, &secret) };
+            let join = Join {
+                worker: Some(worker),
+                has,
+                patience: Duration::from_secs(10),
+                ..calling(&transport, &secret)
+            };
             let link = TcpLink::join(join).unwrap().0;
             thread::spawn(move || integers::work(Box::new(link), JOB.length, |_| true))
         })
@@ -112,7 +152,8 @@ fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
     assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
     transport.begin(Step(first));
     let end = first + JOB.steps;
-    let scheme = JOB.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, first..end).unwrap();
+    let scheme =
+        JOB.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, first..end).unwrap();
     let config = Config { max_wait_seconds: 20.0, ..Config::default() };
     let engine = Engine::new(scheme, config, Step(first)..Step(end), 0).unwrap();
     let shape = Shape { workers: WORKERS, length: JOB.length, units: UNITS, first: Step(first) };
@@ -123,7 +164,11 @@ fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
     assert_eq!(outcome.unwrap_or_else(|error| panic!("{error}: {faults:?}")), Outcome::Finished);
     let parameters: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
     assert!(parameters.iter().all(|other| *other == parameters[0]), "{faults:?}");
-    let mut needy: Vec<u32> = faults.iter().filter(|fault| fault.2.starts_with("takes over the state")).map(|fault| fault.1).collect();
+    let mut needy: Vec<u32> = faults
+        .iter()
+        .filter(|fault| fault.2.starts_with("takes over the state"))
+        .map(|fault| fault.1)
+        .collect();
     needy.dedup();
     needy
 }
@@ -143,8 +188,11 @@ fn a_worker_ends_the_run_for_everybody() {
     let secret = secret();
     let mut transport = listen(&secret, RunFacts::default());
     let address = transport.address().to_string();
-    let others: Vec<_> = (1..WORKERS as u32).map(|worker| join(JOB, worker, address.clone(), &secret, |_| true)).collect();
-    let (link, _) = TcpLink::join(Join { worker: Some(0), ..calling(&transport, &secret) }).unwrap();
+    let others: Vec<_> = (1..WORKERS as u32)
+        .map(|worker| join(JOB, worker, address.clone(), &secret, |_| true))
+        .collect();
+    let (link, _) =
+        TcpLink::join(Join { worker: Some(0), ..calling(&transport, &secret) }).unwrap();
     let link: Box<dyn Link> = Box::new(link);
     let weary = thread::spawn(move || {
         let mut aggregator = Aggregator::new(link, JOB.length, UNIT_SAMPLES);

@@ -1,17 +1,23 @@
-//! The seeds of the fuzzer, each through what the fuzzer does with it. CONTRIBUTING.md tells how to look for more.
+//! The seeds of the fuzzer, each through what the fuzzer does with it. CONTRIBUTING.md tells how to
+//! look for more.
 
 #[path = "../fuzz/bodies.rs"]
 mod bodies;
 
-use codedgrad::transport::wire::{Across, CONTROL_BYTES_MAX, Down, HEADER_BYTES, Header, Up, decode, encode, frame};
+use codedgrad::transport::wire::{
+    Across, CONTROL_BYTES_MAX, Down, HEADER_BYTES, Header, Up, decode, encode, frame,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
-    let read = |path: std::path::PathBuf| (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(&path).unwrap());
-    let seeds: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| read(entry.unwrap().path())).collect();
+    let read = |path: std::path::PathBuf| {
+        (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(&path).unwrap())
+    };
+    let seeds: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| read(entry.unwrap().path())).collect();
     assert!(!seeds.is_empty());
     seeds
 }
@@ -23,7 +29,8 @@ fn every_seed_goes_through_its_target() {
     seeds("frames").iter().for_each(|(_, bytes)| bodies::frames(bytes));
 }
 
-/// Seeds that no longer parse lead a fuzzer nowhere: those that are not called `bad` are what they should be.
+/// Seeds that no longer parse lead a fuzzer nowhere: those that are not called `bad` are what they
+/// should be.
 #[test]
 fn seeds_are_of_this_version() {
     let good = |target| seeds(target).into_iter().filter(|(name, _)| !name.starts_with("bad"));
@@ -32,7 +39,11 @@ fn seeds_are_of_this_version() {
         assert!(Header::decode(bytes, CONTROL_BYTES_MAX).is_ok(), "{name}");
     }
     for (name, bytes) in good("control") {
-        let understood = if name.starts_with("down") { decode::<Down>(&bytes).err() } else { decode::<Up>(&bytes).err() };
+        let understood = if name.starts_with("down") {
+            decode::<Down>(&bytes).err()
+        } else {
+            decode::<Up>(&bytes).err()
+        };
         assert!(understood.is_none() || name.starts_with("across"), "{name}: {understood:?}");
     }
     for (name, bytes) in good("frames") {
@@ -40,10 +51,12 @@ fn seeds_are_of_this_version() {
     }
 }
 
-/// The examples in docs/protocol.md are messages, every message is among them, and so are its fields.
+/// The examples in docs/protocol.md are messages, every message is among them, and so are its
+/// fields.
 #[test]
 fn examples_in_the_protocol_are_messages() {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/protocol.md")).unwrap();
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/protocol.md")).unwrap();
     let examples: Vec<&str> = text.lines().filter(|line| line.starts_with("{\"")).collect();
     for example in &examples {
         let body = example.as_bytes();
@@ -58,6 +71,9 @@ fn examples_in_the_protocol_are_messages() {
     for (name, bytes) in seeds("control").into_iter().filter(|(name, _)| !name.starts_with("bad")) {
         let message: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&bytes).unwrap();
         let kind = message.keys().next().unwrap();
-        assert!(examples.iter().any(|example| example.starts_with(&format!("{{\"{kind}\":"))), "{name}");
+        assert!(
+            examples.iter().any(|example| example.starts_with(&format!("{{\"{kind}\":"))),
+            "{name}"
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! A worker that knows the token and lies about what is finite: it says that sums overflow that do not, or that its NaN
-//! are numbers. No step is refused for it, every gradient has the bits of a run without it, and it is named.
+//! A worker that knows the token and lies about what is finite: it says that sums overflow that do
+//! not, or that its NaN are numbers. No step is refused for it, every gradient has the bits of a
+//! run without it, and it is named.
 
 #[allow(dead_code, reason = "others use the rest of it")]
 mod integers;
@@ -27,14 +28,21 @@ const LENGTH: usize = CHUNK + 77;
 const STEPS: u64 = 12;
 
 fn coordinate(transport: impl Transport<Vector = Vec<f32>>) -> Log {
-    let scheme = "groups:s=1".parse::<SchemeSpec>().unwrap().scheme(WORKERS, WORKERS as u32, 0..STEPS).unwrap();
+    let scheme = "groups:s=1"
+        .parse::<SchemeSpec>()
+        .unwrap()
+        .scheme(WORKERS, WORKERS as u32, 0..STEPS)
+        .unwrap();
     let config = Config { max_wait_seconds: 20.0, return_seconds: 20.0, ..Config::default() };
     let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).unwrap();
     let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
     let shape = Shape { workers: WORKERS, length: LENGTH, units: WORKERS as u32, first: Step(0) };
     let mut watch = Watch::new(|_| {});
     let ended = Coordinator::new(transport, engine, pace, config, shape).run(&mut watch);
-    assert_eq!(ended.unwrap_or_else(|error| panic!("{error}: {:?}", watch.log.faults)), Outcome::Finished);
+    assert_eq!(
+        ended.unwrap_or_else(|error| panic!("{error}: {:?}", watch.log.faults)),
+        Outcome::Finished
+    );
     watch.log
 }
 
@@ -44,19 +52,29 @@ fn undisturbed() -> (Log, Vec<f32>) {
     let begin = |link| thread::spawn(move || work(Box::new(link), LENGTH, |_| true));
     let threads: Vec<_> = links.into_iter().map(begin).collect();
     let log = coordinate(transport);
-    let mut parameters: Vec<Vec<f32>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let mut parameters: Vec<Vec<f32>> =
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     (log, parameters.remove(0))
 }
 
 fn join(worker: u32, address: String, secret: &Secret) -> TcpLink {
     let identity = format!("worker {worker}");
     let patience = Duration::from_secs(10);
-    let join = Join { worker: Some(worker), identity, patience, ..Join::new(address, secret.security.clone()) };
+    let join = Join {
+        worker: Some(worker),
+        identity,
+        patience,
+        ..Join::new(address, secret.security.clone())
+    };
     TcpLink::join(join).unwrap().0
 }
 
 /// A run with three honest workers and one that is begun with the coordinator's address.
-fn run(exchange: Exchange, keeps: bool, liar: impl FnOnce(String, &Secret) -> JoinHandle<()>) -> Log {
+fn run(
+    exchange: Exchange,
+    keeps: bool,
+    liar: impl FnOnce(String, &Secret) -> JoinHandle<()>,
+) -> Log {
     let what = format!("{exchange:?}, keeps: {keeps}");
     let (expected, parameters) = undisturbed();
     let secret = secret();
@@ -83,19 +101,35 @@ fn run(exchange: Exchange, keeps: bool, liar: impl FnOnce(String, &Secret) -> Jo
     transport.begin(Step(0));
     let log = coordinate(transport);
     liar.join().unwrap();
-    let refused: Vec<u64> = log.records.iter().filter(|record| !record.refused.is_empty()).map(|record| record.step).collect();
+    let refused: Vec<u64> = log
+        .records
+        .iter()
+        .filter(|record| !record.refused.is_empty())
+        .map(|record| record.step)
+        .collect();
     assert_eq!(refused, Vec::<u64>::new(), "{what}: {:?}", log.faults);
-    assert!(log.faults.iter().all(|fault| fault.1 == LIAR), "{what}: only the liar is named: {:?}", log.faults);
+    assert!(
+        log.faults.iter().all(|fault| fault.1 == LIAR),
+        "{what}: only the liar is named: {:?}",
+        log.faults
+    );
     for (seen, expected) in log.gradients.iter().zip(&expected.gradients) {
         assert!(seen == expected || seen.is_empty() && !keeps, "{what}: a gradient has other bits");
     }
     assert_eq!(log.records.len() as u64, STEPS);
-    assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters), "{what}: other parameters");
+    assert!(
+        honest.into_iter().all(|worker| worker.join().unwrap() == parameters),
+        "{what}: other parameters"
+    );
     log
 }
 
-const EXCHANGES: [(Exchange, bool); 4] =
-    [(Exchange::Star, true), (Exchange::Sharded, false), (Exchange::Sharded, true), (Exchange::HoldSharded, false)];
+const EXCHANGES: [(Exchange, bool); 4] = [
+    (Exchange::Star, true),
+    (Exchange::Sharded, false),
+    (Exchange::Sharded, true),
+    (Exchange::HoldSharded, false),
+];
 
 /// A worker whose results are NaN, and which says that they are finite.
 fn nan(mut link: impl Link) {
@@ -122,7 +156,9 @@ fn nan(mut link: impl Link) {
                 link.send(Notice::State { needy, state });
             }
             Order::Take { state } => (parameters, next) = (state.vectors[0].clone(), state.next),
-            Order::Hold { step, attempt, decoded } => link.send(Notice::Held { step, attempt, digest: decoded.digest }),
+            Order::Hold { step, attempt, decoded } => {
+                link.send(Notice::Held { step, attempt, digest: decoded.digest })
+            }
             Order::Abandon => {}
             Order::Stop | Order::Dismiss(_) => return,
         }
@@ -152,12 +188,18 @@ fn who_says_so_in_the_same_process_is_named_too() {
         thread::sleep(Duration::from_millis(2));
         true
     };
-    let honest: Vec<_> = links.into_iter().map(|link| thread::spawn(move || work(Box::new(link), LENGTH, slow))).collect();
+    let honest: Vec<_> = links
+        .into_iter()
+        .map(|link| thread::spawn(move || work(Box::new(link), LENGTH, slow)))
+        .collect();
     let log = coordinate(transport);
     liar.join().unwrap();
     honest.into_iter().for_each(|worker| drop(worker.join().unwrap()));
     assert!(log.gradients == expected.gradients);
-    assert!(!log.faults.is_empty() && log.faults.iter().all(|fault| fault.1 == LIAR && fault.2.contains("not finite")));
+    assert!(
+        !log.faults.is_empty()
+            && log.faults.iter().all(|fault| fault.1 == LIAR && fault.2.contains("not finite"))
+    );
 }
 
 /// One frame as it came, and what it says if it is a message.
@@ -168,7 +210,8 @@ fn frame(from: &mut TcpStream) -> io::Result<(Vec<u8>, Value)> {
     let header = Header::decode(header, CONTROL_BYTES_MAX).map_err(io::Error::other)?;
     let mut body = vec![0; header.length as usize];
     from.read_exact(&mut body)?;
-    let said = if header.kind == Kind::Control { serde_json::from_slice(&body)? } else { Value::Null };
+    let said =
+        if header.kind == Kind::Control { serde_json::from_slice(&body)? } else { Value::Null };
     bytes.extend(body);
     Ok((bytes, said))
 }
@@ -183,7 +226,8 @@ fn hand_on(from: &mut TcpStream, to: &Mutex<TcpStream>, counts: [usize; 2]) -> i
     Ok(())
 }
 
-/// What goes between a worker and its coordinator, but whenever a sum is to be made the worker says that it is not finite.
+/// What goes between a worker and its coordinator, but whenever a sum is to be made the worker says
+/// that it is not finite.
 fn denying(coordinator: String) -> String {
     // What each side says before its first frame.
     const CALLER: [usize; 2] = [40, 32];
@@ -216,8 +260,11 @@ fn denying(coordinator: String) -> String {
                     loop {
                         let (bytes, said) = frame(&mut down)?;
                         if let Some(plan) = said.get("exchange") {
-                            let lie = json!({"overflowed": {"step": plan["step"], "attempt": plan["attempt"]}}).to_string();
-                            let lie = [&Header::control(lie.len()).encode()[..], lie.as_bytes()].concat();
+                            let lie = json!({"overflowed": {"step": plan["step"],
+                                "attempt": plan["attempt"]}})
+                            .to_string();
+                            let lie =
+                                [&Header::control(lie.len()).encode()[..], lie.as_bytes()].concat();
                             liar_to.lock().unwrap().write_all(&lie)?;
                         }
                         back.lock().unwrap().write_all(&bytes)?;
@@ -239,7 +286,8 @@ fn who_says_that_a_finite_sum_is_not_finite_is_named() {
             let link = join(LIAR, denying(address), secret);
             thread::spawn(move || drop(work(Box::new(link), LENGTH, |_| true)))
         });
-        let named = log.faults.iter().filter(|fault| fault.2.contains("is not finite, and it is")).count();
+        let named =
+            log.faults.iter().filter(|fault| fault.2.contains("is not finite, and it is")).count();
         assert!(named > 0, "{exchange:?}, keeps: {keeps}: {:?}", log.faults);
     }
 }

@@ -7,14 +7,17 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::Job;
-use codedgrad::sim::planner::{Candidate, CauseKind, Family, Method, Plan, PlanError, Question, plan};
+use codedgrad::sim::planner::{
+    Candidate, CauseKind, Family, Method, Plan, PlanError, Question, plan,
+};
 use codedgrad::sim::{Rules, simulate};
 use std::convert::Infallible;
 
 const WORKERS: usize = 8;
 
 fn rows(preset: Preset, workers: usize, rounds: usize, seed: u64) -> Vec<Vec<f64>> {
-    let answer = |row: Vec<f64>| row.into_iter().map(|delay| preset.unit().answer_time(delay)).collect();
+    let answer =
+        |row: Vec<f64>| row.into_iter().map(|delay| preset.unit().answer_time(delay)).collect();
     preset.rows(workers, rounds, seed).into_iter().map(answer).collect()
 }
 
@@ -29,9 +32,15 @@ fn planned(question: &Question<'_>) -> Plan {
 /// Seconds per job by the simulator itself.
 fn simulated(candidate: &Candidate, rows: &[Vec<f64>], growth: Growth) -> f64 {
     let (workers, jobs) = (rows[0].len(), rows.len() as u64);
-    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(jobs), accept: Accept::Lookahead };
+    let horizon =
+        Horizon { workers, units: None, jobs: Job(0)..Job(jobs), accept: Accept::Lookahead };
     let mut scheme = candidate.scheme.parse::<SchemeSpec>().unwrap().over(horizon).unwrap();
-    let rules = Rules { close: candidate.close, mu: candidate.mu.unwrap_or(1.0), growth: Some(growth), dispatch: 0.0 };
+    let rules = Rules {
+        close: candidate.close,
+        mu: candidate.mu.unwrap_or(1.0),
+        growth: Some(growth),
+        dispatch: 0.0,
+    };
     let mut rows = rows.iter().cycle();
     let mut next = || Ok::<_, Infallible>(rows.next().unwrap().clone());
     simulate(&mut *scheme, jobs, &mut next, &rules, &mut |_| ()).unwrap().total_time / jobs as f64
@@ -42,17 +51,34 @@ fn every_candidate_is_what_the_simulator_says() {
     let (trace, growth) = (rows(Preset::Bursts, WORKERS, 40, 2), Preset::Bursts.growth(WORKERS));
     let found = planned(&Question::new(&trace, growth));
     assert_eq!((found.method, found.workers, found.jobs), (Method::Replay, WORKERS, 40));
-    let names: Vec<&str> = found.candidates.iter().map(|candidate| candidate.scheme.split(':').next().unwrap()).collect();
-    assert!(Family::ALL.iter().all(|family| names.contains(&family.name())) && names.contains(&"uncoded"), "{names:?}");
+    let names: Vec<&str> = found
+        .candidates
+        .iter()
+        .map(|candidate| candidate.scheme.split(':').next().unwrap())
+        .collect();
+    assert!(
+        Family::ALL.iter().all(|family| names.contains(&family.name()))
+            && names.contains(&"uncoded"),
+        "{names:?}"
+    );
     for candidate in &found.candidates {
-        assert_eq!(candidate.time_per_job, simulated(candidate, &trace, growth), "{}", candidate.scheme);
+        assert_eq!(
+            candidate.time_per_job,
+            simulated(candidate, &trace, growth),
+            "{}",
+            candidate.scheme
+        );
         assert!(candidate.low <= candidate.high && candidate.gain_low <= candidate.gain_high);
         assert_eq!(candidate.gain, 1.0 - candidate.time_per_job / found.baseline);
         assert!(!candidate.reason.is_empty());
     }
     assert!(found.candidates.is_sorted_by(|a, b| a.time_per_job <= b.time_per_job));
     assert!(found.choice().exact && found.gain == found.choice().gain);
-    assert!(found.front.is_sorted_by(|a, b| a.work < b.work && a.time_per_job > b.time_per_job), "{:?}", found.front);
+    assert!(
+        found.front.is_sorted_by(|a, b| a.work < b.work && a.time_per_job > b.time_per_job),
+        "{:?}",
+        found.front
+    );
     assert!(found.front[0].work <= 1.0 && found.front.iter().all(|point| point.exact));
     assert_eq!(found.front.last().unwrap().time_per_job, found.choice().time_per_job);
 }
@@ -61,15 +87,24 @@ fn every_candidate_is_what_the_simulator_says() {
 fn limits_are_kept() {
     let (trace, growth) = (rows(Preset::Iid, WORKERS, 40, 1), Preset::Iid.growth(WORKERS));
     let found = planned(&Question { max_delay: 1, max_work: 1.3, ..Question::new(&trace, growth) });
-    assert!(found.candidates.iter().all(|candidate| candidate.delay <= 1 && candidate.work <= 1.3), "{:?}", found.candidates);
+    assert!(
+        found.candidates.iter().all(|candidate| candidate.delay <= 1 && candidate.work <= 1.3),
+        "{:?}",
+        found.candidates
+    );
     let fixed = [Family::Groups, Family::MSgc];
     let found = planned(&Question { families: &fixed, ..Question::new(&trace, growth) });
     assert_eq!(found.candidates.len(), 3);
-    let inexact = planned(&Question { inexact: true, families: &[Family::Drop], ..Question::new(&trace, growth) });
+    let inexact = planned(&Question {
+        inexact: true,
+        families: &[Family::Drop],
+        ..Question::new(&trace, growth)
+    });
     let exact = planned(&Question { families: &[Family::Drop], ..Question::new(&trace, growth) });
     assert!(inexact.recommended.starts_with("drop") && inexact.choice().coverage < 1.0);
     assert_eq!((exact.recommended.as_str(), exact.gain), ("uncoded", 0.0));
-    let dropped = exact.candidates.iter().find(|candidate| candidate.scheme.starts_with("drop")).unwrap();
+    let dropped =
+        exact.candidates.iter().find(|candidate| candidate.scheme.starts_with("drop")).unwrap();
     assert!(dropped.reason.contains("biased"), "{}", dropped.reason);
 }
 
@@ -86,19 +121,39 @@ fn the_queue_pays_for_its_pulls() {
     assert_eq!(dear.recommended, "uncoded", "{}", dear.why);
 }
 
-/// One model with accumulation: within a step uncoded workers do not wait for one another, and rounds within it are
-/// barriers that the queue over the whole step does without.
+/// One model with accumulation: within a step uncoded workers do not wait for one another, and
+/// rounds within it are barriers that the queue over the whole step does without.
 #[test]
 fn a_step_of_several_rounds_is_one_job() {
-    let (trace, growth) = (rows(Preset::Proportional, WORKERS, 120, 3), Preset::Proportional.growth(WORKERS));
-    let (rounds, steps) = (planned(&Question::new(&trace, growth)), planned(&Question { accumulate: 4, ..Question::new(&trace, growth) }));
+    let (trace, growth) =
+        (rows(Preset::Proportional, WORKERS, 120, 3), Preset::Proportional.growth(WORKERS));
+    let (rounds, steps) = (
+        planned(&Question::new(&trace, growth)),
+        planned(&Question { accumulate: 4, ..Question::new(&trace, growth) }),
+    );
     assert_eq!((rounds.jobs, steps.jobs), (120, 30));
-    assert!(steps.baseline < 0.95 * 4.0 * rounds.baseline, "{} {}", steps.baseline, rounds.baseline);
+    assert!(
+        steps.baseline < 0.95 * 4.0 * rounds.baseline,
+        "{} {}",
+        steps.baseline,
+        rounds.baseline
+    );
     assert!(steps.recommended.starts_with("queue"), "{}", steps.why);
-    assert!(steps.candidates.iter().any(|candidate| candidate.scheme.starts_with("defer") && candidate.delay > 0));
+    assert!(
+        steps
+            .candidates
+            .iter()
+            .any(|candidate| candidate.scheme.starts_with("defer") && candidate.delay > 0)
+    );
     let late = rows(Preset::Iid, WORKERS, 120, 3);
-    let steps = planned(&Question { accumulate: 4, ..Question::new(&late, Preset::Iid.growth(WORKERS)) });
-    assert!(steps.choice().delay > 0 && steps.notes.iter().any(|note| note.contains("starts the next afresh")), "{}", steps.why);
+    let steps =
+        planned(&Question { accumulate: 4, ..Question::new(&late, Preset::Iid.growth(WORKERS)) });
+    assert!(
+        steps.choice().delay > 0
+            && steps.notes.iter().any(|note| note.contains("starts the next afresh")),
+        "{}",
+        steps.why
+    );
 }
 
 /// A trace to plan on, and what may be recommended.
@@ -112,19 +167,27 @@ struct Draw {
 
 /// Schemes whose assignment is fixed: they need no feedback, and no worker reads another's data.
 const FIXED: [Family; 4] = [Family::Groups, Family::MinLoad, Family::SrSgc, Family::MSgc];
-const WITHOUT_PULLS: [Family; 5] = [Family::Groups, Family::MinLoad, Family::Defer, Family::SrSgc, Family::MSgc];
+const WITHOUT_PULLS: [Family; 5] =
+    [Family::Groups, Family::MinLoad, Family::Defer, Family::SrSgc, Family::MSgc];
 
-/// How a recommendation fares on a fresh draw: its time by the best scheme's there, and by uncoded's.
+/// How a recommendation fares on a fresh draw: its time by the best scheme's there, and by
+/// uncoded's.
 fn regret(draw: &Draw) -> (f64, f64) {
     let Draw { preset, workers, rounds, seed, families } = *draw;
     let growth = preset.growth(workers);
-    let (trace, fresh) = (rows(preset, workers, rounds, seed), rows(preset, workers, rounds, seed + 1000));
+    let (trace, fresh) =
+        (rows(preset, workers, rounds, seed), rows(preset, workers, rounds, seed + 1000));
     let choice = planned(&Question { families, ..Question::new(&trace, growth) }).choice().clone();
     let there = planned(&Question { families, ..Question::new(&fresh, growth) });
     let exact = there.candidates.iter().filter(|candidate| candidate.exact);
     let best = exact.map(|candidate| candidate.time_per_job).fold(f64::INFINITY, f64::min);
     let time = simulated(&choice, &fresh, growth);
-    println!("{} {workers} {seed}: {} {time:.4}, best {best:.4}, uncoded {:.4}", preset.name(), choice.scheme, there.baseline);
+    println!(
+        "{} {workers} {seed}: {} {time:.4}, best {best:.4}, uncoded {:.4}",
+        preset.name(),
+        choice.scheme,
+        there.baseline
+    );
     (time / best, time / there.baseline)
 }
 
@@ -169,13 +232,16 @@ fn few_rounds_are_answered_by_closed_forms_and_say_so() {
     let trace = rows(Preset::Iid, WORKERS, 12, 2);
     let found = planned(&Question::new(&trace, growth));
     assert_eq!(found.method, Method::ClosedForms);
-    assert!(found.notes.iter().any(|note| note.contains("12 rounds are too few to replay") && note.contains("cannot be judged")));
+    assert!(found.notes.iter().any(|note| note.contains("12 rounds are too few to replay")
+        && note.contains("cannot be judged")));
     assert!(found.recommended.starts_with("groups"), "{}", found.why);
     for candidate in &found.candidates {
         assert_eq!(Some(candidate.time_per_job), candidate.closed_form, "{}", candidate.scheme);
     }
     let replayed = planned(&Question::new(&rows(Preset::Iid, WORKERS, 2000, 2), growth));
-    let of = |plan: &Plan| plan.candidates.iter().find(|candidate| candidate.scheme == "uncoded").cloned().unwrap();
+    let of = |plan: &Plan| {
+        plan.candidates.iter().find(|candidate| candidate.scheme == "uncoded").cloned().unwrap()
+    };
     let (uncoded, closed) = (of(&replayed).time_per_job, of(&replayed).closed_form.unwrap());
     assert!((uncoded / closed - 1.0).abs() < 0.02, "independent workers: {uncoded} {closed}");
 }
@@ -185,7 +251,10 @@ fn traces_that_teach_nothing_are_left_uncoded() {
     let constant = vec![vec![2.0; 4]; 30];
     let proportional = |workers: usize| Growth::Proportional { base: 1.0 / workers as f64 };
     let found = planned(&Question::new(&constant, proportional(4)));
-    assert_eq!((found.recommended.as_str(), found.baseline, found.choice().low, found.choice().high), ("uncoded", 2.0, 2.0, 2.0));
+    assert_eq!(
+        (found.recommended.as_str(), found.baseline, found.choice().low, found.choice().high),
+        ("uncoded", 2.0, 2.0, 2.0)
+    );
     assert!(found.notes.iter().any(|note| note.contains("exactly the same time")));
     let alone: Vec<Vec<f64>> = rows(Preset::Iid, 1, 40, 1);
     let found = planned(&Question::new(&alone, proportional(1)));
@@ -194,19 +263,31 @@ fn traces_that_teach_nothing_are_left_uncoded() {
     let nothing = vec![vec![0.0; 3]; 30];
     let found = planned(&Question::new(&nothing, proportional(3)));
     assert_eq!((found.recommended.as_str(), found.gain), ("uncoded", 0.0));
-    assert!(found.candidates.iter().all(|candidate| candidate.gain == 0.0 && candidate.gain_high == 0.0));
+    assert!(
+        found
+            .candidates
+            .iter()
+            .all(|candidate| candidate.gain == 0.0 && candidate.gain_high == 0.0)
+    );
 }
 
-/// One stall in 60 rounds: whether it comes again cannot be known, and a code would cost 14 % until it does.
+/// One stall in 60 rounds: whether it comes again cannot be known, and a code would cost 14 % until
+/// it does.
 #[test]
 fn what_one_round_says_is_not_enough() {
     let mut trace = rows(Preset::Calm, 8, 60, 1);
     trace[30][2] = 60.0;
     let families = [Family::Groups];
-    let found = planned(&Question { families: &families, ..Question::new(&trace, Preset::Calm.growth(8)) });
-    let groups = found.candidates.iter().find(|candidate| candidate.scheme.starts_with("groups")).unwrap();
+    let found =
+        planned(&Question { families: &families, ..Question::new(&trace, Preset::Calm.growth(8)) });
+    let groups =
+        found.candidates.iter().find(|candidate| candidate.scheme.starts_with("groups")).unwrap();
     assert!(groups.gain > 0.05 && groups.gain_low < -0.1, "{groups:?}");
-    assert!(found.recommended == "uncoded" && found.why.contains("more rounds would tell"), "{}", found.why);
+    assert!(
+        found.recommended == "uncoded" && found.why.contains("more rounds would tell"),
+        "{}",
+        found.why
+    );
     assert!(groups.reason.contains("too unsure"), "{}", groups.reason);
 }
 
@@ -216,19 +297,35 @@ fn dead_workers_slow_shares_and_milliseconds_are_named() {
     let mut dead = rows(Preset::Calm, 4, 40, 1);
     dead.iter_mut().skip(20).for_each(|row| row[1] = 1e7);
     let found = planned(&Question::new(&dead, growth));
-    assert_eq!((found.causes[0].kind, &found.causes[0].workers[..]), (CauseKind::DeadWorkers, &[1][..]));
-    assert!(found.recommended != "uncoded" && found.why.contains("stopped answering (round 21 on)"), "{}", found.why);
+    assert_eq!(
+        (found.causes[0].kind, &found.causes[0].workers[..]),
+        (CauseKind::DeadWorkers, &[1][..])
+    );
+    assert!(
+        found.recommended != "uncoded" && found.why.contains("stopped answering (round 21 on)"),
+        "{}",
+        found.why
+    );
 
     // Times that follow the length of documents: copies would be as slow.
     let costs: Vec<Vec<f64>> = rows(Preset::Proportional, 4, 60, 1);
     let found = planned(&Question { share_costs: Some(&costs), ..Question::new(&costs, growth) });
-    assert_eq!((found.recommended.as_str(), found.causes[0].kind), ("uncoded", CauseKind::SlowShares));
+    assert_eq!(
+        (found.recommended.as_str(), found.causes[0].kind),
+        ("uncoded", CauseKind::SlowShares)
+    );
     assert!(found.why.contains("cut shares of equal cost"), "{}", found.why);
     let without = planned(&Question::new(&costs, growth));
-    assert!(without.recommended != "uncoded", "blamed on the workers, it would pay: {}", without.why);
+    assert!(
+        without.recommended != "uncoded",
+        "blamed on the workers, it would pay: {}",
+        without.why
+    );
 
-    let milliseconds: Vec<Vec<f64>> =
-        rows(Preset::Iid, 4, 40, 1).into_iter().map(|row| row.into_iter().map(|x| 800.0 * x).collect()).collect();
+    let milliseconds: Vec<Vec<f64>> = rows(Preset::Iid, 4, 40, 1)
+        .into_iter()
+        .map(|row| row.into_iter().map(|x| 800.0 * x).collect())
+        .collect();
     let found = planned(&Question::new(&milliseconds, growth));
     assert!(found.notes.iter().any(|note| note.contains("milliseconds")), "{:?}", found.notes);
 }
@@ -239,16 +336,32 @@ fn what_cannot_be_a_trace_is_refused() {
     let refused = |rows: &[Vec<f64>]| plan(&Question::new(rows, growth), &|_| ()).unwrap_err();
     assert_eq!(refused(&[]), PlanError::Empty);
     assert_eq!(refused(&[vec![]]), PlanError::Empty);
-    assert_eq!(refused(&[vec![1.0, 2.0], vec![1.0]]).to_string(), "round 2 has a time for 1 workers, not for 2");
-    assert_eq!(refused(&[vec![1.0, f64::INFINITY]]).to_string(), "round 1, worker 1: inf is no time");
-    assert!(refused(&[vec![1.0, 0.25]]).to_string().contains("less than base load x slope = 0.5 s"));
+    assert_eq!(
+        refused(&[vec![1.0, 2.0], vec![1.0]]).to_string(),
+        "round 2 has a time for 1 workers, not for 2"
+    );
+    assert_eq!(
+        refused(&[vec![1.0, f64::INFINITY]]).to_string(),
+        "round 1, worker 1: inf is no time"
+    );
+    assert!(
+        refused(&[vec![1.0, 0.25]]).to_string().contains("less than base load x slope = 0.5 s")
+    );
     let trace = vec![vec![1.0, 2.0]; 30];
     let asked = |question: Question<'_>| plan(&question, &|_| ()).unwrap_err().to_string();
     let question = Question::new(&trace, growth);
-    assert!(asked(Question { max_work: 0.5, ..question }).contains("max_work = 0.5: must be a number of at least 1"));
+    assert!(
+        asked(Question { max_work: 0.5, ..question })
+            .contains("max_work = 0.5: must be a number of at least 1")
+    );
     assert!(asked(Question { dispatch: f64::NAN, ..question }).contains("dispatch"));
-    assert!(asked(Question { accumulate: 31, ..question }).contains("does not fit into a trace of 30"));
-    assert!(asked(Question { share_costs: Some(&trace[1..]), ..question }).contains("costs of shares for 29 rounds"));
+    assert!(
+        asked(Question { accumulate: 31, ..question }).contains("does not fit into a trace of 30")
+    );
+    assert!(
+        asked(Question { share_costs: Some(&trace[1..]), ..question })
+            .contains("costs of shares for 29 rounds")
+    );
 }
 
 #[cfg(feature = "cli")]
@@ -260,20 +373,59 @@ mod command {
     #[test]
     fn plan_prints_the_contract() {
         let folder = tempfile::tempdir().unwrap();
-        let output =
-            codedgrad(folder.path(), &["plan", "--delays", "hotspot", "--workers", "6", "--rounds", "40", "--json", "--out", "here"]);
+        let output = codedgrad(
+            folder.path(),
+            &[
+                "plan",
+                "--delays",
+                "hotspot",
+                "--workers",
+                "6",
+                "--rounds",
+                "40",
+                "--json",
+                "--out",
+                "here",
+            ],
+        );
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        let shown: Value = serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else");
-        assert!(["baseline", "recommended", "gain", "candidates"].iter().all(|key| shown.get(key).is_some()));
-        let keys = ["scheme", "close", "mu", "load", "work", "time_per_job", "gain", "low", "high", "coverage", "reason"];
+        let shown: Value =
+            serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else");
+        assert!(
+            ["baseline", "recommended", "gain", "candidates"]
+                .iter()
+                .all(|key| shown.get(key).is_some())
+        );
+        let keys = [
+            "scheme",
+            "close",
+            "mu",
+            "load",
+            "work",
+            "time_per_job",
+            "gain",
+            "low",
+            "high",
+            "coverage",
+            "reason",
+        ];
         for candidate in shown["candidates"].as_array().unwrap() {
             assert!(keys.iter().all(|key| candidate.get(key).is_some()), "{candidate}");
-            assert!(["all", "incremental", "decodable"].contains(&candidate["close"].as_str().unwrap()));
+            assert!(
+                ["all", "incremental", "decodable"].contains(&candidate["close"].as_str().unwrap())
+            );
         }
-        let kept: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("here/plan.json")).unwrap()).unwrap();
+        let kept: Value = serde_json::from_str(
+            &fs::read_to_string(folder.path().join("here/plan.json")).unwrap(),
+        )
+        .unwrap();
         assert_eq!(kept, shown);
         for picture in ["time-work.svg", "schemes.svg"] {
-            assert!(fs::read_to_string(folder.path().join("here").join(picture)).unwrap().starts_with("<svg"));
+            assert!(
+                fs::read_to_string(folder.path().join("here").join(picture))
+                    .unwrap()
+                    .starts_with("<svg")
+            );
         }
     }
 
@@ -282,19 +434,40 @@ mod command {
     fn the_check_it_names_gives_the_same_time() {
         let folder = tempfile::tempdir().unwrap();
         let rows = super::rows(super::Preset::Bursts, 5, 30, 4);
-        let lines: String = rows.iter().map(|row| row.iter().map(|x| format!("{x}")).collect::<Vec<_>>().join(",") + "\n").collect();
+        let lines: String = rows
+            .iter()
+            .map(|row| row.iter().map(|x| format!("{x}")).collect::<Vec<_>>().join(",") + "\n")
+            .collect();
         fs::write(folder.path().join("trace.csv"), lines).unwrap();
-        for more in [&[][..], &["--base-load", "0.2", "--slope", "1.5"], &["--families", "m-sgc,sr-sgc"], &["--dispatch", "0.02"]] {
+        for more in [
+            &[][..],
+            &["--base-load", "0.2", "--slope", "1.5"],
+            &["--families", "m-sgc,sr-sgc"],
+            &["--dispatch", "0.02"],
+        ] {
             let arguments = [&["plan", "--delays", "trace.csv"][..], more].concat();
             let said = text(&codedgrad(folder.path(), &arguments).stdout);
             let json = codedgrad(folder.path(), &[&arguments[..], &["--json"]].concat());
             let shown: Value = serde_json::from_slice(&json.stdout).unwrap();
-            let chosen = shown["candidates"].as_array().unwrap().iter().find(|found| found["scheme"] == shown["recommended"]).unwrap();
-            let check = said.lines().find_map(|line| line.strip_prefix("To check: codedgrad ")).expect("a command");
+            let chosen = shown["candidates"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|found| found["scheme"] == shown["recommended"])
+                .unwrap();
+            let check = said
+                .lines()
+                .find_map(|line| line.strip_prefix("To check: codedgrad "))
+                .expect("a command");
             let arguments: Vec<&str> = check.split(' ').chain(["--json"]).collect();
-            let simulated: Value = serde_json::from_slice(&codedgrad(folder.path(), &arguments).stdout).unwrap();
-            let time = simulated["total_time"].as_f64().unwrap() / simulated["jobs"].as_f64().unwrap();
-            assert!((time / chosen["time_per_job"].as_f64().unwrap() - 1.0).abs() < 1e-12, "{check}");
+            let simulated: Value =
+                serde_json::from_slice(&codedgrad(folder.path(), &arguments).stdout).unwrap();
+            let time =
+                simulated["total_time"].as_f64().unwrap() / simulated["jobs"].as_f64().unwrap();
+            assert!(
+                (time / chosen["time_per_job"].as_f64().unwrap() - 1.0).abs() < 1e-12,
+                "{check}"
+            );
         }
     }
 
@@ -321,6 +494,9 @@ mod command {
         }
         let output = codedgrad(folder.path(), &["plan", "--delays", "short.csv"]);
         assert_eq!(output.status.code(), Some(0));
-        assert!(text(&output.stdout).contains("closed forms") && text(&output.stderr).contains("3 rounds are too few"));
+        assert!(
+            text(&output.stdout).contains("closed forms")
+                && text(&output.stderr).contains("3 rounds are too few")
+        );
     }
 }

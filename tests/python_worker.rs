@@ -1,4 +1,5 @@
-//! A worker that is written in Python beside workers in Rust. docs/protocol.md is what it was written from.
+//! A worker that is written in Python beside workers in Rust. docs/protocol.md is what it was
+//! written from.
 
 mod bare;
 mod integers;
@@ -34,7 +35,8 @@ impl Python {
         if Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_err() {
             assert!(
                 std::env::var_os("CODEDGRAD_NO_PYTHON").is_some(),
-                "there is no python3 here, so the worker in Python cannot be tried; set CODEDGRAD_NO_PYTHON=1 to do without"
+                "there is no python3 here, so the worker in Python cannot be tried; set \
+                 CODEDGRAD_NO_PYTHON=1 to do without"
             );
             eprintln!("skipped: there is no python3 here");
             return None;
@@ -49,7 +51,8 @@ impl Python {
         Some(Self { child, _token: folder })
     }
 
-    /// What it says at its end: the first step it has not applied, and a checksum of its parameters.
+    /// What it says at its end: the first step it has not applied, and a checksum of its
+    /// parameters.
     fn ends_with(mut self) -> (u64, u64) {
         let (mut text, mut errors) = (String::new(), String::new());
         self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -93,15 +96,20 @@ fn python_and_rust_train_with_the_same_bits() {
         let Some(python) = Python::start(&address, &secret) else { return };
         let decided = Arc::new(AtomicU64::new(0));
         // One step is the Python worker's alone.
-        let may = |decided: Arc<AtomicU64>| move |step| step != 2 || decided.load(Ordering::Acquire) > 2;
-        let threads: Vec<_> = (0..PYTHON).map(|worker| join(job, worker, address.clone(), &secret, may(Arc::clone(&decided)))).collect();
+        let may =
+            |decided: Arc<AtomicU64>| move |step| step != 2 || decided.load(Ordering::Acquire) > 2;
+        let threads: Vec<_> = (0..PYTHON)
+            .map(|worker| join(job, worker, address.clone(), &secret, may(Arc::clone(&decided))))
+            .collect();
         assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
         transport.begin(Step(0));
         let mut watch = Watch::new(|step| decided.store(step + 1, Ordering::Release));
         assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
         assert!(watch.log.faults.is_empty(), "{:?}", watch.log.faults);
         assert_eq!(watch.log.gradients, expected.gradients, "{}", job.scheme);
-        let tails = |records: &[codedgrad::train::StepRecord]| records.iter().map(|record| record.tail.clone()).collect::<Vec<_>>();
+        let tails = |records: &[codedgrad::train::StepRecord]| {
+            records.iter().map(|record| record.tail.clone()).collect::<Vec<_>>()
+        };
         assert_eq!(tails(&watch.log.records), tails(&expected.records));
         assert_eq!(watch.log.records[2].survivors, [Worker(PYTHON)], "its results counted");
         assert!(threads.into_iter().all(|thread| thread.join().unwrap() == parameters));
@@ -118,7 +126,9 @@ fn a_run_goes_on_without_a_python_worker_that_is_killed() {
         let address = transport.address().to_string();
         let Some(python) = Python::start(&address, &secret) else { return };
         let python = RefCell::new(python);
-        let threads: Vec<_> = (0..PYTHON).map(|worker| join(job, worker, address.clone(), &secret, |_| true)).collect();
+        let threads: Vec<_> = (0..PYTHON)
+            .map(|worker| join(job, worker, address.clone(), &secret, |_| true))
+            .collect();
         assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
         transport.begin(Step(0));
         let status = transport.status();
@@ -131,7 +141,11 @@ fn a_run_goes_on_without_a_python_worker_that_is_killed() {
             }
         });
         assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
-        assert!(watch.log.faults.iter().any(|fault| fault.1 == PYTHON && fault.2.starts_with("lost")), "{:?}", watch.log.faults);
+        assert!(
+            watch.log.faults.iter().any(|fault| fault.1 == PYTHON && fault.2.starts_with("lost")),
+            "{:?}",
+            watch.log.faults
+        );
         assert_eq!(watch.log.gradients, expected.gradients, "{}", job.scheme);
         assert!(threads.into_iter().all(|thread| thread.join().unwrap() == parameters));
     }
@@ -147,37 +161,53 @@ fn numbers(value: f32, count: usize) -> Vec<u8> {
 fn send(worker: &mut Bare, kind: Kind, number: u64, attempt: u32, value: f32) {
     for (offset, count) in [(CHUNK, LENGTH - CHUNK), (0, CHUNK)] {
         let header = Header::chunk(kind, Format::F32, offset, count);
-        let header = Header { run: RUN, layout: 77, number, attempt, finite: value.is_finite(), ..header };
+        let header =
+            Header { run: RUN, layout: 77, number, attempt, finite: value.is_finite(), ..header };
         worker.put(&header, &numbers(value, count));
     }
 }
 
 fn expect_state(worker: &mut Bare, needy: u32, transfer: u64, next: u64, value: f32) {
-    assert_eq!(worker.hear(), json!({"type": "state", "needy": needy, "transfer": transfer, "next": next, "lengths": [LENGTH]}));
+    assert_eq!(
+        worker.hear(),
+        json!({"type": "state", "needy": needy, "transfer": transfer, "next": next,
+            "lengths": [LENGTH]})
+    );
     for offset in [0, CHUNK] {
         let (header, body) = worker.next();
-        assert_eq!((header.kind, header.number, header.offset, header.piece), (Kind::State, transfer, offset as u64, 0));
+        assert_eq!(
+            (header.kind, header.number, header.offset, header.piece),
+            (Kind::State, transfer, offset as u64, 0)
+        );
         assert_eq!(body, numbers(value, header.count()));
     }
 }
 
-/// Plays the coordinator by hand, frame by frame, where a run would need luck to have everything happen.
+/// Plays the coordinator by hand, frame by frame, where a run would need luck to have everything
+/// happen.
 #[test]
 fn the_python_worker_does_what_the_protocol_says() {
     let secret = secret();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let Some(python) = Python::start(&listener.local_addr().unwrap().to_string(), &secret) else { return };
+    let Some(python) = Python::start(&listener.local_addr().unwrap().to_string(), &secret) else {
+        return;
+    };
     let mut worker = Bare::answer(&listener, &secret.hex);
     let mut hello = worker.hear();
     assert!(hello["process"].is_u64(), "{hello}");
     hello["process"] = Value::Null;
-    let expected = json!({"type": "hello", "worker": PYTHON, "identity": "python", "process": null, "address": null, "offer": null});
+    let expected = json!({"type": "hello", "worker": PYTHON, "identity": "python", "process": null,
+        "address": null, "offer": null});
     assert_eq!(hello, expected);
     worker.tell(&json!({
-        "type": "welcome", "worker": PYTHON, "workers": 3, "run": RUN, "epoch": 1, "length": LENGTH, "layout": 77, "first": 0,
+        "type": "welcome", "worker": PYTHON, "workers": 3, "run": RUN, "epoch": 1, "length": LENGTH,
+        "layout": 77, "first": 0,
         "micro_steps": 1, "log_steps": 4, "format": "f32", "job": "{\"unit_samples\":1}"
     }));
-    assert_eq!(worker.hear(), json!({"type": "facts", "facts": {"length": LENGTH, "unit_samples": 1}}));
+    assert_eq!(
+        worker.hear(),
+        json!({"type": "facts", "facts": {"length": LENGTH, "unit_samples": 1}})
+    );
     // A ping is answered whatever else is going on.
     worker.tell(&json!({"type": "peers", "peers": []}));
     worker.tell(&json!({"type": "ping", "number": 9}));
@@ -191,10 +221,19 @@ fn the_python_worker_does_what_the_protocol_says() {
 }
 
 fn computes_and_contributes(worker: &mut Bare) {
-    // Two tasks with other coefficients than 1. At parameters 0 the gradient of sample 0 of batch 0 begins with 50, 43.
-    let task = |piece: u32, start: u32, end: u32, coefficient: f64| json!({"task": {"job": 0, "piece": piece}, "parts": [{"units": {"start": start, "end": end}, "coefficient": coefficient}]});
-    let done = |order: u64, piece: u32, tail: f64| json!({"type": "done", "order": order, "task": {"job": 0, "piece": piece}, "tail": [tail], "finite": true});
-    let compute = json!({"type": "compute", "order": 1, "tasks": [task(0, 0, 1, 2.0), task(1, 0, 2, -0.5), task(2, 0, 1, 1.0)]});
+    // Two tasks with other coefficients than 1. At parameters 0 the gradient of sample 0 of batch 0
+    // begins with 50, 43.
+    let task = |piece: u32, start: u32, end: u32, coefficient: f64| {
+        json!({"task": {"job": 0,
+        "piece": piece}, "parts": [{"units": {"start": start, "end": end},
+        "coefficient": coefficient}]})
+    };
+    let done = |order: u64, piece: u32, tail: f64| {
+        json!({"type": "done", "order": order,
+        "task": {"job": 0, "piece": piece}, "tail": [tail], "finite": true})
+    };
+    let compute = json!({"type": "compute", "order": 1, "tasks": [task(0, 0, 1, 2.0), task(1, 0, 2,
+        -0.5), task(2, 0, 1, 1.0)]});
     worker.tell(&compute);
     for (piece, tail) in [(0, 2.0), (1, -1.0), (2, 1.0)] {
         assert_eq!(worker.hear(), done(1, piece, tail));
@@ -203,8 +242,12 @@ fn computes_and_contributes(worker: &mut Bare) {
     worker.tell(&json!({"type": "compute", "order": 2, "tasks": [task(3, 0, 100_000, 1.0)]}));
     worker.tell(&json!({"type": "abandon"}));
     assert_eq!(worker.hear(), json!({"type": "freed", "order": 2}));
-    // 1 times task 0 plus 4 times task 1 is the sum of step 0; task 2 goes into the exchange by itself and is discarded then.
-    let reduce = |piece: u32, weight: f64| json!({"type": "reduce", "step": 0, "task": {"job": 0, "piece": piece}, "weight": weight});
+    // 1 times task 0 plus 4 times task 1 is the sum of step 0; task 2 goes into the exchange by
+    // itself and is discarded then.
+    let reduce = |piece: u32, weight: f64| {
+        json!({"type": "reduce", "step": 0, "task": {"job": 0,
+        "piece": piece}, "weight": weight})
+    };
     worker.tell(&reduce(0, 1.0));
     worker.tell(&reduce(1, 4.0));
     let holder = |worker: u32, what: Value| json!({"worker": worker, "what": what});
@@ -229,8 +272,14 @@ fn sends_terms(worker: &mut Bare, exchange: &Value, attempt: u32, pieces: [u32; 
     for (piece, first) in pieces.into_iter().zip([-74.0f32, 50.0]) {
         for (offset, count) in [(0, CHUNK), (CHUNK, 2)] {
             let (header, body) = worker.next();
-            assert_eq!((header.kind, header.number, header.attempt, header.piece), (Kind::Term, 0, attempt, piece));
-            assert_eq!((header.offset, header.count(), header.run, header.layout), (offset as u64, count, RUN, 77));
+            assert_eq!(
+                (header.kind, header.number, header.attempt, header.piece),
+                (Kind::Term, 0, attempt, piece)
+            );
+            assert_eq!(
+                (header.offset, header.count(), header.run, header.layout),
+                (offset as u64, count, RUN, 77)
+            );
             assert!(offset > 0 || body[..4] == first.to_le_bytes(), "piece {piece}");
         }
     }
@@ -268,15 +317,23 @@ fn applies_and_hands_over(worker: &mut Bare) {
     expect_state(worker, 0, 2, 7, 0.25);
 }
 
-/// Its first step that is not applied is 7: one after it is not applied, and nothing is computed that comes after that.
+/// Its first step that is not applied is 7: one after it is not applied, and nothing is computed
+/// that comes after that.
 fn waits_for_a_state_where_a_step_was_left_out(worker: &mut Bare) {
-    worker.tell(&json!({"type": "apply", "epoch": 2, "step": 7, "attempt": 0, "digest": 5, "tail": []}));
+    worker.tell(
+        &json!({"type": "apply", "epoch": 2, "step": 7, "attempt": 0, "digest": 5, "tail": []}),
+    );
     worker.tell(&json!({"type": "skip", "epoch": 1, "step": 8, "units": []}));
     worker.tell(&json!({"type": "compute", "epoch": 1, "order": 3, "tasks": []}));
     worker.tell(&json!({"type": "provide", "epoch": 1, "needy": 0}));
-    assert_eq!(worker.hear(), json!({"type": "missing", "step": 7}), "what is for another connection is void");
+    assert_eq!(
+        worker.hear(),
+        json!({"type": "missing", "step": 7}),
+        "what is for another connection is void"
+    );
     assert_eq!(worker.hear(), json!({"type": "missing", "step": 7}));
-    worker.tell(&json!({"type": "take", "epoch": 1, "transfer": 13, "next": 9, "lengths": [LENGTH]}));
+    worker
+        .tell(&json!({"type": "take", "epoch": 1, "transfer": 13, "next": 9, "lengths": [LENGTH]}));
     send(worker, Kind::State, 13, 0, 0.75);
     // Said once more while the state was on its way, or not.
     let mut said = worker.hear();

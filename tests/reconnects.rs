@@ -1,5 +1,5 @@
-//! Workers whose connections end and that call again: they are told every step, in order and from the one they
-//! offered, whatever the coordinator decides before it hears of their return.
+//! Workers whose connections end and that call again: they are told every step, in order and from
+//! the one they offered, whatever the coordinator decides before it hears of their return.
 
 mod bare;
 mod integers;
@@ -23,7 +23,8 @@ const STEPS: u64 = 120;
 /// Most steps that the caller is behind what is decided: few enough to be sent to it one by one.
 const BEHIND_MAX: u64 = 5;
 
-/// A worker that computes nothing, takes every step it is told, and calls again when its connection is cut.
+/// A worker that computes nothing, takes every step it is told, and calls again when its connection
+/// is cut.
 struct Caller {
     address: String,
     token: String,
@@ -39,7 +40,15 @@ struct Caller {
 impl Caller {
     fn begin(address: String, secret: &Secret) -> Self {
         let call = Bare::call(&address, &secret.hex).unwrap();
-        let mut caller = Self { address, token: secret.hex.clone(), call, epoch: 0, next: 0, offered: None, calls: 0 };
+        let mut caller = Self {
+            address,
+            token: secret.hex.clone(),
+            call,
+            epoch: 0,
+            next: 0,
+            offered: None,
+            calls: 0,
+        };
         caller.hello();
         caller
     }
@@ -47,7 +56,8 @@ impl Caller {
     fn hello(&mut self) {
         let offer = self.offered.map(|next| json!({"run": RUN, "epoch": self.epoch, "next": next}));
         self.call.tell(&json!({
-            "type": "hello", "worker": CALLER, "identity": "caller", "process": 7, "address": null, "offer": offer, "weaves": false
+            "type": "hello", "worker": CALLER, "identity": "caller", "process": 7, "address": null,
+            "offer": offer, "weaves": false
         }));
         let welcome = self.call.hear();
         assert_eq!(welcome["type"], "welcome", "{welcome}");
@@ -76,12 +86,19 @@ impl Caller {
         match message["type"].as_str().unwrap() {
             kind @ ("apply" | "skip") if meant => {
                 let step = message["step"].as_u64().unwrap();
-                assert_eq!(step, self.next, "call {}: offered {:?}, told to {kind} {step}, due is {}", self.calls, self.offered, self.next);
+                assert_eq!(
+                    step, self.next,
+                    "call {}: offered {:?}, told to {kind} {step}, due is {}",
+                    self.calls, self.offered, self.next
+                );
                 self.next = step + 1;
                 self.call.tell(&json!({"type": "applied", "step": step, "digest": null}));
             }
             "ping" => self.call.tell(&json!({"type": "pong", "number": message["number"]})),
-            "take" if meant => panic!("call {}: offered {:?}, which is recent, and told to {message}", self.calls, self.offered),
+            "take" if meant => panic!(
+                "call {}: offered {:?}, which is recent, and told to {message}",
+                self.calls, self.offered
+            ),
             "stop" => panic!("call {}: told to stop before step {}", self.calls, self.next),
             _ => {}
         }
@@ -95,15 +112,17 @@ impl Caller {
     }
 }
 
-/// A run of which one worker's connection ends again and again, always while the coordinator is about to send a step:
-/// the new connection is there before the coordinator hears that the old one is gone.
+/// A run of which one worker's connection ends again and again, always while the coordinator is
+/// about to send a step: the new connection is there before the coordinator hears that the old one
+/// is gone.
 fn calls_again_and_again(exchange: Exchange, seed: u64) {
     let job = Job { scheme: "groups:s=1", length: 300, steps: STEPS, exchange };
     let (expected, parameters) = run_locally(job);
     let secret = secret();
     let mut transport: TcpTransport = listen(job, &secret);
     let address = transport.address().to_string();
-    let honest: Vec<_> = (0..CALLER).map(|worker| join(job, worker, address.clone(), &secret, |_| true)).collect();
+    let honest: Vec<_> =
+        (0..CALLER).map(|worker| join(job, worker, address.clone(), &secret, |_| true)).collect();
     let mut caller = Some(Caller::begin(address, &secret));
     assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
     transport.begin(Step(0));
@@ -128,8 +147,13 @@ fn calls_again_and_again(exchange: Exchange, seed: u64) {
     drop(watch);
     last.unwrap().join().expect("it is told all of them");
     assert!(calls > STEPS / 4, "{calls}");
-    assert!(log.faults.iter().all(|fault| fault.1 == CALLER), "nobody else is lost: {:?}", log.faults);
-    let seen = log.gradients == expected.gradients || matches!(exchange, Exchange::Sharded | Exchange::HoldSharded);
+    assert!(
+        log.faults.iter().all(|fault| fault.1 == CALLER),
+        "nobody else is lost: {:?}",
+        log.faults
+    );
+    let seen = log.gradients == expected.gradients
+        || matches!(exchange, Exchange::Sharded | Exchange::HoldSharded);
     assert!(seen, "{exchange:?}: {:?}", log.faults);
     assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters), "{exchange:?}");
 }
@@ -138,7 +162,9 @@ fn calls_again_and_again(exchange: Exchange, seed: u64) {
 fn whoever_calls_again_is_told_every_step_from_the_one_it_offers() {
     // Most of the time of each is the last words of its connections.
     thread::scope(|scope| {
-        for (seed, exchange) in (1..).zip([Exchange::Star, Exchange::Sharded, Exchange::Hold, Exchange::HoldSharded]) {
+        for (seed, exchange) in
+            (1..).zip([Exchange::Star, Exchange::Sharded, Exchange::Hold, Exchange::HoldSharded])
+        {
             scope.spawn(move || calls_again_and_again(exchange, seed));
         }
     });
@@ -149,11 +175,13 @@ const LENGTH: usize = 4;
 /// Sends a worker the sum of a step, and tells it to apply that.
 fn decide(worker: &mut Bare, step: u64) {
     let header = Header::chunk(Kind::Sum, Format::F32, 0, LENGTH);
-    let header = Header { run: RUN, layout: 77, worker: COORDINATOR, number: step, finite: true, ..header };
+    let header =
+        Header { run: RUN, layout: 77, worker: COORDINATOR, number: step, finite: true, ..header };
     worker.put(&header, &64f32.to_le_bytes().repeat(LENGTH));
     let held = hear(worker, "held");
     assert_eq!(held["step"], step);
-    worker.tell(&json!({"type": "apply", "epoch": 1, "step": step, "attempt": 0, "digest": held["digest"], "tail": []}));
+    worker.tell(&json!({"type": "apply", "epoch": 1, "step": step, "attempt": 0,
+        "digest": held["digest"], "tail": []}));
 }
 
 /// The next message of a kind; before it, no step is applied.
@@ -178,7 +206,8 @@ fn a_worker_that_is_not_told_a_step_applies_none_after_it() {
     let mut worker = Bare::answer(&listener, &secret.hex);
     hear(&mut worker, "hello");
     worker.tell(&json!({
-        "type": "welcome", "worker": 0, "workers": 1, "run": RUN, "epoch": 1, "length": LENGTH, "layout": 77, "first": 0,
+        "type": "welcome", "worker": 0, "workers": 1, "run": RUN, "epoch": 1, "length": LENGTH,
+        "layout": 77, "first": 0,
         "micro_steps": 1, "log_steps": 4, "format": "f32", "hold": false, "silence": 60.0, "job": ""
     }));
     decide(&mut worker, 0);
@@ -186,7 +215,8 @@ fn a_worker_that_is_not_told_a_step_applies_none_after_it() {
     decide(&mut worker, 2);
     hear(&mut worker, "missing");
     // What it lacks comes as a state, in which everything below step 3 is applied.
-    worker.tell(&json!({"type": "take", "epoch": 1, "transfer": 1, "next": 3, "lengths": [LENGTH]}));
+    worker
+        .tell(&json!({"type": "take", "epoch": 1, "transfer": 1, "next": 3, "lengths": [LENGTH]}));
     let header = Header::chunk(Kind::State, Format::F32, 0, LENGTH);
     let header = Header { run: RUN, layout: 77, worker: COORDINATOR, number: 1, ..header };
     worker.put(&header, &(-9f32).to_le_bytes().repeat(LENGTH));

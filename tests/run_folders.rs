@@ -1,4 +1,5 @@
-//! Run folders: what is in them outlives damage, crashes and full disks, and one command at a time works in them.
+//! Run folders: what is in them outlives damage, crashes and full disks, and one command at a time
+//! works in them.
 #![cfg(all(feature = "cli", unix))]
 
 mod program;
@@ -52,7 +53,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A run of 12 steps that broke off in step 10, with checkpoints of steps 4 and 8, and the same run without a break.
+/// A run of 12 steps that broke off in step 10, with checkpoints of steps 4 and 8, and the same run
+/// without a break.
 struct Broken {
     home: TempDir,
 }
@@ -62,7 +64,10 @@ impl Broken {
         let home = tempfile::tempdir().unwrap();
         let plan = ["--steps", "12", "--checkpoint-every", "4"];
         json(&train(home.path(), &[&plan[..], &["--out", "whole", "--json"]].concat()));
-        let output = train(home.path(), &[&plan[..], &["--out", "broken", "--fault", "panic@10:2"]].concat());
+        let output = train(
+            home.path(),
+            &[&plan[..], &["--out", "broken", "--fault", "panic@10:2"]].concat(),
+        );
         assert_eq!(output.status.code(), Some(1));
         assert!(text(&output.stderr).contains("kept up to step 8"), "{}", text(&output.stderr));
         let plan = home.path().join("broken/plan.json");
@@ -80,7 +85,8 @@ impl Broken {
         fs::read(self.path("broken").join(CURRENT)).unwrap()
     }
 
-    /// Resumes a copy whose files were changed: what it said. Its outcome must be that of the run without a break.
+    /// Resumes a copy whose files were changed: what it said. Its outcome must be that of the run
+    /// without a break.
     fn resumes(&self, what: &str, change: impl FnOnce(&Path)) -> String {
         let cut = self.path("cut");
         copy(&self.path("broken"), &cut);
@@ -123,7 +129,11 @@ fn an_altered_checkpoint_is_never_gone_on_from() {
             fs::write(cut.join(CURRENT), bytes).unwrap();
         });
         if at >= data {
-            assert!(said.contains("cut/checkpoint.safetensors: ") && said.contains("going on from step 4"), "byte {at}: {said}");
+            assert!(
+                said.contains("cut/checkpoint.safetensors: ")
+                    && said.contains("going on from step 4"),
+                "byte {at}: {said}"
+            );
         }
     }
     let said = broken.resumes("another step", |cut| {
@@ -133,7 +143,10 @@ fn an_altered_checkpoint_is_never_gone_on_from() {
         bytes[at + text.len() - 1] = b'9';
         fs::write(cut.join(CURRENT), bytes).unwrap();
     });
-    assert!(said.contains("cut/checkpoint.safetensors: ") && said.contains("going on from step 4"), "{said}");
+    assert!(
+        said.contains("cut/checkpoint.safetensors: ") && said.contains("going on from step 4"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -141,11 +154,19 @@ fn a_cut_or_missing_checkpoint_leaves_the_one_before() {
     let broken = Broken::make();
     let whole = broken.checkpoint();
     for kept in (0..10).map(|part| whole.len() * part / 10).chain([7, 9, whole.len() - 1]) {
-        let said = broken.resumes(&format!("{kept} bytes"), |cut| fs::write(cut.join(CURRENT), &whole[..kept]).unwrap());
-        assert!(said.contains("cut/checkpoint.safetensors: ") && said.contains("going on from step 4"), "{kept} bytes: {said}");
+        let said = broken.resumes(&format!("{kept} bytes"), |cut| {
+            fs::write(cut.join(CURRENT), &whole[..kept]).unwrap()
+        });
+        assert!(
+            said.contains("cut/checkpoint.safetensors: ") && said.contains("going on from step 4"),
+            "{kept} bytes: {said}"
+        );
     }
     let said = broken.resumes("gone", |cut| fs::remove_file(cut.join(CURRENT)).unwrap());
-    assert!(said.contains("cut/checkpoint.safetensors: ") && said.contains("going on from step 4"), "{said}");
+    assert!(
+        said.contains("cut/checkpoint.safetensors: ") && said.contains("going on from step 4"),
+        "{said}"
+    );
     // Killed while the checkpoint of step 8 is written, and between its two renames.
     let said = broken.resumes("half written", |cut| {
         fs::write(cut.join(format!("{CURRENT}.part")), &whole[..whole.len() / 2]).unwrap();
@@ -172,12 +193,18 @@ fn a_damaged_checkpoint_is_put_aside() {
     let output = codedgrad(broken.home.path(), &["train", "--resume", "cut"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("checkpoint.safetensors") && said.contains("kept up to step 4"), "{said}");
+    assert!(
+        said.contains("checkpoint.safetensors") && said.contains("kept up to step 4"),
+        "{said}"
+    );
     assert!(fs::read(cut.join(CURRENT)).unwrap() == good);
     assert_eq!(fs::read(cut.join("checkpoint.damaged.safetensors")).unwrap(), b"garbage");
     fs::remove_dir(cut.join(format!("{CURRENT}.part"))).unwrap();
     json(&codedgrad(broken.home.path(), &["train", "--resume", "cut", "--json"]));
-    assert!(fs::read(cut.join("run.jsonl")).unwrap() == fs::read(broken.path("whole/run.jsonl")).unwrap());
+    assert!(
+        fs::read(cut.join("run.jsonl")).unwrap()
+            == fs::read(broken.path("whole/run.jsonl")).unwrap()
+    );
 }
 
 #[test]
@@ -189,7 +216,8 @@ fn two_damaged_checkpoints_are_both_named() {
     fs::write(cut.join(CURRENT), &bytes).unwrap();
     fs::write(cut.join(BEFORE), &bytes[..bytes.len() / 2]).unwrap();
     let record = fs::read(cut.join("run.jsonl")).unwrap();
-    let needles = ["broken/checkpoint.safetensors: ", "digest", "broken/checkpoint.before.safetensors: "];
+    let needles =
+        ["broken/checkpoint.safetensors: ", "digest", "broken/checkpoint.before.safetensors: "];
     refused(broken.home.path(), &["train", "--resume", "broken"], &needles);
     fs::remove_file(cut.join(BEFORE)).unwrap();
     refused(broken.home.path(), &["train", "--resume", "broken"], &needles[..2]);
@@ -218,15 +246,25 @@ fn a_full_disk_is_told_with_the_step_that_is_kept() {
     let run = |arguments: &[&str]| {
         let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" train \"$@\"";
         let mut command = Command::new("sh");
-        command.args(["-c", script, env!("CARGO_BIN_EXE_codedgrad")]).args(arguments).current_dir(broken.home.path());
+        command
+            .args(["-c", script, env!("CARGO_BIN_EXE_codedgrad")])
+            .args(arguments)
+            .current_dir(broken.home.path());
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         text(&output.stderr)
     };
     let said = run(&["--resume", "broken"]);
-    assert!(said.contains("checkpoint.safetensors") && said.contains("kept up to step 8"), "{said}");
-    let said = run(&[&SMALL[..], &["--steps", "12", "--checkpoint-every", "4", "--out", "new"]].concat());
-    assert!(said.contains("checkpoint.safetensors") && said.contains("kept up to step 0"), "{said}");
+    assert!(
+        said.contains("checkpoint.safetensors") && said.contains("kept up to step 8"),
+        "{said}"
+    );
+    let said =
+        run(&[&SMALL[..], &["--steps", "12", "--checkpoint-every", "4", "--out", "new"]].concat());
+    assert!(
+        said.contains("checkpoint.safetensors") && said.contains("kept up to step 0"),
+        "{said}"
+    );
     broken.resumes("with room again", |_| {});
 }
 
@@ -252,13 +290,18 @@ impl Kept {
                 return found;
             }
             let said = fs::read_to_string(self.home.join("said")).unwrap();
-            assert!(begin.elapsed() < Duration::from_secs(180), "waited in vain for {what}: {said}");
+            assert!(
+                begin.elapsed() < Duration::from_secs(180),
+                "waited in vain for {what}: {said}"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     fn has_steps(&mut self, record: &Path, count: usize) {
-        self.waits("steps", |_| (fs::read_to_string(record).unwrap_or_default().lines().count() >= count).then_some(()));
+        self.waits("steps", |_| {
+            (fs::read_to_string(record).unwrap_or_default().lines().count() >= count).then_some(())
+        });
     }
 
     fn has_file(&mut self, file: &Path) {
@@ -266,7 +309,13 @@ impl Kept {
     }
 
     fn ends_by(&mut self, signal: &str) -> Option<i32> {
-        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args([signal, &self.child.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
         self.waits("the end", |child| child.try_wait().unwrap()).code()
     }
 }
@@ -281,7 +330,9 @@ impl Drop for Kept {
 /// The steps of a record, one after the other.
 fn steps(record: &Path) -> Vec<u64> {
     let text = fs::read_to_string(record).unwrap();
-    text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap())
+        .collect()
 }
 
 #[test]
@@ -321,7 +372,9 @@ fn steps_there(record: &Path) -> usize {
 fn a_coordinator_under_way_is_left_alone() {
     let home = tempfile::tempdir().unwrap();
     let address = home.path().join("run/address");
-    let begin = [&["coordinator", "--listen", "127.0.0.1:0", "--out", "run"], &SMALL[..], &ENDLESS[..]].concat();
+    let begin =
+        [&["coordinator", "--listen", "127.0.0.1:0", "--out", "run"], &SMALL[..], &ENDLESS[..]]
+            .concat();
     let mut owner = Kept::start(home.path(), &begin);
     owner.has_file(&address);
     let told = fs::read(&address).unwrap();
@@ -332,8 +385,11 @@ fn a_coordinator_under_way_is_left_alone() {
     assert_eq!(owner.ends_by("-KILL"), None);
     fs::remove_file(&address).unwrap();
     fs::write(&address, &told).unwrap();
-    let mut heir = Kept::start(home.path(), &["coordinator", "--resume", "run", "--listen", "127.0.0.1:0"]);
-    heir.waits("another address", |_| (fs::read(&address).is_ok_and(|now| now != told)).then_some(()));
+    let mut heir =
+        Kept::start(home.path(), &["coordinator", "--resume", "run", "--listen", "127.0.0.1:0"]);
+    heir.waits("another address", |_| {
+        (fs::read(&address).is_ok_and(|now| now != told)).then_some(())
+    });
     assert_eq!(heir.ends_by("-INT"), Some(0));
 }
 
@@ -342,7 +398,10 @@ fn a_command_that_fails_before_its_first_step_leaves_no_folder() {
     let home = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let listen = |out| [&["coordinator", "--listen", &address, "--out", out], &SMALL[..], &["--steps", "3"]].concat();
+    let listen = |out| {
+        [&["coordinator", "--listen", &address, "--out", out], &SMALL[..], &["--steps", "3"]]
+            .concat()
+    };
     for _ in 0..2 {
         let output = codedgrad(home.path(), &listen("new"));
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
@@ -359,7 +418,12 @@ fn a_command_that_fails_before_its_first_step_leaves_no_folder() {
     let output = train(home.path(), &["--steps", "3", "--fault", "panic@0:2", "--out", "new"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("dead workers {2}") && said.contains("before its first step") && !said.contains("--resume"), "{said}");
+    assert!(
+        said.contains("dead workers {2}")
+            && said.contains("before its first step")
+            && !said.contains("--resume"),
+        "{said}"
+    );
     assert!(!home.path().join("new").exists());
     drop(taken);
     let mut again = Kept::start(home.path(), &listen("new"));
@@ -369,15 +433,31 @@ fn a_command_that_fails_before_its_first_step_leaves_no_folder() {
 #[test]
 fn what_workers_said_is_kept() {
     let home = tempfile::tempdir().unwrap();
-    let arguments = ["--steps", "3", "--fault", "panic@0:2", "--transport", "tcp", "--max-wait", "5", "--out", "new"];
+    let arguments = [
+        "--steps",
+        "3",
+        "--fault",
+        "panic@0:2",
+        "--transport",
+        "tcp",
+        "--max-wait",
+        "5",
+        "--out",
+        "new",
+    ];
     let output = train(home.path(), &arguments);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("new/worker-2.log"), "{said}");
-    assert!(fs::read_to_string(home.path().join("new/worker-2.log")).unwrap().contains("injected fault"));
+    assert!(
+        fs::read_to_string(home.path().join("new/worker-2.log"))
+            .unwrap()
+            .contains("injected fault")
+    );
     // A run that had begun before stays as well.
     json(&train(home.path(), &["--steps", "2", "--out", "old", "--json"]));
-    let output = train(home.path(), &["--steps", "3", "--fault", "panic@0:2", "--out", "old", "--force"]);
+    let output =
+        train(home.path(), &["--steps", "3", "--fault", "panic@0:2", "--out", "old", "--force"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(home.path().join("old/plan.json").exists());
 }

@@ -1,12 +1,14 @@
-//! Who calls, and what is said of it: strangers keep nobody out, many workers of one host may call at once, and what
-//! others send fills no log.
+//! Who calls, and what is said of it: strangers keep nobody out, many workers of one host may call
+//! at once, and what others send fills no log.
 
 mod bare;
 
 use bare::{Bare, wait_for};
 use codedgrad::ids::Worker;
 use codedgrad::transport::tcp::security::{Security, Stream, Token};
-use codedgrad::transport::tcp::{Exchange, Join, Listen, Listener, Network, Promise, Status, TcpLink, TcpTransport};
+use codedgrad::transport::tcp::{
+    Exchange, Join, Listen, Listener, Network, Promise, Status, TcpLink, TcpTransport,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -40,7 +42,8 @@ impl Port {
     fn open(workers: usize) -> Self {
         let (security, token) = secret();
         let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, workers, 8, 1);
-        let transport = TcpTransport::listen(Listen { exchange: Exchange::Star, ..listen }).unwrap();
+        let transport =
+            TcpTransport::listen(Listen { exchange: Exchange::Star, ..listen }).unwrap();
         let (address, status) = (transport.address().to_string(), transport.status());
         Self { transport, address, token, status }
     }
@@ -61,10 +64,12 @@ impl Port {
 }
 
 fn hello(worker: Option<u32>, identity: &str) -> Value {
-    json!({"type": "hello", "worker": worker, "identity": identity, "process": worker.unwrap_or(99), "address": null, "offer": null, "weaves": true})
+    json!({"type": "hello", "worker": worker, "identity": identity, "process": worker.unwrap_or(99),
+        "address": null, "offer": null, "weaves": true})
 }
 
-/// Everybody who keeps connections open and says nothing is of one host with those who know the token: still they get in.
+/// Everybody who keeps connections open and says nothing is of one host with those who know the
+/// token: still they get in.
 #[test]
 fn who_says_nothing_keeps_nobody_out() {
     let port = Port::open(3);
@@ -78,7 +83,8 @@ fn who_says_nothing_keeps_nobody_out() {
     drop(silent);
 }
 
-/// 200 workers of one host are half-way through their handshakes at the same time; none of them is hung up on.
+/// 200 workers of one host are half-way through their handshakes at the same time; none of them is
+/// hung up on.
 #[test]
 fn many_workers_of_one_host_call_at_once() {
     const WORKERS: usize = 200;
@@ -120,8 +126,13 @@ fn names_and_addresses_are_bounded() {
     for field in ["identity", "address"] {
         for (value, length) in [(&long[..], "60000"), (&long[..256], "256")] {
             let answer = port.answers(&with(field, value)).unwrap();
-            let reason = answer["reason"].as_str().unwrap_or_else(|| panic!("{field} of {length} bytes is taken"));
-            assert!(reason.contains(field) && reason.contains(length) && reason.contains("255"), "{reason}");
+            let reason = answer["reason"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{field} of {length} bytes is taken"));
+            assert!(
+                reason.contains(field) && reason.contains(length) && reason.contains("255"),
+                "{reason}"
+            );
             assert!(reason.len() < 200, "{reason}");
         }
         assert_eq!(port.answers(&with(field, &long[..255])).unwrap()["type"], "welcome");
@@ -144,7 +155,11 @@ fn an_offer_of_the_last_epoch_is_refused() {
     }
     let last = (1 << 31) - 1;
     assert_eq!(port.answers(&offering(last)).unwrap()["epoch"], last + 1);
-    assert_eq!(port.answers(&hello(Some(1), "honest")).unwrap()["epoch"], last + 2, "who joins later is later");
+    assert_eq!(
+        port.answers(&hello(Some(1), "honest")).unwrap()["epoch"],
+        last + 2,
+        "who joins later is later"
+    );
 }
 
 /// What was logged at `WARN` and above on this thread.
@@ -219,7 +234,9 @@ impl Network for Net {
         let address = SocketAddr::new(address.ip(), 1000 + ports.len() as u16);
         let (calls, queue) = mpsc::unbounded_channel();
         ports.insert(address, calls);
-        Box::pin(async move { Ok(Box::new(Within(address, tokio::sync::Mutex::new(queue))) as Box<dyn Listener>) })
+        Box::pin(async move {
+            Ok(Box::new(Within(address, tokio::sync::Mutex::new(queue))) as Box<dyn Listener>)
+        })
     }
 
     fn connect<'a>(&'a self, address: &'a str) -> Promise<'a, (Stream, SocketAddr)> {
@@ -227,7 +244,8 @@ impl Network for Net {
             let to: SocketAddr = address.parse().map_err(io::Error::other)?;
             let (near, far) = tokio::io::duplex(1 << 16);
             let number = self.made.fetch_add(1, Ordering::Relaxed);
-            let port = self.ports.lock().unwrap().get(&to).cloned().ok_or(ErrorKind::ConnectionRefused)?;
+            let port =
+                self.ports.lock().unwrap().get(&to).cloned().ok_or(ErrorKind::ConnectionRefused)?;
             let from = SocketAddr::new(self.host(), number as u16);
             port.send((Box::new(far), from)).map_err(|_| ErrorKind::ConnectionRefused)?;
             Ok((Box::new(near) as Stream, to))
@@ -241,7 +259,9 @@ impl Network for Net {
 
 impl Listener for Within {
     fn accept(&self) -> Promise<'_, (Stream, SocketAddr)> {
-        Box::pin(async move { self.1.lock().await.recv().await.ok_or_else(|| ErrorKind::NotConnected.into()) })
+        Box::pin(async move {
+            self.1.lock().await.recv().await.ok_or_else(|| ErrorKind::NotConnected.into())
+        })
     }
 
     fn address(&self) -> io::Result<SocketAddr> {
@@ -252,12 +272,16 @@ impl Listener for Within {
 /// Runs on this thread alone, on a clock that jumps, and listens to what is said.
 fn hearing<F: Future>(work: impl FnOnce(Heard) -> F) -> F::Output {
     let heard = Heard::default();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
     tracing::subscriber::with_default(heard.clone(), || runtime.block_on(work(heard)))
 }
 
-/// A hundred workers learn of each other at the same moment, and call each other: one connection for every two of them,
-/// none of them twice, and nothing to complain of.
+/// A hundred workers learn of each other at the same moment, and call each other: one connection
+/// for every two of them, none of them twice, and nothing to complain of.
 #[test]
 fn workers_call_each_other_at_once() {
     const WORKERS: usize = 100;
@@ -266,7 +290,10 @@ fn workers_call_each_other_at_once() {
     let network: Arc<dyn Network> = Arc::new(net.clone());
     let lines = hearing(|heard| async move {
         let address = (Ipv4Addr::LOCALHOST, 0).into();
-        let listen = Listen { exchange: Exchange::Sharded, ..Listen::new(address, security.clone(), WORKERS, 8, 1) };
+        let listen = Listen {
+            exchange: Exchange::Sharded,
+            ..Listen::new(address, security.clone(), WORKERS, 8, 1)
+        };
         let mut transport = TcpTransport::listen_over(Arc::clone(&network), listen).await.unwrap();
         let mut links = Vec::new();
         for worker in Worker::all(WORKERS) {
@@ -295,7 +322,9 @@ fn refusals_are_summed_up() {
         let (address, status) = (transport.address().to_string(), transport.status());
         for _ in 0..1000 {
             let (mut stream, _) = network.connect(&address).await.unwrap();
-            tokio::io::AsyncWriteExt::write_all(&mut stream, b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, b"GET / HTTP/1.1\r\n\r\n")
+                .await
+                .unwrap();
             let mut rest = Vec::new();
             let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest).await;
         }
@@ -304,7 +333,10 @@ fn refusals_are_summed_up() {
         heard.lines()
     });
     assert!(lines.len() <= 5, "{} lines", lines.len());
-    assert!(lines[0].contains("127.0.0.1") && lines[0].contains("does not talk codedgrad"), "{lines:?}");
+    assert!(
+        lines[0].contains("127.0.0.1") && lines[0].contains("does not talk codedgrad"),
+        "{lines:?}"
+    );
     assert!(lines.last().unwrap().contains("997 more calls"), "{lines:?}");
 }
 
@@ -312,7 +344,8 @@ fn refusals_are_summed_up() {
 #[test]
 fn a_plain_call_to_another_host_names_that_host() {
     let (security, _) = secret();
-    let network: Arc<dyn Network> = Arc::new(Net { host: Some(Ipv4Addr::new(192, 0, 2, 2).into()), ..Net::default() });
+    let network: Arc<dyn Network> =
+        Arc::new(Net { host: Some(Ipv4Addr::new(192, 0, 2, 2).into()), ..Net::default() });
     let error = hearing(|_| async {
         let join = Join::new("10.255.255.1:7000".into(), security);
         TcpLink::join_over(network, join).await.map(drop).unwrap_err().to_string()

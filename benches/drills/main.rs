@@ -1,10 +1,12 @@
-//! What faults cost: of every fault at every phase of a step, the longest time without a committed step, and whether every
-//! step was committed with the gradient of a run without faults. Workers and coordinator are processes; a fault befalls
-//! worker 0 (or the coordinator) once, at one step; its twin, which computes the same, is a tenth slower.
+//! What faults cost: of every fault at every phase of a step, the longest time without a committed
+//! step, and whether every step was committed with the gradient of a run without faults. Workers
+//! and coordinator are processes; a fault befalls worker 0 (or the coordinator) once, at one step;
+//! its twin, which computes the same, is a tenth slower.
 //!
-//! `cargo bench --no-default-features --features tcp --bench drills -- --exchange sharded`; `--only stopped`, `--only sums`
-//! or the like for a part of it. `--reconnects 3000` instead cuts connections so often in all, by seeds, and says of how many
-//! runs the gradients were equal: some ten minutes.
+//! `cargo bench --no-default-features --features tcp --bench drills -- --exchange sharded`;
+//! `--only stopped`, `--only sums` or the like for a part of it. `--reconnects 3000` instead cuts
+//! connections so often in all, by seeds, and says of how many runs the gradients were equal: some
+//! ten minutes.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 
 mod parts;
@@ -49,7 +51,9 @@ struct Case {
 impl Case {
     /// The time for one of a worker's four units; every second worker takes a tenth longer.
     fn part(&self, worker: u32) -> Duration {
-        Duration::from_secs_f64(self.compute_seconds / 4.0 * if worker % 2 == 1 { 1.1 } else { 1.0 })
+        Duration::from_secs_f64(
+            self.compute_seconds / 4.0 * if worker % 2 == 1 { 1.1 } else { 1.0 },
+        )
     }
 }
 
@@ -114,9 +118,12 @@ fn read(child: &mut Child, steps: u64, commits: &mut Commits) -> Outcome<()> {
     let Some(out) = child.stdout.take() else { return Err("nothing to read from".into()) };
     for line in BufReader::new(out).lines() {
         let line = line?;
-        let [step, time, digest, coverage] = line.split(' ').collect::<Vec<_>>()[..] else { return Err(line.into()) };
+        let [step, time, digest, coverage] = line.split(' ').collect::<Vec<_>>()[..] else {
+            return Err(line.into());
+        };
         let step: u64 = step.parse()?;
-        let digest = if coverage == "1" { digest.to_owned() } else { format!("{coverage} of {digest}") };
+        let digest =
+            if coverage == "1" { digest.to_owned() } else { format!("{coverage} of {digest}") };
         if let Some((_, first)) = commits.get(&step).filter(|known| known.1 != digest) {
             return Err(format!("step {step} was committed as {first} and as {digest}").into());
         }
@@ -128,7 +135,8 @@ fn read(child: &mut Child, steps: u64, commits: &mut Commits) -> Outcome<()> {
     Ok(())
 }
 
-/// A run with its fault. Now and then worker 0's twin has answered before it, and it never comes to the phase.
+/// A run with its fault. Now and then worker 0's twin has answered before it, and it never comes to
+/// the phase.
 fn sail(case: &Case) -> Outcome<Commits> {
     for _ in 0..TRIES {
         let (commits, happened) = sail_once(case)?;
@@ -153,7 +161,9 @@ fn sail_once(case: &Case) -> Outcome<(Commits, bool)> {
     }
     let address = fs::read_to_string(address)?;
     let place_of = |me: usize, drilled: bool| format!("{address} {token} {me} {drilled}");
-    let workers = (0..WORKERS).map(|me| again(&words, "DRILL_WORKER", &place_of(me, me == 0))).collect::<Result<_, _>>()?;
+    let workers = (0..WORKERS)
+        .map(|me| again(&words, "DRILL_WORKER", &place_of(me, me == 0)))
+        .collect::<Result<_, _>>()?;
     let crew = Crew(Arc::new(Mutex::new(workers)), Arc::default());
     if case.drill.is_some_and(|drill| drill.fault == Fault::Back) {
         replace(&crew, words.clone(), place_of(0, false));
@@ -192,7 +202,9 @@ fn show(fault: &str, phase: &str, calm: &Commits, found: Outcome<Commits>) {
         Ok(found) => {
             let longest = gaps(&found).into_iter().fold(0.0, f64::max);
             let lost = calm.keys().filter(|step| !found.contains_key(step)).count();
-            let equal = calm.iter().all(|(step, commit)| found.get(step).is_none_or(|other| other.1 == commit.1));
+            let equal = calm
+                .iter()
+                .all(|(step, commit)| found.get(step).is_none_or(|other| other.1 == commit.1));
             println!(
                 "| {fault} | {phase} | {longest:.3} | {:.1} | {lost} | {} |",
                 longest / step,
@@ -203,35 +215,79 @@ fn show(fault: &str, phase: &str, calm: &Commits, found: Outcome<Commits>) {
 }
 
 fn drills(words: &[String]) -> Outcome<()> {
-    let value = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1)).cloned();
+    let value = |name: &str| {
+        words.iter().position(|word| word == name).and_then(|at| words.get(at + 1)).cloned()
+    };
     let quick = words.iter().any(|word| word == "--test");
     let only = value("--only").unwrap_or_default();
-    let (elements, steps, compute_seconds) = if quick { (1 << 17, 5, 0.02) } else { (1 << 19, 30, 0.1) };
+    let (elements, steps, compute_seconds) =
+        if quick { (1 << 17, 5, 0.02) } else { (1 << 19, 30, 0.1) };
     let at = steps / 4;
     if let Some(count) = value("--reconnects") {
-        return reconnects::reconnects(&value("--exchange").unwrap_or("star,sharded,hold,hold-sharded".into()), count.parse()?);
+        return reconnects::reconnects(
+            &value("--exchange").unwrap_or("star,sharded,hold,hold-sharded".into()),
+            count.parse()?,
+        );
     }
     for exchange in value("--exchange").unwrap_or("sharded".into()).split(',') {
-        let case = Case { exchange: exchange.into(), elements, steps, compute_seconds, busy_seconds: 0.0, drill: None, end: None };
+        let case = Case {
+            exchange: exchange.into(),
+            elements,
+            steps,
+            compute_seconds,
+            busy_seconds: 0.0,
+            drill: None,
+            end: None,
+        };
         let calm = sail(&case)?;
-        let (step, longest) = (median(gaps(&calm)), gaps(&calm).into_iter().skip(1).fold(0.0, f64::max));
+        let (step, longest) =
+            (median(gaps(&calm)), gaps(&calm).into_iter().skip(1).fold(0.0, f64::max));
         println!("\n{exchange}: a step takes {step:.3} s, without faults at most {longest:.3} s\n");
-        println!("| fault | phase | longest s | steps | lost | gradients |\n|---|---|---|---|---|---|");
+        println!(
+            "| fault | phase | longest s | steps | lost | gradients |\n|---|---|---|---|---|---|"
+        );
         let bytes = 4 * elements as u64;
         let sharded = exchange == "sharded";
         for (fault, fault_name) in FAULTS {
             for (phase, phase_name) in PHASES {
-                let (name, sent) = (format!("{fault_name}, {phase_name}"), if sharded { bytes / 4 } else { bytes / 2 });
-                let wanted = if quick { fault == Fault::Killed && phase == Phase::AfterDone } else { name.contains(&only) };
+                let (name, sent) = (
+                    format!("{fault_name}, {phase_name}"),
+                    if sharded { bytes / 4 } else { bytes / 2 },
+                );
+                let wanted = if quick {
+                    fault == Fault::Killed && phase == Phase::AfterDone
+                } else {
+                    name.contains(&only)
+                };
                 if wanted {
-                    let drill = Drill { fault, phase, step: at, slow_seconds: 10.0 * step, sent, gathered: sent, sums: sharded };
-                    show(fault_name, phase_name, &calm, sail(&Case { drill: Some(drill), ..case.clone() }));
+                    let drill = Drill {
+                        fault,
+                        phase,
+                        step: at,
+                        slow_seconds: 10.0 * step,
+                        sent,
+                        gathered: sent,
+                        sums: sharded,
+                    };
+                    show(
+                        fault_name,
+                        phase_name,
+                        &calm,
+                        sail(&Case { drill: Some(drill), ..case.clone() }),
+                    );
                 }
             }
         }
-        for (end, phase_name) in [(End::InCompute(at), PHASES[1].1), (End::AtCommit(at), PHASES[5].1)] {
+        for (end, phase_name) in
+            [(End::InCompute(at), PHASES[1].1), (End::AtCommit(at), PHASES[5].1)]
+        {
             if format!("coordinator restarted, {phase_name}").contains(&only) && !quick {
-                show("coordinator restarted", phase_name, &calm, sail(&Case { end: Some(end), ..case.clone() }));
+                show(
+                    "coordinator restarted",
+                    phase_name,
+                    &calm,
+                    sail(&Case { end: Some(end), ..case.clone() }),
+                );
             }
         }
     }
@@ -240,9 +296,12 @@ fn drills(words: &[String]) -> Outcome<()> {
 
 fn main() -> Outcome<()> {
     let words: Vec<String> = env::args().skip(1).collect();
-    let case = || -> Outcome<Case> { Ok(serde_json::from_str(words.first().map_or("", String::as_str))?) };
+    let case =
+        || -> Outcome<Case> { Ok(serde_json::from_str(words.first().map_or("", String::as_str))?) };
     if let Ok(place) = env::var("DRILL_WORKER") {
-        let [address, token, me, drilled] = place.split(' ').collect::<Vec<_>>()[..] else { return Err("no place".into()) };
+        let [address, token, me, drilled] = place.split(' ').collect::<Vec<_>>()[..] else {
+            return Err("no place".into());
+        };
         return parts::worker(address, token, me.parse()?, drilled.parse()?, &case()?);
     }
     if let Ok(place) = env::var("DRILL_COORDINATOR") {

@@ -1,5 +1,5 @@
-//! The processes of a drill: workers that train a model of small integers and 64ths of them, whose sums are exact, and
-//! a coordinator that tells of every commit.
+//! The processes of a drill: workers that train a model of small integers and 64ths of them, whose
+//! sums are exact, and a coordinator that tells of every commit.
 
 use super::Case;
 use super::processes::Outcome;
@@ -34,12 +34,23 @@ fn write_gradient(out: &mut [f32], parameters: &[f32], batch: u64, unit: u32, co
 }
 
 /// A worker, and what befalls it.
-pub(crate) fn worker(address: &str, token: &str, me: u32, drilled: bool, case: &Case) -> Outcome<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+pub(crate) fn worker(
+    address: &str,
+    token: &str,
+    me: u32,
+    drilled: bool,
+    case: &Case,
+) -> Outcome<()> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let taps = Taps::new(case.drill.filter(|_| drilled));
     let security = Security::Plain { token: Token::parse(token)? };
-    let join =
-        Join { worker: Some(me), identity: me.to_string(), patience: Duration::from_secs(30), ..Join::new(address.into(), security) };
+    let join = Join {
+        worker: Some(me),
+        identity: me.to_string(),
+        patience: Duration::from_secs(30),
+        ..Join::new(address.into(), security)
+    };
     runtime.block_on(async {
         let (link, welcome) = TcpLink::join_over(Arc::new(taps.clone()), join).await?;
         let mut bell = link.bell();
@@ -56,7 +67,13 @@ pub(crate) fn worker(address: &str, token: &str, me: u32, drilled: bool, case: &
                     let mut parts = 0;
                     while let Some(part) = task.next_part() {
                         tokio::time::sleep(case.part(me)).await;
-                        write_gradient(task.message(), &parameters, step, part.unit, part.coefficient);
+                        write_gradient(
+                            task.message(),
+                            &parameters,
+                            step,
+                            part.unit,
+                            part.coefficient,
+                        );
                         parts += 1;
                         if parts == 2 {
                             taps.comes_to(Phase::InCompute, step).await;
@@ -104,10 +121,16 @@ fn die(after: Duration) {
 }
 
 impl Observer for Journal<'_> {
-    fn step(&mut self, record: &StepRecord, _: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        _: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         writeln!(self.file, "{}", record.step)?;
         // Of ten steps some take it no time, and some long.
-        thread::sleep(Duration::from_secs_f64(self.case.busy_seconds * (record.step % 10) as f64 / 9.0));
+        thread::sleep(Duration::from_secs_f64(
+            self.case.busy_seconds * (record.step % 10) as f64 / 9.0,
+        ));
         println!("{} {} {} {}", record.step, now(), record.digest, record.coverage);
         match self.end {
             Some(End::InCompute(step)) if step == record.step + 1 => die(2 * self.case.part(0)),
@@ -133,13 +156,22 @@ pub(crate) fn coordinator(token: &str, folder: &Path, case: &Case) -> Outcome<()
     let address = known.as_deref().unwrap_or("127.0.0.1:0").parse()?;
     let config = Config { return_seconds: 30.0, ..Config::default() };
     let security = Security::Plain { token: Token::parse(token)? };
-    let listen = Listen { exchange: case.exchange.parse()?, run: 1, ..Listen::new(address, security, WORKERS, case.elements, UNITS) };
+    let listen = Listen {
+        exchange: case.exchange.parse()?,
+        run: 1,
+        ..Listen::new(address, security, WORKERS, case.elements, UNITS)
+    };
     let mut transport = TcpTransport::listen(listen)?;
     let draft = folder.join("address.draft");
     fs::write(&draft, transport.address().to_string())?;
     fs::rename(draft, place)?;
     let gathered = transport.gather(Duration::from_secs(20));
-    let best = gathered.present.iter().filter_map(|(_, next)| *next).filter(|next| next.0 <= recorded).max();
+    let best = gathered
+        .present
+        .iter()
+        .filter_map(|(_, next)| *next)
+        .filter(|next| next.0 <= recorded)
+        .max();
     let start = best.unwrap_or(Step(0));
     let text = (0..start.0).map(|step| format!("{step}\n")).collect::<String>();
     fs::write(&journal, text)?;

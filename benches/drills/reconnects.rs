@@ -1,5 +1,5 @@
-//! Connections that are cut again and again while workers only call again: of how many runs every step was committed with
-//! the gradient of a run without faults.
+//! Connections that are cut again and again while workers only call again: of how many runs every
+//! step was committed with the gradient of a run without faults.
 
 use super::parts::WORKERS;
 use super::processes::{Outcome, again, token};
@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Longest time, in steps, between two cuts, and for which a connection is held up before it is cut.
+/// Longest time, in steps, between two cuts, and for which a connection is held up before it is
+/// cut.
 const BETWEEN: f64 = 6.0;
 const HELD: f64 = 3.0;
 
@@ -38,14 +39,17 @@ fn once(case: &Case, seed: u64) -> Outcome<(Outcome<Commits>, usize)> {
     let folder = env::temp_dir().join(format!("reconnects-{}", std::process::id()));
     fs::create_dir(&folder)?;
     let words = vec![serde_json::to_string(case)?];
-    let mut coordinator = again(&words, "DRILL_COORDINATOR", &format!("{token} {}", folder.display()))?;
+    let mut coordinator =
+        again(&words, "DRILL_COORDINATOR", &format!("{token} {}", folder.display()))?;
     let address = folder.join("address");
     while !address.exists() {
         thread::sleep(Duration::from_millis(1));
     }
     let address = fs::read_to_string(address)?;
     let proxies = (0..WORKERS).map(|_| Proxy::to(&address)).collect::<Result<Vec<_>, _>>()?;
-    let start = |(me, proxy): (usize, &Proxy)| again(&words, "DRILL_WORKER", &format!("{} {token} {me} false", proxy.address()));
+    let start = |(me, proxy): (usize, &Proxy)| {
+        again(&words, "DRILL_WORKER", &format!("{} {token} {me} false", proxy.address()))
+    };
     let workers = proxies.iter().enumerate().map(start).collect::<Result<_, _>>()?;
     let crew = Crew(Arc::new(std::sync::Mutex::new(workers)), Arc::default());
     let over = AtomicBool::new(false);
@@ -61,7 +65,13 @@ fn once(case: &Case, seed: u64) -> Outcome<(Outcome<Commits>, usize)> {
     coordinator.wait()?;
     fs::remove_dir_all(folder)?;
     let whole = commits.len() as u64 == case.steps;
-    let found = found.and_then(|()| if whole { Ok(commits) } else { Err(format!("it ends after {} steps", commits.len()).into()) });
+    let found = found.and_then(|()| {
+        if whole {
+            Ok(commits)
+        } else {
+            Err(format!("it ends after {} steps", commits.len()).into())
+        }
+    });
     Ok((found, cuts.map_err(|_| "the proxy has failed")?))
 }
 
@@ -71,10 +81,20 @@ pub(crate) fn reconnects(exchanges: &str, cuts: usize) -> Outcome<()> {
     let exchanges: Vec<&str> = exchanges.split(',').collect();
     for exchange in &exchanges {
         let (exchange, elements, compute_seconds) = ((*exchange).to_owned(), 3 << 16, 0.01);
-        let calm = Case { exchange, elements, steps: 100, compute_seconds, busy_seconds: 0.0, drill: None, end: None };
+        let calm = Case {
+            exchange,
+            elements,
+            steps: 100,
+            compute_seconds,
+            busy_seconds: 0.0,
+            drill: None,
+            end: None,
+        };
         let expected = sail(&calm)?;
         let differs = |found: &Commits| {
-            let is_other = |(step, commit): &(&u64, &(f64, String))| found.get(step).is_none_or(|other| other.1 != commit.1);
+            let is_other = |(step, commit): &(&u64, &(f64, String))| {
+                found.get(step).is_none_or(|other| other.1 != commit.1)
+            };
             expected.iter().find(is_other).map(|(step, _)| *step)
         };
         let case = Case { busy_seconds: compute_seconds, ..calm };

@@ -27,7 +27,8 @@ pub(crate) enum Phase {
     AfterDone,
     /// Half of what it sends of its vector has gone out.
     MidSend,
-    /// Half of the sums that it hands out have gone, or half of the sum has come where it sums nothing.
+    /// Half of the sums that it hands out have gone, or half of the sum has come where it sums
+    /// nothing.
     AllGather,
     /// It is told to apply the step, and does not hear of it.
     BeforeApply,
@@ -90,17 +91,25 @@ impl Trouble {
     /// Whether bytes of a frame are those at which it happens.
     fn is_due(&mut self, out: bool, header: &Header, fresh: usize, body: Option<&[u8]>) -> bool {
         let Some(drill) = self.drill.filter(|_| !self.happened) else { return false };
-        let told = |kind: &str| body.and_then(|body| serde_json::from_slice::<serde_json::Value>(body).ok()?.get(kind).cloned());
+        let told = |kind: &str| {
+            body.and_then(|body| {
+                serde_json::from_slice::<serde_json::Value>(body).ok()?.get(kind).cloned()
+            })
+        };
         let mut among = |kinds: &[Kind], enough: u64| {
             let counts = kinds.contains(&header.kind) && header.number == drill.step;
             self.seen += if counts { fresh as u64 } else { 0 };
             counts && self.seen >= enough
         };
         match drill.phase {
-            Phase::AfterDone => out && told("done").is_some_and(|done| done["task"]["job"] == drill.step),
+            Phase::AfterDone => {
+                out && told("done").is_some_and(|done| done["task"]["job"] == drill.step)
+            }
             Phase::MidSend => out && among(&[Kind::Term, Kind::Result], drill.sent),
             Phase::AllGather => out == drill.sums && among(&[Kind::Sum], drill.gathered),
-            Phase::BeforeApply => !out && told("apply").is_some_and(|apply| apply["step"] == drill.step),
+            Phase::BeforeApply => {
+                !out && told("apply").is_some_and(|apply| apply["step"] == drill.step)
+            }
             Phase::BeforeCompute | Phase::InCompute => false,
         }
     }
@@ -113,7 +122,9 @@ impl Trouble {
         match drill.fault {
             Fault::Stopped => strike(Signal::STOP),
             Fault::Killed | Fault::Back => strike(Signal::KILL),
-            Fault::Slow | Fault::Cut | Fault::HalfOpen | Fault::Trickling => self.hit = Some((connection, Instant::now())),
+            Fault::Slow | Fault::Cut | Fault::HalfOpen | Fault::Trickling => {
+                self.hit = Some((connection, Instant::now()))
+            }
         }
         mem::take(&mut self.wakers).into_values().for_each(Waker::wake);
     }
@@ -139,18 +150,28 @@ impl Debug for Taps {
 
 impl Taps {
     pub(crate) fn new(drill: Option<Drill>) -> Self {
-        Self(Arc::new(Mutex::new(Trouble { drill, calls: 0, seen: 0, hit: None, happened: false, wakers: BTreeMap::new() })))
+        Self(Arc::new(Mutex::new(Trouble {
+            drill,
+            calls: 0,
+            seen: 0,
+            hit: None,
+            happened: false,
+            wakers: BTreeMap::new(),
+        })))
     }
 
     fn trouble(&self) -> MutexGuard<'_, Trouble> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The trainer comes to a phase. What befalls connections befalls the one to the coordinator, which is the first.
+    /// The trainer comes to a phase. What befalls connections befalls the one to the coordinator,
+    /// which is the first.
     pub(crate) async fn comes_to(&self, phase: Phase, step: u64) {
         let drill = self.trouble().drill.filter(|drill| (drill.phase, drill.step) == (phase, step));
         match drill {
-            Some(Drill { fault: Fault::Slow, slow_seconds, .. }) if !mem::replace(&mut self.trouble().happened, true) => {
+            Some(Drill { fault: Fault::Slow, slow_seconds, .. })
+                if !mem::replace(&mut self.trouble().happened, true) =>
+            {
                 println!("{HAPPENED}");
                 sleep(Duration::from_secs_f64(slow_seconds)).await;
             }
@@ -167,13 +188,23 @@ impl Taps {
         let frames = |skip| Frames { skip, ..Frames::default() };
         let frames = if calls { [frames(67), frames(72)] } else { [frames(72), frames(67)] };
         let timer = || Box::pin(sleep(Duration::ZERO));
-        Box::new(Tap { inner: Some(inner), taps: self.clone(), number, frames, timers: [timer(), timer()], kept: Vec::new() })
+        Box::new(Tap {
+            inner: Some(inner),
+            taps: self.clone(),
+            number,
+            frames,
+            timers: [timer(), timer()],
+            kept: Vec::new(),
+        })
     }
 }
 
 impl Network for Taps {
     fn bind(&self, address: SocketAddr) -> Promise<'_, Box<dyn Listener>> {
-        Box::pin(async move { Ok(Box::new(Door { inner: Sockets.bind(address).await?, taps: self.clone() }) as Box<dyn Listener>) })
+        Box::pin(async move {
+            Ok(Box::new(Door { inner: Sockets.bind(address).await?, taps: self.clone() })
+                as Box<dyn Listener>)
+        })
     }
 
     fn connect<'a>(&'a self, address: &'a str) -> Promise<'a, (Stream, SocketAddr)> {
@@ -220,7 +251,11 @@ struct Frames {
 
 impl Frames {
     /// Goes through bytes; whether some of them are those that `is_due` looks for.
-    fn find(&mut self, bytes: &[u8], mut is_due: impl FnMut(&Header, usize, Option<&[u8]>) -> bool) -> bool {
+    fn find(
+        &mut self,
+        bytes: &[u8],
+        mut is_due: impl FnMut(&Header, usize, Option<&[u8]>) -> bool,
+    ) -> bool {
         let (mut rest, mut due) = (&bytes[self.skip.min(bytes.len())..], false);
         self.skip -= bytes.len() - rest.len();
         while !rest.is_empty() {
@@ -297,7 +332,8 @@ impl Tap {
     fn look_at(&mut self, out: bool, bytes: &[u8]) -> bool {
         let taps = self.taps.clone();
         let mut trouble = taps.trouble();
-        let due = self.frames[usize::from(out)].find(bytes, |header, fresh, body| trouble.is_due(out, header, fresh, body));
+        let due = self.frames[usize::from(out)]
+            .find(bytes, |header, fresh, body| trouble.is_due(out, header, fresh, body));
         if due {
             trouble.happen(self.number);
         }
@@ -306,7 +342,11 @@ impl Tap {
 }
 
 impl AsyncRead for Tap {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let most = ready!(this.passes(false, context))?.min(into.remaining());
         if !this.kept.is_empty() {
@@ -330,7 +370,11 @@ impl AsyncRead for Tap {
 }
 
 impl AsyncWrite for Tap {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let most = ready!(this.passes(true, context))?.min(bytes.len());
         let Some(inner) = &mut this.inner else { return Poll::Ready(Ok(0)) };
@@ -340,7 +384,10 @@ impl AsyncWrite for Tap {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().inner.as_mut().map_or(Poll::Ready(Ok(())), |inner| Pin::new(inner).poll_flush(context))
+        self.get_mut()
+            .inner
+            .as_mut()
+            .map_or(Poll::Ready(Ok(())), |inner| Pin::new(inner).poll_flush(context))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -348,7 +395,9 @@ impl AsyncWrite for Tap {
         if this.fault().is_some_and(|(drill, _)| drill.fault == Fault::HalfOpen) {
             return Poll::Ready(Ok(()));
         }
-        this.inner.as_mut().map_or(Poll::Ready(Ok(())), |inner| Pin::new(inner).poll_shutdown(context))
+        this.inner
+            .as_mut()
+            .map_or(Poll::Ready(Ok(())), |inner| Pin::new(inner).poll_shutdown(context))
     }
 }
 

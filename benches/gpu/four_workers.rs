@@ -1,6 +1,7 @@
-//! Steps of four workers whose gradients stay where they are computed, with the aggregator under `groups:s=1` and without: the
-//! same gradients and updates, one barrier, one sum of two messages. What stands in for a model is a gradient of many passes over
-//! the parameters, so that a step takes some tenths of a second on a card.
+//! Steps of four workers whose gradients stay where they are computed, with the aggregator under
+//! `groups:s=1` and without: the same gradients and updates, one barrier, one sum of two messages.
+//! What stands in for a model is a gradient of many passes over the parameters, so that a step
+//! takes some tenths of a second on a card.
 
 use crate::program::{Outcome, median};
 use codedgrad::codes::SchemeSpec;
@@ -22,7 +23,8 @@ const STEPS: usize = 15;
 /// Units of a batch, of which each worker has half.
 pub(crate) const UNITS: u32 = 4;
 
-/// A run: where the workers' vectors lie, how to make one of ones, how long they are, and how much there is to compute.
+/// A run: where the workers' vectors lie, how to make one of ones, how long they are, and how much
+/// there is to compute.
 pub(crate) struct Load<'a, V: Vector> {
     pub(crate) places: &'a [V::Place],
     pub(crate) ones: &'a (dyn Fn(&V::Place, usize) -> V + Sync),
@@ -40,7 +42,8 @@ pub(crate) fn counted(mut seconds: Vec<f64>) -> Vec<f64> {
     seconds.split_off(WARM_UP)
 }
 
-/// Seconds of a step without the aggregator, with it, and with one worker late by ten steps; all three must end alike.
+/// Seconds of a step without the aggregator, with it, and with one worker late by ten steps; all
+/// three must end alike.
 pub(crate) fn measure<V: Vector>(load: &Load<'_, V>) -> Outcome<([f64; 3], u64)> {
     let (plain, expected) = plain(load);
     let (with, found) = aggregated(load, &Delays::None)?;
@@ -82,7 +85,8 @@ fn plain<V: Vector>(load: &Load<'_, V>) -> (f64, u64) {
         let work = |worker: usize| {
             let place = &load.places[worker];
             let mut parameters = (load.ones)(place, load.length);
-            let (mut message, mut second) = (V::new(place, load.length), V::new(place, load.length));
+            let (mut message, mut second) =
+                (V::new(place, load.length), V::new(place, load.length));
             for _ in 0..WARM_UP + STEPS {
                 let begin = Instant::now();
                 let first = worker as u32 / 2 * 2;
@@ -91,7 +95,9 @@ fn plain<V: Vector>(load: &Load<'_, V>) -> (f64, u64) {
                 message.add(1.0, &second);
                 *messages[worker].lock().expect("a message") = Some(message);
                 if barrier.wait().is_leader() {
-                    let take = |worker: usize| messages[worker].lock().expect("a message").take().expect("it is there");
+                    let take = |worker: usize| {
+                        messages[worker].lock().expect("a message").take().expect("it is there")
+                    };
                     let (mut left, right) = (take(0), take(2));
                     left.add(1.0, &right);
                     assert!(left.finite(), "waits for the device");
@@ -108,7 +114,8 @@ fn plain<V: Vector>(load: &Load<'_, V>) -> (f64, u64) {
             }
             told(parameters)
         };
-        let threads: Vec<_> = (0..WORKERS).map(|worker| scope.spawn(move || work(worker))).collect();
+        let threads: Vec<_> =
+            (0..WORKERS).map(|worker| scope.spawn(move || work(worker))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a worker")).collect::<Vec<u64>>()
     });
     (median(counted(seconds.into_inner().expect("times"))), told[0])
@@ -123,8 +130,11 @@ fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Outcome<(f64, u
     let (transport, links) = local::connect_at::<V>(load.places[0].clone(), load.places.to_vec());
     let mut seconds = Seconds(Vec::new());
     let told = thread::scope(|scope| -> Outcome<Vec<u64>> {
-        let threads: Vec<_> =
-            links.into_iter().zip(load.places).map(|(link, place)| scope.spawn(move || told(work(Box::new(link), place, load)))).collect();
+        let threads: Vec<_> = links
+            .into_iter()
+            .zip(load.places)
+            .map(|(link, place)| scope.spawn(move || told(work(Box::new(link), place, load))))
+            .collect();
         let pace = Pace::wall(WORKERS, delays, steps as usize, 0.0);
         Coordinator::new(transport, engine, pace, config, shape).run(&mut seconds)?;
         Ok(threads.into_iter().map(|thread| thread.join().expect("a worker")).collect())
@@ -145,7 +155,9 @@ pub(crate) fn work<V: Vector>(link: Box<dyn Link<V>>, place: &V::Place, load: &L
                 task.submit(vec![]).expect("all parts are computed");
             }
             Event::Apply(step) => apply(&mut parameters, step.vector()),
-            Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => panic!("nothing goes wrong here"),
+            Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => {
+                panic!("nothing goes wrong here")
+            }
         }
     }
     parameters
@@ -154,7 +166,11 @@ pub(crate) fn work<V: Vector>(link: Box<dyn Link<V>>, place: &V::Place, load: &L
 pub(crate) struct Seconds(pub(crate) Vec<f64>);
 
 impl<V: Vector> Observer<V> for Seconds {
-    fn step(&mut self, record: &StepRecord, _: Option<&Decoded<V>>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        _: Option<&Decoded<V>>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.0.push(record.seconds);
         Ok(Flow::Continue)
     }

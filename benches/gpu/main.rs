@@ -1,8 +1,10 @@
-//! The combine on a GPU against a device-to-device copy on the same card, timed by events; medians of 21. Then steps of four
-//! workers on that card, whose gradients stay on it, with the aggregator and without, and of four in processes of their own.
+//! The combine on a GPU against a device-to-device copy on the same card, timed by events; medians
+//! of 21. Then steps of four workers on that card, whose gradients stay on it, with the aggregator
+//! and without, and of four in processes of their own.
 //!
-//! `cargo bench --no-default-features --features nccl,tcp --bench gpu`; torch's turn is `benches/peers/torch_axpy.py`. Without
-//! a GPU it says so and measures nothing; `-- --test` goes through the steps in the host's memory, small.
+//! `cargo bench --no-default-features --features nccl,tcp --bench gpu`; torch's turn is
+//! `benches/peers/torch_axpy.py`. Without a GPU it says so and measures nothing; `-- --test` goes
+//! through the steps in the host's memory, small.
 
 mod four_workers;
 mod processes;
@@ -29,14 +31,20 @@ fn main() -> Outcome<()> {
     let small = !has("--bench") || has("--test");
     let (length, passes) = if small { (1 << 16, 2) } else { (100_000_000, 50) };
     if devices() == 0 {
-        let load = Load { places: &[(); WORKERS], ones: &|(), length| vec![1.0; length], length: 1 << 12, passes: 2 };
+        let load = Load {
+            places: &[(); WORKERS],
+            ones: &|(), length| vec![1.0; length],
+            length: 1 << 12,
+            passes: 2,
+        };
         if processes::part().is_some() {
             return processes::worker(&load, |(), _| Err("there is no GPU here".into()));
         }
         println!("not measured: there is no GPU here");
         if small {
             let (_, expected) = four_workers::measure(&load)?;
-            let apart = ["sharded", "nccl"].map(|exchange| processes::measure(exchange, load.length));
+            let apart =
+                ["sharded", "nccl"].map(|exchange| processes::measure(exchange, load.length));
             for measured in apart {
                 assert_eq!(measured?.told, expected, "processes end as threads do");
             }
@@ -56,12 +64,18 @@ fn main() -> Outcome<()> {
     let (wide, narrow) = if small { (1 << 16, 1 << 17) } else { (1 << 28, 1 << 29) };
     for count in [2, 4, 8] {
         measure(&cuda, "f32", count, &vec![1.0f32; wide], |x| DeviceSource::F32(x.as_view()))?;
-        measure(&cuda, "bf16", count, &vec![bf16::ONE; narrow], |x| DeviceSource::Bf16(x.as_view()))?;
+        measure(&cuda, "bf16", count, &vec![bf16::ONE; narrow], |x| {
+            DeviceSource::Bf16(x.as_view())
+        })?;
     }
     drop(cuda);
     let places = (0..WORKERS).map(|_| Cuda::new(0).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-    let ([plain, with, late], expected) = four_workers::measure(&Load { places: &places, ones: &ones, length, passes })?;
-    println!("4 workers, {length} parameters, groups:s=1: ms per step, and ratio to the step without aggregator");
+    let ([plain, with, late], expected) =
+        four_workers::measure(&Load { places: &places, ones: &ones, length, passes })?;
+    println!(
+        "4 workers, {length} parameters, groups:s=1: ms per step, and ratio to the step without \
+         aggregator"
+    );
     println!(
         "without {:.2}, with {:.2} ({:.3}), one late by 10 steps {:.2} ({:.3})",
         1e3 * plain,
@@ -75,7 +89,11 @@ fn main() -> Outcome<()> {
     if devices() >= WORKERS || std::env::var(SHARED).is_ok_and(|switch| switch == "1") {
         apart("nccl", length, (plain, expected))?;
     } else {
-        println!("not measured: NCCL between 4 processes, for which there are {} cards and no {SHARED}=1", devices());
+        println!(
+            "not measured: NCCL between 4 processes, for which there are {} cards and no \
+             {SHARED}=1",
+            devices()
+        );
     }
     Ok(())
 }
@@ -85,7 +103,8 @@ fn apart(exchange: &str, length: usize, (plain, expected): (f64, u64)) -> Outcom
     let found = processes::measure(exchange, length)?;
     assert_eq!(found.told, expected, "processes end as threads do");
     println!(
-        "4 processes, {exchange}: {:.2} ({:.3}); a result to the host and a sum back take {:.2}, {:.1} % of it; {} of {} sums by NCCL",
+        "4 processes, {exchange}: {:.2} ({:.3}); a result to the host and a sum back take {:.2}, \
+         {:.1} % of it; {} of {} sums by NCCL",
         1e3 * found.seconds,
         found.seconds / plain,
         1e3 * found.copies,
@@ -99,7 +118,9 @@ fn apart(exchange: &str, length: usize, (plain, expected): (f64, u64)) -> Outcom
 #[cfg(feature = "nccl")]
 fn fabric(cuda: &Arc<Cuda>, shelf: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
     use codedgrad::transport::nccl::{Limits, NcclFabric};
-    Ok(Box::new(NcclFabric::new(cuda, shelf, Limits::default()).map_err(|error| error.to_string())?))
+    Ok(Box::new(
+        NcclFabric::new(cuda, shelf, Limits::default()).map_err(|error| error.to_string())?,
+    ))
 }
 
 #[cfg(not(feature = "nccl"))]
@@ -114,7 +135,8 @@ fn ones(cuda: &Arc<Cuda>, length: usize) -> DeviceVector {
     vector
 }
 
-/// Median GB/s of a sum of `count` vectors, and of a copy of as many bytes as fit two of them, counted in and out.
+/// Median GB/s of a sum of `count` vectors, and of a copy of as many bytes as fit two of them,
+/// counted in and out.
 fn measure<T: DeviceRepr>(
     cuda: &Cuda,
     format: &str,
@@ -123,22 +145,30 @@ fn measure<T: DeviceRepr>(
     source: impl Fn(&CudaSlice<T>) -> DeviceSource<'_>,
 ) -> Result<(), CudaError> {
     let (stream, length) = (cuda.stream(), message.len());
-    let x: Vec<CudaSlice<T>> = (0..count).map(|_| stream.clone_htod(message)).collect::<Result<_, _>>()?;
+    let x: Vec<CudaSlice<T>> =
+        (0..count).map(|_| stream.clone_htod(message)).collect::<Result<_, _>>()?;
     let mut out = stream.alloc_zeros::<f32>(length)?;
     let combine = median(cuda, |cuda| {
-        let terms: Vec<DeviceTerm<'_>> = x.iter().map(|x| DeviceTerm { weight: 1.5, source: source(x) }).collect();
+        let terms: Vec<DeviceTerm<'_>> =
+            x.iter().map(|x| DeviceTerm { weight: 1.5, source: source(x) }).collect();
         cuda.combine_into(&terms, &mut out.as_view_mut())
     })?;
     let bytes = (length * (count * size_of::<T>() + 4)) as f64;
     let mut copy = stream.alloc_zeros::<f32>(length)?;
     let copied = median(cuda, |cuda| Ok(cuda.stream().memcpy_dtod(&out, &mut copy)?))?;
     let (combine, copied) = (bytes / combine / 1e6, (length * 8) as f64 / copied / 1e6);
-    println!("{format:6} {count:2} {length:10} {combine:14.1} {copied:11.1} {:7.3}", combine / copied);
+    println!(
+        "{format:6} {count:2} {length:10} {combine:14.1} {copied:11.1} {:7.3}",
+        combine / copied
+    );
     Ok(())
 }
 
 /// Median milliseconds between two events around `work`, after two turns to warm up.
-fn median(cuda: &Cuda, mut work: impl FnMut(&Cuda) -> Result<(), CudaError>) -> Result<f64, CudaError> {
+fn median(
+    cuda: &Cuda,
+    mut work: impl FnMut(&Cuda) -> Result<(), CudaError>,
+) -> Result<f64, CudaError> {
     let mut times = Vec::with_capacity(REPEATS);
     for repeat in 0..REPEATS + 2 {
         let begin = cuda.stream().record_event(Some(CU_EVENT_DEFAULT))?;

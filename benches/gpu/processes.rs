@@ -1,5 +1,5 @@
-//! The same steps by four workers in processes of their own, on cards or in the host's memory: results go to the host and sums come
-//! back, or NCCL carries them.
+//! The same steps by four workers in processes of their own, on cards or in the host's memory:
+//! results go to the host and sums come back, or NCCL carries them.
 
 use crate::four_workers::{Load, Seconds, UNITS, WORKERS, counted, steps, told, work};
 use crate::program::{Outcome, again, median, token};
@@ -45,9 +45,14 @@ pub(crate) fn worker<V: Vector + Gradient + GradientMut>(
     fabric: impl FnOnce(&V::Place, Shelf<V>) -> Result<Box<dyn Fabric>, String>,
 ) -> Outcome<()> {
     let part = env::var(WORKER)?;
-    let [address, token, _, me] = part.split(' ').collect::<Vec<_>>()[..] else { return Err("address, token, exchange and number".into()) };
+    let [address, token, _, me] = part.split(' ').collect::<Vec<_>>()[..] else {
+        return Err("address, token, exchange and number".into());
+    };
     let place = &load.places[me.parse::<usize>()?];
-    let own = Join { worker: Some(me.parse()?), ..Join::new(address.into(), Security::Plain { token: Token::parse(token)? }) };
+    let own = Join {
+        worker: Some(me.parse()?),
+        ..Join::new(address.into(), Security::Plain { token: Token::parse(token)? })
+    };
     let (link, welcome) = TcpLink::join(own)?;
     let link = link.woven(place.clone(), &welcome, |shelf| fabric(place, shelf));
     let told = told(work(Box::new(link), place, load));
@@ -57,7 +62,10 @@ pub(crate) fn worker<V: Vector + Gradient + GradientMut>(
 
 /// Seconds for a result to the host, and for a sum back.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-fn copies<V: Vector + Gradient + GradientMut>(place: &V::Place, load: &Load<'_, V>) -> Outcome<f64> {
+fn copies<V: Vector + Gradient + GradientMut>(
+    place: &V::Place,
+    load: &Load<'_, V>,
+) -> Outcome<f64> {
     let (mut vector, mut numbers) = ((load.ones)(place, load.length), vec![0.0; load.length]);
     let mut seconds = Vec::new();
     for _ in 0..TURNS {
@@ -76,7 +84,11 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     let security = Security::Plain { token: Token::parse(&token)? };
     let config = Config::default();
     let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, WORKERS, length, UNITS);
-    let mut transport = TcpTransport::listen(Listen { exchange: exchange.parse()?, log_steps: config.log_steps, ..listen })?;
+    let mut transport = TcpTransport::listen(Listen {
+        exchange: exchange.parse()?,
+        log_steps: config.log_steps,
+        ..listen
+    })?;
     let (address, status) = (transport.address(), transport.status());
     let words: Vec<String> = env::args().skip(1).collect();
     let mut children = Vec::new();
@@ -106,5 +118,10 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     assert!(found.iter().all(|other| other.0 == found[0].0), "all train alike");
     let copies = median(found.iter().map(|of| of.1).collect());
     let status = status.lock().map_err(|_| "nobody panics here")?;
-    Ok(Measured { seconds: median(counted(seconds.0)), copies, woven: (status.woven, status.exchanges), told: found[0].0 })
+    Ok(Measured {
+        seconds: median(counted(seconds.0)),
+        copies,
+        woven: (status.woven, status.exchanges),
+        told: found[0].0,
+    })
 }

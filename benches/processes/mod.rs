@@ -9,11 +9,17 @@ pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// A token for one run: it keeps other runs of this host out, nobody else.
 pub(crate) fn token() -> String {
-    std::process::id().to_le_bytes().iter().cycle().take(32).map(|byte| format!("{byte:02x}")).collect()
+    std::process::id()
+        .to_le_bytes()
+        .iter()
+        .cycle()
+        .take(32)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
-/// Starts this program again with the same words, in a part that a variable of its environment tells; what it prints
-/// can be read.
+/// Starts this program again with the same words, in a part that a variable of its environment
+/// tells; what it prints can be read.
 pub(crate) fn again(words: &[String], variable: &str, part: &str) -> io::Result<Child> {
     Command::new(env::current_exe()?).args(words).env(variable, part).stdout(Stdio::piped()).spawn()
 }

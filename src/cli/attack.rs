@@ -40,10 +40,12 @@ enum LanesArg {
 /// Flags about workers that answer wrongly, and schemes that mix data to find them.
 #[derive(Debug, Args)]
 pub(super) struct AttackArgs {
-    /// Let workers answer wrongly in every step, to see who is found out (`vote`, `sbacc`) and what becomes of the rest
+    /// Let workers answer wrongly in every step, to see who is found out (`vote`, `sbacc`) and what
+    /// becomes of the rest
     #[arg(long, value_enum)]
     attack: Option<AttackArg>,
-    /// Who answers wrongly, such as 0,5-6 [default: drawn, as many as the schemes can find out, at least one]
+    /// Who answers wrongly, such as 0,5-6 [default: drawn, as many as the schemes can find out, at
+    /// least one]
     #[arg(long, value_name = "LIST", requires = "attack")]
     attackers: Option<String>,
     /// Which windows of text `bacc` and `sbacc` mix
@@ -68,16 +70,29 @@ impl AttackArgs {
     }
 
     /// The workers that are named, or drawn ones.
-    pub(super) fn attackers(&self, schemes: &[String], workers: usize, seed: u64) -> Result<Vec<Worker>, Failure> {
+    pub(super) fn attackers(
+        &self,
+        schemes: &[String],
+        workers: usize,
+        seed: u64,
+    ) -> Result<Vec<Worker>, Failure> {
         let Some(list) = &self.attackers else {
-            let most = schemes.iter().filter_map(|text| Some(text.parse::<SchemeSpec>().ok()?.wrong())).max();
-            let count = if self.attack.is_some() { most.unwrap_or(0).max(1).min(workers) } else { 0 };
+            let most = schemes
+                .iter()
+                .filter_map(|text| Some(text.parse::<SchemeSpec>().ok()?.wrong()))
+                .max();
+            let count =
+                if self.attack.is_some() { most.unwrap_or(0).max(1).min(workers) } else { 0 };
             let mut drawn: Vec<Worker> =
-                sample(&mut ChaCha8Rng::seed_from_u64(seed), workers, count).iter().map(|i| Worker(i as u32)).collect();
+                sample(&mut ChaCha8Rng::seed_from_u64(seed), workers, count)
+                    .iter()
+                    .map(|i| Worker(i as u32))
+                    .collect();
             drawn.sort_unstable();
             return Ok(drawn);
         };
-        let set = parse_workers(list, workers).map_err(|problem| Failure::Input(anyhow!("--attackers {list}: {problem}")))?;
+        let set = parse_workers(list, workers)
+            .map_err(|problem| Failure::Input(anyhow!("--attackers {list}: {problem}")))?;
         Ok(set.iter().collect())
     }
 }
@@ -99,9 +114,17 @@ impl Caught {
         if plan.attack.is_none() && !looked {
             return None;
         }
-        let (located, accused): (Vec<Worker>, Vec<Worker>) = record.wrong.iter().partition(|worker| plan.attackers.contains(worker));
-        let answered = |worker: &&Worker| record.rounds.iter().any(|round| round.arrivals[worker.index()].is_some());
-        let missed = plan.attackers.iter().filter(answered).filter(|worker| !located.contains(worker)).count();
+        let (located, accused): (Vec<Worker>, Vec<Worker>) =
+            record.wrong.iter().partition(|worker| plan.attackers.contains(worker));
+        let answered = |worker: &&Worker| {
+            record.rounds.iter().any(|round| round.arrivals[worker.index()].is_some())
+        };
+        let missed = plan
+            .attackers
+            .iter()
+            .filter(answered)
+            .filter(|worker| !located.contains(worker))
+            .count();
         Some(Self { located: located.len(), missed, accused: accused.len() })
     }
 }
@@ -120,7 +143,8 @@ pub(super) struct Honesty {
     /// Over all steps.
     #[serde(flatten)]
     pub(super) caught: Option<Caught>,
-    /// Median of `|found - true| / |true|` over the first third of the steps whose gradients were checked, and the last.
+    /// Median of `|found - true| / |true|` over the first third of the steps whose gradients were
+    /// checked, and the last.
     pub(super) early_gradient_error: Option<f64>,
     pub(super) late_gradient_error: Option<f64>,
 }
@@ -138,19 +162,34 @@ impl Honesty {
             sorted.sort_by(f64::total_cmp);
             sorted.get(sorted.len() / 2).copied()
         };
-        Self { caught, early_gradient_error: median(&errors[..third]), late_gradient_error: median(&errors[errors.len() - third..]) }
+        Self {
+            caught,
+            early_gradient_error: median(&errors[..third]),
+            late_gradient_error: median(&errors[errors.len() - third..]),
+        }
     }
 }
 
 /// Who was found out in each run, and how far its gradients were from the true ones.
 pub(super) fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a Honesty)>) -> String {
-    let mut text = format!("{:<28} {:>7} {:>7} {:>7}   {:>12}\n", "", "wrong", "", "honest", "grad. error");
-    let _ = writeln!(text, "{:<28} {:>7} {:>7} {:>7} {:>8} {:>8}", "scheme", "located", "missed", "accused", "early", "late");
+    let mut text =
+        format!("{:<28} {:>7} {:>7} {:>7}   {:>12}\n", "", "wrong", "", "honest", "grad. error");
+    let _ = writeln!(
+        text,
+        "{:<28} {:>7} {:>7} {:>7} {:>8} {:>8}",
+        "scheme", "located", "missed", "accused", "early", "late"
+    );
     for (scheme, Honesty { caught, early_gradient_error, late_gradient_error }) in rows {
         let caught = caught.unwrap_or_default();
-        let error = |x: Option<f64>| x.map_or("-".into(), |x| if x == 0.0 { "0".into() } else { format!("{x:.1e}") });
+        let error = |x: Option<f64>| {
+            x.map_or("-".into(), |x| if x == 0.0 { "0".into() } else { format!("{x:.1e}") })
+        };
         let (early, late) = (error(*early_gradient_error), error(*late_gradient_error));
-        let _ = writeln!(text, "{scheme:<28} {:>7} {:>7} {:>7} {early:>8} {late:>8}", caught.located, caught.missed, caught.accused);
+        let _ = writeln!(
+            text,
+            "{scheme:<28} {:>7} {:>7} {:>7} {early:>8} {late:>8}",
+            caught.located, caught.missed, caught.accused
+        );
     }
     text
 }

@@ -1,8 +1,9 @@
-//! `--scheme auto`: uncoded steps are recorded, the planner is asked, the run goes on with what it recommends.
+//! `--scheme auto`: uncoded steps are recorded, the planner is asked, the run goes on with what it
+//! recommends.
 //!
-//! A run is cut into blocks of equal length. Each begins with some uncoded steps; from their answers the planner
-//! tells which scheme would be fastest, and the block goes on with it if that is a gain that matters, else with the
-//! scheme of the block before.
+//! A run is cut into blocks of equal length. Each begins with some uncoded steps; from their
+//! answers the planner tells which scheme would be fastest, and the block goes on with it if that
+//! is a gain that matters, else with the scheme of the block before.
 
 use super::observer::Line;
 use super::plan::Plan;
@@ -60,12 +61,15 @@ pub(super) fn next_leg(plan: &Plan, lines: &[Line], bar: &ProgressBar) -> Result
         return Ok(Leg { using: Using::recording(plan), until: recorded.min(end) });
     }
     let until = (block + plan.replan_every).min(end);
-    if let Some(using) = lines.last().filter(|_| step > recorded).and_then(|line| line.using.clone()) {
+    if let Some(using) =
+        lines.last().filter(|_| step > recorded).and_then(|line| line.using.clone())
+    {
         return Ok(Leg { using: Using { why: None, ..using }, until });
     }
     let before = block.checked_sub(1).and_then(|last| lines.get(last as usize)?.using.clone());
     bar.set_message("asking the planner");
-    let using = choose(plan, &lines[block as usize..], before.unwrap_or_else(|| Using::recording(plan)))?;
+    let using =
+        choose(plan, &lines[block as usize..], before.unwrap_or_else(|| Using::recording(plan)))?;
     let why = using.why.as_deref().unwrap_or_default();
     bar.suspend(|| eprintln!("{AUTO}: step {step}: {why}"));
     Ok(Leg { using, until })
@@ -74,10 +78,12 @@ pub(super) fn next_leg(plan: &Plan, lines: &[Line], bar: &ProgressBar) -> Result
 /// Compares what is in use with what the planner finds best for a few recorded steps.
 fn choose(plan: &Plan, recorded: &[Line], current: Using) -> Result<Using, Failure> {
     let rounds = recorded.iter().flat_map(|line| &line.record.rounds);
-    let rows: Vec<Vec<f64>> = rounds.map(|round| recorded_row(&round.arrivals, &round.delays, round.seconds).0).collect();
+    let rows: Vec<Vec<f64>> =
+        rounds.map(|round| recorded_row(&round.arrivals, &round.delays, round.seconds).0).collect();
     // What the fastest answer took is computing time; whatever is more does not grow with the load.
     let fastest = rows.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-    let growth = Growth::Additive { base: 1.0 / plan.workers as f64, slope: fastest * plan.workers as f64 };
+    let growth =
+        Growth::Additive { base: 1.0 / plan.workers as f64, slope: fastest * plan.workers as f64 };
     let question = Question {
         max_delay: plan.models as usize - 1,
         cut: (plan.micro_batches as usize / plan.workers).max(1),
@@ -86,20 +92,28 @@ fn choose(plan: &Plan, recorded: &[Line], current: Using) -> Result<Using, Failu
     };
     let answer = ask(&question, &|_| ()).or_work()?;
     let best = answer.candidates.iter().find(|candidate| candidate.exact && fits(plan, candidate));
-    let best = best.ok_or_else(|| Failure::Work(anyhow!("no scheme fits {} workers", plan.workers)))?;
+    let best =
+        best.ok_or_else(|| Failure::Work(anyhow!("no scheme fits {} workers", plan.workers)))?;
     let now = predicted(plan, &current, &rows, growth)?;
     let gain = 1.0 - best.time_per_job / now;
     let (recorded, name) = (rows.len(), &best.scheme);
     if gain > GAIN_MIN && *name != current.scheme {
         let why = format!(
-            "from {recorded} recorded rounds, {name} should take {:.3} s per step instead of {now:.3} s with {}: switching",
+            "from {recorded} recorded rounds, {name} should take {:.3} s per step instead of \
+             {now:.3} s with {}: switching",
             best.time_per_job, current.scheme
         );
         let mu = best.mu.unwrap_or(plan.mu);
-        return Ok(Using { scheme: name.clone(), mu, predicted: Some(best.time_per_job), why: Some(why) });
+        return Ok(Using {
+            scheme: name.clone(),
+            mu,
+            predicted: Some(best.time_per_job),
+            why: Some(why),
+        });
     }
     let why = format!(
-        "from {recorded} recorded rounds, {name} would save {:.1} % of the time of {}: staying with {}",
+        "from {recorded} recorded rounds, {name} would save {:.1} % of the time of {}: staying \
+         with {}",
         100.0 * gain.max(0.0),
         current.scheme,
         current.scheme
@@ -114,11 +128,17 @@ fn fits(plan: &Plan, candidate: &Candidate) -> bool {
         spec.scheme(plan.workers, plan.micro_batches, 0..1).ok()?;
         Some(natural.units <= plan.micro_batches)
     };
-    candidate.delay < plan.models as usize && candidate.scheme.parse().ok().and_then(fits).unwrap_or(false)
+    candidate.delay < plan.models as usize
+        && candidate.scheme.parse().ok().and_then(fits).unwrap_or(false)
 }
 
 /// Seconds per step that a scheme would have taken in recorded rounds.
-fn predicted(plan: &Plan, using: &Using, rows: &[Vec<f64>], growth: Growth) -> Result<f64, Failure> {
+fn predicted(
+    plan: &Plan,
+    using: &Using,
+    rows: &[Vec<f64>],
+    growth: Growth,
+) -> Result<f64, Failure> {
     let jobs = rows.len() as u64;
     let mut scheme = using.spec()?.scheme(plan.workers, plan.micro_batches, 0..jobs).or_input()?;
     scheme.restart(Job(0)..Job(jobs));
@@ -126,7 +146,8 @@ fn predicted(plan: &Plan, using: &Using, rows: &[Vec<f64>], growth: Growth) -> R
     let rules = Rules { close, mu: using.mu, growth: Some(growth), dispatch: 0.0 };
     let mut next = rows.iter().cycle().cloned().map(Ok::<_, Infallible>);
     let mut row = || next.next().unwrap_or_else(|| Ok(Vec::new()));
-    Ok(simulate(&mut *scheme, jobs, &mut row, &rules, &mut |_| ()).or_work()?.total_time / jobs as f64)
+    Ok(simulate(&mut *scheme, jobs, &mut row, &rules, &mut |_| ()).or_work()?.total_time
+        / jobs as f64)
 }
 
 /// What was foreseen of a leg and what came.
@@ -142,7 +163,9 @@ pub(super) struct LegSummary {
 
 /// The legs of a run, as far as it has any.
 pub(super) fn legs(lines: &[Line]) -> Vec<LegSummary> {
-    let key = |line: &Line| line.using.as_ref().map(|using| (using.scheme.clone(), using.predicted.map(f64::to_bits)));
+    let key = |line: &Line| {
+        line.using.as_ref().map(|using| (using.scheme.clone(), using.predicted.map(f64::to_bits)))
+    };
     let legs = lines.chunk_by(|a, b| key(a) == key(b));
     let summary = |leg: &[Line]| {
         let using = leg[0].using.clone()?;
@@ -151,7 +174,8 @@ pub(super) fn legs(lines: &[Line]) -> Vec<LegSummary> {
             steps: leg.len(),
             scheme: using.scheme,
             predicted_seconds: using.predicted,
-            measured_seconds: leg.iter().map(|line| line.record.seconds).sum::<f64>() / leg.len() as f64,
+            measured_seconds: leg.iter().map(|line| line.record.seconds).sum::<f64>()
+                / leg.len() as f64,
             why: using.why,
         })
     };

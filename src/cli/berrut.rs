@@ -1,11 +1,13 @@
-//! `codedgrad berrut`: a coded computation of any function, with stragglers and liars, looked at closely.
+//! `codedgrad berrut`: a coded computation of any function, with stragglers and liars, looked at
+//! closely.
 
 use super::berrut_sweep::sweep;
 use super::code::parse_workers;
 use super::{Failure, OrInput, OrWork};
 use crate::codes::berrut::trial::{Attack, Function, Trial, relative_error};
 use crate::codes::berrut::{
-    BerrutCode, BerrutError, Decoded, Decoder, Encoder, Form, Interpolant, Locator, Points, Report, Security, Tolerance,
+    BerrutCode, BerrutError, Decoded, Decoder, Encoder, Form, Interpolant, Locator, Points, Report,
+    Security, Tolerance,
 };
 use crate::ids::{Worker, WorkerSet};
 use anyhow::anyhow;
@@ -54,11 +56,13 @@ enum LocatorArg {
 
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Decode any function of coded data, not only sums: Berrut approximated coded computing.\n\n\
+    long_about = "Decode any function of coded data, not only sums: Berrut approximated coded \
+        computing.\n\n\
         K data blocks are mixed into N shares, one per worker. Each worker applies the function to its share\n\
         and the K results are interpolated from whoever answers. With --secure, answers that are wrong are\n\
         located and left out first. The data are random 8 x 8 blocks, so that the error can be measured.",
-    after_help = "Functions:  x, square, sigmoid, xsinx act element by element; gram is X^T X; mlp is tanh(relu(X W1) W2).
+    after_help = "Functions:  x, square, sigmoid, xsinx act element by element; gram is X^T X; mlp \
+        is tanh(relu(X W1) W2).
 Encoders:   spline (default), berrut (as the papers), lagrange (polynomials are decoded exactly).
 Decoders:   spline (default), berrut (as the papers), lsq (the polynomial of degree below --dimension;
             with the Lagrange encoder unless another is asked for).
@@ -80,10 +84,16 @@ pub(super) struct BerrutArgs {
     #[arg(long, value_enum, default_value = "mlp")]
     pub(super) function: FunctionArg,
     /// Number of data blocks, K
-    #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(
+        long, value_name = "K", default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
     pub(super) data_blocks: u32,
     /// Number of workers, N
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(
+        long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
     pub(super) workers: u32,
     /// Workers that do not answer, such as 2,9-11
     #[arg(long, value_name = "LIST")]
@@ -115,7 +125,8 @@ pub(super) struct BerrutArgs {
     /// Look for wrong workers even where too few others are left to tell them apart
     #[arg(long, requires = "secure")]
     force: bool,
-    /// Draw the error against N, stragglers and attack size: sweep.svg and sweep.csv in a new folder
+    /// Draw the error against N, stragglers and attack size: sweep.svg and sweep.csv in a new
+    /// folder
     #[arg(long)]
     sweep: bool,
     /// Folder for --sweep; a new one under runs/ if not given
@@ -171,7 +182,11 @@ impl BerrutArgs {
     /// The dimension of fits and codes, for so many survivors of which `wrong` may be wrong.
     fn dimension(&self, survivors: usize, wrong: usize) -> usize {
         let blocks = self.data_blocks as usize;
-        let exact = self.function().degree().filter(|_| self.encoder() == Encoder::Lagrange).map(|degree| degree * (blocks - 1) + 1);
+        let exact = self
+            .function()
+            .degree()
+            .filter(|_| self.encoder() == Encoder::Lagrange)
+            .map(|degree| degree * (blocks - 1) + 1);
         let given = self.dimension.map(|dimension| dimension as usize);
         given.or(exact).unwrap_or_else(|| Security::usual_dimension(blocks, survivors, wrong))
     }
@@ -180,7 +195,9 @@ impl BerrutArgs {
         match self.decoder {
             DecoderArg::Berrut => Interpolant::Berrut,
             DecoderArg::Spline => Interpolant::SPLINE,
-            DecoderArg::Lsq => Interpolant::LeastSquares { dimension: self.dimension(survivors, wrong) },
+            DecoderArg::Lsq => {
+                Interpolant::LeastSquares { dimension: self.dimension(survivors, wrong) }
+            }
         }
     }
 
@@ -197,11 +214,16 @@ impl BerrutArgs {
 
     fn check(&self) -> Result<(), Failure> {
         if self.corruption.is_nan() || self.corruption < 0.0 {
-            return Err(Failure::Input(anyhow!("--corruption {}: must be a number of 0 or more", self.corruption)));
+            return Err(Failure::Input(anyhow!(
+                "--corruption {}: must be a number of 0 or more",
+                self.corruption
+            )));
         }
-        let fitted = self.decoder == DecoderArg::Lsq || self.locator.is_some_and(|locator| locator != LocatorArg::Gp);
+        let fitted = self.decoder == DecoderArg::Lsq
+            || self.locator.is_some_and(|locator| locator != LocatorArg::Gp);
         if self.dimension.is_some() && !fitted {
-            let why = "it bounds the degree for --decoder lsq and for --locator pgz, music and lts, none of which is asked for";
+            let why = "it bounds the degree for --decoder lsq and for --locator pgz, music and \
+                lts, none of which is asked for";
             return Err(Failure::Input(anyhow!("--dimension without use: {why}")));
         }
         Ok(())
@@ -209,13 +231,23 @@ impl BerrutArgs {
 }
 
 /// A list of workers of an option, ascending.
-pub(super) fn listed(option: &str, list: Option<&str>, workers: usize) -> Result<WorkerSet, Failure> {
+pub(super) fn listed(
+    option: &str,
+    list: Option<&str>,
+    workers: usize,
+) -> Result<WorkerSet, Failure> {
     let Some(list) = list else { return Ok(WorkerSet::empty(workers)) };
-    let set = parse_workers(list, workers).map_err(|problem| Failure::Input(anyhow!("{option} {list}: {problem}")))?;
-    let first = |item: &str| item.split('-').next().and_then(|number| number.trim().parse::<u32>().ok());
+    let set = parse_workers(list, workers)
+        .map_err(|problem| Failure::Input(anyhow!("{option} {list}: {problem}")))?;
+    let first =
+        |item: &str| item.split('-').next().and_then(|number| number.trim().parse::<u32>().ok());
     let firsts: Vec<u32> = list.split(',').filter_map(first).collect();
     if let Some(pair) = firsts.windows(2).find(|pair| pair[1] < pair[0]) {
-        return Err(Failure::Input(anyhow!("{option} {list}: {} is listed after {}; lists ascend", pair[1], pair[0])));
+        return Err(Failure::Input(anyhow!(
+            "{option} {list}: {} is listed after {}; lists ascend",
+            pair[1],
+            pair[0]
+        )));
     }
     Ok(set)
 }
@@ -233,7 +265,8 @@ impl Scene<'_> {
     /// What all workers answer.
     pub(super) fn outputs(&mut self) -> Result<Vec<Array2<f64>>, BerrutError> {
         let blocks: Vec<_> = self.trial.blocks().iter().map(|block| block.view()).collect();
-        let mut outputs: Vec<_> = self.code.encode(&blocks)?.iter().map(|share| self.trial.apply(share)).collect();
+        let mut outputs: Vec<_> =
+            self.code.encode(&blocks)?.iter().map(|share| self.trial.apply(share)).collect();
         let wrong: Vec<Worker> = self.wrong.iter().collect();
         self.trial.corrupt(&mut outputs, &wrong, Attack::Gaussian, self.rms);
         Ok(outputs)
@@ -252,7 +285,9 @@ impl Scene<'_> {
         if let Some(security) = security {
             decoder = decoder.secured(security);
         }
-        for worker in Worker::all(self.code.workers()).filter(|w| !self.late.contains(*w) && !without.contains(*w)) {
+        for worker in Worker::all(self.code.workers())
+            .filter(|w| !self.late.contains(*w) && !without.contains(*w))
+        {
             decoder.arrive(worker, outputs[worker.index()].clone())?;
         }
         let decoded = decoder.decode(seed)?;
@@ -266,7 +301,10 @@ pub(super) fn run(args: &BerrutArgs) -> Result<(), Failure> {
     let late = listed("--stragglers", args.stragglers.as_deref(), workers)?;
     let wrong = listed("--byzantine", args.byzantine.as_deref(), workers)?;
     if let Some(both) = late.iter().find(|worker| wrong.contains(*worker)) {
-        return Err(Failure::Input(anyhow!("{both} is listed in --stragglers and in --byzantine: it can answer wrongly or not at all")));
+        return Err(Failure::Input(anyhow!(
+            "{both} is listed in --stragglers and in --byzantine: it can answer wrongly or not at \
+             all"
+        )));
     }
     let code = BerrutCode::new(blocks, workers, args.points(), args.encoder()).or_input()?;
     let looked_for = args.max_byzantine.map_or(wrong.len(), |most| most as usize);
@@ -276,7 +314,9 @@ pub(super) fn run(args: &BerrutArgs) -> Result<(), Failure> {
     let trial = Trial::new(args.function(), blocks, args.seed);
     let mut scene = Scene { code: &code, trial, late: &late, wrong: &wrong, rms: args.corruption };
     let outputs = scene.outputs().or_work()?;
-    let finite = |worker: &Worker| !late.contains(*worker) && outputs[worker.index()].iter().all(|x| x.is_finite());
+    let finite = |worker: &Worker| {
+        !late.contains(*worker) && outputs[worker.index()].iter().all(|x| x.is_finite())
+    };
     let survivors = Worker::all(workers).filter(finite).count();
     let security = args.secure.then(|| args.security(survivors, looked_for));
     let by = args.interpolant(survivors, if args.secure { looked_for } else { 0 });
@@ -288,7 +328,8 @@ pub(super) fn run(args: &BerrutArgs) -> Result<(), Failure> {
     }
     print!("{}", picture(&code, &late, &wrong, &decoded.report));
     let oracle = scene.decoded(&outputs, &wrong, by, None, args.seed).ok().map(|(error, _)| error);
-    let undefended = scene.decoded(&outputs, &nobody, by, None, args.seed).ok().map(|(error, _)| error);
+    let undefended =
+        scene.decoded(&outputs, &nobody, by, None, args.seed).ok().map(|(error, _)| error);
     print!("{}", words(args, &decoded.report, [Some(error), oracle, undefended]));
     Ok(())
 }
@@ -324,12 +365,14 @@ fn picture(code: &BerrutCode, late: &WorkerSet, wrong: &WorkerSet, report: &Repo
     let column = |x: f64| ((1.0 - x) / 2.0 * (LINE - 1) as f64).round() as usize;
     let mut blocks = vec![' '; LINE];
     code.data_points().iter().for_each(|alpha| blocks[column(*alpha)] = 'v');
-    let mut text = format!("{:>11} 1{}-1   weight\n", "blocks", blocks.into_iter().collect::<String>());
+    let mut text =
+        format!("{:>11} 1{}-1   weight\n", "blocks", blocks.into_iter().collect::<String>());
     let uncoded = code.points().uncoded(code.blocks(), code.workers());
     let located = report.verdict.as_ref().map_or(&[][..], |verdict| &verdict.trimmed.workers);
     for worker in Worker::all(code.workers().min(DRAWN_MAX)) {
         let mut line = vec!['·'; LINE];
-        line[column(code.worker_points()[worker.index()])] = if report.used.contains(&worker) { '█' } else { '░' };
+        line[column(code.worker_points()[worker.index()])] =
+            if report.used.contains(&worker) { '█' } else { '░' };
         let weight = report.weights.iter().map(|row| row[worker.index()].abs()).fold(0.0, f64::max);
         let mut state = match () {
             () if late.contains(worker) => "straggler".to_owned(),
@@ -342,7 +385,12 @@ fn picture(code: &BerrutCode, late: &WorkerSet, wrong: &WorkerSet, report: &Repo
         if let Some((_, block)) = uncoded.iter().find(|(at, _)| *at == worker) {
             let _ = write!(state, "  (holds block {} as it is)", block.0);
         }
-        let _ = writeln!(text, "{:>11}  {}     {state}", worker.to_string(), line.into_iter().collect::<String>());
+        let _ = writeln!(
+            text,
+            "{:>11}  {}     {state}",
+            worker.to_string(),
+            line.into_iter().collect::<String>()
+        );
     }
     if code.workers() > DRAWN_MAX {
         let _ = writeln!(text, "{:>11}  (the first {DRAWN_MAX} of {} workers)", "", code.workers());
@@ -350,31 +398,58 @@ fn picture(code: &BerrutCode, late: &WorkerSet, wrong: &WorkerSet, report: &Repo
     text
 }
 
-fn words(args: &BerrutArgs, report: &Report, [error, oracle, undefended]: [Option<f64>; 3]) -> String {
+fn words(
+    args: &BerrutArgs,
+    report: &Report,
+    [error, oracle, undefended]: [Option<f64>; 3],
+) -> String {
     let mut text = String::from("\n");
-    let percent = |error: Option<f64>| error.map_or("none".into(), |error| format!("{:.3} %", 100.0 * error));
-    let _ = write!(text, "Relative error of the {} decoded outputs: {}", args.data_blocks, percent(error));
+    let percent =
+        |error: Option<f64>| error.map_or("none".into(), |error| format!("{:.3} %", 100.0 * error));
+    let _ = write!(
+        text,
+        "Relative error of the {} decoded outputs: {}",
+        args.data_blocks,
+        percent(error)
+    );
     let attacked = args.byzantine.is_some();
     let _ = match (&report.verdict, attacked) {
         (Some(_), true) => {
-            writeln!(text, " ({} had the wrong workers been known, {} without --secure).", percent(oracle), percent(undefended))
+            writeln!(
+                text,
+                " ({} had the wrong workers been known, {} without --secure).",
+                percent(oracle),
+                percent(undefended)
+            )
         }
         (Some(_), false) => writeln!(text, " ({} without --secure).", percent(undefended)),
-        (None, true) => writeln!(text, " ({} without the wrong workers, whom --secure looks for).", percent(oracle)),
+        (None, true) => writeln!(
+            text,
+            " ({} without the wrong workers, whom --secure looks for).",
+            percent(oracle)
+        ),
         (None, false) => writeln!(text, "."),
     };
     let Some(verdict) = &report.verdict else { return text };
     let found = &verdict.trimmed;
     for ((worker, score), size) in found.workers.iter().zip(&found.scores).zip(&found.sizes) {
-        let _ = writeln!(text, "Located {worker}: its error is {size:.2} rms of the outputs, {score:.3e} noise variances.");
+        let _ = writeln!(
+            text,
+            "Located {worker}: its error is {size:.2} rms of the outputs, {score:.3e} noise \
+             variances."
+        );
     }
     if found.workers.is_empty() {
         text.push_str("Nobody is accused. ");
     }
     let _ = writeln!(text, "{} wrong workers more could be located.", verdict.capacity);
     if verdict.suspect {
-        let next = args.max_byzantine.map_or_else(|| found.workers.len() + 1, |most| most as usize + 1);
-        let _ = writeln!(text, "SUSPECT: more workers seem wrong than were looked for; try --max-byzantine {next}.");
+        let next =
+            args.max_byzantine.map_or_else(|| found.workers.len() + 1, |most| most as usize + 1);
+        let _ = writeln!(
+            text,
+            "SUSPECT: more workers seem wrong than were looked for; try --max-byzantine {next}."
+        );
     }
     text
 }

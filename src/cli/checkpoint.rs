@@ -1,7 +1,8 @@
 //! Checkpoints and models as safetensors files.
 //!
-//! A checkpoint is written beside the one before, which is kept until the next: whatever happens to the newer, or to the
-//! host while it is written, there is one to go on from. Digests in the metadata tell whether a file is as it was written.
+//! A checkpoint is written beside the one before, which is kept until the next: whatever happens to
+//! the newer, or to the host while it is written, there is one to go on from. Digests in the
+//! metadata tell whether a file is as it was written.
 
 use super::folder::RunFolder;
 use super::{Failure, OrInput, told};
@@ -41,22 +42,35 @@ fn vector_name(name: &str, model: u64) -> String {
     if model == 0 { name.into() } else { format!("{name}.{model}") }
 }
 
-/// Writes the states of all models; the last whole checkpoint stays until the new one is on disk, and after that until the next.
-pub(super) fn save(folder: &RunFolder, place: Place, states: &[ReplicaState]) -> anyhow::Result<()> {
+/// Writes the states of all models; the last whole checkpoint stays until the new one is on disk,
+/// and after that until the next.
+pub(super) fn save(
+    folder: &RunFolder,
+    place: Place,
+    states: &[ReplicaState],
+) -> anyhow::Result<()> {
     folder.write_keeping(CHECKPOINT, BEFORE, &file_of(place, states)?)
 }
 
 /// Writes the states of all models under another name.
-pub(super) fn save_as(folder: &RunFolder, name: &str, place: Place, states: &[ReplicaState]) -> anyhow::Result<()> {
+pub(super) fn save_as(
+    folder: &RunFolder,
+    name: &str,
+    place: Place,
+    states: &[ReplicaState],
+) -> anyhow::Result<()> {
     folder.write_whole(name, &file_of(place, states)?)
 }
 
-/// The bytes of the file. The library's metadata have no order, so that two runs alike would differ in them: the header
-/// is made here.
+/// The bytes of the file. The library's metadata have no order, so that two runs alike would differ
+/// in them: the header is made here.
 fn file_of(place: Place, states: &[ReplicaState]) -> anyhow::Result<Vec<u8>> {
     let vectors = (0..).zip(states).flat_map(|(model, state)| {
         let vectors = [&state.parameters, &state.first, &state.second];
-        VECTORS.into_iter().zip(vectors).map(move |(name, vector)| (vector_name(name, model), vector))
+        VECTORS
+            .into_iter()
+            .zip(vectors)
+            .map(move |(name, vector)| (vector_name(name, model), vector))
     });
     let (mut header, mut digest, mut end) = (Map::new(), Xxh3Default::new(), 0);
     let mut numbers: Vec<&[u8]> = Vec::new();
@@ -65,11 +79,15 @@ fn file_of(place: Place, states: &[ReplicaState]) -> anyhow::Result<Vec<u8>> {
         end += bytes.len();
         digest.update(bytes);
         numbers.push(bytes);
-        header.insert(name, json!({"dtype": "F32", "shape": [vector.len()], "data_offsets": [start, end]}));
+        header.insert(
+            name,
+            json!({"dtype": "F32", "shape": [vector.len()], "data_offsets": [start, end]}),
+        );
     }
     let place = serde_json::to_string(&place)?;
     let place_digest = hexadecimal(xxh3_64(place.as_bytes()));
-    let metadata = json!({DIGEST: hexadecimal(digest.digest()), PLACE_DIGEST: place_digest, PLACE: place});
+    let metadata =
+        json!({DIGEST: hexadecimal(digest.digest()), PLACE_DIGEST: place_digest, PLACE: place});
     header.insert("__metadata__".into(), metadata);
     let mut header = serde_json::to_vec(&header)?;
     // The format has numbers begin at a multiple of 8 bytes.
@@ -91,13 +109,18 @@ pub(super) struct Loaded {
     pub(super) is_before: bool,
 }
 
-/// Reads the last checkpoint, or, and says so, the one before it where that is missing or damaged; none if the run was cut
-/// off before its first.
-pub(super) fn load(folder: &RunFolder, model: &GptConfig, models: u64) -> Result<Option<Loaded>, Failure> {
+/// Reads the last checkpoint, or, and says so, the one before it where that is missing or damaged;
+/// none if the run was cut off before its first.
+pub(super) fn load(
+    folder: &RunFolder,
+    model: &GptConfig,
+    models: u64,
+) -> Result<Option<Loaded>, Failure> {
     let read = |name| {
         let path = folder.file(name);
         let found = match fs::read(&path) {
-            Ok(bytes) => opened(&bytes).and_then(|(place, tensors)| Ok((place, states_of(&tensors, model, models)?))),
+            Ok(bytes) => opened(&bytes)
+                .and_then(|(place, tensors)| Ok((place, states_of(&tensors, model, models)?))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (path, None),
             Err(error) => Err(error.into()),
         };
@@ -115,19 +138,25 @@ pub(super) fn load(folder: &RunFolder, model: &GptConfig, models: u64) -> Result
         (None, None) => Ok(None),
         (why, Some(Ok((place, states)))) => {
             let why = why.map_or("it is missing".into(), |error| told(&error));
-            eprintln!("warning: checkpoint {path}: {why}; going on from step {} of {before_path}", place.next_step);
+            eprintln!(
+                "warning: checkpoint {path}: {why}; going on from step {} of {before_path}",
+                place.next_step
+            );
             Ok(Some(Loaded { place, states, is_before: true }))
         }
         (Some(error), None) => Err(Failure::Input(error.context(format!("checkpoint {path}")))),
         (why, Some(Err(error))) => {
             let why = why.map_or("it is missing".into(), |error| told(&error));
-            Err(Failure::Input(anyhow!("checkpoint {path}: {why}; and the one before it, {before_path}: {}", told(&error))))
+            Err(Failure::Input(anyhow!(
+                "checkpoint {path}: {why}; and the one before it, {before_path}: {}",
+                told(&error)
+            )))
         }
     }
 }
 
-/// Makes the checkpoint before the last the last; what was in its place is put aside, so that it never takes the place of
-/// a good one.
+/// Makes the checkpoint before the last the last; what was in its place is put aside, so that it
+/// never takes the place of a good one.
 pub(super) fn put_in_place(folder: &RunFolder) -> anyhow::Result<()> {
     let rename = |from, to| fs::rename(folder.file(from), folder.file(to));
     let put = || {
@@ -147,7 +176,11 @@ pub(super) fn last(folder: &RunFolder) -> Option<Place> {
 }
 
 /// Reads what [`save`] or [`save_as`] wrote.
-pub(super) fn load_from(path: &Path, model: &GptConfig, models: u64) -> Result<(Place, Vec<ReplicaState>), Failure> {
+pub(super) fn load_from(
+    path: &Path,
+    model: &GptConfig,
+    models: u64,
+) -> Result<(Place, Vec<ReplicaState>), Failure> {
     let read = || -> anyhow::Result<(Place, Vec<ReplicaState>)> {
         let bytes = fs::read(path)?;
         let (place, tensors) = opened(&bytes)?;
@@ -163,21 +196,35 @@ fn opened(bytes: &[u8]) -> anyhow::Result<(Place, SafeTensors<'_>)> {
     let place = said(PLACE).ok_or_else(|| anyhow!("it does not say which step it is of"))?;
     let numbers = &bytes[size_of::<u64>() + length..];
     // Files of earlier versions have no digests.
-    for (key, bytes, what) in [(DIGEST, numbers, "numbers"), (PLACE_DIGEST, place.as_bytes(), "place")] {
+    for (key, bytes, what) in
+        [(DIGEST, numbers, "numbers"), (PLACE_DIGEST, place.as_bytes(), "place")]
+    {
         let found = hexadecimal(xxh3_64(bytes));
         if let Some(digest) = said(key).filter(|digest| **digest != found) {
-            bail!("it is altered: the digest of its {what} is {found}, not {digest:?} as when it was written");
+            bail!(
+                "it is altered: the digest of its {what} is {found}, not {digest:?} as when it was \
+                 written"
+            );
         }
     }
     Ok((serde_json::from_str(place)?, SafeTensors::deserialize(bytes)?))
 }
 
-fn states_of(tensors: &SafeTensors<'_>, model: &GptConfig, models: u64) -> anyhow::Result<Vec<ReplicaState>> {
+fn states_of(
+    tensors: &SafeTensors<'_>,
+    model: &GptConfig,
+    models: u64,
+) -> anyhow::Result<Vec<ReplicaState>> {
     let state = |number| {
-        let [parameters, first, second] = VECTORS.map(|name| vector(tensors, &vector_name(name, number)));
+        let [parameters, first, second] =
+            VECTORS.map(|name| vector(tensors, &vector_name(name, number)));
         let state = ReplicaState { parameters: parameters?, first: first?, second: second? };
         if state.parameters.len() != model.parameters() {
-            bail!("it has {} parameters, the plan's model {}", state.parameters.len(), model.parameters());
+            bail!(
+                "it has {} parameters, the plan's model {}",
+                state.parameters.len(),
+                model.parameters()
+            );
         }
         Ok(state)
     };
@@ -185,15 +232,23 @@ fn states_of(tensors: &SafeTensors<'_>, model: &GptConfig, models: u64) -> anyho
 }
 
 /// Writes a model with its configuration into a folder of its own.
-pub(super) fn save_model(folder: &RunFolder, name: &str, model: &GptConfig, replica: &Replica) -> anyhow::Result<()> {
+pub(super) fn save_model(
+    folder: &RunFolder,
+    name: &str,
+    model: &GptConfig,
+    replica: &Replica,
+) -> anyhow::Result<()> {
     let parameters = replica.values()?;
     let mut rest = &parameters[..];
     let tensor = |(name, shape): (String, Vec<usize>)| {
-        let values = rest.split_off(..shape.iter().product()).context("more parameters than the model has")?;
+        let values = rest
+            .split_off(..shape.iter().product())
+            .context("more parameters than the model has")?;
         Ok((name, view(&shape, values)?))
     };
     let views = model.layout().into_iter().map(tensor).collect::<anyhow::Result<Vec<_>>>()?;
-    folder.write_whole(&format!("{name}/model.safetensors"), &safetensors::serialize(views, None)?)?;
+    folder
+        .write_whole(&format!("{name}/model.safetensors"), &safetensors::serialize(views, None)?)?;
     folder.write_json(&format!("{name}/config.json"), model)
 }
 
@@ -201,7 +256,8 @@ pub(super) fn save_model(folder: &RunFolder, name: &str, model: &GptConfig, repl
 pub(super) fn load_model(path: &Path) -> Result<(GptConfig, Vec<f32>), Failure> {
     let read = || -> anyhow::Result<(GptConfig, Vec<f32>)> {
         let config: GptConfig =
-            serde_json::from_slice(&fs::read(path.join("config.json")).context("config.json")?).context("config.json")?;
+            serde_json::from_slice(&fs::read(path.join("config.json")).context("config.json")?)
+                .context("config.json")?;
         config.check()?;
         let bytes = fs::read(path.join("model.safetensors")).context("model.safetensors")?;
         let tensors = SafeTensors::deserialize(&bytes).context("model.safetensors")?;
@@ -227,5 +283,9 @@ fn vector(tensors: &SafeTensors<'_>, name: &str) -> anyhow::Result<Vec<f32>> {
     if tensor.dtype() != Dtype::F32 {
         bail!("tensor {name:?} is {:?}, not F32", tensor.dtype());
     }
-    Ok(tensor.data().chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect())
+    Ok(tensor
+        .data()
+        .chunks_exact(4)
+        .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        .collect())
 }

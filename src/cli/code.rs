@@ -1,7 +1,10 @@
 //! `codedgrad code`: one code, looked at closely.
 
 use super::{Failure, OrInput, OrWork};
-use crate::codes::{Choice, Facts, FailedSet, Gate, GradientCode, Report, SchemeSpec, Verified, Wire, decode, verify};
+use crate::codes::{
+    Choice, Facts, FailedSet, Gate, GradientCode, Report, SchemeSpec, Verified, Wire, decode,
+    verify,
+};
 use crate::ids::{Share, Worker, WorkerSet};
 use anyhow::anyhow;
 use clap::Args;
@@ -30,8 +33,8 @@ FILE of interval:cuts: one line l,r per worker, cut points counted from 0.
 FILE of interval:speeds: the workers' speeds, separated by commas or lines.")]
 pub(super) struct CodeArgs {
     /// The code: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
-    /// interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] | drop:b=1 |
-    /// matrix:FILE[,s=1]
+    /// interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
+    /// drop:b=1 | matrix:FILE[,s=1]
     scheme: String,
     /// Number of workers
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -39,7 +42,8 @@ pub(super) struct CodeArgs {
     /// Workers whose messages arrived, such as 0,2,5-11; all of them if not given
     #[arg(long, value_name = "LIST")]
     survivors: Option<String>,
-    /// Try every set of tolerated stragglers (sampled ones and bursts where there are over a million)
+    /// Try every set of tolerated stragglers (sampled ones and bursts where there are over a
+    /// million)
     #[arg(long)]
     verify: bool,
     /// Print one JSON object instead of a picture and words
@@ -95,7 +99,8 @@ pub(super) fn run(args: &CodeArgs) -> Result<(), Failure> {
     let code = spec.code(workers).or_input()?;
     let survivors = match &args.survivors {
         None => WorkerSet::full(workers),
-        Some(list) => parse_workers(list, workers).map_err(|problem| Failure::Input(anyhow!("--survivors {list}: {problem}")))?,
+        Some(list) => parse_workers(list, workers)
+            .map_err(|problem| Failure::Input(anyhow!("--survivors {list}: {problem}")))?,
     };
     let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
     let verified = args.verify.then(|| verified(&args.scheme, &*code));
@@ -106,7 +111,8 @@ pub(super) fn run(args: &CodeArgs) -> Result<(), Failure> {
         let facts = code.facts();
         if workers.saturating_mul(facts.shares()) > CELLS_MAX {
             return Err(Failure::Input(anyhow!(
-                "a matrix of {workers} x {} is too large to print; leave out --json, or take fewer workers",
+                "a matrix of {workers} x {} is too large to print; leave out --json, or take fewer \
+                 workers",
                 facts.shares()
             )));
         }
@@ -172,7 +178,9 @@ impl From<Verified> for ShownVerified {
 }
 
 fn reason(failure: &FailedSet) -> String {
-    failure.refusal.map_or("the code's own rule is not satisfied".into(), |refusal| refusal.to_string())
+    failure
+        .refusal
+        .map_or("the code's own rule is not satisfied".into(), |refusal| refusal.to_string())
 }
 
 /// What trying the straggler sets has shown, in words.
@@ -182,11 +190,17 @@ fn verdict(facts: &Facts, found: &Verified) -> String {
         (true, 1) => format!("all {} sets of at most 1 straggler", found.sets),
         (true, s) => format!("all {} sets of at most {s} stragglers", found.sets),
         (false, s) => {
-            format!("{} sets of at most {s} stragglers (bursts of neighbours and random ones; there are too many for all)", found.sets)
+            format!(
+                "{} sets of at most {s} stragglers (bursts of neighbours and random ones; there \
+                 are too many for all)",
+                found.sets
+            )
         }
     };
-    let mut text =
-        format!("Tried {sets}: worst residual {:.1e}, worst amplification {:.3}. ", found.worst_residual, found.worst_amplification);
+    let mut text = format!(
+        "Tried {sets}: worst residual {:.1e}, worst amplification {:.3}. ",
+        found.worst_residual, found.worst_amplification
+    );
     if found.failed == 0 {
         text.push_str("Every one decodes within its gate.\n");
         return text;
@@ -204,7 +218,9 @@ fn verdict(facts: &Facts, found: &Verified) -> String {
 /// Reads a list such as `0,2,5-11`.
 pub(super) fn parse_workers(list: &str, workers: usize) -> Result<WorkerSet, String> {
     let mut set = WorkerSet::empty(workers);
-    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is not a worker's number"));
+    let number = |text: &str| {
+        text.trim().parse::<u32>().map_err(|_| format!("{text:?} is not a worker's number"))
+    };
     for item in list.split(',').filter(|_| !list.is_empty()) {
         let (from, to) = match item.split_once('-') {
             Some((from, to)) => (number(from)?, number(to)?),
@@ -254,7 +270,11 @@ fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> S
         let _ = writeln!(text, "{:>12} {row}   {weight}", worker.to_string());
     }
     if workers > DRAWN_MAX || shares > DRAWN_MAX {
-        let _ = writeln!(text, "{:>12} (the first {DRAWN_MAX} of {workers} workers and {shares} shares)", "");
+        let _ = writeln!(
+            text,
+            "{:>12} (the first {DRAWN_MAX} of {workers} workers and {shares} shares)",
+            ""
+        );
     }
     text
 }
@@ -267,10 +287,17 @@ fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) ->
         1 => "any 1 straggler".to_owned(),
         s => format!("any {s} stragglers"),
     };
-    let _ =
-        writeln!(text, "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {any} tolerated.", load * *workers as f64);
+    let _ = writeln!(
+        text,
+        "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {any} tolerated.",
+        load * *workers as f64
+    );
     if facts.error_max > 0.0 {
-        let _ = writeln!(text, "Decodes with a normalised error of at most {:.3} are accepted.", facts.error_max);
+        let _ = writeln!(
+            text,
+            "Decodes with a normalised error of at most {:.3} are accepted.",
+            facts.error_max
+        );
     }
     let missing = survivors.complement();
     if missing.is_empty() {
@@ -278,17 +305,33 @@ fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) ->
     } else {
         let _ = write!(text, "Without {} of {workers} (workers {missing}): ", missing.len());
     }
-    let exact = Gate::new(Wire::F32, &Facts { error_max: 0.0, ..facts.clone() }).check(report).is_ok();
+    let exact =
+        Gate::new(Wire::F32, &Facts { error_max: 0.0, ..facts.clone() }).check(report).is_ok();
     let _ = match (report.decodable, exact) {
         (true, true) => write!(text, "the exact gradient can be decoded. "),
         (true, false) if report.coverage < 1.0 - COVERAGE_ROUNDING => {
-            write!(text, "accepted, but {:.1} % of the batch is missing: the gradient is biased. ", 100.0 * (1.0 - report.coverage))
+            write!(
+                text,
+                "accepted, but {:.1} % of the batch is missing: the gradient is biased. ",
+                100.0 * (1.0 - report.coverage)
+            )
         }
         (true, false) if facts.error_max > 0.0 => {
-            write!(text, "accepted with normalised error {:.2e} (at most {:.2e}). ", report.error, facts.error_max)
+            write!(
+                text,
+                "accepted with normalised error {:.2e} (at most {:.2e}). ",
+                report.error, facts.error_max
+            )
         }
-        (true, false) => write!(text, "decodable by rule, but beyond the gate of f32 messages: it would be refused. "),
-        (false, _) => write!(text, "NOT decodable: at best {:.1} % of the batch is covered. ", 100.0 * report.coverage),
+        (true, false) => write!(
+            text,
+            "decodable by rule, but beyond the gate of f32 messages: it would be refused. "
+        ),
+        (false, _) => write!(
+            text,
+            "NOT decodable: at best {:.1} % of the batch is covered. ",
+            100.0 * report.coverage
+        ),
     };
     let _ = writeln!(
         text,
@@ -323,7 +366,8 @@ mod tests {
             let code = scheme.parse::<SchemeSpec>().unwrap().code(workers).unwrap();
             let survivors = parse_workers(list, workers).unwrap();
             let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
-            picture(&*code, &survivors, &weights) + &words(scheme, code.facts(), &survivors, &report)
+            picture(&*code, &survivors, &weights)
+                + &words(scheme, code.facts(), &survivors, &report)
         };
         insta::assert_snapshot!("groups", show("groups:s=1", 7, "0,2-6"));
         insta::assert_snapshot!("groups_lost", show("groups:l=3,rescale", 7, "0-4"));

@@ -33,7 +33,9 @@ const SAY: Duration = Duration::from_secs(5);
 const PATIENCE_MAX: f64 = 365.0 * 86400.0;
 
 #[derive(Debug, Args)]
-#[command(after_help = "On one host, plain connections and a token will do: the token is made afresh, and the command that
+#[command(
+    after_help = "On one host, plain connections and a token will do: the token is made afresh, \
+        and the command that
 starts a worker is printed. Between hosts connections are encrypted: make certificates with
 `codedgrad keygen keys --workers N`, copy each worker's to its host, and give --keys everywhere.
 
@@ -55,16 +57,25 @@ Examples:
   codedgrad worker --join 127.0.0.1:PORT --token runs/0001/token          three times, as printed
   codedgrad coordinator --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme queue:m=2 --metrics 127.0.0.1:9400
   codedgrad worker --join host0:7000 --keys keys --worker 3               on each host
-  codedgrad coordinator --resume runs/0001 --keys keys")]
+  codedgrad coordinator --resume runs/0001 --keys keys"
+)]
 pub(super) struct CoordinatorArgs {
     /// Where to listen; port 0 is any free one. A resumed run listens where it did
     #[arg(long, value_name = "ADDR", required_unless_present = "resume")]
     listen: Option<String>,
     /// Number of workers
-    #[arg(long, required_unless_present = "resume", conflicts_with = "resume", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(
+        long, required_unless_present = "resume", conflicts_with = "resume",
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
     workers: Option<u32>,
     /// Scheme to train with; `codedgrad train --help` lists them
-    #[arg(long, value_name = "TEXT", required_unless_present = "resume", conflicts_with = "resume")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        required_unless_present = "resume",
+        conflicts_with = "resume"
+    )]
     scheme: Option<String>,
     /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
     #[arg(long, value_name = "DIR")]
@@ -75,11 +86,13 @@ pub(super) struct CoordinatorArgs {
     /// How long to wait for all workers before the run begins without those that are missing
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     join_wait: u64,
-    /// How long lost workers may take to come back when too few are left to go on, at most --max-wait; and how long a
-    /// resumed run waits for its workers [default: --max-wait; when resumed, as the run had it]
+    /// How long lost workers may take to come back when too few are left to go on, at most
+    /// --max-wait; and how long a resumed run waits for its workers
+    /// [default: --max-wait; when resumed, as the run had it]
     #[arg(long, value_name = "SECONDS")]
     return_wait: Option<u64>,
-    /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can reach it
+    /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
+    /// reach it
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
     /// Injected stragglers: a preset or a CSV file [default: none]
@@ -95,7 +108,9 @@ impl CoordinatorArgs {
             return Err(Failure::Input(anyhow!("--scheme and --workers are needed")));
         };
         if scheme == AUTO {
-            return Err(Failure::Input(anyhow!("--scheme auto is for `codedgrad train`, which may use --transport tcp")));
+            return Err(Failure::Input(anyhow!(
+                "--scheme auto is for `codedgrad train`, which may use --transport tcp"
+            )));
         }
         let own = Own {
             schemes: vec![scheme],
@@ -110,7 +125,8 @@ impl CoordinatorArgs {
         let in_steps = plan.delays.is_some() && plan.delays()?.unit() == Unit::StepTimes;
         if in_steps && plan.clock == ClockKind::Wall && self.run.step_seconds.is_none() {
             return Err(Failure::Input(anyhow!(
-                "these delays count in step times, which the coordinator's host cannot measure for its workers: give --step-seconds"
+                "these delays count in step times, which the coordinator's host cannot measure for \
+                 its workers: give --step-seconds"
             )));
         }
         Ok(plan)
@@ -122,11 +138,14 @@ impl CoordinatorArgs {
             (Some(text), _) => text.clone(),
             (None, Some(folder)) => {
                 let path = folder.file(ADDRESS);
-                std::fs::read_to_string(&path).with_context(|| format!("cannot read {}; give --listen", path.display())).or_input()?
+                std::fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}; give --listen", path.display()))
+                    .or_input()?
             }
             (None, None) => return Err(Failure::Input(anyhow!("--listen is needed"))),
         };
-        let wrong = || format!("{:?} is no address; write HOST:PORT, for example 127.0.0.1:0", text.trim());
+        let wrong =
+            || format!("{:?} is no address; write HOST:PORT, for example 127.0.0.1:0", text.trim());
         let mut found = text.trim().to_socket_addrs().with_context(wrong).or_input()?;
         found.next().with_context(wrong).or_input()
     }
@@ -135,7 +154,8 @@ impl CoordinatorArgs {
     fn check(&self, address: SocketAddr) -> Result<(), Failure> {
         match &self.keys {
             Some(keys) => Keys::read(keys, "coordinator").map(drop).or_input(),
-            None => check_address(address, &Security::Plain { token: Token::fresh().or_work()? }).or_input(),
+            None => check_address(address, &Security::Plain { token: Token::fresh().or_work()? })
+                .or_input(),
         }
     }
 
@@ -147,7 +167,8 @@ impl CoordinatorArgs {
             };
             return Ok(Security::Plain { token });
         };
-        let path = self.token.clone().or_else(|| Some(dir.join(TOKEN)).filter(|path| path.exists()));
+        let path =
+            self.token.clone().or_else(|| Some(dir.join(TOKEN)).filter(|path| path.exists()));
         let token = path.map(|path| Token::read(&path)).transpose().or_input()?;
         Ok(Security::Tls { keys: Keys::read(dir, "coordinator").or_input()?, token })
     }
@@ -155,23 +176,38 @@ impl CoordinatorArgs {
     /// Says how workers join.
     fn invite(&self, address: SocketAddr, folder: &RunFolder) -> Result<(), Failure> {
         folder.write_whole(ADDRESS, format!("{address}\n").as_bytes()).or_work()?;
-        let host = if address.ip().is_unspecified() { format!("HOST:{}", address.port()) } else { address.to_string() };
+        let host = if address.ip().is_unspecified() {
+            format!("HOST:{}", address.port())
+        } else {
+            address.to_string()
+        };
         let secret = match (&self.keys, &self.token) {
             (Some(_), _) => "--keys DIR".into(),
             (None, Some(path)) => format!("--token {}", path.display()),
             (None, None) => format!("--token {}", folder.file(TOKEN).display()),
         };
-        eprintln!("listening on {address}; workers join with: codedgrad worker --join {host} {secret}");
+        eprintln!(
+            "listening on {address}; workers join with: codedgrad worker --join {host} {secret}"
+        );
         Ok(())
     }
 }
 
 /// Waits for the workers, and says who is missing.
-fn gather(transport: &TcpTransport, workers: usize, patience: Duration, interrupted: &AtomicBool) -> Result<(), Failure> {
+fn gather(
+    transport: &TcpTransport,
+    workers: usize,
+    patience: Duration,
+    interrupted: &AtomicBool,
+) -> Result<(), Failure> {
     let (mut there, mut said) = (None, Duration::ZERO);
     network::wait_for(transport, workers, patience, &mut |connected, waited| {
         if there != Some(connected) || waited >= said + SAY {
-            eprintln!("{connected} of {workers} workers are there, after {} of {} s", waited.as_secs(), patience.as_secs());
+            eprintln!(
+                "{connected} of {workers} workers are there, after {} of {} s",
+                waited.as_secs(),
+                patience.as_secs()
+            );
             (there, said) = (Some(connected), waited);
         }
         Ok(interrupted.load(Ordering::Relaxed))
@@ -185,12 +221,14 @@ fn gather(transport: &TcpTransport, workers: usize, patience: Duration, interrup
     Ok(())
 }
 
-/// Takes over the state of a worker that has come further than the checkpoint, as far as the record goes.
+/// Takes over the state of a worker that has come further than the checkpoint, as far as the record
+/// goes.
 fn catch_up(session: &mut Session, transport: &mut TcpTransport) -> Result<(), Failure> {
     let recorded = session.recorded()?;
     let offers = transport.gather(Duration::ZERO).present;
     let steps = offers.into_iter().filter_map(|(worker, step)| Some((step?.0, worker)));
-    let mut ahead: Vec<_> = steps.filter(|(step, _)| (session.next_step() + 1..=recorded).contains(step)).collect();
+    let mut ahead: Vec<_> =
+        steps.filter(|(step, _)| (session.next_step() + 1..=recorded).contains(step)).collect();
     ahead.sort_unstable_by_key(|(step, worker)| (std::cmp::Reverse(*step), *worker));
     for (step, worker) in ahead {
         let state = transport.state_of(worker, HAND_OVER).filter(|state| state.next.0 == step);
@@ -212,14 +250,21 @@ fn states_of(state: &State, plan: &Plan) -> Option<Vec<ReplicaState>> {
     (fits && whole).then(|| replicas.iter().cloned().map(ReplicaState::from_vectors).collect())
 }
 
-fn session(args: &CoordinatorArgs, interrupted: Arc<AtomicBool>) -> Result<(Session, SocketAddr), Failure> {
+fn session(
+    args: &CoordinatorArgs,
+    interrupted: Arc<AtomicBool>,
+) -> Result<(Session, SocketAddr), Failure> {
     if let Some(path) = &args.run.resume {
         let folder = RunFolder::open(path)?;
         let mut plan = Plan::read(&folder.plan())?;
         if plan.transport != TransportKind::Tcp || !folder.file(ADDRESS).exists() {
-            return Err(Failure::Input(anyhow!("{} is no coordinator's run; try `codedgrad train --resume`", path.display())));
+            return Err(Failure::Input(anyhow!(
+                "{} is no coordinator's run; try `codedgrad train --resume`",
+                path.display()
+            )));
         }
-        plan.return_seconds = args.return_wait.map_or(plan.return_seconds, |seconds| seconds as f64);
+        plan.return_seconds =
+            args.return_wait.map_or(plan.return_seconds, |seconds| seconds as f64);
         let address = args.address(Some(&folder))?;
         args.check(address)?;
         return Ok((Session::resume(plan, folder, interrupted)?, address));
@@ -229,7 +274,16 @@ fn session(args: &CoordinatorArgs, interrupted: Arc<AtomicBool>) -> Result<(Sess
     let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;
     let plan = args.plan(tokens.vocabulary)?;
     let batches = plan.batches(tokens)?;
-    Ok((Session::begin(plan, batches, (args.run.out.as_deref(), args.run.force), false, interrupted)?, address))
+    Ok((
+        Session::begin(
+            plan,
+            batches,
+            (args.run.out.as_deref(), args.run.force),
+            false,
+            interrupted,
+        )?,
+        address,
+    ))
 }
 
 pub(super) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
@@ -253,9 +307,19 @@ fn carry_out(
     if !session.is_complete() {
         let port = Port { address, security: args.security(session.folder())? };
         let begin = Step(session.next_step());
-        let mut transport = network::listen(&session.local()?, session.plan(), session.batches(), port, (Step(0), None))?;
-        let board =
-            Board::new(&session.plan().schemes[0], session.plan().workers, (begin.0, session.plan().all_steps()), transport.status());
+        let mut transport = network::listen(
+            &session.local()?,
+            session.plan(),
+            session.batches(),
+            port,
+            (Step(0), None),
+        )?;
+        let board = Board::new(
+            &session.plan().schemes[0],
+            session.plan().workers,
+            (begin.0, session.plan().all_steps()),
+            transport.status(),
+        );
         if let Some(address) = args.metrics {
             let server = board.serve(address)?;
             eprintln!("metrics are at http://{}/metrics", server.address());

@@ -1,5 +1,5 @@
-//! The folder of one run: files are written whole or not at all, the record grows line by line, and one command at a
-//! time works in it.
+//! The folder of one run: files are written whole or not at all, the record grows line by line, and
+//! one command at a time works in it.
 
 use super::lock::FolderLock;
 use super::{Failure, OrInput, OrWork};
@@ -55,7 +55,9 @@ impl RunFolder {
         let holds_run = || path.join(PLAN).exists();
         let refused = || {
             let name = path.display();
-            Failure::Input(anyhow!("{name} holds another run; --force overwrites it, --resume {name} goes on with it"))
+            Failure::Input(anyhow!(
+                "{name} holds another run; --force overwrites it, --resume {name} goes on with it"
+            ))
         };
         if holds_run() && !force {
             return Err(refused());
@@ -63,7 +65,9 @@ impl RunFolder {
         if path.exists() && !path.is_dir() {
             return Err(Failure::Input(anyhow!("{} is not a folder", path.display())));
         }
-        let made = make(path).with_context(|| format!("cannot make the folder {}", path.display())).or_input()?;
+        let made = make(path)
+            .with_context(|| format!("cannot make the folder {}", path.display()))
+            .or_input()?;
         let lock = FolderLock::take(path)?;
         // Another command may have come and gone before the lock was taken.
         let found = match (made, holds_run()) {
@@ -73,13 +77,17 @@ impl RunFolder {
             (false, false) => Found::Folder,
         };
         if found == Found::Run {
-            clear(path).with_context(|| format!("cannot overwrite the run in {}", path.display())).or_input()?;
+            clear(path)
+                .with_context(|| format!("cannot overwrite the run in {}", path.display()))
+                .or_input()?;
         }
         Ok(Self { path: path.into(), found, lock })
     }
 
     fn numbered(parent: &Path) -> Result<Self, Failure> {
-        fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display())).or_input()?;
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot make the folder {}", parent.display()))
+            .or_input()?;
         for number in 1.. {
             let path = parent.join(format!("{number:04}"));
             match fs::create_dir(&path) {
@@ -88,7 +96,11 @@ impl RunFolder {
                     return Ok(Self { path, found: Found::Nothing, lock });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error).with_context(|| format!("cannot make the folder {}", path.display())).or_input(),
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("cannot make the folder {}", path.display()))
+                        .or_input();
+                }
             }
         }
         unreachable!("numbers do not end")
@@ -97,14 +109,18 @@ impl RunFolder {
     /// The folder of a run that is to go on. Nothing in it may be read before.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         if !path.join(PLAN).is_file() {
-            return Err(Failure::Input(anyhow!("{} holds no run to resume (no {PLAN} in it)", path.display())));
+            return Err(Failure::Input(anyhow!(
+                "{} holds no run to resume (no {PLAN} in it)",
+                path.display()
+            )));
         }
         let lock = FolderLock::take(path)?;
         Ok(Self { path: path.into(), found: Found::Run, lock })
     }
 
-    /// Passes on how a command went. One that failed before its first step leaves nothing that would keep it from being
-    /// tried again: of a folder that it made itself, only what its workers said.
+    /// Passes on how a command went. One that failed before its first step leaves nothing that
+    /// would keep it from being tried again: of a folder that it made itself, only what its workers
+    /// said.
     pub(super) fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if outcome.is_ok() || self.found == Found::Run || self.has_steps() {
             return outcome;
@@ -115,7 +131,11 @@ impl RunFolder {
                 tracing::warn!("cannot remove what was made in {}: {error}", self.path.display());
             }
         } else {
-            eprintln!("{} stays, since its workers may have said why: {}", self.path.display(), logs.join(", "));
+            eprintln!(
+                "{} stays, since its workers may have said why: {}",
+                self.path.display(),
+                logs.join(", ")
+            );
         }
         outcome
     }
@@ -138,7 +158,8 @@ impl RunFolder {
         paths
     }
 
-    /// Removes the run that was begun here: from a folder of somebody else's its plan, which is what makes it a run's.
+    /// Removes the run that was begun here: from a folder of somebody else's its plan, which is
+    /// what makes it a run's.
     fn vacate(&self) -> io::Result<()> {
         if self.found == Found::Nothing {
             clear(&self.path)?;
@@ -171,9 +192,14 @@ impl RunFolder {
         self.write_by_part(name, bytes, |part, path| fs::rename(part, path))
     }
 
-    /// The same, and the file that was there before stays under a name of its own. Whatever ends this process or its
-    /// host, one of the two is whole.
-    pub(super) fn write_keeping(&self, name: &str, before: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    /// The same, and the file that was there before stays under a name of its own. Whatever ends
+    /// this process or its host, one of the two is whole.
+    pub(super) fn write_keeping(
+        &self,
+        name: &str,
+        before: &str,
+        bytes: &[u8],
+    ) -> anyhow::Result<()> {
         self.write_by_part(name, bytes, |part, path| {
             if path.exists() {
                 fs::rename(path, self.file(before))?;
@@ -189,7 +215,12 @@ impl RunFolder {
         if cfg!(unix) { File::open(&self.path)?.sync_all() } else { Ok(()) }
     }
 
-    fn write_by_part(&self, name: &str, bytes: &[u8], put: impl FnOnce(&Path, &Path) -> io::Result<()>) -> anyhow::Result<()> {
+    fn write_by_part(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        put: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
         let (path, part) = (self.file(name), self.file(&format!("{name}.part")));
         let write = || {
             if let Some(parent) = path.parent() {
@@ -200,7 +231,9 @@ impl RunFolder {
             file.sync_all()?;
             put(&part, &path)
         };
-        write().inspect_err(|_| drop(fs::remove_file(&part))).with_context(|| format!("cannot write {}", path.display()))
+        write()
+            .inspect_err(|_| drop(fs::remove_file(&part)))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     pub(super) fn write_json(&self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {

@@ -1,8 +1,9 @@
 //! Who works in a folder: one command at a time, for as long as it runs.
 //!
-//! The lock is the operating system's on an open file, so it ends with the process however that ends, and a command
-//! that was killed leaves nothing to be cleared away. Processes that a command starts do not inherit it: the file is
-//! closed in them. The program starts itself again for candle's threads before it takes the lock, never after.
+//! The lock is the operating system's on an open file, so it ends with the process however that
+//! ends, and a command that was killed leaves nothing to be cleared away. Processes that a command
+//! starts do not inherit it: the file is closed in them. The program starts itself again for
+//! candle's threads before it takes the lock, never after.
 
 use super::{Failure, OrInput};
 use anyhow::{Context, anyhow};
@@ -33,7 +34,8 @@ impl FolderLock {
         let path = folder.join(LOCK);
         loop {
             let open = File::options().create(true).truncate(false).write(true).open(&path);
-            let file = open.with_context(|| format!("cannot open {}", path.display())).or_input()?;
+            let file =
+                open.with_context(|| format!("cannot open {}", path.display())).or_input()?;
             let tried = file.try_lock();
             if !may_go_on(folder, &tried)? {
                 return Err(Failure::Input(anyhow!("{}", in_use(folder))));
@@ -41,7 +43,8 @@ impl FolderLock {
             if tried.is_err() {
                 return Ok(Self { held: None, folder: folder.into() });
             }
-            // Whoever had it may have taken the file away just before: then another one is the lock.
+            // Whoever had it may have taken the file away just before: then another one is the
+            // lock.
             if is_at(&file, &path) {
                 write_owner(folder);
                 return Ok(Self { held: Some(file), folder: folder.into() });
@@ -77,20 +80,23 @@ impl Drop for FolderLock {
     }
 }
 
-/// Whether a command may work in the folder: not where another one has the lock, but, with a warning, where there are
-/// no locks.
+/// Whether a command may work in the folder: not where another one has the lock, but, with a
+/// warning, where there are no locks.
 fn may_go_on(folder: &Path, tried: &Result<(), TryLockError>) -> Result<bool, Failure> {
     match tried {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) if has_no_locks(error) => {
             eprintln!(
-                "warning: {} is on a file system without locks ({error}): see to it that no other command works in it",
+                "warning: {} is on a file system without locks ({error}): see to it that no other \
+                 command works in it",
                 folder.display()
             );
             Ok(true)
         }
-        Err(TryLockError::Error(error)) => Err(Failure::Input(anyhow!("cannot lock {}: {error}", folder.join(LOCK).display()))),
+        Err(TryLockError::Error(error)) => {
+            Err(Failure::Input(anyhow!("cannot lock {}: {error}", folder.join(LOCK).display())))
+        }
     }
 }
 
@@ -146,7 +152,9 @@ fn in_use(folder: &Path) -> String {
     let who = match read() {
         None => "another command".into(),
         Some(Owner { host, pid, since }) => {
-            let length = now().checked_sub(Duration::from_secs(since)).map(|length| format!(", for {}", HumanDuration(length)));
+            let length = now()
+                .checked_sub(Duration::from_secs(since))
+                .map(|length| format!(", for {}", HumanDuration(length)));
             format!("process {pid} on {}{}", host.escape_debug(), length.unwrap_or_default())
         }
     };
@@ -165,7 +173,9 @@ fn host() -> String {
         String::from_utf8(output.stdout).ok()
     };
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(said);
-    name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "an unnamed host".into())
+    name.map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "an unnamed host".into())
 }
 
 #[cfg(test)]
@@ -176,18 +186,29 @@ mod tests {
     fn a_folder_has_one_owner() {
         let folder = tempfile::tempdir().unwrap();
         let lock = FolderLock::take(folder.path()).unwrap();
-        let Failure::Input(error) = FolderLock::take(folder.path()).unwrap_err() else { panic!("no usage error") };
+        let Failure::Input(error) = FolderLock::take(folder.path()).unwrap_err() else {
+            panic!("no usage error")
+        };
         let who = format!("in use by process {} on {}, for ", std::process::id(), host());
         assert!(error.to_string().contains(&who), "{error}");
         fs::write(folder.path().join(OWNER), "half of a").unwrap();
-        let Failure::Input(error) = FolderLock::take(folder.path()).unwrap_err() else { panic!("no usage error") };
+        let Failure::Input(error) = FolderLock::take(folder.path()).unwrap_err() else {
+            panic!("no usage error")
+        };
         assert!(error.to_string().contains("in use by another command"), "{error}");
         drop(lock);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), usize::from(cfg!(not(unix))), "nothing is left behind");
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            usize::from(cfg!(not(unix))),
+            "nothing is left behind"
+        );
         drop(FolderLock::take(folder.path()).unwrap());
         fs::write(folder.path().join(OWNER), r#"{"host":"elsewhere","pid":1,"since":0}"#).unwrap();
         let lock = FolderLock::take(folder.path()).unwrap();
-        assert!(fs::read_to_string(folder.path().join(OWNER)).unwrap().contains(&host()), "that one was killed");
+        assert!(
+            fs::read_to_string(folder.path().join(OWNER)).unwrap().contains(&host()),
+            "that one was killed"
+        );
         drop(lock);
     }
 
@@ -215,7 +236,9 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert!(tried(TryLockError::Error(io::Error::from_raw_os_error(37))).unwrap());
         }
-        let Failure::Input(error) = tried(TryLockError::Error(io::ErrorKind::PermissionDenied.into())).unwrap_err() else {
+        let Failure::Input(error) =
+            tried(TryLockError::Error(io::ErrorKind::PermissionDenied.into())).unwrap_err()
+        else {
             panic!("no usage error")
         };
         assert!(error.to_string().contains("cannot lock somewhere"), "{error}");

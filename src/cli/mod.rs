@@ -1,5 +1,6 @@
-//! The command line: `codedgrad train`, `codedgrad coordinator`, `codedgrad worker`, `codedgrad keygen`, `codedgrad status`,
-//! `codedgrad code`, `codedgrad simulate`, `codedgrad plan`, `codedgrad trace`, `codedgrad berrut`.
+//! The command line: `codedgrad train`, `codedgrad coordinator`, `codedgrad worker`,
+//! `codedgrad keygen`, `codedgrad status`, `codedgrad code`, `codedgrad simulate`,
+//! `codedgrad plan`, `codedgrad trace`, `codedgrad berrut`.
 
 mod attack;
 mod auto;
@@ -38,12 +39,15 @@ const ONE_THREAD: (&str, &str) = ("RAYON_NUM_THREADS", "1");
 #[command(
     name = "codedgrad",
     version,
-    about = "Gradient coding: data-parallel training at the speed of the fast workers, without losing a sample",
-    long_about = "Gradient coding: data-parallel training at the speed of the fast workers, without losing a sample.\n\n\
+    about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
+        losing a sample",
+    long_about = "Gradient coding: data-parallel training at the speed of the fast workers, \
+        without losing a sample.\n\n\
         Each worker computes a little more than its share of a batch, so that the exact gradient can be put\n\
         together from any fast enough subset of them. Without a subcommand, `codedgrad train` runs on its\n\
         defaults: a small GPT on embedded text, once uncoded and once coded, under the same stragglers.",
-    after_help = "Exit status: 0 good, 2 bad usage or input, 1 failed at work. Ctrl-C saves and exits with 0."
+    after_help = "Exit status: 0 good, 2 bad usage or input, 1 failed at work. Ctrl-C saves and \
+        exits with 0."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -70,7 +74,8 @@ enum Command {
     Plan(planner::PlanArgs),
     /// Record, import and measure delays of workers
     Trace(trace::TraceArgs),
-    /// Decode any function of coded data through stragglers and wrong workers, and measure the error
+    /// Decode any function of coded data through stragglers and wrong workers, and measure the
+    /// error
     Berrut(Box<berrut::BerrutArgs>),
 }
 
@@ -114,11 +119,17 @@ pub fn main() -> ExitCode {
     if cli.command.is_none() {
         cli = Cli::parse_from(["codedgrad", "train"]);
     }
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).without_time().init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .init();
     let result = match cli.command {
         Some(Command::Berrut(args)) => berrut::run(&args),
         Some(Command::Code(args)) => code::run(&args),
-        Some(Command::Coordinator(args)) => with_one_thread().unwrap_or_else(|| coordinator::run(&args)),
+        Some(Command::Coordinator(args)) => {
+            with_one_thread().unwrap_or_else(|| coordinator::run(&args))
+        }
         Some(Command::Worker(args)) => with_one_thread().unwrap_or_else(|| worker::run(&args)),
         Some(Command::Keygen(args)) => keygen::run(&args),
         Some(Command::Status(args)) => status::run(&args),
@@ -162,7 +173,11 @@ fn with_one_thread() -> Option<Result<(), Failure>> {
     }
     let mut again = Process::new(env::current_exe().ok()?);
     again.args(env::args_os().skip(1)).env(ONE_THREAD.0, ONE_THREAD.1);
-    Some(Err(Failure::Work(anyhow::anyhow!("cannot start again with {}=1: {}", ONE_THREAD.0, replace(&mut again)))))
+    Some(Err(Failure::Work(anyhow::anyhow!(
+        "cannot start again with {}=1: {}",
+        ONE_THREAD.0,
+        replace(&mut again)
+    ))))
 }
 
 #[cfg(unix)]
@@ -181,7 +196,9 @@ fn replace(again: &mut Process) -> std::io::Error {
 /// A bar for long work; it stays hidden where nobody looks.
 fn progress_bar(total: u64, name: &str) -> ProgressBar {
     let bar = ProgressBar::new(total).with_prefix(name.to_owned());
-    let style = ProgressStyle::with_template("{prefix:.bold} {bar:24.cyan/dim} {pos}/{len} {msg} (eta {eta})");
+    let style = ProgressStyle::with_template(
+        "{prefix:.bold} {bar:24.cyan/dim} {pos}/{len} {msg} (eta {eta})",
+    );
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }

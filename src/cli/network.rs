@@ -1,4 +1,5 @@
-//! Training runs over TCP: what workers are told, the coordinator's port, and workers that this process starts.
+//! Training runs over TCP: what workers are told, the coordinator's port, and workers that this
+//! process starts.
 
 use super::checkpoint::{self, Place};
 use super::folder::RunFolder;
@@ -60,13 +61,14 @@ pub(super) enum ExchangeKind {
     /// The workers among themselves, each a part: no vector goes through one place.
     #[default]
     Sharded,
-    /// The coordinator, which gets every result as soon as it is done, before its weight is known; all of them wait in
-    /// its memory.
+    /// The coordinator, which gets every result as soon as it is done, before its weight is known;
+    /// all of them wait in its memory.
     Hold,
-    /// The workers among themselves, each a part, which gets every result as soon as it is done: less is left to be sent
-    /// when the round closes, more is sent in all.
+    /// The workers among themselves, each a part, which gets every result as soon as it is done:
+    /// less is left to be sent when the round closes, more is sent in all.
     HoldSharded,
-    /// The workers' GPUs by NCCL, one of each worker; by connections, as sharded, for who is late, and whenever NCCL cannot.
+    /// The workers' GPUs by NCCL, one of each worker; by connections, as sharded, for who is late,
+    /// and whenever NCCL cannot.
     Nccl,
 }
 
@@ -102,7 +104,8 @@ pub(super) fn fresh_id() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// What a worker is told: the plan, which text it is about, and where to begin if that is not the plan's beginning.
+/// What a worker is told: the plan, which text it is about, and where to begin if that is not the
+/// plan's beginning.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) plan: Plan,
@@ -122,7 +125,8 @@ impl Job {
             return Ok(());
         }
         Err(Failure::Input(anyhow!(
-            "the text here has {here} tokens with digest {digest}, the run's has {} with digest {}: \
+            "the text here has {here} tokens with digest {digest}, the run's has {} with digest \
+             {}: \
              give the run's text with --corpus (and its tokenizer with --tokenizer)",
             self.tokens,
             self.digest
@@ -154,7 +158,8 @@ pub(super) struct Port {
     pub(super) security: Security,
 }
 
-/// Opens the coordinator's port for a plan. Workers begin at `first`, in the states of the file if there is one.
+/// Opens the coordinator's port for a plan. Workers begin at `first`, in the states of the file if
+/// there is one.
 pub(super) fn listen(
     run: &LocalRun,
     plan: &Plan,
@@ -215,8 +220,8 @@ pub(super) fn connected(transport: &TcpTransport) -> usize {
     status.workers.iter().filter(|worker| worker.connected).count()
 }
 
-/// Waits until all workers have joined, `patience` is over, or `stop` says so: it is told how many there are and how long
-/// that took.
+/// Waits until all workers have joined, `patience` is over, or `stop` says so: it is told how many
+/// there are and how long that took.
 #[expect(clippy::disallowed_methods, reason = "people wait in real time")]
 pub(super) fn wait_for(
     transport: &TcpTransport,
@@ -260,13 +265,17 @@ impl Team {
     pub(super) fn start(leg: &Leg<'_>, interrupted: &AtomicBool) -> Result<Option<Self>, Failure> {
         let Leg { run, plan, batches, folder, start } = leg;
         let (step, file) = (Step(start.step), std::path::absolute(folder.file(START)).or_work()?);
-        checkpoint::save_as(folder, START, Place { run: 0, next_step: start.step }, start.states).or_work()?;
+        checkpoint::save_as(folder, START, Place { run: 0, next_step: start.step }, start.states)
+            .or_work()?;
         let (token, path) = (Token::fresh().or_work()?, folder.file(TOKEN));
         if path.exists() {
-            std::fs::remove_file(&path).with_context(|| format!("cannot replace {}", path.display())).or_work()?;
+            std::fs::remove_file(&path)
+                .with_context(|| format!("cannot replace {}", path.display()))
+                .or_work()?;
         }
         token.write(&path).or_work()?;
-        let port = Port { address: (Ipv4Addr::LOCALHOST, 0).into(), security: Security::Plain { token } };
+        let port =
+            Port { address: (Ipv4Addr::LOCALHOST, 0).into(), security: Security::Plain { token } };
         let mut transport = listen(run, plan, batches, port, (step, Some(file)))?;
         let mut crew = Crew::start(folder, &transport.address().to_string(), plan.workers)?;
         let mut stop = |_, _| {
@@ -303,7 +312,8 @@ struct Crew(Vec<(PathBuf, Child)>);
 
 impl Crew {
     fn start(folder: &RunFolder, address: &str, workers: usize) -> Result<Self, Failure> {
-        let program = std::env::current_exe().context("cannot tell where this program is").or_work()?;
+        let program =
+            std::env::current_exe().context("cannot tell where this program is").or_work()?;
         let mut crew = Self(Vec::new());
         for worker in Worker::all(workers) {
             let log = folder.file(&format!("worker-{}.log", worker.0));
@@ -319,7 +329,10 @@ impl Crew {
             if let Some(status) = child.try_wait().or_work()? {
                 let said = std::fs::read_to_string(&*log).unwrap_or_default();
                 let last = said.lines().last().unwrap_or("it said nothing").to_owned();
-                return Err(Failure::Work(anyhow!("a worker ended before the run began ({status}): {last}; see {}", log.display())));
+                return Err(Failure::Work(anyhow!(
+                    "a worker ended before the run began ({status}): {last}; see {}",
+                    log.display()
+                )));
             }
         }
         Ok(())
@@ -349,10 +362,28 @@ impl Drop for Crew {
     }
 }
 
-fn start_worker(program: &Path, log: &Path, folder: &RunFolder, (worker, address): (Worker, &str)) -> anyhow::Result<Child> {
-    let said = File::options().create(true).append(true).open(log).with_context(|| format!("cannot write {}", log.display()))?;
+fn start_worker(
+    program: &Path,
+    log: &Path,
+    folder: &RunFolder,
+    (worker, address): (Worker, &str),
+) -> anyhow::Result<Child> {
+    let said = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(program);
-    command.args(["worker", "--join", address, "--patience", &CHILD_PATIENCE.to_string(), "--worker", &worker.0.to_string(), "--token"]);
+    command.args([
+        "worker",
+        "--join",
+        address,
+        "--patience",
+        &CHILD_PATIENCE.to_string(),
+        "--worker",
+        &worker.0.to_string(),
+        "--token",
+    ]);
     command.arg(folder.file(TOKEN)).env(super::ONE_THREAD.0, super::ONE_THREAD.1);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     // Ctrl-C is for the coordinator: it finishes the step, and then ends its workers.

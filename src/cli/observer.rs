@@ -1,4 +1,5 @@
-//! What happens at every step of a run: its gradient is checked, its record written, its state kept.
+//! What happens at every step of a run: its gradient is checked, its record written, its state
+//! kept.
 
 use super::attack::Caught;
 use super::auto::Using;
@@ -26,8 +27,8 @@ pub(super) struct Line {
     pub(super) scheme: String,
     /// Mean loss per token of the decoded batch; null for a refused step.
     pub(super) loss: Option<f64>,
-    /// Largest difference from the gradient of the whole batch at the same parameters, relative to that
-    /// gradient's largest entry; null where it was not checked.
+    /// Largest difference from the gradient of the whole batch at the same parameters, relative to
+    /// that gradient's largest entry; null where it was not checked.
     pub(super) gradient_difference: Option<f64>,
     /// Length of that difference, relative to that gradient's; null where it was not checked.
     #[serde(default)]
@@ -51,8 +52,8 @@ pub(super) struct FaultLine {
     pub(super) what: String,
 }
 
-/// A replica of each model beside the workers': it checks gradients against the whole batch, and its state is what
-/// checkpoints and models are written from. Its time is not counted.
+/// A replica of each model beside the workers': it checks gradients against the whole batch, and
+/// its state is what checkpoints and models are written from. Its time is not counted.
 pub(super) struct Keeper<'a> {
     pub(super) replicas: Vec<Replica>,
     pub(super) batches: &'a Batches,
@@ -78,7 +79,8 @@ impl Keeper<'_> {
                 units.push(gradient);
             }
         }
-        let terms: Vec<Term<'_>> = units.iter().map(|unit| Term { weight: 1.0, source: Source::F32(unit) }).collect();
+        let terms: Vec<Term<'_>> =
+            units.iter().map(|unit| Term { weight: 1.0, source: Source::F32(unit) }).collect();
         let mut sum = vec![0.0; replica.parameters()];
         shared().combine(&terms, &mut sum).unwrap_or_else(|error| unreachable!("{error}"));
         Ok(sum)
@@ -87,7 +89,8 @@ impl Keeper<'_> {
 
 /// Largest difference of `found` from `expected`, relative to the largest entry of `expected`.
 fn relative_difference(found: &[f32], expected: &[f32]) -> f64 {
-    let largest = |x: &mut dyn Iterator<Item = f32>| f64::from(x.fold(0.0f32, |a, b| a.max(b.abs())));
+    let largest =
+        |x: &mut dyn Iterator<Item = f32>| f64::from(x.fold(0.0f32, |a, b| a.max(b.abs())));
     let difference = largest(&mut found.iter().zip(expected).map(|(a, b)| a - b));
     if difference == 0.0 { 0.0 } else { difference / largest(&mut expected.iter().copied()) }
 }
@@ -95,8 +98,13 @@ fn relative_difference(found: &[f32], expected: &[f32]) -> f64 {
 /// Length of the difference of `found` from `expected`, relative to that of `expected`.
 fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     let squares = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>();
-    let difference = squares(&mut found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b)));
-    if difference == 0.0 { 0.0 } else { (difference / squares(&mut expected.iter().map(|x| f64::from(*x)))).sqrt() }
+    let difference =
+        squares(&mut found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    if difference == 0.0 {
+        0.0
+    } else {
+        (difference / squares(&mut expected.iter().map(|x| f64::from(*x)))).sqrt()
+    }
 }
 
 /// Follows one run.
@@ -109,7 +117,8 @@ pub(super) struct RunObserver<'a> {
     pub(super) lines: Vec<Line>,
     /// Lines of the first run, if this is a later one: equal digests prove equal gradients.
     pub(super) baseline: &'a [Line],
-    /// Whether all steps so far had the bytes of the first run's, so that both are in the same state.
+    /// Whether all steps so far had the bytes of the first run's, so that both are in the same
+    /// state.
     pub(super) in_step: bool,
     pub(super) faults: Vec<FaultLine>,
     pub(super) bar: ProgressBar,
@@ -120,30 +129,44 @@ pub(super) struct RunObserver<'a> {
     pub(super) interrupted: &'a AtomicBool,
     /// Where the run is shown to whoever asks.
     pub(super) board: Option<Arc<Board>>,
-    /// Digest of the replica's parameters after the last step, if it is of the kind that workers take.
+    /// Digest of the replica's parameters after the last step, if it is of the kind that workers
+    /// take.
     pub(super) digest: Option<u64>,
 }
 
 impl RunObserver<'_> {
     /// How far the decoded gradient is from the uncoded one: nothing if the first run, in the same
-    /// state, had the same bytes; else computed every so many steps and whenever bytes first differ.
-    fn difference<V: Memory>(&self, step: &StepRecord, decoded: &Decoded<V>) -> Result<Option<(f64, f64)>, ReplicaError> {
+    /// state, had the same bytes; else computed every so many steps and whenever bytes first
+    /// differ.
+    fn difference<V: Memory>(
+        &self,
+        step: &StepRecord,
+        decoded: &Decoded<V>,
+    ) -> Result<Option<(f64, f64)>, ReplicaError> {
         let counterpart = self.baseline.get(self.lines.len()).filter(|_| self.in_step);
         if counterpart.is_some_and(|line| same_gradient(&line.record, step)) {
             return Ok(Some((0.0, 0.0)));
         }
         // A step that took over late samples of another has no whole batch to be compared with.
         let other_samples = self.plan.late == LateKind::NextStep;
-        if other_samples || !self.plan.computes_here() || counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every) {
+        if other_samples
+            || !self.plan.computes_here()
+            || counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every)
+        {
             return Ok(None);
         }
         let reference = self.keeper.reference(self.plan, step.step)?;
         let gradient = decoded.gradient.numbers()?;
-        let errors = (relative_difference(&gradient, &reference), relative_error(&gradient, &reference));
+        let errors =
+            (relative_difference(&gradient, &reference), relative_error(&gradient, &reference));
         Ok(Some(errors))
     }
 
-    fn follow<V: Memory>(&mut self, record: &StepRecord, decoded: Option<&Decoded<V>>) -> anyhow::Result<Flow> {
+    fn follow<V: Memory>(
+        &mut self,
+        record: &StepRecord,
+        decoded: Option<&Decoded<V>>,
+    ) -> anyhow::Result<Flow> {
         let mut difference = None;
         if let Some(decoded) = decoded {
             difference = self.difference(record, decoded)?;
@@ -175,28 +198,48 @@ impl RunObserver<'_> {
             board.step(&line.record, line.loss, self.plan.mu);
         }
         self.show(&line);
-        self.in_step &= self.baseline.get(self.lines.len()).is_some_and(|theirs| same_gradient(&theirs.record, record));
+        self.in_step &= self
+            .baseline
+            .get(self.lines.len())
+            .is_some_and(|theirs| same_gradient(&theirs.record, record));
         self.lines.push(line);
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
-        if interrupted || next_step.is_multiple_of(self.plan.checkpoint_every) || next_step == self.plan.all_steps() {
+        if interrupted
+            || next_step.is_multiple_of(self.plan.checkpoint_every)
+            || next_step == self.plan.all_steps()
+        {
             // A checkpoint counts the steps of the record.
             self.record.sync()?;
-            checkpoint::save(self.folder, Place { run: self.run, next_step }, &self.keeper.states()?)?;
+            checkpoint::save(
+                self.folder,
+                Place { run: self.run, next_step },
+                &self.keeper.states()?,
+            )?;
         }
-        Ok(if interrupted && next_step < self.plan.all_steps() { Flow::Stop } else { Flow::Continue })
+        Ok(if interrupted && next_step < self.plan.all_steps() {
+            Flow::Stop
+        } else {
+            Flow::Continue
+        })
     }
 
     fn show(&self, line: &Line) {
         let late: BTreeSet<Worker> = line.record.rounds.iter().flat_map(stragglers).collect();
         let late: Vec<String> = late.iter().map(|worker| worker.0.to_string()).collect();
         let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
-        let late = if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
+        let late =
+            if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
         self.bar.set_message(format!("{loss} · {:.2} s · {late}", line.record.seconds));
         self.bar.inc(1);
         let (done, tenth) = (line.record.step + 1, (self.plan.all_steps() / 10).max(1));
         if self.bar.is_hidden() && (done % tenth == 0 || done == self.plan.all_steps()) {
-            eprintln!("{}: step {done}/{}: {loss}, {:.2} s, {late}", line.scheme, self.plan.all_steps(), line.record.seconds);
+            eprintln!(
+                "{}: step {done}/{}: {loss}, {:.2} s, {late}",
+                line.scheme,
+                self.plan.all_steps(),
+                line.record.seconds
+            );
         }
     }
 }
@@ -208,18 +251,25 @@ fn same_gradient(theirs: &StepRecord, mine: &StepRecord) -> bool {
 
 /// Whether a run has had the first run's gradients in all its steps.
 pub(super) fn in_step(lines: &[Line], baseline: &[Line]) -> bool {
-    lines.len() <= baseline.len() && lines.iter().zip(baseline).all(|(mine, theirs)| same_gradient(&theirs.record, &mine.record))
+    lines.len() <= baseline.len()
+        && lines
+            .iter()
+            .zip(baseline)
+            .all(|(mine, theirs)| same_gradient(&theirs.record, &mine.record))
 }
 
-/// The stragglers of a round: workers that were held up for more than half the fastest answer's time.
-/// Where no delays were injected, whoever had not answered at the close, or later than 1.5 times the
-/// median.
+/// The stragglers of a round: workers that were held up for more than half the fastest answer's
+/// time. Where no delays were injected, whoever had not answered at the close, or later than 1.5
+/// times the median.
 pub(super) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
     let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
     arrived.sort_by(f64::total_cmp);
     let Some(&fastest) = arrived.first() else { return Vec::new() };
     let median = arrived[arrived.len() / 2];
-    let late = |worker: &Worker| match (record.delays.get(worker.index()), record.arrivals[worker.index()]) {
+    let late = |worker: &Worker| match (
+        record.delays.get(worker.index()),
+        record.arrivals[worker.index()],
+    ) {
         (Some(held_up), _) => *held_up > 0.5 * fastest,
         (None, Some(arrival)) => arrival > 1.5 * median,
         (None, None) => !record.erased.contains(worker),
@@ -228,7 +278,11 @@ pub(super) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
 }
 
 impl<V: Memory> Observer<V> for RunObserver<'_> {
-    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded<V>>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        decoded: Option<&Decoded<V>>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.follow(record, decoded).map_err(|error| format!("{error:#}").into())
     }
 
@@ -242,7 +296,11 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
     }
 
     fn state(&mut self) -> Option<State> {
-        let states = self.keeper.states().inspect_err(|error| tracing::warn!("the state kept beside the workers: {error}")).ok()?;
+        let states = self
+            .keeper
+            .states()
+            .inspect_err(|error| tracing::warn!("the state kept beside the workers: {error}"))
+            .ok()?;
         let vectors = states.into_iter().flat_map(ReplicaState::into_vectors).collect();
         Some(State { next: Step(self.lines.len() as u64), vectors })
     }

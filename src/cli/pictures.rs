@@ -11,7 +11,8 @@ use plotters::prelude::*;
 /// Rounds drawn side by side; of a longer run, the first ones.
 const ROUNDS_MAX: usize = 160;
 
-pub(super) const SERIES: [RGBColor; 4] = [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
+pub(super) const SERIES: [RGBColor; 4] =
+    [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
 pub(super) const INK: RGBColor = RGBColor(40, 40, 40);
 pub(super) const FRAME: RGBColor = RGBColor(225, 225, 225);
 
@@ -30,7 +31,8 @@ impl Fate {
 
     fn of(line: &Line, round: &RoundRecord, worker: Worker, late: bool) -> Self {
         let in_time = round.arrivals[worker.index()].is_some();
-        let weight = line.record.weights.get(worker.index()).filter(|_| line.record.rounds.len() == 1);
+        let weight =
+            line.record.weights.get(worker.index()).filter(|_| line.record.rounds.len() == 1);
         match (weight.map_or(in_time, |weight| *weight != 0.0), late) {
             _ if round.erased.contains(&worker) => Self::Erased,
             (true, true) => Self::WaitedFor,
@@ -63,13 +65,27 @@ impl Fate {
 
 pub(super) type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-pub(super) fn text(canvas: &Canvas<'_>, at: (i32, i32), size: i32, words: &str) -> anyhow::Result<()> {
+pub(super) fn text(
+    canvas: &Canvas<'_>,
+    at: (i32, i32),
+    size: i32,
+    words: &str,
+) -> anyhow::Result<()> {
     let style = ("sans-serif", size).into_font().color(&INK);
-    canvas.draw(&Text::new(words.to_owned(), at, style)).map_err(|error| anyhow!("picture: {error}"))
+    canvas
+        .draw(&Text::new(words.to_owned(), at, style))
+        .map_err(|error| anyhow!("picture: {error}"))
 }
 
-pub(super) fn rectangle(canvas: &Canvas<'_>, from: (i32, i32), to: (i32, i32), colour: RGBColor) -> anyhow::Result<()> {
-    canvas.draw(&Rectangle::new([from, to], colour.filled())).map_err(|error| anyhow!("picture: {error}"))
+pub(super) fn rectangle(
+    canvas: &Canvas<'_>,
+    from: (i32, i32),
+    to: (i32, i32),
+    colour: RGBColor,
+) -> anyhow::Result<()> {
+    canvas
+        .draw(&Rectangle::new([from, to], colour.filled()))
+        .map_err(|error| anyhow!("picture: {error}"))
 }
 
 /// Round x worker: the fate of every answer, and under it how long each round took.
@@ -77,13 +93,25 @@ pub(super) fn steps(runs: &[Vec<Line>], workers: usize) -> anyhow::Result<String
     let shown = runs.iter().map(|lines| rounds(lines).take(ROUNDS_MAX).count()).max().unwrap_or(0);
     let (cell, left, bars) = (7, 80, 46);
     let panel = 44 + workers as i32 * cell + 10 + bars;
-    let size = ((left + shown as i32 * cell + 24).max(760) as u32, (52 + panel * runs.len() as i32) as u32);
-    let longest = runs.iter().flat_map(|lines| rounds(lines).take(ROUNDS_MAX)).map(|(_, round)| round.seconds).fold(0.0, f64::max);
+    let size = (
+        (left + shown as i32 * cell + 24).max(760) as u32,
+        (52 + panel * runs.len() as i32) as u32,
+    );
+    let longest = runs
+        .iter()
+        .flat_map(|lines| rounds(lines).take(ROUNDS_MAX))
+        .map(|(_, round)| round.seconds)
+        .fold(0.0, f64::max);
     let mut svg = String::new();
     {
         let canvas = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         canvas.fill(&WHITE).map_err(|error| anyhow!("picture: {error}"))?;
-        text(&canvas, (12, 8), 15, "Who answered, round by round (one row per worker), and how long each round took")?;
+        text(
+            &canvas,
+            (12, 8),
+            15,
+            "Who answered, round by round (one row per worker), and how long each round took",
+        )?;
         let mut x = 12;
         for fate in Fate::ALL {
             rectangle(&canvas, (x, 33), (x + 9, 42), fate.colour())?;
@@ -104,18 +132,34 @@ fn rounds(lines: &[Line]) -> impl Iterator<Item = (&Line, &RoundRecord)> {
     lines.iter().flat_map(|line| line.record.rounds.iter().map(move |round| (line, round)))
 }
 
-fn steps_panel(canvas: &Canvas<'_>, lines: &[Line], workers: usize, place: (i32, i32, i32, i32), longest: f64) -> anyhow::Result<()> {
+fn steps_panel(
+    canvas: &Canvas<'_>,
+    lines: &[Line],
+    workers: usize,
+    place: (i32, i32, i32, i32),
+    longest: f64,
+) -> anyhow::Result<()> {
     let (left, top, cell, bars) = place;
     let Some(first) = lines.first() else { return Ok(()) };
     let all = rounds(lines).count();
-    let count = if all > ROUNDS_MAX { format!("first {ROUNDS_MAX} of {all} rounds") } else { format!("{all} rounds") };
+    let count = if all > ROUNDS_MAX {
+        format!("first {ROUNDS_MAX} of {all} rounds")
+    } else {
+        format!("{all} rounds")
+    };
     let mean = lines.iter().map(|line| line.record.seconds).sum::<f64>() / lines.len() as f64;
     text(canvas, (12, top + 10), 14, &format!("{}: {count}, {mean:.3} s per step", first.scheme))?;
     let grid = top + 34;
-    let (floor, width) = (grid + workers as i32 * cell + 6 + bars, all.min(ROUNDS_MAX) as i32 * cell);
+    let (floor, width) =
+        (grid + workers as i32 * cell + 6 + bars, all.min(ROUNDS_MAX) as i32 * cell);
     text(canvas, (12, grid - 1), 11, "worker 0")?;
     if workers > 2 {
-        text(canvas, (12, grid + (workers as i32 - 1) * cell - 4), 11, &format!("worker {}", workers - 1))?;
+        text(
+            canvas,
+            (12, grid + (workers as i32 - 1) * cell - 4),
+            11,
+            &format!("worker {}", workers - 1),
+        )?;
     }
     text(canvas, (12, floor - bars), 11, &format!("{longest:.2} s"))?;
     text(canvas, (12, floor - 11), 11, "0 s")?;
@@ -125,10 +169,20 @@ fn steps_panel(canvas: &Canvas<'_>, lines: &[Line], workers: usize, place: (i32,
         let late = stragglers(round);
         for worker in Worker::all(workers) {
             let y = grid + worker.0 as i32 * cell;
-            rectangle(canvas, (x, y), (x + cell - 1, y + cell - 1), Fate::of(line, round, worker, late.contains(&worker)).colour())?;
+            rectangle(
+                canvas,
+                (x, y),
+                (x + cell - 1, y + cell - 1),
+                Fate::of(line, round, worker, late.contains(&worker)).colour(),
+            )?;
         }
-        let height = (round.seconds / longest.max(f64::MIN_POSITIVE) * f64::from(bars)).round() as i32;
-        let colour = if line.record.refused.is_empty() { RGBColor(120, 120, 120) } else { Fate::Erased.colour() };
+        let height =
+            (round.seconds / longest.max(f64::MIN_POSITIVE) * f64::from(bars)).round() as i32;
+        let colour = if line.record.refused.is_empty() {
+            RGBColor(120, 120, 120)
+        } else {
+            Fate::Erased.colour()
+        };
         rectangle(canvas, (x, floor - height), (x + cell - 1, floor), colour)?;
     }
     Ok(())
@@ -147,7 +201,12 @@ pub(super) fn loss(runs: &[Vec<Line>]) -> anyhow::Result<String> {
     let name = |lines: &Vec<Line>| lines.first().map_or(String::new(), |line| line.scheme.clone());
     let series: Vec<Curve> = runs.iter().map(|lines| (name(lines), curve(lines))).collect();
     let legend = SeriesLabelPosition::UpperRight;
-    curves("Training loss over time", ("seconds of the run", "loss per token (nats)"), &series, legend)
+    curves(
+        "Training loss over time",
+        ("seconds of the run", "loss per token (nats)"),
+        &series,
+        legend,
+    )
 }
 
 /// When each job of a simulation was complete.
@@ -155,16 +214,27 @@ pub(super) fn finish_times(scheme: &str, finish: &[f64]) -> anyhow::Result<Strin
     let done = |(job, at): (usize, &f64)| at.is_finite().then_some((job as f64 + 1.0, *at));
     let curve = finish.iter().enumerate().filter_map(done).collect();
     let series = [(scheme.to_owned(), curve)];
-    curves("Jobs completed over time", ("job", "complete after (s)"), &series, SeriesLabelPosition::UpperLeft)
+    curves(
+        "Jobs completed over time",
+        ("job", "complete after (s)"),
+        &series,
+        SeriesLabelPosition::UpperLeft,
+    )
 }
 
 /// A name and its points.
 pub(super) type Curve = (String, Vec<(f64, f64)>);
 
-fn curves(title: &str, axes: (&str, &str), series: &[Curve], legend: SeriesLabelPosition) -> anyhow::Result<String> {
+fn curves(
+    title: &str,
+    axes: (&str, &str),
+    series: &[Curve],
+    legend: SeriesLabelPosition,
+) -> anyhow::Result<String> {
     let points = || series.iter().flat_map(|curve| &curve.1).copied();
     let end = points().map(|point| point.0).fold(1e-9, f64::max);
-    let (low, high) = points().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| (low.min(y), high.max(y)));
+    let (low, high) = points()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| (low.min(y), high.max(y)));
     let (low, high) = if low < high {
         (low, high)
     } else if low.is_finite() {
@@ -190,11 +260,19 @@ fn curves(title: &str, axes: (&str, &str), series: &[Curve], legend: SeriesLabel
         mesh.draw().map_err(|error| fail(&error))?;
         for ((name, curve), colour) in series.iter().zip(SERIES.iter().cycle()) {
             let colour = *colour;
-            let line = chart.draw_series(LineSeries::new(curve.iter().copied(), colour.stroke_width(2))).map_err(|error| fail(&error))?;
-            line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+            let line = chart
+                .draw_series(LineSeries::new(curve.iter().copied(), colour.stroke_width(2)))
+                .map_err(|error| fail(&error))?;
+            line.label(name).legend(move |(x, y)| {
+                PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
+            });
         }
         let mut labels = chart.configure_series_labels();
-        labels.position(legend).background_style(WHITE).border_style(FRAME).label_font(("sans-serif", 13));
+        labels
+            .position(legend)
+            .background_style(WHITE)
+            .border_style(FRAME)
+            .label_font(("sans-serif", 13));
         labels.draw().map_err(|error| fail(&error))?;
         canvas.present().map_err(|error| fail(&error))?;
     }
@@ -224,10 +302,18 @@ pub(super) fn panels(title: &str, panels: &[Panel]) -> anyhow::Result<String> {
         let (_, below) = canvas.split_vertically(34);
         for (area, panel) in below.split_evenly((1, panels.len().max(1))).iter().zip(panels) {
             if panel.logarithmic {
-                let (low, high) = span(panel.series.iter().flat_map(|curve| &curve.1).map(|point| point.0).filter(|x| *x > 0.0));
+                let (low, high) = span(
+                    panel
+                        .series
+                        .iter()
+                        .flat_map(|curve| &curve.1)
+                        .map(|point| point.0)
+                        .filter(|x| *x > 0.0),
+                );
                 draw_panel(area, panel, (low..high).log_scale())?;
             } else {
-                let (low, high) = span(panel.series.iter().flat_map(|curve| &curve.1).map(|point| point.0));
+                let (low, high) =
+                    span(panel.series.iter().flat_map(|curve| &curve.1).map(|point| point.0));
                 draw_panel(area, panel, low..high)?;
             }
         }
@@ -238,7 +324,8 @@ pub(super) fn panels(title: &str, panels: &[Panel]) -> anyhow::Result<String> {
 
 /// The least and the largest, apart from each other.
 fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+    let (low, high) =
+        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
     match (low.is_finite(), low < high) {
         (true, true) => (low, high),
         (true, false) => (low, low + 1.0),
@@ -252,7 +339,8 @@ where
     X::CoordDescType: ValueFormatter<f64>,
 {
     let fail = |error: &dyn std::fmt::Display| anyhow!("picture: {error}");
-    let points = || panel.series.iter().flat_map(|curve| &curve.1).map(|point| point.1).filter(|y| *y > 0.0);
+    let points =
+        || panel.series.iter().flat_map(|curve| &curve.1).map(|point| point.1).filter(|y| *y > 0.0);
     let (low, high) = span(points());
     // Room for the legend above the curves.
     let room = (high / low).powf(0.3).max(2.0);
@@ -265,16 +353,24 @@ where
         .map_err(|error| fail(&error))?;
     let mut mesh = chart.configure_mesh();
     mesh.x_desc(panel.axis).light_line_style(WHITE).bold_line_style(FRAME);
-    mesh.y_label_formatter(&|y| format!("{y:.0e}")).x_label_formatter(&|x| if *x >= 1e4 { format!("{x:.0e}") } else { format!("{x}") });
+    mesh.y_label_formatter(&|y| format!("{y:.0e}"))
+        .x_label_formatter(&|x| if *x >= 1e4 { format!("{x:.0e}") } else { format!("{x}") });
     mesh.x_labels(7).y_labels(8).draw().map_err(|error| fail(&error))?;
     for ((name, curve), colour) in panel.series.iter().zip(SERIES.iter().cycle()) {
         let colour = *colour;
         let above: Vec<(f64, f64)> = curve.iter().copied().filter(|(_, y)| *y > 0.0).collect();
-        let line = chart.draw_series(LineSeries::new(above, colour.stroke_width(2)).point_size(2)).map_err(|error| fail(&error))?;
-        line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        let line = chart
+            .draw_series(LineSeries::new(above, colour.stroke_width(2)).point_size(2))
+            .map_err(|error| fail(&error))?;
+        line.label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
     }
     let mut labels = chart.configure_series_labels();
-    labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE).border_style(FRAME).label_font(("sans-serif", 12));
+    labels
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE)
+        .border_style(FRAME)
+        .label_font(("sans-serif", 12));
     labels.draw().map_err(|error| fail(&error))
 }
 
@@ -283,7 +379,13 @@ mod tests {
     use super::*;
     use crate::train::StepRecord;
 
-    fn line(run: usize, step: u64, arrivals: [Option<f64>; 3], weights: [f64; 3], seconds: f64) -> Line {
+    fn line(
+        run: usize,
+        step: u64,
+        arrivals: [Option<f64>; 3],
+        weights: [f64; 3],
+        seconds: f64,
+    ) -> Line {
         let erased = if step == 2 { vec![Worker(0)] } else { Vec::new() };
         let record = StepRecord {
             step,

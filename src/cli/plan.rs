@@ -10,7 +10,8 @@ use crate::ids::{Job, Worker};
 use crate::schedulers::{ConfigError, Reduce};
 use crate::train::AdamWConfig;
 use crate::train::candle::{
-    Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor, ReplicaState, Tokens,
+    Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor,
+    ReplicaState, Tokens,
 };
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
@@ -114,66 +115,97 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display())).or_input()?;
-        serde_json::from_str(&text).with_context(|| format!("{} is not a plan of this version", path.display())).or_input()
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))
+            .or_input()?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a plan of this version", path.display()))
+            .or_input()
     }
 
     pub(super) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
         let spec = |text: &String| -> Result<SchemeSpec, Failure> {
             if text == AUTO {
                 if self.micro_steps > 1 {
-                    return Err(Failure::Input(anyhow!("--scheme auto plans for steps of one job; leave out --micro-steps")));
+                    return Err(Failure::Input(anyhow!(
+                        "--scheme auto plans for steps of one job; leave out --micro-steps"
+                    )));
                 }
                 return Ok(SchemeSpec::uncoded());
             }
             let mut spec: SchemeSpec = text.parse().or_input()?;
             let natural = self.natural(&spec)?;
-            if self.transport == TransportKind::Tcp && (natural.wrong > 0 || natural.mixture) && self.exchange != ExchangeKind::Hold {
+            if self.transport == TransportKind::Tcp
+                && (natural.wrong > 0 || natural.mixture)
+                && self.exchange != ExchangeKind::Hold
+            {
                 return Err(Failure::Input(anyhow!(
-                    "{text} looks at every result as the coordinator received it: over TCP it needs --exchange hold"
+                    "{text} looks at every result as the coordinator received it: over TCP it \
+                     needs --exchange hold"
                 )));
             }
             if natural.mixture && self.compute.devices_per_worker > 1 {
-                return Err(Failure::Input(anyhow!("{text} computes mixtures on one GPU; leave out --gpus-per-worker")));
+                return Err(Failure::Input(anyhow!(
+                    "{text} computes mixtures on one GPU; leave out --gpus-per-worker"
+                )));
             }
             if natural.mixture && self.wire == WireKind::Bf16 {
-                return Err(Failure::Input(anyhow!("{text} decodes what it judges in f32; leave out --wire bf16")));
+                return Err(Failure::Input(anyhow!(
+                    "{text} decodes what it judges in f32; leave out --wire bf16"
+                )));
             }
             if self.min_workers.is_some() && (natural.mixture || self.late == LateKind::NextStep) {
                 return Err(Failure::Input(anyhow!(
-                    "--min-workers plans anew for whoever is left, which {text} cannot do in the middle of a run{}",
+                    "--min-workers plans anew for whoever is left, which {text} cannot do in the \
+                     middle of a run{}",
                     if natural.mixture { "" } else { " with --late next-step" }
                 )));
             }
             if self.late == LateKind::NextStep {
                 spec = match spec.clone().deferring_to_next_step() {
                     Some(spec) if self.models * self.micro_steps == 1 => spec,
-                    Some(_) => return Err(Failure::Input(anyhow!("--late next-step is for one model without --micro-steps"))),
+                    Some(_) => {
+                        return Err(Failure::Input(anyhow!(
+                            "--late next-step is for one model without --micro-steps"
+                        )));
+                    }
                     None => spec,
                 };
             }
-            let scheme = spec.scheme(self.workers, self.micro_batches, 0..self.steps).map_err(|error| {
-                let context = format!("{text} with {} workers needs --micro-batches {} or more", self.workers, natural.units);
-                Failure::Input(anyhow::Error::new(error).context(context))
-            })?;
+            let scheme =
+                spec.scheme(self.workers, self.micro_batches, 0..self.steps).map_err(|error| {
+                    let context = format!(
+                        "{text} with {} workers needs --micro-batches {} or more",
+                        self.workers, natural.units
+                    );
+                    Failure::Input(anyhow::Error::new(error).context(context))
+                })?;
             self.local_run(&spec)?.check_jobs(scheme.facts()).map_err(|error| {
                 let flags = match error {
-                    ConfigError::TooFewModels { rounds, .. } => format!("{text} needs --models {rounds} or more, or --micro-steps 8"),
+                    ConfigError::TooFewModels { rounds, .. } => {
+                        format!("{text} needs --models {rounds} or more, or --micro-steps 8")
+                    }
                     _ => text.clone(),
                 };
                 Failure::Input(anyhow::Error::new(error).context(flags))
             })?;
             if self.micro_batches < natural.units {
                 eprintln!(
-                    "warning: {text} cuts a batch into {} parts; {} micro-batches make its loads uneven (--micro-batches {})",
+                    "warning: {text} cuts a batch into {} parts; {} micro-batches make its loads \
+                     uneven (--micro-batches {})",
                     natural.units, self.micro_batches, natural.units
                 );
             }
             Ok(spec)
         };
         let specs = self.schemes.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
-        if self.late == LateKind::NextStep && !self.schemes.iter().any(|text| text.starts_with("defer")) {
-            return Err(Failure::Input(anyhow!("--late next-step is for defer schemes, and {} is none", self.schemes.join(", "))));
+        if self.late == LateKind::NextStep
+            && !self.schemes.iter().any(|text| text.starts_with("defer"))
+        {
+            return Err(Failure::Input(anyhow!(
+                "--late next-step is for defer schemes, and {} is none",
+                self.schemes.join(", ")
+            )));
         }
         Ok(specs)
     }
@@ -183,14 +215,16 @@ impl Plan {
         self.steps * self.models
     }
 
-    /// The first rounds of a run, at least as many as its longest scheme takes if nothing goes wrong.
+    /// The first rounds of a run, at least as many as its longest scheme takes if nothing goes
+    /// wrong.
     fn rounds(&self) -> u64 {
         let longest = |text: &String| {
             let spec = text.parse::<SchemeSpec>().ok()?;
             let facts = self.natural(&spec).ok()?;
             Some(self.local_run(&spec).ok()?.rounds(self.all_steps(), &facts))
         };
-        self.schemes.iter().filter_map(longest).max().unwrap_or_else(|| self.all_steps()) + SPARE_ROUNDS
+        self.schemes.iter().filter_map(longest).max().unwrap_or_else(|| self.all_steps())
+            + SPARE_ROUNDS
     }
 
     /// The longest delay of its schemes, as far as it can be known.
@@ -201,7 +235,12 @@ impl Plan {
 
     /// The facts of a scheme that cuts batches as it likes best.
     pub(super) fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
-        let horizon = Horizon { workers: self.workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
+        let horizon = Horizon {
+            workers: self.workers,
+            units: None,
+            jobs: Job(0)..Job(0),
+            accept: Accept::Lookahead,
+        };
         Ok(spec.over(horizon).or_input()?.facts().clone())
     }
 
@@ -213,18 +252,24 @@ impl Plan {
     pub(super) fn delays(&self) -> Result<Delays, Failure> {
         match &self.delays {
             None => Ok(Delays::None),
-            Some(text) => Delays::for_rounds(text, self.workers, self.seed, self.rounds() as usize).or_input(),
+            Some(text) => {
+                Delays::for_rounds(text, self.workers, self.seed, self.rounds() as usize).or_input()
+            }
         }
     }
 
-    /// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a seed higher by `m`.
+    /// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a
+    /// seed higher by `m`.
     pub(super) fn fresh_states(&self) -> Result<Vec<ReplicaState>, Failure> {
-        let fresh = (0..self.models).map(|model| ReplicaState::fresh(&self.model, self.seed.wrapping_add(model)));
+        let fresh = (0..self.models)
+            .map(|model| ReplicaState::fresh(&self.model, self.seed.wrapping_add(model)));
         match &self.init {
             None => Ok(fresh.collect()),
             Some(path) => {
                 let parameters = checkpoint::load_model(path)?.1;
-                Ok(fresh.map(|fresh| ReplicaState { parameters: parameters.clone(), ..fresh }).collect())
+                Ok(fresh
+                    .map(|fresh| ReplicaState { parameters: parameters.clone(), ..fresh })
+                    .collect())
             }
         }
     }
@@ -235,10 +280,14 @@ impl Plan {
 
     pub(super) fn batches(&self, tokens: Tokens) -> Result<Batches, Failure> {
         let batches = Batches::new(tokens, self.model.context, self.seed).or_input()?;
-        let (rows, batch) = (batches.sizes().0 / (self.model.context + 1), self.micro_batch_rows * self.micro_batches as usize);
+        let (rows, batch) = (
+            batches.sizes().0 / (self.model.context + 1),
+            self.micro_batch_rows * self.micro_batches as usize,
+        );
         if rows < batch {
             return Err(Failure::Input(anyhow!(
-                "the corpus has {rows} windows of {} tokens for training, fewer than one batch of {batch}",
+                "the corpus has {rows} windows of {} tokens for training, fewer than one batch of \
+                 {batch}",
                 self.model.context + 1
             )));
         }
@@ -250,8 +299,8 @@ impl Plan {
         self.compute.processor.devices().is_ok()
     }
 
-    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that cannot, where it takes its steps and
-    /// checks no gradient.
+    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that
+    /// cannot, where it takes its steps and checks no gradient.
     pub(super) fn beside(&self) -> Compute {
         let processor = if self.computes_here() { self.compute.processor } else { Processor::Cpu };
         Compute { processor, devices_per_worker: 1, ..self.compute }
@@ -264,7 +313,11 @@ impl Plan {
             .map(|text| text.parse::<Fault>().map_err(|error| Failure::Input(anyhow!(error))))
             .collect::<Result<Vec<_>, _>>()?;
         if let Some(stray) = faults.iter().find(|fault| fault.worker.index() >= self.workers) {
-            return Err(Failure::Input(anyhow!("--fault names {}, but workers are 0 to {}", stray.worker, self.workers - 1)));
+            return Err(Failure::Input(anyhow!(
+                "--fault names {}, but workers are 0 to {}",
+                stray.worker,
+                self.workers - 1
+            )));
         }
         Ok(LocalRun {
             scheme: scheme.clone(),
@@ -283,7 +336,9 @@ impl Plan {
             mu: self.mu,
             reduce: match self.reduce {
                 // What is sent before the plan is single results.
-                ReduceKind::Auto if self.exchange == ExchangeKind::HoldSharded => Some(Reduce::Tree),
+                ReduceKind::Auto if self.exchange == ExchangeKind::HoldSharded => {
+                    Some(Reduce::Tree)
+                }
                 ReduceKind::Auto => None,
                 ReduceKind::Tree => Some(Reduce::Tree),
                 ReduceKind::Worker => Some(Reduce::Worker),
@@ -291,7 +346,11 @@ impl Plan {
             faults,
             min_workers: self.min_workers,
             wire: self.wire.of_codes(),
-            attack: self.attack.map(|kind| Attack { kind, workers: self.attackers.clone(), seed: self.seed }),
+            attack: self.attack.map(|kind| Attack {
+                kind,
+                workers: self.attackers.clone(),
+                seed: self.seed,
+            }),
             lanes: self.lanes,
         })
     }
@@ -316,5 +375,7 @@ fn tokens_by(corpus: &Corpus, path: &Path) -> Result<Tokens, Failure> {
 
 #[cfg(not(feature = "tokenizers"))]
 fn tokens_by(_: &Corpus, _: &Path) -> Result<Tokens, Failure> {
-    Err(Failure::Input(anyhow!("--tokenizer needs a program built with --features tokenizers; without it, tokens are bytes")))
+    Err(Failure::Input(anyhow!(
+        "--tokenizer needs a program built with --features tokenizers; without it, tokens are bytes"
+    )))
 }

@@ -45,7 +45,8 @@ pub(super) struct RunSummary {
     pub(super) seconds_per_step: Spread,
     /// Tokens whose gradient was applied, per second; null in modelled time.
     pub(super) tokens_per_second: Option<f64>,
-    /// Model FLOPs utilisation: `tokens_per_second` x [`GptConfig::flops_per_token`] / peak; null where no peak is known.
+    /// Model FLOPs utilisation: `tokens_per_second` x [`GptConfig::flops_per_token`] / peak; null
+    /// where no peak is known.
     ///
     /// [`GptConfig::flops_per_token`]: crate::train::candle::GptConfig::flops_per_token
     pub(super) mfu: Option<f64>,
@@ -66,12 +67,31 @@ pub(super) struct RunSummary {
 }
 
 impl RunSummary {
-    pub(super) fn of(plan: &Plan, run: usize, lines: &[Line], validation_loss: Option<f64>) -> Self {
-        let batch = plan.micro_batch_rows as f64 * f64::from(plan.micro_batches) * plan.micro_steps as f64;
-        let lost = |line: &Line| if line.record.refused.is_empty() { batch * (1.0 - line.record.coverage) } else { batch };
+    pub(super) fn of(
+        plan: &Plan,
+        run: usize,
+        lines: &[Line],
+        validation_loss: Option<f64>,
+    ) -> Self {
+        let batch =
+            plan.micro_batch_rows as f64 * f64::from(plan.micro_batches) * plan.micro_steps as f64;
+        let lost = |line: &Line| {
+            if line.record.refused.is_empty() {
+                batch * (1.0 - line.record.coverage)
+            } else {
+                batch
+            }
+        };
         let applied = || lines.iter().filter(|line| line.record.refused.is_empty());
-        let last: Vec<f64> = lines.iter().rev().filter_map(|line| line.loss).take(FINAL_STEPS * plan.models as usize).collect();
-        let (seconds, samples) = lines.iter().fold((0.0, 0.0), |(s, n), line| (s + line.record.seconds, n + batch - lost(line)));
+        let last: Vec<f64> = lines
+            .iter()
+            .rev()
+            .filter_map(|line| line.loss)
+            .take(FINAL_STEPS * plan.models as usize)
+            .collect();
+        let (seconds, samples) = lines
+            .iter()
+            .fold((0.0, 0.0), |(s, n), line| (s + line.record.seconds, n + batch - lost(line)));
         let real = plan.clock == ClockKind::Wall && seconds > 0.0;
         let tokens_per_second = real.then(|| samples * plan.model.context as f64 / seconds);
         let flops = |tokens: f64| tokens * plan.model.flops_per_token();
@@ -80,13 +100,20 @@ impl RunSummary {
             workers: plan.workers,
             steps: lines.len(),
             tokens_per_second,
-            mfu: tokens_per_second.zip(plan.peak_tflops).map(|(tokens, peak)| flops(tokens) / (1e12 * peak)),
+            mfu: tokens_per_second
+                .zip(plan.peak_tflops)
+                .map(|(tokens, peak)| flops(tokens) / (1e12 * peak)),
             seconds_per_step: Spread::of(lines.iter().map(|line| line.record.seconds).collect()),
             final_loss: (!last.is_empty()).then(|| last.iter().sum::<f64>() / last.len() as f64),
             validation_loss,
             samples_lost: lines.iter().map(lost).sum::<f64>().round() as u64,
-            work: lines.iter().map(|line| line.record.work).sum::<f64>() / lines.len().max(1) as f64,
-            late_worker_rounds: lines.iter().flat_map(|line| &line.record.rounds).map(|round| stragglers(round).len()).sum(),
+            work: lines.iter().map(|line| line.record.work).sum::<f64>()
+                / lines.len().max(1) as f64,
+            late_worker_rounds: lines
+                .iter()
+                .flat_map(|line| &line.record.rounds)
+                .map(|round| stragglers(round).len())
+                .sum(),
             refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
             max_decode_error: applied().map(|line| line.record.error).fold(0.0, f64::max),
             max_amplification: applied().map(|line| line.record.amplification).fold(0.0, f64::max),
@@ -102,7 +129,8 @@ pub(super) struct Summary {
     pub(super) runs: Vec<RunSummary>,
     /// Mean step time of the first run over that of the last; null with a single run.
     pub(super) speedup: Option<f64>,
-    /// Largest relative difference of a decoded gradient from the whole batch's; null if none was checked.
+    /// Largest relative difference of a decoded gradient from the whole batch's; null if none was
+    /// checked.
     pub(super) max_gradient_difference: Option<f64>,
     pub(super) gradients_checked: usize,
     pub(super) step_seconds: f64,
@@ -111,8 +139,15 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(plan: &Plan, runs: Vec<RunSummary>, lines: &[Vec<Line>], faults: Vec<FaultLine>, interrupted: bool) -> Self {
-        let checked: Vec<f64> = lines.iter().flatten().filter_map(|line| line.gradient_difference).collect();
+    pub(super) fn of(
+        plan: &Plan,
+        runs: Vec<RunSummary>,
+        lines: &[Vec<Line>],
+        faults: Vec<FaultLine>,
+        interrupted: bool,
+    ) -> Self {
+        let checked: Vec<f64> =
+            lines.iter().flatten().filter_map(|line| line.gradient_difference).collect();
         let mean = |run: &RunSummary| run.seconds_per_step.mean;
         let speedup = match &runs[..] {
             [first, .., last] if mean(last) > 0.0 => Some(mean(first) / mean(last)),
@@ -147,7 +182,8 @@ impl Summary {
             text.push('\n');
         };
         row(["", "s/step", "", "", "loss", "", "samples", "work", "straggler"].map(String::from));
-        row(["scheme", "mean", "p50", "p95", "train", "valid", "lost", "paid", "rounds"].map(String::from));
+        row(["scheme", "mean", "p50", "p95", "train", "valid", "lost", "paid", "rounds"]
+            .map(String::from));
         for run in &self.runs {
             let Spread { mean, p50, p95 } = run.seconds_per_step;
             row([
@@ -167,9 +203,12 @@ impl Summary {
 
     /// Who was found out, where some run looked for wrong workers or had some, or mixed data.
     pub(super) fn honesty_table(&self) -> Option<String> {
-        let approximate = |run: &RunSummary| run.honesty.late_gradient_error.is_some_and(|error| error > APPROXIMATE_GRADIENT);
+        let approximate = |run: &RunSummary| {
+            run.honesty.late_gradient_error.is_some_and(|error| error > APPROXIMATE_GRADIENT)
+        };
         let shown = self.runs.iter().any(|run| run.honesty.caught.is_some() || approximate(run));
-        shown.then(|| attack::table(self.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty))))
+        shown
+            .then(|| attack::table(self.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty))))
     }
 
     /// How fast the runs were in tokens, where time was real.
@@ -185,11 +224,22 @@ impl Summary {
     /// What `auto` foresaw and what came, one table per run that it chose for.
     pub(super) fn legs_tables(&self) -> Vec<String> {
         let table = |run: &RunSummary| {
-            let mut text = format!("{:<34} {:>12} {:>12}\n", format!("{}, s/step", run.scheme), "predicted", "measured");
+            let mut text = format!(
+                "{:<34} {:>12} {:>12}\n",
+                format!("{}, s/step", run.scheme),
+                "predicted",
+                "measured"
+            );
             for leg in &run.legs {
                 let steps = format!("{}-{}", leg.first_step, leg.first_step + leg.steps as u64 - 1);
-                let predicted = leg.predicted_seconds.map_or("recording".into(), |seconds| format!("{seconds:.3}"));
-                let _ = writeln!(text, "{steps:<12} {:<21} {predicted:>12} {:>12.3}", leg.scheme, leg.measured_seconds);
+                let predicted = leg
+                    .predicted_seconds
+                    .map_or("recording".into(), |seconds| format!("{seconds:.3}"));
+                let _ = writeln!(
+                    text,
+                    "{steps:<12} {:<21} {predicted:>12} {:>12.3}",
+                    leg.scheme, leg.measured_seconds
+                );
             }
             text
         };
@@ -200,26 +250,48 @@ impl Summary {
     pub(super) fn sentence(&self, plan: &Plan) -> String {
         let mut text = match self.max_gradient_difference {
             None => "No gradient was checked. ".into(),
-            Some(0.0) => format!("All {} gradients checked equal the whole batch's bit for bit. ", self.gradients_checked),
+            Some(0.0) => format!(
+                "All {} gradients checked equal the whole batch's bit for bit. ",
+                self.gradients_checked
+            ),
             Some(difference) => {
-                format!("The largest gradient error of {} checked is {difference:.2e} of the largest entry. ", self.gradients_checked)
+                format!(
+                    "The largest gradient error of {} checked is {difference:.2e} of the largest \
+                     entry. ",
+                    self.gradients_checked
+                )
             }
         };
-        if let Some((first, others)) = self.runs.split_first().filter(|(first, others)| !others.is_empty() && first.steps > 0) {
+        if let Some((first, others)) =
+            self.runs.split_first().filter(|(first, others)| !others.is_empty() && first.steps > 0)
+        {
             for other in others.iter().filter(|other| other.seconds_per_step.mean > 0.0) {
                 let (name, rival, times) = (&other.scheme, &first.scheme, other.work / first.work);
                 let speedup = first.seconds_per_step.mean / other.seconds_per_step.mean;
                 let _ = if speedup >= 1.0 {
-                    write!(text, "{name} made a step {speedup:.2}x faster than {rival}, at {times:.2} times the computing work. ")
+                    write!(
+                        text,
+                        "{name} made a step {speedup:.2}x faster than {rival}, at {times:.2} times \
+                         the computing work. "
+                    )
                 } else {
                     let late = first.late_worker_rounds > 0;
-                    let why = if late { "costs more than the waiting it saves" } else { "only costs where nobody is late" };
-                    write!(text, "{name} made a step {:.2}x slower than {rival}: its redundancy {why}. ", 1.0 / speedup)
+                    let why = if late {
+                        "costs more than the waiting it saves"
+                    } else {
+                        "only costs where nobody is late"
+                    };
+                    write!(
+                        text,
+                        "{name} made a step {:.2}x slower than {rival}: its redundancy {why}. ",
+                        1.0 / speedup
+                    )
                 };
             }
             text += match plan.clock {
                 ClockKind::Wall => {
-                    "All workers share this machine's cores, so redundancy is paid in the same cores here, as it is not in a cluster."
+                    "All workers share this machine's cores, so redundancy is paid in the same \
+                     cores here, as it is not in a cluster."
                 }
                 ClockKind::Virtual => "Times are modelled: each worker has a machine of its own.",
             };
@@ -228,7 +300,11 @@ impl Summary {
             let _ = write!(text, " {} lost {} samples.", run.scheme, run.samples_lost);
         }
         for run in self.runs.iter().filter(|run| run.max_decode_error > APPROXIMATE) {
-            let _ = write!(text, " {} is approximate: its largest normalised decoding error was {:.2e}.", run.scheme, run.max_decode_error);
+            let _ = write!(
+                text,
+                " {} is approximate: its largest normalised decoding error was {:.2e}.",
+                run.scheme, run.max_decode_error
+            );
         }
         text
     }

@@ -69,16 +69,23 @@ pub(super) struct RunArgs {
     /// Real time, or modelled time in which nobody waits
     #[arg(long, value_enum, default_value_t = ClockKind::Wall)]
     pub(super) clock: ClockKind,
-    /// Uncoded compute time of a step: what presets of delays count in, and a modelled step takes [default: 1 under the
-    /// virtual clock; measured under the wall clock]
+    /// Uncoded compute time of a step: what presets of delays count in, and a modelled step takes
+    /// [default: 1 under the virtual clock; measured under the wall clock]
     #[arg(long, value_name = "SECONDS")]
     pub(super) step_seconds: Option<f64>,
-    /// Models trained in turn, one step of each after the other: schemes over T+1 rounds need T+1 of them
-    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    /// Models trained in turn, one step of each after the other: schemes over T+1 rounds need T+1
+    /// of them
+    #[arg(
+        long, value_name = "M", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=1024)
+    )]
     pub(super) models: u64,
     /// Batches added up to one step of one model; for one model, `queue` over the whole step
     /// (--micro-batches instead of --micro-steps) is the rival to beat
-    #[arg(long, value_name = "A", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    #[arg(
+        long, value_name = "A", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=65536)
+    )]
     pub(super) micro_steps: u64,
     /// Schemes over rounds wait for everybody until (1+mu) times the first answer
     #[arg(long, default_value_t = 1.0)]
@@ -93,7 +100,10 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(super) micro_batches: Option<u32>,
     /// Windows of text per micro-batch
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=65536)
+    )]
     pub(super) micro_batch_rows: u32,
     /// Transformer blocks
     #[arg(long, default_value_t = 4)]
@@ -113,16 +123,20 @@ pub(super) struct RunArgs {
     /// Where workers compute the model; cuda needs programs with feature `candle-cuda` there
     #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
     pub(super) device: DeviceKind,
-    /// GPUs of each worker, which share the windows of its micro-batches; their gradients are added up by NCCL (feature
-    /// `nccl`) or else copied to the first
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// GPUs of each worker, which share the windows of its micro-batches; their gradients are added
+    /// up by NCCL (feature `nccl`) or else copied to the first
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=64)
+    )]
     pub(super) gpus_per_worker: u32,
-    /// What all devices together could do at best, in 10^12 floating point operations per second, to tell which part of
-    /// that (MFU) the run made [default of `train`: the data sheet's, for known GPUs]
+    /// What all devices together could do at best, in 10^12 floating point operations per second,
+    /// to tell which part of that (MFU) the run made
+    /// [default of `train`: the data sheet's, for known GPUs]
     #[arg(long, value_name = "TFLOPS", value_parser = positive)]
     pub(super) peak_tflops: Option<f64>,
-    /// Numbers in which matrices are multiplied, f32 or bf16 (tensor cores; slower on CPUs); parameters, gradients, norms and
-    /// losses are f32 either way
+    /// Numbers in which matrices are multiplied, f32 or bf16 (tensor cores; slower on CPUs);
+    /// parameters, gradients, norms and losses are f32 either way
     #[arg(long, value_name = "f32|bf16", default_value = "f32")]
     pub(super) precision: Precision,
     /// Largest learning rate
@@ -134,31 +148,38 @@ pub(super) struct RunArgs {
     /// Give up on workers that have not answered after so long
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub(super) max_wait: f64,
-    /// When more workers are gone than the scheme can do without, go on with whoever is left, planned anew, as long as those
-    /// are so many or more [default: wait for their return, then end]
+    /// When more workers are gone than the scheme can do without, go on with whoever is left,
+    /// planned anew, as long as those are so many or more
+    /// [default: wait for their return, then end]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) min_workers: Option<u32>,
     /// Let approximate schemes wait so much longer than they must
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     pub(super) grace: f64,
     /// Steps between checkpoints
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long, value_name = "N", default_value_t = 50,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub(super) checkpoint_every: u64,
     /// Steps between checks of the gradient against the whole batch, where no equal run is at hand
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long, value_name = "N", default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub(super) audit_every: u64,
     /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
     #[arg(long, value_name = "FAULT")]
     pub(super) fault: Vec<String>,
     #[command(flatten)]
     pub(super) attack: AttackArgs,
-    /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round closes), or the workers
-    /// among themselves, each a part (sharded; hold-sharded: they get them before the round closes; nccl: their GPUs, which
-    /// needs --device cuda) [default: sharded]
+    /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
+    /// closes), or the workers among themselves, each a part (sharded; hold-sharded: they get them
+    /// before the round closes; nccl: their GPUs, which needs --device cuda) [default: sharded]
     #[arg(long, value_enum)]
     pub(super) exchange: Option<ExchangeKind>,
-    /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of uncoded training
-    /// [default: f32]
+    /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
+    /// uncoded training [default: f32]
     #[arg(long, value_enum)]
     pub(super) wire: Option<WireKind>,
     /// Folder for the run [default: a new one under runs/]
@@ -212,15 +233,20 @@ impl RunArgs {
     fn check_exchange(&self) -> Result<(), Failure> {
         if self.exchange == Some(ExchangeKind::HoldSharded) && self.reduce == ReduceKind::Worker {
             return Err(Failure::Input(anyhow!(
-                "--exchange hold-sharded sends every result as it is; --reduce worker adds them up before: use tree or auto"
+                "--exchange hold-sharded sends every result as it is; --reduce worker adds them up \
+                 before: use tree or auto"
             )));
         }
         if self.exchange == Some(ExchangeKind::Nccl) {
             if self.device != DeviceKind::Cuda {
-                return Err(Failure::Input(anyhow!("--exchange nccl is between GPUs: it needs --device cuda")));
+                return Err(Failure::Input(anyhow!(
+                    "--exchange nccl is between GPUs: it needs --device cuda"
+                )));
             }
             if self.wire == Some(WireKind::Bf16) {
-                return Err(Failure::Input(anyhow!("--exchange nccl sends vectors as they are, in f32: it has no --wire bf16")));
+                return Err(Failure::Input(anyhow!(
+                    "--exchange nccl sends vectors as they are, in f32: it has no --wire bf16"
+                )));
             }
         }
         Ok(())
@@ -229,18 +255,28 @@ impl RunArgs {
     /// What the command line asks for; the vocabulary is that of the text.
     pub(super) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
         let step_seconds = self.step_seconds.unwrap_or(1.0);
-        let positive = [("--step-seconds", step_seconds), ("--learning-rate", self.learning_rate), ("--max-wait", self.max_wait)];
-        if let Some((flag, value)) = positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
+        let positive = [
+            ("--step-seconds", step_seconds),
+            ("--learning-rate", self.learning_rate),
+            ("--max-wait", self.max_wait),
+        ];
+        if let Some((flag, value)) =
+            positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0))
+        {
             return Err(Failure::Input(anyhow!("{flag} {value}: a number above 0 is needed")));
         }
         let not_negative = [("--grace", self.grace), ("--mu", self.mu)];
-        if let Some((flag, value)) = not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
+        if let Some((flag, value)) =
+            not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0))
+        {
             return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
         }
         self.check_exchange()?;
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
-            None => GptConfig { vocabulary, context, layers, heads, width, tied: !self.untied_head },
+            None => {
+                GptConfig { vocabulary, context, layers, heads, width, tied: !self.untied_head }
+            }
             Some(path) => checkpoint::load_model(path)?.0,
         };
         model.check().or_input()?;
@@ -294,14 +330,21 @@ impl RunArgs {
     fn compute(&self) -> Result<Compute, Failure> {
         let (gpus, rows) = (self.gpus_per_worker, self.micro_batch_rows);
         if gpus > 1 && self.device == DeviceKind::Cpu {
-            return Err(Failure::Input(anyhow!("--gpus-per-worker {gpus}: workers have no GPUs without --device cuda")));
+            return Err(Failure::Input(anyhow!(
+                "--gpus-per-worker {gpus}: workers have no GPUs without --device cuda"
+            )));
         }
         if gpus > rows {
             return Err(Failure::Input(anyhow!(
-                "--gpus-per-worker {gpus}: they share the windows of a micro-batch, and --micro-batch-rows is {rows}"
+                "--gpus-per-worker {gpus}: they share the windows of a micro-batch, and \
+                 --micro-batch-rows is {rows}"
             )));
         }
-        Ok(Compute { processor: self.device.processor(), precision: self.precision, devices_per_worker: gpus as usize })
+        Ok(Compute {
+            processor: self.device.processor(),
+            precision: self.precision,
+            devices_per_worker: gpus as usize,
+        })
     }
 
     fn shape(&self, vocabulary: usize) -> GptConfig {

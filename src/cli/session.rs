@@ -1,5 +1,5 @@
-//! Carries out the plan of a training run: its schemes one after the other, from a checkpoint if there
-//! is one.
+//! Carries out the plan of a training run: its schemes one after the other, from a checkpoint if
+//! there is one.
 
 use super::auto::{AUTO, next_leg};
 use super::checkpoint::{self, Place};
@@ -11,7 +11,9 @@ use super::report::{RunSummary, Summary};
 use super::status::Board;
 use super::{Failure, OrInput, OrWork, pictures};
 use crate::codes::SchemeSpec;
-use crate::train::candle::{Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_in_place};
+use crate::train::candle::{
+    Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_in_place,
+};
 use crate::train::{Outcome, Pace, VirtualClock};
 use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
@@ -41,7 +43,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A new run, its folder made and its plan written. Under a wall clock, a step is measured here if asked.
+    /// A new run, its folder made and its plan written. Under a wall clock, a step is measured here
+    /// if asked.
     pub(super) fn begin(
         mut plan: Plan,
         batches: Batches,
@@ -59,21 +62,40 @@ impl Session {
         }
         let start = plan.fresh_states()?;
         let folder = RunFolder::create(out.0, out.1)?;
-        let prepared = prepare(&mut plan, &specs[0], measure.then_some((&start[0], &batches)), &folder);
+        let prepared =
+            prepare(&mut plan, &specs[0], measure.then_some((&start[0], &batches)), &folder);
         folder.settle(prepared)?;
         let lines = vec![Vec::new(); specs.len()];
         let place = Place { run: 0, next_step: 0 };
-        Ok(Self { plan, specs, folder, batches, interrupted, lines, place, state: None, team: None, board: None })
+        Ok(Self {
+            plan,
+            specs,
+            folder,
+            batches,
+            interrupted,
+            lines,
+            place,
+            state: None,
+            team: None,
+            board: None,
+        })
     }
 
     /// A run that was interrupted, as its last checkpoint left it.
-    pub(super) fn resume(plan: Plan, folder: RunFolder, interrupted: Arc<AtomicBool>) -> Result<Self, Failure> {
+    pub(super) fn resume(
+        plan: Plan,
+        folder: RunFolder,
+        interrupted: Arc<AtomicBool>,
+    ) -> Result<Self, Failure> {
         let specs = plan.specs()?;
         let batches = plan.batches(plan.tokens()?)?;
         let loaded = checkpoint::load(&folder, &plan.model, plan.models)?;
         let place = loaded.as_ref().map_or(Place { run: 0, next_step: 0 }, |loaded| loaded.place);
         if place.run >= specs.len() || place.next_step > plan.all_steps() {
-            return Err(Failure::Input(anyhow!("the checkpoint in {} is not of this plan", folder.path().display())));
+            return Err(Failure::Input(anyhow!(
+                "the checkpoint in {} is not of this plan",
+                folder.path().display()
+            )));
         }
         let mut lines = vec![Vec::new(); specs.len()];
         for line in read_record(&folder, place)? {
@@ -90,13 +112,27 @@ impl Session {
             lines.len() as u64 == expected
         };
         if !lines.iter().enumerate().all(complete) {
-            return Err(Failure::Input(anyhow!("{} has not all the steps its checkpoint counts", folder.file(RECORD).display())));
+            return Err(Failure::Input(anyhow!(
+                "{} has not all the steps its checkpoint counts",
+                folder.file(RECORD).display()
+            )));
         }
         if loaded.as_ref().is_some_and(|loaded| loaded.is_before) {
             checkpoint::put_in_place(&folder).or_work()?;
         }
         let state = loaded.map(|loaded| loaded.states);
-        Ok(Self { plan, specs, folder, batches, interrupted, lines, place, state, team: None, board: None })
+        Ok(Self {
+            plan,
+            specs,
+            folder,
+            batches,
+            interrupted,
+            lines,
+            place,
+            state,
+            team: None,
+            board: None,
+        })
     }
 
     /// How many steps of the only run are in the record, those after the checkpoint too.
@@ -105,7 +141,11 @@ impl Session {
     }
 
     /// Goes on from a later step of the only run, in the states of a worker that has come so far.
-    pub(super) fn move_to(&mut self, next_step: u64, states: Vec<ReplicaState>) -> Result<(), Failure> {
+    pub(super) fn move_to(
+        &mut self,
+        next_step: u64,
+        states: Vec<ReplicaState>,
+    ) -> Result<(), Failure> {
         let place = Place { run: 0, next_step };
         self.lines[0] = read_record(&self.folder, place)?;
         (self.place, self.state) = (place, Some(states));
@@ -150,24 +190,43 @@ impl Session {
 
     /// Says what is going to happen.
     pub(super) fn introduce(&self, quiet: bool) {
-        let Plan { workers, model, micro_batch_rows, micro_batches, steps, step_seconds, .. } = &self.plan;
+        let Plan { workers, model, micro_batch_rows, micro_batches, steps, step_seconds, .. } =
+            &self.plan;
         let (train, validation) = self.batches.sizes();
-        let per_step = if self.plan.micro_steps > 1 { format!("{} x ", self.plan.micro_steps) } else { String::new() };
-        let models = if self.plan.models > 1 { format!("{} models in turn, each", self.plan.models) } else { "model".into() };
+        let per_step = if self.plan.micro_steps > 1 {
+            format!("{} x ", self.plan.micro_steps)
+        } else {
+            String::new()
+        };
+        let models = if self.plan.models > 1 {
+            format!("{} models in turn, each", self.plan.models)
+        } else {
+            "model".into()
+        };
         let time = match (self.plan.clock, &self.board) {
             (ClockKind::Virtual, _) => format!("step time c: {step_seconds:.3} s (modelled)"),
-            (ClockKind::Wall, None) => format!("step time c: {step_seconds:.3} s (uncoded, nobody late, measured)"),
-            (ClockKind::Wall, _) if self.plan.delays.is_some() => format!("step time c: {step_seconds:.3} s (given)"),
+            (ClockKind::Wall, None) => {
+                format!("step time c: {step_seconds:.3} s (uncoded, nobody late, measured)")
+            }
+            (ClockKind::Wall, _) if self.plan.delays.is_some() => {
+                format!("step time c: {step_seconds:.3} s (given)")
+            }
             (ClockKind::Wall, _) => "times are as measured, nobody is delayed on purpose".into(),
         };
-        let stragglers = self.plan.delays().map_or_else(|_| String::new(), |delays| delays.to_string());
+        let stragglers =
+            self.plan.delays().map_or_else(|_| String::new(), |delays| delays.to_string());
         let lines = [
             format!(
                 "{workers} workers, {steps} steps of {per_step}{} x {} tokens",
                 micro_batch_rows * *micro_batches as usize,
                 model.context
             ),
-            format!("{models}: {:.2} M parameters, {} layers of width {}", model.parameters() as f64 / 1e6, model.layers, model.width),
+            format!(
+                "{models}: {:.2} M parameters, {} layers of width {}",
+                model.parameters() as f64 / 1e6,
+                model.layers,
+                model.width
+            ),
             format!("text: {train} tokens for training, {validation} for validation"),
             format!("stragglers: {stragglers}"),
             time,
@@ -200,7 +259,9 @@ impl Session {
             validation.push(loss);
         }
         let started = self.lines.iter().take_while(|lines| !lines.is_empty()).count();
-        let runs = (0..started).map(|run| RunSummary::of(&self.plan, run, &self.lines[run], validation[run])).collect();
+        let runs = (0..started)
+            .map(|run| RunSummary::of(&self.plan, run, &self.lines[run], validation[run]))
+            .collect();
         let summary = Summary::of(&self.plan, runs, &self.lines[..started], faults, !finished);
         self.write_up(&summary, started).or_work()?;
         Ok(summary)
@@ -209,11 +270,17 @@ impl Session {
     fn write_up(&self, summary: &Summary, started: usize) -> anyhow::Result<()> {
         let shown = &self.lines[..started];
         self.folder.write_whole("loss.svg", pictures::loss(shown)?.as_bytes())?;
-        self.folder.write_whole("steps.svg", pictures::steps(shown, self.plan.workers)?.as_bytes())?;
+        self.folder
+            .write_whole("steps.svg", pictures::steps(shown, self.plan.workers)?.as_bytes())?;
         self.folder.write_json("summary.json", summary)
     }
 
-    fn one_run(&mut self, run: usize, record: &mut LineFile, faults: &mut Vec<FaultLine>) -> Result<(Outcome, Option<f64>), Failure> {
+    fn one_run(
+        &mut self,
+        run: usize,
+        record: &mut LineFile,
+        faults: &mut Vec<FaultLine>,
+    ) -> Result<(Outcome, Option<f64>), Failure> {
         let local = self.plan.local_run(&self.specs[run])?;
         let team = self.team.take();
         let resumed = if self.place.run == run { self.state.take() } else { None };
@@ -224,8 +291,11 @@ impl Session {
         };
         let (earlier, rest) = self.lines.split_at_mut(run);
         let lines = std::mem::take(&mut rest[0]);
-        let bar = super::progress_bar(self.plan.all_steps(), &self.plan.schemes[run]).with_position(first);
-        let replicas = state.iter().map(|state| Replica::on((self.plan.beside(), 0), &self.plan.model, self.plan.optimizer, state));
+        let bar = super::progress_bar(self.plan.all_steps(), &self.plan.schemes[run])
+            .with_position(first);
+        let replicas = state.iter().map(|state| {
+            Replica::on((self.plan.beside(), 0), &self.plan.model, self.plan.optimizer, state)
+        });
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
         let baseline = earlier.first().map_or(&[][..], Vec::as_slice);
         let mut observer = RunObserver {
@@ -246,16 +316,26 @@ impl Session {
             digest: None,
         };
         // All runs of a plan in one memory, whose digests can be compared.
-        let runs = self.specs.iter().map(|spec| self.plan.local_run(spec)?.stays().or_input()).collect::<Result<Vec<_>, _>>()?;
+        let runs = self
+            .specs
+            .iter()
+            .map(|spec| self.plan.local_run(spec)?.stays().or_input())
+            .collect::<Result<Vec<_>, _>>()?;
         let stays = runs.into_iter().all(|stays| stays);
-        let outcome = Legs { local, stays, states: state, team, auto: self.plan.schemes[run] == AUTO }.train(&mut observer)?;
+        let outcome =
+            Legs { local, stays, states: state, team, auto: self.plan.schemes[run] == AUTO }
+                .train(&mut observer)?;
         observer.bar.finish_and_clear();
         let RunObserver { lines, faults: met, keeper: Keeper { replicas, .. }, .. } = observer;
         *faults = met;
         let made = lines.len();
         rest[0] = lines;
         let outcome = outcome.with_context(|| self.broke_off(run, made)).or_work()?;
-        let loss = if outcome == Outcome::Finished { Some(self.save_models(run, &replicas)?) } else { None };
+        let loss = if outcome == Outcome::Finished {
+            Some(self.save_models(run, &replicas)?)
+        } else {
+            None
+        };
         Ok((outcome, loss))
     }
 
@@ -265,17 +345,29 @@ impl Session {
         if !self.folder.outlives_failure() {
             return format!("{scheme} broke off before its first step");
         }
-        let kept = checkpoint::last(&self.folder).filter(|place| place.run == run).map_or(0, |place| place.next_step);
+        let kept = checkpoint::last(&self.folder)
+            .filter(|place| place.run == run)
+            .map_or(0, |place| place.next_step);
         let command = if self.board.is_some() { "coordinator" } else { "train" };
-        format!("{scheme} broke off after {made} steps (kept up to step {kept}; `codedgrad {command} --resume {path}` goes on from there)")
+        format!(
+            "{scheme} broke off after {made} steps (kept up to step {kept}; `codedgrad {command} \
+             --resume {path}` goes on from there)"
+        )
     }
 
-    /// Saves the models that a run ended with, and judges them: the mean of their losses on the validation text.
+    /// Saves the models that a run ended with, and judges them: the mean of their losses on the
+    /// validation text.
     fn save_models(&self, run: usize, replicas: &[Replica]) -> Result<f64, Failure> {
         let mut losses = 0.0;
         for (model, replica) in replicas.iter().enumerate() {
             losses += validation_loss(replica, &self.batches).or_work()?;
-            checkpoint::save_model(&self.folder, &model_name(&self.plan, run, model as u64), &self.plan.model, replica).or_work()?;
+            checkpoint::save_model(
+                &self.folder,
+                &model_name(&self.plan, run, model as u64),
+                &self.plan.model,
+                replica,
+            )
+            .or_work()?;
         }
         Ok(losses / self.plan.models as f64)
     }
@@ -289,17 +381,26 @@ impl Session {
         for model in 0..self.plan.models {
             let (config, parameters) = checkpoint::load_model(&self.model_path(run, model))?;
             let state = ReplicaState { parameters, ..ReplicaState::fresh(&config, 0) };
-            let replica = Replica::on((self.plan.beside(), 0), &config, self.plan.optimizer, &state).or_work()?;
+            let replica =
+                Replica::on((self.plan.beside(), 0), &config, self.plan.optimizer, &state)
+                    .or_work()?;
             losses += validation_loss(&replica, &self.batches).or_work()?;
         }
         Ok(losses / self.plan.models as f64)
     }
 }
 
-/// Writes the plan into its folder. Under a wall clock, a step is measured before, in a state if there is one.
-fn prepare(plan: &mut Plan, spec: &SchemeSpec, measured: Option<(&ReplicaState, &Batches)>, folder: &RunFolder) -> Result<(), Failure> {
+/// Writes the plan into its folder. Under a wall clock, a step is measured before, in a state if
+/// there is one.
+fn prepare(
+    plan: &mut Plan,
+    spec: &SchemeSpec,
+    measured: Option<(&ReplicaState, &Batches)>,
+    folder: &RunFolder,
+) -> Result<(), Failure> {
     if let Some((start, batches)) = measured.filter(|_| plan.clock == ClockKind::Wall) {
-        let spinner = ProgressBar::new_spinner().with_message("measuring the compute time of an uncoded step");
+        let spinner = ProgressBar::new_spinner()
+            .with_message("measuring the compute time of an uncoded step");
         spinner.tick();
         plan.step_seconds = calibrate(&plan.local_run(spec)?, start, batches).or_work()?;
         spinner.finish_and_clear();
@@ -321,7 +422,10 @@ struct Legs {
 
 impl Legs {
     /// How it went, unless it could not be tried.
-    fn train(&mut self, observer: &mut RunObserver<'_>) -> Result<anyhow::Result<Outcome>, Failure> {
+    fn train(
+        &mut self,
+        observer: &mut RunObserver<'_>,
+    ) -> Result<anyhow::Result<Outcome>, Failure> {
         let plan = observer.plan;
         loop {
             let mut until = plan.all_steps();
@@ -338,13 +442,29 @@ impl Legs {
         }
     }
 
-    fn leg(&mut self, until: u64, observer: &mut RunObserver<'_>) -> Result<anyhow::Result<Outcome>, Failure> {
+    fn leg(
+        &mut self,
+        until: u64,
+        observer: &mut RunObserver<'_>,
+    ) -> Result<anyhow::Result<Outcome>, Failure> {
         let (plan, batches) = (observer.plan, observer.keeper.batches);
         let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
-        let start = Start { states: &self.states, step: observer.lines.len() as u64, round: rounds.map_or(0, |round| round.round + 1) };
+        let start = Start {
+            states: &self.states,
+            step: observer.lines.len() as u64,
+            round: rounds.map_or(0, |round| round.round + 1),
+        };
         if plan.transport == TransportKind::Local {
             let pace = pace(plan, observer.lines.last())?;
-            return Ok(run_in_place((&self.local, self.stays), start, until, batches, pace, observer).map_err(anyhow::Error::new));
+            return Ok(run_in_place(
+                (&self.local, self.stays),
+                start,
+                until,
+                batches,
+                pace,
+                observer,
+            )
+            .map_err(anyhow::Error::new));
         }
         let leg = Leg { run: &self.local, plan, batches, folder: observer.folder, start };
         let team = match self.team.take() {
@@ -374,7 +494,13 @@ fn pace(plan: &Plan, last: Option<&Line>) -> Result<Pace, Failure> {
         ClockKind::Wall => Pace::wall(plan.workers, &delays, rounds, plan.step_seconds),
         ClockKind::Virtual => {
             let now = last.map_or(0.0, |line| line.record.committed);
-            Pace::modelled(plan.workers, &delays, rounds, VirtualClock { step_seconds: plan.step_seconds }, now)
+            Pace::modelled(
+                plan.workers,
+                &delays,
+                rounds,
+                VirtualClock { step_seconds: plan.step_seconds },
+                now,
+            )
         }
     })
 }

@@ -26,7 +26,8 @@ enum AcceptArg {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Schemes: those of `codedgrad code`, and queue:m=16 | ring:reach=4 | defer:T=1,cap=12,cut=16,copies=1 |
+#[command(after_help = "Schemes: those of `codedgrad code`, and queue:m=16 | ring:reach=4 | \
+        defer:T=1,cap=12,cut=16,copies=1 |
          sr-sgc:B=2,W=3,lambda=23[,rep|,cyclic] | m-sgc:B=1,W=2,lambda=27[,rep|,cyclic]
 
 Delays:  a CSV file without header, one line per round, one number of seconds per worker; it starts
@@ -47,7 +48,8 @@ pub(super) struct SimulateArgs {
     /// Delays: a CSV file or a preset
     #[arg(long, value_name = "PRESET|FILE")]
     delays: String,
-    /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless ones
+    /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
+    /// ones
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
     workers: Option<u32>,
     /// Number of jobs
@@ -88,7 +90,13 @@ pub(super) struct LoadArgs {
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     base_load: Option<f64>,
     /// Seconds that a whole batch costs one worker
-    #[arg(long, value_name = "A", allow_negative_numbers = true, requires = "base_load", conflicts_with = "proportional")]
+    #[arg(
+        long,
+        value_name = "A",
+        allow_negative_numbers = true,
+        requires = "base_load",
+        conflicts_with = "proportional"
+    )]
     slope: Option<f64>,
     /// Delays grow in proportion to the load
     #[arg(long, requires = "base_load")]
@@ -97,16 +105,24 @@ pub(super) struct LoadArgs {
 
 impl LoadArgs {
     /// As the options say, else as the preset was recorded; none for a file without options.
-    pub(super) fn growth(&self, preset: Option<Preset>, workers: usize) -> Result<Option<Growth>, Failure> {
-        if let Some(wrong) = [self.base_load, self.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0) {
-            return Err(Failure::Input(anyhow!("{wrong} is no load or slope: both must be numbers of 0 or more")));
+    pub(super) fn growth(
+        &self,
+        preset: Option<Preset>,
+        workers: usize,
+    ) -> Result<Option<Growth>, Failure> {
+        if let Some(wrong) =
+            [self.base_load, self.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0)
+        {
+            return Err(Failure::Input(anyhow!(
+                "{wrong} is no load or slope: both must be numbers of 0 or more"
+            )));
         }
         match (self.base_load, self.slope, self.proportional) {
             (Some(base), Some(slope), _) => Ok(Some(Growth::Additive { base, slope })),
             (Some(base), None, true) if base > 0.0 => Ok(Some(Growth::Proportional { base })),
-            (Some(base), None, _) => {
-                Err(Failure::Input(anyhow!("--base-load {base} needs --slope A, or --proportional and a load above 0")))
-            }
+            (Some(base), None, _) => Err(Failure::Input(anyhow!(
+                "--base-load {base} needs --slope A, or --proportional and a load above 0"
+            ))),
             (None, ..) => Ok(preset.map(|preset| preset.growth(workers))),
         }
     }
@@ -119,7 +135,9 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
             return Err(Failure::Input(anyhow!("--{name} {value}: must be a number of 0 or more")));
         }
     }
-    let mut delays = DelayRows::open(&args.delays, args.workers.map(|workers| workers as usize), args.seed).or_input()?;
+    let mut delays =
+        DelayRows::open(&args.delays, args.workers.map(|workers| workers as usize), args.seed)
+            .or_input()?;
     let (workers, unit) = (delays.workers(), delays.unit());
     if let Some(columns) = delays.columns().filter(|columns| *columns > workers) {
         eprintln!("{}: using the first {workers} of {columns} columns", args.delays);
@@ -150,7 +168,9 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     let outcome = outcome.or_input()?;
     if let Some(path) = &args.svg {
         let picture = pictures::finish_times(&args.scheme, &outcome.job_finish_time).or_work()?;
-        std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display())).or_work()?;
+        std::fs::write(path, picture)
+            .with_context(|| format!("cannot write {}", path.display()))
+            .or_work()?;
     }
     if args.json {
         eprint!("{grid}");
@@ -164,7 +184,9 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), Failure> {
 fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {
     let facts = scheme.facts();
     let stated = args.load.growth(Preset::named(&args.delays), facts.workers)?;
-    let growth = stated.or_else(|| facts.partial.then_some(Growth::Proportional { base: 1.0 / facts.workers as f64 }));
+    let growth = stated.or_else(|| {
+        facts.partial.then_some(Growth::Proportional { base: 1.0 / facts.workers as f64 })
+    });
     let close = match (args.close, facts.delay) {
         (Some(CloseArg::All), _) => Close::All,
         (Some(CloseArg::Incremental), _) => Close::Incremental,
@@ -185,7 +207,8 @@ fn shown(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> serde_j
         "work": outcome.work,
         "total_time": outcome.total_time,
         "rounds": outcome.rounds,
-        "round_time": {"mean": time.mean, "p50": time.p50, "p95": time.p95, "p99": time.p99, "max": time.max},
+        "round_time": {"mean": time.mean, "p50": time.p50, "p95": time.p95, "p99": time.p99,
+        "max": time.max},
         "wait_outs": outcome.wait_outs,
         "jobs_decoded": outcome.jobs_decoded,
         "coverage": outcome.coverage,
@@ -210,17 +233,27 @@ fn words(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> String 
     );
     let _ = writeln!(
         text,
-        "Rounds: {} ({} kept open past their deadline), mean {:.4} s, median {:.4}, 95 % {:.4}, 99 % {:.4}, longest {:.4}.",
+        "Rounds: {} ({} kept open past their deadline), mean {:.4} s, median {:.4}, 95 % {:.4}, 99 \
+         % {:.4}, longest {:.4}.",
         outcome.rounds, outcome.wait_outs, time.mean, time.p50, time.p95, time.p99, time.max
     );
     let _ = writeln!(
         text,
-        "Load {:.6} of a batch per worker and round, {:.3} times the uncoded work, a job complete at most {} rounds after its first.",
+        "Load {:.6} of a batch per worker and round, {:.3} times the uncoded work, a job complete \
+         at most {} rounds after its first.",
         outcome.load, outcome.work, facts.delay
     );
-    let _ = write!(text, "{:.2} % of the answers were later than the deadline.", 100.0 * outcome.straggler_fraction);
+    let _ = write!(
+        text,
+        "{:.2} % of the answers were later than the deadline.",
+        100.0 * outcome.straggler_fraction
+    );
     if outcome.coverage < 1.0 {
-        let _ = write!(text, " The gradients lack {:.2} % of their batches: they are BIASED.", 100.0 * (1.0 - outcome.coverage));
+        let _ = write!(
+            text,
+            " The gradients lack {:.2} % of their batches: they are BIASED.",
+            100.0 * (1.0 - outcome.coverage)
+        );
     }
     text.push('\n');
     text
@@ -247,19 +280,22 @@ impl Grid {
             }
         }
         let text = |worker: Worker| {
-            let words =
-                cells[worker.index()].iter().map(|(label, times)| if *times > 1 { format!("{label}x{times}") } else { label.clone() });
+            let words = cells[worker.index()].iter().map(|(label, times)| {
+                if *times > 1 { format!("{label}x{times}") } else { label.clone() }
+            });
             let mark = seen.missing.contains(worker).then(|| "x".to_owned());
             words.chain(mark).collect::<Vec<_>>().join(" ")
         };
-        let decoded: String = seen.decoded.iter().map(|job| format!("  g({})", job.0 + 1)).collect();
+        let decoded: String =
+            seen.decoded.iter().map(|job| format!("  g({})", job.0 + 1)).collect();
         self.rounds.push((Worker::all(workers).map(text).collect(), decoded));
     }
 }
 
 impl fmt::Display for Grid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self.rounds.iter().flat_map(|round| &round.0).map(String::len).max().unwrap_or(0);
+        let width =
+            self.rounds.iter().flat_map(|round| &round.0).map(String::len).max().unwrap_or(0);
         let number = self.rounds.len().to_string().len();
         for (round, (cells, end)) in (1..).zip(&self.rounds) {
             write!(f, "r={round:<number$} |")?;
@@ -277,15 +313,31 @@ mod tests {
 
     /// The worked traces: the given workers miss the given rounds.
     fn trace(text: &str, jobs: u64, missing: &[&[u32]]) -> String {
-        let horizon = |jobs| Horizon { workers: 4, units: None, jobs: Job(0)..Job(jobs), accept: Accept::Lookahead };
+        let horizon = |jobs| Horizon {
+            workers: 4,
+            units: None,
+            jobs: Job(0)..Job(jobs),
+            accept: Accept::Lookahead,
+        };
         let spec: SchemeSpec = text.parse().unwrap();
-        let (mut scheme, labels) = (spec.over(horizon(jobs)).unwrap(), spec.over(horizon(0)).unwrap());
-        let rows = missing.iter().map(|late| (0..4).map(|i| if late.contains(&i) { 9.0 } else { 1.0 }).collect::<Vec<f64>>());
+        let (mut scheme, labels) =
+            (spec.over(horizon(jobs)).unwrap(), spec.over(horizon(0)).unwrap());
+        let rows = missing.iter().map(|late| {
+            (0..4).map(|i| if late.contains(&i) { 9.0 } else { 1.0 }).collect::<Vec<f64>>()
+        });
         let mut rows = rows.chain(std::iter::repeat(vec![1.0; 4]));
-        let rules = Rules { close: Close::All, mu: 1.0, growth: Some(Growth::Proportional { base: scheme.facts().load }), dispatch: 0.0 };
+        let rules = Rules {
+            close: Close::All,
+            mu: 1.0,
+            growth: Some(Growth::Proportional { base: scheme.facts().load }),
+            dispatch: 0.0,
+        };
         let mut grid = Grid::default();
         let mut next = || Ok::<_, Infallible>(rows.next().unwrap());
-        let outcome = simulate(&mut *scheme, jobs, &mut next, &rules, &mut |seen| grid.add(&*labels, 4, &seen)).unwrap();
+        let outcome = simulate(&mut *scheme, jobs, &mut next, &rules, &mut |seen| {
+            grid.add(&*labels, 4, &seen)
+        })
+        .unwrap();
         assert_eq!((outcome.jobs_decoded as u64, outcome.wait_outs), (jobs, 0));
         format!("{text}\n{grid}")
     }

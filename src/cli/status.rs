@@ -1,4 +1,5 @@
-//! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by `codedgrad status`.
+//! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by
+//! `codedgrad status`.
 
 use super::{Failure, OrWork};
 use crate::ids::Worker;
@@ -20,13 +21,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LATE: f64 = 1.5;
 
 #[derive(Debug, Args)]
-#[command(after_help = "ADDR is what the coordinator was given as --metrics. There, /metrics is for Prometheus and /status is
+#[command(
+    after_help = "ADDR is what the coordinator was given as --metrics. There, /metrics is for \
+        Prometheus and /status is
 what this command shows.
 
 Examples:
   codedgrad coordinator --listen 127.0.0.1:0 --metrics 127.0.0.1:9400 --workers 3 --scheme groups:s=1
   codedgrad status 127.0.0.1:9400
-  codedgrad status 127.0.0.1:9400 --watch")]
+  codedgrad status 127.0.0.1:9400 --watch"
+)]
 pub(super) struct StatusArgs {
     /// Where the coordinator shows its metrics
     #[arg(value_name = "ADDR")]
@@ -42,7 +46,8 @@ pub(super) struct StatusArgs {
 /// What happened so far, of one worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct OfWorker {
-    /// Rounds in which it answered in time, and when it did in the last of them, since the round opened.
+    /// Rounds in which it answered in time, and when it did in the last of them, since the round
+    /// opened.
     answers: u64,
     last_arrival: Option<f64>,
     late_rounds: u64,
@@ -63,7 +68,8 @@ struct Progress {
     round_seconds: f64,
     last_step_seconds: f64,
     step_seconds: f64,
-    /// Rounds that were kept open past `(1+mu)` times the first answer, since the scheme could not do without somebody.
+    /// Rounds that were kept open past `(1+mu)` times the first answer, since the scheme could not
+    /// do without somebody.
     wait_outs: u64,
     /// From the close of the last round of a step to its commit: weights, sum, and the sum held.
     last_decode_seconds: f64,
@@ -87,7 +93,8 @@ pub(super) struct Board {
     network: Arc<Mutex<tcp::Status>>,
 }
 
-/// Text of others as it may be printed: what would move the cursor, or turn the direction of writing, is escaped.
+/// Text of others as it may be printed: what would move the cursor, or turn the direction of
+/// writing, is escaped.
 pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
@@ -106,9 +113,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Board {
-    pub(super) fn new(scheme: &str, workers: usize, steps: (u64, u64), network: Arc<Mutex<tcp::Status>>) -> Arc<Self> {
+    pub(super) fn new(
+        scheme: &str,
+        workers: usize,
+        steps: (u64, u64),
+        network: Arc<Mutex<tcp::Status>>,
+    ) -> Arc<Self> {
         let workers = vec![OfWorker::default(); workers];
-        let progress = Progress { scheme: scheme.into(), steps: steps.0, steps_planned: steps.1, workers, ..Progress::default() };
+        let progress = Progress {
+            scheme: scheme.into(),
+            steps: steps.0,
+            steps_planned: steps.1,
+            workers,
+            ..Progress::default()
+        };
         Arc::new(Self { progress: Mutex::new(progress), network })
     }
 
@@ -118,7 +136,10 @@ impl Board {
         progress.loss = loss.or(progress.loss);
         progress.last_step_seconds = record.seconds;
         progress.step_seconds += record.seconds;
-        progress.last_decode_seconds = record.rounds.last().map_or(0.0, |round| record.committed - round.opened - round.seconds);
+        progress.last_decode_seconds = record
+            .rounds
+            .last()
+            .map_or(0.0, |round| record.committed - round.opened - round.seconds);
         progress.decode_seconds += progress.last_decode_seconds;
         for round in &record.rounds {
             progress.rounds += 1;
@@ -153,8 +174,14 @@ impl Board {
     pub(super) fn serve(self: &Arc<Self>, address: SocketAddr) -> Result<HttpServer, Failure> {
         let board = Arc::clone(self);
         let pages = move |path: &str| match path {
-            "/metrics" => Some(Page { kind: "text/plain; version=0.0.4; charset=utf-8", body: board.shown().metrics() }),
-            "/status" => Some(Page { kind: "application/json", body: serde_json::to_string(&board.shown()).ok()? + "\n" }),
+            "/metrics" => Some(Page {
+                kind: "text/plain; version=0.0.4; charset=utf-8",
+                body: board.shown().metrics(),
+            }),
+            "/status" => Some(Page {
+                kind: "application/json",
+                body: serde_json::to_string(&board.shown()).ok()? + "\n",
+            }),
             "/" => Some(Page { kind: "text/plain; charset=utf-8", body: board.shown().table() }),
             _ => None,
         };
@@ -169,45 +196,131 @@ impl Shown {
         let connected = network.workers.iter().filter(|worker| worker.connected).count();
         let mut text = String::new();
         let mut one = |name: &str, kind: &str, help: &str, value: f64| {
-            let _ = write!(text, "# HELP codedgrad_{name} {help}\n# TYPE codedgrad_{name} {kind}\ncodedgrad_{name} {value}\n");
+            let _ = write!(
+                text,
+                "# HELP codedgrad_{name} {help}\n# TYPE codedgrad_{name} {kind}\ncodedgrad_{name} \
+                 {value}\n"
+            );
         };
         one("steps_total", "counter", "Steps decided.", progress.steps as f64);
         one("steps_planned", "gauge", "Steps of the whole run.", progress.steps_planned as f64);
         one("rounds_total", "counter", "Rounds closed.", progress.rounds as f64);
-        one("round_seconds", "gauge", "How long the last round was open.", progress.last_round_seconds);
-        one("round_seconds_total", "counter", "How long all rounds were open.", progress.round_seconds);
+        one(
+            "round_seconds",
+            "gauge",
+            "How long the last round was open.",
+            progress.last_round_seconds,
+        );
+        one(
+            "round_seconds_total",
+            "counter",
+            "How long all rounds were open.",
+            progress.round_seconds,
+        );
         one("step_seconds", "gauge", "How long the last step took.", progress.last_step_seconds);
         one("step_seconds_total", "counter", "How long all steps took.", progress.step_seconds);
-        one("wait_outs_total", "counter", "Rounds kept open since the scheme could not do without somebody.", progress.wait_outs as f64);
-        one("decode_seconds", "gauge", "From the close of the last round to its step's commit.", progress.last_decode_seconds);
+        one(
+            "wait_outs_total",
+            "counter",
+            "Rounds kept open since the scheme could not do without somebody.",
+            progress.wait_outs as f64,
+        );
+        one(
+            "decode_seconds",
+            "gauge",
+            "From the close of the last round to its step's commit.",
+            progress.last_decode_seconds,
+        );
         one("decode_seconds_total", "counter", "The same of all steps.", progress.decode_seconds);
-        one("loss", "gauge", "Training loss per token of the last step.", progress.loss.unwrap_or(f64::NAN));
-        one("faults_total", "counter", "Faults of workers that were survived.", progress.faults as f64);
+        one(
+            "loss",
+            "gauge",
+            "Training loss per token of the last step.",
+            progress.loss.unwrap_or(f64::NAN),
+        );
+        one(
+            "faults_total",
+            "counter",
+            "Faults of workers that were survived.",
+            progress.faults as f64,
+        );
         one("workers_connected", "gauge", "Workers connected now.", connected as f64);
         one("sent_bytes_total", "counter", "Bytes the coordinator has sent.", network.sent as f64);
-        one("received_bytes_total", "counter", "Bytes the coordinator has received.", network.received as f64);
-        one("exchanges_total", "counter", "Exchanges of vectors that ended.", network.exchanges as f64);
-        one("exchanges_woven_total", "counter", "Those of them that workers made by NCCL.", network.woven as f64);
-        one("group_workers", "gauge", "Workers whose GPUs can sum by NCCL now.", network.group as f64);
-        one("exchange_seconds", "gauge", "How long the last exchange took.", network.exchange_seconds);
+        one(
+            "received_bytes_total",
+            "counter",
+            "Bytes the coordinator has received.",
+            network.received as f64,
+        );
+        one(
+            "exchanges_total",
+            "counter",
+            "Exchanges of vectors that ended.",
+            network.exchanges as f64,
+        );
+        one(
+            "exchanges_woven_total",
+            "counter",
+            "Those of them that workers made by NCCL.",
+            network.woven as f64,
+        );
+        one(
+            "group_workers",
+            "gauge",
+            "Workers whose GPUs can sum by NCCL now.",
+            network.group as f64,
+        );
+        one(
+            "exchange_seconds",
+            "gauge",
+            "How long the last exchange took.",
+            network.exchange_seconds,
+        );
         one("refused_calls_total", "counter", "Calls that were refused.", network.refused as f64);
-        let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&OfWorker, &tcp::WorkerStatus) -> Option<f64>| {
-            let _ = write!(text, "# HELP codedgrad_worker_{name} {help}\n# TYPE codedgrad_worker_{name} {kind}\n");
-            for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
-                if let Some(value) = value(of, status) {
-                    let _ = writeln!(text, "codedgrad_worker_{name}{{worker=\"{number}\"}} {value}");
+        let mut each =
+            |name: &str,
+             kind: &str,
+             help: &str,
+             value: &dyn Fn(&OfWorker, &tcp::WorkerStatus) -> Option<f64>| {
+                let _ = write!(
+                    text,
+                    "# HELP codedgrad_worker_{name} {help}\n# TYPE codedgrad_worker_{name} {kind}\n"
+                );
+                for (number, (of, status)) in
+                    progress.workers.iter().zip(&network.workers).enumerate()
+                {
+                    if let Some(value) = value(of, status) {
+                        let _ = writeln!(
+                            text,
+                            "codedgrad_worker_{name}{{worker=\"{number}\"}} {value}"
+                        );
+                    }
                 }
-            }
-        };
-        each("connected", "gauge", "Whether it is connected.", &|_, status| Some(f64::from(u8::from(status.connected))));
+            };
+        each("connected", "gauge", "Whether it is connected.", &|_, status| {
+            Some(f64::from(u8::from(status.connected)))
+        });
         each("silent_seconds", "gauge", "For how long nothing was heard of it.", &|_, status| {
             status.connected.then_some(status.silent_seconds)
         });
-        each("joins_total", "counter", "How many times it has joined.", &|_, status| Some(f64::from(status.epoch)));
-        each("answers_total", "counter", "Rounds in which it answered in time.", &|of, _| Some(of.answers as f64));
-        each("arrival_seconds", "gauge", "Its last answer, since the round opened.", &|of, _| of.last_arrival);
-        each("late_rounds_total", "counter", "Rounds it was late in, or absent.", &|of, _| Some(of.late_rounds as f64));
-        each("lateness_seconds_total", "counter", "How much later than the first it was.", &|of, _| Some(of.lateness_seconds));
+        each("joins_total", "counter", "How many times it has joined.", &|_, status| {
+            Some(f64::from(status.epoch))
+        });
+        each("answers_total", "counter", "Rounds in which it answered in time.", &|of, _| {
+            Some(of.answers as f64)
+        });
+        each("arrival_seconds", "gauge", "Its last answer, since the round opened.", &|of, _| {
+            of.last_arrival
+        });
+        each("late_rounds_total", "counter", "Rounds it was late in, or absent.", &|of, _| {
+            Some(of.late_rounds as f64)
+        });
+        each(
+            "lateness_seconds_total",
+            "counter",
+            "How much later than the first it was.",
+            &|of, _| Some(of.lateness_seconds),
+        );
         each("faults_total", "counter", "Its faults.", &|of, _| Some(of.faults as f64));
         text
     }
@@ -218,7 +331,8 @@ impl Shown {
         let loss = progress.loss.map_or("-".into(), |loss| format!("{loss:.3}"));
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
         let mut text = format!(
-            "{}: step {} of {}, loss {loss}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, {} wait-outs\n",
+            "{}: step {} of {}, loss {loss}, last step {:.3} s, mean round {mean:.3} s, decode \
+             {:.1} ms, {} wait-outs\n",
             plain(&progress.scheme),
             progress.steps,
             progress.steps_planned,
@@ -236,7 +350,11 @@ impl Shown {
             progress.faults
         );
         if network.woven > 0 || network.group > 0 {
-            let _ = writeln!(text, "{} of {} exchanges by NCCL, {} workers can now", network.woven, network.exchanges, network.group);
+            let _ = writeln!(
+                text,
+                "{} of {} exchanges by NCCL, {} workers can now",
+                network.woven, network.exchanges, network.group
+            );
         }
         if let Some(fault) = &progress.last_fault {
             let _ = writeln!(text, "last fault: {}", plain(fault));
@@ -249,10 +367,17 @@ impl Shown {
         for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
             let there = if status.connected { "connected" } else { "gone" };
             let arrival = of.last_arrival.map_or("-".into(), |arrival| format!("{arrival:.3} s"));
-            let silent = if status.connected { format!("{:.1} s", status.silent_seconds) } else { "-".into() };
+            let silent = if status.connected {
+                format!("{:.1} s", status.silent_seconds)
+            } else {
+                "-".into()
+            };
             let (joins, answers, late) = (status.epoch, of.answers, of.late_rounds);
             let identity = plain(&status.identity);
-            let _ = writeln!(text, "{number:>6} {there:<9} {silent:>7} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {identity}");
+            let _ = writeln!(
+                text,
+                "{number:>6} {there:<9} {silent:>7} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {identity}"
+            );
         }
         text
     }
@@ -260,12 +385,16 @@ impl Shown {
 
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     loop {
-        let body = fetch(&args.address, "/status", PATIENCE).with_context(|| format!("no status from {}", args.address)).or_work()?;
+        let body = fetch(&args.address, "/status", PATIENCE)
+            .with_context(|| format!("no status from {}", args.address))
+            .or_work()?;
         if args.json {
             // Whoever answers there may be no coordinator.
             body.lines().for_each(|line| println!("{}", plain(line)));
         } else {
-            let shown: Shown = serde_json::from_str(&body).context("this is no status of a coordinator of this version").or_work()?;
+            let shown: Shown = serde_json::from_str(&body)
+                .context("this is no status of a coordinator of this version")
+                .or_work()?;
             print!("{}{}", if args.watch { "\x1b[2J\x1b[H" } else { "" }, shown.table());
         }
         std::io::stdout().flush().or_work()?;
@@ -283,14 +412,19 @@ mod tests {
     #[test]
     fn what_others_say_moves_no_cursor() {
         let evil = "evil\n\x1b[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
-        let workers = vec![tcp::WorkerStatus { identity: evil.into(), ..tcp::WorkerStatus::default() }];
+        let workers =
+            vec![tcp::WorkerStatus { identity: evil.into(), ..tcp::WorkerStatus::default() }];
         let network = tcp::Status { workers, ..tcp::Status::default() };
         let board = Board::new(evil, 1, (0, 1), Arc::new(Mutex::new(network)));
         board.fault(Worker(0), evil);
         let table = board.shown().table();
         let strange = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
         assert!(!table.contains(strange), "{table:?}");
-        assert_eq!(table.lines().count(), 5, "what there is to say, the last fault, a heading and one worker: {table}");
+        assert_eq!(
+            table.lines().count(),
+            5,
+            "what there is to say, the last fault, a heading and one worker: {table}"
+        );
         let shown = r"evil\n\u{1b}[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
         assert_eq!(table.matches(shown).count(), 3, "{table}");
     }

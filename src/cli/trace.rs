@@ -3,7 +3,10 @@
 mod show;
 
 use super::{Failure, OrInput, OrWork, progress_bar};
-use crate::delays::{DelayError, DelayRows, Format, Preset, StragglerStats, TableReader, TraceReader, Unit, recorded_row, write_row};
+use crate::delays::{
+    DelayError, DelayRows, Format, Preset, StragglerStats, TableReader, TraceReader, Unit,
+    recorded_row, write_row,
+};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
@@ -21,14 +24,17 @@ const ROWS_PER_MOVE: u64 = 256;
 const CENSORED_MAX: f64 = 0.05;
 
 #[derive(Debug, Args)]
-#[command(after_help = "A trace is a CSV file without a header: one line per round, one number per worker, the
+#[command(
+    after_help = "A trace is a CSV file without a header: one line per round, one number per \
+        worker, the
 seconds its answer took. `codedgrad train --delays FILE` runs under it.
 
 Examples:
   codedgrad trace record runs/0001 --out mine.csv     what the workers of a training run did
   codedgrad trace import compute_AR.csv --columns 's0d*' --out stage0.csv
   codedgrad trace stats mine.csv                      who straggles, how long, how correlated
-  codedgrad trace stats serverless --rounds 100 --json")]
+  codedgrad trace stats serverless --rounds 100 --json"
+)]
 pub(super) struct TraceArgs {
     #[command(subcommand)]
     command: TraceCommand,
@@ -45,9 +51,12 @@ enum TraceCommand {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "A worker's number is when its answer arrived, since the round opened. Where it had not
+#[command(
+    after_help = "A worker's number is when its answer arrived, since the round opened. Where it \
+        had not
 arrived by the close, the step's time is written; where lateness was injected, the time at which
-the answer was due, if that is later. How many are such estimates is said on standard error.")]
+the answer was due, if that is later. How many are such estimates is said on standard error."
+)]
 struct RecordArgs {
     /// Folder of a run, or its run.jsonl
     run: PathBuf,
@@ -82,14 +91,16 @@ struct ImportArgs {
 
 #[derive(Debug, Args)]
 struct StatsArgs {
-    /// A trace, or a preset: hotspot | bursts | iid | static | calm | stalls | proportional | serverless |
-    /// serverless-cold
+    /// A trace, or a preset: hotspot | bursts | iid | static | calm | stalls | proportional |
+    /// serverless | serverless-cold
     #[arg(value_name = "FILE|PRESET")]
     delays: String,
-    /// Number of workers, the first columns of a file; all of them if not given (a preset: 8, serverless 256)
+    /// Number of workers, the first columns of a file; all of them if not given (a preset: 8,
+    /// serverless 256)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
     workers: Option<u32>,
-    /// Rounds to measure, a file starting again when it is used up; the file once if not given (a preset: 5000)
+    /// Rounds to measure, a file starting again when it is used up; the file once if not given (a
+    /// preset: 5000)
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
     /// Seed of a preset's draws
@@ -131,7 +142,10 @@ impl Round {
     fn check(&self, workers: usize) -> Result<(), String> {
         let times = || self.arrivals.iter().flatten().chain(&self.delays).chain([&self.seconds]);
         if self.arrivals.is_empty() || self.arrivals.len() != workers {
-            return Err(format!("arrivals of {} workers, where {workers} are expected", self.arrivals.len()));
+            return Err(format!(
+                "arrivals of {} workers, where {workers} are expected",
+                self.arrivals.len()
+            ));
         }
         match times().find(|time| !(time.is_finite() && **time >= 0.0)) {
             Some(time) => Err(format!("{time} is no time in seconds")),
@@ -151,14 +165,20 @@ struct Steps {
 impl Steps {
     fn open(run: &Path) -> Result<Self, Failure> {
         let path = if run.is_dir() { run.join("run.jsonl") } else { run.to_owned() };
-        let file = File::open(&path).with_context(|| format!("cannot read the record {}", path.display())).or_input()?;
+        let file = File::open(&path)
+            .with_context(|| format!("cannot read the record {}", path.display()))
+            .or_input()?;
         Ok(Self { path, input: BufReader::new(file), line: 0, read: 0 })
     }
 
     /// The next step. A last line that was cut off, as a killed run leaves it, is passed over.
     fn next(&mut self) -> Result<Option<Step>, Failure> {
         let mut text = Vec::new();
-        let read = self.input.read_until(b'\n', &mut text).with_context(|| format!("cannot read {}", self.path.display())).or_input()?;
+        let read = self
+            .input
+            .read_until(b'\n', &mut text)
+            .with_context(|| format!("cannot read {}", self.path.display()))
+            .or_input()?;
         self.line += 1;
         self.read += read as u64;
         if read == 0 {
@@ -167,7 +187,11 @@ impl Steps {
         match serde_json::from_slice(&text) {
             Ok(step) => Ok(Some(step)),
             Err(_) if text.last() != Some(&b'\n') && self.line > 1 => {
-                eprintln!("line {} of {} was cut off and is left out", self.line, self.path.display());
+                eprintln!(
+                    "line {} of {} was cut off and is left out",
+                    self.line,
+                    self.path.display()
+                );
                 Ok(None)
             }
             Err(error) => Err(self.wrong(&format!("not a step of a training run: {error}"))),
@@ -199,9 +223,20 @@ fn record(args: &RecordArgs) -> Result<(), Failure> {
             bar.set_position(steps.read);
         }
         if rows == 0 {
-            let there = schemes.iter().map(|(run, scheme)| format!("{run} ({scheme})")).collect::<Vec<_>>().join(", ");
-            let there = if there.is_empty() { "no step at all".into() } else { format!("the runs {there}") };
-            return Err(Failure::Input(anyhow!("no step to record: {} holds {there}", steps.path.display())));
+            let there = schemes
+                .iter()
+                .map(|(run, scheme)| format!("{run} ({scheme})"))
+                .collect::<Vec<_>>()
+                .join(", ");
+            let there = if there.is_empty() {
+                "no step at all".into()
+            } else {
+                format!("the runs {there}")
+            };
+            return Err(Failure::Input(anyhow!(
+                "no step to record: {} holds {there}",
+                steps.path.display()
+            )));
         }
         Ok(())
     })?;
@@ -209,34 +244,55 @@ fn record(args: &RecordArgs) -> Result<(), Failure> {
     let (workers, run) = (workers.unwrap_or(0), number.unwrap_or(0));
     let share = censored as f64 / (rows as f64 * workers as f64).max(1.0);
     let scheme = schemes.get(&run).map_or("", String::as_str);
-    eprintln!("recorded {rows} steps of {workers} workers, run {run} ({scheme}) of {}", schemes.len());
-    eprintln!("censored: {censored} answers ({:.1} %) had not arrived by the close; they are estimates, and may be too low", 100.0 * share);
+    eprintln!(
+        "recorded {rows} steps of {workers} workers, run {run} ({scheme}) of {}",
+        schemes.len()
+    );
+    eprintln!(
+        "censored: {censored} answers ({:.1} %) had not arrived by the close; they are estimates, \
+         and may be too low",
+        100.0 * share
+    );
     if share > CENSORED_MAX {
-        eprintln!("warning: that is a lot; a run that waits for everybody (uncoded) gives a better trace");
+        eprintln!(
+            "warning: that is a lot; a run that waits for everybody (uncoded) gives a better trace"
+        );
     }
     Ok(())
 }
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {
     if !(args.per_second.is_finite() && args.per_second > 0.0) {
-        return Err(Failure::Input(anyhow!("--per-second {}: expected a number above 0", args.per_second)));
+        return Err(Failure::Input(anyhow!(
+            "--per-second {}: expected a number above 0",
+            args.per_second
+        )));
     }
     let mut table = TableReader::open(&args.file, args.columns.as_deref()).or_input()?;
     let stages = |name: &String| name.split_once('d').map(|(stage, _)| stage.to_owned());
-    if table.format() == Format::Stages && table.workers().iter().map(stages).any(|stage| stage != stages(&table.workers()[0])) {
-        eprintln!("warning: the columns are of several pipeline stages, whose times differ by design; --columns 's0d*' takes one of them");
+    if table.format() == Format::Stages
+        && table.workers().iter().map(stages).any(|stage| stage != stages(&table.workers()[0]))
+    {
+        eprintln!(
+            "warning: the columns are of several pipeline stages, whose times differ by design; \
+             --columns 's0d*' takes one of them"
+        );
     }
     let bar = file_bar(&args.file, args.out.is_some());
     let mut rows = 0u64;
     to_output(args.out.as_deref(), |output| {
         while let Some(row) = table.next() {
-            let row: Vec<f64> = row.or_input()?.into_iter().map(|delay| delay / args.per_second).collect();
+            let row: Vec<f64> =
+                row.or_input()?.into_iter().map(|delay| delay / args.per_second).collect();
             write_row(output, &row).or_work()?;
             rows += 1;
             bar.set_position(table.bytes_read());
         }
         if rows == 0 {
-            return Err(Failure::Input(anyhow!("{}: no row has a number for every worker", args.file.display())));
+            return Err(Failure::Input(anyhow!(
+                "{}: no row has a number for every worker",
+                args.file.display()
+            )));
         }
         Ok(())
     })?;
@@ -248,7 +304,10 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
         Format::Chosen => "the columns chosen",
     };
     eprintln!("imported {rows} rows of {} workers from {format}", table.workers().len());
-    let left_out = [(table.incomplete(), "a number was missing"), (table.evaluations(), "an evaluation took place (same_epoch)")];
+    let left_out = [
+        (table.incomplete(), "a number was missing"),
+        (table.evaluations(), "an evaluation took place (same_epoch)"),
+    ];
     for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
         eprintln!("left out: {count} rows in which {why}");
     }
@@ -278,7 +337,11 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
         (measured(rows, rounds, &args.delays).or_input()?.summary(), unit)
     };
     let shown = show::Shown { delays: &args.delays, unit: show::unit_name(unit), summary: &found };
-    let text = if args.json { serde_json::to_string(&shown).or_work()? + "\n" } else { shown.tables(preset) };
+    let text = if args.json {
+        serde_json::to_string(&shown).or_work()? + "\n"
+    } else {
+        shown.tables(preset)
+    };
     to_output(None, |output| output.write_all(text.as_bytes()).or_work())
 }
 
@@ -310,13 +373,19 @@ fn file_bar(path: &Path, wanted: bool) -> ProgressBar {
     if wanted { progress_bar(length, &path.display().to_string()) } else { ProgressBar::hidden() }
 }
 
-/// Has a file written, or standard output. A file is written under another name and renamed when all is
-/// well, so that it is never there by halves. Nobody listening any more is no failure.
-fn to_output(out: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Has a file written, or standard output. A file is written under another name and renamed when
+/// all is well, so that it is never there by halves. Nobody listening any more is no failure.
+fn to_output(
+    out: Option<&Path>,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let Some(path) = out else {
         let mut output = BufWriter::new(std::io::stdout().lock());
-        let closed =
-            |error: &anyhow::Error| error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe);
+        let closed = |error: &anyhow::Error| {
+            error
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+        };
         return match write(&mut output).and_then(|()| output.flush().or_work()) {
             Err(Failure::Work(error)) if closed(&error) => Ok(()),
             result => result,
@@ -325,10 +394,16 @@ fn to_output(out: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> Result<()
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let half = PathBuf::from(name);
-    let file = File::create(&half).with_context(|| format!("cannot write {}", path.display())).or_input()?;
+    let file = File::create(&half)
+        .with_context(|| format!("cannot write {}", path.display()))
+        .or_input()?;
     let mut output = BufWriter::new(file);
     let kept = write(&mut output).and_then(|()| {
-        output.flush().and_then(|()| fs::rename(&half, path)).with_context(|| format!("cannot write {}", path.display())).or_work()
+        output
+            .flush()
+            .and_then(|()| fs::rename(&half, path))
+            .with_context(|| format!("cannot write {}", path.display()))
+            .or_work()
     });
     kept.inspect_err(|_| drop(fs::remove_file(&half)))
 }
@@ -340,7 +415,8 @@ mod tests {
     #[test]
     fn presets_are_all_in_the_help() {
         use clap::Args as _;
-        let help = StatsArgs::augment_args(clap::Command::new("stats")).render_long_help().to_string();
+        let help =
+            StatsArgs::augment_args(clap::Command::new("stats")).render_long_help().to_string();
         assert!(Preset::names().into_iter().all(|name| help.contains(name)), "{help}");
     }
 }

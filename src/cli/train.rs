@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
+#[command(after_help = "Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | \
+        interval:cuts=FILE |
          interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
          drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is;
          with feedback: queue:m=2 | ring:reach=3; over several rounds, for --models or
@@ -44,7 +45,10 @@ pub(super) struct TrainArgs {
     #[arg(long, conflicts_with = "resume", value_name = "TEXT", requires = "scheme")]
     compare: Option<String>,
     /// Number of workers
-    #[arg(long, conflicts_with = "resume", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(
+        long, conflicts_with = "resume", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
     workers: u32,
     /// Injected stragglers: a preset or a CSV file
     #[arg(long, conflicts_with = "resume", value_name = "PRESET|FILE", default_value = "hotspot")]
@@ -53,10 +57,17 @@ pub(super) struct TrainArgs {
     #[arg(long, conflicts_with_all = ["resume", "delays"])]
     no_stragglers: bool,
     /// Steps after which `--scheme auto` asks the planner again
-    #[arg(long, conflicts_with = "resume", value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(
+        long, conflicts_with = "resume", value_name = "N", default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(2..)
+    )]
     replan_every: u64,
-    /// Uncoded steps that `--scheme auto` records each time; of fewer than 20 little can be concluded
-    #[arg(long, conflicts_with = "resume", value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Uncoded steps that `--scheme auto` records each time; of fewer than 20 little can be
+    /// concluded
+    #[arg(
+        long, conflicts_with = "resume", value_name = "N", default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     probe: u64,
     /// Worker threads of this process, or worker processes that it starts and talks to over TCP
     #[arg(long, value_enum, default_value_t = TransportKind::Local, conflicts_with = "resume")]
@@ -71,12 +82,16 @@ impl TrainArgs {
         if self.probe >= self.replan_every {
             let (probe, block) = (self.probe, self.replan_every);
             return Err(Failure::Input(anyhow!(
-                "--probe {probe}: it must be less than --replan-every {block}, or nothing is left to gain"
+                "--probe {probe}: it must be less than --replan-every {block}, or nothing is left \
+                 to gain"
             )));
         }
-        if self.transport == TransportKind::Local && (self.run.exchange.is_some() || self.run.wire.is_some()) {
+        if self.transport == TransportKind::Local
+            && (self.run.exchange.is_some() || self.run.wire.is_some())
+        {
             return Err(Failure::Input(anyhow!(
-                "--exchange and --wire are for --transport tcp: threads of one process share their memory"
+                "--exchange and --wire are for --transport tcp: threads of one process share their \
+                 memory"
             )));
         }
         let schemes = match (&self.scheme, &self.compare) {
@@ -91,11 +106,21 @@ impl TrainArgs {
             replan_every: self.replan_every,
             probe: self.probe,
             transport: self.transport,
-            return_seconds: if self.transport == TransportKind::Local { 0.0 } else { CHILD_PATIENCE.into() },
+            return_seconds: if self.transport == TransportKind::Local {
+                0.0
+            } else {
+                CHILD_PATIENCE.into()
+            },
         };
         let plan = self.run.plan(vocabulary, own)?;
-        let devices = plan.compute.processor.devices().or_input()?.min(self.workers as usize * plan.compute.devices_per_worker);
-        let peak_tflops = plan.peak_tflops.or_else(|| Some(devices as f64 * plan.compute.peak_tflops()?));
+        let devices = plan
+            .compute
+            .processor
+            .devices()
+            .or_input()?
+            .min(self.workers as usize * plan.compute.devices_per_worker);
+        let peak_tflops =
+            plan.peak_tflops.or_else(|| Some(devices as f64 * plan.compute.peak_tflops()?));
         Ok(Plan { peak_tflops, ..plan })
     }
 }
@@ -126,7 +151,13 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), Failure> {
             let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;
             let plan = args.plan(tokens.vocabulary)?;
             let batches = plan.batches(tokens)?;
-            Session::begin(plan, batches, (args.run.out.as_deref(), args.run.force), args.run.step_seconds.is_none(), interruption()?)?
+            Session::begin(
+                plan,
+                batches,
+                (args.run.out.as_deref(), args.run.force),
+                args.run.step_seconds.is_none(),
+                interruption()?,
+            )?
         }
     };
     session.introduce(args.run.json);
@@ -136,7 +167,12 @@ pub(super) fn run(args: &TrainArgs) -> Result<(), Failure> {
 }
 
 /// Shows what came of a run, and how it can go on.
-pub(super) fn show(session: &Session, summary: &Summary, json: bool, command: &str) -> Result<(), Failure> {
+pub(super) fn show(
+    session: &Session,
+    summary: &Summary,
+    json: bool,
+    command: &str,
+) -> Result<(), Failure> {
     if json {
         println!("{}", serde_json::to_string(summary).or_work()?);
         return Ok(());
@@ -153,7 +189,9 @@ pub(super) fn show(session: &Session, summary: &Summary, json: bool, command: &s
     if summary.interrupted {
         println!("\nInterrupted. Go on with: codedgrad {command} --resume {path}");
     } else {
-        println!("\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models.");
+        println!(
+            "\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models."
+        );
     }
     Ok(())
 }

@@ -1,23 +1,24 @@
 //! Cyclic repetition with random coefficients: the reference every paper compares with.
 //!
 //! # Construction
-//! Worker `i` holds the `s+1` shares from `i` on, cyclically. The coefficients are the null vectors of
-//! `s+1` neighbouring columns of a random `H` `[s x n]` whose rows sum to 0.
+//! Worker `i` holds the `s+1` shares from `i` on, cyclically. The coefficients are the null vectors
+//! of `s+1` neighbouring columns of a random `H` `[s x n]` whose rows sum to 0.
 //!
 //! # Guarantee
 //! Any `s` stragglers (with probability 1 over `H`); load `(s+1)/n`.
 //!
 //! # Cost
-//! Once O(n^3 + n s^3) for the coefficients and the null space. An arrival is O(1), weights are O(s^3 + n s).
+//! Once O(n^3 + n s^3) for the coefficients and the null space. An arrival is O(1), weights are
+//! O(s^3 + n s).
 //!
 //! # Numerics
-//! Poor, by its nature: amplification 100 at `n = 16`, thousands from 64 workers on, and from `n = 256,
-//! s = 15` on even the residual of f64 weights misses the gate. [`super::MinLoad`] has the same load and
-//! tolerance without that; this code is here to be compared with.
+//! Poor, by its nature: amplification 100 at `n = 16`, thousands from 64 workers on, and from
+//! `n = 256, s = 15` on even the residual of f64 weights misses the gate. [`super::MinLoad`] has
+//! the same load and tolerance without that; this code is here to be compared with.
 //!
 //! # Source
-//! Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding", ICML 2017 (arXiv 1612.03301), Algorithm 2.
-//! Decoding over the dual as in Raviv, Tamo, Tandon, Dimakis (arXiv 1707.03858).
+//! Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding", ICML 2017 (arXiv 1612.03301), Algorithm
+//! 2. Decoding over the dual as in Raviv, Tamo, Tandon, Dimakis (arXiv 1707.03858).
 
 use super::dual::{DualDecoder, Plan, Rule};
 use super::linear::Dual;
@@ -30,8 +31,8 @@ use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use std::sync::Arc;
 
-/// Beyond this the null space takes minutes, as coefficients do before where `s` is near `n`; no wire type
-/// bears the amplification.
+/// Beyond this the null space takes minutes, as coefficients do before where `s` is near `n`; no
+/// wire type bears the amplification.
 const WORKERS_MAX: usize = 1024;
 
 /// The random cyclic code of `n` workers for `s` stragglers.
@@ -41,7 +42,8 @@ const WORKERS_MAX: usize = 1024;
 /// H [s x n] normal, last column = -(sum of the others)     J = (i, i+1 .. i+s) mod n
 /// B_iJ0 = 1        B_iJ[1..] = -H_J[1..]^-1 H_J0            load = (s+1)/n
 /// ```
-/// so that every row of `B`, and the all-ones vector, lie in the null space of `H`, of dimension `n - s`.
+/// so that every row of `B`, and the all-ones vector, lie in the null space of `H`, of dimension
+/// `n - s`.
 ///
 /// ```
 /// use codedgrad::codes::{Cyclic, GradientCode};
@@ -61,8 +63,8 @@ impl Cyclic {
     ///
     /// # Errors
     /// [`ParameterError::NoWorkers`], [`ParameterError::TooManyStragglers`],
-    /// [`ParameterError::CyclicTooLarge`] beyond 1024 workers, and [`ParameterError::IllConditioned`] where
-    /// rounding leaves nothing that could be decoded.
+    /// [`ParameterError::CyclicTooLarge`] beyond 1024 workers, and
+    /// [`ParameterError::IllConditioned`] where rounding leaves nothing that could be decoded.
     ///
     /// ```
     /// use codedgrad::codes::Cyclic;
@@ -75,7 +77,8 @@ impl Cyclic {
             return Err(ParameterError::CyclicTooLarge { workers, stragglers, most: WORKERS_MAX });
         }
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut check = DMatrix::from_fn(stragglers, workers, |_, _| StandardNormal.sample(&mut random));
+        let mut check =
+            DMatrix::from_fn(stragglers, workers, |_, _| StandardNormal.sample(&mut random));
         for mut row in check.row_iter_mut() {
             row[workers - 1] = 0.0;
             row[workers - 1] = -row.sum();
@@ -96,7 +99,12 @@ impl Cyclic {
     /// use codedgrad::codes::Cyclic;
     /// assert!(Cyclic::best_of(10, 7, 2, 8).is_ok());
     /// ```
-    pub fn best_of(draws: u64, workers: usize, stragglers: usize, seed: u64) -> Result<Self, ParameterError> {
+    pub fn best_of(
+        draws: u64,
+        workers: usize,
+        stragglers: usize,
+        seed: u64,
+    ) -> Result<Self, ParameterError> {
         assert!(draws > 0, "at least one code to choose from");
         let mut best: Option<(f64, Self)> = None;
         for seed in (0..draws).map(|draw| seed.wrapping_add(draw)) {
@@ -115,9 +123,10 @@ impl Cyclic {
     /// The code of a given `H` `[s x n]`, whose rows sum to 0.
     ///
     /// # Errors
-    /// [`ParameterError::NoWorkers`], [`ParameterError::TooManyStragglers`], [`ParameterError::Table`] for a
-    /// row of another length than `workers`, and [`ParameterError::IllConditioned`] when some `s`
-    /// neighbouring columns of `H` depend on each other or its rows do not sum to 0.
+    /// [`ParameterError::NoWorkers`], [`ParameterError::TooManyStragglers`],
+    /// [`ParameterError::Table`] for a row of another length than `workers`, and
+    /// [`ParameterError::IllConditioned`] when some `s` neighbouring columns of `H` depend on each
+    /// other or its rows do not sum to 0.
     ///
     /// ```
     /// use codedgrad::codes::{Cyclic, GradientCode};
@@ -129,7 +138,12 @@ impl Cyclic {
     pub fn from_check_matrix(workers: usize, check: &[Vec<f64>]) -> Result<Self, ParameterError> {
         super::groups::count_tolerating(workers, check.len())?;
         if let Some(row) = check.iter().position(|row| row.len() != workers) {
-            return Err(TableError::Ragged { line: row + 1, found: check[row].len(), expected: workers }.into());
+            return Err(TableError::Ragged {
+                line: row + 1,
+                found: check[row].len(),
+                expected: workers,
+            }
+            .into());
         }
         Self::over(&DMatrix::from_fn(check.len(), workers, |i, j| check[i][j]))
     }
@@ -142,7 +156,11 @@ impl Cyclic {
             let window: Vec<usize> = (i + 1..=i + stragglers).map(|j| j % workers).collect();
             let inverse_of: DMatrix<f64> = check.select_columns(&window);
             let target: DVector<f64> = -check.column(i);
-            let coefficients = if stragglers == 0 { target } else { inverse_of.lu().solve(&target).ok_or_else(ill)? };
+            let coefficients = if stragglers == 0 {
+                target
+            } else {
+                inverse_of.lu().solve(&target).ok_or_else(ill)?
+            };
             let mut row: Row = vec![(Share(i as u32), 1.0)];
             row.extend(window.iter().zip(coefficients.iter()).map(|(&j, &x)| (Share(j as u32), x)));
             row.sort_by_key(|entry| entry.0);

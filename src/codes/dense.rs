@@ -4,23 +4,23 @@
 //! The matrix `B` `[n x k]` as given; all shares are equal parts of the batch.
 //!
 //! # Guarantee
-//! Survivors decode as soon as their rows span the all-ones vector. The tolerance is found by trying
-//! every straggler set of one size after the other, as long as the sets of a size are few enough; it is
-//! then a proven one that the code may exceed. [`DenseCode::claiming`] states another, for `verify` to
-//! check.
+//! Survivors decode as soon as their rows span the all-ones vector. The tolerance is found by
+//! trying every straggler set of one size after the other, as long as the sets of a size are few
+//! enough; it is then a proven one that the code may exceed. [`DenseCode::claiming`] states
+//! another, for `verify` to check.
 //!
 //! # Cost
-//! Once: a rank-revealing factorisation, O(n^2 max(n, k)), and the sets that are tried. An arrival is
-//! O(k) per row already there; weights with `t` stragglers are O(t^2 (n - rank) + n t).
+//! Once: a rank-revealing factorisation, O(n^2 max(n, k)), and the sets that are tried. An arrival
+//! is O(k) per row already there; weights with `t` stragglers are O(t^2 (n - rank) + n t).
 //!
 //! # Numerics
 //! Orthonormal bases throughout; weights of smallest norm. What amplification the matrix has is its
 //! author's affair: the gate refuses what is too large.
 //!
 //! # Source
-//! The condition `1 in span(B_S)` is Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding", ICML 2017
-//! (arXiv 1612.03301), Lemma 1. The decoder works on the left null space of `B`, as circulant codes are
-//! decoded over their dual by Raviv, Tamo, Tandon, Dimakis (arXiv 1707.03858).
+//! The condition `1 in span(B_S)` is Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding", ICML
+//! 2017 (arXiv 1612.03301), Lemma 1. The decoder works on the left null space of `B`, as circulant
+//! codes are decoded over their dual by Raviv, Tamo, Tandon, Dimakis (arXiv 1707.03858).
 
 use super::dual::{DualDecoder, Plan, Rule};
 use super::linear::Dual;
@@ -47,12 +47,13 @@ const COEFFICIENT_MAX: f64 = 1e100;
 /// where `B_S` are the rows of the survivors and `1` is the all-ones vector `[k]`.
 ///
 /// ```
-/// use codedgrad::codes::{decode, Choice, DenseCode, GradientCode};
+/// use codedgrad::codes::{Choice, DenseCode, GradientCode, decode};
 /// use codedgrad::ids::{Worker, WorkerSet};
 /// // The example of Tandon et al. 2017, Figure 1: 3 workers, any 1 straggler.
 /// let code = DenseCode::new(&[vec![0.5, 1.0, 0.0], vec![0.0, 1.0, -1.0], vec![0.5, 0.0, 1.0]])?;
 /// assert_eq!(code.facts().tolerance, 1);
-/// let (weights, report) = decode(&code, &WorkerSet::of(3, [Worker(0), Worker(1)]), Choice::MinimumNorm);
+/// let (weights, report) =
+///     decode(&code, &WorkerSet::of(3, [Worker(0), Worker(1)]), Choice::MinimumNorm);
 /// assert!(report.decodable);
 /// assert!((weights[0] - 2.0).abs() < 1e-12 && (weights[1] + 1.0).abs() < 1e-12);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
@@ -66,9 +67,9 @@ impl DenseCode {
     /// A code from the rows of its matrix, one per worker.
     ///
     /// # Errors
-    /// [`ParameterError::Table`] for a matrix without rows or columns, ragged, with entries that are not
-    /// finite or beyond 1e100, or a row of zeros; [`ParameterError::SpanMissesOnes`] when not even all workers together can
-    /// decode, with the share that is worst off.
+    /// [`ParameterError::Table`] for a matrix without rows or columns, ragged, with entries that
+    /// are not finite or beyond 1e100, or a row of zeros; [`ParameterError::SpanMissesOnes`] when
+    /// not even all workers together can decode, with the share that is worst off.
     ///
     /// ```
     /// use codedgrad::codes::DenseCode;
@@ -84,7 +85,13 @@ impl DenseCode {
             return Err(misses(&rows, shares));
         };
         let touched = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let mut facts = Facts { workers, share_weights, tolerance: 0, load: touched as f64 / shares as f64, error_max: 0.0 };
+        let mut facts = Facts {
+            workers,
+            share_weights,
+            tolerance: 0,
+            load: touched as f64 / shares as f64,
+            error_max: 0.0,
+        };
         facts.tolerance = proven_tolerance(&rows, &facts, &dual);
         Ok(Self { plan: Arc::new(Plan { facts, rows, dual, rule: Rule::Span }) })
     }
@@ -98,7 +105,9 @@ impl DenseCode {
     /// use codedgrad::codes::{DenseCode, GradientCode};
     /// let code = DenseCode::from_csv("1, 0\n0, 1\n1, 1\n")?;
     /// assert_eq!((code.facts().workers, code.facts().tolerance), (3, 1));
-    /// assert!(DenseCode::from_csv("1,0\n0,x").unwrap_err().to_string().contains("line 2, column 2"));
+    /// assert!(
+    ///     DenseCode::from_csv("1,0\n0,x").unwrap_err().to_string().contains("line 2, column 2")
+    /// );
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn from_csv(text: &str) -> Result<Self, ParameterError> {
@@ -142,7 +151,8 @@ fn sparse(matrix: &[Vec<f64>]) -> Result<Vec<Row>, TableError> {
             let cell = cells[column].to_string();
             return Err(TableError::Cell { line, column: column + 1, cell, expected: COEFFICIENT });
         }
-        let row: Row = (0..).map(Share).zip(cells.iter().copied()).filter(|(_, x)| *x != 0.0).collect();
+        let row: Row =
+            (0..).map(Share).zip(cells.iter().copied()).filter(|(_, x)| *x != 0.0).collect();
         if row.is_empty() {
             return Err(TableError::ZeroLine { line });
         }

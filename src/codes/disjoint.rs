@@ -19,7 +19,10 @@ pub(super) enum Joined {
 
 impl Sets {
     pub(super) fn new(points: usize) -> Self {
-        Self { above: (0..points as u32).map(|point| (point, false)).collect(), size: vec![1; points] }
+        Self {
+            above: (0..points as u32).map(|point| (point, false)).collect(),
+            size: vec![1; points],
+        }
     }
 
     /// The set a point is in, and whether it lies on the other side than the set's root.
@@ -42,7 +45,8 @@ impl Sets {
         if a == b {
             return Joined::Within { root: a, agrees: !swapped };
         }
-        let (into, absorbed) = if self.size[a as usize] >= self.size[b as usize] { (a, b) } else { (b, a) };
+        let (into, absorbed) =
+            if self.size[a as usize] >= self.size[b as usize] { (a, b) } else { (b, a) };
         self.above[absorbed as usize] = (into, swapped);
         self.size[into as usize] += self.size[absorbed as usize];
         Joined::Merged { into, absorbed, swapped }

@@ -1,8 +1,8 @@
 //! Dropping the slowest workers: the biased baseline, not a code.
 //!
 //! # Construction
-//! Every worker its own share, as uncoded; the round closes when all but `b` have answered, and the sum
-//! over the `m` answers is scaled by `n/m`.
+//! Every worker its own share, as uncoded; the round closes when all but `b` have answered, and the
+//! sum over the `m` answers is scaled by `n/m`.
 //!
 //! # Guarantee
 //! None on the gradient: the samples of whoever is slow are missing, every time. A shard on a slow
@@ -85,7 +85,11 @@ impl GradientCode for DropSlowest {
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {
-        Box::new(DropDecoder { plan: Arc::clone(&self.plan), arrived: vec![false; self.plan.0.workers], count: 0 })
+        Box::new(DropDecoder {
+            plan: Arc::clone(&self.plan),
+            arrived: vec![false; self.plan.0.workers],
+            count: 0,
+        })
     }
 }
 

@@ -100,7 +100,9 @@ impl Decoder for DualDecoder {
         } else {
             out.fill(0.0);
             let rows: Vec<&Row> = used.iter().map(|&i| &rows[i]).collect();
-            used.iter().zip(least_squares(&rows, facts.shares())).for_each(|(&i, weight)| out[i] = weight);
+            used.iter()
+                .zip(least_squares(&rows, facts.shares()))
+                .for_each(|(&i, weight)| out[i] = weight);
         }
         judge(rows, &facts.share_weights, out, self.needed.is_some())
     }

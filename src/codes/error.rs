@@ -13,7 +13,10 @@ pub enum ParameterError {
     #[error("0 workers: a run needs at least 1")]
     NoWorkers,
     /// `s` must be below `n`.
-    #[error("s={stragglers} stragglers of {workers} workers cannot be tolerated: s must be at most {}", workers - 1)]
+    #[error(
+        "s={stragglers} stragglers of {workers} workers cannot be tolerated: s must be at most {}",
+        workers - 1
+    )]
     TooManyStragglers {
         /// Stragglers asked for.
         stragglers: usize,
@@ -21,7 +24,10 @@ pub enum ParameterError {
         workers: usize,
     },
     /// A vote needs `s+2b+1` workers.
-    #[error("vote:s={stragglers},b={wrong} of {workers} workers: a group needs at least {needed} members, s+2b+1")]
+    #[error(
+        "vote:s={stragglers},b={wrong} of {workers} workers: a group needs at least {needed} \
+         members, s+2b+1"
+    )]
     TooFewVoters {
         /// Stragglers of every group.
         stragglers: usize,
@@ -48,7 +54,8 @@ pub enum ParameterError {
     },
     /// Fewer workers than a mixture's decode takes.
     #[error(
-        "K={blocks} blocks on {workers} workers: at least {needed} workers are needed, {} ({} K) and two for each of \
+        "K={blocks} blocks on {workers} workers: at least {needed} workers are needed, {} ({} K) \
+         and two for each of \
          {wrong} wrong ones", needed - 2 * wrong, if *wrong > 0 { "1.5" } else { "2" }
     )]
     TooFewMixtures {
@@ -70,7 +77,11 @@ pub enum ParameterError {
         workers: usize,
     },
     /// `b` must be between 1 and `n - 1`.
-    #[error("drop:b={dropped} of {workers} workers: b must be from 1 to {}{}", workers.saturating_sub(1), if *dropped == 0 { "; b=0 is uncoded" } else { "" })]
+    #[error(
+        "drop:b={dropped} of {workers} workers: b must be from 1 to {}{}",
+        workers.saturating_sub(1),
+        if *dropped == 0 { "; b=0 is uncoded" } else { "" }
+    )]
     DropOutOfRange {
         /// Workers that may be dropped.
         dropped: usize,
@@ -79,7 +90,8 @@ pub enum ParameterError {
     },
     /// The null space of a cyclic code would take minutes, for nothing.
     #[error(
-        "cyclic of {workers} workers: at most {most}, and its amplification is past every gate long before; min-load:s={stragglers} has the same load and tolerance"
+        "cyclic of {workers} workers: at most {most}, and its amplification is past every gate \
+         long before; min-load:s={stragglers} has the same load and tolerance"
     )]
     CyclicTooLarge {
         /// Workers of the run.
@@ -91,7 +103,8 @@ pub enum ParameterError {
     },
     /// Rounding leaves no decode of such a code.
     #[error(
-        "the coefficients of a cyclic code of {workers} workers for s={stragglers} cannot be found or decoded in f64; min-load:s={stragglers} has the same load and tolerance"
+        "the coefficients of a cyclic code of {workers} workers for s={stragglers} cannot be found \
+         or decoded in f64; min-load:s={stragglers} has the same load and tolerance"
     )]
     IllConditioned {
         /// Workers of the run.
@@ -113,7 +126,10 @@ pub enum ParameterError {
         most: usize,
     },
     /// An edge must join two vertices.
-    #[error("the edge {x}-{y} does not join two of the vertices 0 to {}", vertices.saturating_sub(1))]
+    #[error(
+        "the edge {x}-{y} does not join two of the vertices 0 to {}",
+        vertices.saturating_sub(1)
+    )]
     Edge {
         /// One end.
         x: u32,
@@ -130,7 +146,8 @@ pub enum ParameterError {
     },
     /// A graph that misses its own bound.
     #[error(
-        "this graph has normalised error {error:.3e} even with everybody alive, above err={error_max}; take err={error:.2e} or more, or another d or seed"
+        "this graph has normalised error {error:.3e} even with everybody alive, above \
+         err={error_max}; take err={error:.2e} or more, or another d or seed"
     )]
     Unbalanced {
         /// Error with everybody alive.
@@ -149,7 +166,10 @@ pub enum ParameterError {
         end: u32,
     },
     /// Intervals that do not reach from one end of the batch to the other.
-    #[error("the intervals connect 0 only with {reached}, not with {cuts}, even with everybody alive: add one across the gap")]
+    #[error(
+        "the intervals connect 0 only with {reached}, not with {cuts}, even with everybody alive: \
+         add one across the gap"
+    )]
     CutOff {
         /// Largest cut point that is connected with 0.
         reached: u32,
@@ -176,7 +196,8 @@ pub enum ParameterError {
     },
     /// A scheme that is more than a one-round code.
     #[error(
-        "{text} is a scheme over rounds or with feedback, not a one-round code (those are uncoded, groups, min-load, interval, \
+        "{text} is a scheme over rounds or with feedback, not a one-round code (those are uncoded, \
+         groups, min-load, interval, \
          cyclic, graph, drop and matrix); `codedgrad simulate` can use it, and `codedgrad train` queue and ring"
     )]
     NotOneRound {
@@ -193,7 +214,8 @@ pub enum ParameterError {
     },
     /// A matrix that decodes nothing.
     #[error(
-        "even all workers together cannot decode: the rows do not span the all-ones vector; the best any weights do for share {share} is the coefficient {coefficient:.6} instead of 1"
+        "even all workers together cannot decode: the rows do not span the all-ones vector; the \
+         best any weights do for share {share} is the coefficient {coefficient:.6} instead of 1"
     )]
     SpanMissesOnes {
         /// The share that is worst off.
@@ -213,7 +235,10 @@ pub enum ParameterError {
         problem: String,
     },
     /// A file for another number of workers.
-    #[error("{path} is for {found} workers, but the run has {workers}: say --workers {found} or give another file")]
+    #[error(
+        "{path} is for {found} workers, but the run has {workers}: say --workers {found} or give \
+         another file"
+    )]
     Workers {
         /// Which file.
         path: String,
@@ -223,7 +248,10 @@ pub enum ParameterError {
         workers: usize,
     },
     /// No scheme of that name.
-    #[error("unknown scheme {name:?}; did you mean {nearest:?}? Known: {}", SchemeSpec::EXAMPLES.join(", "))]
+    #[error(
+        "unknown scheme {name:?}; did you mean {nearest:?}? Known: {}",
+        SchemeSpec::EXAMPLES.join(", ")
+    )]
     UnknownScheme {
         /// What was written.
         name: String,

@@ -48,7 +48,8 @@ pub struct Gate {
 pub enum GateError {
     /// The decoded gradient would not be the whole sum.
     #[error(
-        "the decode is not exact: residual {residual:.3e} (at most {RESIDUAL_MAX:e}), normalised error {error:.3e} (at most {error_max:.3e}), coverage {coverage:.3}; {better}"
+        "the decode is not exact: residual {residual:.3e} (at most {RESIDUAL_MAX:e}), normalised \
+         error {error:.3e} (at most {error_max:.3e}), coverage {coverage:.3}; {better}"
     )]
     Inexact {
         /// Largest deviation of a share's coefficient from 1.
@@ -63,7 +64,10 @@ pub enum GateError {
         better: Better,
     },
     /// Rounding errors of the messages would grow too far.
-    #[error("the decode amplifies rounding errors {amplification:.1} times (at most {amplification_max} for this wire type); {better}")]
+    #[error(
+        "the decode amplifies rounding errors {amplification:.1} times (at most \
+         {amplification_max} for this wire type); {better}"
+    )]
     Amplified {
         /// Amplification of this decode.
         amplification: f64,
@@ -86,7 +90,11 @@ impl fmt::Display for Better {
         let s = self.tolerance.max(1);
         match self.approximate {
             true => write!(f, "groups:s={s} is exact, graph with a larger d= or err= may pass"),
-            false => write!(f, "min-load:s={s} has the least load with small amplification, groups:s={s} never amplifies"),
+            false => write!(
+                f,
+                "min-load:s={s} has the least load with small amplification, groups:s={s} never \
+                 amplifies"
+            ),
         }
     }
 }
@@ -117,19 +125,36 @@ impl Gate {
     /// ```
     /// use codedgrad::codes::{Gate, GateError, GradientCode, Groups, Report, Wire};
     /// let gate = Gate::new(Wire::Bf16, Groups::uncoded(4)?.facts());
-    /// let noisy = Report { decodable: true, residual: 0.0, amplification: 9.0, coverage: 1.0, error: 0.0 };
+    /// let noisy = Report {
+    ///     decodable: true,
+    ///     residual: 0.0,
+    ///     amplification: 9.0,
+    ///     coverage: 1.0,
+    ///     error: 0.0,
+    /// };
     /// assert!(matches!(gate.check(&noisy), Err(GateError::Amplified { .. })));
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn check(&self, report: &Report) -> Result<(), GateError> {
         let Report { residual, error, coverage, amplification, .. } = *report;
         let exact = residual <= RESIDUAL_MAX;
-        let allowed = coverage > 0.0 && error <= self.error_max * (1.0 + ERROR_SLACK) && self.error_max > 0.0;
+        let allowed =
+            coverage > 0.0 && error <= self.error_max * (1.0 + ERROR_SLACK) && self.error_max > 0.0;
         if !exact && !allowed {
-            return Err(GateError::Inexact { residual, error, error_max: self.error_max, coverage, better: self.better });
+            return Err(GateError::Inexact {
+                residual,
+                error,
+                error_max: self.error_max,
+                coverage,
+                better: self.better,
+            });
         }
         if amplification > self.amplification_max {
-            return Err(GateError::Amplified { amplification, amplification_max: self.amplification_max, better: self.better });
+            return Err(GateError::Amplified {
+                amplification,
+                amplification_max: self.amplification_max,
+                better: self.better,
+            });
         }
         Ok(())
     }

@@ -1,29 +1,32 @@
 //! The approximate code on a random regular graph: a worker is an edge, a share is a vertex.
 //!
 //! # Construction
-//! A random simple graph with `n` edges on `v = floor(2n/d)` vertices, whose degrees are `d` (or differ by
-//! one where `d` does not divide `2n`). The worker of edge `{x, y}` sends `g_x + g_y`.
+//! A random simple graph with `n` edges on `v = floor(2n/d)` vertices, whose degrees are `d` (or
+//! differ by one where `d` does not divide `2n`). The worker of edge `{x, y}` sends `g_x + g_y`.
 //!
 //! # Guarantee
 //! The decode with the smallest normalised error is known before any vector moves: every connected
-//! component of surviving edges that is not bipartite is exact, one that is, with `p` and `q` vertices on
-//! its sides, adds `(p-q)^2/(p+q)`. Messages are accepted as soon as the error is at most the bound given.
+//! component of surviving edges that is not bipartite is exact, one that is, with `p` and `q`
+//! vertices on its sides, adds `(p-q)^2/(p+q)`. Messages are accepted as soon as the error is at
+//! most the bound given.
 //!
-//! In a regular graph `s` stragglers leave an error of at most `s/n`, whoever they are: in a bipartite
-//! component `d |p-q|` is at most the number of edge ends removed there, `(p-q)^2/(p+q) <= |p-q|`, and
-//! there are `2s` removed ends and `v = 2n/d` vertices. So the tolerance is at least `floor(err n)`; what
-//! it is beyond that is found by trying the straggler sets as long as they are few enough.
+//! In a regular graph `s` stragglers leave an error of at most `s/n`, whoever they are: in a
+//! bipartite component `d |p-q|` is at most the number of edge ends removed there,
+//! `(p-q)^2/(p+q) <= |p-q|`, and there are `2s` removed ends and `v = 2n/d` vertices. So the
+//! tolerance is at least `floor(err n)`; what it is beyond that is found by trying the straggler
+//! sets as long as they are few enough.
 //!
 //! # Cost
-//! An arrival is O(log n), by disjoint sets with sides. Weights are conjugate gradients, some 25 to 105
-//! steps of O(n).
+//! An arrival is O(log n), by disjoint sets with sides. Weights are conjugate gradients, some 25 to
+//! 105 steps of O(n).
 //!
 //! # Numerics
-//! Weights of smallest norm have amplification below 1 in every case tried (`n` to 4096, `d` 3 to 8).
+//! Weights of smallest norm have amplification below 1 in every case tried (`n` to 4096, `d` 3 to
+//! 8).
 //!
 //! # Source
-//! Glasgow, Wootters, "Approximate gradient coding with optimal decoding" (arXiv 2006.09638). The error by
-//! components is our own derivation.
+//! Glasgow, Wootters, "Approximate gradient coding with optimal decoding" (arXiv 2006.09638). The
+//! error by components is our own derivation.
 
 use super::disjoint::{Joined, Sets};
 use super::linear::cgls;
@@ -75,19 +78,24 @@ struct Plan {
 }
 
 impl Graph {
-    /// A random graph in which every share has about `degree` holders, whose decodes are accepted up to
-    /// the normalised error `error_max`.
+    /// A random graph in which every share has about `degree` holders, whose decodes are accepted
+    /// up to the normalised error `error_max`.
     ///
     /// # Errors
-    /// [`ParameterError::NoWorkers`], [`ParameterError::DegreeOutOfRange`] unless the graph can be simple,
-    /// and as [`Graph::from_edges`].
+    /// [`ParameterError::NoWorkers`], [`ParameterError::DegreeOutOfRange`] unless the graph can be
+    /// simple, and as [`Graph::from_edges`].
     ///
     /// ```
     /// use codedgrad::codes::Graph;
     /// assert!(Graph::new(16, 4, 0.01, 7).is_ok());
     /// assert!(Graph::new(6, 4, 0.01, 7).unwrap_err().to_string().contains("from 2 to 3"));
     /// ```
-    pub fn new(workers: usize, degree: usize, error_max: f64, seed: u64) -> Result<Self, ParameterError> {
+    pub fn new(
+        workers: usize,
+        degree: usize,
+        error_max: f64,
+        seed: u64,
+    ) -> Result<Self, ParameterError> {
         if workers == 0 {
             return Err(ParameterError::NoWorkers);
         }
@@ -103,22 +111,31 @@ impl Graph {
     /// The code of a given graph on `vertices`; edges may repeat.
     ///
     /// # Errors
-    /// [`ParameterError::NoWorkers`] without edges, [`ParameterError::Edge`] for a loop or an end that is no
-    /// vertex, [`ParameterError::ErrorOutOfRange`] unless `0 <= error_max < 1`,
+    /// [`ParameterError::NoWorkers`] without edges, [`ParameterError::Edge`] for a loop or an end
+    /// that is no vertex, [`ParameterError::ErrorOutOfRange`] unless `0 <= error_max < 1`,
     /// [`ParameterError::Unbalanced`] when the error is larger even with everybody alive.
     ///
     /// ```
-    /// use codedgrad::codes::{Graph, GradientCode};
+    /// use codedgrad::codes::{GradientCode, Graph};
     /// let triangle = Graph::from_edges(3, &[(0, 1), (1, 2), (0, 2)], 0.0)?;
     /// assert_eq!(triangle.facts().tolerance, 0);
-    /// assert!(Graph::from_edges(3, &[(0, 1), (1, 2)], 0.0).is_err(), "1 against 2: bipartite, unbalanced");
+    /// assert!(
+    ///     Graph::from_edges(3, &[(0, 1), (1, 2)], 0.0).is_err(),
+    ///     "1 against 2: bipartite, unbalanced"
+    /// );
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
-    pub fn from_edges(vertices: usize, edges: &[(u32, u32)], error_max: f64) -> Result<Self, ParameterError> {
+    pub fn from_edges(
+        vertices: usize,
+        edges: &[(u32, u32)],
+        error_max: f64,
+    ) -> Result<Self, ParameterError> {
         if edges.is_empty() {
             return Err(ParameterError::NoWorkers);
         }
-        if let Some(&(x, y)) = edges.iter().find(|(x, y)| x == y || (*x).max(*y) as usize >= vertices) {
+        if let Some(&(x, y)) =
+            edges.iter().find(|(x, y)| x == y || (*x).max(*y) as usize >= vertices)
+        {
             return Err(ParameterError::Edge { x, y, vertices });
         }
         if !(0.0..1.0).contains(&error_max) {
@@ -136,15 +153,22 @@ impl Graph {
             load: 2.0 / vertices as f64,
             error_max,
         };
-        Ok(Self { plan: Arc::new(Plan { facts, rows: edges.iter().map(row).collect(), edges: edges.to_vec() }) })
+        Ok(Self {
+            plan: Arc::new(Plan {
+                facts,
+                rows: edges.iter().map(row).collect(),
+                edges: edges.to_vec(),
+            }),
+        })
     }
 }
 
-/// A random simple graph with degrees as equal as can be: one of them by Havel and Hakimi, then many
-/// random switches of two edges' ends.
+/// A random simple graph with degrees as equal as can be: one of them by Havel and Hakimi, then
+/// many random switches of two edges' ends.
 fn random_edges(count: usize, vertices: usize, seed: u64) -> Vec<(u32, u32)> {
     let (least, more) = (2 * count / vertices, 2 * count % vertices);
-    let mut open: BinaryHeap<(usize, u32)> = (0..vertices).map(|x| (least + usize::from(x < more), x as u32)).collect();
+    let mut open: BinaryHeap<(usize, u32)> =
+        (0..vertices).map(|x| (least + usize::from(x < more), x as u32)).collect();
     let mut edges = Vec::with_capacity(count);
     while let Some((degree, x)) = open.pop() {
         let others: Vec<(usize, u32)> = (0..degree).filter_map(|_| open.pop()).collect();
@@ -156,9 +180,11 @@ fn random_edges(count: usize, vertices: usize, seed: u64) -> Vec<(u32, u32)> {
     let mut taken: HashSet<(u32, u32)> = edges.iter().map(|&(x, y)| sorted(x, y)).collect();
     for _ in 0..SWITCHES_PER_EDGE * count {
         let (e, f) = (random.random_range(0..count), random.random_range(0..count));
-        let ((a, b), (c, d)) = (edges[e], if random.random() { edges[f] } else { (edges[f].1, edges[f].0) });
+        let ((a, b), (c, d)) =
+            (edges[e], if random.random() { edges[f] } else { (edges[f].1, edges[f].0) });
         let (first, second) = (sorted(a, d), sorted(c, b));
-        if a == d || c == b || first == second || taken.contains(&first) || taken.contains(&second) {
+        if a == d || c == b || first == second || taken.contains(&first) || taken.contains(&second)
+        {
             continue;
         }
         taken.remove(&sorted(a, b));
@@ -171,20 +197,25 @@ fn random_edges(count: usize, vertices: usize, seed: u64) -> Vec<(u32, u32)> {
     edges
 }
 
-/// The largest `s` for which no set of `s` stragglers exceeds the error: by theorem in a regular graph,
-/// beyond that by trying all sets.
+/// The largest `s` for which no set of `s` stragglers exceeds the error: by theorem in a regular
+/// graph, beyond that by trying all sets.
 fn proven_tolerance(vertices: usize, edges: &[(u32, u32)], error_max: f64) -> usize {
     let mut degrees = vec![0usize; vertices];
     edges.iter().for_each(|&(x, y)| [x, y].into_iter().for_each(|end| degrees[end as usize] += 1));
     let regular = degrees.iter().all(|degree| *degree == degrees[0]);
-    let by_theorem = if regular { (error_max * edges.len() as f64 * (1.0 + SLACK)) as usize } else { 0 };
+    let by_theorem =
+        if regular { (error_max * edges.len() as f64 * (1.0 + SLACK)) as usize } else { 0 };
     for stragglers in by_theorem + 1..edges.len() {
         if binomial(edges.len(), stragglers).saturating_mul(edges.len() as u64) > EDGES_TRIED_MAX {
             return stragglers - 1;
         }
         let mut missing: Vec<usize> = (0..stragglers).collect();
         loop {
-            let alive = edges.iter().enumerate().filter(|(i, _)| !missing.contains(i)).map(|(_, edge)| *edge);
+            let alive = edges
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| !missing.contains(i))
+                .map(|(_, edge)| *edge);
             if Components::over(vertices, alive).error() > error_max + SLACK {
                 return stragglers - 1;
             }
@@ -208,7 +239,12 @@ struct Components {
 
 impl Components {
     fn new(vertices: usize) -> Self {
-        Self { sets: Sets::new(vertices), sides: vec![[1, 0]; vertices], odd_cycle: vec![false; vertices], squared_error: vertices as f64 }
+        Self {
+            sets: Sets::new(vertices),
+            sides: vec![[1, 0]; vertices],
+            odd_cycle: vec![false; vertices],
+            squared_error: vertices as f64,
+        }
     }
 
     fn over(vertices: usize, edges: impl Iterator<Item = (u32, u32)>) -> Self {
@@ -301,7 +337,9 @@ impl Decoder for GraphDecoder {
         let here: Vec<usize> = self.arrived.iter().map(Worker::index).collect();
         let survivors: Vec<&Row> = here.iter().map(|&i| &rows[i]).collect();
         out.fill(0.0);
-        here.iter().zip(cgls(&survivors, &vec![1.0; facts.shares()])).for_each(|(&i, weight)| out[i] = weight);
+        here.iter()
+            .zip(cgls(&survivors, &vec![1.0; facts.shares()]))
+            .for_each(|(&i, weight)| out[i] = weight);
         judge(rows, &facts.share_weights, out, self.decodable)
     }
 

@@ -1,25 +1,25 @@
 //! Balanced group replication, the default code.
 //!
 //! # Construction
-//! `n` workers in `l` groups whose sizes differ by at most one; every member of group `j` computes the
-//! plain sum over the `j`-th `l`-th of the batch. No coefficients, weights 0 or 1.
+//! `n` workers in `l` groups whose sizes differ by at most one; every member of group `j` computes
+//! the plain sum over the `j`-th `l`-th of the batch. No coefficients, weights 0 or 1.
 //!
 //! # Guarantee
-//! Any `s = floor(n/l) - 1` stragglers, for every `n` and `l`; with `n` groups it is uncoded training.
-//! Load `1/l` for every worker, which meets the bound `load >= (s+1)/n` in integers.
+//! Any `s = floor(n/l) - 1` stragglers, for every `n` and `l`; with `n` groups it is uncoded
+//! training. Load `1/l` for every worker, which meets the bound `load >= (s+1)/n` in integers.
 //!
 //! # Cost
-//! An arrival is O(1); the weights of all workers are O(n). Nothing is buffered: a message's weight is
-//! known when it arrives.
+//! An arrival is O(1); the weights of all workers are O(n). Nothing is buffered: a message's weight
+//! is known when it arrives.
 //!
 //! # Numerics
-//! Residual 0 and amplification at most 1, always. The weights of [`Choice::Fewest`] do not depend on
-//! who straggled, so neither do the bits of the decoded gradient.
+//! Residual 0 and amplification at most 1, always. The weights of [`Choice::Fewest`] do not depend
+//! on who straggled, so neither do the bits of the decoded gradient.
 //!
 //! # Source
 //! Fractional repetition of Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding", ICML 2017
-//! (arXiv 1612.03301), without its condition that `s+1` divides `n`; compare Charalambides, Pilanci,
-//! Hero, arXiv 2109.10484.
+//! (arXiv 1612.03301), without its condition that `s+1` divides `n`; compare Charalambides,
+//! Pilanci, Hero, arXiv 2109.10484.
 
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker};
@@ -38,7 +38,8 @@ use std::sync::Arc;
 /// use codedgrad::ids::Worker;
 /// let code = Groups::new(7, 3)?;
 /// assert_eq!(code.facts().tolerance, 1);
-/// let sizes: Vec<usize> = (0..3).map(|j| (0..7).filter(|&i| code.group(Worker(i)) == j).count()).collect();
+/// let sizes: Vec<usize> =
+///     (0..3).map(|j| (0..7).filter(|&i| code.group(Worker(i)) == j).count()).collect();
 /// assert_eq!(sizes, [3, 2, 2]);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
@@ -119,20 +120,23 @@ impl Groups {
     }
 
     /// The same code, allowed to go on without the groups nobody of which can answer any more: the
-    /// other groups' weights become `l/(l - lost)`, and the report's coverage tells what is missing.
+    /// other groups' weights become `l/(l - lost)`, and the report's coverage tells what is
+    /// missing.
     ///
     /// ```
-    /// use codedgrad::codes::{decode, Choice, Groups};
+    /// use codedgrad::codes::{Choice, Groups, decode};
     /// use codedgrad::ids::{Worker, WorkerSet};
     /// let code = Groups::new(6, 2)?.rescaling();
-    /// let (weights, report) = decode(&code, &WorkerSet::of(6, [3, 4, 5].map(Worker)), Choice::Fewest);
+    /// let (weights, report) =
+    ///     decode(&code, &WorkerSet::of(6, [3, 4, 5].map(Worker)), Choice::Fewest);
     /// assert_eq!(weights, [0.0, 0.0, 0.0, 2.0, 0.0, 0.0]);
     /// assert_eq!((report.decodable, report.coverage), (false, 0.5));
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     #[must_use]
     pub fn rescaling(&self) -> Self {
-        let facts = Facts { error_max: self.plan.facts.shares() as f64 - 1.0, ..self.plan.facts.clone() };
+        let facts =
+            Facts { error_max: self.plan.facts.shares() as f64 - 1.0, ..self.plan.facts.clone() };
         let (group_of, rows) = (self.plan.group_of.clone(), self.plan.rows.clone());
         Self { plan: Arc::new(Plan { facts, group_of, rows, rescale: true }) }
     }
@@ -183,7 +187,9 @@ impl GradientCode for Groups {
     fn decodable_at(&self, times: &[f64]) -> Option<f64> {
         let (workers, groups) = (self.plan.facts.workers, self.plan.facts.shares());
         let start = |group: usize| (group * workers).div_ceil(groups);
-        let first = |group: usize| times[start(group)..start(group + 1)].iter().copied().fold(f64::INFINITY, f64::min);
+        let first = |group: usize| {
+            times[start(group)..start(group + 1)].iter().copied().fold(f64::INFINITY, f64::min)
+        };
         Some((0..groups).map(first).fold(0.0, f64::max))
     }
 
@@ -225,7 +231,11 @@ impl Decoder for GroupsDecoder {
         let (groups, plan) = (self.first.len(), &self.plan);
         assert_eq!(out.len(), plan.facts.workers, "one weight per worker");
         let decodable = self.covered == groups;
-        let scale = if plan.rescale && self.covered > 0 { groups as f64 / self.covered as f64 } else { 1.0 };
+        let scale = if plan.rescale && self.covered > 0 {
+            groups as f64 / self.covered as f64
+        } else {
+            1.0
+        };
         out.fill(0.0);
         match choice {
             Choice::Fewest => {
@@ -234,7 +244,13 @@ impl Decoder for GroupsDecoder {
                 }
             }
             Choice::MinimumNorm => {
-                for (weight, group) in out.iter_mut().zip(&plan.group_of).zip(&self.arrived).filter(|x| *x.1).map(|x| x.0) {
+                for (weight, group) in out
+                    .iter_mut()
+                    .zip(&plan.group_of)
+                    .zip(&self.arrived)
+                    .filter(|x| *x.1)
+                    .map(|x| x.0)
+                {
                     *weight = scale / f64::from(self.alive[*group as usize]);
                 }
             }

@@ -4,8 +4,8 @@
 //! The batch has `K` equal shares, cut points `0..K`. Worker `i` sums the shares `[l_i, r_i)`.
 //!
 //! # Guarantee
-//! Survivors decode iff their intervals, taken as edges between cut points, connect 0 with `K`. So the
-//! tolerance is the minimum cut between the two, less one (Menger's theorem).
+//! Survivors decode iff their intervals, taken as edges between cut points, connect 0 with `K`. So
+//! the tolerance is the minimum cut between the two, less one (Menger's theorem).
 //!
 //! # Cost
 //! An arrival is one union of sets, near O(1). Weights are a breadth-first search, O(n + K), or
@@ -16,14 +16,16 @@
 //! `sqrt(shares summed / K)`: 1 unless intervals are subtracted.
 //!
 //! # Source
-//! Own, from prefix sums; generalises fractional repetition (Tandon et al. 2017) and the balanced classes
-//! of Charalambides, Pilanci, Hero (arXiv 2001.11698). Loads in proportion to speed as in Wang et al.,
-//! "Heterogeneity-aware gradient coding for straggler tolerance" (arXiv 1901.09339), without its random
-//! coefficients.
+//! Own, from prefix sums; generalises fractional repetition (Tandon et al. 2017) and the balanced
+//! classes of Charalambides, Pilanci, Hero (arXiv 2001.11698). Loads in proportion to speed as in
+//! Wang et al., "Heterogeneity-aware gradient coding for straggler tolerance" (arXiv 1901.09339),
+//! without its random coefficients.
 
 use super::disjoint::{Joined, Sets};
 use super::linear::{cgls, least_squares};
-use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge, table};
+use super::{
+    Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge, table,
+};
 use crate::ids::{Share, Worker, WorkerSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,8 +72,8 @@ impl Interval {
     /// One interval `(l, r)` per worker; the largest `r` is `K`.
     ///
     /// # Errors
-    /// [`ParameterError::NoWorkers`] without intervals, [`ParameterError::EmptyInterval`] unless every
-    /// `l < r`, [`ParameterError::Conditions`] when they are too large to be held in memory,
+    /// [`ParameterError::NoWorkers`] without intervals, [`ParameterError::EmptyInterval`] unless
+    /// every `l < r`, [`ParameterError::Conditions`] when they are too large to be held in memory,
     /// [`ParameterError::CutOff`] when not even all intervals together connect 0 with `K`.
     ///
     /// ```
@@ -88,7 +90,10 @@ impl Interval {
         }
         let summed: u64 = intervals.iter().map(|(l, r)| u64::from(r - l)).sum();
         if cuts > CUTS_MAX || summed > SHARES_MAX {
-            let problem = format!("{cuts} cut points and intervals of {summed} shares in all; at most {CUTS_MAX} and {SHARES_MAX}");
+            let problem = format!(
+                "{cuts} cut points and intervals of {summed} shares in all; at most {CUTS_MAX} and \
+                 {SHARES_MAX}"
+            );
             return Err(ParameterError::Conditions { scheme: "interval", problem });
         }
         let at = touching(intervals);
@@ -96,7 +101,8 @@ impl Interval {
         if paths == 0 {
             return Err(ParameterError::CutOff { reached: reached_from_0(intervals), cuts });
         }
-        let rows = intervals.iter().map(|&(l, r)| (l..r).map(|j| (Share(j), 1.0)).collect()).collect();
+        let rows =
+            intervals.iter().map(|&(l, r)| (l..r).map(|j| (Share(j), 1.0)).collect()).collect();
         let longest = intervals.iter().map(|(l, r)| r - l).max().unwrap_or(0);
         let facts = Facts {
             workers: intervals.len(),
@@ -111,27 +117,32 @@ impl Interval {
     /// Intervals from text: one line `l,r` per worker.
     ///
     /// # Errors
-    /// [`ParameterError::Table`] naming line and column of what is no cut point, and as [`Interval::new`].
+    /// [`ParameterError::Table`] naming line and column of what is no cut point, and as
+    /// [`Interval::new`].
     ///
     /// ```
     /// use codedgrad::codes::Interval;
     /// assert!(Interval::from_csv("0,2\n2,4\n").is_ok());
-    /// assert!(Interval::from_csv("0,2\n2,-4\n").unwrap_err().to_string().contains("line 2, column 2"));
+    /// assert!(
+    ///     Interval::from_csv("0,2\n2,-4\n").unwrap_err().to_string().contains("line 2, column 2")
+    /// );
     /// ```
     pub fn from_csv(text: &str) -> Result<Self, ParameterError> {
         let rows = table::read(text, "a cut point (a whole number of 0 or more)", |_: &u32| true)?;
         let mut intervals = Vec::with_capacity(rows.len());
         for (line, row) in (1..).zip(rows) {
             let [l, r] = row[..] else {
-                return Err(table::TableError::Ragged { line, found: row.len(), expected: 2 }.into());
+                return Err(
+                    table::TableError::Ragged { line, found: row.len(), expected: 2 }.into()
+                );
             };
             intervals.push((l, r));
         }
         Self::new(&intervals)
     }
 
-    /// The congruence classes of Charalambides et al.: class `i mod (s+1)` tiles the batch, so any `s`
-    /// stragglers leave one class whole.
+    /// The congruence classes of Charalambides et al.: class `i mod (s+1)` tiles the batch, so any
+    /// `s` stragglers leave one class whole.
     ///
     /// # Errors
     /// [`ParameterError::NoWorkers`] and [`ParameterError::TooManyStragglers`].
@@ -154,17 +165,21 @@ impl Interval {
         Self::new(&(0..workers).map(interval).collect::<Vec<_>>())
     }
 
-    /// `s + 1` layers of about equal total speed, each tiling the `cuts` shares of the batch in proportion
-    /// to its workers' speeds: any `s` stragglers leave one layer whole.
+    /// `s + 1` layers of about equal total speed, each tiling the `cuts` shares of the batch in
+    /// proportion to its workers' speeds: any `s` stragglers leave one layer whole.
     ///
     /// # Errors
-    /// [`ParameterError::Speed`] for a speed that is not positive, [`ParameterError::TooFewCuts`] where
-    /// some worker would get no share, and as [`Interval::charalambides`].
+    /// [`ParameterError::Speed`] for a speed that is not positive, [`ParameterError::TooFewCuts`]
+    /// where some worker would get no share, and as [`Interval::charalambides`].
     ///
     /// ```
     /// use codedgrad::codes::{GradientCode, Interval};
     /// let code = Interval::layers(&[3.0, 1.0, 2.0, 2.0], 1, 8)?;
-    /// assert_eq!(code.row(codedgrad::ids::Worker(0)).len(), 6, "three quarters of its layer's work");
+    /// assert_eq!(
+    ///     code.row(codedgrad::ids::Worker(0)).len(),
+    ///     6,
+    ///     "three quarters of its layer's work"
+    /// );
     /// assert!(Interval::layers(&[1.0, 0.0], 0, 8).is_err());
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
@@ -180,14 +195,15 @@ impl Interval {
         }
         let mut intervals = vec![(0, 0); speeds.len()];
         for (_, members) in &layers {
-            let shares = members.iter().map(|&worker| (vec![worker], speeds[worker])).collect::<Vec<_>>();
+            let shares =
+                members.iter().map(|&worker| (vec![worker], speeds[worker])).collect::<Vec<_>>();
             tile(&shares, cuts, &mut intervals)?;
         }
         Self::new(&intervals)
     }
 
-    /// `groups` groups of workers of like speed; the members of a group do the same part of the batch,
-    /// in proportion to the slowest of them.
+    /// `groups` groups of workers of like speed; the members of a group do the same part of the
+    /// batch, in proportion to the slowest of them.
     ///
     /// # Errors
     /// [`ParameterError::GroupsOutOfRange`], and as [`Interval::layers`].
@@ -226,15 +242,27 @@ fn fastest_first(speeds: &[f64]) -> Result<Vec<usize>, ParameterError> {
 }
 
 /// Cuts the batch among sets of workers in proportion to their speeds, to whole shares.
-fn tile(sets: &[(Vec<usize>, f64)], cuts: u32, intervals: &mut [(u32, u32)]) -> Result<(), ParameterError> {
+fn tile(
+    sets: &[(Vec<usize>, f64)],
+    cuts: u32,
+    intervals: &mut [(u32, u32)],
+) -> Result<(), ParameterError> {
     let total: f64 = sets.iter().map(|set| set.1).sum();
     let (mut done, mut start) = (0.0, 0);
     for (place, (members, speed)) in sets.iter().enumerate() {
         done += speed;
-        let end = if place + 1 == sets.len() { cuts } else { (done / total * f64::from(cuts)).round() as u32 };
+        let end = if place + 1 == sets.len() {
+            cuts
+        } else {
+            (done / total * f64::from(cuts)).round() as u32
+        };
         if end <= start {
             let needed = (total / speed).ceil().min(f64::from(u32::MAX)) as u32;
-            return Err(ParameterError::TooFewCuts { cuts, worker: members[0], needed: needed.max(cuts.saturating_add(1)) });
+            return Err(ParameterError::TooFewCuts {
+                cuts,
+                worker: members[0],
+                needed: needed.max(cuts.saturating_add(1)),
+            });
         }
         members.iter().for_each(|&worker| intervals[worker] = (start, end));
         start = end;
@@ -268,15 +296,23 @@ fn disjoint_paths(intervals: &[(u32, u32)], at: &[Vec<usize>], cuts: u32) -> usi
     // +1: a path uses the interval from l to r; -1: from r to l; it can be used only against that.
     let mut flow = vec![0i8; intervals.len()];
     let mut paths = 0;
-    while let Some(path) = shortest_path(intervals, at, cuts, |i, forward| flow[i] < 1 && forward || flow[i] > -1 && !forward) {
+    while let Some(path) = shortest_path(intervals, at, cuts, |i, forward| {
+        flow[i] < 1 && forward || flow[i] > -1 && !forward
+    }) {
         path.iter().for_each(|&(i, forward)| flow[i] += if forward { 1 } else { -1 });
         paths += 1;
     }
     paths
 }
 
-/// A path from 0 to `cuts` over few intervals, each with its direction, among those that are `open`.
-fn shortest_path(intervals: &[(u32, u32)], at: &[Vec<usize>], cuts: u32, open: impl Fn(usize, bool) -> bool) -> Option<Vec<(usize, bool)>> {
+/// A path from 0 to `cuts` over few intervals, each with its direction, among those that are
+/// `open`.
+fn shortest_path(
+    intervals: &[(u32, u32)],
+    at: &[Vec<usize>],
+    cuts: u32,
+    open: impl Fn(usize, bool) -> bool,
+) -> Option<Vec<(usize, bool)>> {
     let mut came_by = vec![None; at.len()];
     let mut queue = VecDeque::from([0u32]);
     while let Some(point) = queue.pop_front().filter(|point| *point != cuts) {
@@ -332,7 +368,8 @@ impl IntervalDecoder {
 
     /// The shortest weights: the currents of a unit flow from 0 to `K` over equal resistors.
     fn currents(&self, here: &[usize], out: &mut [f64]) {
-        let edge = |&i: &usize| [(Share(self.plan.ends[i].0), 1.0), (Share(self.plan.ends[i].1), -1.0)];
+        let edge =
+            |&i: &usize| [(Share(self.plan.ends[i].0), 1.0), (Share(self.plan.ends[i].1), -1.0)];
         let edges: Vec<[(Share, f64); 2]> = here.iter().map(edge).collect();
         let mut flow = vec![0.0; self.plan.facts.shares() + 1];
         flow[0] = 1.0;
@@ -340,7 +377,8 @@ impl IntervalDecoder {
         here.iter().zip(cgls(&edges, &flow)).for_each(|(&i, current)| out[i] = current);
     }
 
-    /// Intervals that do not overlap and cover as much as can be covered, where nothing better is left.
+    /// Intervals that do not overlap and cover as much as can be covered, where nothing better is
+    /// left.
     fn cover(&self, here: &[usize], out: &mut [f64]) {
         let mut by_end = here.to_vec();
         by_end.sort_by_key(|&i| self.plan.ends[i].1);
@@ -390,14 +428,20 @@ impl Decoder for IntervalDecoder {
         out.fill(0.0);
         match (choice, self.decodable) {
             (Choice::Fewest, true) => {
-                let path = shortest_path(ends, at, facts.shares() as u32, |i, _| self.arrived.contains(Worker(i as u32)));
-                path.into_iter().flatten().for_each(|(i, forward)| out[i] = if forward { 1.0 } else { -1.0 });
+                let path = shortest_path(ends, at, facts.shares() as u32, |i, _| {
+                    self.arrived.contains(Worker(i as u32))
+                });
+                path.into_iter()
+                    .flatten()
+                    .for_each(|(i, forward)| out[i] = if forward { 1.0 } else { -1.0 });
             }
             (Choice::Fewest, false) => self.cover(&here, out),
             (Choice::MinimumNorm, true) => self.currents(&here, out),
             (Choice::MinimumNorm, false) => {
                 let survivors: Vec<&Row> = here.iter().map(|&i| &rows[i]).collect();
-                here.iter().zip(least_squares(&survivors, facts.shares())).for_each(|(&i, weight)| out[i] = weight);
+                here.iter()
+                    .zip(least_squares(&survivors, facts.shares()))
+                    .for_each(|(&i, weight)| out[i] = weight);
             }
         }
         judge(rows, &facts.share_weights, out, self.decodable)

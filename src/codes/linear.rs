@@ -24,8 +24,8 @@ fn columns(rows: &[&Row], shares: usize) -> DMatrix<f64> {
     matrix
 }
 
-/// Weights `x` of smallest norm among those with the smallest `|sum_i x_i row_i - 1|`: the best effort
-/// where a code's rule is not satisfied.
+/// Weights `x` of smallest norm among those with the smallest `|sum_i x_i row_i - 1|`: the best
+/// effort where a code's rule is not satisfied.
 pub(super) fn least_squares(rows: &[&Row], shares: usize) -> Vec<f64> {
     if rows.is_empty() {
         return Vec::new();
@@ -39,16 +39,17 @@ pub(super) fn least_squares(rows: &[&Row], shares: usize) -> Vec<f64> {
     solve(matrix, scale, &ones).as_slice().to_vec()
 }
 
-/// Minimum-norm least squares of any rank, by two orthogonal factorisations; entries far below `scale` are
-/// rounding. (Not by nalgebra's singular
-/// values: of matrices without full rank they come out wrong now and then.)
+/// Minimum-norm least squares of any rank, by two orthogonal factorisations; entries far below
+/// `scale` are rounding. (Not by nalgebra's singular values: of matrices without full rank they
+/// come out wrong now and then.)
 fn solve(matrix: DMatrix<f64>, scale: f64, target: &DVector<f64>) -> DVector<f64> {
     let factors = matrix.col_piv_qr();
     let r = factors.r();
     let rank = rank_of(&r, scale);
     let reduced = factors.q().columns(0, rank).tr_mul(target);
     let second = r.rows(0, rank).transpose().qr();
-    let within = second.r().tr_solve_upper_triangular(&reduced).unwrap_or_else(|| DVector::zeros(rank));
+    let within =
+        second.r().tr_solve_upper_triangular(&reduced).unwrap_or_else(|| DVector::zeros(rank));
     let mut solution = second.q() * within;
     factors.p().inv_permute_rows(&mut solution);
     solution
@@ -104,13 +105,20 @@ fn scatter<R: AsRef<[(Share, f64)]>>(rows: &[R], x: &[f64], scale: f64, out: &mu
 
 /// The product of every row with a vector.
 fn gather<R: AsRef<[(Share, f64)]>>(rows: &[R], vector: &[f64]) -> Vec<f64> {
-    rows.iter().map(|row| row.as_ref().iter().map(|&(share, coefficient)| coefficient * vector[share.index()]).sum()).collect()
+    rows.iter()
+        .map(|row| {
+            row.as_ref()
+                .iter()
+                .map(|&(share, coefficient)| coefficient * vector[share.index()])
+                .sum()
+        })
+        .collect()
 }
 
 /// Decoding by who is missing instead of who has answered.
 ///
-/// All weights that decode with everybody alive are `a = a0 + Z y`, with `a0` the shortest of them and
-/// `Z` `[n x m]` an orthonormal basis of the left null space of `B`. Stragglers `T` ask for
+/// All weights that decode with everybody alive are `a = a0 + Z y`, with `a0` the shortest of them
+/// and `Z` `[n x m]` an orthonormal basis of the left null space of `B`. Stragglers `T` ask for
 /// `Z_T y = -a0_T`, a system as small as `T`; the shortest `y` gives the shortest `a`.
 #[derive(Clone, Debug)]
 pub(super) struct Dual {
@@ -130,15 +138,17 @@ impl Dual {
         factors.p().permute_rows(&mut ones);
         let (q, r) = (factors.q(), factors.r());
         let rank = rank_of(&r, padded_scale);
-        let within = r.view((0, 0), (rank, rank)).tr_solve_upper_triangular(&ones.rows(0, rank).into_owned())?;
+        let within = r
+            .view((0, 0), (rank, rank))
+            .tr_solve_upper_triangular(&ones.rows(0, rank).into_owned())?;
         let shortest = q.columns(0, rank) * within;
         let report = judge(rows, share_weights, shortest.as_slice(), true);
         let null = q.columns(rank, workers - rank).into_owned();
         (report.residual <= RESIDUAL_MAX).then_some(Self { shortest, null })
     }
 
-    /// The shortest weights that decode without `missing` (strictly ascending); where none do, whatever
-    /// comes closest to leaving the missing out, which the caller has to judge.
+    /// The shortest weights that decode without `missing` (strictly ascending); where none do,
+    /// whatever comes closest to leaving the missing out, which the caller has to judge.
     pub(super) fn weights(&self, missing: &[usize], out: &mut [f64]) {
         out.copy_from_slice(self.shortest.as_slice());
         let free = self.null.ncols();
@@ -155,8 +165,8 @@ impl Dual {
         missing.iter().for_each(|&i| out[i] = 0.0);
     }
 
-    /// Whether every one of the given stragglers can be compensated, by the rank of their rows in the
-    /// null space alone: sufficient for decoding, and cheap.
+    /// Whether every one of the given stragglers can be compensated, by the rank of their rows in
+    /// the null space alone: sufficient for decoding, and cheap.
     pub(super) fn independent(&self, missing: &[usize]) -> bool {
         if missing.len() > self.null.ncols() {
             return false;
@@ -166,8 +176,8 @@ impl Dual {
     }
 }
 
-/// `B = C Q^T` of a square matrix whose rank is known and any so many rows of which are independent:
-/// gives `C^T` `[r x c]` and `Q^T 1` `[r]`, for orthonormal `Q` `[c x r]`.
+/// `B = C Q^T` of a square matrix whose rank is known and any so many rows of which are
+/// independent: gives `C^T` `[r x c]` and `Q^T 1` `[r]`, for orthonormal `Q` `[c x r]`.
 pub(super) fn thin_factors(matrix: &DMatrix<f64>, rank: usize) -> (DMatrix<f64>, DVector<f64>) {
     let size = matrix.nrows();
     let spread: Vec<usize> = (0..rank).map(|i| i * size / rank).collect();
@@ -176,19 +186,27 @@ pub(super) fn thin_factors(matrix: &DMatrix<f64>, rank: usize) -> (DMatrix<f64>,
     ((matrix * q).transpose(), sums)
 }
 
-/// The shortest `y` with `system y = target`, where `system` is `[t x m]` with entries of size 1; least
-/// squares where there is none.
+/// The shortest `y` with `system y = target`, where `system` is `[t x m]` with entries of size 1;
+/// least squares where there is none.
 pub(super) fn shortest_solution(system: DMatrix<f64>, target: &DVector<f64>) -> DVector<f64> {
     let (equations, unknowns) = system.shape();
     let found = match equations.cmp(&unknowns) {
         Ordering::Equal => {
             let factors = system.clone().lu();
-            if rank_of(factors.lu_internal(), 1.0) == equations { factors.solve(target) } else { None }
+            if rank_of(factors.lu_internal(), 1.0) == equations {
+                factors.solve(target)
+            } else {
+                None
+            }
         }
         Ordering::Less => {
             let factors = system.transpose().qr();
             let r = factors.r();
-            let within = if rank_of(&r, 1.0) == equations { r.tr_solve_upper_triangular(target) } else { None };
+            let within = if rank_of(&r, 1.0) == equations {
+                r.tr_solve_upper_triangular(target)
+            } else {
+                None
+            };
             within.map(|within| factors.q() * within)
         }
         Ordering::Greater => None,

@@ -1,27 +1,28 @@
 //! The code of least load, `(s+1)/n` for every `n` and `s`.
 //!
 //! # Construction
-//! The balanced groups of [`super::groups`], `l = floor(n/(s+1))` of them. Group `j` has `c_j` members and
-//! owns `c_j` of `n` equal shares; each member holds all but `r_j - 1` of these, `r_j = c_j - s`, with the
-//! coefficients of a small real code given in closed form.
+//! The balanced groups of [`super::groups`], `l = floor(n/(s+1))` of them. Group `j` has `c_j`
+//! members and owns `c_j` of `n` equal shares; each member holds all but `r_j - 1` of these,
+//! `r_j = c_j - s`, with the coefficients of a small real code given in closed form.
 //!
 //! # Guarantee
-//! Any `s` stragglers: any `r_j` members decode group `j`. Load exactly `(s+1)/n` for every worker, the
-//! least there can be (Tandon et al. 2017, Theorem 1).
+//! Any `s` stragglers: any `r_j` members decode group `j`. Load exactly `(s+1)/n` for every worker,
+//! the least there can be (Tandon et al. 2017, Theorem 1).
 //!
 //! # Cost
-//! An arrival is O(1). Weights solve one `r_j x r_j` system per group; `r_j` is 1, 2 or 3 unless `s+1` is
-//! near `n`.
+//! An arrival is O(1). Weights solve one `r_j x r_j` system per group; `r_j` is 1, 2 or 3 unless
+//! `s+1` is near `n`.
 //!
 //! # Numerics
-//! Where `r_j = 1`, the group is plain replication. The worst amplification of `r = 2` is about `0.78 c`;
-//! it grows quickly with `r` (`r = 8, c = 16`: 98; `c = 32`: 4340). Residuals stay below 1e-11 up to 4096
-//! workers for `r` up to 3.
+//! Where `r_j = 1`, the group is plain replication. The worst amplification of `r = 2` is about
+//! `0.78 c`; it grows quickly with `r` (`r = 8, c = 16`: 98; `c = 32`: 4340). Residuals stay below
+//! 1e-11 up to 4096 workers for `r` up to 3.
 //!
 //! # Source
-//! Own construction over the groups of Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding", ICML 2017
-//! (arXiv 1612.03301). The rows lie in a space of trigonometric polynomials (affine functions for `r = 2`)
-//! in which nothing but 0 has `r` zeros at the nodes: a Chebyshev system (Karlin, Studden 1966).
+//! Own construction over the groups of Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding",
+//! ICML 2017 (arXiv 1612.03301). The rows lie in a space of trigonometric polynomials (affine
+//! functions for `r = 2`) in which nothing but 0 has `r` zeros at the nodes: a Chebyshev system
+//! (Karlin, Studden 1966).
 
 use super::linear::{shortest_solution, thin_factors};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
@@ -47,8 +48,8 @@ const NEEDED_MAX: usize = 64;
 /// r >= 3: B_qj = prod_{z in Z_q} sin(pi (j-z)/c) / f_j     f_j = 1 (r odd), sin((r-1) pi (2j+1)/(2c)) (r even;
 ///     sin(pi (2j+1)/(2c)) where the former is nearly 0)
 /// ```
-/// with `q` and `j` counted from 0 within the group, indices modulo `c`, halves rounded to even, and every
-/// row scaled so that its largest entry is 1 in absolute value and `B_qq > 0`.
+/// with `q` and `j` counted from 0 within the group, indices modulo `c`, halves rounded to even,
+/// and every row scaled so that its largest entry is 1 in absolute value and `B_qq > 0`.
 ///
 /// ```
 /// use codedgrad::codes::{GradientCode, MinLoad};
@@ -90,8 +91,8 @@ impl MinLoad {
     ///
     /// # Errors
     /// [`ParameterError::NoWorkers`] without workers, [`ParameterError::TooManyStragglers`] unless
-    /// `stragglers < workers`, [`ParameterError::Conditions`] beyond 20 million coefficients or where a group
-    /// would need more than 64 members.
+    /// `stragglers < workers`, [`ParameterError::Conditions`] beyond 20 million coefficients or
+    /// where a group would need more than 64 members.
     ///
     /// ```
     /// use codedgrad::codes::{GradientCode, MinLoad};
@@ -104,7 +105,8 @@ impl MinLoad {
         let most = workers.div_ceil(count) - stragglers;
         if workers.saturating_mul(stragglers + 1) > ENTRIES_MAX || most > NEEDED_MAX {
             let problem = format!(
-                "s={stragglers} of {workers} workers makes a matrix of {} entries whose groups need up to {most} members to decode \
+                "s={stragglers} of {workers} workers makes a matrix of {} entries whose groups \
+                 need up to {most} members to decode \
                  (at most {ENTRIES_MAX} and {NEEDED_MAX}); groups:s={stragglers} has no such limits",
                 workers.saturating_mul(stragglers + 1)
             );
@@ -114,17 +116,22 @@ impl MinLoad {
         let mut groups = Vec::with_capacity(count);
         let mut start = 0;
         while start < workers {
-            let end = start + group_of[start..].iter().take_while(|group| **group == group_of[start]).count();
+            let end = start
+                + group_of[start..].iter().take_while(|group| **group == group_of[start]).count();
             groups.push(start..end);
             start = end;
         }
         let (shortest, longest) = (workers / count, workers.div_ceil(count));
-        let matrices: Vec<DMatrix<f64>> = (shortest..=longest).map(|members| inner_matrix(members, members - stragglers)).collect();
+        let matrices: Vec<DMatrix<f64>> = (shortest..=longest)
+            .map(|members| inner_matrix(members, members - stragglers))
+            .collect();
         let mut rows = Vec::with_capacity(workers);
         for group in &groups {
             let matrix = &matrices[group.len() - shortest];
             let entry = |q: usize, j: usize| (Share((group.start + j) as u32), matrix[(q, j)]);
-            rows.extend((0..group.len()).map(|q| (0..group.len()).map(|j| entry(q, j)).filter(|x| x.1 != 0.0).collect::<Row>()));
+            rows.extend((0..group.len()).map(|q| {
+                (0..group.len()).map(|j| entry(q, j)).filter(|x| x.1 != 0.0).collect::<Row>()
+            }));
         }
         let facts = Facts {
             workers,
@@ -161,7 +168,8 @@ fn lacking(q: usize, members: usize, needed: usize) -> Vec<usize> {
         return neighbours;
     }
     let spread = |t: usize| (t * members) as f64 / (needed - 1) as f64;
-    let spread: Vec<usize> = (0..needed - 1).map(|t| (q + 1 + spread(t).round_ties_even() as usize) % members).collect();
+    let spread: Vec<usize> =
+        (0..needed - 1).map(|t| (q + 1 + spread(t).round_ties_even() as usize) % members).collect();
     let distinct = (0..spread.len()).all(|i| spread[i] != q && !spread[..i].contains(&spread[i]));
     if distinct { spread } else { neighbours }
 }
@@ -169,7 +177,9 @@ fn lacking(q: usize, members: usize, needed: usize) -> Vec<usize> {
 /// The matrix of a group, `[c x c]`.
 fn inner_matrix(members: usize, needed: usize) -> DMatrix<f64> {
     let c = members as f64;
-    let scale = |times: usize| -> Vec<f64> { (0..members).map(|j| (times as f64 * PI * (2 * j + 1) as f64 / (2.0 * c)).sin()).collect() };
+    let scale = |times: usize| -> Vec<f64> {
+        (0..members).map(|j| (times as f64 * PI * (2 * j + 1) as f64 / (2.0 * c)).sin()).collect()
+    };
     let mut divisor = if needed % 2 == 1 { vec![1.0; members] } else { scale(needed - 1) };
     if divisor.iter().any(|f| f.abs() < 1e-3 / c) {
         divisor = scale(1);
@@ -180,7 +190,10 @@ fn inner_matrix(members: usize, needed: usize) -> DMatrix<f64> {
         let value = |j: usize| match needed {
             1 => 1.0,
             2 => j as f64 - ((q + 1) % members) as f64,
-            _ => lacking.iter().map(|&z| (PI * (j as f64 - z as f64) / c).sin()).product::<f64>() / divisor[j],
+            _ => {
+                lacking.iter().map(|&z| (PI * (j as f64 - z as f64) / c).sin()).product::<f64>()
+                    / divisor[j]
+            }
         };
         let held = |j: usize| if lacking.contains(&j) { 0.0 } else { value(j) };
         let row: Vec<f64> = (0..members).map(held).collect();
@@ -242,10 +255,17 @@ impl Decoder for MinLoadDecoder {
         out.fill(0.0);
         for (range, members) in plan.groups.iter().zip(&self.members) {
             let inner = &plan.inner[range.len() - plan.shortest];
-            let used = if choice == Choice::Fewest { inner.needed.min(members.len()) } else { members.len() };
+            let used = if choice == Choice::Fewest {
+                inner.needed.min(members.len())
+            } else {
+                members.len()
+            };
             if !members.is_empty() {
                 let weights = inner.weights(&members[..used]);
-                members.iter().zip(weights.iter()).for_each(|(member, weight)| out[range.start + member] = *weight);
+                members
+                    .iter()
+                    .zip(weights.iter())
+                    .for_each(|(member, weight)| out[range.start + member] = *weight);
             }
         }
         judge(&plan.rows, &plan.facts.share_weights, out, self.decided == plan.groups.len())
@@ -262,7 +282,8 @@ impl Decoder for MinLoadDecoder {
 mod tests {
     use super::*;
 
-    /// A golden vector of a group that no whole code consists of: r = 4 of c = 6, whose rows repeat.
+    /// A golden vector of a group that no whole code consists of: r = 4 of c = 6, whose rows
+    /// repeat.
     #[test]
     fn golden_inner_code_6_4() {
         let matrix = inner_matrix(6, 4);
@@ -276,7 +297,10 @@ mod tests {
             ([0, 2, 4, 5], [1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 1.0]),
         ] {
             let weights = inner.weights(&survivors);
-            assert!(weights.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{survivors:?}: {weights}");
+            assert!(
+                weights.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12),
+                "{survivors:?}: {weights}"
+            );
         }
     }
 }

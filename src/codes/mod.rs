@@ -1,10 +1,10 @@
 //! One-round gradient codes: who computes what with which coefficient, and with which weights the
 //! messages of the survivors add up to the exact sum.
 //!
-//! A code is a small `f64` matrix `B` `[n x k]`. Worker `i` sends the message `w_i = sum_j B_ij g_j`,
-//! where `g_j` is the gradient summed over share `j`. Decoding finds weights `a`, zero for stragglers,
-//! with `sum_i a_i w_i = sum_j g_j`, that is `a B = 1`. Nothing here touches a tensor, a clock, a
-//! socket or a random device.
+//! A code is a small `f64` matrix `B` `[n x k]`. Worker `i` sends the message
+//! `w_i = sum_j B_ij g_j`, where `g_j` is the gradient summed over share `j`. Decoding finds
+//! weights `a`, zero for stragglers, with `sum_i a_i w_i = sum_j g_j`, that is `a B = 1`. Nothing
+//! here touches a tensor, a clock, a socket or a random device.
 //!
 //! | file | code | source |
 //! |---|---|---|
@@ -96,8 +96,8 @@ pub enum Status {
 /// Which of several possible decode weights to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// As few messages as possible, earliest arrivals first: what a streaming fold uses. Exact codes
-    /// with 0/1 weights then give the same bits whoever straggled.
+    /// As few messages as possible, earliest arrivals first: what a streaming fold uses. Exact
+    /// codes with 0/1 weights then give the same bits whoever straggled.
     Fewest,
     /// The weights of smallest Euclidean norm.
     MinimumNorm,
@@ -147,8 +147,8 @@ pub trait GradientCode: Send + Sync {
     fn row(&self, worker: Worker) -> &[(Share, f64)];
     /// A decoder with nothing arrived.
     fn decoder(&self) -> Box<dyn Decoder>;
-    /// When the answers that are in can be decoded, if all workers' come at these times; none where only a decoder
-    /// can tell.
+    /// When the answers that are in can be decoded, if all workers' come at these times; none where
+    /// only a decoder can tell.
     fn decodable_at(&self, _times: &[f64]) -> Option<f64> {
         None
     }
@@ -179,7 +179,8 @@ pub trait Decoder: Send {
 /// alpha = a B          residual = max_j |alpha_j - 1|        error = |alpha - 1|^2 / k
 /// amplification = sqrt( sum_i a_i^2 |B_i|^2 / k )            coverage = sum_{j: alpha_j != 0} weight_j
 /// ```
-/// where `a` `[n]` are the weights, `B` `[n x k]` the rows and `weight_j` the shares' fractions of the batch.
+/// where `a` `[n]` are the weights, `B` `[n x k]` the rows and `weight_j` the shares' fractions of
+/// the batch.
 ///
 /// # Panics
 /// When there is not one weight per row.
@@ -212,7 +213,13 @@ pub fn judge(rows: &[Row], share_weights: &[f64], weights: &[f64], decodable: bo
         decodable,
         residual: alpha.iter().map(|x| number(off(x).abs())).fold(0.0, f64::max),
         amplification: number((noise / shares).sqrt()),
-        coverage: alpha.iter().zip(share_weights).filter(|(x, _)| **x != 0.0).map(|(_, w)| w).sum::<f64>().min(1.0),
+        coverage: alpha
+            .iter()
+            .zip(share_weights)
+            .filter(|(x, _)| **x != 0.0)
+            .map(|(_, w)| w)
+            .sum::<f64>()
+            .min(1.0),
         error: number(alpha.iter().map(|x| off(x).powi(2)).sum::<f64>() / shares),
     }
 }
@@ -220,16 +227,21 @@ pub fn judge(rows: &[Row], share_weights: &[f64], weights: &[f64], decodable: bo
 /// Decodes one set of survivors from scratch.
 ///
 /// ```
-/// use codedgrad::codes::{decode, Choice, Groups};
+/// use codedgrad::codes::{Choice, Groups, decode};
 /// use codedgrad::ids::{Worker, WorkerSet};
 /// let code = Groups::tolerating(4, 1)?;
-/// let (weights, report) = decode(&code, &WorkerSet::of(4, [Worker(1), Worker(2), Worker(3)]), Choice::MinimumNorm);
+/// let (weights, report) =
+///     decode(&code, &WorkerSet::of(4, [Worker(1), Worker(2), Worker(3)]), Choice::MinimumNorm);
 /// assert!(report.decodable);
 /// assert_eq!(weights, [0.0, 1.0, 0.5, 0.5]);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
 #[must_use]
-pub fn decode(code: &dyn GradientCode, survivors: &WorkerSet, choice: Choice) -> (Vec<f64>, Report) {
+pub fn decode(
+    code: &dyn GradientCode,
+    survivors: &WorkerSet,
+    choice: Choice,
+) -> (Vec<f64>, Report) {
     let mut decoder = code.decoder();
     for worker in survivors.iter() {
         decoder.arrive(worker);

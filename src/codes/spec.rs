@@ -5,8 +5,13 @@ mod fields;
 #[cfg(feature = "berrut")]
 use super::berrut::{Mixture, MixtureParameters, Points};
 use super::feedback::{Defer, DeferParameters, Queue, Ring};
-use super::sequential::{Accept, Horizon, Lift, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters};
-use super::{Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError, Vote, table};
+use super::sequential::{
+    Accept, Horizon, Lift, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters,
+};
+use super::{
+    Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError,
+    Vote, table,
+};
 use crate::ids::{Cut, Job};
 use fields::Fields;
 use std::fmt;
@@ -24,8 +29,8 @@ const DRAWS: u64 = 16;
 /// Beyond this number of workers random cyclic codes are hardly ever of use.
 const CYCLIC_SOUND_MAX: usize = 32;
 
-/// A scheme as its user writes it, parameters not yet checked against a number of workers. Files that
-/// the text names are read when it is parsed.
+/// A scheme as its user writes it, parameters not yet checked against a number of workers. Files
+/// that the text names are read when it is parsed.
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
@@ -164,11 +169,16 @@ impl SchemeSpec {
     /// ```
     pub fn code(&self, workers: usize) -> Result<Box<dyn GradientCode>, ParameterError> {
         let code: Box<dyn GradientCode> = match &self.kind {
-            Kind::SrSgc(_) | Kind::MSgc(_) | Kind::Queue { .. } | Kind::Ring { .. } | Kind::Defer(_) => {
+            Kind::SrSgc(_)
+            | Kind::MSgc(_)
+            | Kind::Queue { .. }
+            | Kind::Ring { .. }
+            | Kind::Defer(_) => {
                 return Err(ParameterError::NotOneRound { text: self.text.clone() });
             }
             Kind::Vote { .. } => {
-                let why = "accepts results by vote, which no weights tell: `codedgrad code groups:l=...` shows its groups";
+                let why = "accepts results by vote, which no weights tell: `codedgrad code \
+                    groups:l=...` shows its groups";
                 return Err(ParameterError::NoMatrix { text: self.text.clone(), why });
             }
             Kind::Mixture { .. } => {
@@ -181,8 +191,12 @@ impl SchemeSpec {
             Kind::Cyclic { stragglers, seed } if workers <= CHOSEN_WORKERS_MAX => {
                 Box::new(Cyclic::best_of(DRAWS, workers, *stragglers, *seed)?)
             }
-            Kind::Cyclic { stragglers, seed } => Box::new(Cyclic::new(workers, *stragglers, *seed)?),
-            Kind::Graph { degree, error_max, seed } => Box::new(Graph::new(workers, *degree, *error_max, *seed)?),
+            Kind::Cyclic { stragglers, seed } => {
+                Box::new(Cyclic::new(workers, *stragglers, *seed)?)
+            }
+            Kind::Graph { degree, error_max, seed } => {
+                Box::new(Graph::new(workers, *degree, *error_max, *seed)?)
+            }
             Kind::Groups { size, rescale } => {
                 let groups = match size {
                     GroupSize::Stragglers(s) => Groups::tolerating(workers, *s)?,
@@ -192,8 +206,12 @@ impl SchemeSpec {
             }
             Kind::Cuts { path, text } => Box::new(Interval::from_csv(text).map_err(within(path))?),
             Kind::Speeds { path, speeds, size, units } => Box::new(match size {
-                GroupSize::Stragglers(s) => Interval::layers(speeds, *s, *units).map_err(within(path))?,
-                GroupSize::Groups(l) => Interval::sorted_groups(speeds, *l, *units).map_err(within(path))?,
+                GroupSize::Stragglers(s) => {
+                    Interval::layers(speeds, *s, *units).map_err(within(path))?
+                }
+                GroupSize::Groups(l) => {
+                    Interval::sorted_groups(speeds, *l, *units).map_err(within(path))?
+                }
             }),
             Kind::Matrix { path, text, claim } => {
                 let code = DenseCode::from_csv(text).map_err(within(path))?;
@@ -204,7 +222,10 @@ impl SchemeSpec {
             }
         };
         match (&self.kind, code.facts().workers) {
-            (Kind::Cuts { path, .. } | Kind::Speeds { path, .. } | Kind::Matrix { path, .. }, found) if found != workers => {
+            (
+                Kind::Cuts { path, .. } | Kind::Speeds { path, .. } | Kind::Matrix { path, .. },
+                found,
+            ) if found != workers => {
                 Err(ParameterError::Workers { path: path.clone(), found, workers })
             }
             _ => Ok(code),
@@ -227,12 +248,14 @@ impl SchemeSpec {
                 if random(slots) && workers > CYCLIC_SOUND_MAX =>
             {
                 Some(
-                    "random cyclic slot codes amplify rounding errors hundreds to thousands of times; without ,cyclic it is min-load"
+                    "random cyclic slot codes amplify rounding errors hundreds to thousands of \
+                     times; without ,cyclic it is min-load"
                         .into(),
                 )
             }
             Kind::Cyclic { stragglers, .. } if workers > CYCLIC_SOUND_MAX => Some(format!(
-                "random cyclic codes of more than {CYCLIC_SOUND_MAX} workers amplify rounding errors hundreds to \
+                "random cyclic codes of more than {CYCLIC_SOUND_MAX} workers amplify rounding \
+                 errors hundreds to \
                  thousands of times; min-load:s={stragglers} has the same load and tolerance without that"
             )),
             _ => None,
@@ -242,8 +265,12 @@ impl SchemeSpec {
     /// How many wrong workers it finds out; of every group, where it votes.
     ///
     /// ```
-    /// let wrong = |text: &str| text.parse::<codedgrad::codes::SchemeSpec>().map(|spec| spec.wrong());
-    /// assert_eq!((wrong("sbacc:K=4,byzantine=2")?, wrong("vote:s=0,b=1")?, wrong("groups:s=2")?), (2, 1, 0));
+    /// let wrong =
+    ///     |text: &str| text.parse::<codedgrad::codes::SchemeSpec>().map(|spec| spec.wrong());
+    /// assert_eq!(
+    ///     (wrong("sbacc:K=4,byzantine=2")?, wrong("vote:s=0,b=1")?, wrong("groups:s=2")?),
+    ///     (2, 1, 0)
+    /// );
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     #[must_use]
@@ -267,7 +294,9 @@ impl SchemeSpec {
     /// ```
     #[cfg(feature = "berrut")]
     pub fn mixture(&self, workers: usize) -> Result<Option<Mixture>, ParameterError> {
-        let Kind::Mixture { blocks, stragglers, wrong, secured } = self.kind else { return Ok(None) };
+        let Kind::Mixture { blocks, stragglers, wrong, secured } = self.kind else {
+            return Ok(None);
+        };
         let points = if secured { Points::FirstKind } else { Points::SecondKind };
         Mixture::new(workers, MixtureParameters { blocks, stragglers, wrong, points }).map(Some)
     }
@@ -289,8 +318,8 @@ impl SchemeSpec {
     /// The scheme of this text over `jobs`, each a batch of `units` units.
     ///
     /// # Errors
-    /// [`ParameterError`] when the parameters are outside the code's conditions or the batch has fewer
-    /// units than the code has shares.
+    /// [`ParameterError`] when the parameters are outside the code's conditions or the batch has
+    /// fewer units than the code has shares.
     ///
     /// ```
     /// use codedgrad::codes::SchemeSpec;
@@ -299,7 +328,12 @@ impl SchemeSpec {
     /// assert!(spec.scheme(8, 3, 0..100).is_err());
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
-    pub fn scheme(&self, workers: usize, units: u32, jobs: Range<u64>) -> Result<Box<dyn Scheme>, ParameterError> {
+    pub fn scheme(
+        &self,
+        workers: usize,
+        units: u32,
+        jobs: Range<u64>,
+    ) -> Result<Box<dyn Scheme>, ParameterError> {
         let jobs = Job(jobs.start)..Job(jobs.end);
         self.over(Horizon { workers, units: Some(units), jobs, accept: Accept::Lookahead })
     }
@@ -310,10 +344,18 @@ impl SchemeSpec {
     /// As [`SchemeSpec::scheme`].
     ///
     /// ```
-    /// use codedgrad::codes::{SchemeSpec, sequential::{Accept, Horizon}};
+    /// use codedgrad::codes::{
+    ///     SchemeSpec,
+    ///     sequential::{Accept, Horizon},
+    /// };
     /// use codedgrad::ids::Job;
     /// let spec: SchemeSpec = "m-sgc:B=1,W=2,lambda=4".parse()?;
-    /// let scheme = spec.over(Horizon { workers: 8, units: None, jobs: Job(0)..Job(9), accept: Accept::Model })?;
+    /// let scheme = spec.over(Horizon {
+    ///     workers: 8,
+    ///     units: None,
+    ///     jobs: Job(0)..Job(9),
+    ///     accept: Accept::Model,
+    /// })?;
     /// assert_eq!((scheme.facts().delay, scheme.facts().units), (1, 48));
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
@@ -326,7 +368,10 @@ impl SchemeSpec {
             Kind::SrSgc(SrSgcShape { burst, window, distinct, stragglers, slots }) => {
                 let distinct = distinct.unwrap_or(horizon.workers);
                 let (burst, window, stragglers, slots) = (*burst, *window, *stragglers, *slots);
-                Box::new(SrSgc::new(SrSgcParameters { burst, window, distinct, stragglers, slots }, horizon)?)
+                Box::new(SrSgc::new(
+                    SrSgcParameters { burst, window, distinct, stragglers, slots },
+                    horizon,
+                )?)
             }
             Kind::MSgc(parameters) => Box::new(MSgc::new(*parameters, horizon)?),
             Kind::Queue { items } => Box::new(Queue::new(*items, horizon)?),
@@ -336,7 +381,9 @@ impl SchemeSpec {
                 Box::new(if self.next_step { defer.to_next_step() } else { defer })
             }
             Kind::Vote { stragglers, wrong } => Box::new(Vote::new(*stragglers, *wrong, horizon)?),
-            Kind::Mixture { .. } => return Err(ParameterError::NotBuilt { text: self.text.clone() }),
+            Kind::Mixture { .. } => {
+                return Err(ParameterError::NotBuilt { text: self.text.clone() });
+            }
             _ => {
                 let code = self.code(horizon.workers)?;
                 let shares = code.facts().shares() as u32;
@@ -367,7 +414,10 @@ impl FromStr for SchemeSpec {
             "uncoded" => Kind::Uncoded,
             "drop" => Kind::Drop { dropped: fields.need("b")? },
             "min-load" => Kind::MinLoad { stragglers: fields.need("s")? },
-            "cyclic" => Kind::Cyclic { stragglers: fields.need("s")?, seed: fields.take("seed")?.unwrap_or(SEED) },
+            "cyclic" => Kind::Cyclic {
+                stragglers: fields.need("s")?,
+                seed: fields.take("seed")?.unwrap_or(SEED),
+            },
             "graph" => Kind::Graph {
                 degree: fields.need("d")?,
                 error_max: fields.take("err")?.unwrap_or(ERROR_MAX),
@@ -384,13 +434,19 @@ impl FromStr for SchemeSpec {
             }),
             "sr-sgc" => Kind::SrSgc(fields.sr_sgc()?),
             "vote" => Kind::Vote { stragglers: fields.need("s")?, wrong: fields.need("b")? },
-            "bacc" => Kind::Mixture { blocks: fields.need("K")?, stragglers: fields.take("s")?, wrong: 0, secured: false },
+            "bacc" => Kind::Mixture {
+                blocks: fields.need("K")?,
+                stragglers: fields.take("s")?,
+                wrong: 0,
+                secured: false,
+            },
             "sbacc" => {
                 let (blocks, wrong) = (fields.need("K")?, fields.need("byzantine")?);
                 Kind::Mixture { blocks, stragglers: fields.take("s")?, wrong, secured: true }
             }
             "m-sgc" => {
-                let (burst, window, distinct) = (fields.need("B")?, fields.need("W")?, fields.need("lambda")?);
+                let (burst, window, distinct) =
+                    (fields.need("B")?, fields.need("W")?, fields.need("lambda")?);
                 Kind::MSgc(MSgcParameters { burst, window, distinct, slots: fields.slots()? })
             }
             "matrix" => {
@@ -406,7 +462,8 @@ impl FromStr for SchemeSpec {
 }
 
 fn contents(path: &str) -> Result<String, ParameterError> {
-    std::fs::read_to_string(path).map_err(|error| ParameterError::File { path: path.into(), problem: error.to_string() })
+    std::fs::read_to_string(path)
+        .map_err(|error| ParameterError::File { path: path.into(), problem: error.to_string() })
 }
 
 /// Names the file in an error about what is in it.
@@ -420,7 +477,10 @@ fn family(text: &str) -> &str {
 
 /// The candidate whose family name is closest to `name` by edit distance.
 fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> &'a str {
-    candidates.into_iter().min_by_key(|known| strsim::damerau_levenshtein(family(known), name)).unwrap_or_default()
+    candidates
+        .into_iter()
+        .min_by_key(|known| strsim::damerau_levenshtein(family(known), name))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -450,7 +510,8 @@ mod tests {
         assert!(message("interval:speeds=x,s=1").contains("units= is missing"));
     }
 
-    /// The error of the code of `workers` workers that `text` names, whose `FILE` has the given content.
+    /// The error of the code of `workers` workers that `text` names, whose `FILE` has the given
+    /// content.
     fn with_file(text: &str, content: &str, workers: usize) -> Result<f64, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), content).unwrap();
@@ -475,7 +536,11 @@ mod tests {
             ("matrix:FILE", "1,0\n0,1,\n", "line 2, column 3: \"\""),
             ("matrix:FILE", "1,1\n0,0\n", "line 2 is all zero"),
             ("matrix:FILE", "1,0,1\n2,0,1\n", "the coefficient 0.000000 instead of 1"),
-            ("matrix:FILE", "1,0\n0,1\n1,1\n", "is for 3 workers, but the run has 2: say --workers 3"),
+            (
+                "matrix:FILE",
+                "1,0\n0,1\n1,1\n",
+                "is for 3 workers, but the run has 2: say --workers 3",
+            ),
             ("matrix:FILE,s=2", "1,0\n0,1\n", "s must be at most 1"),
             ("interval:cuts=FILE", "0,1\n2,3\n", "connect 0 only with 1, not with 3"),
             ("interval:cuts=FILE", "0,1\n1,1\n", "worker 1 has the interval [1, 1)"),
@@ -492,7 +557,9 @@ mod tests {
 
     #[test]
     fn conditions_name_the_legal_values() {
-        let build = |text: &str, n: usize| text.parse::<SchemeSpec>().unwrap().code(n).map(|_| ()).unwrap_err().to_string();
+        let build = |text: &str, n: usize| {
+            text.parse::<SchemeSpec>().unwrap().code(n).map(|_| ()).unwrap_err().to_string()
+        };
         assert!(build("groups:s=8", 8).contains("at most 7"));
         assert!(build("groups:l=0", 8).contains("from 1 to 8"));
         assert!(build("groups:l=9", 8).contains("from 1 to 8"));

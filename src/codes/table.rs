@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-/// A table that cannot be used. Lines and columns are counted from 1; the lines of a matrix given as
-/// vectors are its rows.
+/// A table that cannot be used. Lines and columns are counted from 1; the lines of a matrix given
+/// as vectors are its rows.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TableError {
@@ -39,14 +39,17 @@ pub enum TableError {
         expected: usize,
     },
     /// A worker that would send nothing.
-    #[error("line {line} is all zero: its worker would send nothing; give it a share or leave it out")]
+    #[error(
+        "line {line} is all zero: its worker would send nothing; give it a share or leave it out"
+    )]
     ZeroLine {
         /// Which line.
         line: usize,
     },
 }
 
-/// Reads lines of numbers separated by commas; `accepts` says which numbers, `expected` says it in words.
+/// Reads lines of numbers separated by commas; `accepts` says which numbers, `expected` says it in
+/// words.
 pub(super) fn read<T: std::str::FromStr>(
     text: &str,
     expected: &'static str,
@@ -66,7 +69,14 @@ pub(super) fn read<T: std::str::FromStr>(
         for (column, cell) in content.split(',').map(str::trim).enumerate() {
             match cell.parse::<T>() {
                 Ok(number) if accepts(&number) => row.push(number),
-                _ => return Err(TableError::Cell { line, column: column + 1, cell: cell.into(), expected }),
+                _ => {
+                    return Err(TableError::Cell {
+                        line,
+                        column: column + 1,
+                        cell: cell.into(),
+                        expected,
+                    });
+                }
             }
         }
         rows.push(row);

@@ -44,8 +44,9 @@ pub struct FailedSet {
     pub refusal: Option<GateError>,
 }
 
-/// Tries sets of at most `facts().tolerance` stragglers: all of them where they are at most a million,
-/// else random ones drawn from `seed` and bursts of neighbours. Decodes with [`Choice::MinimumNorm`].
+/// Tries sets of at most `facts().tolerance` stragglers: all of them where they are at most a
+/// million, else random ones drawn from `seed` and bursts of neighbours. Decodes with
+/// [`Choice::MinimumNorm`].
 ///
 /// `progress` is called now and then with the sets done and the sets in all.
 ///
@@ -57,7 +58,12 @@ pub struct FailedSet {
 /// assert_eq!(verified.sets, 1 + 8 + 28 + 56, "all sets of at most 3 of 8: tolerance is 3 here");
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
-pub fn verify(code: &dyn GradientCode, gate: &Gate, seed: u64, progress: &mut dyn FnMut(u64, u64)) -> Verified {
+pub fn verify(
+    code: &dyn GradientCode,
+    gate: &Gate,
+    seed: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Verified {
     let (workers, most) = (code.facts().workers, code.facts().tolerance);
     let all = (0..=most).fold(0u64, |sum, missing| sum.saturating_add(binomial(workers, missing)));
     let mut trial = Trial::new(code, gate, all <= EXHAUSTIVE_MAX, progress);
@@ -81,9 +87,28 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    fn new(code: &dyn GradientCode, gate: &'a Gate, exhaustive: bool, progress: &'a mut dyn FnMut(u64, u64)) -> Self {
-        let found = Verified { sets: 0, exhaustive, worst_residual: 0.0, worst_amplification: 0.0, failed: 0, failures: Vec::new() };
-        Self { decoder: code.decoder(), weights: vec![0.0; code.facts().workers], total: 0, gate, progress, found }
+    fn new(
+        code: &dyn GradientCode,
+        gate: &'a Gate,
+        exhaustive: bool,
+        progress: &'a mut dyn FnMut(u64, u64),
+    ) -> Self {
+        let found = Verified {
+            sets: 0,
+            exhaustive,
+            worst_residual: 0.0,
+            worst_amplification: 0.0,
+            failed: 0,
+            failures: Vec::new(),
+        };
+        Self {
+            decoder: code.decoder(),
+            weights: vec![0.0; code.facts().workers],
+            total: 0,
+            gate,
+            progress,
+            found,
+        }
     }
 
     fn every_set(&mut self, size: usize) {
@@ -103,7 +128,8 @@ impl<'a> Trial<'a> {
         self.total = 1 + SAMPLES + (lengths.len() * workers) as u64;
         self.attempt([]);
         for length in lengths {
-            (0..workers).for_each(|start| self.attempt((start..start + length).map(|i| i % workers)));
+            (0..workers)
+                .for_each(|start| self.attempt((start..start + length).map(|i| i % workers)));
         }
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         for sample in 0..SAMPLES as usize {
@@ -114,9 +140,11 @@ impl<'a> Trial<'a> {
     }
 
     fn attempt(&mut self, missing: impl IntoIterator<Item = usize>) {
-        let stragglers = WorkerSet::of(self.weights.len(), missing.into_iter().map(|i| Worker(i as u32)));
+        let stragglers =
+            WorkerSet::of(self.weights.len(), missing.into_iter().map(|i| Worker(i as u32)));
         self.decoder.reset();
-        for worker in Worker::all(self.weights.len()).filter(|worker| !stragglers.contains(*worker)) {
+        for worker in Worker::all(self.weights.len()).filter(|worker| !stragglers.contains(*worker))
+        {
             self.decoder.arrive(worker);
         }
         let report = self.decoder.weights(Choice::MinimumNorm, &mut self.weights);

@@ -1,22 +1,25 @@
 //! Groups whose results are accepted by vote: exact gradients although some workers answer wrongly.
 //!
 //! # Construction
-//! The groups of [`Groups`], `l = floor(n / (s+2b+1))` of them. Members of a group compute the same sum; a value is
-//! accepted as soon as `b+1` of them returned the same bytes, as told by their digests.
+//! The groups of [`Groups`], `l = floor(n / (s+2b+1))` of them. Members of a group compute the same
+//! sum; a value is accepted as soon as `b+1` of them returned the same bytes, as told by their
+//! digests.
 //!
 //! # Guarantee
-//! Exact with any `s` stragglers and any `b` wrong workers among the members of every group: `b+1` equal results are not
-//! all wrong. It needs workers that are bitwise deterministic. Digests are not cryptographic: whoever can make a wrong
-//! result with the digest of a right one is not found.
+//! Exact with any `s` stragglers and any `b` wrong workers among the members of every group: `b+1`
+//! equal results are not all wrong. It needs workers that are bitwise deterministic. Digests are
+//! not cryptographic: whoever can make a wrong result with the digest of a right one is not found.
 //!
 //! # Cost
-//! Load `1/l`, at least `(s+2b+1)/n`; with honest workers `b+1` answers of each group suffice. A vote is O(group).
+//! Load `1/l`, at least `(s+2b+1)/n`; with honest workers `b+1` answers of each group suffice. A
+//! vote is O(group).
 //!
 //! # Numerics
 //! Weights 0 and 1, the bits of uncoded training where shares are aligned blocks of micro-batches.
 //!
 //! # Source
-//! Majority over repetitions as in Chen et al., DRACO, ICML 2018 (arXiv 1803.09877); digests in place of vectors are ours.
+//! Majority over repetitions as in Chen et al., DRACO, ICML 2018 (arXiv 1803.09877); digests in
+//! place of vectors are ours.
 
 use super::sequential::{Dispute, Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use super::{GradientCode, Groups, ParameterError, Report};
@@ -64,8 +67,8 @@ impl Vote {
     /// Groups that take any `stragglers` and any `wrong` workers each.
     ///
     /// # Errors
-    /// [`ParameterError::TooFewVoters`] when the workers do not make one group, [`ParameterError::Cut`] when the batch
-    /// has fewer units than there are groups.
+    /// [`ParameterError::TooFewVoters`] when the workers do not make one group,
+    /// [`ParameterError::Cut`] when the batch has fewer units than there are groups.
     pub fn new(stragglers: usize, wrong: usize, horizon: Horizon) -> Result<Self, ParameterError> {
         let Horizon { workers, units, jobs, .. } = horizon;
         let needed = stragglers.saturating_add(wrong.saturating_mul(2)).saturating_add(1);
@@ -75,13 +78,15 @@ impl Vote {
         let groups = Groups::new(workers, workers / needed)?;
         let shares = groups.facts().shares() as u32;
         let cut = Cut::new(units.unwrap_or(shares), shares)?;
-        let part = |worker| Part { units: cut.share(Share(groups.group(worker))), coefficient: 1.0 };
+        let part =
+            |worker| Part { units: cut.share(Share(groups.group(worker))), coefficient: 1.0 };
         let parts: Vec<Part> = Worker::all(workers).map(part).collect();
         let facts = SchemeFacts {
             workers,
             units: cut.units(),
             delay: 0,
-            load: f64::from(parts.iter().map(|part| part.units.count()).max().unwrap_or(0)) / f64::from(cut.units()),
+            load: f64::from(parts.iter().map(|part| part.units.count()).max().unwrap_or(0))
+                / f64::from(cut.units()),
             tolerance: groups.facts().tolerance - 2 * wrong,
             error_max: 0.0,
             partial: false,
@@ -117,7 +122,10 @@ impl Vote {
     /// The results of a group and how many members returned each, most first.
     fn votes(&self, group: usize, without: Option<&WorkerSet>) -> Vec<(u128, usize)> {
         let mut votes: Vec<(u128, usize)> = Vec::new();
-        for worker in self.members(group).filter(|worker| without.is_none_or(|without| !without.contains(*worker))) {
+        for worker in self
+            .members(group)
+            .filter(|worker| without.is_none_or(|without| !without.contains(*worker)))
+        {
             let Some(digest) = self.digests[worker.index()] else { continue };
             match votes.iter_mut().find(|(known, _)| *known == digest) {
                 Some((_, count)) => *count += 1,
@@ -130,7 +138,10 @@ impl Vote {
 
     /// Whether a group's result is known once everybody but `missing` has answered alike.
     fn stands(&self, group: usize, missing: &WorkerSet) -> bool {
-        let outstanding = self.members(group).filter(|worker| self.digests[worker.index()].is_none() && !missing.contains(*worker)).count();
+        let outstanding = self
+            .members(group)
+            .filter(|worker| self.digests[worker.index()].is_none() && !missing.contains(*worker))
+            .count();
         let votes = self.votes(group, Some(missing));
         match self.accepted[group] {
             Some(digest) => outstanding > 0 || votes.iter().any(|(known, _)| *known == digest),
@@ -141,7 +152,8 @@ impl Vote {
     /// Who holds the accepted result of a group.
     fn holder(&self, group: usize) -> Option<Worker> {
         let accepted = self.accepted[group];
-        self.members(group).find(|worker| accepted.is_some() && self.digests[worker.index()] == accepted)
+        self.members(group)
+            .find(|worker| accepted.is_some() && self.digests[worker.index()] == accepted)
     }
 
     fn open_next(&mut self) {
@@ -188,7 +200,8 @@ impl Scheme for Vote {
         let group = self.group(worker);
         if self.accepted[group].is_none() {
             let most = self.votes(group, None).first().copied();
-            self.accepted[group] = most.filter(|(_, count)| *count > self.facts.wrong).map(|(digest, _)| digest);
+            self.accepted[group] =
+                most.filter(|(_, count)| *count > self.facts.wrong).map(|(digest, _)| digest);
         }
         true
     }
@@ -196,7 +209,9 @@ impl Scheme for Vote {
     fn wrong(&self) -> Vec<Worker> {
         let differs = |worker: &Worker| {
             let accepted = self.accepted[self.group(*worker)];
-            self.digests[worker.index()].zip(accepted).is_some_and(|(digest, accepted)| digest != accepted)
+            self.digests[worker.index()]
+                .zip(accepted)
+                .is_some_and(|(digest, accepted)| digest != accepted)
         };
         Worker::all(self.digests.len()).filter(differs).collect()
     }
@@ -231,7 +246,10 @@ impl Scheme for Vote {
 
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
         assert!(!self.closed && self.job < self.end, "a round is open");
-        assert!(missing.iter().all(|worker| self.digests[worker.index()].is_none()), "the missing have not answered");
+        assert!(
+            missing.iter().all(|worker| self.digests[worker.index()].is_none()),
+            "the missing have not answered"
+        );
         self.closed = true;
         decoded.push(self.job);
     }
@@ -266,8 +284,13 @@ impl Scheme for Vote {
     }
 
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
-        let units = |group: usize| self.members(group).next().map(|worker| self.parts[worker.index()].units);
-        (0..self.accepted.len()).filter(|group| !self.stands(*group, missing)).filter_map(units).collect()
+        let units = |group: usize| {
+            self.members(group).next().map(|worker| self.parts[worker.index()].units)
+        };
+        (0..self.accepted.len())
+            .filter(|group| !self.stands(*group, missing))
+            .filter_map(units)
+            .collect()
     }
 }
 
@@ -278,7 +301,8 @@ mod tests {
 
     fn vote(stragglers: usize, wrong: usize, workers: usize) -> Vote {
         let jobs = Job(0)..Job(3);
-        Vote::new(stragglers, wrong, Horizon { workers, units: None, jobs, accept: Accept::Model }).unwrap()
+        Vote::new(stragglers, wrong, Horizon { workers, units: None, jobs, accept: Accept::Model })
+            .unwrap()
     }
 
     fn answer(vote: &mut Vote, worker: u32, digest: u128) -> bool {
@@ -287,7 +311,8 @@ mod tests {
         tasks.pop().is_some_and(|task| vote.returned_as(Worker(worker), task, digest))
     }
 
-    /// Any `b` liars who agree among themselves and any `s` stragglers, in every order of arrival of a small group.
+    /// Any `b` liars who agree among themselves and any `s` stragglers, in every order of arrival
+    /// of a small group.
     #[test]
     fn no_lie_is_ever_accepted_and_no_tolerated_set_blocks() {
         let (s, b, n) = (1, 1, 4);
@@ -344,14 +369,18 @@ mod tests {
         assert!(reopened.is_empty() && folds.len() == 1 && folds[0].worker == Worker(1));
         vote.lost(Worker(1), Some(Job(0)), &mut reopened);
         assert_eq!(reopened, [Task { job: Job(0), piece: 1, plan: 0 }]);
-        assert!(!vote.admits(&WorkerSet::of(4, [0, 1, 3].map(Worker))), "the liar's result is not taken");
+        assert!(
+            !vote.admits(&WorkerSet::of(4, [0, 1, 3].map(Worker))),
+            "the liar's result is not taken"
+        );
         assert!(answer(&mut vote, 3, 1) && vote.admits(&WorkerSet::of(4, [0, 1].map(Worker))));
     }
 
     #[test]
     fn groups_are_large_enough_or_refused() {
         assert_eq!(vote(1, 1, 8).facts.load, 0.5);
-        let horizon = Horizon { workers: 4, units: None, jobs: Job(0)..Job(1), accept: Accept::Model };
+        let horizon =
+            Horizon { workers: 4, units: None, jobs: Job(0)..Job(1), accept: Accept::Model };
         assert!(Vote::new(2, 1, horizon).unwrap_err().to_string().contains("at least 5"));
     }
 }

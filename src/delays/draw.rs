@@ -4,8 +4,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::f64::consts::TAU;
 
-/// Draws from a portable generator. What each method consumes is fixed, so that the stream of a seed
-/// never changes.
+/// Draws from a portable generator. What each method consumes is fixed, so that the stream of a
+/// seed never changes.
 #[derive(Clone, Debug)]
 pub(super) struct Draw(ChaCha8Rng);
 
@@ -69,7 +69,10 @@ mod tests {
         let mut draw = Draw::new(3);
         let near = |found: (f64, f64), expected: (f64, f64)| {
             assert!((found.0 - expected.0).abs() < 0.02, "{found:?} {expected:?}");
-            assert!((found.1 - expected.1).abs() < 0.04 * expected.1.max(0.05), "{found:?} {expected:?}");
+            assert!(
+                (found.1 - expected.1).abs() < 0.04 * expected.1.max(0.05),
+                "{found:?} {expected:?}"
+            );
         };
         near(moments(|| draw.exponential()), (1.0, 1.0));
         near(moments(|| draw.normal()), (0.0, 1.0));

@@ -7,22 +7,28 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 /// Columns that number or date a row, or say what kind of row it is.
-const INDEX_COLUMNS: [&str; 7] = ["round", "step", "epoch", "step_end", "iteration", "time", SAME_EPOCH];
-/// Marks rows in which nothing but training went on (1) against those with an evaluation in them (0).
+const INDEX_COLUMNS: [&str; 7] =
+    ["round", "step", "epoch", "step_end", "iteration", "time", SAME_EPOCH];
+/// Marks rows in which nothing but training went on (1) against those with an evaluation in them
+/// (0).
 const SAME_EPOCH: &str = "same_epoch";
-const EXPECTED: [&str; 3] = ["round,w0,w1,...", "step,s0d0,s0d1,...", "epoch,step_end,same_epoch,w0,w1,..."];
+const EXPECTED: [&str; 3] =
+    ["round,w0,w1,...", "step,s0d0,s0d1,...", "epoch,step_end,same_epoch,w0,w1,..."];
 
 /// What a table's header shows it to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// `round,w0,w1,...` or `step,w0,...`: a row per round, a column per worker, as made of the mini-batch
-    /// times of Alibaba PAI (cluster-trace-gpu-v2020). A row with an empty cell is left out.
+    /// `round,w0,w1,...` or `step,w0,...`: a row per round, a column per worker, as made of the
+    /// mini-batch times of Alibaba PAI (cluster-trace-gpu-v2020). A row with an empty cell is left
+    /// out.
     Rounds,
-    /// `step,s0d0,s0d1,...`: a column per pipeline stage and data-parallel rank, as made of ByteDance's
-    /// straggler traces (OSDI 2025). Stages differ by design: only ranks of one stage are alike.
+    /// `step,s0d0,s0d1,...`: a column per pipeline stage and data-parallel rank, as made of
+    /// ByteDance's straggler traces (OSDI 2025). Stages differ by design: only ranks of one stage
+    /// are alike.
     Stages,
-    /// `epoch,step_end,same_epoch,w0,...`: a column per training instance, as made of the logs of MLPerf HPC
-    /// (weak scaling, 2021 to 2023). Rows in which `same_epoch` is not 1 contain an evaluation and are left out.
+    /// `epoch,step_end,same_epoch,w0,...`: a column per training instance, as made of the logs of
+    /// MLPerf HPC (weak scaling, 2021 to 2023). Rows in which `same_epoch` is not 1 contain an
+    /// evaluation and are left out.
     Intervals,
     /// Columns chosen by name.
     Chosen,
@@ -53,8 +59,8 @@ pub struct TableReader<R = BufReader<File>> {
 }
 
 impl TableReader {
-    /// Opens a file. `choice` names columns, separated by commas; `*` at the end of a name stands for
-    /// anything. Without it, the header must be one of the known ones.
+    /// Opens a file. `choice` names columns, separated by commas; `*` at the end of a name stands
+    /// for anything. Without it, the header must be one of the known ones.
     ///
     /// # Errors
     /// [`TraceError`] if the file or its header cannot be used.
@@ -76,16 +82,25 @@ impl<R: BufRead> TableReader<R> {
         if !lines.advance()? {
             return Err(TraceError::Empty { path: lines.path().into() });
         }
-        let header: Vec<String> = lines.cells().map(|name| name.trim_matches('"').to_owned()).collect();
+        let header: Vec<String> =
+            lines.cells().map(|name| name.trim_matches('"').to_owned()).collect();
         let found = match choice {
             Some(choice) => chosen(&header, choice).map(|taken| (Format::Chosen, taken)),
             None => recognised(&header),
         };
-        let table = |problem| TraceError::Table { path: lines.path().into(), line: lines.line(), problem, expected: &EXPECTED };
+        let table = |problem| TraceError::Table {
+            path: lines.path().into(),
+            line: lines.line(),
+            problem,
+            expected: &EXPECTED,
+        };
         let (format, taken) = found.map_err(table)?;
         Ok(Self {
             names: taken.iter().map(|&column| header[column].clone()).collect(),
-            same_epoch: header.iter().position(|name| name == SAME_EPOCH).filter(|column| !taken.contains(column)),
+            same_epoch: header
+                .iter()
+                .position(|name| name == SAME_EPOCH)
+                .filter(|column| !taken.contains(column)),
             columns: header.len(),
             format,
             taken,
@@ -137,7 +152,11 @@ impl<R: BufRead> TableReader<R> {
             self.incomplete += 1;
             return Ok(None);
         }
-        self.taken.iter().map(|&column| self.lines.delay(column, cells[column])).collect::<Result<_, _>>().map(Some)
+        self.taken
+            .iter()
+            .map(|&column| self.lines.delay(column, cells[column]))
+            .collect::<Result<_, _>>()
+            .map(Some)
     }
 }
 
@@ -166,11 +185,17 @@ fn chosen(header: &[String], choice: &str) -> Result<Vec<usize>, String> {
             Some(start) => name.starts_with(start),
             None => name == pattern,
         };
-        let columns: Vec<usize> = (0..header.len()).filter(|&column| fits(&header[column])).collect();
+        let columns: Vec<usize> =
+            (0..header.len()).filter(|&column| fits(&header[column])).collect();
         if columns.is_empty() {
-            return Err(format!("no column is named {pattern:?}; the columns are {}", listed(header)));
+            return Err(format!(
+                "no column is named {pattern:?}; the columns are {}",
+                listed(header)
+            ));
         }
-        taken.extend(columns.into_iter().filter(|column| !taken.contains(column)).collect::<Vec<_>>());
+        taken.extend(
+            columns.into_iter().filter(|column| !taken.contains(column)).collect::<Vec<_>>(),
+        );
     }
     Ok(taken)
 }
@@ -184,15 +209,25 @@ fn recognised(header: &[String]) -> Result<(Format, Vec<usize>), String> {
         } else if is_worker(name) {
             workers.push(column);
         } else if !INDEX_COLUMNS.contains(&name.as_str()) {
-            let hint = if name.parse::<f64>().is_ok() { " (the file has no header: it may be a trace already)" } else { "" };
-            return Err(format!("column {} is named {:?}, which is no worker's name{hint}", column + 1, shortened(name)));
+            let hint = if name.parse::<f64>().is_ok() {
+                " (the file has no header: it may be a trace already)"
+            } else {
+                ""
+            };
+            return Err(format!(
+                "column {} is named {:?}, which is no worker's name{hint}",
+                column + 1,
+                shortened(name)
+            ));
         }
     }
     match (stages.is_empty(), workers.is_empty()) {
         (true, true) => Err(format!("no column is a worker's among {}", listed(header))),
         (false, false) => Err("some columns are named by worker, others by stage and rank".into()),
         (false, true) => Ok((Format::Stages, stages)),
-        (true, false) if header.iter().any(|name| name == SAME_EPOCH) => Ok((Format::Intervals, workers)),
+        (true, false) if header.iter().any(|name| name == SAME_EPOCH) => {
+            Ok((Format::Intervals, workers))
+        }
         (true, false) => Ok((Format::Rounds, workers)),
     }
 }
@@ -215,14 +250,21 @@ fn is_stage_and_rank(name: &str) -> bool {
 fn listed(header: &[String]) -> String {
     const SHOWN_MAX: usize = 8;
     let names: Vec<String> = header.iter().take(SHOWN_MAX).map(|name| shortened(name)).collect();
-    if header.len() > SHOWN_MAX { format!("{}, ... ({} in all)", names.join(", "), header.len()) } else { names.join(", ") }
+    if header.len() > SHOWN_MAX {
+        format!("{}, ... ({} in all)", names.join(", "), header.len())
+    } else {
+        names.join(", ")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn open(text: &str, choice: Option<&str>) -> Result<TableReader<std::io::Cursor<String>>, TraceError> {
+    fn open(
+        text: &str,
+        choice: Option<&str>,
+    ) -> Result<TableReader<std::io::Cursor<String>>, TraceError> {
         TableReader::new(std::io::Cursor::new(text.to_owned()), "table.csv".as_ref(), choice)
     }
 
@@ -237,23 +279,43 @@ mod tests {
         assert_eq!(alibaba, (Format::Rounds, vec![vec![816.0, 764.0]], 1, 0));
         let stages = rows("step,s0d0,s1d0\n16,44.8,19.1\n", None);
         assert_eq!(stages, (Format::Stages, vec![vec![44.8, 19.1]], 0, 0));
-        let intervals = rows("epoch,step_end,same_epoch,w0,w1\n1,20,1,1.5,1.25\n2,30,0,9,9\n2,40,1,1,2\n", None);
+        let intervals = rows(
+            "epoch,step_end,same_epoch,w0,w1\n1,20,1,1.5,1.25\n2,30,0,9,9\n2,40,1,1,2\n",
+            None,
+        );
         assert_eq!(intervals, (Format::Intervals, vec![vec![1.5, 1.25], vec![1.0, 2.0]], 0, 1));
-        assert_eq!(rows("x,a1,b,a2\n9,1,,2\n", Some("a2, a*")), (Format::Chosen, vec![vec![2.0, 1.0]], 0, 0));
+        assert_eq!(
+            rows("x,a1,b,a2\n9,1,,2\n", Some("a2, a*")),
+            (Format::Chosen, vec![vec![2.0, 1.0]], 0, 0)
+        );
     }
 
     #[test]
     fn what_does_not_fit_is_named() {
         let message = |text: &str, choice| open(text, choice).unwrap_err().to_string();
         let unknown = message("node,start_day,end_day\n0,1,2\n", None);
-        assert!(unknown.contains("line 1: column 1 is named \"node\"") && unknown.contains("round,w0,w1,..."), "{unknown}");
-        assert!(message("step,step_end\n1,2\n", None).contains("no column is a worker's among step, step_end"));
+        assert!(
+            unknown.contains("line 1: column 1 is named \"node\"")
+                && unknown.contains("round,w0,w1,..."),
+            "{unknown}"
+        );
+        assert!(
+            message("step,step_end\n1,2\n", None)
+                .contains("no column is a worker's among step, step_end")
+        );
         assert!(message("step,w0,s0d0\n1,2,3\n", None).contains("others by stage and rank"));
         assert!(message("0.5,0.25\n1,2\n", None).contains("it may be a trace already"));
-        assert!(message("step,w0\n1,2\n", Some("w0,v*")).contains("no column is named \"v*\"; the columns are step, w0"));
+        assert!(
+            message("step,w0\n1,2\n", Some("w0,v*"))
+                .contains("no column is named \"v*\"; the columns are step, w0")
+        );
         assert!(message("", None).contains("no rounds"));
-        let wrong = |text: &str| open(text, None).unwrap().find_map(Result::err).unwrap().to_string();
+        let wrong =
+            |text: &str| open(text, None).unwrap().find_map(Result::err).unwrap().to_string();
         assert!(wrong("step,w0,w1\n1,2,3\n2,3,x\n").contains("line 3, column 3: \"x\""));
-        assert!(wrong("step,w0,w1\n1,2\n").contains("line 2, column 3: the line has 2 columns, but the first one has 3"));
+        assert!(
+            wrong("step,w0,w1\n1,2\n")
+                .contains("line 2, column 3: the line has 2 columns, but the first one has 3")
+        );
     }
 }

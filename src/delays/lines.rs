@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// No line is longer: 65,536 workers with numbers of 60 characters. What goes on without a line break is no CSV.
+/// No line is longer: 65,536 workers with numbers of 60 characters. What goes on without a line
+/// break is no CSV.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// Lines that are not blank, with one of them in memory.
@@ -20,7 +21,8 @@ pub(super) struct Lines<R> {
 
 impl Lines<BufReader<File>> {
     pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
-        let file = File::open(path).map_err(|source| TraceError::Io { path: path.into(), source })?;
+        let file =
+            File::open(path).map_err(|source| TraceError::Io { path: path.into(), source })?;
         Ok(Self::new(BufReader::new(file), path))
     }
 }
@@ -42,10 +44,17 @@ impl<R: BufRead> Lines<R> {
             self.line += 1;
             self.read += read as u64;
             if read as u64 == LINE_BYTES_MAX && self.bytes.last() != Some(&b'\n') {
-                return Err(TraceError::LongLine { path: self.path.clone(), line: self.line, limit: LINE_BYTES_MAX });
+                return Err(TraceError::LongLine {
+                    path: self.path.clone(),
+                    line: self.line,
+                    limit: LINE_BYTES_MAX,
+                });
             }
             if std::str::from_utf8(&self.bytes).is_err() {
-                let source = std::io::Error::new(ErrorKind::InvalidData, format!("line {} is not text", self.line));
+                let source = std::io::Error::new(
+                    ErrorKind::InvalidData,
+                    format!("line {} is not text", self.line),
+                );
                 return Err(TraceError::Io { path: self.path.clone(), source });
             }
             if !self.text().trim().is_empty() {
@@ -81,7 +90,12 @@ impl<R: BufRead> Lines<R> {
     pub(super) fn delay(&self, column: usize, cell: &str) -> Result<f64, TraceError> {
         match cell.parse::<f64>() {
             Ok(delay) if delay.is_finite() && delay >= 0.0 => Ok(delay),
-            _ => Err(TraceError::Cell { path: self.path.clone(), line: self.line, column: column + 1, cell: shortened(cell) }),
+            _ => Err(TraceError::Cell {
+                path: self.path.clone(),
+                line: self.line,
+                column: column + 1,
+                cell: shortened(cell),
+            }),
         }
     }
 
@@ -100,7 +114,9 @@ impl<R: BufRead + Seek> Lines<R> {
     /// Back to the start of the file.
     pub(super) fn rewind(&mut self) -> Result<(), TraceError> {
         self.line = 0;
-        self.input.seek(SeekFrom::Start(0)).map_err(|source| TraceError::Io { path: self.path.clone(), source })?;
+        self.input
+            .seek(SeekFrom::Start(0))
+            .map_err(|source| TraceError::Io { path: self.path.clone(), source })?;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Delays of workers, round by round: presets with a seed, and recorded traces from CSV files.
 //!
-//! A row holds one number per worker. Worker `i`'s answer is released `d_i - min(d)` after it is ready,
-//! in units of the uncoded compute time of a step or in seconds, as [`Unit`] says.
+//! A row holds one number per worker. Worker `i`'s answer is released `d_i - min(d)` after it is
+//! ready, in units of the uncoded compute time of a step or in seconds, as [`Unit`] says.
 //!
 //! | to | take |
 //! |---|---|
@@ -45,7 +45,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The time a whole answer takes, in this unit: `1 + d` for lateness in step times, `d` for seconds.
+    /// The time a whole answer takes, in this unit: `1 + d` for lateness in step times, `d` for
+    /// seconds.
     ///
     /// ```
     /// use codedgrad::delays::Unit;
@@ -65,7 +66,10 @@ impl Unit {
 #[non_exhaustive]
 pub enum DelayError {
     /// Neither a preset nor a file.
-    #[error("{text:?} is neither a preset nor a file; presets: {}; did you mean {nearest:?}?", Preset::names().join(", "))]
+    #[error(
+        "{text:?} is neither a preset nor a file; presets: {}; did you mean {nearest:?}?",
+        Preset::names().join(", ")
+    )]
     Unknown {
         /// What was asked for.
         text: String,
@@ -102,8 +106,8 @@ pub enum Delays {
 }
 
 impl Delays {
-    /// A preset by its name, or a CSV file of seconds, which is read as a whole; [`Delays::for_rounds`] and
-    /// [`DelayRows`] do not.
+    /// A preset by its name, or a CSV file of seconds, which is read as a whole;
+    /// [`Delays::for_rounds`] and [`DelayRows`] do not.
     ///
     /// # Errors
     /// [`DelayError`] when it is neither, or the file cannot be used.
@@ -119,11 +123,17 @@ impl Delays {
         Self::for_rounds(text, workers, seed, usize::MAX)
     }
 
-    /// The same for a run of `rounds` rounds: of a file, no line is read that the run will not come to.
+    /// The same for a run of `rounds` rounds: of a file, no line is read that the run will not come
+    /// to.
     ///
     /// # Errors
     /// [`DelayError`] when it is neither, or those lines of the file cannot be used.
-    pub fn for_rounds(text: &str, workers: usize, seed: u64, rounds: usize) -> Result<Self, DelayError> {
+    pub fn for_rounds(
+        text: &str,
+        workers: usize,
+        seed: u64,
+        rounds: usize,
+    ) -> Result<Self, DelayError> {
         match preset_or_file(text)? {
             Some(preset) => Ok(Self::Preset { preset, workers, seed }),
             None => Ok(Self::Trace(Trace::read_rounds(Path::new(text), workers, rounds)?)),
@@ -157,9 +167,18 @@ impl fmt::Display for Delays {
             Self::None => write!(f, "no stragglers"),
             Self::Preset { preset, .. } => write!(f, "{}: {}", preset.name(), preset.description()),
             Self::Trace(trace) => {
-                write!(f, "{}{} rounds", if trace.is_cut() { "a longer trace's first " } else { "trace of " }, trace.rows().len())?;
+                write!(
+                    f,
+                    "{}{} rounds",
+                    if trace.is_cut() { "a longer trace's first " } else { "trace of " },
+                    trace.rows().len()
+                )?;
                 let workers = trace.rows().first().map_or(0, Vec::len);
-                if workers < trace.columns() { write!(f, ", the first {workers} of {} columns", trace.columns()) } else { Ok(()) }
+                if workers < trace.columns() {
+                    write!(f, ", the first {workers} of {} columns", trace.columns())
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -169,13 +188,18 @@ impl fmt::Display for Delays {
 fn preset_or_file(text: &str) -> Result<Option<Preset>, DelayError> {
     let preset = Preset::named(text);
     if preset.is_none() && !Path::new(text).exists() {
-        let nearest = Preset::names().into_iter().min_by_key(|name| strsim::damerau_levenshtein(name, text));
-        return Err(DelayError::Unknown { text: text.into(), nearest: nearest.unwrap_or_default() });
+        let nearest =
+            Preset::names().into_iter().min_by_key(|name| strsim::damerau_levenshtein(name, text));
+        return Err(DelayError::Unknown {
+            text: text.into(),
+            nearest: nearest.unwrap_or_default(),
+        });
     }
     Ok(preset)
 }
 
-/// Delays one row at a time and without end: a file starts again at its first line when it is used up.
+/// Delays one row at a time and without end: a file starts again at its first line when it is used
+/// up.
 ///
 /// ```
 /// use codedgrad::delays::{DelayRows, Unit};
@@ -198,17 +222,21 @@ enum Source {
 }
 
 impl DelayRows {
-    /// A preset by its name or a CSV file of seconds, for the given number of workers; where none is given,
-    /// for all columns of the file or the preset's usual number.
+    /// A preset by its name or a CSV file of seconds, for the given number of workers; where none
+    /// is given, for all columns of the file or the preset's usual number.
     ///
     /// # Errors
-    /// [`DelayError`] when it is neither, or the first line of the file cannot be used. Later lines are
-    /// looked at when their turn comes.
+    /// [`DelayError`] when it is neither, or the first line of the file cannot be used. Later lines
+    /// are looked at when their turn comes.
     pub fn open(text: &str, workers: Option<usize>, seed: u64) -> Result<Self, DelayError> {
         match preset_or_file(text)? {
             Some(preset) => {
                 let workers = workers.unwrap_or(preset.usual_workers());
-                Ok(Self { source: Source::Preset(Box::new(preset.stream(workers, seed))), unit: preset.unit(), workers })
+                Ok(Self {
+                    source: Source::Preset(Box::new(preset.stream(workers, seed))),
+                    unit: preset.unit(),
+                    workers,
+                })
             }
             None => Ok(Self::from_trace(TraceReader::open(Path::new(text), workers)?)),
         }
@@ -269,12 +297,16 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "1,2,3\n4,5,6\n").unwrap();
         let name = file.path().to_str().unwrap();
-        let rows: Vec<Vec<f64>> = DelayRows::open(name, Some(2), 0).unwrap().take(5).collect::<Result<_, _>>().unwrap();
+        let rows: Vec<Vec<f64>> =
+            DelayRows::open(name, Some(2), 0).unwrap().take(5).collect::<Result<_, _>>().unwrap();
         assert_eq!(rows, [[1.0, 2.0], [4.0, 5.0], [1.0, 2.0], [4.0, 5.0], [1.0, 2.0]]);
         let delays = Delays::for_rounds(name, 2, 0, 5).unwrap();
         assert_eq!(delays.rows(5), rows);
         assert_eq!(delays.to_string(), "trace of 2 rounds, the first 2 of 3 columns");
-        assert_eq!(Delays::for_rounds(name, 3, 0, 1).unwrap().to_string(), "a longer trace's first 1 rounds");
+        assert_eq!(
+            Delays::for_rounds(name, 3, 0, 1).unwrap().to_string(),
+            "a longer trace's first 1 rounds"
+        );
         assert_eq!(DelayRows::open(name, None, 0).unwrap().columns(), Some(3));
     }
 
@@ -284,9 +316,16 @@ mod tests {
             let delays = Delays::open(name, 5, 3).unwrap();
             let rows = DelayRows::open(name, Some(5), 3).unwrap();
             assert_eq!(rows.unit(), delays.unit());
-            assert_eq!(rows.take(40).collect::<Result<Vec<_>, _>>().unwrap(), delays.rows(40), "{name}");
+            assert_eq!(
+                rows.take(40).collect::<Result<Vec<_>, _>>().unwrap(),
+                delays.rows(40),
+                "{name}"
+            );
             assert!(delays.rows(40).iter().flatten().all(|d| d.is_finite() && *d >= 0.0));
-            assert!(delays.to_string().starts_with(name) && delays.to_string().len() < 100, "{delays}");
+            assert!(
+                delays.to_string().starts_with(name) && delays.to_string().len() < 100,
+                "{delays}"
+            );
         }
     }
 }

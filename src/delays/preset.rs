@@ -23,16 +23,20 @@ const PROPORTIONAL: (f64, u32) = (0.317, 3);
 
 /// A delay model by name.
 ///
-/// Most presets are in units of the uncoded compute time of a step: a number is what an answer comes late
-/// by, over and above that time. Those of the serverless kind are in seconds, and a number is all the time
-/// an answer takes. [`Preset::unit`] tells which, and [`Unit::answer_time`] makes one out of both.
+/// Most presets are in units of the uncoded compute time of a step: a number is what an answer
+/// comes late by, over and above that time. Those of the serverless kind are in seconds, and a
+/// number is all the time an answer takes. [`Preset::unit`] tells which, and [`Unit::answer_time`]
+/// makes one out of both.
 ///
 /// ```
 /// use codedgrad::delays::{Preset, Unit};
 /// let rows = Preset::Hotspot.rows(8, 50, 7);
 /// assert!(rows.iter().all(|row| row.iter().filter(|d| **d > 1.0).count() == 1));
 /// assert_eq!(rows, Preset::Hotspot.rows(8, 50, 7));
-/// assert_eq!((Preset::Hotspot.unit(), Preset::Serverless.unit()), (Unit::StepTimes, Unit::Seconds));
+/// assert_eq!(
+///     (Preset::Hotspot.unit(), Preset::Serverless.unit()),
+///     (Unit::StepTimes, Unit::Seconds)
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
@@ -40,29 +44,30 @@ pub enum Preset {
     /// average, then moves on. Burst length as measured on the shared GPU jobs of Alibaba PAI 2020
     /// (cluster-trace-gpu-v2020, jobs 1 to 3: mean 2.3 to 3.3 steps).
     Hotspot,
-    /// Every worker by itself falls into slow spells (Gilbert-Elliott): it enters one with probability
-    /// 0.03 per step and stays with probability 0.6, late by 3 step times.
+    /// Every worker by itself falls into slow spells (Gilbert-Elliott): it enters one with
+    /// probability 0.03 per step and stays with probability 0.6, late by 3 step times.
     Bursts,
-    /// Every answer by itself is late by 3 step times with probability 0.08, the share of slow answers
-    /// of the serverless recordings of Krishnan, Ebrahimi, Khisti, ICLR 2023.
+    /// Every answer by itself is late by 3 step times with probability 0.08, the share of slow
+    /// answers of the serverless recordings of Krishnan, Ebrahimi, Khisti, ICLR 2023.
     Iid,
     /// The last worker is always 1.35 step times late: the artificially slowed worker of job AR in
     /// ByteDance's straggler traces (OSDI 2025), 2.35 times slower than the others.
     Static,
     /// Nobody is late; answers jitter by 0.4 % of a step, as the healthy workers of that job do.
     Calm,
-    /// Rare stalls of the whole system (network, file system): one begins with probability 0.01 per step
-    /// and lasts 3 steps on average. It makes everybody 0.7 step times late, and each worker with
-    /// probability 0.174 by another step time and an exponential of mean 1.2 step times. Length, width and
-    /// lateness are those of the one stall in 8,430 steps of 256 concurrent DeepCAM trainings on NVIDIA
-    /// Selene (MLPerf HPC v1.0, weak scaling, 2021): three intervals in which 45, 34 and 55 workers were over
-    /// 1.1 times the median. How often it comes is not measured: it is raised so that runs of usual length
-    /// meet one.
+    /// Rare stalls of the whole system (network, file system): one begins with probability 0.01 per
+    /// step and lasts 3 steps on average. It makes everybody 0.7 step times late, and each worker
+    /// with probability 0.174 by another step time and an exponential of mean 1.2 step times.
+    /// Length, width and lateness are those of the one stall in 8,430 steps of 256 concurrent
+    /// DeepCAM trainings on NVIDIA Selene (MLPerf HPC v1.0, weak scaling, 2021): three intervals in
+    /// which 45, 34 and 55 workers were over 1.1 times the median. How often it comes is not
+    /// measured: it is raised so that runs of usual length meet one.
     Stalls,
-    /// Time proportional to the work at hand, which differs from task to task and not from worker to worker:
-    /// an answer takes `1 + g` step times, `g` of a gamma law of shape 3 and mean 0.317. Fitted to the first
-    /// pipeline stage of job SE in ByteDance's straggler traces (OSDI 2025; 32 workers, documents of unequal
-    /// length; variation 0.139, 10.8 % of the answers over 1.2 times the median).
+    /// Time proportional to the work at hand, which differs from task to task and not from worker
+    /// to worker: an answer takes `1 + g` step times, `g` of a gamma law of shape 3 and mean 0.317.
+    /// Fitted to the first pipeline stage of job SE in ByteDance's straggler traces (OSDI 2025; 32
+    /// workers, documents of unequal length; variation 0.139, 10.8 % of the answers over 1.2 times
+    /// the median).
     Proportional,
     /// Serverless functions at load 0, in seconds: see [`Serverless`].
     Serverless,
@@ -73,7 +78,8 @@ pub enum Preset {
 /// How the time of an answer grows with the load of its task, a fraction of the batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Growth {
-    /// `d + slope (L - base)`: the delay at load `base`, and so many units of time per whole batch more.
+    /// `d + slope (L - base)`: the delay at load `base`, and so many units of time per whole batch
+    /// more.
     Additive {
         /// The load of the delays as they are.
         base: f64,
@@ -162,7 +168,10 @@ impl Preset {
             Self::Iid => "each answer is 3 step times late with probability 0.08",
             Self::Static => "the last worker is always 1.35 step times late",
             Self::Calm => "nobody is late",
-            Self::Stalls => "every 100 steps a stall of 3 steps: everybody 0.7 step times late, one in six 1 to 5",
+            Self::Stalls => {
+                "every 100 steps a stall of 3 steps: everybody 0.7 step times late, one in six 1 \
+                 to 5"
+            }
             Self::Proportional => "each answer takes 1.3 step times on average, 0.18 more or less",
             Self::Serverless => "AWS Lambda in seconds: 0.63 on average, one in twenty 0.6 later",
             Self::ServerlessCold => "AWS Lambda in seconds, one answer in 10,000 another 20 later",
@@ -189,14 +198,17 @@ impl Preset {
     pub fn growth(self, workers: usize) -> Growth {
         let share = 1.0 / workers as f64;
         match self {
-            Self::Serverless | Self::ServerlessCold => Growth::Additive { base: 0.0, slope: Serverless::BATCH_SECONDS },
+            Self::Serverless | Self::ServerlessCold => {
+                Growth::Additive { base: 0.0, slope: Serverless::BATCH_SECONDS }
+            }
             Self::Proportional => Growth::Proportional { base: share },
             _ => Growth::Additive { base: share, slope: workers as f64 },
         }
     }
 
-    /// Seconds that pulling a task costs among such workers, once a round is under way: another invocation of
-    /// serverless functions, whose median answer at load 0 takes so long; next to nothing elsewhere.
+    /// Seconds that pulling a task costs among such workers, once a round is under way: another
+    /// invocation of serverless functions, whose median answer at load 0 takes so long; next to
+    /// nothing elsewhere.
     ///
     /// ```
     /// use codedgrad::delays::Preset;
@@ -207,8 +219,8 @@ impl Preset {
         if self.unit() == Unit::Seconds { Serverless::MEDIAN_SECONDS } else { 0.0 }
     }
 
-    /// The number of workers it is looked at with where none is given: 8, and 256 for the serverless kind,
-    /// as recorded.
+    /// The number of workers it is looked at with where none is given: 8, and 256 for the
+    /// serverless kind, as recorded.
     #[must_use]
     pub fn usual_workers(self) -> usize {
         if self.unit() == Unit::Seconds { Serverless::WORKERS } else { 8 }
@@ -231,7 +243,9 @@ impl Preset {
     pub fn stream(self, workers: usize, seed: u64) -> PresetRows {
         let serverless = Serverless { load: 0.0, cold_starts: self == Self::ServerlessCold };
         let rows = match self {
-            Self::Serverless | Self::ServerlessCold => Rows::Serverless(serverless.stream(workers, seed)),
+            Self::Serverless | Self::ServerlessCold => {
+                Rows::Serverless(serverless.stream(workers, seed))
+            }
             _ => Rows::Late(Late::new(self, workers, seed)),
         };
         PresetRows(rows)
@@ -287,7 +301,9 @@ impl Late {
                     *hot = (*hot + 1 + draw.below(workers - 1)) % workers;
                 }
             }
-            Preset::Bursts => slow.iter_mut().for_each(|slow| *slow = draw.chance(if *slow { 0.6 } else { 0.03 })),
+            Preset::Bursts => {
+                slow.iter_mut().for_each(|slow| *slow = draw.chance(if *slow { 0.6 } else { 0.03 }))
+            }
             Preset::Iid => slow.iter_mut().for_each(|slow| *slow = draw.chance(0.08)),
             Preset::Stalls => {
                 *stalled = draw.chance(if *stalled { STALL_GOES_ON } else { STALL_BEGINS });
@@ -331,7 +347,10 @@ mod tests {
         for preset in [Preset::Hotspot, Preset::Bursts] {
             let rows = preset.rows(8, 4000, 5);
             let slow = |r: usize, i: usize| rows[r][i] > 1.0;
-            let starts = (1..4000).flat_map(|r| (0..8).map(move |i| (r, i))).filter(|&(r, i)| slow(r, i) && !slow(r - 1, i)).count();
+            let starts = (1..4000)
+                .flat_map(|r| (0..8).map(move |i| (r, i)))
+                .filter(|&(r, i)| slow(r, i) && !slow(r - 1, i))
+                .count();
             let total = rows.iter().flatten().filter(|d| **d > 1.0).count();
             assert!((total as f64 / starts as f64 - 2.5).abs() < 0.25, "{preset:?}");
         }
@@ -340,33 +359,47 @@ mod tests {
     fn measured(preset: Preset, workers: usize, rounds: usize) -> crate::delays::StragglerSummary {
         let mut stats = StragglerStats::new(workers);
         for row in preset.stream(workers, 5).take(rounds) {
-            stats.push(&row.into_iter().map(|delay| preset.unit().answer_time(delay)).collect::<Vec<_>>());
+            stats.push(
+                &row.into_iter().map(|delay| preset.unit().answer_time(delay)).collect::<Vec<_>>(),
+            );
         }
         stats.summary()
     }
 
-    /// MLPerf HPC v1.0, Selene: in a stall 17.4 % of the workers are hit, 2.2 step times later than the median
-    /// and the worst of 134 by 8.4; dispersion 43.
+    /// MLPerf HPC v1.0, Selene: in a stall 17.4 % of the workers are hit, 2.2 step times later than
+    /// the median and the worst of 134 by 8.4; dispersion 43.
     #[test]
     fn stalls_are_as_wide_as_those_of_selene() {
         let rows = Preset::Stalls.rows(256, 20_000, 2);
-        let stalled: Vec<&Vec<f64>> = rows.iter().filter(|row| row.iter().copied().fold(f64::INFINITY, f64::min) > 0.5).collect();
+        let stalled: Vec<&Vec<f64>> = rows
+            .iter()
+            .filter(|row| row.iter().copied().fold(f64::INFINITY, f64::min) > 0.5)
+            .collect();
         assert!((stalled.len() as f64 / 20_000.0 - 0.03 / 1.03).abs() < 0.006, "{}", stalled.len());
-        let hit: Vec<f64> = stalled.iter().flat_map(|row| row.iter()).map(|d| d - STALL_STEPS).filter(|d| *d > 0.5).collect();
+        let hit: Vec<f64> = stalled
+            .iter()
+            .flat_map(|row| row.iter())
+            .map(|d| d - STALL_STEPS)
+            .filter(|d| *d > 0.5)
+            .collect();
         assert!((hit.len() as f64 / (stalled.len() * 256) as f64 - 0.174).abs() < 0.005);
         assert!((hit.iter().sum::<f64>() / hit.len() as f64 - 2.2).abs() < 0.05);
-        let worst: Vec<f64> = hit.chunks(134).map(|hit| hit.iter().copied().fold(0.0, f64::max)).collect();
+        let worst: Vec<f64> =
+            hit.chunks(134).map(|hit| hit.iter().copied().fold(0.0, f64::max)).collect();
         assert!((worst.iter().sum::<f64>() / worst.len() as f64 - 8.4).abs() < 1.0);
         let dispersion = measured(Preset::Stalls, 256, 20_000).over_median.dispersion.unwrap();
         assert!((dispersion - 43.0).abs() < 8.0, "{dispersion}");
     }
 
-    /// ByteDance, job SE, stage 0, 32 ranks: variation .139, 10.8 % over 1.2 times the median, slowest over
-    /// median 1.41, fastest over median .826, dispersion 1, staying (.103) as likely as entering (.108).
+    /// ByteDance, job SE, stage 0, 32 ranks: variation .139, 10.8 % over 1.2 times the median,
+    /// slowest over median 1.41, fastest over median .826, dispersion 1, staying (.103) as likely
+    /// as entering (.108).
     #[test]
     fn proportional_noise_is_that_of_unequal_documents() {
         let found = measured(Preset::Proportional, 32, 4000);
-        let near = |value: f64, expected: f64, relative: f64| assert!((value / expected - 1.0).abs() < relative, "{value} {expected}");
+        let near = |value: f64, expected: f64, relative: f64| {
+            assert!((value / expected - 1.0).abs() < relative, "{value} {expected}")
+        };
         near(found.variation_within_round, 0.139, 0.05);
         near(found.over[0].answers, 0.108, 0.12);
         near(found.bound_by_median, 1.41, 0.05);
@@ -376,7 +409,8 @@ mod tests {
         assert!((found.over_median.stay.unwrap() - found.over_median.enter.unwrap()).abs() < 0.01);
     }
 
-    /// AR of the same traces: one worker takes 2.35 times as long as the others, which vary by 0.4 %.
+    /// AR of the same traces: one worker takes 2.35 times as long as the others, which vary by 0.4
+    /// %.
     #[test]
     fn a_static_worker_stays_slow() {
         let found = measured(Preset::Static, 16, 100);
@@ -398,13 +432,24 @@ mod tests {
         let long = Preset::Hotspot.rows(8, 30, 1);
         assert_eq!(Preset::Hotspot.rows(8, 10, 1)[..], long[..10]);
         assert_ne!(Preset::Hotspot.rows(8, 30, 2), long);
-        let hot: Vec<usize> = long.iter().take(12).map(|row| row.iter().position(|d| *d > 1.0).unwrap()).collect();
+        let hot: Vec<usize> =
+            long.iter().take(12).map(|row| row.iter().position(|d| *d > 1.0).unwrap()).collect();
         assert_eq!(hot, PINNED_HOT_SPOTS, "the stream of a seed must never change");
-        let weighted =
-            |preset: Preset| preset.rows(8, 100, 1).iter().flatten().zip((0..101).cycle()).map(|(d, i)| d * f64::from(i)).sum::<f64>();
+        let weighted = |preset: Preset| {
+            preset
+                .rows(8, 100, 1)
+                .iter()
+                .flatten()
+                .zip((0..101).cycle())
+                .map(|(d, i)| d * f64::from(i))
+                .sum::<f64>()
+        };
         let sums = Preset::ALL.map(weighted);
         for (sum, pinned) in sums.iter().zip(PINNED_SUMS) {
-            assert!((sum / pinned - 1.0).abs() < 1e-9, "the stream of a seed must never change: {sums:?}");
+            assert!(
+                (sum / pinned - 1.0).abs() < 1e-9,
+                "the stream of a seed must never change: {sums:?}"
+            );
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Bits of a number that tell bins apart: sign, exponent and the 10 leading bits of the fraction, so that a
-/// bin is at most 0.1 % wide.
+/// Bits of a number that tell bins apart: sign, exponent and the 10 leading bits of the fraction,
+/// so that a bin is at most 0.1 % wide.
 const BIN_SHIFT: u32 = 42;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,13 +22,17 @@ pub(super) struct Quantiles {
 
 impl Quantiles {
     pub(super) fn push(&mut self, value: f64) {
-        let bin = self.bins.entry(value.to_bits() >> BIN_SHIFT).or_insert(Bin { count: 0, least: value, most: value });
+        let bin = self.bins.entry(value.to_bits() >> BIN_SHIFT).or_insert(Bin {
+            count: 0,
+            least: value,
+            most: value,
+        });
         *bin = Bin { count: bin.count + 1, least: bin.least.min(value), most: bin.most.max(value) };
         self.count += 1;
     }
 
-    /// The middle of all numbers, or of the two in the middle, off by half a bin at most; exact where a bin
-    /// holds one value only. 0 if there are none.
+    /// The middle of all numbers, or of the two in the middle, off by half a bin at most; exact
+    /// where a bin holds one value only. 0 if there are none.
     pub(super) fn median(&self) -> f64 {
         let Some(last) = self.count.checked_sub(1) else { return 0.0 };
         (self.ranked(last / 2) + self.ranked(last.div_ceil(2))) / 2.0
@@ -66,7 +70,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn medians_are_off_by_a_thousandth_at_most(mut values in prop::collection::vec(0.0f64..1e6, 1..60)) {
+        fn medians_are_off_by_a_thousandth_at_most(
+            mut values in prop::collection::vec(0.0f64..1e6, 1..60),
+        ) {
             let mut quantiles = Quantiles::default();
             values.iter().for_each(|value| quantiles.push(*value));
             values.sort_by(f64::total_cmp);

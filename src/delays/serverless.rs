@@ -1,4 +1,5 @@
-//! Answers of serverless functions: a floor, a cost per load, and a noise that does not depend on it.
+//! Answers of serverless functions: a floor, a cost per load, and a noise that does not depend on
+//! it.
 
 use super::DelayError;
 use super::draw::Draw;
@@ -24,18 +25,20 @@ const ROUND_SHAPE: u32 = 5;
 /// ```text
 /// d = a + b L + e
 /// ```
-/// where `a` = 0.48 s is the floor, `b` = [`Serverless::BATCH_SECONDS`] the time of a whole batch, `L` the
-/// load of a task as a fraction of the batch, and `e` the noise, whose law is the same at every load. Most
-/// often `e` is log-normal with median 0.15 s and log deviation 0.4. With probability `p_i m_r` worker `i`
-/// straggles in round `r` and `e` is 0.67 s and an exponential of mean 0.125 s; `p_i` is drawn once per
-/// worker from Beta(0.35, 7.2), cut at 0.45, and `m_r` once per round from an Erlang law of shape 5 and mean 1.
+/// where `a` = 0.48 s is the floor, `b` = [`Serverless::BATCH_SECONDS`] the time of a whole batch,
+/// `L` the load of a task as a fraction of the batch, and `e` the noise, whose law is the same at
+/// every load. Most often `e` is log-normal with median 0.15 s and log deviation 0.4. With
+/// probability `p_i m_r` worker `i` straggles in round `r` and `e` is 0.67 s and an exponential of
+/// mean 0.125 s; `p_i` is drawn once per worker from Beta(0.35, 7.2), cut at 0.45, and `m_r` once
+/// per round from an Erlang law of shape 5 and mean 1.
 ///
 /// # Source
 /// Fitted to the probe of 100 rounds with 256 workers in Canada that Krishnan, Ebrahimi and Khisti
-/// ("Sequential Gradient Coding For Straggler Mitigation", ICLR 2023) recorded: at load 0, an answer later
-/// than twice the fastest counting as straggling, 4.7 % of the answers straggle, in bursts of 1 to 5 rounds
-/// (865, 122, 23, 5 and 1 of them), 12 a round (2 to 34). A few workers straggle far more often than others,
-/// and that alone explains the bursts: given a worker, rounds are independent.
+/// ("Sequential Gradient Coding For Straggler Mitigation", ICLR 2023) recorded: at load 0, an
+/// answer later than twice the fastest counting as straggling, 4.7 % of the answers straggle, in
+/// bursts of 1 to 5 rounds (865, 122, 23, 5 and 1 of them), 12 a round (2 to 34). A few workers
+/// straggle far more often than others, and that alone explains the bursts: given a worker, rounds
+/// are independent.
 ///
 /// ```
 /// use codedgrad::delays::Serverless;
@@ -52,8 +55,8 @@ pub struct Serverless {
 }
 
 impl Serverless {
-    /// Seconds that one worker takes for a whole batch, `b`: the slope of the recorded delays on the load
-    /// (2.2013 s in Canada, 2.2621 s in London; batches of 4,096 images).
+    /// Seconds that one worker takes for a whole batch, `b`: the slope of the recorded delays on
+    /// the load (2.2013 s in Canada, 2.2621 s in London; batches of 4,096 images).
     pub const BATCH_SECONDS: f64 = 2.2;
     /// Median answer at load 0, in seconds.
     pub const MEDIAN_SECONDS: f64 = 0.63;
@@ -64,12 +67,17 @@ impl Serverless {
     /// Workers of the recording.
     pub const WORKERS: usize = 256;
 
-    /// Workers with tasks of `load`, a fraction of the batch; 0 is the load of the recording (one sample).
+    /// Workers with tasks of `load`, a fraction of the batch; 0 is the load of the recording (one
+    /// sample).
     ///
     /// # Errors
     /// [`DelayError::Load`] if `load` is negative or not finite.
     pub fn at_load(load: f64) -> Result<Self, DelayError> {
-        if load.is_finite() && load >= 0.0 { Ok(Self { load, cold_starts: false }) } else { Err(DelayError::Load { load }) }
+        if load.is_finite() && load >= 0.0 {
+            Ok(Self { load, cold_starts: false })
+        } else {
+            Err(DelayError::Load { load })
+        }
     }
 
     /// Adds 20 s to one answer in 10,000, as the authors' notebooks do to their recordings.
@@ -83,7 +91,8 @@ impl Serverless {
     pub fn stream(self, workers: usize, seed: u64) -> ServerlessRows {
         let mut draw = Draw::new(seed);
         let (alpha, beta) = STRAGGLER_CHANCE;
-        let chances = (0..workers).map(|_| draw.beta(alpha, beta).min(STRAGGLER_CHANCE_MAX)).collect();
+        let chances =
+            (0..workers).map(|_| draw.beta(alpha, beta).min(STRAGGLER_CHANCE_MAX)).collect();
         ServerlessRows { model: self, chances, draw }
     }
 
@@ -116,7 +125,9 @@ impl Iterator for ServerlessRows {
                 FLOOR_SECONDS + NOISE_MEDIAN_SECONDS * (NOISE_LOG_DEVIATION * draw.normal()).exp()
             };
             let cold = model.cold_starts && draw.chance(Serverless::COLD_START_CHANCE);
-            at_rest + model.load * Serverless::BATCH_SECONDS + if cold { Serverless::COLD_START_SECONDS } else { 0.0 }
+            at_rest
+                + model.load * Serverless::BATCH_SECONDS
+                + if cold { Serverless::COLD_START_SECONDS } else { 0.0 }
         };
         Some(chances.iter().map(delay).collect())
     }
@@ -131,7 +142,11 @@ mod tests {
     fn probes(load: f64) -> Vec<StragglerSummary> {
         let probe = |seed| {
             let mut stats = StragglerStats::new(Serverless::WORKERS);
-            Serverless::at_load(load).unwrap().stream(Serverless::WORKERS, seed).take(100).for_each(|row| stats.push(&row));
+            Serverless::at_load(load)
+                .unwrap()
+                .stream(Serverless::WORKERS, seed)
+                .take(100)
+                .for_each(|row| stats.push(&row));
             stats.summary()
         };
         (0..24).map(probe).collect()
@@ -141,15 +156,21 @@ mod tests {
         probes.iter().map(number).sum::<f64>() / probes.len() as f64
     }
 
-    /// The statistics of the Canada probe at load 0, `mu = 1`, and how far the average of 24 probes of the
-    /// model may be from them.
+    /// The statistics of the Canada probe at load 0, `mu = 1`, and how far the average of 24 probes
+    /// of the model may be from them.
     #[test]
     fn the_model_straggles_like_the_recorded_probe() {
         let probes = probes(0.0);
-        let near = |what: &str, recorded: f64, tolerance: f64, number: &dyn Fn(&StragglerSummary) -> f64| {
+        let near = |what: &str,
+                    recorded: f64,
+                    tolerance: f64,
+                    number: &dyn Fn(&StragglerSummary) -> f64| {
             let found = mean(&probes, number);
             println!("{what}: recorded {recorded}, found {found:.3}");
-            assert!((found - recorded).abs() <= tolerance, "{what}: recorded {recorded}, found {found}");
+            assert!(
+                (found - recorded).abs() <= tolerance,
+                "{what}: recorded {recorded}, found {found}"
+            );
         };
         near("median delay", 0.63, 0.01, &|p| p.median);
         near("mean delay", 0.67, 0.015, &|p| p.mean);
@@ -161,17 +182,31 @@ mod tests {
         near("fewest of a round", 2.0, 1.5, &|p| p.over_fastest.per_round_least as f64);
         near("most of a round", 34.0, 5.0, &|p| p.over_fastest.per_round_most as f64);
         near("workers that ever straggle", 162.0, 8.0, &|p| p.over_fastest.workers_ever as f64);
-        for (length, recorded, tolerance) in [(1, 865.0, 45.0), (2, 122.0, 16.0), (3, 23.0, 6.0), (4, 5.0, 3.0), (5, 1.0, 2.0)] {
-            let count = |p: &StragglerSummary| p.over_fastest.bursts.get(&length).copied().unwrap_or(0) as f64;
+        for (length, recorded, tolerance) in
+            [(1, 865.0, 45.0), (2, 122.0, 16.0), (3, 23.0, 6.0), (4, 5.0, 3.0), (5, 1.0, 2.0)]
+        {
+            let count = |p: &StragglerSummary| {
+                p.over_fastest.bursts.get(&length).copied().unwrap_or(0) as f64
+            };
             near(&format!("bursts of {length}"), recorded, tolerance, &count);
         }
-        for (window, recorded, tolerance) in [(2, 22.0, 1.5), (3, 31.0, 2.0), (4, 39.0, 2.0), (8, 61.0, 3.0)] {
-            let find = move |p: &StragglerSummary| p.over_fastest.windows.iter().find(|found| found.window == window).copied().unwrap();
-            near(&format!("different stragglers in {window} rounds"), recorded, tolerance, &|p| find(p).stragglers_mean);
+        for (window, recorded, tolerance) in
+            [(2, 22.0, 1.5), (3, 31.0, 2.0), (4, 39.0, 2.0), (8, 61.0, 3.0)]
+        {
+            let find = move |p: &StragglerSummary| {
+                p.over_fastest.windows.iter().find(|found| found.window == window).copied().unwrap()
+            };
+            near(&format!("different stragglers in {window} rounds"), recorded, tolerance, &|p| {
+                find(p).stragglers_mean
+            });
         }
         for (window, recorded) in [(2, 44.0), (3, 50.0), (4, 54.0), (8, 73.0)] {
-            let find = move |p: &StragglerSummary| p.over_fastest.windows.iter().find(|found| found.window == window).copied().unwrap();
-            near(&format!("most in {window} rounds"), recorded, 6.0, &|p| find(p).lambda_all as f64);
+            let find = move |p: &StragglerSummary| {
+                p.over_fastest.windows.iter().find(|found| found.window == window).copied().unwrap()
+            };
+            near(&format!("most in {window} rounds"), recorded, 6.0, &|p| {
+                find(p).lambda_all as f64
+            });
         }
         assert!(probes.iter().all(|p| p.over_fastest.worst_worker < 0.65));
     }
@@ -183,7 +218,9 @@ mod tests {
             let mut times = vec![0; Serverless::WORKERS];
             for row in Serverless::at_load(0.0).unwrap().rows(Serverless::WORKERS, 100, seed) {
                 let fastest = row.iter().copied().fold(f64::INFINITY, f64::min);
-                row.iter().zip(&mut times).for_each(|(delay, times)| *times += u32::from(*delay > 2.0 * fastest));
+                row.iter()
+                    .zip(&mut times)
+                    .for_each(|(delay, times)| *times += u32::from(*delay > 2.0 * fastest));
             }
             times.iter().filter(|times| **times > 20).count() as f64
         };
@@ -191,26 +228,40 @@ mod tests {
         assert!((found - 13.0).abs() < 3.0, "{found}");
     }
 
-    /// Recorded: 0.6 to 0.02 % by `mu = 1` at loads of a quarter and more, as all answers take longer there.
+    /// Recorded: 0.6 to 0.02 % by `mu = 1` at loads of a quarter and more, as all answers take
+    /// longer there.
     #[test]
     fn loaded_workers_hardly_straggle() {
         let share = |load| mean(&probes(load), |p| p.over_fastest.share);
         assert!(share(0.25) < 0.006 && share(0.25) > 0.0002, "{}", share(0.25));
         assert!(share(1.0) < 0.0002);
-        assert!((mean(&probes(0.5), |p| p.mean) - 1.78).abs() < 0.02, "the mean recorded at half a batch");
+        assert!(
+            (mean(&probes(0.5), |p| p.mean) - 1.78).abs() < 0.02,
+            "the mean recorded at half a batch"
+        );
     }
 
     #[test]
     fn cold_starts_come_once_in_ten_thousand_answers() {
         let cold = Serverless::at_load(0.0).unwrap().with_cold_starts();
-        let late = cold.rows(256, 4000, 3).iter().flatten().filter(|delay| **delay > Serverless::COLD_START_SECONDS).count();
+        let late = cold
+            .rows(256, 4000, 3)
+            .iter()
+            .flatten()
+            .filter(|delay| **delay > Serverless::COLD_START_SECONDS)
+            .count();
         assert!((70..140).contains(&late), "{late} of 1,024,000");
     }
 
     #[test]
     fn loads_are_finite() {
         for load in [-0.1, f64::NAN, f64::INFINITY] {
-            assert!(Serverless::at_load(load).unwrap_err().to_string().contains("cannot have a load of"));
+            assert!(
+                Serverless::at_load(load)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("cannot have a load of")
+            );
         }
     }
 }

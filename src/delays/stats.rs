@@ -13,12 +13,14 @@ const FACTORS: [f64; 3] = [1.2, 1.5, 2.0];
 enum Slow {
     /// Later than so many times the median of its round.
     OverMedian(f64),
-    /// Later than so many times the fastest of its round; 2 is the rule `mu = 1` of sequential codes.
+    /// Later than so many times the fastest of its round; 2 is the rule `mu = 1` of sequential
+    /// codes.
     OverFastest(f64),
 }
 
 impl Slow {
-    /// The time up to which answers of a round are in time; `sorted` holds the round's, fastest first.
+    /// The time up to which answers of a round are in time; `sorted` holds the round's, fastest
+    /// first.
     fn limit(self, sorted: &[f64]) -> f64 {
         match self {
             Self::OverMedian(factor) => factor * middle(sorted),
@@ -57,18 +59,19 @@ pub struct SlowSummary {
     pub workers_ever: usize,
     /// Share of its rounds in which the worst worker is slow.
     pub worst_worker: f64,
-    /// Runs of rounds in which a worker is slow, by their length; those cut off by an end of the trace
-    /// count with what is seen of them.
+    /// Runs of rounds in which a worker is slow, by their length; those cut off by an end of the
+    /// trace count with what is seen of them.
     pub bursts: BTreeMap<u64, u64>,
-    /// Probability that a slow worker is slow in the next round; null if nobody is slow before the last.
+    /// Probability that a slow worker is slow in the next round; null if nobody is slow before the
+    /// last.
     pub stay: Option<f64>,
-    /// Probability that a worker that is not slow is so in the next round. Rounds and workers that are
-    /// alike would have `stay` = `enter`.
+    /// Probability that a worker that is not slow is so in the next round. Rounds and workers that
+    /// are alike would have `stay` = `enter`.
     pub enter: Option<f64>,
     /// Variance of the number of slow answers in a round over the mean.
     pub variance_over_mean: Option<f64>,
-    /// That variance over the binomial's, `n p (1 - p)`: 1 where answers are slow independently of one
-    /// another, more where they are slow together.
+    /// That variance over the binomial's, `n p (1 - p)`: 1 where answers are slow independently of
+    /// one another, more where they are slow together.
     pub dispersion: Option<f64>,
     /// How well the bursty straggler models hold.
     pub windows: Vec<WindowSummary>,
@@ -96,14 +99,16 @@ pub struct StragglerSummary {
     pub variation_within_round: f64,
     /// Who is over multiples of the median.
     pub over: Vec<OverShare>,
-    /// Variance of the workers' means over the variance of all answers: 0 where workers are alike, 1 where
-    /// each always takes the same time. Chance alone gives about one over the number of rounds.
+    /// Variance of the workers' means over the variance of all answers: 0 where workers are alike,
+    /// 1 where each always takes the same time. Chance alone gives about one over the number of
+    /// rounds.
     pub static_share: f64,
-    /// `slowest_mean / mean`: what rounds would gain if each took its workers' mean time, as if all of an
-    /// answer's time were work and could be shared out anew. No scheme that loses no work gains more.
+    /// `slowest_mean / mean`: what rounds would gain if each took its workers' mean time, as if all
+    /// of an answer's time were work and could be shared out anew. No scheme that loses no work
+    /// gains more.
     pub bound_by_mean: f64,
-    /// `slowest_mean / round_median_mean`: what rounds would gain if half of the workers were never waited
-    /// for, at no cost in work. Codes that wait for more than half of the workers gain less.
+    /// `slowest_mean / round_median_mean`: what rounds would gain if half of the workers were never
+    /// waited for, at no cost in work. Codes that wait for more than half of the workers gain less.
     pub bound_by_median: f64,
     /// Slow by 1.5 times the median.
     pub over_median: SlowSummary,
@@ -118,8 +123,8 @@ pub struct StragglerSummary {
 /// static share = var_i(mean_r d_ir) / var_ir(d_ir)
 /// dispersion   = var_r(K_r) / (n p (1 - p)),   p = mean_r(K_r) / n
 /// ```
-/// where `d_ir` is the answer of worker `i` in round `r`, `K_r` the number of slow ones of `n`, and all
-/// variances are those of the population at hand.
+/// where `d_ir` is the answer of worker `i` in round `r`, `K_r` the number of slow ones of `n`, and
+/// all variances are those of the population at hand.
 ///
 /// ```
 /// use codedgrad::delays::StragglerStats;
@@ -311,7 +316,10 @@ impl Tally {
             per_round_least: if rounds == 0 { 0 } else { self.least },
             per_round_most: self.most,
             workers_ever: self.totals.iter().filter(|total| **total > 0).count(),
-            worst_worker: ratio(self.totals.iter().copied().max().unwrap_or(0) as f64, rounds as f64),
+            worst_worker: ratio(
+                self.totals.iter().copied().max().unwrap_or(0) as f64,
+                rounds as f64,
+            ),
             bursts,
             stay: some(self.stayed as f64, self.earlier as f64),
             enter: some(self.entered as f64, healthy),
@@ -384,38 +392,58 @@ mod tests {
         near(found.slowest_mean, 11.8 / 4.0);
         near(found.bound_by_mean, (11.8 / 4.0) / (19.8 / 12.0));
         near(found.bound_by_median, 11.8 / 4.0);
-        // Deviations of {1,1,4}, {1,2.5,1} and {1,1,1.3} are sqrt(2)/3 of 3, 1.5 and 0.3; means 2, 1.5, 1.1.
+        // Deviations of {1,1,4}, {1,2.5,1} and {1,1,1.3} are sqrt(2)/3 of 3, 1.5 and 0.3; means 2,
+        // 1.5, 1.1.
         let third = 2f64.sqrt() / 3.0;
         near(found.variation_within_round, third * (1.5 + 1.5 + 1.0 + 0.3 / 1.1) / 4.0);
-        let shares: Vec<(f64, f64, f64)> = found.over.iter().map(|over| (over.factor, over.rounds, over.answers)).collect();
+        let shares: Vec<(f64, f64, f64)> =
+            found.over.iter().map(|over| (over.factor, over.rounds, over.answers)).collect();
         assert_eq!(shares, [(1.2, 1.0, 4.0 / 12.0), (1.5, 0.75, 0.25), (2.0, 0.75, 0.25)]);
         // Means of the workers are 1, 1.375 and 2.575, around 1.65.
         let between = (0.65f64.powi(2) + 0.275f64.powi(2) + 0.925f64.powi(2)) / 3.0;
-        let total = (8.0 * 0.65f64.powi(2) + 2.0 * 2.35f64.powi(2) + 0.85f64.powi(2) + 0.35f64.powi(2)) / 12.0;
+        let total =
+            (8.0 * 0.65f64.powi(2) + 2.0 * 2.35f64.powi(2) + 0.85f64.powi(2) + 0.35f64.powi(2))
+                / 12.0;
         near(found.static_share, between / total);
         for slow in [&found.over_median, &found.over_fastest] {
-            assert_eq!((slow.answers, slow.per_round_least, slow.per_round_most, slow.workers_ever), (3, 0, 1, 2));
+            assert_eq!(
+                (slow.answers, slow.per_round_least, slow.per_round_most, slow.workers_ever),
+                (3, 0, 1, 2)
+            );
             assert_eq!(slow.bursts, BTreeMap::from([(1, 1), (2, 1)]));
             near(slow.share, 0.25);
             near(slow.worst_worker, 0.5);
-            // Slow before the last round: 3 times, once again slow. Not slow before it: 6 times, once then slow.
+            // Slow before the last round: 3 times, once again slow. Not slow before it: 6 times,
+            // once then slow.
             near(slow.stay.unwrap(), 1.0 / 3.0);
             near(slow.enter.unwrap(), 1.0 / 6.0);
             // Slow answers 1, 1, 1, 0: mean 3/4, variance 3/16; the binomial's is 3 x 1/4 x 3/4.
             near(slow.variance_over_mean.unwrap(), 0.25);
             near(slow.dispersion.unwrap(), 1.0 / 3.0);
-            let pairs = slow.windows.iter().find(|found| (found.burst, found.window) == (1, 2)).unwrap();
+            let pairs =
+                slow.windows.iter().find(|found| (found.burst, found.window) == (1, 2)).unwrap();
             assert_eq!((pairs.windows, pairs.lambda_95, pairs.lambda_all), (3, 2, 2));
             near(pairs.stragglers_mean, 4.0 / 3.0);
             near(pairs.temporal_share, 2.0 / 3.0);
-            assert_eq!(slow.windows.len(), 6, "B = 1 with W = 2, 3, 4; B = 2 with 3, 4; B = 3 with 4");
+            assert_eq!(
+                slow.windows.len(),
+                6,
+                "B = 1 with W = 2, 3, 4; B = 2 with 3, 4; B = 3 with 4"
+            );
         }
     }
 
     #[test]
     fn nothing_and_nobody_are_fine() {
-        for found in [StragglerStats::new(3).summary(), summary::<0>(&[[]]), summary(&[[0.0, 0.0], [0.0, 0.0]])] {
-            assert_eq!((found.mean, found.bound_by_mean, found.over_fastest.answers), (0.0, 0.0, 0));
+        for found in [
+            StragglerStats::new(3).summary(),
+            summary::<0>(&[[]]),
+            summary(&[[0.0, 0.0], [0.0, 0.0]]),
+        ] {
+            assert_eq!(
+                (found.mean, found.bound_by_mean, found.over_fastest.answers),
+                (0.0, 0.0, 0)
+            );
             assert!(found.over_fastest.stay.is_none() && found.over_fastest.dispersion.is_none());
             assert!(serde_json::to_string(&found).unwrap().len() > 100);
         }
@@ -431,11 +459,23 @@ mod tests {
     proptest! {
         #[test]
         fn bursts_hold_all_slow_answers_and_scale_does_not_matter(
-            rows in prop::collection::vec(prop::array::uniform4(prop::sample::select(vec![1.0, 1.25, 2.0, 4.0])), 1..30)
+            rows in prop::collection::vec(
+                prop::array::uniform4(prop::sample::select(vec![1.0, 1.25, 2.0, 4.0])),
+                1..30,
+            ),
         ) {
-            let (found, doubled) = (summary(&rows), summary(&rows.iter().map(|row| row.map(|d| 2.0 * d)).collect::<Vec<_>>()));
-            for (slow, same) in [(&found.over_median, &doubled.over_median), (&found.over_fastest, &doubled.over_fastest)] {
-                prop_assert_eq!(slow.bursts.iter().map(|(length, count)| length * count).sum::<u64>(), slow.answers);
+            let (found, doubled) = (
+                summary(&rows),
+                summary(&rows.iter().map(|row| row.map(|d| 2.0 * d)).collect::<Vec<_>>()),
+            );
+            for (slow, same) in [
+                (&found.over_median, &doubled.over_median),
+                (&found.over_fastest, &doubled.over_fastest),
+            ] {
+                prop_assert_eq!(
+                    slow.bursts.iter().map(|(length, count)| length * count).sum::<u64>(),
+                    slow.answers
+                );
                 prop_assert_eq!(slow, same);
             }
             prop_assert!((doubled.slowest_mean - 2.0 * found.slowest_mean).abs() < 1e-9);

@@ -19,7 +19,8 @@ pub enum TraceError {
         source: IoError,
     },
     /// A cell that is not a delay.
-    #[error("{}: line {line}, column {column}: {cell:?} is not a delay in seconds (a finite number of 0 or more)", path.display())]
+    #[error("{}: line {line}, column {column}: {cell:?} is not a delay in seconds (a finite number \
+        of 0 or more)", path.display())]
     Cell {
         /// Which file.
         path: PathBuf,
@@ -31,7 +32,8 @@ pub enum TraceError {
         cell: String,
     },
     /// A line of names where numbers should be.
-    #[error("{}: line {line}, column {column}: {cell:?} looks like a header; a trace has none (`codedgrad trace import` reads tables with one)", path.display())]
+    #[error("{}: line {line}, column {column}: {cell:?} looks like a header; a trace has none \
+        (`codedgrad trace import` reads tables with one)", path.display())]
     Header {
         /// Which file.
         path: PathBuf,
@@ -43,7 +45,10 @@ pub enum TraceError {
         cell: String,
     },
     /// Fewer columns than workers.
-    #[error("{}: line {line} has {columns} columns, but the run has {workers} workers", path.display())]
+    #[error(
+        "{}: line {line} has {columns} columns, but the run has {workers} workers",
+        path.display()
+    )]
     Columns {
         /// Which file.
         path: PathBuf,
@@ -55,7 +60,8 @@ pub enum TraceError {
         workers: usize,
     },
     /// A line that has not as many cells as the first.
-    #[error("{}: line {line}, column {column}: the line has {found} columns, but the first one has {columns}", path.display())]
+    #[error("{}: line {line}, column {column}: the line has {found} columns, but the first one has \
+        {columns}", path.display())]
     Ragged {
         /// Which file.
         path: PathBuf,
@@ -85,7 +91,8 @@ pub enum TraceError {
         path: PathBuf,
     },
     /// A table that no format fits.
-    #[error("{}: line {line}: {problem}; expected a header such as {}, or names of columns to take", path.display(), expected.join(" or "))]
+    #[error("{}: line {line}: {problem}; expected a header such as {}, or names of columns to \
+        take", path.display(), expected.join(" or "))]
     Table {
         /// Which file.
         path: PathBuf,
@@ -100,8 +107,8 @@ pub enum TraceError {
 
 /// Reads a trace row by row, with one row in memory.
 ///
-/// Every line must have as many columns as the first; only those of the workers are read as numbers.
-/// Blank lines count for nothing.
+/// Every line must have as many columns as the first; only those of the workers are read as
+/// numbers. Blank lines count for nothing.
 ///
 /// ```
 /// use codedgrad::delays::TraceReader;
@@ -147,12 +154,18 @@ impl<R: BufRead> TraceReader<R> {
         let columns = lines.cells().count();
         let workers = workers.unwrap_or(columns);
         if columns < workers {
-            return Err(TraceError::Columns { path: lines.path().into(), line: lines.line(), columns, workers });
+            return Err(TraceError::Columns {
+                path: lines.path().into(),
+                line: lines.line(),
+                columns,
+                workers,
+            });
         }
         let mut reader = Self { lines, columns, workers, first: None };
         reader.first = Some(reader.row().map_err(|error| match error {
             TraceError::Cell { path, line, column, cell }
-                if cell.starts_with(|c: char| c.is_alphabetic()) && cell.parse::<f64>().is_err() =>
+                if cell.starts_with(|c: char| c.is_alphabetic())
+                    && cell.parse::<f64>().is_err() =>
             {
                 TraceError::Header { path, line, column, cell }
             }
@@ -164,7 +177,12 @@ impl<R: BufRead> TraceReader<R> {
     /// The line it is at as numbers.
     fn row(&self) -> Result<Vec<f64>, TraceError> {
         self.lines.check_columns(self.columns)?;
-        self.lines.cells().take(self.workers).enumerate().map(|(column, cell)| self.lines.delay(column, cell)).collect()
+        self.lines
+            .cells()
+            .take(self.workers)
+            .enumerate()
+            .map(|(column, cell)| self.lines.delay(column, cell))
+            .collect()
     }
 
     /// Numbers in each row.
@@ -212,7 +230,8 @@ impl<R: BufRead> Iterator for TraceReader<R> {
     }
 }
 
-/// Writes one line of a trace. Each number takes the fewest digits from which the same bits are read back.
+/// Writes one line of a trace. Each number takes the fewest digits from which the same bits are
+/// read back.
 ///
 /// # Errors
 /// Whatever the output refuses with.
@@ -300,16 +319,27 @@ mod tests {
 
     #[test]
     fn cells_are_named() {
-        assert_eq!(read("1, 2,9\n0.5,3,9\n\n", 2).unwrap().rows(), [vec![1.0, 2.0], vec![0.5, 3.0]]);
+        assert_eq!(
+            read("1, 2,9\n0.5,3,9\n\n", 2).unwrap().rows(),
+            [vec![1.0, 2.0], vec![0.5, 3.0]]
+        );
         let message = |text: &str| read(text, 2).unwrap_err().to_string();
         assert!(message("1,2\n3,x").contains("line 2, column 2: \"x\""));
         for bad in ["NaN", "-1", "inf", "1e999", "", "0x1", "1 2", "nan"] {
             assert!(message(&format!("1,2\n1,{bad}")).contains("line 2, column 2"), "{bad}");
         }
         assert!(message("1").contains("line 1 has 1 columns, but the run has 2 workers"));
-        assert!(message("1,2\n\n3").contains("line 3, column 2: the line has 1 columns, but the first one has 2"));
-        assert!(message("1,2\n3,4,5").contains("line 2, column 3: the line has 3 columns, but the first one has 2"));
-        assert!(message("round,w0\n1,2").contains("line 1, column 1: \"round\" looks like a header"));
+        assert!(
+            message("1,2\n\n3")
+                .contains("line 3, column 2: the line has 1 columns, but the first one has 2")
+        );
+        assert!(
+            message("1,2\n3,4,5")
+                .contains("line 2, column 3: the line has 3 columns, but the first one has 2")
+        );
+        assert!(
+            message("round,w0\n1,2").contains("line 1, column 1: \"round\" looks like a header")
+        );
         assert!(message("NaN,1").contains("\"NaN\" is not a delay"));
         assert!(message("\n").contains("no rounds"));
         assert!(message(&format!("1,2\n1,{}", "y".repeat(100))).len() < 250);
@@ -317,9 +347,18 @@ mod tests {
 
     #[test]
     fn a_mark_of_byte_order_and_line_ends_of_windows_do_not_matter() {
-        assert_eq!(read("\u{feff}1,2\r\n3,4\r\n", 2).unwrap().rows(), [vec![1.0, 2.0], vec![3.0, 4.0]]);
-        let wrong = TraceReader::new(&b"1,2\n\xff,3\n"[..], "x".as_ref(), None).unwrap().nth(1).unwrap().unwrap_err();
-        assert!(std::error::Error::source(&wrong).unwrap().to_string().contains("line 2 is not text"));
+        assert_eq!(
+            read("\u{feff}1,2\r\n3,4\r\n", 2).unwrap().rows(),
+            [vec![1.0, 2.0], vec![3.0, 4.0]]
+        );
+        let wrong = TraceReader::new(&b"1,2\n\xff,3\n"[..], "x".as_ref(), None)
+            .unwrap()
+            .nth(1)
+            .unwrap()
+            .unwrap_err();
+        assert!(
+            std::error::Error::source(&wrong).unwrap().to_string().contains("line 2 is not text")
+        );
     }
 
     /// An endless file of zeros that counts what is taken from it.
@@ -327,7 +366,10 @@ mod tests {
 
     impl Read for Endless {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-            buffer.iter_mut().enumerate().for_each(|(at, byte)| *byte = b"0,1\n"[(self.0 as usize + at) % 4]);
+            buffer
+                .iter_mut()
+                .enumerate()
+                .for_each(|(at, byte)| *byte = b"0,1\n"[(self.0 as usize + at) % 4]);
             self.0 += buffer.len() as u64;
             Ok(buffer.len())
         }
@@ -335,11 +377,24 @@ mod tests {
 
     #[test]
     fn a_row_costs_a_row() {
-        let mut reader = TraceReader::new(BufReader::new(Endless(0)), "endless".as_ref(), None).unwrap();
-        assert_eq!(reader.by_ref().take(100_000).filter(|row| row.as_ref().unwrap() == &[0.0, 1.0]).count(), 100_000);
+        let mut reader =
+            TraceReader::new(BufReader::new(Endless(0)), "endless".as_ref(), None).unwrap();
+        assert_eq!(
+            reader
+                .by_ref()
+                .take(100_000)
+                .filter(|row| row.as_ref().unwrap() == &[0.0, 1.0])
+                .count(),
+            100_000
+        );
         assert_eq!(reader.bytes_read(), 400_000);
         let endless = BufReader::new(std::io::repeat(b'1'));
-        assert!(TraceReader::new(endless, "repeat".as_ref(), None).unwrap_err().to_string().contains("not a trace"));
+        assert!(
+            TraceReader::new(endless, "repeat".as_ref(), None)
+                .unwrap_err()
+                .to_string()
+                .contains("not a trace")
+        );
     }
 
     #[test]
@@ -355,14 +410,20 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_back_to_the_bit(
-            rows in (1usize..6).prop_flat_map(|n| prop::collection::vec(prop::collection::vec(any::<u64>(), n), 1..8))
+            rows in (1usize..6).prop_flat_map(|n| {
+                prop::collection::vec(prop::collection::vec(any::<u64>(), n), 1..8)
+            }),
         ) {
-            let delay = |bits: &u64| Some(f64::from_bits(bits >> 1)).filter(|x| x.is_finite()).unwrap_or(0.0);
-            let rows: Vec<Vec<f64>> = rows.iter().map(|row| row.iter().map(delay).collect()).collect();
+            let delay = |bits: &u64| {
+                Some(f64::from_bits(bits >> 1)).filter(|x| x.is_finite()).unwrap_or(0.0)
+            };
+            let rows: Vec<Vec<f64>> =
+                rows.iter().map(|row| row.iter().map(delay).collect()).collect();
             let mut text = Vec::new();
             rows.iter().for_each(|row| write_row(&mut text, row).unwrap());
             let mut reader = TraceReader::new(Cursor::new(text), "memory".as_ref(), None).unwrap();
-            let bits = |rows: &[Vec<f64>]| rows.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let bits =
+                |rows: &[Vec<f64>]| rows.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
             let read: Vec<Vec<f64>> = reader.by_ref().collect::<Result<_, _>>().unwrap();
             prop_assert_eq!(bits(&read), bits(&rows));
             reader.rewind().unwrap();
@@ -370,10 +431,16 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_reader_fall_over(text in "[0-9.,eE\\-+naNxif \n\r]{0,60}", workers in 0usize..4) {
-            if let Ok(reader) = TraceReader::new(text.as_bytes(), "memory".as_ref(), Some(workers)) {
+        fn no_text_makes_the_reader_fall_over(
+            text in "[0-9.,eE\\-+naNxif \n\r]{0,60}",
+            workers in 0usize..4,
+        ) {
+            if let Ok(reader) = TraceReader::new(text.as_bytes(), "memory".as_ref(), Some(workers))
+            {
                 for row in reader.flatten() {
-                    prop_assert!(row.len() == workers && row.iter().all(|d| d.is_finite() && *d >= 0.0));
+                    prop_assert!(
+                        row.len() == workers && row.iter().all(|d| d.is_finite() && *d >= 0.0)
+                    );
                 }
             }
         }

@@ -7,9 +7,10 @@ pub(super) const WINDOW_MAX: usize = 8;
 /// Longest burst looked at.
 const BURST_MAX: usize = 3;
 
-/// How well a trace keeps to the `(B, W, lambda)` straggler model: in every window of `W` rounds at most
-/// `lambda` different workers straggle, and the first and the last time any of them does are at most `B - 1`
-/// rounds apart (Krishnan, Ebrahimi and Khisti, ICLR 2023). Only windows of full length count.
+/// How well a trace keeps to the `(B, W, lambda)` straggler model: in every window of `W` rounds at
+/// most `lambda` different workers straggle, and the first and the last time any of them does are
+/// at most `B - 1` rounds apart (Krishnan, Ebrahimi and Khisti, ICLR 2023). Only windows of full
+/// length count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct WindowSummary {
@@ -59,7 +60,9 @@ impl Windows {
         for (history, slow) in self.history.iter_mut().zip(slow) {
             *history = *history << 1 | u8::from(*slow);
         }
-        for (counts, window) in self.counts.iter_mut().zip(2..).filter(|(_, window)| *window <= self.rounds) {
+        for (counts, window) in
+            self.counts.iter_mut().zip(2..).filter(|(_, window)| *window <= self.rounds)
+        {
             let (mut stragglers, mut widest) = (0, 0);
             for history in &self.history {
                 let seen = history & (u8::MAX >> (WINDOW_MAX as u64 - window));
@@ -75,7 +78,8 @@ impl Windows {
 
     /// All models with `B` up to 3 and `W` from `B + 1` to 8 for which there are windows.
     pub(super) fn summaries(&self) -> Vec<WindowSummary> {
-        let pairs = (1..=BURST_MAX).flat_map(|burst| (burst + 1..=WINDOW_MAX).map(move |window| (burst, window)));
+        let pairs = (1..=BURST_MAX)
+            .flat_map(|burst| (burst + 1..=WINDOW_MAX).map(move |window| (burst, window)));
         pairs.filter_map(|(burst, window)| self.counts[window - 2].summary(burst, window)).collect()
     }
 }
@@ -91,7 +95,8 @@ impl Counts {
                 within >= needed
             })
         };
-        let stragglers: u64 = self.by_stragglers.iter().zip(0..).map(|(count, stragglers)| count * stragglers).sum();
+        let stragglers: u64 =
+            self.by_stragglers.iter().zip(0..).map(|(count, stragglers)| count * stragglers).sum();
         let temporal: u64 = self.by_span[..=burst].iter().sum();
         (windows > 0).then(|| WindowSummary {
             burst,
@@ -113,24 +118,48 @@ mod tests {
     proptest! {
         /// The same numbers, straight from the definition.
         #[test]
-        fn windows_follow_the_definition(slow in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.3), 3), 1..20)) {
+        fn windows_follow_the_definition(
+            slow in
+                prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.3), 3), 1..20),
+        ) {
             let mut windows = Windows::new(3);
             slow.iter().for_each(|row| windows.push(row));
             let summaries = windows.summaries();
-            prop_assert_eq!(summaries.len(), (1..=3).map(|burst: usize| (burst + 1..=8).filter(|w| *w <= slow.len()).count()).sum::<usize>());
+            prop_assert_eq!(
+                summaries.len(),
+                (1..=3)
+                    .map(|burst: usize| (burst + 1..=8).filter(|w| *w <= slow.len()).count())
+                    .sum::<usize>()
+            );
             for found in summaries {
                 let all: Vec<&[Vec<bool>]> = slow.windows(found.window).collect();
-                let straggles = |rows: &[Vec<bool>], worker: usize| -> Vec<usize> { (0..rows.len()).filter(|&r| rows[r][worker]).collect() };
-                let distinct: Vec<usize> = all.iter().map(|rows| (0..3).filter(|&i| !straggles(rows, i).is_empty()).count()).collect();
-                let keeps = |rows: &&&[Vec<bool>]| (0..3).all(|i| match straggles(rows, i)[..] {
-                    [first, .., last] => last - first < found.burst,
-                    _ => true,
-                });
+                let straggles = |rows: &[Vec<bool>], worker: usize| -> Vec<usize> {
+                    (0..rows.len()).filter(|&r| rows[r][worker]).collect()
+                };
+                let distinct: Vec<usize> = all
+                    .iter()
+                    .map(|rows| (0..3).filter(|&i| !straggles(rows, i).is_empty()).count())
+                    .collect();
+                let keeps = |rows: &&&[Vec<bool>]| {
+                    (0..3).all(|i| match straggles(rows, i)[..] {
+                        [first, .., last] => last - first < found.burst,
+                        _ => true,
+                    })
+                };
                 prop_assert_eq!(found.windows as usize, all.len());
                 prop_assert_eq!(Some(&found.lambda_all), distinct.iter().max());
-                let within = |lambda: usize| distinct.iter().filter(|count| **count <= lambda).count() as f64 / all.len() as f64;
-                prop_assert!(within(found.lambda_95) >= 0.95 && (found.lambda_95 == 0 || within(found.lambda_95 - 1) < 0.95));
-                prop_assert_eq!(found.temporal_share, all.iter().filter(keeps).count() as f64 / all.len() as f64);
+                let within = |lambda: usize| {
+                    distinct.iter().filter(|count| **count <= lambda).count() as f64
+                        / all.len() as f64
+                };
+                prop_assert!(
+                    within(found.lambda_95) >= 0.95
+                        && (found.lambda_95 == 0 || within(found.lambda_95 - 1) < 0.95)
+                );
+                prop_assert_eq!(
+                    found.temporal_share,
+                    all.iter().filter(keeps).count() as f64 / all.len() as f64
+                );
             }
         }
     }

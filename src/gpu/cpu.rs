@@ -10,8 +10,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Elements that one thread works on at a time; part of the definition of [`digest`].
 const CHUNK: usize = 1 << 16;
-/// Elements of a tile: a tile of the result stays in the first-level cache while the terms beyond the
-/// first eight are added to it.
+/// Elements of a tile: a tile of the result stays in the first-level cache while the terms beyond
+/// the first eight are added to it.
 const TILE: usize = 4096;
 /// Below this size a pass over memory is over before other threads have woken up.
 const PARALLEL_MIN: usize = 1 << 18;
@@ -70,15 +70,18 @@ impl Default for Cpu {
 }
 
 impl Cpu {
-    /// A pool with one thread per core. It is separate from rayon's global pool, which a trainer may
-    /// have limited to one thread.
+    /// A pool with one thread per core. It is separate from rayon's global pool, which a trainer
+    /// may have limited to one thread.
     ///
     /// # Panics
     /// When the operating system gives no threads.
     #[must_use]
     pub fn new() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let pool = ThreadPoolBuilder::new().num_threads(cores).thread_name(|i| format!("fold-{i}")).build();
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(cores)
+            .thread_name(|i| format!("fold-{i}"))
+            .build();
         Self { pool: pool.expect("threads for the fold") }
     }
 
@@ -97,11 +100,20 @@ impl Cpu {
     ///
     /// # Errors
     /// [`CombineError::Length`] when a term is not as long as `out`.
-    pub fn combine_and_digest(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<Folded, CombineError> {
+    pub fn combine_and_digest(
+        &self,
+        terms: &[Term<'_>],
+        out: &mut [f32],
+    ) -> Result<Folded, CombineError> {
         let mut chunks = vec![(0, 0.0); out.len().div_ceil(CHUNK)];
-        self.run(terms, out, &mut chunks, |out| (xxh3_64(bytemuck::cast_slice(out)), poison_of(out)))?;
+        self.run(terms, out, &mut chunks, |out| {
+            (xxh3_64(bytemuck::cast_slice(out)), poison_of(out))
+        })?;
         let (digests, poisons): (Vec<u64>, Vec<f32>) = chunks.into_iter().unzip();
-        Ok(Folded { digest: xxh3_64(bytemuck::cast_slice(&digests)), finite: poisons.iter().all(|poison| *poison == 0.0) })
+        Ok(Folded {
+            digest: xxh3_64(bytemuck::cast_slice(&digests)),
+            finite: poisons.iter().all(|poison| *poison == 0.0),
+        })
     }
 
     /// Runs something on this pool's threads.
@@ -124,7 +136,9 @@ impl Cpu {
         if out.len() < PARALLEL_MIN {
             out.chunks_mut(CHUNK).zip(slots).enumerate().for_each(work);
         } else {
-            self.pool.install(|| out.par_chunks_mut(CHUNK).zip(slots.par_iter_mut()).enumerate().for_each(work));
+            self.pool.install(|| {
+                out.par_chunks_mut(CHUNK).zip(slots.par_iter_mut()).enumerate().for_each(work)
+            });
         }
         Ok(())
     }
@@ -137,8 +151,8 @@ impl Combine for Cpu {
     }
 }
 
-/// One chunk of a sum, of at most 65,536 elements, on the calling thread; `digest` is the XXH3 of its bytes. All terms
-/// are as long as `out`.
+/// One chunk of a sum, of at most 65,536 elements, on the calling thread; `digest` is the XXH3 of
+/// its bytes. All terms are as long as `out`.
 #[cfg(feature = "tcp")]
 pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> Folded {
     combine_chunk(terms, 0, out);
@@ -155,18 +169,21 @@ pub(crate) fn fold_chunk(terms: &[Term<'_>], out: &mut [f32]) -> Folded {
 /// ```
 #[must_use]
 pub fn digest(vector: &[f32]) -> u64 {
-    let digests: Vec<u64> = vector.chunks(CHUNK).map(|chunk| xxh3_64(bytemuck::cast_slice(chunk))).collect();
+    let digests: Vec<u64> =
+        vector.chunks(CHUNK).map(|chunk| xxh3_64(bytemuck::cast_slice(chunk))).collect();
     xxh3_64(bytemuck::cast_slice(&digests))
 }
 
-/// A digest of a vector's bits that may be taken in any order of its elements, and so on a device; another one than [`digest`].
+/// A digest of a vector's bits that may be taken in any order of its elements, and so on a device;
+/// another one than [`digest`].
 ///
 /// # Formula
 /// ```text
 /// sum_i h(x_i xor i a) mod 2^64,   h(z) = y xor (y >> 32),   y = b (z xor (z >> 32)) mod 2^64
 /// ```
-/// where `x_i` are the 32 bits of element `i`, `a = 0x9e3779b97f4a7c15` and `b = 0xd6e8feb86659fd93`. Since `h` is one to one,
-/// two vectors that differ in one element never have the same.
+/// where `x_i` are the 32 bits of element `i`, `a = 0x9e3779b97f4a7c15` and
+/// `b = 0xd6e8feb86659fd93`. Since `h` is one to one, two vectors that differ in one element never
+/// have the same.
 ///
 /// ```
 /// use codedgrad::gpu::digest_of_bits;
@@ -245,7 +262,11 @@ fn tile_tree<const ADD: bool>(terms: &[Term<'_>], start: usize, out: &mut [f32])
 
 /// The tree over 1, 2, 4 or 8 terms of format `T`, its inner sums held in registers. False, and
 /// nothing done, for any other terms.
-fn leaf<T: Element, const ADD: bool>(terms: &[Term<'_>], range: Range<usize>, out: &mut [f32]) -> bool {
+fn leaf<T: Element, const ADD: bool>(
+    terms: &[Term<'_>],
+    range: Range<usize>,
+    out: &mut [f32],
+) -> bool {
     if let Some((w, x)) = streams::<T, 1>(terms, &range) {
         put::<T, 1, ADD>(w, x, out, |[a]| a);
     } else if let Some((w, x)) = streams::<T, 2>(terms, &range) {
@@ -253,15 +274,21 @@ fn leaf<T: Element, const ADD: bool>(terms: &[Term<'_>], range: Range<usize>, ou
     } else if let Some((w, x)) = streams::<T, 4>(terms, &range) {
         put::<T, 4, ADD>(w, x, out, |[a, b, c, d]| (a + b) + (c + d));
     } else if let Some((w, x)) = streams::<T, 8>(terms, &range) {
-        put::<T, 8, ADD>(w, x, out, |[a, b, c, d, e, f, g, h]| ((a + b) + (c + d)) + ((e + f) + (g + h)));
+        put::<T, 8, ADD>(w, x, out, |[a, b, c, d, e, f, g, h]| {
+            ((a + b) + (c + d)) + ((e + f) + (g + h))
+        });
     } else {
         return false;
     }
     true
 }
 
-/// The weights of the terms and their elements within `range`, if the terms are `N` and all of format `T`.
-fn streams<'a, T: Element, const N: usize>(terms: &[Term<'a>], range: &Range<usize>) -> Option<([f32; N], [&'a [T]; N])> {
+/// The weights of the terms and their elements within `range`, if the terms are `N` and all of
+/// format `T`.
+fn streams<'a, T: Element, const N: usize>(
+    terms: &[Term<'a>],
+    range: &Range<usize>,
+) -> Option<([f32; N], [&'a [T]; N])> {
     let terms: &[Term<'a>; N] = terms.try_into().ok()?;
     let mut x = [&[][..]; N];
     for (x, term) in x.iter_mut().zip(terms) {
@@ -273,7 +300,12 @@ fn streams<'a, T: Element, const N: usize>(terms: &[Term<'a>], range: &Range<usi
 /// The loop of every leaf. It stays a function of its own because what the compiler knows of an
 /// argument, that `out` overlaps nothing, is what lets it vectorise.
 #[inline(never)]
-fn put<T: Element, const N: usize, const ADD: bool>(weights: [f32; N], x: [&[T]; N], out: &mut [f32], sum: impl Fn([f32; N]) -> f32) {
+fn put<T: Element, const N: usize, const ADD: bool>(
+    weights: [f32; N],
+    x: [&[T]; N],
+    out: &mut [f32],
+    sum: impl Fn([f32; N]) -> f32,
+) {
     let x = x.map(|x| &x[..out.len()]);
     for e in 0..out.len() {
         let value = sum(std::array::from_fn(|i| weights[i] * x[i][e].widen()));
@@ -286,8 +318,8 @@ trait Element: Copy + 'static {
     /// Its numbers, if `source` is of this format.
     fn all_of(source: Source<'_>) -> Option<&[Self]>;
 
-    /// The same number as f32. Written so that a compiler vectorises it for any processor; a signalling
-    /// NaN may stay one, which no product can tell apart.
+    /// The same number as f32. Written so that a compiler vectorises it for any processor; a
+    /// signalling NaN may stay one, which no product can tell apart.
     fn widen(self) -> f32;
 }
 
@@ -322,8 +354,8 @@ impl Element for f16 {
     fn widen(self) -> f32 {
         let bits = u32::from(self.to_bits());
         let magnitude = bits & 0x7fff;
-        // Exponents are biased by 15 in f16 and by 127 in f32; 31 stands for infinities and NaN, 0 for
-        // multiples of 2^-24.
+        // Exponents are biased by 15 in f16 and by 127 in f32; 31 stands for infinities and NaN, 0
+        // for multiples of 2^-24.
         let rebias = if magnitude < 0x7c00 { 127 - 15 } else { 255 - 31 };
         let normal = (magnitude << 13) + (rebias << 23);
         let tiny = (magnitude as i32 as f32 * 2f32.powi(-24)).to_bits();
@@ -361,12 +393,17 @@ mod tests {
         }
 
         #[test]
-        fn aligned_blocks_give_the_bits_of_their_units(blocks in 1usize..20, power in 0u32..4, seed: u64) {
+        fn aligned_blocks_give_the_bits_of_their_units(
+            blocks in 1usize..20,
+            power in 0u32..4,
+            seed: u64,
+        ) {
             let width = 1usize << power;
             let units = messages(blocks * width, 9, seed);
             let term = |x: &Vec<f32>| -> Vec<f32> { x.clone() };
             let sum = |vectors: &[Vec<f32>]| {
-                let terms: Vec<Term<'_>> = vectors.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+                let terms: Vec<Term<'_>> =
+                    vectors.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
                 let mut out = vec![f32::NAN; 9];
                 shared().combine(&terms, &mut out).unwrap();
                 out
@@ -377,7 +414,11 @@ mod tests {
         }
 
         #[test]
-        fn poison_finds_every_bad_value(len in 1usize..200, at in 0usize..200, bad in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY])) {
+        fn poison_finds_every_bad_value(
+            len in 1usize..200,
+            at in 0usize..200,
+            bad in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
+        ) {
             let mut x = vec![f32::MAX; len];
             prop_assert_eq!(poison_of(&x), 0.0);
             x[at % len] = bad;
@@ -401,7 +442,9 @@ mod tests {
         for len in [0, 1, CHUNK, CHUNK + 1, PARALLEL_MIN + 5] {
             let x = &messages(1, len, 3)[0];
             let mut out = vec![f32::NAN; len];
-            let fused = shared().combine_and_digest(&[Term { weight: 1.0, source: Source::F32(x) }], &mut out).unwrap();
+            let fused = shared()
+                .combine_and_digest(&[Term { weight: 1.0, source: Source::F32(x) }], &mut out)
+                .unwrap();
             assert_eq!(fused, Folded { digest: digest(x), finite: true });
         }
     }
@@ -410,7 +453,10 @@ mod tests {
     fn every_f16_is_widened_exactly() {
         for bits in 0..=u16::MAX {
             let x = f16::from_bits(bits);
-            assert!(x.widen().to_bits() == x.to_f32().to_bits() || x.is_nan() && x.widen().is_nan(), "{bits:#06x}");
+            assert!(
+                x.widen().to_bits() == x.to_f32().to_bits() || x.is_nan() && x.widen().is_nan(),
+                "{bits:#06x}"
+            );
         }
     }
 

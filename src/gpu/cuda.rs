@@ -1,11 +1,12 @@
 //! The combine on an NVIDIA GPU, with the CPU's bits.
 //!
-//! The kernels are text, compiled by NVRTC for the device at hand and kept on disk: a build needs no CUDA, a run needs
-//! the driver and, the first time, `libnvrtc`. Where either is missing, [`or_cpu`] gives the CPU's combine and says so
-//! once.
+//! The kernels are text, compiled by NVRTC for the device at hand and kept on disk: a build needs
+//! no CUDA, a run needs the driver and, the first time, `libnvrtc`. Where either is missing,
+//! [`or_cpu`] gives the CPU's combine and says so once.
 //!
-//! Sums have the bits of [`super::Plain`], whatever the alignment of the arrays: the same tree, every product and sum
-//! rounded to f32, no fused multiply-add. Only which NaN stands for "not a number" differs.
+//! Sums have the bits of [`super::Plain`], whatever the alignment of the arrays: the same tree,
+//! every product and sum rounded to f32, no fused multiply-add. Only which NaN stands for "not a
+//! number" differs.
 //!
 //! ```no_run
 //! use codedgrad::gpu::cuda::{Cuda, DeviceSource, DeviceTerm};
@@ -42,8 +43,9 @@ use super::real::Signs;
 use super::{Combine, CombineError, Cpu, Rates};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtrMut, DeviceRepr, DeviceSlice,
-    DriverError, LaunchConfig, PinnedHostSlice, PushKernelArg, ValidAsZeroBits,
+    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut,
+    DevicePtrMut, DeviceRepr, DeviceSlice, DriverError, LaunchConfig, PinnedHostSlice,
+    PushKernelArg, ValidAsZeroBits,
 };
 use cudarc::nvrtc::{Ptx, result as nvrtc, sys as nvrtc_sys};
 use passes::{Format, MOST, Pass, Split, passes};
@@ -78,10 +80,12 @@ pub fn devices() -> usize {
 /// What a device is called, if there is such a device.
 #[must_use]
 pub fn name(ordinal: usize) -> Option<String> {
-    (ordinal < devices()).then(|| CudaContext::new(ordinal).and_then(|context| context.name()).ok())?
+    (ordinal < devices())
+        .then(|| CudaContext::new(ordinal).and_then(|context| context.name()).ok())?
 }
 
-/// A device's combine, or the CPU's where there is no such device: then a warning says why, once a process.
+/// A device's combine, or the CPU's where there is no such device: then a warning says why, once a
+/// process.
 ///
 /// ```
 /// use codedgrad::gpu::{Source, Term, cuda};
@@ -119,20 +123,23 @@ fn compiler_present() -> bool {
 
 #[cfg(not(feature = "candle-cuda"))]
 fn driver_present() -> bool {
-    // SAFETY: this loads the driver's library, whose initialisers NVIDIA guarantees to be harmless, and calls nothing.
+    // SAFETY: this loads the driver's library, whose initialisers NVIDIA guarantees to be harmless,
+    // and calls nothing.
     unsafe { cudarc::driver::sys::is_culib_present() }
 }
 
 #[cfg(not(feature = "candle-cuda"))]
 fn compiler_present() -> bool {
-    // SAFETY: this loads the compiler's library, whose initialisers NVIDIA guarantees to be harmless, and calls nothing.
+    // SAFETY: this loads the compiler's library, whose initialisers NVIDIA guarantees to be
+    // harmless, and calls nothing.
     unsafe { nvrtc_sys::is_culib_present() }
 }
 
 /// The kernels as a cubin for an architecture (`sm_80`, `sm_90`). Needs NVRTC and no driver.
 ///
 /// # Errors
-/// [`CudaError::NoCompiler`] without NVRTC; [`CudaError::Compile`] when it does not know the architecture.
+/// [`CudaError::NoCompiler`] without NVRTC; [`CudaError::Compile`] when it does not know the
+/// architecture.
 pub fn compile(arch: &str) -> Result<Vec<u8>, CudaError> {
     if !compiler_present() {
         return Err(CudaError::NoCompiler { arch: arch.into() });
@@ -141,12 +148,17 @@ pub fn compile(arch: &str) -> Result<Vec<u8>, CudaError> {
     let words = |error: nvrtc::NvrtcError| failed(error.to_string());
     let source = CString::new(image::SOURCE).map_err(|error| failed(error.to_string()))?;
     let program = nvrtc::create_program(&source, Some(c"codedgrad.cu")).map_err(words)?;
-    let options: Vec<String> = image::OPTIONS.iter().map(ToString::to_string).chain([format!("--gpu-architecture={arch}")]).collect();
-    // SAFETY: `program` was made above and is destroyed below, once; `source` outlives it; the log NVRTC gives ends with
-    // a zero; the cubin's buffer has the size that NVRTC has just named.
+    let options: Vec<String> = image::OPTIONS
+        .iter()
+        .map(ToString::to_string)
+        .chain([format!("--gpu-architecture={arch}")])
+        .collect();
+    // SAFETY: `program` was made above and is destroyed below, once; `source` outlives it; the log
+    // NVRTC gives ends with a zero; the cubin's buffer has the size that NVRTC has just named.
     unsafe {
         let compiled = nvrtc::compile_program(program, &options).map_err(|error| {
-            let log = nvrtc::get_program_log(program).map(|log| CStr::from_ptr(log.as_ptr()).to_string_lossy().into_owned());
+            let log = nvrtc::get_program_log(program)
+                .map(|log| CStr::from_ptr(log.as_ptr()).to_string_lossy().into_owned());
             failed(log.unwrap_or_else(|_| error.to_string()))
         });
         let image = compiled.and_then(|()| {
@@ -161,7 +173,8 @@ pub fn compile(arch: &str) -> Result<Vec<u8>, CudaError> {
     }
 }
 
-/// NVRTC's version for the cache's key. Whether it is absent is asked only when something must be compiled.
+/// NVRTC's version for the cache's key. Whether it is absent is asked only when something must be
+/// compiled.
 fn compiler_version() -> String {
     let (mut major, mut minor) = (0, 0);
     if compiler_present() {
@@ -188,7 +201,8 @@ struct Table {
     w: [f32; MOST],
 }
 
-// SAFETY: both are the structs `Terms` and `Split` of the kernels, member by member, without padding or references.
+// SAFETY: both are the structs `Terms` and `Split` of the kernels, member by member, without
+// padding or references.
 unsafe impl DeviceRepr for Table {}
 // SAFETY: as above.
 unsafe impl DeviceRepr for Split {}
@@ -208,7 +222,8 @@ impl Cuda {
     /// Device number `ordinal`, with a stream of its own.
     ///
     /// # Errors
-    /// [`CudaError`] without a driver, such a device, or a compiler for kernels that are not in the cache.
+    /// [`CudaError`] without a driver, such a device, or a compiler for kernels that are not in the
+    /// cache.
     pub fn new(ordinal: usize) -> Result<Self, CudaError> {
         if !driver_present() {
             return Err(CudaError::NoDriver);
@@ -226,7 +241,9 @@ impl Cuda {
         let arch = format!("sm_{major}{minor}");
         let image = image::cached(&arch, &compiler_version(), || compile(&arch))?;
         let module = context.load_module(Ptx::from_binary(image))?;
-        let multiprocessors = u32::try_from(context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?).unwrap_or(1);
+        let multiprocessors =
+            u32::try_from(context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?)
+                .unwrap_or(1);
         Ok(Self { module, blocks: multiprocessors * BLOCKS, staging: Mutex::default(), stream })
     }
 
@@ -236,7 +253,12 @@ impl Cuda {
     /// [`CudaError`] when the driver refuses.
     pub fn beside(&self) -> Result<Self, CudaError> {
         let stream = self.stream.context().new_stream()?;
-        Ok(Self { stream, module: Arc::clone(&self.module), blocks: self.blocks, staging: Mutex::default() })
+        Ok(Self {
+            stream,
+            module: Arc::clone(&self.module),
+            blocks: self.blocks,
+            staging: Mutex::default(),
+        })
     }
 
     /// The stream on which everything runs, in the order in which it is asked for.
@@ -245,8 +267,8 @@ impl Cuda {
         &self.stream
     }
 
-    /// Has whatever is asked for from now on wait for all that `other` was asked for so far. cudarc's events do that where it knows who
-    /// writes; candle's kernels do not tell it.
+    /// Has whatever is asked for from now on wait for all that `other` was asked for so far.
+    /// cudarc's events do that where it knows who writes; candle's kernels do not tell it.
     ///
     /// # Errors
     /// [`CudaError`] when the driver refuses.
@@ -257,13 +279,18 @@ impl Cuda {
         Ok(())
     }
 
-    /// Overwrites `out` with the weighted sum of vectors on the same device, by the tree of [`Combine`]; without terms,
-    /// with zeros. Sixteen terms of one format are one pass over memory. Returns before the device is done.
+    /// Overwrites `out` with the weighted sum of vectors on the same device, by the tree of
+    /// [`Combine`]; without terms, with zeros. Sixteen terms of one format are one pass over
+    /// memory. Returns before the device is done.
     ///
     /// # Errors
-    /// [`CombineError::Length`] when a term is not as long as `out`; [`CudaError`] when it is elsewhere, or the driver
-    /// refuses.
-    pub fn combine_into(&self, terms: &[DeviceTerm<'_>], out: &mut CudaViewMut<'_, f32>) -> Result<(), CudaError> {
+    /// [`CombineError::Length`] when a term is not as long as `out`; [`CudaError`] when it is
+    /// elsewhere, or the driver refuses.
+    pub fn combine_into(
+        &self,
+        terms: &[DeviceTerm<'_>],
+        out: &mut CudaViewMut<'_, f32>,
+    ) -> Result<(), CudaError> {
         let expected = out.len();
         self.check_terms(terms, expected)?;
         if expected == 0 {
@@ -279,11 +306,16 @@ impl Cuda {
         }
         for pass in passes {
             match pass {
-                Pass::Sum { terms: range, add, place: 0, .. } => self.sum(&terms[range], add, out)?,
-                Pass::Sum { terms: range, add, place, .. } => self.sum(&terms[range], add, &mut scratch[place - 1].as_view_mut())?,
+                Pass::Sum { terms: range, add, place: 0, .. } => {
+                    self.sum(&terms[range], add, out)?
+                }
+                Pass::Sum { terms: range, add, place, .. } => {
+                    self.sum(&terms[range], add, &mut scratch[place - 1].as_view_mut())?
+                }
                 Pass::Fold { scratch: from } => {
                     let (before, x) = scratch.split_at_mut(from - 1);
-                    let term = DeviceTerm { weight: 1.0, source: DeviceSource::F32(x[0].as_view()) };
+                    let term =
+                        DeviceTerm { weight: 1.0, source: DeviceSource::F32(x[0].as_view()) };
                     match before.last_mut() {
                         Some(to) => self.sum(&[term], true, &mut to.as_view_mut())?,
                         None => self.sum(&[term], true, out)?,
@@ -298,7 +330,11 @@ impl Cuda {
     ///
     /// # Errors
     /// As [`Cuda::combine_into`].
-    pub fn add_into(&self, term: &DeviceTerm<'_>, out: &mut CudaViewMut<'_, f32>) -> Result<(), CudaError> {
+    pub fn add_into(
+        &self,
+        term: &DeviceTerm<'_>,
+        out: &mut CudaViewMut<'_, f32>,
+    ) -> Result<(), CudaError> {
         self.check_terms(std::slice::from_ref(term), out.len())?;
         if out.is_empty() { Ok(()) } else { self.sum(std::slice::from_ref(term), true, out) }
     }
@@ -316,7 +352,12 @@ impl Cuda {
     }
 
     /// One launch over terms of one format.
-    fn sum(&self, terms: &[DeviceTerm<'_>], add: bool, out: &mut CudaViewMut<'_, f32>) -> Result<(), CudaError> {
+    fn sum(
+        &self,
+        terms: &[DeviceTerm<'_>],
+        add: bool,
+        out: &mut CudaViewMut<'_, f32>,
+    ) -> Result<(), CudaError> {
         let (length, format) = (out.len(), terms[0].source.format());
         let mut table = Table { x: [0; MOST], w: [0.0; MOST] };
         let (to, _written) = out.device_ptr_mut(&self.stream);
@@ -328,22 +369,33 @@ impl Cuda {
             read.push(guard);
         }
         let split = Split::of(length, &arrays);
-        let function = self.function(&format!("{}_{}_{}", if add { "add" } else { "set" }, format.name(), terms.len()))?;
+        let function = self.function(&format!(
+            "{}_{}_{}",
+            if add { "add" } else { "set" },
+            format.name(),
+            terms.len()
+        ))?;
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&table).arg(&to).arg(&split);
-        // SAFETY: the arguments are those of the kernel named. Every array has `length` elements (`check_terms` has
-        // compared them), lives on this device and is kept by its guard; `out` is borrowed mutably, so it overlaps no term.
-        // The kernel touches no element beyond `length`, and words only where `Split` found all arrays aligned.
+        // SAFETY: the arguments are those of the kernel named. Every array has `length` elements
+        // (`check_terms` has compared them), lives on this device and is kept by its guard; `out`
+        // is borrowed mutably, so it overlaps no term. The kernel touches no element beyond
+        // `length`, and words only where `Split` found all arrays aligned.
         unsafe { launch.launch(self.grid(length))? };
         Ok(())
     }
 
-    /// `out[e] = narrow(round(scale x[e]))` on the device, rounding to nearest with ties to even. Returns before the
-    /// device is done.
+    /// `out[e] = narrow(round(scale x[e]))` on the device, rounding to nearest with ties to even.
+    /// Returns before the device is done.
     ///
     /// # Errors
     /// [`CudaError`] when the lengths differ, something is elsewhere, or the driver refuses.
-    pub fn cast(&self, x: &DeviceSource<'_>, scale: f32, out: &mut DeviceTarget<'_>) -> Result<(), CudaError> {
+    pub fn cast(
+        &self,
+        x: &DeviceSource<'_>,
+        scale: f32,
+        out: &mut DeviceTarget<'_>,
+    ) -> Result<(), CudaError> {
         let length = out.len();
         if x.len() != length {
             return Err(CombineError::Length { term: 0, expected: length, found: x.len() }.into());
@@ -360,14 +412,14 @@ impl Cuda {
         let split = Split::of(length, &[(from, formats.0), (to, formats.1)]);
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(&from).arg(&to).arg(&scale).arg(&split);
-        // SAFETY: as for `sum`: arguments by the kernel's signature, both arrays of `length` elements on this device, the
-        // target borrowed mutably, words only where both are aligned.
+        // SAFETY: as for `sum`: arguments by the kernel's signature, both arrays of `length`
+        // elements on this device, the target borrowed mutably, words only where both are aligned.
         unsafe { launch.launch(self.grid(length))? };
         Ok(())
     }
 
-    /// The largest magnitude of a vector, as [`super::largest`]: finite if and only if all its elements are. Waits for
-    /// the device.
+    /// The largest magnitude of a vector, as [`super::largest`]: finite if and only if all its
+    /// elements are. Waits for the device.
     ///
     /// # Errors
     /// [`CudaError`] when the vector is elsewhere, or the driver refuses.
@@ -385,28 +437,37 @@ impl Cuda {
             let split = Split::of(x.len(), &[(from, x.format())]);
             let mut launch = self.stream.launch_builder(&function);
             launch.arg(&from).arg(&mut top).arg(&split);
-            // SAFETY: arguments by the kernel's signature; it reads `x.len()` elements, words only where aligned, and
-            // writes the one number of `top`.
+            // SAFETY: arguments by the kernel's signature; it reads `x.len()` elements, words only
+            // where aligned, and writes the one number of `top`.
             unsafe { launch.launch(self.grid(x.len()))? };
         }
         Ok(f32::from_bits(self.stream.clone_dtoh(&top)?[0]))
     }
 
-    /// Sketches of messages on the device, with the rotations and signs of [`super::signed_fold`] for the same seed. The
-    /// sums are rounded less: each is made of 64 that are added up in f64. Waits for the device.
+    /// Sketches of messages on the device, with the rotations and signs of [`super::signed_fold`]
+    /// for the same seed. The sums are rounded less: each is made of 64 that are added up in f64.
+    /// Waits for the device.
     ///
     /// # Errors
     /// [`CudaError`] when a message is elsewhere, or the driver refuses.
     ///
     /// # Panics
     /// When there are no buckets, or 2^31 or more.
-    pub fn signed_fold(&self, messages: &[CudaView<'_, f32>], buckets: usize, seed: u64) -> Result<Vec<Vec<f64>>, CudaError> {
-        if let Some(term) = messages.iter().position(|x| x.stream().context() != self.stream.context()) {
+    pub fn signed_fold(
+        &self,
+        messages: &[CudaView<'_, f32>],
+        buckets: usize,
+        seed: u64,
+    ) -> Result<Vec<Vec<f64>>, CudaError> {
+        if let Some(term) =
+            messages.iter().position(|x| x.stream().context() != self.stream.context())
+        {
             return Err(CudaError::Elsewhere { term });
         }
         let length = messages.iter().map(|x| x.len()).max().unwrap_or(0);
         let tables = SignTables::of(&Signs::draw(buckets, length, seed));
-        let (first, second) = (self.stream.clone_htod(&tables.first)?, self.stream.clone_htod(&tables.second)?);
+        let (first, second) =
+            (self.stream.clone_htod(&tables.first)?, self.stream.clone_htod(&tables.second)?);
         let places = self.stream.clone_htod(&tables.places)?;
         let function = self.function("signed_fold")?;
         let mut sketches = Vec::with_capacity(messages.len());
@@ -416,44 +477,71 @@ impl Cuda {
             let work = sums.len();
             let (elements, width, cut) = (x.len() as u64, buckets as u32, stripes as u32);
             let mut launch = self.stream.launch_builder(&function);
-            launch.arg(x).arg(&elements).arg(&width).arg(&first).arg(&second).arg(&places).arg(&cut).arg(&mut sums);
-            // SAFETY: arguments by the kernel's signature. Signs are read below 2 `buckets`, since places and elements of
-            // a block are below `buckets`; three places for every block of the longest message; every sum is written.
+            launch
+                .arg(x)
+                .arg(&elements)
+                .arg(&width)
+                .arg(&first)
+                .arg(&second)
+                .arg(&places)
+                .arg(&cut)
+                .arg(&mut sums);
+            // SAFETY: arguments by the kernel's signature. Signs are read below 2 `buckets`, since
+            // places and elements of a block are below `buckets`; three places for every block of
+            // the longest message; every sum is written.
             unsafe { launch.launch(self.grid(work * 4))? };
             sketches.push(add_stripes(&self.stream.clone_dtoh(&sums)?, buckets));
         }
         Ok(sketches)
     }
 
-    /// The Euclidean norm of a vector of this device, its squares added up in f64. Waits for the device.
+    /// The Euclidean norm of a vector of this device, its squares added up in f64. Waits for the
+    /// device.
     fn norm(&self, x: &CudaView<'_, f32>) -> Result<f64, CudaError> {
-        let (all, few) = (self.grid(x.len()), LaunchConfig { grid_dim: (4, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 });
+        let (all, few) = (
+            self.grid(x.len()),
+            LaunchConfig { grid_dim: (4, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 },
+        );
         let threads = |launch: LaunchConfig| (launch.grid_dim.0 * launch.block_dim.0) as usize;
-        let (mut sums, mut fewer) = (self.unset::<f64>(threads(all))?, self.unset::<f64>(threads(few))?);
+        let (mut sums, mut fewer) =
+            (self.unset::<f64>(threads(all))?, self.unset::<f64>(threads(few))?);
         let (length, partial) = (x.len() as u64, sums.len() as u64);
         let (squares, add_up) = (self.function("squares")?, self.function("add_up")?);
-        // SAFETY: arguments by the kernels' signatures; every thread of a launch writes one sum, and reads below the length.
+        // SAFETY: arguments by the kernels' signatures; every thread of a launch writes one sum,
+        // and reads below the length.
         unsafe {
             self.stream.launch_builder(&squares).arg(x).arg(&length).arg(&mut sums).launch(all)?;
-            self.stream.launch_builder(&add_up).arg(&sums).arg(&partial).arg(&mut fewer).launch(few)?;
+            self.stream
+                .launch_builder(&add_up)
+                .arg(&sums)
+                .arg(&partial)
+                .arg(&mut fewer)
+                .launch(few)?;
         }
         Ok(self.stream.clone_dtoh(&fewer)?.iter().sum::<f64>().sqrt())
     }
 
-    /// A digest of a vector of this device: equal for equal bits, whatever the device. Waits for the device.
+    /// A digest of a vector of this device: equal for equal bits, whatever the device. Waits for
+    /// the device.
     fn digest(&self, x: &CudaView<'_, f32>) -> Result<u64, CudaError> {
         let (mut sums, length) = (self.stream.alloc_zeros::<u64>(DIGEST_SUMS)?, x.len() as u64);
         let function = self.function("digest")?;
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(x).arg(&length).arg(&mut sums);
-        // SAFETY: arguments by the kernel's signature; it reads `length` elements, and adds to `DIGEST_SUMS` sums at most.
+        // SAFETY: arguments by the kernel's signature; it reads `length` elements, and adds to
+        // `DIGEST_SUMS` sums at most.
         unsafe { launch.launch(self.grid(x.len()))? };
         Ok(self.stream.clone_dtoh(&sums)?.into_iter().fold(0, u64::wrapping_add))
     }
 
-    /// A step of AdamW over vectors of this device: parameters and both moments, and the gradient. Returns before the device is
-    /// done.
-    fn adamw(&self, state: [&mut CudaSlice<f32>; 3], gradient: &CudaView<'_, f32>, rates: Rates) -> Result<(), CudaError> {
+    /// A step of AdamW over vectors of this device: parameters and both moments, and the gradient.
+    /// Returns before the device is done.
+    fn adamw(
+        &self,
+        state: [&mut CudaSlice<f32>; 3],
+        gradient: &CudaView<'_, f32>,
+        rates: Rates,
+    ) -> Result<(), CudaError> {
         let expected = gradient.len();
         if let Some(term) = state.iter().position(|x| x.len() != expected) {
             return Err(CombineError::Length { term, expected, found: state[term].len() }.into());
@@ -465,20 +553,24 @@ impl Cuda {
         let function = self.function("adamw")?;
         let mut launch = self.stream.launch_builder(&function);
         launch.arg(p).arg(m).arg(v).arg(gradient).arg(&length).arg(&rates);
-        // SAFETY: arguments by the kernel's signature; four vectors of `length` elements, three of them borrowed mutably, so
-        // that none overlaps another.
+        // SAFETY: arguments by the kernel's signature; four vectors of `length` elements, three of
+        // them borrowed mutably, so that none overlaps another.
         unsafe { launch.launch(self.grid(expected))? };
         Ok(())
     }
 
     /// Memory that the next launch writes before anything reads it.
     fn unset<T: DeviceRepr>(&self, length: usize) -> Result<CudaSlice<T>, CudaError> {
-        // SAFETY: every caller's next launch on this stream overwrites all of it, and only then is it read.
+        // SAFETY: every caller's next launch on this stream overwrites all of it, and only then is
+        // it read.
         Ok(unsafe { self.stream.alloc(length) }?)
     }
 
     /// Page-locked memory of zeros, cached by the host.
-    fn pinned<T: DeviceRepr + ValidAsZeroBits + Copy + Default>(&self, length: usize) -> Result<PinnedHostSlice<T>, CudaError> {
+    fn pinned<T: DeviceRepr + ValidAsZeroBits + Copy + Default>(
+        &self,
+        length: usize,
+    ) -> Result<PinnedHostSlice<T>, CudaError> {
         // SAFETY: the memory is overwritten with zeros before anything reads it.
         let mut pinned = unsafe { self.stream.context().alloc_pinned_with_flags::<T>(length, 0) }?;
         pinned.as_mut_slice()?.fill(T::default());

@@ -56,8 +56,8 @@ pub enum GradientError {
     },
 }
 
-/// A flat gradient in whatever memory it lies. This trait and [`GradientMut`] are the only door between a trainer's
-/// numbers and messages.
+/// A flat gradient in whatever memory it lies. This trait and [`GradientMut`] are the only door
+/// between a trainer's numbers and messages.
 ///
 /// ```
 /// use codedgrad::gpu::{Gradient, GradientMut, Wire};
@@ -80,7 +80,8 @@ pub trait Gradient {
     /// ```text
     /// wire[i] = narrow( round(scale x[start + i]) )
     /// ```
-    /// where `round` is to f32 and `narrow` rounds that to the wire's format, to nearest with ties to even.
+    /// where `round` is to f32 and `narrow` rounds that to the wire's format, to nearest with ties
+    /// to even.
     ///
     /// # Errors
     /// [`GradientError`] when there are not so many elements, or the device fails.
@@ -92,7 +93,8 @@ pub trait GradientMut {
     /// Number of elements.
     fn length(&self) -> usize;
 
-    /// Overwrites the elements from `start` on; a gradient in a narrower format rounds them to nearest.
+    /// Overwrites the elements from `start` on; a gradient in a narrower format rounds them to
+    /// nearest.
     ///
     /// # Errors
     /// [`GradientError`] when there are not so many elements, or the device fails.
@@ -143,7 +145,11 @@ impl GradientMut for Vec<f32> {
     }
 }
 
-pub(super) fn within(start: usize, count: usize, length: usize) -> Result<Range<usize>, GradientError> {
+pub(super) fn within(
+    start: usize,
+    count: usize,
+    length: usize,
+) -> Result<Range<usize>, GradientError> {
     let end = start.saturating_add(count);
     if end > length {
         return Err(GradientError::Range { start, end, length });
@@ -163,13 +169,17 @@ pub(super) fn convert(x: Source<'_>, scale: f32, wire: Wire<'_>) {
 fn narrow<T: Copy>(x: &[T], scaled: impl Fn(T) -> f32, wire: Wire<'_>) {
     match wire {
         Wire::F32(out) => out.iter_mut().zip(x).for_each(|(out, x)| *out = scaled(*x)),
-        Wire::Bf16(out) => out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16::from_f32(scaled(*x))),
-        Wire::F16(out) => out.iter_mut().zip(x).for_each(|(out, x)| *out = f16::from_f32(scaled(*x))),
+        Wire::Bf16(out) => {
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16::from_f32(scaled(*x)))
+        }
+        Wire::F16(out) => {
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = f16::from_f32(scaled(*x)))
+        }
     }
 }
 
-/// The largest magnitude of a vector, 0 of an empty one: NaN if any element is NaN, so that it is finite if and only if
-/// all elements are.
+/// The largest magnitude of a vector, 0 of an empty one: NaN if any element is NaN, so that it is
+/// finite if and only if all elements are.
 ///
 /// ```
 /// use codedgrad::gpu::largest;
@@ -187,7 +197,14 @@ mod tests {
 
     #[test]
     fn formats_round_to_nearest_even() {
-        let x = [1.0 + 2f32.powi(-8), 1.0 + 3.0 * 2f32.powi(-8), -1e30, 65520.0, 2f32.powi(-25), f32::NAN];
+        let x = [
+            1.0 + 2f32.powi(-8),
+            1.0 + 3.0 * 2f32.powi(-8),
+            -1e30,
+            65520.0,
+            2f32.powi(-25),
+            f32::NAN,
+        ];
         let mut wide = [f32::NAN; 6];
         let (mut narrow, mut half) = ([bf16::ONE; 6], [f16::ONE; 6]);
         x[..].read(0, 1.0, Wire::Bf16(&mut narrow)).unwrap();
@@ -204,7 +221,10 @@ mod tests {
         let beyond = |start, end| GradientError::Range { start, end, length: 4 };
         assert_eq!(gradient.write(3, &[1.0, 2.0]), Err(beyond(3, 5)));
         assert_eq!(gradient.read(5, 1.0, Wire::F32(&mut [])), Err(beyond(5, 5)));
-        assert_eq!(gradient.read(usize::MAX, 1.0, Wire::F32(&mut [0.0])), Err(beyond(usize::MAX, usize::MAX)));
+        assert_eq!(
+            gradient.read(usize::MAX, 1.0, Wire::F32(&mut [0.0])),
+            Err(beyond(usize::MAX, usize::MAX))
+        );
         assert_eq!((Gradient::length(&gradient), &gradient[..]), (4, &[0.0; 4][..]));
         assert_eq!(largest(&[]), 0.0);
     }

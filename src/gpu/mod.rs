@@ -1,9 +1,10 @@
 //! The one operation that touches tensors: `out = sum_i w_i x_i`.
 //!
-//! [`Plain`] is the reference that states the result bit for bit; [`Cpu`] gives the same bits in one
-//! pass over memory, on threads of its own. [`Real`] does the same for whole `f32` and `f64` arrays; [`gram`] and
-//! [`signed_fold`] look at messages without changing them. [`Gradient`] is how a trainer's numbers become a message,
-//! wherever they lie, and [`Vector`] what lies there until it is summed. With feature `cuda`, `cuda` does all of this on NVIDIA GPUs.
+//! [`Plain`] is the reference that states the result bit for bit; [`Cpu`] gives the same bits in
+//! one pass over memory, on threads of its own. [`Real`] does the same for whole `f32` and `f64`
+//! arrays; [`gram`] and [`signed_fold`] look at messages without changing them. [`Gradient`] is how
+//! a trainer's numbers become a message, wherever they lie, and [`Vector`] what lies there until it
+//! is summed. With feature `cuda`, `cuda` does all of this on NVIDIA GPUs.
 
 #[cfg(test)]
 mod conformance;
@@ -90,14 +91,17 @@ pub enum CombineError {
 /// out[e] = tree(0, M)      tree(i, i+1) = round(w_i x_i[e])
 /// tree(i, j) = round( tree(i, i+h) + tree(i+h, j) ),  h = the largest power of two below j - i
 /// ```
-/// where `M` is the number of terms and every rounding is to f32. The tree is fixed by `M` alone, so
-/// terms that are themselves such sums over aligned blocks of `2^m` smaller terms give the same bits as
-/// the smaller terms all at once.
+/// where `M` is the number of terms and every rounding is to f32. The tree is fixed by `M` alone,
+/// so terms that are themselves such sums over aligned blocks of `2^m` smaller terms give the same
+/// bits as the smaller terms all at once.
 ///
 /// ```
 /// use codedgrad::gpu::{Combine, Cpu, Source, Term};
 /// let (a, b) = ([1.0f32, 2.0], [10.0f32, 20.0]);
-/// let terms = [Term { weight: 2.0, source: Source::F32(&a) }, Term { weight: -1.0, source: Source::F32(&b) }];
+/// let terms = [
+///     Term { weight: 2.0, source: Source::F32(&a) },
+///     Term { weight: -1.0, source: Source::F32(&b) },
+/// ];
 /// let mut out = [f32::NAN; 2];
 /// Cpu::new().combine(&terms, &mut out)?;
 /// assert_eq!(out, [-8.0, -16.0]);

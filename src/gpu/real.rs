@@ -1,4 +1,5 @@
-//! Whole arrays of one number format: their weighted sums, their inner products, and sketches of them.
+//! Whole arrays of one number format: their weighted sums, their inner products, and sketches of
+//! them.
 
 use super::cpu::shared;
 use super::{Combine, CombineError, Source, Term};
@@ -20,13 +21,24 @@ const GRAM_TILE: usize = 512;
 const GRAM_CHUNKS: usize = 64;
 
 /// The formats of whole arrays: `f32` and `f64`.
-pub trait Real: Copy + Default + Send + Sync + Add<Output = Self> + Mul<Output = Self> + PartialEq + private::Sealed + 'static {
+pub trait Real:
+    Copy
+    + Default
+    + Send
+    + Sync
+    + Add<Output = Self>
+    + Mul<Output = Self>
+    + PartialEq
+    + private::Sealed
+    + 'static
+{
     /// 1.
     const ONE: Self;
     /// -1.
     const MINUS_ONE: Self;
 
-    /// Overwrites `out` with `sum_i w_i x_i`, by the tree of [`Combine`]; weights are rounded to the format.
+    /// Overwrites `out` with `sum_i w_i x_i`, by the tree of [`Combine`]; weights are rounded to
+    /// the format.
     ///
     /// # Errors
     /// [`CombineError::Length`] when a message is not as long as `out`.
@@ -41,7 +53,8 @@ pub trait Real: Copy + Default + Send + Sync + Add<Output = Self> + Mul<Output =
     /// assert_eq!(out, [3.0, 4.0]);
     /// # Ok::<(), codedgrad::gpu::CombineError>(())
     /// ```
-    fn combine(weights: &[f64], messages: &[&[Self]], out: &mut [Self]) -> Result<(), CombineError>;
+    fn combine(weights: &[f64], messages: &[&[Self]], out: &mut [Self])
+    -> Result<(), CombineError>;
 
     /// The same number as f64.
     fn wide(self) -> f64;
@@ -61,10 +74,17 @@ impl Real for f32 {
     const ONE: Self = 1.0;
     const MINUS_ONE: Self = -1.0;
 
-    fn combine(weights: &[f64], messages: &[&[Self]], out: &mut [Self]) -> Result<(), CombineError> {
+    fn combine(
+        weights: &[f64],
+        messages: &[&[Self]],
+        out: &mut [Self],
+    ) -> Result<(), CombineError> {
         assert_eq!(weights.len(), messages.len(), "one weight per message");
-        let terms: Vec<Term<'_>> =
-            weights.iter().zip(messages).map(|(weight, x)| Term { weight: *weight as f32, source: Source::F32(x) }).collect();
+        let terms: Vec<Term<'_>> = weights
+            .iter()
+            .zip(messages)
+            .map(|(weight, x)| Term { weight: *weight as f32, source: Source::F32(x) })
+            .collect();
         shared().combine(&terms, out)
     }
 
@@ -81,10 +101,18 @@ impl Real for f64 {
     const ONE: Self = 1.0;
     const MINUS_ONE: Self = -1.0;
 
-    fn combine(weights: &[f64], messages: &[&[Self]], out: &mut [Self]) -> Result<(), CombineError> {
+    fn combine(
+        weights: &[f64],
+        messages: &[&[Self]],
+        out: &mut [Self],
+    ) -> Result<(), CombineError> {
         assert_eq!(weights.len(), messages.len(), "one weight per message");
         if let Some(term) = messages.iter().position(|x| x.len() != out.len()) {
-            return Err(CombineError::Length { term, expected: out.len(), found: messages[term].len() });
+            return Err(CombineError::Length {
+                term,
+                expected: out.len(),
+                found: messages[term].len(),
+            });
         }
         let chunk = |(chunk, out): (usize, &mut [f64])| {
             for (tile, out) in out.chunks_mut(TILE).enumerate() {
@@ -113,7 +141,10 @@ fn tree(weights: &[f64], messages: &[&[f64]], start: usize, out: &mut [f64]) {
     match (weights, messages) {
         ([], _) => out.fill(0.0),
         ([w], [x]) => out.iter_mut().zip(&x[start..]).for_each(|(out, x)| *out = w * x),
-        ([v, w], [x, y]) => out.iter_mut().zip(x[start..].iter().zip(&y[start..])).for_each(|(out, (x, y))| *out = v * x + w * y),
+        ([v, w], [x, y]) => out
+            .iter_mut()
+            .zip(x[start..].iter().zip(&y[start..]))
+            .for_each(|(out, (x, y))| *out = v * x + w * y),
         _ => {
             let half = weights.len().next_power_of_two() / 2;
             tree(&weights[..half], &messages[..half], start, out);
@@ -124,13 +155,15 @@ fn tree(weights: &[f64], messages: &[&[f64]], start: usize, out: &mut [f64]) {
     }
 }
 
-/// The inner products of all messages, `[n x n]` row by row, in f64, the same bits on any number of threads.
+/// The inner products of all messages, `[n x n]` row by row, in f64, the same bits on any number of
+/// threads.
 ///
 /// # Formula
 /// ```text
 /// G_ij = sum_e x_i[e] x_j[e]
 /// ```
-/// where `x_i` `[d]` are the `n` messages. Cost: `n^2 d / 2` multiply-adds, one pass over the messages.
+/// where `x_i` `[d]` are the `n` messages. Cost: `n^2 d / 2` multiply-adds, one pass over the
+/// messages.
 ///
 /// # Panics
 /// When the messages are not of one length.
@@ -163,17 +196,18 @@ pub fn gram<T: Real>(messages: &[&[T]]) -> Vec<f64> {
     sum.as_slice().to_vec()
 }
 
-/// Short sketches of long messages, `[n x buckets]`, that keep all inner products up to a few per cent: every block of
-/// `buckets` elements is added to the sketch at a random rotation with random signs.
+/// Short sketches of long messages, `[n x buckets]`, that keep all inner products up to a few per
+/// cent: every block of `buckets` elements is added to the sketch at a random rotation with random
+/// signs.
 ///
 /// # Formula
 /// ```text
 /// y[(j + r_b) mod B] += s_b[j] x[b B + j]
 /// E[ y . y' ] = x . x'        relative standard deviation about sqrt(2/B) for dense messages
 /// ```
-/// where `B` is the number of buckets and `r_b`, `s_b` come from the seed. Whoever knows the seed can make an error
-/// that vanishes in the sketch: draw it after the last message has come. Cost: one pass over the messages, on all
-/// cores.
+/// where `B` is the number of buckets and `r_b`, `s_b` come from the seed. Whoever knows the seed
+/// can make an error that vanishes in the sketch: draw it after the last message has come. Cost:
+/// one pass over the messages, on all cores.
 ///
 /// # Panics
 /// When there are no buckets.
@@ -181,18 +215,29 @@ pub fn gram<T: Real>(messages: &[&[T]]) -> Vec<f64> {
 /// ```
 /// use codedgrad::gpu::signed_fold;
 /// let sketch = signed_fold(&[&[1.0f32; 1000]], 4096, 7);
-/// assert_eq!(sketch[0].iter().map(|x| x * x).sum::<f64>(), 1000.0, "one block alone loses nothing");
+/// assert_eq!(
+///     sketch[0].iter().map(|x| x * x).sum::<f64>(),
+///     1000.0,
+///     "one block alone loses nothing"
+/// );
 /// ```
 #[must_use]
 pub fn signed_fold<T: Real>(messages: &[&[T]], buckets: usize, seed: u64) -> Vec<Vec<f64>> {
     let length = messages.iter().map(|x| x.len()).max().unwrap_or(0);
     let Signs { first, second, places } = Signs::draw(buckets, length, seed);
-    let signs = |minus: Vec<bool>| minus.into_iter().map(|minus| if minus { T::MINUS_ONE } else { T::ONE }).collect::<Vec<T>>();
+    let signs = |minus: Vec<bool>| {
+        minus.into_iter().map(|minus| if minus { T::MINUS_ONE } else { T::ONE }).collect::<Vec<T>>()
+    };
     let (first, second) = (signs(first), signs(second));
     let sketch = |x: &&[T]| {
         let mut sums = vec![T::default(); 2 * buckets];
         for (block, [rotation, s, t]) in x.chunks(buckets).zip(&places) {
-            add_signed(&mut sums[*rotation..rotation + block.len()], block, &first[*s..], &second[*t..]);
+            add_signed(
+                &mut sums[*rotation..rotation + block.len()],
+                block,
+                &first[*s..],
+                &second[*t..],
+            );
         }
         let (low, high) = sums.split_at(buckets);
         low.iter().zip(high).map(|(low, high)| low.wide() + high.wide()).collect()
@@ -204,8 +249,8 @@ pub fn signed_fold<T: Real>(messages: &[&[T]], buckets: usize, seed: u64) -> Vec
 pub(super) struct Signs {
     /// Which signs of the first table `[2 buckets]` are minus.
     pub(super) first: Vec<bool>,
-    /// The same for the second. Two tables read at different places: the signs of two blocks are then unrelated but
-    /// once in `buckets` squared.
+    /// The same for the second. Two tables read at different places: the signs of two blocks are
+    /// then unrelated but once in `buckets` squared.
     pub(super) second: Vec<bool>,
     /// Of every block: its rotation, and where its signs begin in the two tables.
     pub(super) places: Vec<[usize; 3]>,
@@ -229,7 +274,8 @@ impl Signs {
 fn add_signed<T: Real>(sums: &mut [T], x: &[T], s: &[T], t: &[T]) {
     let (x, s, t) = (&x[..sums.len()], &s[..sums.len()], &t[..sums.len()]);
     let (body, tail) = sums.as_chunks_mut::<LANES>();
-    let (xs, ss, ts) = (x.as_chunks::<LANES>().0, s.as_chunks::<LANES>().0, t.as_chunks::<LANES>().0);
+    let (xs, ss, ts) =
+        (x.as_chunks::<LANES>().0, s.as_chunks::<LANES>().0, t.as_chunks::<LANES>().0);
     for (((sums, x), s), t) in body.iter_mut().zip(xs).zip(ss).zip(ts) {
         *sums = std::array::from_fn(|e| sums[e] + x[e] * (s[e] * t[e]));
     }
@@ -264,7 +310,8 @@ mod tests {
                     1 => weights[0] * messages[0][e],
                     n => {
                         let half = n.next_power_of_two() / 2;
-                        plain(&weights[..half], &messages[..half], e) + plain(&weights[half..], &messages[half..], e)
+                        plain(&weights[..half], &messages[..half], e)
+                            + plain(&weights[half..], &messages[half..], e)
                     }
                 }
             }
@@ -281,7 +328,8 @@ mod tests {
             let found = gram(&slices(&messages));
             for i in 0..count {
                 for j in 0..count {
-                    let expected: f64 = messages[i].iter().zip(&messages[j]).map(|(x, y)| x * y).sum();
+                    let expected: f64 =
+                        messages[i].iter().zip(&messages[j]).map(|(x, y)| x * y).sum();
                     prop_assert!((found[i * count + j] - expected).abs() < 1e-9);
                 }
             }
@@ -293,15 +341,24 @@ mod tests {
         let messages = normal(3, 2 * CHUNK + 17, 5);
         let mut out = vec![f64::NAN; messages[0].len()];
         f64::combine(&[1.0, -1.0, 2.0], &slices(&messages), &mut out).unwrap();
-        assert!((0..out.len()).all(|e| out[e] == (messages[0][e] - messages[1][e]) + 2.0 * messages[2][e]));
-        let narrow: Vec<Vec<f32>> = messages.iter().map(|x| x.iter().map(|x| *x as f32).collect()).collect();
+        assert!(
+            (0..out.len())
+                .all(|e| out[e] == (messages[0][e] - messages[1][e]) + 2.0 * messages[2][e])
+        );
+        let narrow: Vec<Vec<f32>> =
+            messages.iter().map(|x| x.iter().map(|x| *x as f32).collect()).collect();
         let (wide, narrow) = (gram(&slices(&messages)), gram(&slices(&narrow)));
-        assert!(wide.iter().zip(&narrow).all(|(a, b)| (a - b).abs() < 1.0 && *b == narrow[0].max(*b).min(*b)));
+        assert!(
+            wide.iter()
+                .zip(&narrow)
+                .all(|(a, b)| (a - b).abs() < 1.0 && *b == narrow[0].max(*b).min(*b))
+        );
         let error = f64::combine(&[1.0], &[&[1.0]], &mut out);
         assert_eq!(error, Err(CombineError::Length { term: 0, expected: out.len(), found: 1 }));
     }
 
-    /// Norms of dense messages, of ten elements, and of pairs placed a block apart stay within 15 %.
+    /// Norms of dense messages, of ten elements, and of pairs placed a block apart stay within 15
+    /// %.
     #[test]
     fn sketches_keep_norms() {
         let length = 40 * 4096 + 100;

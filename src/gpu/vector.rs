@@ -4,9 +4,11 @@ use super::{CombineError, Folded, Source, Term, add_into, poison_of, shared};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// f32 numbers that workers hand in and that are summed where they lie: in the host's memory, or on a device.
+/// f32 numbers that workers hand in and that are summed where they lie: in the host's memory, or on
+/// a device.
 ///
-/// All memories give the bits of [`super::Plain`]. A vector whose memory fails is not finite, and is treated like one.
+/// All memories give the bits of [`super::Plain`]. A vector whose memory fails is not finite, and
+/// is treated like one.
 pub trait Vector: Clone + Debug + Send + Sync + Sized + 'static {
     /// Where such vectors can lie.
     type Place: Clone + Debug + Send + Sync + 'static;
@@ -89,7 +91,10 @@ impl Vector for Vec<f32> {
     }
 
     fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
-        let terms: Vec<Term<'_>> = terms.iter().map(|(weight, x)| Term { weight: *weight, source: Source::F32(x) }).collect();
+        let terms: Vec<Term<'_>> = terms
+            .iter()
+            .map(|(weight, x)| Term { weight: *weight, source: Source::F32(x) })
+            .collect();
         shared().combine_and_digest(&terms, out)
     }
 
@@ -140,7 +145,8 @@ pub(crate) mod staying {
             self.0.finite()
         }
         fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
-            let terms: Vec<_> = terms.iter().map(|(weight, x)| (*weight, Arc::new(x.0.clone()))).collect();
+            let terms: Vec<_> =
+                terms.iter().map(|(weight, x)| (*weight, Arc::new(x.0.clone()))).collect();
             Vector::fold(&terms, &mut out.0)
         }
     }

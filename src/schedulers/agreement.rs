@@ -24,7 +24,8 @@ pub(super) enum Verdict {
 struct Word {
     worker: Worker,
     digest: u64,
-    /// Whose state it has, until somebody else vouches for it: its own, another worker's, or the driver's (none).
+    /// Whose state it has, until somebody else vouches for it: its own, another worker's, or the
+    /// driver's (none).
     lineage: Option<Worker>,
 }
 
@@ -41,7 +42,8 @@ struct Tally {
 impl Tally {
     /// How many have a digest, not counting copies; who has it from the driver speaks for two.
     fn votes(&self, digest: u64) -> usize {
-        let drivers = self.reports.iter().any(|word| word.digest == digest && word.lineage.is_none());
+        let drivers =
+            self.reports.iter().any(|word| word.digest == digest && word.lineage.is_none());
         self.lineages(digest) + if drivers { 2 } else { 0 }
     }
 
@@ -55,15 +57,17 @@ impl Tally {
         self.reports.iter().find(|word| word.worker == worker).map(|word| word.digest)
     }
 
-    /// Settles what is right, if that can be told now: what two workers have, or what most have once all have reported.
-    /// What only workers have said may turn out to be what fewer have.
+    /// Settles what is right, if that can be told now: what two workers have, or what most have
+    /// once all have reported. What only workers have said may turn out to be what fewer have.
     fn settle(&mut self) {
         if self.right.is_some_and(|right| right.1) {
             return;
         }
         // There are few of them, however many workers.
         let digests: BTreeSet<u64> = self.reports.iter().map(|word| word.digest).collect();
-        let most = digests.into_iter().max_by_key(|&digest| (self.votes(digest), std::cmp::Reverse(digest)));
+        let most = digests
+            .into_iter()
+            .max_by_key(|&digest| (self.votes(digest), std::cmp::Reverse(digest)));
         let Some((digest, votes)) = most.map(|digest| (digest, self.votes(digest))) else { return };
         let all = self.expected.iter().all(|worker| self.of(worker).is_some());
         let told = match self.right {
@@ -78,19 +82,23 @@ impl Tally {
 
     fn wrong(&self) -> impl Iterator<Item = Worker> {
         let right = self.right.map(|(digest, _)| digest);
-        self.reports.iter().filter(move |word| right.is_some_and(|right| right != word.digest)).map(|word| word.worker)
+        self.reports
+            .iter()
+            .filter(move |word| right.is_some_and(|right| right != word.digest))
+            .map(|word| word.worker)
     }
 }
 
-/// The digests of parameters that workers report after each step, compared with each other and with the driver's own.
+/// The digests of parameters that workers report after each step, compared with each other and with
+/// the driver's own.
 ///
-/// Feed it, in any order: [`Agreement::sent`] when a step is committed, [`Agreement::reported`] for every worker's report,
-/// [`Agreement::own`] where the driver has a replica, [`Agreement::excuse`] for who is gone. After each of them
-/// [`Agreement::found`] gives back who turned out to be wrong.
+/// Feed it, in any order: [`Agreement::sent`] when a step is committed, [`Agreement::reported`] for
+/// every worker's report, [`Agreement::own`] where the driver has a replica, [`Agreement::excuse`]
+/// for who is gone. After each of them [`Agreement::found`] gives back who turned out to be wrong.
 ///
-/// What two workers have alike, neither as a copy of the other's, is right, or what most have once everybody has
-/// reported. What the driver has is right by itself, unless two workers have alike what it has not and nobody ever had
-/// what it had: then its replica is not one of theirs.
+/// What two workers have alike, neither as a copy of the other's, is right, or what most have once
+/// everybody has reported. What the driver has is right by itself, unless two workers have alike
+/// what it has not and nobody ever had what it had: then its replica is not one of theirs.
 #[derive(Clone, Debug)]
 pub(super) struct Agreement {
     workers: usize,
@@ -123,7 +131,8 @@ impl Agreement {
 
     fn tally(&mut self, step: Step) -> &mut Tally {
         let workers = self.workers;
-        let fresh = || Tally { expected: WorkerSet::empty(workers), reports: Vec::new(), right: None };
+        let fresh =
+            || Tally { expected: WorkerSet::empty(workers), reports: Vec::new(), right: None };
         self.tallies.entry(step).or_insert_with(fresh)
     }
 
@@ -175,7 +184,8 @@ impl Agreement {
         }
         tally.settle();
         self.try_own(step);
-        let wrong: Vec<Worker> = self.tally(step).wrong().filter(|wrong| !before.contains(wrong)).collect();
+        let wrong: Vec<Worker> =
+            self.tally(step).wrong().filter(|wrong| !before.contains(wrong)).collect();
         self.found.extend(wrong.into_iter().map(|worker| (worker, step)));
         if self.verdict(worker, step) == Verdict::Right {
             self.lineages[worker.index()] = Some(worker);
@@ -213,8 +223,8 @@ impl Agreement {
         self.found.extend(wrong.into_iter().map(|worker| (worker, step)));
     }
 
-    /// What a worker reported is void: it is gone, or is to take over a state in which everything below `next` is applied.
-    /// Nobody waits any more for its reports on those steps.
+    /// What a worker reported is void: it is gone, or is to take over a state in which everything
+    /// below `next` is applied. Nobody waits any more for its reports on those steps.
     pub(super) fn excuse(&mut self, worker: Worker, next: Option<Step>) {
         for (step, tally) in &mut self.tallies {
             let before: Vec<Worker> = tally.wrong().collect();
@@ -223,7 +233,12 @@ impl Agreement {
             }
             tally.reports.retain(|word| word.worker != worker);
             tally.settle();
-            self.found.extend(tally.wrong().filter(|worker| !before.contains(worker)).map(|worker| (worker, *step)));
+            self.found.extend(
+                tally
+                    .wrong()
+                    .filter(|worker| !before.contains(worker))
+                    .map(|worker| (worker, *step)),
+            );
         }
     }
 
@@ -274,7 +289,10 @@ mod tests {
         assert_eq!(after(&mut agreement, 0, 7), [0u32; 0]);
         assert_eq!(agreement.verdict(Worker(0), STEP), Verdict::Unknown);
         assert_eq!(after(&mut agreement, 1, 8), [0u32; 0]);
-        assert_eq!([0, 1].map(|worker| agreement.verdict(Worker(worker), STEP)), [Verdict::Disputed; 2]);
+        assert_eq!(
+            [0, 1].map(|worker| agreement.verdict(Worker(worker), STEP)),
+            [Verdict::Disputed; 2]
+        );
         assert_eq!(after(&mut agreement, 2, 8), [0]);
         assert_eq!(agreement.verdict(Worker(1), STEP), Verdict::Right);
         assert_eq!(agreement.verdict(Worker(0), STEP), Verdict::Wrong);
@@ -318,13 +336,17 @@ mod tests {
         agreement.own(STEP, 8);
         assert_eq!(after(&mut agreement, 0, 7), [0]);
         assert_eq!(after(&mut agreement, 1, 7), [0u32; 0]);
-        assert_eq!([0, 1].map(|worker| agreement.verdict(Worker(worker), STEP)), [Verdict::Right; 2]);
+        assert_eq!(
+            [0, 1].map(|worker| agreement.verdict(Worker(worker), STEP)),
+            [Verdict::Right; 2]
+        );
         agreement.own(Step(5), 9);
         agreement.reported(Worker(0), Step(5), Some(1));
         assert_eq!(agreement.found(), [], "nor later");
     }
 
-    /// Who is gone cannot settle a dispute of two; the smaller digest is taken then, whoever reported first.
+    /// Who is gone cannot settle a dispute of two; the smaller digest is taken then, whoever
+    /// reported first.
     #[test]
     fn a_dispute_ends_when_nobody_else_can_come() {
         let mut agreement = agreement(3);

@@ -39,17 +39,21 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// The bytes that two workers hold, or one where no two are left of those that were there when it was decoded.
+    /// The bytes that two workers hold, or one where no two are left of those that were there when
+    /// it was decoded.
     fn agreed(&self) -> Option<u64> {
         let enough = self.asked.len().clamp(1, 2);
         let alike = |digest: u64| self.holders.iter().filter(|holder| holder.1 == digest).count();
         self.holders.iter().map(|holder| holder.1).find(|digest| alike(*digest) >= enough)
     }
 
-    /// Whoever holds other bytes than the first holder, if nobody can come any more who would settle which are right.
+    /// Whoever holds other bytes than the first holder, if nobody can come any more who would
+    /// settle which are right.
     fn disputed(&self) -> Option<Worker> {
-        let all = self.asked.iter().all(|worker| self.holders.iter().any(|holder| holder.0 == worker));
-        let (first, others) = self.holders.split_first().filter(|_| all && self.agreed().is_none())?;
+        let all =
+            self.asked.iter().all(|worker| self.holders.iter().any(|holder| holder.0 == worker));
+        let (first, others) =
+            self.holders.split_first().filter(|_| all && self.agreed().is_none())?;
         others.iter().find(|holder| holder.1 != first.1).map(|holder| holder.0)
     }
 }
@@ -69,7 +73,13 @@ impl Book {
     }
 
     fn open(&mut self, step: Step) -> &mut Open {
-        let fresh = Open { decoded: BTreeSet::new(), attempt: 0, report: None, sums: BTreeSet::new(), terms: Vec::new() };
+        let fresh = Open {
+            decoded: BTreeSet::new(),
+            attempt: 0,
+            report: None,
+            sums: BTreeSet::new(),
+            terms: Vec::new(),
+        };
         self.open.entry(step).or_insert(fresh)
     }
 
@@ -79,28 +89,47 @@ impl Book {
     }
 
     /// A job is decoded, from the sums and these results.
-    pub(super) fn decoded(&mut self, job: Job, report: Report, terms: impl Iterator<Item = (u32, Fold)>) {
+    pub(super) fn decoded(
+        &mut self,
+        job: Job,
+        report: Report,
+        terms: impl Iterator<Item = (u32, Fold)>,
+    ) {
         let open = self.open(job.step(self.micro_steps));
         open.decoded.insert(job);
-        open.report = Some(open.report.map_or(report, |others| worst([others, report].into_iter())));
+        open.report =
+            Some(open.report.map_or(report, |others| worst([others, report].into_iter())));
         open.terms.extend(terms);
     }
 
     /// The fold of a step if all its jobs are decoded; from then on it waits for holders.
     pub(super) fn fold(&mut self, step: Step, alive: &WorkerSet) -> Option<Action> {
-        let open = self.open.get_mut(&step).filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
+        let open = self
+            .open
+            .get_mut(&step)
+            .filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
         open.terms.sort_by_key(|(start, fold)| (fold.task.job, *start, fold.worker));
         let folds: Vec<Fold> = open.terms.iter().map(|term| term.1).collect();
-        let sources = open.sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)).collect();
+        let sources =
+            open.sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)).collect();
         self.waiting.push(Waiting { step, asked: alive.clone(), sources, holders: Vec::new() });
         let (sums, decode) = (open.sums.iter().copied().collect(), open.report.unwrap_or(UNCODED));
         Some(Action::Fold { step, attempt: open.attempt, sums, folds, decode })
     }
 
-    /// The fold of a step anew, of the same results, if this attempt at it still waits for holders. What died with somebody of
-    /// `bereft` is the loss of that worker, and the vector may be kept all the same.
-    pub(super) fn fold_anew(&mut self, step: Step, attempt: u32, alive: &WorkerSet, bereft: &WorkerSet) -> Option<Action> {
-        let whole = |waiting: &Waiting| waiting.step == step && !waiting.sources.iter().any(|worker| bereft.contains(*worker));
+    /// The fold of a step anew, of the same results, if this attempt at it still waits for holders.
+    /// What died with somebody of `bereft` is the loss of that worker, and the vector may be kept
+    /// all the same.
+    pub(super) fn fold_anew(
+        &mut self,
+        step: Step,
+        attempt: u32,
+        alive: &WorkerSet,
+        bereft: &WorkerSet,
+    ) -> Option<Action> {
+        let whole = |waiting: &Waiting| {
+            waiting.step == step && !waiting.sources.iter().any(|worker| bereft.contains(*worker))
+        };
         if attempt != self.attempt(step) || !self.waiting.iter().any(whole) {
             return None;
         }
@@ -111,7 +140,9 @@ impl Book {
 
     /// Whether some jobs of a step are decoded and others are not.
     pub(super) fn is_halfway(&self, step: Step) -> bool {
-        self.open.get(&step).is_some_and(|open| !open.decoded.is_empty() && (open.decoded.len() as u64) < self.micro_steps)
+        self.open.get(&step).is_some_and(|open| {
+            !open.decoded.is_empty() && (open.decoded.len() as u64) < self.micro_steps
+        })
     }
 
     /// A dead worker's sums are gone, and whatever it held.
@@ -125,7 +156,8 @@ impl Book {
         }
     }
 
-    /// The first decoded step whose vector is nowhere any more, or cannot be made, without a worker.
+    /// The first decoded step whose vector is nowhere any more, or cannot be made, without a
+    /// worker.
     pub(super) fn unheld_without(&self, worker: Worker) -> Option<Step> {
         let unheld = |waiting: &&Waiting| {
             let others = waiting.holders.iter().any(|holder| holder.0 != worker);
@@ -179,8 +211,8 @@ impl Book {
         self.waiting.iter().map(|waiting| waiting.step).collect()
     }
 
-    /// Settles the steps whose bytes enough workers hold; a step of which all hold different bytes cannot be, and one of
-    /// them is named.
+    /// Settles the steps whose bytes enough workers hold; a step of which all hold different bytes
+    /// cannot be, and one of them is named.
     pub(super) fn settle_held(&mut self) -> Option<(Step, Worker)> {
         let Self { open, waiting, fates, .. } = self;
         waiting.retain(|waiting| {
@@ -201,14 +233,19 @@ impl Book {
 
     /// The first step that waits for holders and is made of what died with somebody of `bereft`.
     pub(super) fn made_of(&self, bereft: &WorkerSet) -> Option<Step> {
-        let made = |waiting: &&Waiting| waiting.sources.iter().any(|worker| bereft.contains(*worker));
+        let made =
+            |waiting: &&Waiting| waiting.sources.iter().any(|worker| bereft.contains(*worker));
         self.waiting.iter().filter(made).map(|waiting| waiting.step).min()
     }
 
     /// Who of these workers does not hold a step that waits for holders.
     pub(super) fn without(&self, step: Step, alive: &WorkerSet) -> WorkerSet {
         let mut without = alive.clone();
-        let holders = self.waiting.iter().filter(|waiting| waiting.step == step).flat_map(|waiting| &waiting.holders);
+        let holders = self
+            .waiting
+            .iter()
+            .filter(|waiting| waiting.step == step)
+            .flat_map(|waiting| &waiting.holders);
         holders.for_each(|holder| {
             without.remove(holder.0);
         });

@@ -7,9 +7,9 @@ use thiserror::Error;
 /// Where results are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Reduce {
-    /// All at once when a step is decoded, by one tree over the units of its batch: where every task is a
-    /// micro-batch the sum has the bits of uncoded training, whoever computed what. Workers keep every result
-    /// until then.
+    /// All at once when a step is decoded, by one tree over the units of its batch: where every
+    /// task is a micro-batch the sum has the bits of uncoded training, whoever computed what.
+    /// Workers keep every result until then.
     #[default]
     Tree,
     /// At each worker, as soon as a result's weight is final: it keeps one sum per open step.
@@ -21,26 +21,28 @@ pub enum Reduce {
 pub struct Config {
     /// Seconds a round may stay open before the run gives up on whoever never came.
     pub max_wait_seconds: f64,
-    /// Seconds an approximate scheme waits for more arrivals after it could close; exact schemes never do.
+    /// Seconds an approximate scheme waits for more arrivals after it could close; exact schemes
+    /// never do.
     pub grace_seconds: f64,
     /// Number format of messages, for the gate.
     pub wire: Wire,
     /// Decoded steps kept for those who missed some; whoever misses more takes over a peer's state.
     /// More than the scheme's delay, since so many and one more may be decided at once.
     pub log_steps: u64,
-    /// Jobs whose sum is one step. The jobs of a step are all decoded before those of the next begin; with
-    /// one job per step they overlap, as those of models trained in turn.
+    /// Jobs whose sum is one step. The jobs of a step are all decoded before those of the next
+    /// begin; with one job per step they overlap, as those of models trained in turn.
     pub micro_steps: u64,
-    /// Models trained in turn: step `t` is of model `t mod models`. Under a scheme whose jobs overlap there must be one for
-    /// each that is open, or tasks would be computed at parameters that lack steps: step `t` is computed with those after step `t - models`.
+    /// Models trained in turn: step `t` is of model `t mod models`. Under a scheme whose jobs
+    /// overlap there must be one for each that is open, or tasks would be computed at parameters
+    /// that lack steps: step `t` is computed with those after step `t - models`.
     pub models: u64,
-    /// Deadline tolerance of schemes over rounds: no round closes without anybody before `(1+mu)` times its
-    /// first answer.
+    /// Deadline tolerance of schemes over rounds: no round closes without anybody before `(1+mu)`
+    /// times its first answer.
     pub mu: f64,
     /// Where results are added up.
     pub reduce: Reduce,
-    /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when those that are left are too
-    /// few to go on; 0 = the run ends at once.
+    /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when those
+    /// that are left are too few to go on; 0 = the run ends at once.
     pub return_seconds: f64,
     /// Whether the driver can hand out a state itself where no worker has one:
     /// [`Action::Restore`](super::Action::Restore).
@@ -94,7 +96,8 @@ pub enum ConfigError {
     NoModels,
     /// Jobs overlap, and there is not one model for each.
     #[error(
-        "a job may take {rounds} rounds under this scheme, so that {rounds} jobs overlap: they must be the steps of {rounds} or more \
+        "a job may take {rounds} rounds under this scheme, so that {rounds} jobs overlap: they \
+         must be the steps of {rounds} or more \
          models trained in turn, not of {models}, or several must add up to one step (micro_steps of 2 or more)"
     )]
     TooFewModels {
@@ -104,7 +107,10 @@ pub enum ConfigError {
         models: u64,
     },
     /// Several models, each with several jobs per step.
-    #[error("{models} models with {micro_steps} micro-steps each: jobs are either the steps of several models or the micro-steps of one")]
+    #[error(
+        "{models} models with {micro_steps} micro-steps each: jobs are either the steps of several \
+         models or the micro-steps of one"
+    )]
     ModelsAndMicroSteps {
         /// Models there are.
         models: u64,

@@ -1,10 +1,11 @@
 //! The state machine of a run: rounds, decodes, commits.
 //!
-//! A driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s that
-//! come back, in order. One round goes `Assign* .. Reduce* .. Abandon* Close Fold* .. Commit Apply*`: the
-//! results are collected until the scheme admits whoever is missing; the steps that are complete then are
-//! folded, and applied, in order, only after the decoded vector is held by a live worker (two where there are
-//! two). The next round opens when all that was decoded is held.
+//! A driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s
+//! that come back, in order. One round goes
+//! `Assign* .. Reduce* .. Abandon* Close Fold* .. Commit Apply*`: the results are collected until
+//! the scheme admits whoever is missing; the steps that are complete then are folded, and applied,
+//! in order, only after the decoded vector is held by a live worker (two where there are two). The
+//! next round opens when all that was decoded is held.
 
 mod blame;
 mod folding;
@@ -52,7 +53,13 @@ enum Phase {
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
 /// let Action::Assign { worker, tasks, .. } = actions[0].clone() else { panic!() };
 /// actions.clear();
-/// engine.handle(1.0, Input::Done { worker, task: tasks[0].0, finite: true, digest: None }, &mut actions).unwrap();
+/// engine
+///     .handle(
+///         1.0,
+///         Input::Done { worker, task: tasks[0].0, finite: true, digest: None },
+///         &mut actions,
+///     )
+///     .unwrap();
 /// assert_eq!(actions[0], Action::Abandon { worker: Worker(1), late_counts: false });
 /// assert!(matches!(&actions[2], Action::Fold { folds, .. } if folds.len() == 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -87,7 +94,8 @@ pub struct Engine {
     /// Workers that have had tasks in this round.
     worked: WorkerSet,
     erased: WorkerSet,
-    /// Workers that dropped their tasks unasked, since it was last waited for somebody to come back.
+    /// Workers that dropped their tasks unasked, since it was last waited for somebody to come
+    /// back.
     dropped: WorkerSet,
     /// Workers that came back in this round and can do nothing before the next one.
     resting: WorkerSet,
@@ -101,7 +109,8 @@ pub struct Engine {
     bereft: WorkerSet,
     /// Whose parameters are known to be right.
     trust: Trust,
-    /// Workers that do nothing until a step is decided, since their results of it were not finite and they said so.
+    /// Workers that do nothing until a step is decided, since their results of it were not finite
+    /// and they said so.
     barred: BTreeSet<(Step, Worker)>,
     /// Since when it is waited for holders.
     folds_since: f64,
@@ -110,12 +119,18 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for a range of steps, the first of which opens with [`Input::Begin`] in the round of the given
-    /// number.
+    /// An engine for a range of steps, the first of which opens with [`Input::Begin`] in the round
+    /// of the given number.
     ///
     /// # Errors
-    /// [`ConfigError`] when the scheme's jobs overlap and there are fewer models than that takes, or a step has no jobs.
-    pub fn new(mut scheme: Box<dyn Scheme>, config: Config, steps: Range<Step>, round: u64) -> Result<Self, ConfigError> {
+    /// [`ConfigError`] when the scheme's jobs overlap and there are fewer models than that takes,
+    /// or a step has no jobs.
+    pub fn new(
+        mut scheme: Box<dyn Scheme>,
+        config: Config,
+        steps: Range<Step>,
+        round: u64,
+    ) -> Result<Self, ConfigError> {
         config.check(scheme.facts())?;
         let stretch = stretch(&steps, config.micro_steps);
         scheme.restart(stretch.clone());
@@ -155,14 +170,22 @@ impl Engine {
         })
     }
 
-    /// When the driver should send a [`Input::Tick`] if nothing else happens before: there is such a time from
-    /// [`Input::Begin`] to [`Action::Finish`], and a run in which nothing happens but ticks comes to its end.
+    /// When the driver should send a [`Input::Tick`] if nothing else happens before: there is such
+    /// a time from [`Input::Begin`] to [`Action::Finish`], and a run in which nothing happens but
+    /// ticks comes to its end.
     #[must_use]
     pub fn deadline(&self) -> Option<f64> {
-        let earliest = |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
+        let earliest =
+            |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
         match self.phase {
-            Phase::Collecting => earliest(&[Some(self.waits_since + self.config.max_wait_seconds), self.wake_at, self.returns_by]),
-            Phase::Folding => Some(self.returns_by.unwrap_or(self.folds_since + self.config.max_wait_seconds)),
+            Phase::Collecting => earliest(&[
+                Some(self.waits_since + self.config.max_wait_seconds),
+                self.wake_at,
+                self.returns_by,
+            ]),
+            Phase::Folding => {
+                Some(self.returns_by.unwrap_or(self.folds_since + self.config.max_wait_seconds))
+            }
             Phase::NotBegun | Phase::Finished => None,
         }
     }
@@ -185,7 +208,8 @@ impl Engine {
         self.roster.dead().len() < self.scheme.facts().tolerance
     }
 
-    /// Whether everybody who is there has applied all that is decided. What it takes is done also after the last step.
+    /// Whether everybody who is there has applied all that is decided. What it takes is done also
+    /// after the last step.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.roster.is_settled()
@@ -198,13 +222,20 @@ impl Engine {
     ///
     /// # Panics
     /// When a run is begun twice.
-    pub fn handle(&mut self, now: f64, input: Input, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub fn handle(
+        &mut self,
+        now: f64,
+        input: Input,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         match input {
             Input::Begin => {
                 assert_eq!(self.phase, Phase::NotBegun, "a run begins once");
                 self.go_on(now, out)
             }
-            Input::Done { worker, task, finite, digest } => self.done(now, worker, (task, finite, digest), out),
+            Input::Done { worker, task, finite, digest } => {
+                self.done(now, worker, (task, finite, digest), out)
+            }
             Input::Late { worker, task, finite } => {
                 self.take(worker, (task, finite, None), out);
                 self.try_close(now, out)
@@ -215,7 +246,9 @@ impl Engine {
                 self.lost(now, worker, kept, out)?;
                 self.settle_trust(now, out)
             }
-            Input::Spoilt { worker, step, attempt } => self.spoilt(now, worker, (step, attempt), out),
+            Input::Spoilt { worker, step, attempt } => {
+                self.spoilt(now, worker, (step, attempt), out)
+            }
             Input::Overflowed { step, attempt } => self.overflowed(now, (step, attempt), out),
             Input::Unmade { step, attempt } => {
                 let anew = self.book.fold_anew(step, attempt, &self.roster.alive(), &self.bereft);
@@ -223,7 +256,9 @@ impl Engine {
                 out.extend(anew);
                 Ok(())
             }
-            Input::Held { worker, step, attempt, digest } => self.held(now, worker, (step, attempt, digest), out),
+            Input::Held { worker, step, attempt, digest } => {
+                self.held(now, worker, (step, attempt, digest), out)
+            }
             Input::Applied { worker, step, digest } => {
                 self.roster.applied(worker, step);
                 self.trust.agreement.reported(worker, step, digest);
@@ -239,7 +274,9 @@ impl Engine {
                 self.settle_trust(now, out)
             }
             Input::Taken { worker, step, digest } => self.taken(now, worker, step, digest, out),
-            Input::BadState { worker, from, refused } => self.bad_state(now, (worker, from), refused, out),
+            Input::BadState { worker, from, refused } => {
+                self.bad_state(now, (worker, from), refused, out)
+            }
             Input::Finish { after } => {
                 // What is being decided is decided first.
                 self.end = self.end.min(after.max(self.next).next());
@@ -262,7 +299,9 @@ impl Engine {
                 self.trust.agreement.refused(step);
             }
             out.push(match fate {
-                Fate::Held { attempt, digest } => Action::Commit { step, attempt, digest, verified: self.is_verified(step) },
+                Fate::Held { attempt, digest } => {
+                    Action::Commit { step, attempt, digest, verified: self.is_verified(step) }
+                }
                 Fate::Refused(units, because) => Action::Refuse { step, units, because },
             });
             let receivers = self.roster.send(step, self.config.log_steps);
@@ -314,7 +353,10 @@ impl Engine {
         // What the dead would have done goes to whoever has nothing of its own.
         self.offer(out);
         self.check_hope(now, out)?;
-        if self.phase == Phase::Collecting && self.assigned_units == 0 && !self.roster.ready().is_empty() {
+        if self.phase == Phase::Collecting
+            && self.assigned_units == 0
+            && !self.roster.ready().is_empty()
+        {
             self.try_close(now, out)?;
         }
         Ok(())
@@ -322,8 +364,13 @@ impl Engine {
 
     /// Gives an idle worker its tasks of this round, if there are any.
     fn give(&mut self, worker: Worker, out: &mut Vec<Action>) {
-        let sits_out = self.erased.contains(worker) || self.resting.contains(worker) || self.roster.is_stale(worker);
-        if self.phase != Phase::Collecting || *self.roster.doing(worker) != Doing::Nothing || sits_out {
+        let sits_out = self.erased.contains(worker)
+            || self.resting.contains(worker)
+            || self.roster.is_stale(worker);
+        if self.phase != Phase::Collecting
+            || *self.roster.doing(worker) != Doing::Nothing
+            || sits_out
+        {
             return;
         }
         let mut tasks = Vec::new();
@@ -331,8 +378,12 @@ impl Engine {
         if tasks.is_empty() {
             return;
         }
-        let with_parts: Vec<_> = tasks.iter().map(|&task| (task, self.scheme.parts(worker, task).to_vec())).collect();
-        self.assigned_units += with_parts.iter().map(|(task, _)| u64::from(self.scheme.units(worker, *task))).sum::<u64>();
+        let with_parts: Vec<_> =
+            tasks.iter().map(|&task| (task, self.scheme.parts(worker, task).to_vec())).collect();
+        self.assigned_units += with_parts
+            .iter()
+            .map(|(task, _)| u64::from(self.scheme.units(worker, *task)))
+            .sum::<u64>();
         self.worked.insert(worker);
         if !self.scheme.facts().partial {
             self.arrivals[worker.index()] = None;
@@ -347,7 +398,10 @@ impl Engine {
 
     /// Offers a result to the scheme; one that is not wanted is thrown away.
     fn take(&mut self, worker: Worker, (task, finite, digest): Answer, out: &mut Vec<Action>) {
-        let counts = finite && *self.roster.doing(worker) != Doing::Dead && self.phase == Phase::Collecting && !self.is_barred(worker);
+        let counts = finite
+            && *self.roster.doing(worker) != Doing::Dead
+            && self.phase == Phase::Collecting
+            && !self.is_barred(worker);
         let wanted = counts
             && self.is_trusted(worker, task)
             && match digest {
@@ -375,7 +429,13 @@ impl Engine {
         out.push(Action::Reduce { step, fold });
     }
 
-    fn done(&mut self, now: f64, worker: Worker, answer: Answer, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn done(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        answer: Answer,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         let (task, finite, _) = answer;
         let disputed = finite && self.is_disputed(worker, task);
         let Doing::Tasks(tasks) = self.roster.doing(worker) else {
@@ -410,7 +470,12 @@ impl Engine {
     }
 
     /// A worker counts for nothing more in this round.
-    fn erase(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn erase(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         self.erased.insert(worker);
         self.scheme.gone(worker);
         self.carry_on(now, out)
@@ -429,7 +494,12 @@ impl Engine {
         }
     }
 
-    fn freed(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn freed(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         match self.roster.doing(worker) {
             doing @ Doing::Leaving => *doing = Doing::Nothing,
             doing @ Doing::Tasks(_) => {
@@ -446,10 +516,15 @@ impl Engine {
         self.try_close(now, out)
     }
 
-    /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not missing.
+    /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not
+    /// missing.
     fn missing(&self) -> WorkerSet {
-        let owes = |worker: Worker| [&self.worked, &self.erased, &self.resting].iter().any(|set| set.contains(worker));
-        let answered = |worker: Worker| self.arrivals[worker.index()].is_some() || !owes(worker) && self.roster.is_ready(worker);
+        let owes = |worker: Worker| {
+            [&self.worked, &self.erased, &self.resting].iter().any(|set| set.contains(worker))
+        };
+        let answered = |worker: Worker| {
+            self.arrivals[worker.index()].is_some() || !owes(worker) && self.roster.is_ready(worker)
+        };
         let all = Worker::all(self.arrivals.len());
         WorkerSet::of(self.arrivals.len(), all.filter(|worker| !answered(*worker)))
     }
@@ -461,7 +536,11 @@ impl Engine {
         let missing = self.missing();
         let somebody_out = self.roster.somebody_out();
         if !self.scheme.admits(&missing) {
-            return if !somebody_out && self.scheme.salvages(&missing) { self.close(now, &missing, out) } else { Ok(()) };
+            return if !somebody_out && self.scheme.salvages(&missing) {
+                self.close(now, &missing, out)
+            } else {
+                Ok(())
+            };
         }
         if somebody_out {
             if self.gate.check(&self.scheme.quality()).is_err() {
@@ -479,7 +558,8 @@ impl Engine {
     fn holds_open(&mut self, now: f64) -> Option<f64> {
         let facts = self.scheme.facts();
         let at = if facts.takes_late() && self.assigned_units > 0 {
-            self.first_answer.map_or(f64::INFINITY, |first| self.opened_at + (1.0 + self.config.mu) * first)
+            self.first_answer
+                .map_or(f64::INFINITY, |first| self.opened_at + (1.0 + self.config.mu) * first)
         } else if facts.error_max > 0.0 && self.config.grace_seconds > 0.0 {
             *self.closes_at.get_or_insert(now + self.config.grace_seconds)
         } else {
@@ -508,16 +588,27 @@ impl Engine {
         }
         // Whoever has answered once may be at its next task.
         missing.unite(&self.roster.out());
-        Err(EngineError::MaxWait { step: self.next, waited_seconds: now - self.waits_since, silent: missing })
+        Err(EngineError::MaxWait {
+            step: self.next,
+            waited_seconds: now - self.waits_since,
+            silent: missing,
+        })
     }
 
-    fn close(&mut self, now: f64, missing: &WorkerSet, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    fn close(
+        &mut self,
+        now: f64,
+        missing: &WorkerSet,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         (self.phase, self.folds_since) = (Phase::Folding, now);
         self.bereft.clear();
         let lasted = now - self.opened_at;
         for worker in Worker::all(self.arrivals.len()) {
             match self.arrivals[worker.index()] {
-                Some(arrival) => self.scheme.observe(worker, Some(if lasted > 0.0 { arrival / lasted } else { 1.0 })),
+                Some(arrival) => self
+                    .scheme
+                    .observe(worker, Some(if lasted > 0.0 { arrival / lasted } else { 1.0 })),
                 None if missing.contains(worker) => self.scheme.observe(worker, None),
                 None => {}
             }
@@ -541,7 +632,12 @@ impl Engine {
     fn abandon_all(&mut self, out: &mut Vec<Action>) {
         let late_counts = self.scheme.facts().takes_late();
         self.drop_disputed(out);
-        out.extend(self.roster.send_home().into_iter().map(|worker| Action::Abandon { worker, late_counts }));
+        out.extend(
+            self.roster
+                .send_home()
+                .into_iter()
+                .map(|worker| Action::Abandon { worker, late_counts }),
+        );
     }
 
     fn report(&self, now: f64) -> RoundReport {

@@ -11,8 +11,8 @@ use thiserror::Error;
 pub enum Input {
     /// The run starts.
     Begin,
-    /// A worker has finished a task of this round; `finite` is false when its result has NaN or infinite
-    /// entries.
+    /// A worker has finished a task of this round; `finite` is false when its result has NaN or
+    /// infinite entries.
     Done {
         /// Who.
         worker: Worker,
@@ -37,16 +37,16 @@ pub enum Input {
         /// Who.
         worker: Worker,
     },
-    /// A worker is gone, and its results with it; `kept` tells whether what was already made of them, decoded
-    /// vectors on their way to their holders, survives.
+    /// A worker is gone, and its results with it; `kept` tells whether what was already made of
+    /// them, decoded vectors on their way to their holders, survives.
     Lost {
         /// Who.
         worker: Worker,
         /// Whether decoded vectors survive it.
         kept: bool,
     },
-    /// A worker holds the whole decoded vector of a step. Where vectors live with the workers, it can from then on be had
-    /// of it, whoever else dies.
+    /// A worker holds the whole decoded vector of a step. Where vectors live with the workers, it
+    /// can from then on be had of it, whoever else dies.
     Held {
         /// Who.
         worker: Worker,
@@ -57,8 +57,8 @@ pub enum Input {
         /// Digest of the vector.
         digest: u64,
     },
-    /// A result that goes into the sum of a step, or a worker's own sum of its results, is not finite, though its worker
-    /// said so: whoever sums has seen it.
+    /// A result that goes into the sum of a step, or a worker's own sum of its results, is not
+    /// finite, though its worker said so: whoever sums has seen it.
     Spoilt {
         /// Whose.
         worker: Worker,
@@ -74,7 +74,8 @@ pub enum Input {
         /// Which attempt at folding it.
         attempt: u32,
     },
-    /// The vector of a step cannot be made as it was begun, though all results it is made of are there: who helped to sum is gone.
+    /// The vector of a step cannot be made as it was begun, though all results it is made of are
+    /// there: who helped to sum is gone.
     Unmade {
         /// Which step.
         step: Step,
@@ -90,8 +91,8 @@ pub enum Input {
         /// Digest of its parameters afterwards, if it took one.
         digest: Option<u64>,
     },
-    /// A worker has taken over a state in which everything below `next` is applied; steps that were sent to it before
-    /// are void.
+    /// A worker has taken over a state in which everything below `next` is applied; steps that were
+    /// sent to it before are void.
     Synced {
         /// Who.
         worker: Worker,
@@ -128,17 +129,19 @@ pub enum Input {
         /// Which step.
         after: Step,
     },
-    /// A worker that was lost is there again, or there for the first time in place of one that was declared lost before.
-    /// Nothing counts any more that came of its life before; it must be offered the decoded vectors that wait for
-    /// holders. Ignored of a worker that is alive.
+    /// A worker that was lost is there again, or there for the first time in place of one that was
+    /// declared lost before. Nothing counts any more that came of its life before; it must be
+    /// offered the decoded vectors that wait for holders. Ignored of a worker that is alive.
     Joined {
         /// Who.
         worker: Worker,
-        /// First step not applied in the state that it has, which is one of this run; none if it has none.
+        /// First step not applied in the state that it has, which is one of this run; none if it
+        /// has none.
         next: Option<Step>,
     },
-    /// A worker cannot get a step that it was sent, since nobody who is left has it: it will apply none of the steps on
-    /// their way to it, and do none of the tasks that came after them, until it has taken over a state.
+    /// A worker cannot get a step that it was sent, since nobody who is left has it: it will apply
+    /// none of the steps on their way to it, and do none of the tasks that came after them, until
+    /// it has taken over a state.
     Missed {
         /// Who.
         worker: Worker,
@@ -180,8 +183,8 @@ pub enum Action {
         /// Which.
         task: Task,
     },
-    /// The results of a worker that go into a step, and its sum of them, are not finite, though it said so: forget them and
-    /// name it. It does nothing more until the step is decided.
+    /// The results of a worker that go into a step, and its sum of them, are not finite, though it
+    /// said so: forget them and name it. It does nothing more until the step is decided.
     Erase {
         /// Whose.
         worker: Worker,
@@ -203,13 +206,14 @@ pub enum Action {
         /// How good the decode is.
         decode: Report,
     },
-    /// Forget what is held of a step that is not decided: it begins anew, as do all that are under way.
+    /// Forget what is held of a step that is not decided: it begins anew, as do all that are under
+    /// way.
     Restart {
         /// Which step.
         step: Step,
     },
-    /// From here on the run is planned for these workers alone: more are gone than the scheme can do without, or some have
-    /// come back.
+    /// From here on the run is planned for these workers alone: more are gone than the scheme can
+    /// do without, or some have come back.
     Replanned {
         /// Who takes part.
         members: WorkerSet,
@@ -222,8 +226,8 @@ pub enum Action {
         attempt: u32,
         /// Digest of the decoded vector.
         digest: u64,
-        /// Whether everything in it was computed with parameters that are known to be right; false only where workers
-        /// report digests of them.
+        /// Whether everything in it was computed with parameters that are known to be right; false
+        /// only where workers report digests of them.
         verified: bool,
     },
     /// Send a committed step to a worker.
@@ -237,7 +241,8 @@ pub enum Action {
     Refuse {
         /// Which step.
         step: Step,
-        /// Units of the batch that no finite result covers; all of them if it is the sum that is not finite.
+        /// Units of the batch that no finite result covers; all of them if it is the sum that is
+        /// not finite.
         units: Vec<Units>,
         /// Which of the two.
         because: Refusal,
@@ -261,8 +266,8 @@ pub enum Action {
         /// Who provides it.
         from: Worker,
     },
-    /// Let a worker take over a state that the driver itself has, such as the last checkpoint: no worker can provide
-    /// one. Only where [`Config::restores`](super::Config::restores).
+    /// Let a worker take over a state that the driver itself has, such as the last checkpoint: no
+    /// worker can provide one. Only where [`Config::restores`](super::Config::restores).
     Restore {
         /// Who needs it.
         worker: Worker,
@@ -275,7 +280,8 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// The results that are there and finite do not suffice: others are not finite, or their tasks were dropped.
+    /// The results that are there and finite do not suffice: others are not finite, or their tasks
+    /// were dropped.
     NotFinite,
     /// All results are finite and their sum is not.
     Overflow,
@@ -292,8 +298,8 @@ pub struct RoundReport {
     pub closed_at: f64,
     /// When each worker had finished all its tasks; none if it had not by the close, or had none.
     pub arrivals: Vec<Option<f64>>,
-    /// Workers whose results had entries that are not finite, or who dropped a task that was wanted:
-    /// treated as missing.
+    /// Workers whose results had entries that are not finite, or who dropped a task that was
+    /// wanted: treated as missing.
     pub erased: Vec<Worker>,
     /// Load assigned in this round, in batches.
     pub work: f64,
@@ -306,7 +312,10 @@ pub struct RoundReport {
 #[non_exhaustive]
 pub enum EngineError {
     /// Too many workers are gone for the scheme.
-    #[error("{step} cannot be decoded without the dead workers {{{dead}}}: the scheme tolerates any {tolerance} stragglers")]
+    #[error(
+        "{step} cannot be decoded without the dead workers {{{dead}}}: the scheme tolerates any \
+         {tolerance} stragglers"
+    )]
     TooManyLost {
         /// The step at hand.
         step: Step,
@@ -316,7 +325,10 @@ pub enum EngineError {
         tolerance: usize,
     },
     /// Workers never answered.
-    #[error("{step}: waited {waited_seconds:.1} s (max_wait) and workers {{{silent}}} never came; the scheme cannot decode without them")]
+    #[error(
+        "{step}: waited {waited_seconds:.1} s (max_wait) and workers {{{silent}}} never came; the \
+         scheme cannot decode without them"
+    )]
     MaxWait {
         /// The step at hand.
         step: Step,
@@ -342,7 +354,10 @@ pub enum EngineError {
         dispute: Dispute,
     },
     /// All workers hold different bytes for one decoded vector, and none can be told to be right.
-    #[error("{step}: {worker} holds other bytes of the decoded gradient than the others, and no two hold the same")]
+    #[error(
+        "{step}: {worker} holds other bytes of the decoded gradient than the others, and no two \
+         hold the same"
+    )]
     DifferentBytes {
         /// The step at hand.
         step: Step,
@@ -351,7 +366,8 @@ pub enum EngineError {
     },
     /// A decoded vector was made twice, and not enough workers took hold of it.
     #[error(
-        "{step}: its gradient was made twice and in {waited_seconds:.1} s (max_wait each time) workers {{{silent}}} never said that they hold it"
+        "{step}: its gradient was made twice and in {waited_seconds:.1} s (max_wait each time) \
+         workers {{{silent}}} never said that they hold it"
     )]
     Unheld {
         /// The step at hand.

@@ -1,8 +1,8 @@
 //! The round engine: events and the time in, actions out. No I/O, no clock, no randomness.
 //!
-//! [`engine`] decides when a round closes, what is folded with which weights, and when a step may be
-//! applied; [`book`] keeps the steps that are not decided, [`roster`] what is known of each worker. The same
-//! engine runs under a wall clock in the trainer and under a virtual one in tests.
+//! [`engine`] decides when a round closes, what is folded with which weights, and when a step may
+//! be applied; [`book`] keeps the steps that are not decided, [`roster`] what is known of each
+//! worker. The same engine runs under a wall clock in the trainer and under a virtual one in tests.
 
 mod agreement;
 pub mod book;

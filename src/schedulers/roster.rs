@@ -52,7 +52,10 @@ impl Roster {
 
     /// Workers of whom something is true, lowest number first.
     fn those(&self, keep: impl Fn(&Member) -> bool) -> impl Iterator<Item = Worker> {
-        Worker::all(self.members.len()).zip(&self.members).filter(move |(_, member)| keep(member)).map(|(worker, _)| worker)
+        Worker::all(self.members.len())
+            .zip(&self.members)
+            .filter(move |(_, member)| keep(member))
+            .map(|(worker, _)| worker)
     }
 
     pub(super) fn dead(&self) -> WorkerSet {
@@ -70,16 +73,21 @@ impl Roster {
 
     /// Whether everybody who is there has applied all it was sent, and is behind in nothing.
     pub(super) fn is_settled(&self) -> bool {
-        Worker::all(self.members.len()).zip(&self.members).all(|(worker, member)| match member.doing {
-            Doing::Dead => true,
-            Doing::Syncing { .. } => false,
-            _ => !self.is_stale(worker) && member.applied >= member.sent,
+        Worker::all(self.members.len()).zip(&self.members).all(|(worker, member)| {
+            match member.doing {
+                Doing::Dead => true,
+                Doing::Syncing { .. } => false,
+                _ => !self.is_stale(worker) && member.applied >= member.sent,
+            }
         })
     }
 
     /// Whoever may still send a result in this round.
     pub(super) fn out(&self) -> WorkerSet {
-        WorkerSet::of(self.members.len(), self.those(|member| !matches!(member.doing, Doing::Dead | Doing::Nothing)))
+        WorkerSet::of(
+            self.members.len(),
+            self.those(|member| !matches!(member.doing, Doing::Dead | Doing::Nothing)),
+        )
     }
 
     /// Whether anybody may still send a result in this round.
@@ -89,7 +97,9 @@ impl Roster {
 
     /// Workers who could be given a task.
     pub(super) fn ready(&self) -> Vec<Worker> {
-        self.those(|member| member.doing == Doing::Nothing).filter(|worker| !self.is_stale(*worker)).collect()
+        self.those(|member| member.doing == Doing::Nothing)
+            .filter(|worker| !self.is_stale(*worker))
+            .collect()
     }
 
     /// Whether a worker could be given a task.
@@ -99,26 +109,31 @@ impl Roster {
 
     /// Workers whose state is one of this run's last.
     fn fit(&self) -> impl Iterator<Item = Worker> {
-        let here = self.those(|member| !matches!(member.doing, Doing::Dead | Doing::Syncing { .. }));
+        let here =
+            self.those(|member| !matches!(member.doing, Doing::Dead | Doing::Syncing { .. }));
         here.filter(|worker| !self.is_stale(*worker))
     }
 
     /// Workers with tasks, now told to drop them.
     pub(super) fn send_home(&mut self) -> Vec<Worker> {
-        let busy: Vec<Worker> = self.those(|member| matches!(member.doing, Doing::Tasks(_))).collect();
+        let busy: Vec<Worker> =
+            self.those(|member| matches!(member.doing, Doing::Tasks(_))).collect();
         for worker in &busy {
             *self.doing(*worker) = Doing::Leaving;
         }
         busy
     }
 
-    /// Who gets a committed step now; whoever would have more than `log_steps` steps on their way to it
-    /// is stale instead, unless that is everybody: then the one that is farthest can hand over its state.
+    /// Who gets a committed step now; whoever would have more than `log_steps` steps on their way
+    /// to it is stale instead, unless that is everybody: then the one that is farthest can hand
+    /// over its state.
     pub(super) fn send(&mut self, step: Step, log_steps: u64) -> Vec<Worker> {
         let fit: Vec<Worker> = self.fit().collect();
         let applied = |worker: &Worker| self.members[worker.index()].applied;
-        let farthest = fit.iter().copied().max_by_key(|worker| (applied(worker), std::cmp::Reverse(*worker)));
-        let enough = farthest.map_or(0, |worker| applied(&worker).0.min((step.0 + 1).saturating_sub(log_steps)));
+        let farthest =
+            fit.iter().copied().max_by_key(|worker| (applied(worker), std::cmp::Reverse(*worker)));
+        let enough = farthest
+            .map_or(0, |worker| applied(&worker).0.min((step.0 + 1).saturating_sub(log_steps)));
         let mut receivers = Vec::new();
         for worker in fit {
             let member = &mut self.members[worker.index()];
@@ -154,7 +169,10 @@ impl Roster {
 
     /// Workers that have nothing to do until they have taken over another's state.
     pub(super) fn stale_idle(&self) -> Vec<Worker> {
-        self.stale.iter().filter(|worker| self.members[worker.index()].doing == Doing::Nothing).collect()
+        self.stale
+            .iter()
+            .filter(|worker| self.members[worker.index()].doing == Doing::Nothing)
+            .collect()
     }
 
     /// Whether the worker must take over another's state.
@@ -164,8 +182,10 @@ impl Roster {
 
     /// A worker that can hand over its state: alive, up to date, not the one in need.
     pub(super) fn provider(&self, needy: Worker) -> Option<Worker> {
-        let mut fit: Vec<Worker> =
-            self.fit().filter(|worker| *worker != needy && !self.bad_donors.contains(*worker)).collect();
+        let mut fit: Vec<Worker> = self
+            .fit()
+            .filter(|worker| *worker != needy && !self.bad_donors.contains(*worker))
+            .collect();
         fit.sort_by_key(|worker| std::cmp::Reverse(self.members[worker.index()].applied));
         fit.first().copied()
     }
@@ -182,7 +202,8 @@ impl Roster {
         *self.doing(worker) = Doing::Dead;
     }
 
-    /// A worker that was gone is back, with a state in which everything below `next` is applied, or with none.
+    /// A worker that was gone is back, with a state in which everything below `next` is applied, or
+    /// with none.
     pub(super) fn joined(&mut self, worker: Worker, next: Option<Step>) {
         let step = next.unwrap_or(Step(0));
         self.members[worker.index()] = Member { doing: Doing::Nothing, sent: step, applied: step };

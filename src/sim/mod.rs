@@ -1,9 +1,9 @@
 //! The simulator: schemes on virtual time, against recorded or drawn delays.
 //!
-//! The same [`Scheme`]s that train are driven here by a row of delays per round. Schemes whose workers
-//! answer once per round are closed by one of three rules ([`Close`]); feedback schemes are followed task by
-//! task, or by runs of tasks where a scheme says that nothing depends on those in between. Late answers are
-//! discarded: every worker starts each round afresh.
+//! The same [`Scheme`]s that train are driven here by a row of delays per round. Schemes whose
+//! workers answer once per round are closed by one of three rules ([`Close`]); feedback schemes are
+//! followed task by task, or by runs of tasks where a scheme says that nothing depends on those in
+//! between. Late answers are discarded: every worker starts each round afresh.
 
 mod barrier;
 mod outcome;
@@ -22,9 +22,11 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Close {
-    /// At the deadline `(1+mu) x fastest` if whoever is later may be missing, else when everybody is in.
+    /// At the deadline `(1+mu) x fastest` if whoever is later may be missing, else when everybody
+    /// is in.
     All,
-    /// As `All`, but late workers are waited for one by one, fastest first, until the rest may be missing.
+    /// As `All`, but late workers are waited for one by one, fastest first, until the rest may be
+    /// missing.
     Incremental,
     /// At the first arrival after which whoever is still out may be missing.
     Decodable,
@@ -59,7 +61,8 @@ pub enum SimError<E: std::error::Error + 'static> {
     Delays(E),
     /// A delay that the load model would turn negative.
     #[error(
-        "round {round}, worker {worker}: a delay of {delay} s is less than base load x slope = {least} s; a smaller slope or base load fits this trace"
+        "round {round}, worker {worker}: a delay of {delay} s is less than base load x slope = \
+         {least} s; a smaller slope or base load fits this trace"
     )]
     Negative {
         /// Row of delays, from 1.
@@ -113,8 +116,8 @@ struct Played {
     units: u64,
 }
 
-/// Drives a scheme over its jobs `0..jobs`; `rows` gives one delay in seconds per worker and round, at least as
-/// many as there are workers.
+/// Drives a scheme over its jobs `0..jobs`; `rows` gives one delay in seconds per worker and round,
+/// at least as many as there are workers.
 ///
 /// # Errors
 /// [`SimError`] when a row cannot be had or used.
@@ -154,12 +157,21 @@ pub fn simulate<E: std::error::Error + 'static>(
                 scheme.assign_runs(worker, &mut runs);
             } else {
                 scheme.assign(worker, &mut own);
-                runs.extend(own.drain(..).map(|task| Run::one(worker, task, scheme.units(worker, task))));
+                runs.extend(
+                    own.drain(..).map(|task| Run::one(worker, task, scheme.units(worker, task))),
+                );
             }
         }
         let free = runs.is_empty();
         let played = if free {
-            Played { seconds: 0.0, missing: WorkerSet::empty(facts.workers), candidates: 0, waited_out: false, unfinished: 0, units: 0 }
+            Played {
+                seconds: 0.0,
+                missing: WorkerSet::empty(facts.workers),
+                candidates: 0,
+                waited_out: false,
+                unfinished: 0,
+                units: 0,
+            }
         } else if facts.partial {
             player.play(scheme, &mut runs, &row, rules).ok_or(SimError::Stuck { round })?
         } else {

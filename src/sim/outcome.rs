@@ -47,7 +47,8 @@ impl RoundTime {
 /// What a simulation comes to; times in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Largest fraction of a batch that one worker touches in a round; for feedback schemes the mean.
+    /// Largest fraction of a batch that one worker touches in a round; for feedback schemes the
+    /// mean.
     pub load: f64,
     /// Load computed by all workers over the run, in batches per job; uncoded = 1.
     pub work: f64,

@@ -65,9 +65,15 @@ pub(super) struct Player {
 }
 
 impl Player {
-    /// Plays one round to its close; runs that are handed out on the way are added to `runs`. None if it
-    /// never closes.
-    pub(super) fn play(&mut self, scheme: &mut dyn Scheme, runs: &mut Vec<Run>, row: &[f64], rules: &Rules) -> Option<Played> {
+    /// Plays one round to its close; runs that are handed out on the way are added to `runs`. None
+    /// if it never closes.
+    pub(super) fn play(
+        &mut self,
+        scheme: &mut dyn Scheme,
+        runs: &mut Vec<Run>,
+        row: &[f64],
+        rules: &Rules,
+    ) -> Option<Played> {
         let workers = row.len();
         let clock = Clock { rules, units: f64::from(scheme.facts().units), row };
         self.hands.clear();
@@ -80,14 +86,18 @@ impl Player {
             None => self.follow(scheme, runs, &clock)?,
         };
         let (mut missing, mut units) = (WorkerSet::empty(workers), 0);
-        for (worker, hand) in Worker::all(workers).zip(&self.hands).filter(|(_, hand)| hand.end > 0) {
+        for (worker, hand) in Worker::all(workers).zip(&self.hands).filter(|(_, hand)| hand.end > 0)
+        {
             units += u64::from(self.ends[hand.end - 1].units);
             if hand.next < hand.end {
                 give_up(scheme, runs[hand.next], self.ends[hand.next], &clock, now);
                 missing.insert(worker);
                 scheme.observe(worker, None);
             } else {
-                scheme.observe(worker, Some(if now > 0.0 { self.times[hand.end - 1] / now } else { 1.0 }));
+                scheme.observe(
+                    worker,
+                    Some(if now > 0.0 { self.times[hand.end - 1] / now } else { 1.0 }),
+                );
             }
         }
         let alone = row.iter().map(|delay| rules.time(*delay, 1.0 / workers as f64));
@@ -101,12 +111,14 @@ impl Player {
         let known = self.ends.len();
         for (at, run) in runs.iter().enumerate().skip(known) {
             let hand = &mut self.hands[run.worker.index()];
-            let before = if hand.end > 0 { self.ends[hand.end - 1] } else { End { units: 0, tasks: 0 } };
+            let before =
+                if hand.end > 0 { self.ends[hand.end - 1] } else { End { units: 0, tasks: 0 } };
             if hand.next == hand.end {
                 hand.next = at;
             }
             hand.end = at + 1;
-            self.ends.push(End { units: before.units + run.units, tasks: before.tasks + run.count });
+            self.ends
+                .push(End { units: before.units + run.units, tasks: before.tasks + run.count });
         }
         let new = runs.iter().zip(&self.ends).skip(known);
         self.times.extend(new.map(|(run, end)| clock.at(run.worker, end.units, end.tasks)));
@@ -128,15 +140,23 @@ impl Player {
     }
 
     /// Reports one run after the other until the round closes, and tells when that is.
-    fn follow(&mut self, scheme: &mut dyn Scheme, runs: &mut Vec<Run>, clock: &Clock<'_>) -> Option<f64> {
-        let event = |at: usize, run: Run, times: &[f64]| Reverse(Event::new(times[at], run.worker, at));
+    fn follow(
+        &mut self,
+        scheme: &mut dyn Scheme,
+        runs: &mut Vec<Run>,
+        clock: &Clock<'_>,
+    ) -> Option<f64> {
+        let event =
+            |at: usize, run: Run, times: &[f64]| Reverse(Event::new(times[at], run.worker, at));
         self.events.clear();
         self.events.extend(runs.iter().enumerate().map(|(at, run)| event(at, *run, &self.times)));
         let nobody = WorkerSet::empty(self.hands.len());
         let mut now = 0.0;
         while !scheme.admits(&nobody) {
             now = self.events.peek()?.0.at();
-            while let Some(Reverse(end)) = self.events.peek().copied().filter(|end| end.0.at() == now) {
+            while let Some(Reverse(end)) =
+                self.events.peek().copied().filter(|end| end.0.at() == now)
+            {
                 self.events.pop();
                 let (at, run) = (end.run(), runs[end.run()]);
                 scheme.returned_runs(&[run]);
@@ -145,7 +165,8 @@ impl Player {
                     scheme.assign_runs(run.worker, runs);
                     let known = self.ends.len();
                     self.plan(runs, clock);
-                    self.events.extend((known..runs.len()).map(|at| event(at, runs[at], &self.times)));
+                    self.events
+                        .extend((known..runs.len()).map(|at| event(at, runs[at], &self.times)));
                 }
             }
         }

@@ -35,7 +35,8 @@ pub enum AggregatorError {
     },
 }
 
-/// A worker's handle to a run, for gradients in one kind of memory: the host's, or that of a [`Vector`] of whatever kind.
+/// A worker's handle to a run, for gradients in one kind of memory: the host's, or that of a
+/// [`Vector`] of whatever kind.
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
@@ -84,13 +85,15 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
 pub enum Event<'a, V: Vector = Vec<f32>> {
     /// Compute gradients of some samples.
     Compute(ComputeTask<'a, V>),
-    /// Apply a decoded gradient: every step comes by this way, in order, also those the worker missed.
+    /// Apply a decoded gradient: every step comes by this way, in order, also those the worker
+    /// missed.
     Apply(Decided<'a, V>),
     /// A step that no worker may apply: nobody has a finite gradient for some of its samples.
     Skip(Skipped<'a, V>),
     /// Another worker needs this one's state.
     Provide(ProvideRequest<'a, V>),
-    /// Take over this state: this worker missed too much, or its parameters differ from the others'.
+    /// Take over this state: this worker missed too much, or its parameters differ from the
+    /// others'.
     Resync(Resync<'a, V>),
 }
 
@@ -101,7 +104,15 @@ impl<V: Vector> Aggregator<V> {
     pub fn new(mut link: Box<dyn Link<V>>, length: usize, unit_samples: usize) -> Self {
         link.agree(RunFacts { unit_samples: Some(unit_samples), ..RunFacts::default() });
         let next = link.first().unwrap_or(Step(0));
-        Self { link, length, unit_samples, micro_steps: 1, next, tasks: VecDeque::new(), cancel: Cancel::default() }
+        Self {
+            link,
+            length,
+            unit_samples,
+            micro_steps: 1,
+            next,
+            tasks: VecDeque::new(),
+            cancel: Cancel::default(),
+        }
     }
 
     /// The same handle for a run whose steps are sums of so many jobs.
@@ -143,20 +154,39 @@ impl<V: Vector> Aggregator<V> {
                 if step < self.next {
                     return self.next_event();
                 }
-                let Some(gradient) = V::of_host(Arc::clone(&decoded.gradient)).or_else(|| self.link.decoded(step, attempt)) else {
+                let Some(gradient) = V::of_host(Arc::clone(&decoded.gradient))
+                    .or_else(|| self.link.decoded(step, attempt))
+                else {
                     self.link.send(Notice::Missed);
                     return self.next_event();
                 };
-                Some(Event::Apply(Decided { index: step.0, decoded, gradient, digest: None, aggregator: self }))
+                Some(Event::Apply(Decided {
+                    index: step.0,
+                    decoded,
+                    gradient,
+                    digest: None,
+                    aggregator: self,
+                }))
             }
-            Order::Skip { step, units } => Some(Event::Skip(Skipped { index: step.0, units, aggregator: self })),
-            Order::Provide { needy } => Some(Event::Provide(ProvideRequest { needy, aggregator: self })),
+            Order::Skip { step, units } => {
+                Some(Event::Skip(Skipped { index: step.0, units, aggregator: self }))
+            }
+            Order::Provide { needy } => {
+                Some(Event::Provide(ProvideRequest { needy, aggregator: self }))
+            }
             Order::Take { state } => {
                 self.next = state.next;
-                Some(Event::Resync(Resync { state, digests: Vec::new(), unfit: None, aggregator: self }))
+                Some(Event::Resync(Resync {
+                    state,
+                    digests: Vec::new(),
+                    unfit: None,
+                    aggregator: self,
+                }))
             }
             Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
-            Order::Dismiss(Dismissal::Refused { reason }) => return Err(AggregatorError::Refused { reason }),
+            Order::Dismiss(Dismissal::Refused { reason }) => {
+                return Err(AggregatorError::Refused { reason });
+            }
             Order::Abandon => return self.next_event(),
         })
     }
@@ -184,8 +214,8 @@ pub struct Samples {
     pub coefficient: f64,
 }
 
-/// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those that were
-/// ordered with it.
+/// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those
+/// that were ordered with it.
 pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
     aggregator: &'a mut Aggregator<V>,
     task: Task,
@@ -198,8 +228,21 @@ pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
 
 impl<'a, V: Vector> ComputeTask<'a, V> {
     fn new(aggregator: &'a mut Aggregator<V>, task: Task, parts: &[Part]) -> Self {
-        let parts = parts.iter().flat_map(|part| (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))).collect();
-        Self { aggregator, task, parts, handed_out: 0, tree: SumTree::new(), current: None, submitted: false }
+        let parts = parts
+            .iter()
+            .flat_map(|part| {
+                (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))
+            })
+            .collect();
+        Self {
+            aggregator,
+            task,
+            parts,
+            handed_out: 0,
+            tree: SumTree::new(),
+            current: None,
+            submitted: false,
+        }
     }
 
     /// Which step the task is a part of.
@@ -208,8 +251,8 @@ impl<'a, V: Vector> ComputeTask<'a, V> {
         self.task.job.step(self.aggregator.micro_steps).0
     }
 
-    /// Which batch its samples are of: the number of its job, from 0. It is the step's number unless a step is the
-    /// sum of several jobs.
+    /// Which batch its samples are of: the number of its job, from 0. It is the step's number
+    /// unless a step is the sum of several jobs.
     #[must_use]
     pub fn batch(&self) -> u64 {
         self.task.job.0
@@ -228,16 +271,19 @@ impl<'a, V: Vector> ComputeTask<'a, V> {
         Some(Samples { unit, samples: start..start + self.aggregator.unit_samples, coefficient })
     }
 
-    /// All parts at once, for schemes that mix the data of their parts: there is one buffer for the whole task. Drop
-    /// the task when [nobody wants it](Self::cancel) any more.
+    /// All parts at once, for schemes that mix the data of their parts: there is one buffer for the
+    /// whole task. Drop the task when [nobody wants it](Self::cancel) any more.
     pub fn mixture(&mut self) -> Vec<Samples> {
         self.handed_out = self.parts.len();
         if let Some(&(unit, _)) = self.parts.first() {
             self.take_buffer(unit);
         }
         let size = self.aggregator.unit_samples;
-        let samples =
-            |(unit, coefficient): (u32, f64)| Samples { unit, samples: unit as usize * size..(unit as usize + 1) * size, coefficient };
+        let samples = |(unit, coefficient): (u32, f64)| Samples {
+            unit,
+            samples: unit as usize * size..(unit as usize + 1) * size,
+            coefficient,
+        };
         self.parts.iter().copied().map(samples).collect()
     }
 
@@ -253,8 +299,8 @@ impl<'a, V: Vector> ComputeTask<'a, V> {
         self.current = Some((unit, buffer));
     }
 
-    /// Where the gradient of the part at hand goes, already weighted by its coefficient. Every element must be overwritten; what
-    /// is in it before is left over from earlier steps.
+    /// Where the gradient of the part at hand goes, already weighted by its coefficient. Every
+    /// element must be overwritten; what is in it before is left over from earlier steps.
     ///
     /// # Panics
     /// When there is no part at hand.
@@ -272,15 +318,24 @@ impl<'a, V: Vector> ComputeTask<'a, V> {
         self.submit_altered(tail, |_| {})
     }
 
-    /// [`ComputeTask::submit`] with the message altered first: what a worker does that is wrong on purpose.
+    /// [`ComputeTask::submit`] with the message altered first: what a worker does that is wrong on
+    /// purpose.
     ///
     /// # Errors
     /// As [`ComputeTask::submit`].
-    pub fn submit_altered(mut self, tail: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
+    pub fn submit_altered(
+        mut self,
+        tail: Vec<f64>,
+        alter: impl FnOnce(&mut V),
+    ) -> Result<(), AggregatorError> {
         self.store();
         let left = self.parts.len() - self.handed_out;
         if left > 0 {
-            return if self.aggregator.cancel.is_cancelled() { Ok(()) } else { Err(AggregatorError::Unfinished { task: self.task, left }) };
+            return if self.aggregator.cancel.is_cancelled() {
+                Ok(())
+            } else {
+                Err(AggregatorError::Unfinished { task: self.task, left })
+            };
         }
         let link = &mut *self.aggregator.link;
         let sum = std::mem::replace(&mut self.tree, SumTree::new()).finish(link).0;
@@ -318,14 +373,19 @@ impl ComputeTask<'_> {
         self.vector()
     }
 
-    /// Overwrites the message of the part at hand with `scale` times a gradient, wherever that lies.
+    /// Overwrites the message of the part at hand with `scale` times a gradient, wherever that
+    /// lies.
     ///
     /// # Errors
     /// [`GradientError`] when the gradient is shorter than the message, or its device fails.
     ///
     /// # Panics
     /// When there is no part at hand.
-    pub fn read_message(&mut self, gradient: &dyn Gradient, scale: f32) -> Result<(), GradientError> {
+    pub fn read_message(
+        &mut self,
+        gradient: &dyn Gradient,
+        scale: f32,
+    ) -> Result<(), GradientError> {
         gradient.read(0, scale, Wire::F32(self.message()))
     }
 }
@@ -380,8 +440,8 @@ impl<V: Vector> Decided<'_, V> {
         &self.decoded.tail
     }
 
-    /// Ends the run for everybody: after this step, or after the one that is already under way. The trainer has had
-    /// enough, or no more data.
+    /// Ends the run for everybody: after this step, or after the one that is already under way. The
+    /// trainer has had enough, or no more data.
     pub fn end_run(&mut self) {
         self.aggregator.link.send(Notice::Finish { after: Step(self.index) });
     }
@@ -416,7 +476,8 @@ impl<V: Vector> Drop for Skipped<'_, V> {
     }
 }
 
-/// A state to be taken over: the vectors that another worker's trainer handed over. Dropping it says that it was.
+/// A state to be taken over: the vectors that another worker's trainer handed over. Dropping it
+/// says that it was.
 pub struct Resync<'a, V: Vector = Vec<f32>> {
     state: Arc<State>,
     digests: Vec<u64>,
@@ -431,14 +492,15 @@ impl<V: Vector> Resync<'_, V> {
         &self.state
     }
 
-    /// Says that the state was taken over, with the digests that the trainer would have reported after the last steps
-    /// before [`State::next`], one per model and the last step's last: if they are not those of the others, the state
-    /// was not right, and another worker's is fetched.
+    /// Says that the state was taken over, with the digests that the trainer would have reported
+    /// after the last steps before [`State::next`], one per model and the last step's last: if they
+    /// are not those of the others, the state was not right, and another worker's is fetched.
     pub fn taken_with(mut self, digests: Vec<u64>) {
         self.digests = digests;
     }
 
-    /// Says that the trainer cannot go on from this state, since it does not fit its model: another worker's is fetched.
+    /// Says that the trainer cannot go on from this state, since it does not fit its model: another
+    /// worker's is fetched.
     pub fn refuse(mut self, reason: impl Into<String>) {
         self.unfit = Some(reason.into());
     }
@@ -481,19 +543,31 @@ mod tests {
     use crate::ids::Job;
     use crate::transport::{Transport, local};
 
-    /// A gradient goes out and a decoded one comes in through the two traits, whatever memory they stand for.
+    /// A gradient goes out and a decoded one comes in through the two traits, whatever memory they
+    /// stand for.
     #[test]
     fn gradients_pass_by_their_door() {
         let (mut coordinator, mut links) = local::connect(1);
         let task = Task { job: Job(0), piece: 0, plan: 0 };
         let parts = vec![Part { units: Units { start: 0, end: 1 }, coefficient: 0.5 }];
-        coordinator.send(Worker(0), Order::Compute { tasks: vec![(task, parts)], cancel: Cancel::default() });
+        coordinator.send(
+            Worker(0),
+            Order::Compute { tasks: vec![(task, parts)], cancel: Cancel::default() },
+        );
         let decoded = Decoded { gradient: Arc::new(vec![3.0, 4.0]), tail: vec![], digest: 0 };
-        coordinator.send(Worker(0), Order::Apply { step: Step(0), attempt: 0, decoded: Arc::new(decoded) });
+        coordinator.send(
+            Worker(0),
+            Order::Apply { step: Step(0), attempt: 0, decoded: Arc::new(decoded) },
+        );
         let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 2, 1);
-        let Ok(Some(Event::Compute(mut task))) = aggregator.next_event() else { panic!("a task comes first") };
+        let Ok(Some(Event::Compute(mut task))) = aggregator.next_event() else {
+            panic!("a task comes first")
+        };
         let coefficient = task.next_part().unwrap().coefficient as f32;
-        assert_eq!(task.read_message(&vec![1.0], coefficient), Err(GradientError::Range { start: 0, end: 2, length: 1 }));
+        assert_eq!(
+            task.read_message(&vec![1.0], coefficient),
+            Err(GradientError::Range { start: 0, end: 2, length: 1 })
+        );
         task.read_message(&vec![1.0, -2.0], coefficient).unwrap();
         assert_eq!(task.message(), [0.5, -1.0]);
         drop(task);

@@ -16,7 +16,9 @@ use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
 use crate::ids::{Job, Part, Round, Step, Task, Units, Worker, WorkerSet};
 use crate::schedulers::{Action, Config, Engine, Input};
-use crate::transport::{Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
+use crate::transport::{
+    Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What,
+};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +63,8 @@ pub struct Coordinator<T: Transport> {
     shape: Shape,
     config: Config,
     log: VecDeque<(Step, Decision)>,
-    /// What came with the results: scalars, by result, and those of results already in their worker's sum.
+    /// What came with the results: scalars, by result, and those of results already in their
+    /// worker's sum.
     tails: BTreeMap<(Worker, Task), Vec<Vec<f64>>>,
     sums: BTreeMap<Step, BTreeMap<Worker, Sum>>,
     /// What each task was made of, as a hash: equal ones have equal results.
@@ -129,7 +132,8 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    /// Runs until all steps are decided and applied by everybody who is there, or the observer stops it; then every worker is told.
+    /// Runs until all steps are decided and applied by everybody who is there, or the observer
+    /// stops it; then every worker is told.
     ///
     /// # Errors
     /// [`RunError`] when the run cannot go on.
@@ -143,7 +147,9 @@ impl<T: Transport> Coordinator<T> {
                     came = self.transport.receive(patience);
                     match patience {
                         None if came.is_none() => break Err(RunError::NobodyLeft),
-                        Some(patience) if came.is_none() => self.idle_seconds += patience.as_secs_f64(),
+                        Some(patience) if came.is_none() => {
+                            self.idle_seconds += patience.as_secs_f64()
+                        }
                         _ => self.idle_seconds = 0.0,
                     }
                 }
@@ -154,8 +160,8 @@ impl<T: Transport> Coordinator<T> {
         outcome
     }
 
-    /// Does whatever can be done without waiting, for those who wait themselves: until notices come, or at most so
-    /// long. At the end, [`Coordinator::stop`] is to be called.
+    /// Does whatever can be done without waiting, for those who wait themselves: until notices
+    /// come, or at most so long. At the end, [`Coordinator::stop`] is to be called.
     ///
     /// # Errors
     /// [`RunError`] when the run cannot go on.
@@ -205,23 +211,36 @@ impl<T: Transport> Coordinator<T> {
         self.inputs.append(&mut begin);
     }
 
-    fn advance(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
+    fn advance(
+        &mut self,
+        came: Option<(Worker, Notice)>,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Result<Progress, RunError> {
         let progress = self.carry_on(came, observer);
         let Some(by) = self.settles_by else { return progress };
         let left = by - self.pace.now();
         match progress {
             Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.is_settled() => {
                 let left = Duration::from_secs_f64(left);
-                return Ok(Progress::Wait(Some(patience.map_or(left, |patience| patience.min(left)))));
+                return Ok(Progress::Wait(Some(
+                    patience.map_or(left, |patience| patience.min(left)),
+                )));
             }
             Ok(_) if self.engine.is_settled() => {}
-            Ok(_) => tracing::warn!("all is decided, but not everybody has applied it in {} s", self.config.max_wait_seconds),
+            Ok(_) => tracing::warn!(
+                "all is decided, but not everybody has applied it in {} s",
+                self.config.max_wait_seconds
+            ),
             Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
         }
         Ok(Progress::Done(Outcome::Finished))
     }
 
-    fn carry_on(&mut self, came: Option<(Worker, Notice)>, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
+    fn carry_on(
+        &mut self,
+        came: Option<(Worker, Notice)>,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Result<Progress, RunError> {
         if matches!(self.inputs.front(), Some(Input::Begin)) {
             self.begin(observer);
         }
@@ -233,7 +252,9 @@ impl<T: Transport> Coordinator<T> {
                 None => match self.notices.pop_front() {
                     Some((worker, notice)) => self.input(worker, notice, false, observer),
                     None => match self.due()? {
-                        Next::Arrived { worker, notice, late } => self.input(worker, notice, late, observer),
+                        Next::Arrived { worker, notice, late } => {
+                            self.input(worker, notice, late, observer)
+                        }
                         Next::Deadline => Input::Tick,
                         Next::Wait(patience) => return Ok(Progress::Wait(patience)),
                     },
@@ -250,7 +271,12 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// What counts now of what came from a worker.
-    fn arrived(&mut self, worker: Worker, notice: Notice, observer: &mut dyn Observer<T::Vector>) -> Option<Input> {
+    fn arrived(
+        &mut self,
+        worker: Worker,
+        notice: Notice,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Option<Input> {
         if matches!(notice, Notice::Lost { .. }) {
             self.unapplied[worker.index()] = 0;
             self.resyncs.retain(|resync| ![resync.needy, resync.from].contains(&worker));
@@ -269,7 +295,13 @@ impl<T: Transport> Coordinator<T> {
         Some(self.input(worker, notice, false, observer))
     }
 
-    fn input(&mut self, worker: Worker, notice: Notice, late: bool, observer: &mut dyn Observer<T::Vector>) -> Input {
+    fn input(
+        &mut self,
+        worker: Worker,
+        notice: Notice,
+        late: bool,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Input {
         let _span = info_span!("worker", worker = worker.0, round = self.round.0).entered();
         match notice {
             Notice::Done { task, tail, mut finite } => {
@@ -280,7 +312,11 @@ impl<T: Transport> Coordinator<T> {
                 } else {
                     observer.fault(self.step.0, worker, "its message is not finite and was erased");
                 }
-                if late { Input::Late { worker, task, finite } } else { Input::Done { worker, task, finite, digest } }
+                if late {
+                    Input::Late { worker, task, finite }
+                } else {
+                    Input::Done { worker, task, finite, digest }
+                }
             }
             Notice::Freed => Input::Freed { worker },
             Notice::Spoilt { step, attempt } => Input::Spoilt { worker, step, attempt },
@@ -288,7 +324,11 @@ impl<T: Transport> Coordinator<T> {
             Notice::Unmade { step, attempt } => Input::Unmade { step, attempt },
             Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
             // Of the state that it is about to give up.
-            Notice::Applied { .. } | Notice::AppliedBefore { .. } if self.sent_states.contains_key(&worker) => Input::Tick,
+            Notice::Applied { .. } | Notice::AppliedBefore { .. }
+                if self.sent_states.contains_key(&worker) =>
+            {
+                Input::Tick
+            }
             Notice::Applied { step, digest } => {
                 let unapplied = &mut self.unapplied[worker.index()];
                 *unapplied = unapplied.saturating_sub(1);
@@ -311,7 +351,11 @@ impl<T: Transport> Coordinator<T> {
                 Input::Joined { worker, next }
             }
             Notice::Missed => {
-                observer.fault(self.step.0, worker, "cannot get a step that was decided; takes over a state");
+                observer.fault(
+                    self.step.0,
+                    worker,
+                    "cannot get a step that was decided; takes over a state",
+                );
                 Input::Missed { worker }
             }
             Notice::Lost { reason } => {
@@ -319,16 +363,20 @@ impl<T: Transport> Coordinator<T> {
                 self.transport.forget(worker);
                 self.tails.retain(|(of, _), _| *of != worker);
                 self.sums.values_mut().for_each(|sums| drop(sums.remove(&worker)));
-                let kept = self
-                    .folding
-                    .iter()
-                    .all(|(step, folding)| folding.decoded.is_some() || self.transport.sum(*step, folding.attempt).is_some());
+                let kept = self.folding.iter().all(|(step, folding)| {
+                    folding.decoded.is_some()
+                        || self.transport.sum(*step, folding.attempt).is_some()
+                });
                 Input::Lost { worker, kept }
             }
         }
     }
 
-    fn act(&mut self, action: Action, observer: &mut dyn Observer<T::Vector>) -> Result<Option<Outcome>, RunError> {
+    fn act(
+        &mut self,
+        action: Action,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Result<Option<Outcome>, RunError> {
         match action {
             Action::Assign { worker, round, tasks } => {
                 self.round = round;
@@ -337,9 +385,12 @@ impl<T: Transport> Coordinator<T> {
                     let counts = parts.iter().map(|part| part.units.count());
                     f64::from(if mixture { counts.max().unwrap_or(0) } else { counts.sum() })
                 };
-                let shares = tasks.iter().map(|(task, parts)| (*task, units(parts) / f64::from(self.shape.units)));
+                let shares = tasks
+                    .iter()
+                    .map(|(task, parts)| (*task, units(parts) / f64::from(self.shape.units)));
                 self.pace.assigned(worker, round, shares);
-                self.parts.extend(tasks.iter().map(|(task, parts)| ((worker, *task), hash_of(parts))));
+                self.parts
+                    .extend(tasks.iter().map(|(task, parts)| ((worker, *task), hash_of(parts))));
                 self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });
             }
             Action::Abandon { worker, late_counts } => {
@@ -367,27 +418,42 @@ impl<T: Transport> Coordinator<T> {
             Action::Restart { step } => self.begin_again(step),
             Action::Replanned { members } => {
                 let left = members.complement();
-                left.iter().for_each(|worker| observer.fault(self.step.0, worker, "is left out: the run is planned for the others"));
+                left.iter().for_each(|worker| {
+                    observer.fault(
+                        self.step.0,
+                        worker,
+                        "is left out: the run is planned for the others",
+                    )
+                });
                 if left.is_empty() {
                     tracing::info!("{}: the run is planned for everybody again", self.step);
                 }
             }
-            Action::Commit { step, digest, verified, .. } => return self.commit(step, digest, verified, observer),
+            Action::Commit { step, digest, verified, .. } => {
+                return self.commit(step, digest, verified, observer);
+            }
             Action::Refuse { step, units, because } => {
                 self.folding.remove(&step);
                 let refused_because = Some(because);
-                let record = StepRecord { refused_because, ..self.record(step, None, units.clone()) };
+                let record =
+                    StepRecord { refused_because, ..self.record(step, None, units.clone()) };
                 self.remember(step, Decision::Refused(units.into()));
                 return self.show(&record, None, observer);
             }
             Action::Apply { worker, step } => self.apply(worker, step),
             Action::Diverged { worker, step } => {
-                observer.fault(step.0, worker, "its parameters differ from the others'; resynchronised");
+                observer.fault(
+                    step.0,
+                    worker,
+                    "its parameters differ from the others'; resynchronised",
+                );
             }
             Action::Resync { worker, from } => self.ask_for_state(worker, from, observer),
             Action::Restore { worker } => self.restore(worker, observer)?,
             Action::Dismiss { worker } => self.dismiss(worker, observer),
-            Action::Finish => self.settles_by = Some(self.pace.now() + self.config.max_wait_seconds),
+            Action::Finish => {
+                self.settles_by = Some(self.pace.now() + self.config.max_wait_seconds)
+            }
         }
         Ok(None)
     }
@@ -408,22 +474,40 @@ impl<T: Transport> Coordinator<T> {
         self.tails.get_mut(&(worker, task)).and_then(Vec::pop)
     }
 
-    /// Has the decoded vector made and held; if it is known not to be finite, nothing is done with it but to find out why.
-    fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: Vec<Fold>, mut decode: Report) -> Result<Option<Input>, RunError> {
+    /// Has the decoded vector made and held; if it is known not to be finite, nothing is done with
+    /// it but to find out why.
+    fn fold(
+        &mut self,
+        step: Step,
+        attempt: u32,
+        sums: &[Worker],
+        folds: Vec<Fold>,
+        mut decode: Report,
+    ) -> Result<Option<Input>, RunError> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
         let summed = if self.engine.facts().mixture {
             Some(self.judge(&mut results, &mut decode)?)
         } else {
             let twins = self.twins(&results);
-            let of_sum = |worker: &Worker| Summand { weight: 1.0, holders: vec![Piece { worker: *worker, what: What::Sum }] };
-            let of_result = |(result, twins): (&Weighted, Vec<Piece>)| Summand { weight: result.weight, holders: twins };
-            let summands: Vec<Summand> = sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
+            let of_sum = |worker: &Worker| Summand {
+                weight: 1.0,
+                holders: vec![Piece { worker: *worker, what: What::Sum }],
+            };
+            let of_result = |(result, twins): (&Weighted, Vec<Piece>)| Summand {
+                weight: result.weight,
+                holders: twins,
+            };
+            let summands: Vec<Summand> =
+                sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
             self.transport.may_lose(self.engine.spares_one());
             self.transport.fold(step, attempt, &summands, self.shape.length)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
-            tracing::debug!("{step}, attempt {attempt}: digest {:016x} of a sum that is not finite", summed.folded.digest);
+            tracing::debug!(
+                "{step}, attempt {attempt}: digest {:016x} of a sum that is not finite",
+                summed.folded.digest
+            );
             return Ok(Some(self.at_fault(step, attempt, &results)));
         }
         let (mut tail, mut parts) = (Vec::new(), Vec::new());
@@ -439,7 +523,11 @@ impl<T: Transport> Coordinator<T> {
         parts.extend(results);
         let sent = WorkerSet::empty(self.shape.workers);
         let decoded = summed.map(|Summed { gradient, folded }| {
-            Arc::new(Decoded { gradient: Arc::new(gradient), tail: tail.clone(), digest: folded.digest })
+            Arc::new(Decoded {
+                gradient: Arc::new(gradient),
+                tail: tail.clone(),
+                digest: folded.digest,
+            })
         });
         self.folding.insert(step, Folding { attempt, decoded, tail, parts, decode, sent });
         for worker in Worker::all(self.shape.workers) {
@@ -456,7 +544,10 @@ impl<T: Transport> Coordinator<T> {
         held.sort_by_key(|(worker, task)| (*worker, task.job, task.piece));
         for (worker, task) in held {
             if let Some(parts) = self.parts.get(&(worker, task)) {
-                alike.entry((task.job, *parts)).or_default().push(Piece { worker, what: What::Result(task) });
+                alike
+                    .entry((task.job, *parts))
+                    .or_default()
+                    .push(Piece { worker, what: What::Result(task) });
             }
         }
         let twins = |result: &Weighted| {
@@ -471,7 +562,8 @@ impl<T: Transport> Coordinator<T> {
 
     /// Sends the vectors that were made here to a worker that can take them now.
     fn hold(&mut self, worker: Worker) {
-        let unsent = |folding: &Folding| folding.decoded.is_some() && !folding.sent.contains(worker);
+        let unsent =
+            |folding: &Folding| folding.decoded.is_some() && !folding.sent.contains(worker);
         if !self.folding.values().any(unsent) || self.pace.is_leaving(worker) {
             return;
         }
@@ -506,7 +598,10 @@ impl<T: Transport> Coordinator<T> {
         let decoded = made.unwrap_or_else(elsewhere);
         self.name_wrong(observer);
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
-        let record = StepRecord { unverified: !verified, ..self.record(step, Some((&folding, digest)), Vec::new()) };
+        let record = StepRecord {
+            unverified: !verified,
+            ..self.record(step, Some((&folding, digest)), Vec::new())
+        };
         self.remember(step, Decision::Step { attempt, decoded });
         let shown = vector.map(|gradient| Decoded { gradient, tail, digest });
         let outcome = self.show(&record, shown.as_ref(), observer)?;
@@ -514,7 +609,8 @@ impl<T: Transport> Coordinator<T> {
         Ok(outcome)
     }
 
-    /// Forgets the results of a step that are known; those that are not are unwanted when they come.
+    /// Forgets the results of a step that are known; those that are not are unwanted when they
+    /// come.
     fn begin_again(&mut self, step: Step) {
         self.folding.remove(&step);
         for ((worker, task), tails) in std::mem::take(&mut self.tails) {
@@ -538,7 +634,8 @@ impl<T: Transport> Coordinator<T> {
         self.log.push_back((step, decision));
         while self.log.len() as u64 > self.config.log_steps + 1 {
             if let Some((_, Decision::Step { decoded, .. })) = self.log.pop_front()
-                && let Some(gradient) = Arc::into_inner(decoded).and_then(|old| Arc::into_inner(old.gradient))
+                && let Some(gradient) =
+                    Arc::into_inner(decoded).and_then(|old| Arc::into_inner(old.gradient))
             {
                 self.transport.recycle(gradient);
             }
@@ -552,14 +649,17 @@ impl<T: Transport> Coordinator<T> {
         decoded: Option<&Decoded<T::Vector>>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
-        let flow = self.pace.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
+        let flow =
+            self.pace.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
         Ok((flow == Flow::Stop).then_some(Outcome::Stopped))
     }
 
     fn apply(&mut self, worker: Worker, step: Step) {
         let decision = self.log.iter().find(|entry| entry.0 == step);
         let order = match &decision.expect("the log holds whatever a worker may still need").1 {
-            Decision::Step { attempt, decoded } => Order::Apply { step, attempt: *attempt, decoded: Arc::clone(decoded) },
+            Decision::Step { attempt, decoded } => {
+                Order::Apply { step, attempt: *attempt, decoded: Arc::clone(decoded) }
+            }
             Decision::Refused(units) => Order::Skip { step, units: Arc::clone(units) },
         };
         self.unapplied[worker.index()] += 1;
@@ -568,7 +668,9 @@ impl<T: Transport> Coordinator<T> {
 }
 
 fn hash_of(parts: &[Part]) -> u64 {
-    let numbers = parts.iter().flat_map(|part| [u64::from(part.units.start), u64::from(part.units.end), part.coefficient.to_bits()]);
+    let numbers = parts.iter().flat_map(|part| {
+        [u64::from(part.units.start), u64::from(part.units.end), part.coefficient.to_bits()]
+    });
     xxh3_64(bytemuck::cast_slice(&numbers.collect::<Vec<u64>>()))
 }
 

@@ -5,11 +5,13 @@ use crate::gpu::cuda::{Cuda, CudaError, DeviceVector};
 use crate::gpu::{GradientError, GradientMut};
 use std::sync::Arc;
 
-/// [`AdamW`](super::AdamW) over parameters and moments on a device, for workers whose gradients stay there too.
+/// [`AdamW`](super::AdamW) over parameters and moments on a device, for workers whose gradients
+/// stay there too.
 ///
-/// The formula and its roundings are the same. Only the gradient's norm is added up in another order, in f64, so that
-/// parameters have the CPU's bits unless that changes the last bit of a gradient that is clipped. All replicas of a kind of device
-/// agree. The digest is [`DeviceVector::digest`].
+/// The formula and its roundings are the same. Only the gradient's norm is added up in another
+/// order, in f64, so that parameters have the CPU's bits unless that changes the last bit of a
+/// gradient that is clipped. All replicas of a kind of device agree. The digest is
+/// [`DeviceVector::digest`].
 ///
 /// ```no_run
 /// use codedgrad::gpu::cuda::{Cuda, DeviceVector};
@@ -37,17 +39,31 @@ impl DeviceAdamW {
     ///
     /// # Panics
     /// When they differ in length.
-    pub fn new(cuda: &Arc<Cuda>, config: AdamWConfig, state: [&[f32]; 3]) -> Result<Self, CudaError> {
+    pub fn new(
+        cuda: &Arc<Cuda>,
+        config: AdamWConfig,
+        state: [&[f32]; 3],
+    ) -> Result<Self, CudaError> {
         let [parameters, first, second] = state;
-        assert!(parameters.len() == first.len() && first.len() == second.len(), "one number of each kind per parameter");
+        assert!(
+            parameters.len() == first.len() && first.len() == second.len(),
+            "one number of each kind per parameter"
+        );
         let copy = |numbers| DeviceVector::of(cuda, numbers);
-        Ok(Self { config, parameters: copy(parameters)?, first: copy(first)?, second: copy(second)? })
+        Ok(Self {
+            config,
+            parameters: copy(parameters)?,
+            first: copy(first)?,
+            second: copy(second)?,
+        })
     }
 
-    /// Takes over parameters, first and second moments of another replica, in the memory that is there.
+    /// Takes over parameters, first and second moments of another replica, in the memory that is
+    /// there.
     ///
     /// # Errors
-    /// [`GradientError`] when there are more than here, or the device fails, which leaves the state unknown.
+    /// [`GradientError`] when there are more than here, or the device fails, which leaves the state
+    /// unknown.
     pub fn load(&mut self, [parameters, first, second]: [&[f32]; 3]) -> Result<(), GradientError> {
         self.parameters.write(0, parameters)?;
         self.first.write(0, first)?;
@@ -60,7 +76,8 @@ impl DeviceAdamW {
         &self.parameters
     }
 
-    /// Parameters, first and second moments, for another replica or to be saved. Waits for the device.
+    /// Parameters, first and second moments, for another replica or to be saved. Waits for the
+    /// device.
     ///
     /// # Errors
     /// [`CudaError`] when the driver refuses.
@@ -68,12 +85,12 @@ impl DeviceAdamW {
         Ok([self.parameters.to_host()?, self.first.to_host()?, self.second.to_host()?])
     }
 
-    /// Applies one gradient, as [`AdamW`](super::AdamW)`::update` does, and returns a digest of the parameters after it. Waits
-    /// for the device.
+    /// Applies one gradient, as [`AdamW`](super::AdamW)`::update` does, and returns a digest of the
+    /// parameters after it. Waits for the device.
     ///
     /// # Errors
-    /// [`CudaError`] when the lengths differ, or the driver refuses; what it refused once the step had begun leaves the
-    /// state unknown.
+    /// [`CudaError`] when the lengths differ, or the driver refuses; what it refused once the step
+    /// had begun leaves the state unknown.
     pub fn update(&mut self, gradient: &DeviceVector, step: u64) -> Result<u64, CudaError> {
         let Self { config, parameters, first, second } = self;
         DeviceVector::step([parameters, first, second], gradient, |norm| config.rates(step, norm))?;
@@ -95,11 +112,17 @@ mod tests {
             return;
         }
         let cuda = Arc::new(Cuda::new(0).expect("the device there is"));
-        let numbers = |seed: u32| (0..100_003u32).map(|i| (i.wrapping_mul(seed) % 1009) as f32 / 504.5 - 1.0).collect::<Vec<f32>>();
-        let (mut parameters, first, gradient) = (numbers(7919), numbers(104_729), numbers(15_485_863));
+        let numbers = |seed: u32| {
+            (0..100_003u32)
+                .map(|i| (i.wrapping_mul(seed) % 1009) as f32 / 504.5 - 1.0)
+                .collect::<Vec<f32>>()
+        };
+        let (mut parameters, first, gradient) =
+            (numbers(7919), numbers(104_729), numbers(15_485_863));
         let second: Vec<f32> = numbers(32_452_843).into_iter().map(f32::abs).collect();
         let config = AdamWConfig { clip_norm: 10.0, ..CONFIG };
-        let mut found = DeviceAdamW::new(&cuda, config, [&parameters, &first, &second]).expect("memory");
+        let mut found =
+            DeviceAdamW::new(&cuda, config, [&parameters, &first, &second]).expect("memory");
         let mut twin = AdamW::with_moments(config, first, second);
         let vector = DeviceVector::of(&cuda, &gradient).expect("memory");
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
@@ -109,7 +132,13 @@ mod tests {
             twin.update(&mut parameters, &gradient, step);
             let (first, second) = twin.moments();
             let state = found.state().expect("copies");
-            assert!([&parameters[..], first, second].into_iter().zip(&state).all(|(twin, found)| bits(found) == bits(twin)), "step {step}");
+            assert!(
+                [&parameters[..], first, second]
+                    .into_iter()
+                    .zip(&state)
+                    .all(|(twin, found)| bits(found) == bits(twin)),
+                "step {step}"
+            );
         }
         digests.dedup();
         assert_eq!(digests.len(), 3, "every step changes the parameters");

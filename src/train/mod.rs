@@ -1,9 +1,9 @@
 //! Training with coded aggregation.
 //!
-//! A trainer sees [`Aggregator`]: it is handed events ("compute these samples with this coefficient",
-//! "apply this gradient") and knows nothing of codes. [`Coordinator`] runs the round engine behind it,
-//! on a wall clock or a virtual one ([`Pace`]), and shows every step to an [`Observer`]. With feature
-//! `candle`, `candle` holds a GPT and the loop that trains it this way.
+//! A trainer sees [`Aggregator`]: it is handed events ("compute these samples with this
+//! coefficient", "apply this gradient") and knows nothing of codes. [`Coordinator`] runs the round
+//! engine behind it, on a wall clock or a virtual one ([`Pace`]), and shows every step to an
+//! [`Observer`]. With feature `candle`, `candle` holds a GPT and the loop that trains it this way.
 
 mod aggregator;
 #[cfg(feature = "candle")]
@@ -17,8 +17,14 @@ mod optimizer;
 mod pace;
 mod sum_tree;
 
-pub use aggregator::{Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Resync, Samples, Skipped};
-pub use coordinator::{Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape, StepRecord};
+pub use aggregator::{
+    Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Resync, Samples,
+    Skipped,
+};
+pub use coordinator::{
+    Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape,
+    StepRecord,
+};
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;
 pub use optimizer::{AdamW, AdamWConfig};

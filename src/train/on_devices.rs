@@ -1,7 +1,10 @@
 //! Whole runs on devices, real or emulated, which end as on the host.
 
 use super::optimizer::CONFIG;
-use super::{AdamW, AdamWConfig, Aggregator, Coordinator, DeviceAdamW, Event, Outcome, Pace, Shape, VirtualClock};
+use super::{
+    AdamW, AdamWConfig, Aggregator, Coordinator, DeviceAdamW, Event, Outcome, Pace, Shape,
+    VirtualClock,
+};
 use crate::codes::SchemeSpec;
 use crate::delays::{Delays, Preset};
 use crate::gpu::Vector;
@@ -65,16 +68,27 @@ fn start(length: usize) -> [Vec<f32>; 3] {
     [(0..length).map(|i| (i as f32).sin()).collect(), vec![0.0; length], vec![0.0; length]]
 }
 
-/// A worker that drifts once, so that it takes over another's state; it computes a step when it `may`.
-fn work<V: Vector>(worker: usize, link: Box<dyn Link<V>>, mut model: impl Model<V>, micro_steps: u64, may: impl Fn(u64)) -> [Vec<f32>; 3] {
-    let mut aggregator = Aggregator::new(link, model.parameters().length(), 1).accumulating(micro_steps);
+/// A worker that drifts once, so that it takes over another's state; it computes a step when it
+/// `may`.
+fn work<V: Vector>(
+    worker: usize,
+    link: Box<dyn Link<V>>,
+    mut model: impl Model<V>,
+    micro_steps: u64,
+    may: impl Fn(u64),
+) -> [Vec<f32>; 3] {
+    let mut aggregator =
+        Aggregator::new(link, model.parameters().length(), 1).accumulating(micro_steps);
     while let Some(event) = aggregator.next_event().expect("the coordinator is there") {
         match event {
             Event::Compute(mut task) => {
                 may(task.step());
                 while let Some(part) = task.next_part() {
                     task.vector().clear();
-                    task.vector().add(part.coefficient as f32 * (part.unit + 1) as f32 / 8.0, model.parameters());
+                    task.vector().add(
+                        part.coefficient as f32 * (part.unit + 1) as f32 / 8.0,
+                        model.parameters(),
+                    );
                 }
                 task.submit(vec![]).expect("all parts are computed");
             }
@@ -99,20 +113,37 @@ fn train<T: Transport, V: Vector, M: Model<V>>(
     may: impl Fn(u64) + Sync,
 ) -> Vec<Option<[Vec<f32>; 3]>> {
     let jobs = STEPS * micro_steps;
-    let scheme = spec.parse::<SchemeSpec>().expect("no error").scheme(WORKERS, WORKERS as u32, 0..jobs).expect("no error");
+    let scheme = spec
+        .parse::<SchemeSpec>()
+        .expect("no error")
+        .scheme(WORKERS, WORKERS as u32, 0..jobs)
+        .expect("no error");
     let config = Config { micro_steps, ..Config::default() };
     let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).expect("no error");
     let shape = Shape { workers: WORKERS, length, units: WORKERS as u32, first: Step(0) };
     let delays = Delays::Preset { preset: Preset::Bursts, workers: WORKERS, seed: 5 };
-    let pace = Pace::modelled(WORKERS, &delays, 2 * jobs as usize, VirtualClock { step_seconds: 1.0 }, 0.0);
+    let pace = Pace::modelled(
+        WORKERS,
+        &delays,
+        2 * jobs as usize,
+        VirtualClock { step_seconds: 1.0 },
+        0.0,
+    );
     thread::scope(|scope| {
         let (model, may) = (&model, &may);
         let begin = |(worker, link)| {
             let thread = thread::Builder::new().name(format!("worker {worker}"));
-            thread.spawn_scoped(scope, move || work(worker, link, model(worker), micro_steps, may)).expect("no error")
+            thread
+                .spawn_scoped(scope, move || work(worker, link, model(worker), micro_steps, may))
+                .expect("no error")
         };
         let threads: Vec<_> = (0..).zip(links).map(begin).collect();
-        assert_eq!(Coordinator::new(transport, engine, pace, config, shape).run(&mut ()).expect("no error"), Outcome::Finished);
+        assert_eq!(
+            Coordinator::new(transport, engine, pace, config, shape)
+                .run(&mut ())
+                .expect("no error"),
+            Outcome::Finished
+        );
         threads.into_iter().map(|thread| thread.join().ok()).collect()
     })
 }
@@ -121,25 +152,41 @@ fn boxed<V: Vector>(links: Vec<impl Link<V> + 'static>) -> Vec<Box<dyn Link<V>>>
     links.into_iter().map(|link| Box::new(link) as Box<dyn Link<V>>).collect()
 }
 
-/// Whole runs with stragglers, over the host's memory, over that of devices, and computed on devices but summed by the host.
+/// Whole runs with stragglers, over the host's memory, over that of devices, and computed on
+/// devices but summed by the host.
 #[test]
 fn runs_on_devices_end_as_on_the_host() {
     if devices() == 0 {
         println!("not checked: runs on a GPU, since there is none");
         return;
     }
-    let places: Vec<_> = (0..WORKERS).map(|worker| Arc::new(Cuda::new(worker / 2 % devices()).expect("a device"))).collect();
+    let places: Vec<_> = (0..WORKERS)
+        .map(|worker| Arc::new(Cuda::new(worker / 2 % devices()).expect("a device")))
+        .collect();
     let [parameters, first, second] = start(LENGTH);
-    let on_device = |worker: usize| DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("memory");
-    let on_host = |_| (parameters.clone(), AdamW::with_moments(LOOSE, first.clone(), second.clone()));
-    for (spec, micro_steps) in [("uncoded", 1), ("groups:s=1", 1), ("groups:s=1", 3), ("m-sgc:B=1,W=2,lambda=1", 4), ("queue:m=1", 1)] {
+    let on_device = |worker: usize| {
+        DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("memory")
+    };
+    let on_host =
+        |_| (parameters.clone(), AdamW::with_moments(LOOSE, first.clone(), second.clone()));
+    for (spec, micro_steps) in [
+        ("uncoded", 1),
+        ("groups:s=1", 1),
+        ("groups:s=1", 3),
+        ("m-sgc:B=1,W=2,lambda=1", 4),
+        ("queue:m=1", 1),
+    ] {
         let job = (spec, micro_steps, LENGTH);
         let (transport, links) = local::connect(WORKERS);
         let host = train(job, transport, boxed(links), on_host, |_| ());
-        let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&places[0]), places.clone());
+        let (transport, links) =
+            local::connect_at::<DeviceVector>(Arc::clone(&places[0]), places.clone());
         let staying = train(job, transport, boxed(links), on_device, |_| ());
         let (transport, links) = local::connect(WORKERS);
-        let staged = links.into_iter().zip(&places).map(|(link, place)| Staged::new(Box::new(link), Arc::clone(place)));
+        let staged = links
+            .into_iter()
+            .zip(&places)
+            .map(|(link, place)| Staged::new(Box::new(link), Arc::clone(place)));
         let staged = train(job, transport, boxed(staged.collect()), on_device, |_| ());
         assert!(
             host.iter().flatten().filter(|state| state[0] != parameters).count() == WORKERS
@@ -150,7 +197,8 @@ fn runs_on_devices_end_as_on_the_host() {
     }
 }
 
-/// The last worker's card holds its replica and not much more: it is lost, and the others end as without it.
+/// The last worker's card holds its replica and not much more: it is lost, and the others end as
+/// without it.
 #[test]
 fn a_card_without_memory_costs_its_worker_and_not_the_run() {
     if env::var(BYTES_OF_LAST).is_err() {
@@ -158,17 +206,26 @@ fn a_card_without_memory_costs_its_worker_and_not_the_run() {
         return;
     }
     const { assert!(12 * LENGTH < SCARCE && SCARCE < 16 * LENGTH) };
-    let places: Vec<_> = (0..WORKERS).map(|card| Arc::new(Cuda::new(card).expect("a device"))).collect();
+    let places: Vec<_> =
+        (0..WORKERS).map(|card| Arc::new(Cuda::new(card).expect("a device"))).collect();
     let [parameters, first, second] = start(LENGTH);
-    let on_device = |worker: usize| DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("memory");
-    let on_host = |_| (parameters.clone(), AdamW::with_moments(LOOSE, first.clone(), second.clone()));
+    let on_device = |worker: usize| {
+        DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("memory")
+    };
+    let on_host =
+        |_| (parameters.clone(), AdamW::with_moments(LOOSE, first.clone(), second.clone()));
     let (transport, links) = local::connect(WORKERS);
     let host = train(("groups:s=1", 1, LENGTH), transport, boxed(links), on_host, |_| ());
-    let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&places[0]), places.clone());
+    let (transport, links) =
+        local::connect_at::<DeviceVector>(Arc::clone(&places[0]), places.clone());
     let staying = train(("groups:s=1", 1, LENGTH), transport, boxed(links), on_device, |_| ());
     let (transport, links) = local::connect(WORKERS);
-    let staged = links.into_iter().zip(&places).map(|(link, place)| Staged::new(Box::new(link), Arc::clone(place)));
-    let staged = train(("groups:s=1", 1, LENGTH), transport, boxed(staged.collect()), on_device, |_| ());
+    let staged = links
+        .into_iter()
+        .zip(&places)
+        .map(|(link, place)| Staged::new(Box::new(link), Arc::clone(place)));
+    let staged =
+        train(("groups:s=1", 1, LENGTH), transport, boxed(staged.collect()), on_device, |_| ());
     for found in [staying, staged] {
         assert!(found[..WORKERS - 1] == host[..WORKERS - 1] && found[WORKERS - 1].is_none());
     }
@@ -196,33 +253,58 @@ mod several {
         }
     }
 
-    /// Two workers of two GPUs each: a worker's GPUs compute halves of its gradient, which are added up on the first.
+    /// Two workers of two GPUs each: a worker's GPUs compute halves of its gradient, which are
+    /// added up on the first.
     #[test]
     fn gpus_of_a_worker_add_up_its_gradient() {
-        let gpus: Vec<_> = (0..devices()).map(|gpu| Arc::new(Cuda::new(gpu).expect("no error"))).collect();
+        let gpus: Vec<_> =
+            (0..devices()).map(|gpu| Arc::new(Cuda::new(gpu).expect("no error"))).collect();
         let (workers, _) = gpus.as_chunks::<2>();
         if workers.len() < 2 || nccl::version().is_err() {
-            return println!("not checked: workers of several GPUs, for which there are {} and perhaps no NCCL", gpus.len());
+            return println!(
+                "not checked: workers of several GPUs, for which there are {} and perhaps no NCCL",
+                gpus.len()
+            );
         }
         let (steps, count) = (3, workers.len());
-        let scheme = "groups:l=1".parse::<SchemeSpec>().expect("no error").scheme(count, count as u32, 0..steps).expect("no error");
-        let engine = Engine::new(scheme, Config::default(), Step(0)..Step(steps), 0).expect("no error");
+        let scheme = "groups:l=1"
+            .parse::<SchemeSpec>()
+            .expect("no error")
+            .scheme(count, count as u32, 0..steps)
+            .expect("no error");
+        let engine =
+            Engine::new(scheme, Config::default(), Step(0)..Step(steps), 0).expect("no error");
         let shape = Shape { workers: count, length: 5, units: count as u32, first: Step(0) };
         let places = workers.iter().map(|[first, _]| Arc::clone(first)).collect();
         let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&gpus[0]), places);
         let work = |link, pair: &[Arc<Cuda>; 2]| {
-            let mut group = Group::within(pair.iter().map(|gpu| gpu.stream().clone()), Limits::default()).expect("no error");
+            let mut group =
+                Group::within(pair.iter().map(|gpu| gpu.stream().clone()), Limits::default())
+                    .expect("no error");
             let mut aggregator: Aggregator<DeviceVector> = Aggregator::new(Box::new(link), 5, 1);
             while let Some(event) = aggregator.next_event().expect("no error") {
                 let Event::Compute(mut task) = event else { continue };
                 let batch = task.batch() as f32;
                 while let Some(part) = task.next_part() {
-                    let half = |at: usize| vec![(part.unit as f32 + 1.0) * (batch + 0.5 * at as f32); 5];
-                    let mut halves = [0, 1].map(|at| DeviceVector::of(&pair[at], &half(at)).expect("no error"));
+                    let half =
+                        |at: usize| vec![(part.unit as f32 + 1.0) * (batch + 0.5 * at as f32); 5];
+                    let mut halves =
+                        [0, 1].map(|at| DeviceVector::of(&pair[at], &half(at)).expect("no error"));
                     let [first, second] = &mut halves;
-                    group.reduce(0, &mut [first.target().expect("no error"), second.target().expect("no error")]).expect("no error");
+                    group
+                        .reduce(
+                            0,
+                            &mut [
+                                first.target().expect("no error"),
+                                second.target().expect("no error"),
+                            ],
+                        )
+                        .expect("no error");
                     task.vector()
-                        .copy_from(&DeviceSource::F32(first.view().expect("no error")), part.coefficient as f32)
+                        .copy_from(
+                            &DeviceSource::F32(first.view().expect("no error")),
+                            part.coefficient as f32,
+                        )
                         .expect("no error");
                 }
                 task.submit(vec![]).expect("no error");
@@ -230,9 +312,14 @@ mod several {
         };
         let mut gradients = Gradients(Vec::new());
         std::thread::scope(|scope| {
-            links.into_iter().zip(workers).for_each(|(link, pair)| drop(scope.spawn(move || work(link, pair))));
+            links
+                .into_iter()
+                .zip(workers)
+                .for_each(|(link, pair)| drop(scope.spawn(move || work(link, pair))));
             let pace = Pace::wall(count, &Delays::None, steps as usize, 0.0);
-            Coordinator::new(transport, engine, pace, Config::default(), shape).run(&mut gradients).expect("no error");
+            Coordinator::new(transport, engine, pace, Config::default(), shape)
+                .run(&mut gradients)
+                .expect("no error");
         });
         let units = (count * (count + 1) / 2) as f32;
         assert_eq!(gradients.0, [0.5, 2.5, 4.5].map(|both| vec![units * both; 5]));
@@ -284,7 +371,8 @@ mod woven {
     impl Fabric for Faulty {
         fn begin(&mut self, report: Report) {
             let report = Mutex::new(report);
-            let shared: Arc<dyn Fn(Reported) + Send + Sync> = Arc::new(move |reported| report.lock().expect("no error")(reported));
+            let shared: Arc<dyn Fn(Reported) + Send + Sync> =
+                Arc::new(move |reported| report.lock().expect("no error")(reported));
             self.report = Some(Arc::clone(&shared));
             self.inner.begin(Box::new(move |reported| shared(reported)));
         }
@@ -294,7 +382,10 @@ mod woven {
             match (&told, std::mem::replace(&mut self.fault, Fault::None)) {
                 (Told::Sum { .. }, Fault::Mute) if now => {}
                 (Told::Sum { group, .. }, Fault::Apart) if now => {
-                    self.report.as_ref().expect("no error")(Reported::Apart { group: *group, reason: "as asked".into() });
+                    self.report.as_ref().expect("no error")(Reported::Apart {
+                        group: *group,
+                        reason: "as asked".into(),
+                    });
                 }
                 (_, fault) => {
                     self.fault = fault;
@@ -304,20 +395,42 @@ mod woven {
         }
     }
 
-    /// A run over TCP in which NCCL sums, from step 1 on; what became of its workers and of its sums.
-    fn run(job: Job, places: &[Arc<Cuda>], keeps: bool, fault: Fault) -> (Vec<Option<[Vec<f32>; 3]>>, Status) {
+    /// A run over TCP in which NCCL sums, from step 1 on; what became of its workers and of its
+    /// sums.
+    fn run(
+        job: Job,
+        places: &[Arc<Cuda>],
+        keeps: bool,
+        fault: Fault,
+    ) -> (Vec<Option<[Vec<f32>; 3]>>, Status) {
         let (spec, micro_steps, length) = job;
         let security = Security::Plain { token: Token::fresh().expect("no error") };
-        let listen = Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), WORKERS, length, WORKERS as u32);
+        let listen = Listen::new(
+            ([127, 0, 0, 1], 0).into(),
+            security.clone(),
+            WORKERS,
+            length,
+            WORKERS as u32,
+        );
         let log_steps = Config::default().log_steps;
         // Machines that emulate devices may be busy.
         let spare = Duration::from_secs(if fault == Fault::Mute { 1 } else { 20 });
-        let mut transport =
-            TcpTransport::listen(Listen { exchange: Exchange::Nccl, keeps, micro_steps, log_steps, spare, ..listen }).expect("no error");
+        let mut transport = TcpTransport::listen(Listen {
+            exchange: Exchange::Nccl,
+            keeps,
+            micro_steps,
+            log_steps,
+            spare,
+            ..listen
+        })
+        .expect("no error");
         let status = transport.status();
         let link = |worker: usize| {
             let place = Arc::clone(&places[worker]);
-            let own = Join { worker: Some(worker as u32), ..Join::new(transport.address().to_string(), security.clone()) };
+            let own = Join {
+                worker: Some(worker as u32),
+                ..Join::new(transport.address().to_string(), security.clone())
+            };
             let (link, welcome) = TcpLink::join(own).expect("no error");
             let fault = if worker == WHO { fault } else { Fault::None };
             link.woven(Arc::clone(&place), &welcome, |shelf| match fault {
@@ -333,7 +446,10 @@ mod woven {
         assert_eq!(transport.gather(Duration::from_secs(20)).absent, []);
         transport.begin(Step(0));
         let [parameters, first, second] = start(length);
-        let model = |worker: usize| DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("no error");
+        let model = |worker: usize| {
+            DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second])
+                .expect("no error")
+        };
         let (seen, died) = (Arc::clone(&status), Mutex::new(false));
         let may = |step: u64| {
             if fault == Fault::Without || step == 0 {
@@ -347,12 +463,17 @@ mod woven {
             let wanted = || if *died.lock().expect("no error") { WORKERS - 1 } else { WORKERS };
             for _ in 0..20_000 {
                 // While somebody is about to die, nobody waits for it.
-                if seen.lock().expect("no error").group == wanted() || (fault != Fault::None && (AT..AT + 3).contains(&step)) {
+                if seen.lock().expect("no error").group == wanted()
+                    || (fault != Fault::None && (AT..AT + 3).contains(&step))
+                {
                     return;
                 }
                 thread::sleep(Duration::from_millis(1));
             }
-            panic!("{spec}, {fault:?}: no group at step {step}: {:?}", seen.lock().expect("no error"));
+            panic!(
+                "{spec}, {fault:?}: no group at step {step}: {:?}",
+                seen.lock().expect("no error")
+            );
         };
         let trained = train(job, transport, boxed(links), model, may);
         let status = status.lock().expect("no error").clone();
@@ -362,7 +483,10 @@ mod woven {
     fn places() -> Option<Vec<Arc<Cuda>>> {
         let gpus = devices();
         if gpus < WORKERS || nccl::version().is_err() {
-            println!("not checked: workers whose GPUs sum by NCCL, for which there are {gpus} and perhaps no NCCL");
+            println!(
+                "not checked: workers whose GPUs sum by NCCL, for which there are {gpus} and \
+                 perhaps no NCCL"
+            );
             return None;
         }
         Some((0..WORKERS).map(|gpu| Arc::new(Cuda::new(gpu).expect("a device"))).collect())
@@ -371,7 +495,8 @@ mod woven {
     fn on_host(job: Job) -> Vec<Option<[Vec<f32>; 3]>> {
         let [parameters, first, second] = start(job.2);
         let (transport, links) = local::connect(WORKERS);
-        let model = |_| (parameters.clone(), AdamW::with_moments(LOOSE, first.clone(), second.clone()));
+        let model =
+            |_| (parameters.clone(), AdamW::with_moments(LOOSE, first.clone(), second.clone()));
         train(job, transport, boxed(links), model, |_| ())
     }
 
@@ -400,7 +525,10 @@ mod woven {
         for fault in [Fault::Without, Fault::Mute, Fault::Apart, Fault::Dies] {
             let (trained, status) = run(job, &places, fault == Fault::Mute, fault);
             let alive = |worker: &usize| fault != Fault::Dies || *worker != WHO;
-            assert!((0..WORKERS).filter(alive).all(|worker| trained[worker] == expected[worker]), "{fault:?}");
+            assert!(
+                (0..WORKERS).filter(alive).all(|worker| trained[worker] == expected[worker]),
+                "{fault:?}"
+            );
             assert_eq!(trained[WHO].is_none(), fault == Fault::Dies);
             match fault {
                 Fault::Without => assert_eq!(status.woven, 0),
@@ -413,7 +541,12 @@ mod woven {
     const PART: &str = "CODEDGRAD_TEST_WORKER";
 
     /// The link of a worker whose GPU sums by NCCL.
-    fn joined(place: &Arc<Cuda>, me: usize, address: String, security: Security) -> Staged<DeviceVector> {
+    fn joined(
+        place: &Arc<Cuda>,
+        me: usize,
+        address: String,
+        security: Security,
+    ) -> Staged<DeviceVector> {
         let own = Join { worker: Some(me as u32), ..Join::new(address, security) };
         let (link, welcome) = TcpLink::join(own).expect("no error");
         let fabric = |shelf| NcclFabric::new(place, shelf, Limits::default()).expect("no error");
@@ -424,13 +557,16 @@ mod woven {
     #[ignore = "a process of the next test"]
     fn one_of_several_processes() {
         let Ok(part) = env::var(PART) else { return };
-        let [address, token, me] = part.split(' ').collect::<Vec<_>>()[..] else { panic!("{part}") };
+        let [address, token, me] = part.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{part}")
+        };
         let me: usize = me.parse().expect("no error");
         let place = Arc::new(Cuda::new(me).expect("no error"));
         let security = Security::Plain { token: Token::parse(token).expect("no error") };
         let link = joined(&place, me, address.into(), security);
         let [parameters, first, second] = start(LONG);
-        let model = DeviceAdamW::new(&place, LOOSE, [&parameters, &first, &second]).expect("no error");
+        let model =
+            DeviceAdamW::new(&place, LOOSE, [&parameters, &first, &second]).expect("no error");
         let state = work(me, Box::new(link), model, 1, |_| ());
         println!("ends with {:?}", state.map(|numbers| digest_of_bits(&numbers)));
     }
@@ -472,7 +608,8 @@ mod woven {
         transport.begin(from);
         let scheme = "groups:s=1".parse::<SchemeSpec>().expect("no error");
         let scheme = scheme.scheme(WORKERS, WORKERS as u32, from.0..STEPS).expect("no error");
-        let engine = Engine::new(scheme, Config::default(), from..Step(STEPS), 0).expect("no error");
+        let engine =
+            Engine::new(scheme, Config::default(), from..Step(STEPS), 0).expect("no error");
         let shape = Shape { workers: WORKERS, length: LONG, units: WORKERS as u32, first: from };
         let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
         let mut watch = Watch { status: transport.status(), at, woven: Vec::new() };
@@ -496,7 +633,12 @@ mod woven {
         let listen = Listen::new(address, security, WORKERS, LONG, WORKERS as u32);
         // The port of another coordinator is free a moment after its end.
         for _ in 0..5000 {
-            match TcpTransport::listen(Listen { run: 0xc0de, exchange: Exchange::Nccl, spare, ..listen.clone() }) {
+            match TcpTransport::listen(Listen {
+                run: 0xc0de,
+                exchange: Exchange::Nccl,
+                spare,
+                ..listen.clone()
+            }) {
                 Ok(transport) => return transport,
                 Err(_) => thread::sleep(Duration::from_millis(1)),
             }
@@ -518,8 +660,17 @@ mod woven {
         let (address, status) = (transport.address(), transport.status());
         let process = |me: usize| {
             let mut tests = Command::new(env::current_exe().expect("this program"));
-            tests.args(["--exact", "train::on_devices::woven::one_of_several_processes", "--ignored", "--nocapture"]);
-            tests.env(PART, format!("{address} {token} {me}")).stdout(Stdio::piped()).spawn().expect("no error")
+            tests.args([
+                "--exact",
+                "train::on_devices::woven::one_of_several_processes",
+                "--ignored",
+                "--nocapture",
+            ]);
+            tests
+                .env(PART, format!("{address} {token} {me}"))
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("no error")
         };
         let mut children: Vec<Child> = (0..WORKERS).map(process).collect();
         let mut kills = |step: u64| {
@@ -530,14 +681,22 @@ mod woven {
         };
         let (ran, woven) = coordinate(transport, |_| Step(0), &mut kills);
         assert_eq!(ran.expect("no error"), Outcome::Finished);
-        let expected = on_host(("groups:s=1", 1, LONG))[0].clone().expect("no error").map(|numbers| digest_of_bits(&numbers));
+        let expected = on_host(("groups:s=1", 1, LONG))[0]
+            .clone()
+            .expect("no error")
+            .map(|numbers| digest_of_bits(&numbers));
         for (me, child) in children.into_iter().enumerate() {
             let out = child.wait_with_output().expect("no error");
-            let said = String::from_utf8_lossy(&out.stdout).contains(&format!("ends with {expected:?}"));
+            let said =
+                String::from_utf8_lossy(&out.stdout).contains(&format!("ends with {expected:?}"));
             assert_eq!((said, out.status.success()), (me != WHO, me != WHO), "worker {me}");
         }
-        // The first sum is made before there is a group; every other is by it, but for the one in which somebody is killed.
-        assert!(woven[AT as usize] == AT && status.lock().expect("no error").woven >= STEPS - 2, "{woven:?}");
+        // The first sum is made before there is a group; every other is by it, but for the one in
+        // which somebody is killed.
+        assert!(
+            woven[AT as usize] == AT && status.lock().expect("no error").woven >= STEPS - 2,
+            "{woven:?}"
+        );
     }
 
     #[test]
@@ -546,21 +705,39 @@ mod woven {
         let security = Security::Plain { token: Token::fresh().expect("no error") };
         let transport = listen(ANY.into(), security.clone());
         let address = transport.address();
-        let link = |worker: usize| joined(&places[worker], worker, address.to_string(), security.clone());
+        let link =
+            |worker: usize| joined(&places[worker], worker, address.to_string(), security.clone());
         let links: Vec<_> = (0..WORKERS).map(link).collect();
         let [parameters, first, second] = start(LONG);
-        let model = |worker: usize| DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second]).expect("no error");
+        let model = |worker: usize| {
+            DeviceAdamW::new(&places[worker], LOOSE, [&parameters, &first, &second])
+                .expect("no error")
+        };
         let trained = thread::scope(|scope| {
             let model = &model;
-            let begin = |(worker, link)| scope.spawn(move || work(worker, Box::new(link), model(worker), 1, |_| ()));
+            let begin = |(worker, link)| {
+                scope.spawn(move || work(worker, Box::new(link), model(worker), 1, |_| ()))
+            };
             let threads: Vec<_> = links.into_iter().enumerate().map(begin).collect();
-            let mut ends = |step: u64| if step == AT { Err("the coordinator ends".into()) } else { Ok(WORKERS) };
+            let mut ends = |step: u64| {
+                if step == AT { Err("the coordinator ends".into()) } else { Ok(WORKERS) }
+            };
             let (ran, woven) = coordinate(transport, |_| Step(0), &mut ends);
-            assert!(matches!(ran, Err(RunError::Observer(_))) && woven == (0..AT).collect::<Vec<_>>(), "{ran:?}, {woven:?}");
-            let last = |there: &[(Worker, Option<Step>)]| there.iter().filter_map(|(_, next)| *next).max().expect("a state");
-            let (ran, woven) = coordinate(listen(address, security.clone()), last, &mut |_| Ok(WORKERS));
+            assert!(
+                matches!(ran, Err(RunError::Observer(_))) && woven == (0..AT).collect::<Vec<_>>(),
+                "{ran:?}, {woven:?}"
+            );
+            let last = |there: &[(Worker, Option<Step>)]| {
+                there.iter().filter_map(|(_, next)| *next).max().expect("a state")
+            };
+            let (ran, woven) =
+                coordinate(listen(address, security.clone()), last, &mut |_| Ok(WORKERS));
             assert_eq!(ran.expect("no error"), Outcome::Finished);
-            assert!(woven.len() as u64 >= STEPS - AT - 1 && woven.iter().zip(0..).all(|(woven, step)| *woven == step), "{woven:?}");
+            assert!(
+                woven.len() as u64 >= STEPS - AT - 1
+                    && woven.iter().zip(0..).all(|(woven, step)| *woven == step),
+                "{woven:?}"
+            );
             threads.into_iter().map(|thread| thread.join().ok()).collect::<Vec<_>>()
         });
         assert!(trained == on_host(("groups:s=1", 1, LONG)));

@@ -40,7 +40,8 @@ impl AdamWConfig {
         learning_rate * (0.1 + 0.45 * (1.0 + (PI * progress).cos()))
     }
 
-    /// What the numbers of a step, counted from 0, are multiplied by, for a gradient of the given norm.
+    /// What the numbers of a step, counted from 0, are multiplied by, for a gradient of the given
+    /// norm.
     pub(crate) fn rates(&self, step: u64, norm: f64) -> Rates {
         let Self { beta1, beta2, epsilon, weight_decay, clip_norm, .. } = *self;
         let rate = self.learning_rate_at(step);
@@ -105,11 +106,16 @@ impl AdamW {
     /// # Panics
     /// When parameters, gradient and moments differ in length.
     pub fn update(&mut self, parameters: &mut [f32], gradient: &[f32], step: u64) -> u64 {
-        assert!(parameters.len() == gradient.len() && gradient.len() == self.first.len(), "one number per parameter");
+        assert!(
+            parameters.len() == gradient.len() && gradient.len() == self.first.len(),
+            "one number per parameter"
+        );
         let rates = self.config.rates(step, norm(gradient));
         let mut digest = Xxh3::new();
         let moments = self.first.chunks_mut(BLOCK).zip(self.second.chunks_mut(BLOCK));
-        for ((parameters, gradient), (first, second)) in parameters.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK)).zip(moments) {
+        for ((parameters, gradient), (first, second)) in
+            parameters.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK)).zip(moments)
+        {
             take_step([&mut *parameters, first, second], gradient, rates);
             digest.update(bytemuck::cast_slice(parameters));
         }
@@ -163,7 +169,14 @@ mod tests {
             let clip = (1.0 / f64::from(gradient[0]).hypot(f64::from(gradient[1]))).min(1.0);
             adam.update(&mut parameters, &gradient, step);
             for i in 0..2 {
-                oracle(&mut p[i], &mut m[i], &mut v[i], clip * f64::from(gradient[i]), step, adam.learning_rate(step));
+                oracle(
+                    &mut p[i],
+                    &mut m[i],
+                    &mut v[i],
+                    clip * f64::from(gradient[i]),
+                    step,
+                    adam.learning_rate(step),
+                );
                 assert!((p[i] - f64::from(parameters[i])).abs() < 1e-5, "step {step}");
             }
         }
@@ -186,6 +199,10 @@ mod tests {
         let mut right = left.clone();
         let mut b = AdamW::with_moments(CONFIG, a.moments().0.to_vec(), a.moments().1.to_vec());
         assert_eq!(a.update(&mut left, &gradient, 1), b.update(&mut right, &gradient, 1));
-        assert_ne!(a.update(&mut left, &gradient, 2), b.update(&mut right, &gradient, 1), "another step, other bytes");
+        assert_ne!(
+            a.update(&mut left, &gradient, 2),
+            b.update(&mut right, &gradient, 1),
+            "another step, other bytes"
+        );
     }
 }

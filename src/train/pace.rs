@@ -1,4 +1,5 @@
-//! When a worker's answer counts as arrived: by the wall clock plus an injected delay, or by a model.
+//! When a worker's answer counts as arrived: by the wall clock plus an injected delay, or by a
+//! model.
 
 use crate::delays::{Delays, Unit};
 use crate::ids::{Round, Task, Worker, WorkerSet};
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 /// ```text
 /// arrival = assigned + c n load + d_i - min(d)
 /// ```
-/// where `c` is [`VirtualClock::step_seconds`], `n` the number of workers, `load` the fraction of the
-/// batch in the task and `d` the round's delays.
+/// where `c` is [`VirtualClock::step_seconds`], `n` the number of workers, `load` the fraction of
+/// the batch in the task and `d` the round's delays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VirtualClock {
     /// Modelled compute time of an uncoded step, `c`.
@@ -51,8 +52,8 @@ struct Out {
     number: u64,
 }
 
-/// When an answer counts as arrived, as bits (times are not negative, so that their order is that of the bits), whose it
-/// is, and the number of its entry.
+/// When an answer counts as arrived, as bits (times are not negative, so that their order is that
+/// of the bits), whose it is, and the number of its entry.
 type Due = (u64, Worker, u64);
 
 /// The places of all answers that are still to be delivered, by when they count as arrived.
@@ -94,7 +95,8 @@ pub struct Pace {
     dues: Dues,
     orders: u64,
     entries: u64,
-    /// The round whose lateness each worker was charged last, and what its current order is late by.
+    /// The round whose lateness each worker was charged last, and what its current order is late
+    /// by.
     charged: Vec<Option<(Round, f64)>>,
     /// Workers told to drop what they compute and not heard of since.
     leaving: WorkerSet,
@@ -132,8 +134,8 @@ pub(super) struct Abandoned {
 }
 
 impl Pace {
-    /// A wall clock that starts now, with delays injected for `rounds` rounds; `step_seconds` is the
-    /// calibrated compute time of an uncoded step.
+    /// A wall clock that starts now, with delays injected for `rounds` rounds; `step_seconds` is
+    /// the calibrated compute time of an uncoded step.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one clock of a training run")]
     pub fn wall(workers: usize, delays: &Delays, rounds: usize, step_seconds: f64) -> Self {
@@ -141,20 +143,44 @@ impl Pace {
         Self::by(move || origin.elapsed(), workers, delays, rounds, step_seconds)
     }
 
-    /// The same with another clock for the wall's, such as that of a simulated network; `elapsed` is the time since the
-    /// run began.
+    /// The same with another clock for the wall's, such as that of a simulated network; `elapsed`
+    /// is the time since the run began.
     #[must_use]
-    pub fn by(elapsed: impl Fn() -> Duration + Send + 'static, workers: usize, delays: &Delays, rounds: usize, step_seconds: f64) -> Self {
-        Self::new(Clock::Wall { elapsed: Elapsed(Box::new(elapsed)), paused: Duration::ZERO }, workers, delays, rounds, step_seconds)
+    pub fn by(
+        elapsed: impl Fn() -> Duration + Send + 'static,
+        workers: usize,
+        delays: &Delays,
+        rounds: usize,
+        step_seconds: f64,
+    ) -> Self {
+        Self::new(
+            Clock::Wall { elapsed: Elapsed(Box::new(elapsed)), paused: Duration::ZERO },
+            workers,
+            delays,
+            rounds,
+            step_seconds,
+        )
     }
 
     /// A virtual clock that starts at `now` seconds.
     #[must_use]
-    pub fn modelled(workers: usize, delays: &Delays, rounds: usize, model: VirtualClock, now: f64) -> Self {
+    pub fn modelled(
+        workers: usize,
+        delays: &Delays,
+        rounds: usize,
+        model: VirtualClock,
+        now: f64,
+    ) -> Self {
         Self::new(Clock::Virtual { now, model }, workers, delays, rounds, model.step_seconds)
     }
 
-    fn new(clock: Clock, workers: usize, delays: &Delays, rounds: usize, step_seconds: f64) -> Self {
+    fn new(
+        clock: Clock,
+        workers: usize,
+        delays: &Delays,
+        rounds: usize,
+        step_seconds: f64,
+    ) -> Self {
         let unit = match delays.unit() {
             Unit::StepTimes => step_seconds,
             Unit::Seconds => 1.0,
@@ -167,7 +193,17 @@ impl Pace {
         let delays = delays.rows(rounds).into_iter().map(late).collect();
         let (charged, leaving) = (vec![None; workers], WorkerSet::empty(workers));
         let outs = (0..workers).map(|_| Vec::new()).collect();
-        Self { clock, delays, workers, outs, dues: Dues::default(), orders: 0, entries: 0, charged, leaving }
+        Self {
+            clock,
+            delays,
+            workers,
+            outs,
+            dues: Dues::default(),
+            orders: 0,
+            entries: 0,
+            charged,
+            leaving,
+        }
     }
 
     /// Seconds since the start, pauses left out.
@@ -182,7 +218,11 @@ impl Pace {
     /// What is due if nothing is to be done before a time.
     pub(super) fn nothing_until(&self, time: f64) -> Next {
         let left = time - self.now();
-        if left > 0.0 { Next::Wait(Some(Duration::from_secs_f64(left.clamp(1e-6, 1e9)))) } else { Next::Deadline }
+        if left > 0.0 {
+            Next::Wait(Some(Duration::from_secs_f64(left.clamp(1e-6, 1e9))))
+        } else {
+            Next::Deadline
+        }
     }
 
     /// A modelled clock goes on to a time.
@@ -198,7 +238,8 @@ impl Pace {
         matches!(self.clock, Clock::Virtual { .. })
     }
 
-    /// Does something that is no part of the run, such as writing its record, with the clock stopped.
+    /// Does something that is no part of the run, such as writing its record, with the clock
+    /// stopped.
     pub(super) fn pause<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let Clock::Wall { elapsed, paused } = &mut self.clock else { return work() };
         let before = (elapsed.0)();
@@ -217,11 +258,17 @@ impl Pace {
         self.delays.get(round as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// A worker is given tasks, with the share of the batch each one is. Its lateness is charged once per round, to the
-    /// first order: everything in it comes so much later.
-    pub(super) fn assigned(&mut self, worker: Worker, round: Round, tasks: impl Iterator<Item = (Task, f64)>) {
+    /// A worker is given tasks, with the share of the batch each one is. Its lateness is charged
+    /// once per round, to the first order: everything in it comes so much later.
+    pub(super) fn assigned(
+        &mut self,
+        worker: Worker,
+        round: Round,
+        tasks: impl Iterator<Item = (Task, f64)>,
+    ) {
         let first = self.charged[worker.index()].is_none_or(|(charged, _)| charged != round);
-        let late_by = self.lateness(round.0).get(worker.index()).copied().filter(|_| first).unwrap_or(0.0);
+        let late_by =
+            self.lateness(round.0).get(worker.index()).copied().filter(|_| first).unwrap_or(0.0);
         self.charged[worker.index()] = Some((round, late_by));
         self.orders += 1;
         let (mut load, order) = (0.0, self.orders);
@@ -235,13 +282,22 @@ impl Pace {
                 }
             };
             self.entries += 1;
-            let out = Out { task, order, computed, due, notice: None, state: Wanted::Yes, number: self.entries };
+            let out = Out {
+                task,
+                order,
+                computed,
+                due,
+                notice: None,
+                state: Wanted::Yes,
+                number: self.entries,
+            };
             self.dues.add(worker, &out);
             self.outs[worker.index()].push(out);
         }
     }
 
-    /// A worker's tasks are not waited for any more; `late_counts` if a result that comes all the same still counts.
+    /// A worker's tasks are not waited for any more; `late_counts` if a result that comes all the
+    /// same still counts.
     pub(super) fn abandoned(&mut self, worker: Worker, late_counts: bool) -> Abandoned {
         let (now, modelled) = (self.now(), self.is_virtual());
         let mut unwanted = Vec::new();
@@ -263,7 +319,11 @@ impl Pace {
             let dropped = there && out.state == Wanted::No;
             match out.notice.take_if(|_| dropped) {
                 Some(Notice::Done { task, finite, .. }) => unwanted.extend(finite.then_some(task)),
-                notice => gone = gone.take().or(notice.filter(|notice| matches!(notice, Notice::Lost { .. }))),
+                notice => {
+                    gone = gone
+                        .take()
+                        .or(notice.filter(|notice| matches!(notice, Notice::Lost { .. })))
+                }
             }
             !dropped
         });
@@ -315,7 +375,8 @@ impl Pace {
     fn done(&mut self, worker: Worker, task: Task, notice: Notice) -> Arrival {
         let (now, wall) = (self.now(), !self.is_virtual());
         let late_by = self.charged[worker.index()].map_or(0.0, |charged| charged.1);
-        let Some(at) = self.oldest(worker).filter(|at| self.outs[worker.index()][*at].task == task) else {
+        let Some(at) = self.oldest(worker).filter(|at| self.outs[worker.index()][*at].task == task)
+        else {
             return Arrival { now: None, unwanted: Some(task) };
         };
         let out = &mut self.outs[worker.index()][at];
@@ -333,15 +394,16 @@ impl Pace {
         Arrival { now: free.then_some(Notice::Freed), unwanted }
     }
 
-    /// A worker has dropped the rest of an order, or is gone. Under a virtual clock that shows when the first task it
-    /// leaves was due.
+    /// A worker has dropped the rest of an order, or is gone. Under a virtual clock that shows when
+    /// the first task it leaves was due.
     fn ended(&mut self, worker: Worker, notice: Notice, gone: bool) -> Arrival {
         let wall = !self.is_virtual();
         self.leaving.remove(worker);
         let order = self.oldest(worker).map(|at| self.outs[worker.index()][at].order);
         let (outs, dues) = (&mut self.outs[worker.index()], &mut self.dues);
         let open = |out: &Out| out.notice.is_none() && (gone || Some(out.order) == order);
-        let live = outs.iter_mut().find(|out| open(out) && out.state == Wanted::Yes).filter(|_| !wall);
+        let live =
+            outs.iter_mut().find(|out| open(out) && out.state == Wanted::Yes).filter(|_| !wall);
         let mut notice = Some(notice);
         if let Some(live) = live {
             live.notice = notice.take();
@@ -366,7 +428,9 @@ impl Pace {
         let due = first.map_or(f64::INFINITY, |first| first.0);
         let now = match &mut self.clock {
             Clock::Wall { .. } => self.now(),
-            Clock::Virtual { .. } if first.is_some_and(|first| !first.3) && due <= limit => return Next::Wait(None),
+            Clock::Virtual { .. } if first.is_some_and(|first| !first.3) && due <= limit => {
+                return Next::Wait(None);
+            }
             Clock::Virtual { now, .. } if due.min(limit).is_finite() => {
                 *now = now.max(due.min(limit));
                 *now

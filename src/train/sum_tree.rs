@@ -3,9 +3,10 @@
 use crate::gpu::Vector;
 use crate::transport::Link;
 
-/// Sums vectors of consecutive units by the tree of [`crate::gpu::Combine`]: two partial sums are added
-/// as soon as they are the two halves of an aligned block of `2^m` units, what is left at the end is
-/// added from right to left. So a share that is an aligned block is a subtree of the whole batch's sum.
+/// Sums vectors of consecutive units by the tree of [`crate::gpu::Combine`]: two partial sums are
+/// added as soon as they are the two halves of an aligned block of `2^m` units, what is left at the
+/// end is added from right to left. So a share that is an aligned block is a subtree of the whole
+/// batch's sum.
 #[derive(Debug)]
 pub(super) struct SumTree<V = Vec<f32>> {
     /// Partial sums, each with its first unit and the number of units in it (a power of two).
@@ -22,7 +23,10 @@ impl<V: Vector> SumTree<V> {
     pub(super) fn push(&mut self, unit: u32, vector: V, link: &mut dyn Link<V>) {
         self.partial.push((unit, 1, vector));
         while let [.., (left, left_size, _), (_, right_size, _)] = self.partial[..] {
-            if left_size != right_size || left % (2 * left_size) != 0 || left + left_size != self.partial[self.partial.len() - 1].0 {
+            if left_size != right_size
+                || left % (2 * left_size) != 0
+                || left + left_size != self.partial[self.partial.len() - 1].0
+            {
                 break;
             }
             self.merge(link);
@@ -30,7 +34,9 @@ impl<V: Vector> SumTree<V> {
     }
 
     fn merge(&mut self, link: &mut dyn Link<V>) {
-        if let (Some((_, size, right)), Some((_, left_size, left))) = (self.partial.pop(), self.partial.last_mut()) {
+        if let (Some((_, size, right)), Some((_, left_size, left))) =
+            (self.partial.pop(), self.partial.last_mut())
+        {
             self.finite &= left.add(1.0, &right);
             *left_size += size;
             link.recycle(right);
@@ -71,7 +77,8 @@ mod tests {
             }
             let (sum, finite) = tree.finish(&mut links[0]);
             let singles: Vec<[f32; 1]> = values.iter().map(|value| [*value]).collect();
-            let terms: Vec<Term<'_>> = singles.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+            let terms: Vec<Term<'_>> =
+                singles.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
             let mut expected = [f32::NAN];
             Plain.combine(&terms, &mut expected).unwrap();
             prop_assert_eq!(sum.unwrap(), expected);
@@ -80,7 +87,11 @@ mod tests {
 
         /// Aligned shares summed by their workers, then combined, give the bits of the whole batch.
         #[test]
-        fn aligned_shares_are_subtrees(blocks in 1u32..9, power in 0u32..3, seed in prop::collection::vec(-1e3f32..1e3, 40)) {
+        fn aligned_shares_are_subtrees(
+            blocks in 1u32..9,
+            power in 0u32..3,
+            seed in prop::collection::vec(-1e3f32..1e3, 40),
+        ) {
             let (width, units) = (1 << power, blocks << power);
             let (_coordinator, mut links) = local::connect(1);
             let sum = |from: u32, to: u32, link: &mut dyn Link| {
@@ -89,8 +100,10 @@ mod tests {
                 tree.finish(link).0.unwrap()
             };
             let whole = sum(0, units, &mut links[0]);
-            let shares: Vec<Vec<f32>> = (0..blocks).map(|b| sum(b * width, (b + 1) * width, &mut links[0])).collect();
-            let terms: Vec<Term<'_>> = shares.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+            let shares: Vec<Vec<f32>> =
+                (0..blocks).map(|b| sum(b * width, (b + 1) * width, &mut links[0])).collect();
+            let terms: Vec<Term<'_>> =
+                shares.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
             let mut decoded = [f32::NAN];
             Plain.combine(&terms, &mut decoded).unwrap();
             prop_assert_eq!(whole, decoded);

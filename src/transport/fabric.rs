@@ -1,6 +1,7 @@
-//! Sums made between workers by something faster than their connections, where their vectors lie: NCCL between GPUs
-//! (`transport::nccl::NcclFabric`). The coordinator and its connections still say who sums what, and carry whatever the
-//! fabric does not: to those who are late, and everything while there is no group.
+//! Sums made between workers by something faster than their connections, where their vectors lie:
+//! NCCL between GPUs (`transport::nccl::NcclFabric`). The coordinator and its connections still say
+//! who sums what, and carry whatever the fabric does not: to those who are late, and everything
+//! while there is no group.
 
 use super::What;
 use super::ledger::Ledger;
@@ -11,7 +12,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A sum, as every member that takes part is told of it: each of them sums a part of all terms and sends it to the others.
+/// A sum, as every member that takes part is told of it: each of them sums a part of all terms and
+/// sends it to the others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weave {
     /// The worker that is told.
@@ -134,7 +136,8 @@ pub trait Fabric: Send {
     fn tell(&mut self, told: Told);
 }
 
-/// What a fabric's worker holds, as its connections see it: vectors come to the host's memory when they are asked for.
+/// What a fabric's worker holds, as its connections see it: vectors come to the host's memory when
+/// they are asked for.
 pub trait Holds: Send {
     /// A vector, for the host.
     fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>>;
@@ -156,7 +159,8 @@ struct Kept<V> {
     ledger: Ledger<V>,
     /// Sums that were made, the last ones.
     sums: VecDeque<(Step, u32, Arc<V>)>,
-    /// How many of them are kept, and the first step that the trainer has not been given: whatever it has not is kept.
+    /// How many of them are kept, and the first step that the trainer has not been given: whatever
+    /// it has not is kept.
     most: usize,
     next: Step,
     /// What the host asked for.
@@ -164,7 +168,8 @@ struct Kept<V> {
     spare: Vec<V>,
 }
 
-/// Results and sums of a worker that stay where they are computed, for its trainer, its connections and its fabric alike.
+/// Results and sums of a worker that stay where they are computed, for its trainer, its connections
+/// and its fabric alike.
 #[derive(Debug)]
 pub struct Shelf<V>(Arc<Mutex<Kept<V>>>);
 
@@ -178,7 +183,14 @@ impl<V: Vector + Gradient> Shelf<V> {
     /// A shelf that keeps so many sums for those who may still ask for them.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        let kept = Kept { ledger: Ledger::default(), sums: VecDeque::new(), most, next: Step(0), copies: Vec::new(), spare: Vec::new() };
+        let kept = Kept {
+            ledger: Ledger::default(),
+            sums: VecDeque::new(),
+            most,
+            next: Step(0),
+            copies: Vec::new(),
+            spare: Vec::new(),
+        };
         Self(Arc::new(Mutex::new(kept)))
     }
 
@@ -203,7 +215,8 @@ impl<V: Vector + Gradient> Shelf<V> {
         self.kept().ledger.get(step, what).cloned()
     }
 
-    /// Keeps a sum in place of one of the same attempt; gives back the memory of those that are no longer kept.
+    /// Keeps a sum in place of one of the same attempt; gives back the memory of those that are no
+    /// longer kept.
     pub fn keep_sum(&self, step: Step, attempt: u32, sum: V) -> Vec<V> {
         let kept = &mut *self.kept();
         let same = kept.sums.iter().position(|(of, made, _)| (*of, *made) == (step, attempt));
@@ -225,7 +238,11 @@ impl<V: Vector + Gradient> Shelf<V> {
     /// A sum that was made, where it lies.
     #[must_use]
     pub fn sum(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
-        self.kept().sums.iter().find(|(of, made, _)| (*of, *made) == (step, attempt)).map(|(.., sum)| Arc::clone(sum))
+        self.kept()
+            .sums
+            .iter()
+            .find(|(of, made, _)| (*of, *made) == (step, attempt))
+            .map(|(.., sum)| Arc::clone(sum))
     }
 
     /// The memory of a result that is no longer held.
@@ -246,13 +263,19 @@ impl<V> Kept<V> {
 fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
     let mut numbers = vec![0.0; Vector::length(vector)];
     let read = vector.read(0, 1.0, Wire::F32(&mut numbers));
-    read.inspect_err(|error| tracing::error!("a vector cannot be had: {error}")).ok().map(|()| Arc::new(numbers))
+    read.inspect_err(|error| tracing::error!("a vector cannot be had: {error}"))
+        .ok()
+        .map(|()| Arc::new(numbers))
 }
 
 impl<V: Vector + Gradient> Holds for Shelf<V> {
     fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
-        let copied =
-            |kept: &Kept<V>| kept.copies.iter().find(|(of, copy, _)| (*of, *copy) == (step, what)).map(|(.., copy)| Arc::clone(copy));
+        let copied = |kept: &Kept<V>| {
+            kept.copies
+                .iter()
+                .find(|(of, copy, _)| (*of, *copy) == (step, what))
+                .map(|(.., copy)| Arc::clone(copy))
+        };
         let vector = {
             let kept = self.kept();
             if let Some(copy) = copied(&kept) {
@@ -274,7 +297,9 @@ impl<V: Vector + Gradient> Holds for Shelf<V> {
 
     fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError> {
         let kept = &mut *self.kept();
-        kept.copies.retain(|(of, what, _)| *what != What::Result(task) && (*of, *what) != (step, What::Sum));
+        kept.copies.retain(|(of, what, _)| {
+            *what != What::Result(task) && (*of, *what) != (step, What::Sum)
+        });
         let spent = kept.ledger.reduce(step, task, weight)?;
         kept.spend(spent);
         Ok(())
@@ -314,17 +339,26 @@ mod tests {
         let read = |what| shelf.read(Step(0), what).map(|numbers| numbers.to_vec());
         let [first, second] = [1, 2].map(|job| What::Result(task(job)));
         assert_eq!((read(first), read(What::Sum)), (Some(vec![1.0, 2.0]), None));
-        assert!(Arc::ptr_eq(&shelf.read(Step(0), first).unwrap(), &shelf.read(Step(0), first).unwrap()));
+        assert!(Arc::ptr_eq(
+            &shelf.read(Step(0), first).unwrap(),
+            &shelf.read(Step(0), first).unwrap()
+        ));
         shelf.reduce(Step(0), task(1), 1.0).unwrap();
         assert_eq!((read(first), read(What::Sum)), (None, Some(vec![1.0, 2.0])));
         shelf.reduce(Step(0), task(2), -1.0).unwrap();
-        assert_eq!((read(second), read(What::Sum), shelf.count()), (None, Some(vec![-9.0, -18.0]), 1));
+        assert_eq!(
+            (read(second), read(What::Sum), shelf.count()),
+            (None, Some(vec![-9.0, -18.0]), 1)
+        );
         shelf.keep(task(2), Stays(vec![5.0, 5.0]));
         assert_eq!(read(second), Some(vec![5.0, 5.0]), "a task that was computed again");
         shelf.discard(task(2));
         shelf.release(Step(0), Job(3));
         assert_eq!((read(second), read(What::Sum), shelf.count()), (None, None, 0));
-        assert!(shelf.spare(&0, 3).is_none() && (0..2).all(|_| shelf.spare(&0, 2).is_some()), "their memory goes round");
+        assert!(
+            shelf.spare(&0, 3).is_none() && (0..2).all(|_| shelf.spare(&0, 2).is_some()),
+            "their memory goes round"
+        );
         shelf.keep(task(4), Stays(vec![f32::NAN]));
         assert_eq!(read(What::Result(task(4))), None, "a device that fails gives nothing");
     }
@@ -333,15 +367,24 @@ mod tests {
     fn the_last_sums_are_kept_and_outlive_what_is_cleared() {
         let shelf: Shelf<Stays> = Shelf::new(2);
         shelf.passed(Step(3));
-        let keep =
-            |step, attempt, x| shelf.keep_sum(Step(step), attempt, Stays(vec![x])).into_iter().map(|spent| spent.0[0]).collect::<Vec<_>>();
+        let keep = |step, attempt, x| {
+            shelf
+                .keep_sum(Step(step), attempt, Stays(vec![x]))
+                .into_iter()
+                .map(|spent| spent.0[0])
+                .collect::<Vec<_>>()
+        };
         assert_eq!((keep(1, 0, 1.0), keep(2, 0, 2.0)), (vec![], vec![]));
         assert_eq!(keep(2, 0, 3.0), [2.0], "the same attempt, made again");
         assert_eq!(keep(2, 1, 4.0), [1.0]);
         let held = shelf.sum(Step(2), 0).unwrap();
         assert!(keep(3, 0, 5.0).is_empty(), "somebody reads it");
         assert_eq!((held.0[0], shelf.sum(Step(2), 0).map(|sum| sum.0[0])), (3.0, None));
-        assert_eq!((keep(4, 0, 6.0), keep(5, 0, 7.0)), (vec![4.0], vec![]), "the trainer has not had step 3");
+        assert_eq!(
+            (keep(4, 0, 6.0), keep(5, 0, 7.0)),
+            (vec![4.0], vec![]),
+            "the trainer has not had step 3"
+        );
         shelf.passed(Step(5));
         assert_eq!(keep(6, 0, 8.0), [5.0, 6.0]);
         shelf.passed(Step(0));

@@ -3,10 +3,12 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What both sides of a run must agree on for its gradients to mean anything; `None` where a side does not know.
+/// What both sides of a run must agree on for its gradients to mean anything; `None` where a side
+/// does not know.
 ///
-/// Two workers that cut a batch into units of different sizes would train on different samples, and nobody could tell
-/// from their messages: every fact that both sides know is compared when a worker joins.
+/// Two workers that cut a batch into units of different sizes would train on different samples, and
+/// nobody could tell from their messages: every fact that both sides know is compared when a worker
+/// joins.
 ///
 /// ```
 /// use codedgrad::transport::RunFacts;
@@ -58,7 +60,8 @@ pub struct Disagreement {
 }
 
 impl RunFacts {
-    /// Compares what both know and takes over what only the other knows; nothing is taken over where they differ.
+    /// Compares what both know and takes over what only the other knows; nothing is taken over
+    /// where they differ.
     ///
     /// # Errors
     /// [`Disagreement`] names the first fact on which they differ.
@@ -77,7 +80,11 @@ impl RunFacts {
     }
 }
 
-fn merge<T: Clone + PartialEq + ToString>(fact: &'static str, run: &mut Option<T>, here: Option<&T>) -> Result<(), Disagreement> {
+fn merge<T: Clone + PartialEq + ToString>(
+    fact: &'static str,
+    run: &mut Option<T>,
+    here: Option<&T>,
+) -> Result<(), Disagreement> {
     let Some(here) = here else { return Ok(()) };
     let known = run.get_or_insert_with(|| here.clone());
     if known == here {
@@ -95,7 +102,10 @@ mod tests {
         let mut run = RunFacts { units: Some(4), ..RunFacts::default() };
         let other = RunFacts { length: Some(3), units: Some(8), ..RunFacts::default() };
         let error = run.agree(&other).unwrap_err();
-        assert_eq!((error.fact, error.here.as_str(), error.run.as_str()), ("units of a batch", "8", "4"));
+        assert_eq!(
+            (error.fact, error.here.as_str(), error.run.as_str()),
+            ("units of a batch", "8", "4")
+        );
         assert_eq!(run, RunFacts { units: Some(4), ..RunFacts::default() });
     }
 }

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Results whose weights are not final, and one sum per step of those whose weights are.
 ///
-/// A task that is computed twice has two results: with the same bytes, unless its worker took over a state in between. What is
-/// forgotten first was computed first, so that a result that nobody waits for any more is not taken for the one after it.
+/// A task that is computed twice has two results: with the same bytes, unless its worker took over
+/// a state in between. What is forgotten first was computed first, so that a result that nobody
+/// waits for any more is not taken for the one after it.
 ///
 /// ```
 /// use codedgrad::ids::{Job, Step, Task};
@@ -20,7 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ledger.keep(task(1), vec![10.0, 20.0]);
 /// assert!(ledger.reduce(Step(0), task(0), 1.0)?.is_none());
 /// let spent = ledger.reduce(Step(0), task(1), 0.5)?;
-/// assert_eq!((ledger.sum(Step(0)).map(|sum| &sum[..]), spent), (Some(&[6.0, 12.0][..]), Some(vec![10.0, 20.0].into())));
+/// assert_eq!(
+///     (ledger.sum(Step(0)).map(|sum| &sum[..]), spent),
+///     (Some(&[6.0, 12.0][..]), Some(vec![10.0, 20.0].into()))
+/// );
 /// assert_eq!((ledger.len(), ledger.take_peak()), (1, 2));
 /// # Ok::<(), codedgrad::gpu::CombineError>(())
 /// ```
@@ -84,7 +88,8 @@ impl<V: Vector> Ledger<V> {
         self.sums.get(&step)
     }
 
-    /// Forgets the first result of a task and gives its memory back, which somebody may still be reading.
+    /// Forgets the first result of a task and gives its memory back, which somebody may still be
+    /// reading.
     pub fn discard(&mut self, task: Task) -> Option<Arc<V>> {
         let results = self.results.get_mut(&task)?;
         let result = results.pop_front();
@@ -102,8 +107,18 @@ impl<V: Vector> Ledger<V> {
     ///
     /// # Panics
     /// When there is no such result: a sum without it would be wrong.
-    pub fn reduce(&mut self, step: Step, task: Task, weight: f64) -> Result<Option<Arc<V>>, CombineError> {
-        let lengths = self.results.get(&task).and_then(VecDeque::front).map(|x| x.length()).zip(self.sum(step).map(|x| x.length()));
+    pub fn reduce(
+        &mut self,
+        step: Step,
+        task: Task,
+        weight: f64,
+    ) -> Result<Option<Arc<V>>, CombineError> {
+        let lengths = self
+            .results
+            .get(&task)
+            .and_then(VecDeque::front)
+            .map(|x| x.length())
+            .zip(self.sum(step).map(|x| x.length()));
         if let Some((found, expected)) = lengths.filter(|(found, expected)| found != expected) {
             return Err(CombineError::Length { term: 0, expected, found });
         }
@@ -122,15 +137,16 @@ impl<V: Vector> Ledger<V> {
     /// Forgets the sum of a step and all results of jobs below `end`; gives their memory back.
     pub fn release(&mut self, step: Step, end: Job) -> Vec<Arc<V>> {
         let later = self.results.split_off(&Task { job: end, piece: 0, plan: 0 });
-        let mut free: Vec<Arc<V>> = std::mem::replace(&mut self.results, later).into_values().flatten().collect();
+        let mut free: Vec<Arc<V>> =
+            std::mem::replace(&mut self.results, later).into_values().flatten().collect();
         self.kept -= free.len();
         free.extend(self.sums.remove(&step));
         free
     }
 }
 
-/// What every worker holds, where the coordinator can reach it: the memory of workers of its own process, or what it has
-/// received of others.
+/// What every worker holds, where the coordinator can reach it: the memory of workers of its own
+/// process, or what it has received of others.
 #[derive(Clone, Debug)]
 pub struct Ledgers<V = Vec<f32>>(Arc<[Mutex<Ledger<V>>]>);
 
@@ -160,7 +176,12 @@ impl<V: Vector> Ledgers<V> {
     }
 
     /// Overwrites `out` with the sum of the first holders' vectors.
-    pub(super) fn fold(&self, step: Step, summands: &[Summand], out: &mut V) -> Result<Folded, CombineError> {
+    pub(super) fn fold(
+        &self,
+        step: Step,
+        summands: &[Summand],
+        out: &mut V,
+    ) -> Result<Folded, CombineError> {
         let term = |summand: &Summand| {
             let vector = self.vector(step, summand.holders[0]);
             (summand.weight as f32, vector.expect("what counts is held by its worker"))
@@ -191,7 +212,10 @@ mod tests {
         ledger.keep(task, vec![f32::MAX]);
         ledger.keep(task, vec![1.0]);
         assert_eq!(ledger.discard(task).unwrap()[0], f32::MAX);
-        assert_eq!(ledger.reduce(Step(3), task, 2.0).map(|spent| (spent, ledger.sum(Step(3)).unwrap()[0])), Ok((None, 2.0)));
+        assert_eq!(
+            ledger.reduce(Step(3), task, 2.0).map(|spent| (spent, ledger.sum(Step(3)).unwrap()[0])),
+            Ok((None, 2.0))
+        );
     }
 
     #[test]
@@ -200,11 +224,17 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.keep(task, vec![1.0]);
         ledger.keep(task, vec![1.0]);
-        assert!(ledger.discard(task).is_some() && ledger.result(task).is_some_and(|result| **result == [1.0]));
+        assert!(
+            ledger.discard(task).is_some()
+                && ledger.result(task).is_some_and(|result| **result == [1.0])
+        );
         assert!(ledger.reduce(Step(3), task, -2.0).unwrap().is_none());
         assert_eq!((ledger.sum(Step(3)).map(|sum| &sum[..]), ledger.len()), (Some(&[-2.0][..]), 1));
         ledger.keep(task, vec![1.0, 2.0]);
-        assert!(matches!(ledger.reduce(Step(3), task, 1.0), Err(CombineError::Length { expected: 1, found: 2, .. })));
+        assert!(matches!(
+            ledger.reduce(Step(3), task, 1.0),
+            Err(CombineError::Length { expected: 1, found: 2, .. })
+        ));
         assert!(ledger.result(task).is_some(), "a result that does not fit is not lost");
         ledger.keep(Task { job: Job(4), piece: 0, plan: 0 }, vec![5.0]);
         assert_eq!(ledger.release(Step(3), Job(4)).len(), 2);

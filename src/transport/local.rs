@@ -1,7 +1,7 @@
 //! Workers that are threads of one process: channels, and messages handed over without a copy.
 //!
-//! Messages lie in the host's memory ([`connect`]), or wherever a [`Vector`] lies ([`connect_at`]): then they are summed there, and
-//! what is decoded stays there too.
+//! Messages lie in the host's memory ([`connect`]), or wherever a [`Vector`] lies ([`connect_at`]):
+//! then they are summed there, and what is decoded stays there too.
 
 use super::ledger::Ledgers;
 use super::{Cancel, Link, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
@@ -19,7 +19,10 @@ struct Pool<V>(Arc<Mutex<Vec<V>>>);
 impl<V: Vector> Pool<V> {
     fn take(&self, place: &V::Place, length: usize) -> V {
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = spare.iter().rposition(|buffer| buffer.fits(place, length)).map(|at| spare.swap_remove(at));
+        let found = spare
+            .iter()
+            .rposition(|buffer| buffer.fits(place, length))
+            .map(|at| spare.swap_remove(at));
         drop(spare);
         found.unwrap_or_else(|| V::new(place, length))
     }
@@ -34,7 +37,8 @@ impl<V: Vector> Pool<V> {
     }
 }
 
-/// Decoded vectors that stay where they were summed, each with its attempt, until everybody has applied them.
+/// Decoded vectors that stay where they were summed, each with its attempt, until everybody has
+/// applied them.
 #[derive(Clone, Debug)]
 struct Staying<V>(Arc<Mutex<Kept<V>>>);
 
@@ -46,7 +50,10 @@ impl<V> Staying<V> {
     }
 
     fn get(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
-        self.lock().get(&step).filter(|(made, _)| *made == attempt).map(|(_, vector)| Arc::clone(vector))
+        self.lock()
+            .get(&step)
+            .filter(|(made, _)| *made == attempt)
+            .map(|(_, vector)| Arc::clone(vector))
     }
 }
 
@@ -67,7 +74,8 @@ pub struct LocalTransport<V: Vector = Vec<f32>> {
     held: VecDeque<(Worker, Notice)>,
 }
 
-/// A worker's end. Dropping it before the run is over, by a panic or otherwise, reports the worker lost.
+/// A worker's end. Dropping it before the run is over, by a panic or otherwise, reports the worker
+/// lost.
 #[derive(Debug)]
 pub struct LocalLink<V: Vector = Vec<f32>> {
     worker: Worker,
@@ -96,11 +104,15 @@ pub fn connect(workers: usize) -> (LocalTransport, Vec<LocalLink>) {
     connect_at((), vec![(); workers])
 }
 
-/// The same for vectors that lie elsewhere, such as `gpu::cuda::DeviceVector`s: the results of every worker in a place of its own,
-/// which may be the same, and sums where they are `summed`. Nothing goes through the host, so
-/// observers see gradients where they lie, and schemes that judge results cannot be used.
+/// The same for vectors that lie elsewhere, such as `gpu::cuda::DeviceVector`s: the results of
+/// every worker in a place of its own, which may be the same, and sums where they are `summed`.
+/// Nothing goes through the host, so observers see gradients where they lie, and schemes that judge
+/// results cannot be used.
 #[must_use]
-pub fn connect_at<V: Vector>(summed: V::Place, workers: Vec<V::Place>) -> (LocalTransport<V>, Vec<LocalLink<V>>) {
+pub fn connect_at<V: Vector>(
+    summed: V::Place,
+    workers: Vec<V::Place>,
+) -> (LocalTransport<V>, Vec<LocalLink<V>>) {
     let (notice_sender, notices) = channel();
     let (pool, staying) = (Pool(Arc::default()), Staying(Arc::default()));
     let ledgers = Ledgers::new(workers.len());
@@ -109,11 +121,37 @@ pub fn connect_at<V: Vector>(summed: V::Place, workers: Vec<V::Place>) -> (Local
         .zip(workers)
         .map(|(worker, place)| {
             let (sender, orders) = channel();
-            let (notices, ledgers, pool, staying) = (notice_sender.clone(), ledgers.clone(), pool.clone(), staying.clone());
-            (sender, LocalLink { worker, orders, notices, ledgers, pool, place, staying, stopped: false })
+            let (notices, ledgers, pool, staying) =
+                (notice_sender.clone(), ledgers.clone(), pool.clone(), staying.clone());
+            (
+                sender,
+                LocalLink {
+                    worker,
+                    orders,
+                    notices,
+                    ledgers,
+                    pool,
+                    place,
+                    staying,
+                    stopped: false,
+                },
+            )
         })
         .unzip();
-    (LocalTransport { workers: senders, running, notices, ledgers, pool, place: summed, staying, next, held: VecDeque::new() }, links)
+    (
+        LocalTransport {
+            workers: senders,
+            running,
+            notices,
+            ledgers,
+            pool,
+            place: summed,
+            staying,
+            next,
+            held: VecDeque::new(),
+        },
+        links,
+    )
 }
 
 impl<V: Vector> LocalTransport<V> {
@@ -127,11 +165,13 @@ impl<V: Vector> LocalTransport<V> {
     fn stay(&mut self, step: Step, attempt: u32, vector: V, digest: u64) {
         let before = self.staying.lock().insert(step, (attempt, Arc::new(vector)));
         before.into_iter().for_each(|(_, vector)| self.pool.give_shared(vector));
-        let alive = Worker::all(self.next.len()).filter(|worker| self.next[worker.index()].is_some());
+        let alive =
+            Worker::all(self.next.len()).filter(|worker| self.next[worker.index()].is_some());
         self.held.extend(alive.map(|worker| (worker, Notice::Held { step, attempt, digest })));
     }
 
-    /// A worker has applied all steps below `next`, or is gone; frees what nobody will apply any more.
+    /// A worker has applied all steps below `next`, or is gone; frees what nobody will apply any
+    /// more.
     fn progress(&mut self, worker: Worker, next: Option<Step>) {
         self.next[worker.index()] = next;
         let least = self.next.iter().flatten().min();
@@ -192,7 +232,13 @@ impl<V: Vector> Transport for LocalTransport<V> {
         spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
     }
 
-    fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError> {
+    fn fold(
+        &mut self,
+        step: Step,
+        attempt: u32,
+        summands: &[Summand],
+        length: usize,
+    ) -> Result<Option<Summed>, CombineError> {
         let mut gradient = self.pool.take(&self.place, length);
         let folded = self.ledgers.fold(step, summands, &mut gradient)?;
         let gradient = match gradient.into_host() {
@@ -214,7 +260,10 @@ impl<V: Vector> Transport for LocalTransport<V> {
     }
 
     fn release(&mut self, step: Step, end: Job) {
-        self.ledgers.release(step, end).into_iter().for_each(|vector| self.pool.give_shared(vector));
+        self.ledgers
+            .release(step, end)
+            .into_iter()
+            .for_each(|vector| self.pool.give_shared(vector));
     }
 
     fn forget(&mut self, worker: Worker) {
@@ -261,7 +310,11 @@ impl<V: Vector> Link<V> for LocalLink<V> {
 impl<V: Vector> Drop for LocalLink<V> {
     fn drop(&mut self) {
         if !self.stopped {
-            let reason = if std::thread::panicking() { "its thread panicked" } else { "its thread ended early" };
+            let reason = if std::thread::panicking() {
+                "its thread panicked"
+            } else {
+                "its thread ended early"
+            };
             Link::send(self, Notice::Lost { reason: reason.into() });
         }
     }
@@ -277,10 +330,18 @@ mod tests {
         let (mut coordinator, mut links) = connect_at::<Stays>(0, vec![0, 0, 1]);
         let task = Task { job: Job(0), piece: 0, plan: 0 };
         links[1].keep(task, Stays(vec![1.0, 2.0]));
-        let summand = Summand { weight: 3.0, holders: vec![Piece { worker: Worker(1), what: What::Result(task) }] };
+        let summand = Summand {
+            weight: 3.0,
+            holders: vec![Piece { worker: Worker(1), what: What::Result(task) }],
+        };
         assert!(coordinator.received(summand.holders[0]).is_none());
         for attempt in [0, 1] {
-            assert!(coordinator.fold(Step(0), attempt, std::slice::from_ref(&summand), 2).unwrap().is_none());
+            assert!(
+                coordinator
+                    .fold(Step(0), attempt, std::slice::from_ref(&summand), 2)
+                    .unwrap()
+                    .is_none()
+            );
             let held: Vec<_> = (0..3).filter_map(|_| coordinator.receive(None)).collect();
             let by: Vec<_> =
                 held.iter().filter(|(_, notice)| matches!(notice, Notice::Held { attempt: of, .. } if *of == attempt)).collect();

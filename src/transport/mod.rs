@@ -25,7 +25,8 @@ use std::time::Duration;
 /// A decoded gradient and the scalars decoded with the same weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded<V = Vec<f32>> {
-    /// The gradient, summed over the whole batch; empty in orders to workers that keep it among themselves.
+    /// The gradient, summed over the whole batch; empty in orders to workers that keep it among
+    /// themselves.
     pub gradient: Arc<V>,
     /// The tail: what workers submitted beside their messages (loss sum, token count, ...).
     pub tail: Vec<f64>,
@@ -128,8 +129,8 @@ pub enum Dismissal {
 /// What a worker tells its coordinator.
 #[derive(Debug)]
 pub enum Notice {
-    /// A task is done; its result, the coefficient-weighted sum of its parts' gradients, was kept before if it is
-    /// finite.
+    /// A task is done; its result, the coefficient-weighted sum of its parts' gradients, was kept
+    /// before if it is finite.
     Done {
         /// Which.
         task: Task,
@@ -149,15 +150,16 @@ pub enum Notice {
         /// Its digest.
         digest: u64,
     },
-    /// The result that the worker has in the sum of a step, or its own sum, is not finite, whatever it says: whoever summed has
-    /// seen it.
+    /// The result that the worker has in the sum of a step, or its own sum, is not finite, whatever
+    /// it says: whoever summed has seen it.
     Spoilt {
         /// Of which step.
         step: Step,
         /// Which attempt.
         attempt: u32,
     },
-    /// The sum of a step is not finite, and all its terms are: whoever summed has seen it, whichever worker this is said of.
+    /// The sum of a step is not finite, and all its terms are: whoever summed has seen it,
+    /// whichever worker this is said of.
     Overflowed {
         /// Of which step.
         step: Step,
@@ -194,8 +196,8 @@ pub enum Notice {
     },
     /// A state that was handed over is loaded, or does not fit.
     Taken {
-        /// Digests of the parameters after the last steps before the state's `next`, one per model, the last one's
-        /// last; none if none are taken.
+        /// Digests of the parameters after the last steps before the state's `next`, one per model,
+        /// the last one's last; none if none are taken.
         digests: Vec<u64>,
         /// Why the worker cannot go on from that state; none if it does.
         unfit: Option<String>,
@@ -243,12 +245,14 @@ pub struct Piece {
 pub struct Summand {
     /// Its weight, applied in f32 by whoever sums.
     pub weight: f64,
-    /// Vectors made of the same samples with the same coefficients, any of which will do; at least one.
+    /// Vectors made of the same samples with the same coefficients, any of which will do; at least
+    /// one.
     pub holders: Vec<Piece>,
 }
 
 impl Summand {
-    /// The vector that a worker takes which is number `place` of those that sum: its own, or else its turn's.
+    /// The vector that a worker takes which is number `place` of those that sum: its own, or else
+    /// its turn's.
     #[must_use]
     pub fn source(&self, summer: Worker, place: usize) -> Option<Piece> {
         let own = self.holders.iter().find(|piece| piece.worker == summer);
@@ -280,13 +284,16 @@ pub struct Weighted {
 pub trait Transport {
     /// Where sums lie that are here.
     type Vector: Vector;
-    /// Sends an order, at the latest with the next [`Transport::flush`]; to a worker that is gone, it is dropped.
+    /// Sends an order, at the latest with the next [`Transport::flush`]; to a worker that is gone,
+    /// it is dropped.
     fn send(&mut self, worker: Worker, order: Order);
     /// Sends whatever was to be sent and waits for more of its kind.
     fn flush(&mut self) {}
-    /// The next notice, or none when `patience` is over first (none = wait for ever). Flushes before it waits.
+    /// The next notice, or none when `patience` is over first (none = wait for ever). Flushes
+    /// before it waits.
     fn receive(&mut self, patience: Option<Duration>) -> Option<(Worker, Notice)>;
-    /// A result as it was received, if it is here: what is judged must not be what a worker says of itself.
+    /// A result as it was received, if it is here: what is judged must not be what a worker says of
+    /// itself.
     fn received(&mut self, piece: Piece) -> Option<Arc<Vec<f32>>>;
     /// Has a worker add a result to its sum of a step.
     ///
@@ -295,16 +302,25 @@ pub trait Transport {
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
     /// Has a worker forget a result.
     fn discard(&mut self, worker: Worker, task: Task);
-    /// Sums vectors of `length` numbers for a step, by the tree of [`crate::gpu::Combine`] over the summands. If the workers do that among themselves,
-    /// nothing is given back: they say [`Notice::Held`] when they are done, or it is found out whose
-    /// vector is not finite: [`Notice::Spoilt`], or [`Notice::Overflowed`] if nobody's.
+    /// Sums vectors of `length` numbers for a step, by the tree of [`crate::gpu::Combine`] over the
+    /// summands. If the workers do that among themselves, nothing is given back: they say
+    /// [`Notice::Held`] when they are done, or it is found out whose vector is not finite:
+    /// [`Notice::Spoilt`], or [`Notice::Overflowed`] if nobody's.
     ///
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
-    fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError>;
-    /// Says whether any one worker may be lost from now on: then whoever holds up a sum is given up sooner.
+    fn fold(
+        &mut self,
+        step: Step,
+        attempt: u32,
+        summands: &[Summand],
+        length: usize,
+    ) -> Result<Option<Summed>, CombineError>;
+    /// Says whether any one worker may be lost from now on: then whoever holds up a sum is given up
+    /// sooner.
     fn may_lose(&mut self, _one: bool) {}
-    /// The sum of a step that [`Transport::fold`] did not give back, if it is here or has come by here.
+    /// The sum of a step that [`Transport::fold`] did not give back, if it is here or has come by
+    /// here.
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Self::Vector>>;
     /// Has all workers forget whatever they hold of the jobs below `end` and of the sums of a step.
     fn release(&mut self, step: Step, end: Job);
@@ -318,10 +334,11 @@ pub trait Transport {
 pub trait Link<V = Vec<f32>>: Send {
     /// The next order; none when the coordinator is gone.
     fn receive(&mut self) -> Option<Order>;
-    /// What the trainer says of itself, to be compared with the run; a difference ends the link with
-    /// [`Order::Dismiss`]. Nothing to compare where both ends are of one program.
+    /// What the trainer says of itself, to be compared with the run; a difference ends the link
+    /// with [`Order::Dismiss`]. Nothing to compare where both ends are of one program.
     fn agree(&mut self, _facts: RunFacts) {}
-    /// First step that is not applied in the replica with which the worker has joined, where that was said.
+    /// First step that is not applied in the replica with which the worker has joined, where that
+    /// was said.
     fn first(&self) -> Option<Step> {
         None
     }
@@ -348,7 +365,10 @@ mod tests {
         let piece = |worker| Piece { worker: Worker(worker), what: What::Sum };
         let term = Summand { weight: 1.0, holders: vec![piece(3), piece(5)] };
         assert_eq!(term.source(Worker(5), 0), Some(piece(5)));
-        assert_eq!((term.source(Worker(1), 1), term.source(Worker(1), 2)), (Some(piece(5)), Some(piece(3))));
+        assert_eq!(
+            (term.source(Worker(1), 1), term.source(Worker(1), 2)),
+            (Some(piece(5)), Some(piece(3)))
+        );
         assert_eq!(Summand { weight: 1.0, holders: vec![] }.source(Worker(0), 0), None);
     }
 }

@@ -1,16 +1,20 @@
-//! Vectors between GPUs by NVIDIA's NCCL: inside a worker that is several GPUs, and between workers.
+//! Vectors between GPUs by NVIDIA's NCCL: inside a worker that is several GPUs, and between
+//! workers.
 //!
-//! A [`Group`] holds the ranks of one communicator that this process has, each a GPU: all of them inside one worker
-//! ([`Group::within`]), or those of one worker among others ([`Group::join`]). A worker of several GPUs [reduces](Group::reduce)
-//! its gradient to one of them, which is then the worker's message; workers [sum](Group::sum) messages with their decode weights
-//! or [exchange](Group::exchange) them as they are. Sums are NCCL's: their order, and so their last bits, depend on its
-//! algorithm, and are not those of [`crate::gpu::Combine`].
+//! A [`Group`] holds the ranks of one communicator that this process has, each a GPU: all of them
+//! inside one worker ([`Group::within`]), or those of one worker among others ([`Group::join`]). A
+//! worker of several GPUs [reduces](Group::reduce) its gradient to one of them, which is then the
+//! worker's message; workers [sum](Group::sum) messages with their decode weights or
+//! [exchange](Group::exchange) them as they are. Sums are NCCL's: their order, and so their last
+//! bits, depend on its algorithm, and are not those of [`crate::gpu::Combine`].
 //!
-//! Every rank of a communicator takes part in every operation, so a dead one stops all others. Hence nothing here waits
-//! without limit: what takes longer than [`Limits`] allow is aborted, and [`Group::rejoin`] connects those that are left.
+//! Every rank of a communicator takes part in every operation, so a dead one stops all others.
+//! Hence nothing here waits without limit: what takes longer than [`Limits`] allow is aborted, and
+//! [`Group::rejoin`] connects those that are left.
 //!
-//! `libnccl.so.2` is loaded when it is first needed ([`version`]), so that programs run without it. This module loads it itself
-//! and by that name, the only one that wheels and runtime packages have; cudarc's looks for others, and panics.
+//! `libnccl.so.2` is loaded when it is first needed ([`version`]), so that programs run without it.
+//! This module loads it itself and by that name, the only one that wheels and runtime packages
+//! have; cudarc's looks for others, and panics.
 //!
 //! ```no_run
 //! use codedgrad::gpu::cuda::{Cuda, DeviceTarget};
@@ -19,7 +23,8 @@
 //! let mut worker = Group::within(gpus.iter().map(|gpu| gpu.stream().clone()), Limits::default())?;
 //! let mut a = gpus[0].stream().clone_htod(&[1.0f32, 2.0])?;
 //! let mut b = gpus[1].stream().clone_htod(&[10.0f32, 20.0])?;
-//! worker.reduce(0, &mut [DeviceTarget::F32(a.as_view_mut()), DeviceTarget::F32(b.as_view_mut())])?;
+//! worker
+//!     .reduce(0, &mut [DeviceTarget::F32(a.as_view_mut()), DeviceTarget::F32(b.as_view_mut())])?;
 //! assert_eq!(gpus[0].stream().clone_dtoh(&a)?, [11.0, 22.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -82,10 +87,12 @@ macro_rules! library {
 
         impl Library {
             fn open(file: &str) -> Result<Self, NcclError> {
-                // SAFETY: loading runs the library's initialisers, which NVIDIA guarantees to be harmless.
+                // SAFETY: loading runs the library's initialisers, which NVIDIA guarantees to be
+                // harmless.
                 let file = unsafe { libloading::Library::new(file) }.map_err(|error| NcclError::NoLibrary { reason: error.to_string() })?;
                 $(
-                    // SAFETY: the signature is that of `nccl.h`; the library is never unloaded, see below.
+                    // SAFETY: the signature is that of `nccl.h`; the library is never unloaded, see
+                    // below.
                     let $name = *unsafe { file.get::<unsafe extern "C" fn($($argument),*) -> $result>(concat!($symbol, "\0")) }
                         .map_err(|_| NcclError::NoSymbol { symbol: $symbol })?;
                 )*
@@ -128,13 +135,23 @@ impl Library {
         // SAFETY: a number that lives through the call.
         unsafe { (self.get_version)(&mut code) };
         self.version = Version::of_code(u32::try_from(code).unwrap_or(0));
-        if self.version < Version::OLDEST { Err(NcclError::TooOld { version: self.version }) } else { Ok(self) }
+        if self.version < Version::OLDEST {
+            Err(NcclError::TooOld { version: self.version })
+        } else {
+            Ok(self)
+        }
     }
 
     /// What a number means, and what NCCL said last.
     fn words(&self, code: c_int) -> String {
-        // SAFETY: both give texts that end with a zero and are not freed; the second ignores its argument.
-        let (meaning, last) = unsafe { (CStr::from_ptr((self.error_string)(code)), CStr::from_ptr((self.last_error)(null_mut()))) };
+        // SAFETY: both give texts that end with a zero and are not freed; the second ignores its
+        // argument.
+        let (meaning, last) = unsafe {
+            (
+                CStr::from_ptr((self.error_string)(code)),
+                CStr::from_ptr((self.last_error)(null_mut())),
+            )
+        };
         match last.to_string_lossy().trim() {
             "" => meaning.to_string_lossy().into_owned(),
             last => format!("{} ({last})", meaning.to_string_lossy()),
@@ -150,8 +167,9 @@ pub fn version() -> Result<Version, NcclError> {
     Ok(Library::get()?.version)
 }
 
-/// An id for a new communicator, for one process to make and all others to be given. It names an address of this host, by
-/// which the others find it (`NCCL_SOCKET_IFNAME` says on which network). Needs neither a GPU nor a driver.
+/// An id for a new communicator, for one process to make and all others to be given. It names an
+/// address of this host, by which the others find it (`NCCL_SOCKET_IFNAME` says on which network).
+/// Needs neither a GPU nor a driver.
 ///
 /// # Errors
 /// [`NcclError`] without NCCL or a network.
@@ -177,7 +195,8 @@ struct Clique {
 }
 
 impl Clique {
-    /// Connects ranks with the others of their communicator; `enter` makes a member's device the thread's.
+    /// Connects ranks with the others of their communicator; `enter` makes a member's device the
+    /// thread's.
     fn connect(
         library: &'static Library,
         id: UniqueId,
@@ -195,21 +214,35 @@ impl Clique {
             if entered.is_err() {
                 return INVALID_ARGUMENT;
             }
-            // SAFETY: `comm` stays where it is until this clique is dropped, which aborts first; the id and the
-            // configuration are copied by the call.
-            unsafe { (library.init_rank)(comm, size as c_int, Id(id.0), ranks[member] as c_int, &mut config) }
+            // SAFETY: `comm` stays where it is until this clique is dropped, which aborts first;
+            // the id and the configuration are copied by the call.
+            unsafe {
+                (library.init_rank)(
+                    comm,
+                    size as c_int,
+                    Id(id.0),
+                    ranks[member] as c_int,
+                    &mut config,
+                )
+            }
         });
         entered?;
         called.map(|()| clique)
     }
 
-    /// Has every member call NCCL, as one group, and waits until NCCL has done its part of it. A call that is refused, or not
-    /// done in time, is the end of the clique.
-    fn call(&mut self, phase: Phase, limit: Duration, mut calls: impl FnMut(&Library, usize, &Comm) -> c_int) -> Result<(), NcclError> {
+    /// Has every member call NCCL, as one group, and waits until NCCL has done its part of it. A
+    /// call that is refused, or not done in time, is the end of the clique.
+    fn call(
+        &mut self,
+        phase: Phase,
+        limit: Duration,
+        mut calls: impl FnMut(&Library, usize, &Comm) -> c_int,
+    ) -> Result<(), NcclError> {
         if !self.open {
             return Err(NcclError::Aborted);
         }
-        // SAFETY: no arguments; the group is ended below on the same thread, whatever happens in between.
+        // SAFETY: no arguments; the group is ended below on the same thread, whatever happens in
+        // between.
         let mut code = unsafe { (self.library.group_start)() };
         let fine = |code| matches!(code, SUCCESS | IN_PROGRESS);
         for (member, comm) in self.comms.iter().enumerate() {
@@ -227,10 +260,16 @@ impl Clique {
 
     /// Waits until NCCL is at rest and every member `done`.
     #[expect(clippy::disallowed_methods, reason = "peers die in real time")]
-    fn wait(&mut self, phase: Phase, limit: Duration, done: impl Fn(usize) -> bool) -> Result<(), NcclError> {
+    fn wait(
+        &mut self,
+        phase: Phase,
+        limit: Duration,
+        done: impl Fn(usize) -> bool,
+    ) -> Result<(), NcclError> {
         let deadline = Instant::now() + limit;
         loop {
-            let statuses: Vec<Status> = (0..self.comms.len()).map(|member| self.status(member, &done)).collect();
+            let statuses: Vec<Status> =
+                (0..self.comms.len()).map(|member| self.status(member, &done)).collect();
             match judge(&statuses, Instant::now(), deadline) {
                 Verdict::Wait if self.cancel.is_cancelled() => {
                     self.abort()?;
@@ -304,7 +343,8 @@ impl Clique {
     }
 }
 
-/// Operations wait until they are done here; peers may still be at their ends of them, and then fail.
+/// Operations wait until they are done here; peers may still be at their ends of them, and then
+/// fail.
 impl Drop for Clique {
     fn drop(&mut self) {
         if let Err(error) = self.abort() {
@@ -313,7 +353,8 @@ impl Drop for Clique {
     }
 }
 
-/// A vector that a member sends to or receives from a rank: whether it sends it, the rank, the address, length and format.
+/// A vector that a member sends to or receives from a rank: whether it sends it, the rank, the
+/// address, length and format.
 type Transfer = (usize, bool, usize, u64, usize, c_int);
 
 /// The ranks of one communicator that this process has. See the [module](self).
@@ -326,25 +367,36 @@ pub struct Group {
 }
 
 impl Group {
-    /// Connects GPUs of this process with each other, as ranks 0, 1, ... Operations run on these streams.
+    /// Connects GPUs of this process with each other, as ranks 0, 1, ... Operations run on these
+    /// streams.
     ///
     /// # Errors
     /// [`NcclError`] without NCCL, when a GPU is there twice, or when the limit passes.
-    pub fn within(streams: impl IntoIterator<Item = Arc<CudaStream>>, limits: Limits) -> Result<Self, NcclError> {
+    pub fn within(
+        streams: impl IntoIterator<Item = Arc<CudaStream>>,
+        limits: Limits,
+    ) -> Result<Self, NcclError> {
         let members: Vec<(usize, Arc<CudaStream>)> = streams.into_iter().enumerate().collect();
         Self::join(unique_id()?, members.len(), members, limits)
     }
 
-    /// Connects GPUs of this process, under the ranks given, with those of other processes: all `size` ranks call this with
-    /// the same id, and wait for each other.
+    /// Connects GPUs of this process, under the ranks given, with those of other processes: all
+    /// `size` ranks call this with the same id, and wait for each other.
     ///
     /// # Errors
-    /// [`NcclError`] without NCCL, when ranks or devices cannot be, or when the limit passes, as it does when a rank never comes.
-    pub fn join(id: UniqueId, size: usize, members: Vec<(usize, Arc<CudaStream>)>, limits: Limits) -> Result<Self, NcclError> {
+    /// [`NcclError`] without NCCL, when ranks or devices cannot be, or when the limit passes, as it
+    /// does when a rank never comes.
+    pub fn join(
+        id: UniqueId,
+        size: usize,
+        members: Vec<(usize, Arc<CudaStream>)>,
+        limits: Limits,
+    ) -> Result<Self, NcclError> {
         Self::join_until(id, size, members, limits, Cancel::default())
     }
 
-    /// The same, until somebody cancels: then whatever is under way ends, this call too, and the group is aborted.
+    /// The same, until somebody cancels: then whatever is under way ends, this call too, and the
+    /// group is aborted.
     ///
     /// # Errors
     /// As [`Group::join`]; [`NcclError::Aborted`] once it is cancelled.
@@ -359,14 +411,20 @@ impl Group {
         let (ranks, streams): (Vec<usize>, Vec<Arc<CudaStream>>) = members.into_iter().unzip();
         check_ranks(size, &ranks)?;
         let devices: Vec<usize> = streams.iter().map(|stream| stream.context().ordinal()).collect();
-        check_devices(library.version, std::env::var(MANY_RANKS_SWITCH).ok().as_deref(), &ranks, &devices)?;
-        let clique =
-            Clique::connect(library, id, size, &ranks, (limits, cancel), |member| Ok(streams[member].context().bind_to_thread()?))?;
+        check_devices(
+            library.version,
+            std::env::var(MANY_RANKS_SWITCH).ok().as_deref(),
+            &ranks,
+            &devices,
+        )?;
+        let clique = Clique::connect(library, id, size, &ranks, (limits, cancel), |member| {
+            Ok(streams[member].context().bind_to_thread()?)
+        })?;
         Ok(Self { clique, size, ranks, streams })
     }
 
-    /// Connects those that are left, after a peer died: `survivors` are their ranks so far, and the new ones are their places
-    /// among them in order. All survivors call this with the same new id.
+    /// Connects those that are left, after a peer died: `survivors` are their ranks so far, and the
+    /// new ones are their places among them in order. All survivors call this with the same new id.
     ///
     /// # Errors
     /// As [`Group::join`]; [`NcclError::NoRanks`] when no rank of this process is left.
@@ -375,7 +433,9 @@ impl Group {
         let limits = self.clique.limits;
         check_ranks(self.size, survivors)?;
         let members = self.ranks.iter().zip(&self.streams);
-        let left = members.filter_map(|(old, stream)| Some((rank_among(survivors, *old)?, stream.clone()))).collect();
+        let left = members
+            .filter_map(|(old, stream)| Some((rank_among(survivors, *old)?, stream.clone())))
+            .collect();
         Self::join(id, survivors.len(), left, limits)
     }
 
@@ -399,13 +459,17 @@ impl Group {
         &self.ranks
     }
 
-    /// Adds up all ranks' vectors, which are of one length and format, into that of rank `root`; the others stay as they are.
-    /// Returns when this process's GPUs are done.
+    /// Adds up all ranks' vectors, which are of one length and format, into that of rank `root`;
+    /// the others stay as they are. Returns when this process's GPUs are done.
     ///
     /// # Errors
-    /// [`NcclError`] when the vectors do not fit, or the operation fails: then the group is aborted, and the vectors' contents
-    /// are undefined.
-    pub fn reduce(&mut self, root: usize, vectors: &mut [DeviceTarget<'_>]) -> Result<(), NcclError> {
+    /// [`NcclError`] when the vectors do not fit, or the operation fails: then the group is
+    /// aborted, and the vectors' contents are undefined.
+    pub fn reduce(
+        &mut self,
+        root: usize,
+        vectors: &mut [DeviceTarget<'_>],
+    ) -> Result<(), NcclError> {
         if root >= self.size {
             return Err(NcclError::Rank { rank: root, size: self.size });
         }
@@ -413,11 +477,20 @@ impl Group {
         let (length, format) = first_of(vectors);
         let (addresses, locks) = addresses_of(vectors, &self.streams);
         let streams = &self.streams;
-        let launched = self.clique.call(Phase::Launching, self.clique.limits.operate, |library, member, comm| {
-            let (x, comm, stream) = (addresses[member], comm.load(Ordering::Acquire), streams[member].cu_stream().cast());
-            // SAFETY: `length` numbers on the rank's device, borrowed mutably and locked; its communicator and stream.
-            unsafe { (library.reduce)(x, x, length, format, SUM, root as c_int, comm, stream) }
-        });
+        let launched = self.clique.call(
+            Phase::Launching,
+            self.clique.limits.operate,
+            |library, member, comm| {
+                let (x, comm, stream) = (
+                    addresses[member],
+                    comm.load(Ordering::Acquire),
+                    streams[member].cu_stream().cast(),
+                );
+                // SAFETY: `length` numbers on the rank's device, borrowed mutably and locked; its
+                // communicator and stream.
+                unsafe { (library.reduce)(x, x, length, format, SUM, root as c_int, comm, stream) }
+            },
+        );
         drop(locks);
         launched?;
         self.finish()
@@ -429,29 +502,48 @@ impl Group {
     /// ```text
     /// out = sum_r w_r x_r
     /// ```
-    /// where `w_r` is the weight, rounded to the vectors' format, that rank `r` gives, and `x_r` its vector. A vector of weight
-    /// zero counts as zeros, whatever is in it: so a straggler gives nothing and still gets the sum.
+    /// where `w_r` is the weight, rounded to the vectors' format, that rank `r` gives, and `x_r`
+    /// its vector. A vector of weight zero counts as zeros, whatever is in it: so a straggler gives
+    /// nothing and still gets the sum.
     ///
     /// # Errors
     /// As [`Group::reduce`].
-    pub fn sum(&mut self, weights: &[f32], vectors: &mut [DeviceTarget<'_>]) -> Result<(), NcclError> {
+    pub fn sum(
+        &mut self,
+        weights: &[f32],
+        vectors: &mut [DeviceTarget<'_>],
+    ) -> Result<(), NcclError> {
         if weights.len() != self.ranks.len() {
             return Err(NcclError::Count { expected: self.ranks.len(), found: weights.len() });
         }
         self.check(vectors)?;
         let (length, format) = first_of(vectors);
-        let scalars: Vec<[u8; 4]> = weights.iter().zip(&*vectors).map(|(weight, vector)| scalar(*weight, vector)).collect();
+        let scalars: Vec<[u8; 4]> =
+            weights.iter().zip(&*vectors).map(|(weight, vector)| scalar(*weight, vector)).collect();
         let operators = self.operators(&scalars, format)?;
-        for ((vector, stream), _) in vectors.iter_mut().zip(&self.streams).zip(weights).filter(|(_, weight)| **weight == 0.0) {
+        for ((vector, stream), _) in
+            vectors.iter_mut().zip(&self.streams).zip(weights).filter(|(_, weight)| **weight == 0.0)
+        {
             vector.clear(stream)?;
         }
         let (addresses, locks) = addresses_of(vectors, &self.streams);
         let streams = &self.streams;
-        let launched = self.clique.call(Phase::Launching, self.clique.limits.operate, |library, member, comm| {
-            let (x, comm, stream) = (addresses[member], comm.load(Ordering::Acquire), streams[member].cu_stream().cast());
-            // SAFETY: `length` numbers on the rank's device, borrowed mutably and locked; its communicator, operator and stream.
-            unsafe { (library.all_reduce)(x, x, length, format, operators[member], comm, stream) }
-        });
+        let launched = self.clique.call(
+            Phase::Launching,
+            self.clique.limits.operate,
+            |library, member, comm| {
+                let (x, comm, stream) = (
+                    addresses[member],
+                    comm.load(Ordering::Acquire),
+                    streams[member].cu_stream().cast(),
+                );
+                // SAFETY: `length` numbers on the rank's device, borrowed mutably and locked; its
+                // communicator, operator and stream.
+                unsafe {
+                    (library.all_reduce)(x, x, length, format, operators[member], comm, stream)
+                }
+            },
+        );
         drop(locks);
         launched?;
         for (operator, comm) in operators.into_iter().zip(&self.clique.comms) {
@@ -461,12 +553,16 @@ impl Group {
         self.finish()
     }
 
-    /// Sends and receives vectors, all at once; every one that is sent is received by its rank, with the same length and
-    /// format. Returns when this process's GPUs are done.
+    /// Sends and receives vectors, all at once; every one that is sent is received by its rank,
+    /// with the same length and format. Returns when this process's GPUs are done.
     ///
     /// # Errors
     /// As [`Group::reduce`].
-    pub fn exchange(&mut self, sends: &[Sending<'_>], receives: &mut [Receiving<'_>]) -> Result<(), NcclError> {
+    pub fn exchange(
+        &mut self,
+        sends: &[Sending<'_>],
+        receives: &mut [Receiving<'_>],
+    ) -> Result<(), NcclError> {
         let mut transfers = Vec::with_capacity(sends.len() + receives.len());
         let mut locks = Vec::with_capacity(sends.len() + receives.len());
         for Sending { from, to, vector } in sends {
@@ -488,12 +584,17 @@ impl Group {
         self.finish()
     }
 
-    /// Sends every part of a vector from the rank that has it to all others of these ranks, into its place in theirs: an
-    /// all-gather of parts of any length, one of each rank, among some ranks. One of them is this process's, whose vector it is.
+    /// Sends every part of a vector from the rank that has it to all others of these ranks, into
+    /// its place in theirs: an all-gather of parts of any length, one of each rank, among some
+    /// ranks. One of them is this process's, whose vector it is.
     ///
     /// # Errors
     /// As [`Group::reduce`]; [`NcclError::Part`] when a part is not in the vector.
-    pub fn gather(&mut self, parts: &[(usize, Range<usize>)], vector: &mut DeviceTarget<'_>) -> Result<(), NcclError> {
+    pub fn gather(
+        &mut self,
+        parts: &[(usize, Range<usize>)],
+        vector: &mut DeviceTarget<'_>,
+    ) -> Result<(), NcclError> {
         let own = parts.iter().map(|part| part.0).find(|rank| self.ranks.contains(rank));
         let rank = own.ok_or(NcclError::NoRanks)?;
         let (length, format, bytes) = (vector.len(), format_of(vector), bytes_of(vector));
@@ -502,12 +603,22 @@ impl Group {
         let mut transfers = Vec::with_capacity(2 * parts.len());
         for (from, part) in parts {
             if part.start > part.end || part.end > length || *from >= self.size {
-                return Err(NcclError::Part { rank: *from, start: part.start, end: part.end, length });
+                return Err(NcclError::Part {
+                    rank: *from,
+                    start: part.start,
+                    end: part.end,
+                    length,
+                });
             }
-            let peers = parts.iter().map(|part| part.0).filter(|peer| *from == rank && *peer != rank);
+            let peers =
+                parts.iter().map(|part| part.0).filter(|peer| *from == rank && *peer != rank);
             let peers = peers.chain(Some(*from).filter(|from| *from != rank));
             let at = address + (part.start * bytes) as u64;
-            transfers.extend(peers.filter(|_| !part.is_empty()).map(|peer| (member, *from == rank, peer, at, part.len(), format)));
+            transfers.extend(
+                peers
+                    .filter(|_| !part.is_empty())
+                    .map(|peer| (member, *from == rank, peer, at, part.len(), format)),
+            );
         }
         let launched = transfer(&mut self.clique, &self.streams, &transfers);
         drop(lock);
@@ -524,8 +635,17 @@ impl Group {
         for (scalar, comm) in scalars.iter().zip(&self.clique.comms) {
             let mut operator = 0;
             let comm = comm.load(Ordering::Acquire);
-            // SAFETY: a number to write to, and one of the format to read from, during the call; an open communicator.
-            let code = unsafe { (self.clique.library.create_scaled_sum)(&mut operator, scalar, format, SCALAR_OF_HOST, comm) };
+            // SAFETY: a number to write to, and one of the format to read from, during the call; an
+            // open communicator.
+            let code = unsafe {
+                (self.clique.library.create_scaled_sum)(
+                    &mut operator,
+                    scalar,
+                    format,
+                    SCALAR_OF_HOST,
+                    comm,
+                )
+            };
             if code != SUCCESS {
                 return Err(self.clique.refused(Phase::Launching, code));
             }
@@ -536,8 +656,13 @@ impl Group {
 
     /// Waits for the devices.
     fn finish(&mut self) -> Result<(), NcclError> {
-        let events: Vec<CudaEvent> = self.streams.iter().map(|stream| stream.record_event(None)).collect::<Result<_, _>>()?;
-        self.clique.wait(Phase::Running, self.clique.limits.operate, |member| events[member].is_complete())
+        let events: Vec<CudaEvent> = self
+            .streams
+            .iter()
+            .map(|stream| stream.record_event(None))
+            .collect::<Result<_, _>>()?;
+        self.clique
+            .wait(Phase::Running, self.clique.limits.operate, |member| events[member].is_complete())
     }
 
     /// Refuses vectors that are not one for each rank, on its device, all of one length and format.
@@ -559,7 +684,8 @@ impl Group {
     /// Which member a rank is that has a vector on a device for a peer.
     fn member(&self, rank: usize, peer: usize, device: usize) -> Result<usize, NcclError> {
         let size = self.size;
-        let member = self.ranks.iter().position(|own| *own == rank).ok_or(NcclError::Rank { rank, size })?;
+        let member =
+            self.ranks.iter().position(|own| *own == rank).ok_or(NcclError::Rank { rank, size })?;
         if peer >= size {
             return Err(NcclError::Rank { rank: peer, size });
         }
@@ -571,14 +697,20 @@ impl Group {
 }
 
 /// Launches sends and receives, as one group.
-fn transfer(clique: &mut Clique, streams: &[Arc<CudaStream>], transfers: &[Transfer]) -> Result<(), NcclError> {
+fn transfer(
+    clique: &mut Clique,
+    streams: &[Arc<CudaStream>],
+    transfers: &[Transfer],
+) -> Result<(), NcclError> {
     clique.call(Phase::Launching, clique.limits.operate, |library, member, comm| {
         let (comm, stream) = (comm.load(Ordering::Acquire), streams[member].cu_stream().cast());
         let mut code = SUCCESS;
-        for (_, sends, peer, x, length, format) in transfers.iter().filter(|transfer| transfer.0 == member) {
+        for (_, sends, peer, x, length, format) in
+            transfers.iter().filter(|transfer| transfer.0 == member)
+        {
             let transfer = if *sends { library.send } else { library.receive };
-            // SAFETY: `length` numbers on the rank's device, which the callers have locked, and borrowed mutably where they are
-            // overwritten; its communicator and stream.
+            // SAFETY: `length` numbers on the rank's device, which the callers have locked, and
+            // borrowed mutably where they are overwritten; its communicator and stream.
             let called = unsafe { transfer(*x, *length, *format, *peer as c_int, comm, stream) };
             if !matches!(called, SUCCESS | IN_PROGRESS) {
                 code = called;
@@ -588,7 +720,11 @@ fn transfer(clique: &mut Clique, streams: &[Arc<CudaStream>], transfers: &[Trans
     })
 }
 
-/// Where vectors lie, after whatever is written there; what keeps them from being used until they are summed.
-fn addresses_of<'v>(vectors: &'v mut [DeviceTarget<'_>], streams: &'v [Arc<CudaStream>]) -> (Vec<u64>, Vec<SyncOnDrop<'v>>) {
+/// Where vectors lie, after whatever is written there; what keeps them from being used until they
+/// are summed.
+fn addresses_of<'v>(
+    vectors: &'v mut [DeviceTarget<'_>],
+    streams: &'v [Arc<CudaStream>],
+) -> (Vec<u64>, Vec<SyncOnDrop<'v>>) {
     vectors.iter_mut().zip(streams).map(|(vector, stream)| vector.address(stream)).unzip()
 }

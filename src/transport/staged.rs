@@ -1,4 +1,5 @@
-//! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors of the host.
+//! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors
+//! of the host.
 
 use super::fabric::Shelf;
 use super::{Link, Notice, Order, RunFacts};
@@ -6,8 +7,8 @@ use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
 use crate::ids::{Step, Task};
 use std::sync::Arc;
 
-/// A link over another: what a worker adds up lies where it is computed, and goes through the host once, when a task is done;
-/// what is decoded goes back once.
+/// A link over another: what a worker adds up lies where it is computed, and goes through the host
+/// once, when a task is done; what is decoded goes back once.
 ///
 /// ```
 /// use codedgrad::transport::{Link, Order, Staged, Transport, local};
@@ -37,15 +38,15 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
         Self { link, place, spare: Vec::new(), decided: None, shelf: None, failed: false }
     }
 
-    /// A link whose results stay at the place, on a shelf from which a fabric sums them; its sums stay there too, and only
-    /// others go through the host.
+    /// A link whose results stay at the place, on a shelf from which a fabric sums them; its sums
+    /// stay there too, and only others go through the host.
     #[must_use]
     pub fn woven(link: Box<dyn Link>, place: V::Place, shelf: Shelf<V>) -> Self {
         Self { shelf: Some(shelf), ..Self::new(link, place) }
     }
 
-    /// Brings a decoded vector to the place, in the memory of the last one if nobody reads that any more. One that is not in its
-    /// order was summed there.
+    /// Brings a decoded vector to the place, in the memory of the last one if nobody reads that any
+    /// more. One that is not in its order was summed there.
     fn bring(&mut self, step: Step, attempt: u32, gradient: &[f32]) {
         let last = self.decided.take().and_then(|(.., vector)| Arc::into_inner(vector));
         if let Some(shelf) = self.shelf.as_ref().filter(|_| gradient.is_empty()) {
@@ -118,7 +119,11 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
     }
 
     fn buffer(&mut self, length: usize) -> V {
-        let found = self.spare.iter().rposition(|vector| vector.fits(&self.place, length)).map(|at| self.spare.swap_remove(at));
+        let found = self
+            .spare
+            .iter()
+            .rposition(|vector| vector.fits(&self.place, length))
+            .map(|at| self.spare.swap_remove(at));
         let found = found.or_else(|| self.shelf.as_ref()?.spare(&self.place, length));
         found.unwrap_or_else(|| V::new(&self.place, length))
     }
@@ -128,7 +133,10 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
     }
 
     fn decoded(&mut self, step: Step, attempt: u32) -> Option<Arc<V>> {
-        self.decided.as_ref().filter(|(of, made, _)| (*of, *made) == (step, attempt)).map(|(.., vector)| Arc::clone(vector))
+        self.decided
+            .as_ref()
+            .filter(|(of, made, _)| (*of, *made) == (step, attempt))
+            .map(|(.., vector)| Arc::clone(vector))
     }
 }
 
@@ -144,10 +152,16 @@ mod tests {
         let (mut coordinator, mut links) = local::connect(1);
         let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
         for step in 0..3u64 {
-            let decoded = Decoded { gradient: Arc::new(vec![step as f32; 2]), tail: Vec::new(), digest: 0 };
-            coordinator.send(Worker(0), Order::Apply { step: Step(step), attempt: 1, decoded: Arc::new(decoded) });
+            let decoded =
+                Decoded { gradient: Arc::new(vec![step as f32; 2]), tail: Vec::new(), digest: 0 };
+            coordinator.send(
+                Worker(0),
+                Order::Apply { step: Step(step), attempt: 1, decoded: Arc::new(decoded) },
+            );
             assert!(matches!(link.receive(), Some(Order::Apply { .. })));
-            assert!(link.decoded(Step(step), 0).is_none() && link.decoded(Step(step + 1), 1).is_none());
+            assert!(
+                link.decoded(Step(step), 0).is_none() && link.decoded(Step(step + 1), 1).is_none()
+            );
             assert_eq!(link.decoded(Step(step), 1).unwrap().0, [step as f32; 2]);
             assert!(link.spare.is_empty(), "the last one's memory is in use again");
         }
@@ -164,6 +178,9 @@ mod tests {
         link.send(Notice::Done { task, tail: Vec::new(), finite: true });
         assert!(link.receive().is_none());
         drop(link);
-        assert!(matches!(coordinator.receive(None), Some((_, Notice::Lost { .. }))), "what it said before does not count");
+        assert!(
+            matches!(coordinator.receive(None), Some((_, Notice::Lost { .. }))),
+            "what it said before does not count"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What clusters do to connections, at every phase of a round: each drill must end with the gradients of a run without
-//! faults, every step's, bit for bit.
+//! What clusters do to connections, at every phase of a round: each drill must end with the
+//! gradients of a run without faults, every step's, bit for bit.
 
 use super::tcp::{LONG, Settings, Way, settings};
 use super::{Log, Over, Prank, Setup, bits, modelled, setup, train};
@@ -45,18 +45,27 @@ pub(super) fn proxy(to: SocketAddr, fault: Fault, when: When) -> SocketAddr {
                 let (from, into) = if up { (&client, &server) } else { (&server, &client) };
                 let (mut from, mut into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
                 let counts = Arc::clone(&counts);
-                thread::spawn(move || carry(&mut from, &mut into, up, (number == 0).then_some((fault, when)), &counts));
+                thread::spawn(move || {
+                    carry(&mut from, &mut into, up, (number == 0).then_some((fault, when)), &counts)
+                });
             }
         }
     });
     address
 }
 
-fn carry(from: &mut TcpStream, into: &mut TcpStream, up: bool, trouble: Option<(Fault, When)>, counts: &[AtomicU64; 2]) {
+fn carry(
+    from: &mut TcpStream,
+    into: &mut TcpStream,
+    up: bool,
+    trouble: Option<(Fault, When)>,
+    counts: &[AtomicU64; 2],
+) {
     let mut buffer = [0; 4096];
     while let Ok(count) = from.read(&mut buffer) {
         let seen = counts[usize::from(up)].fetch_add(count as u64, Ordering::SeqCst);
-        let due = trouble.filter(|(_, when)| counts[usize::from(when.up)].load(Ordering::SeqCst) >= when.bytes);
+        let due = trouble
+            .filter(|(_, when)| counts[usize::from(when.up)].load(Ordering::SeqCst) >= when.bytes);
         if count == 0 {
             break;
         }
@@ -80,8 +89,10 @@ fn drill(exchange: Exchange, fault: Fault, when: When, patience: [u64; 2]) -> Lo
     let way = Way { worker: Worker(1), fault, when };
     let over = Over::Tcp(Settings { way: Some(way), patience, ..settings(exchange) });
     let steps = 6;
-    let (_, expected, plain) = train(Setup { length: LONG, ..setup("groups:s=1", 4, steps, modelled(4, steps, 1)) });
-    let (outcome, trained, log) = train(Setup { length: LONG, over, ..setup("groups:s=1", 4, steps, modelled(4, steps, 1)) });
+    let (_, expected, plain) =
+        train(Setup { length: LONG, ..setup("groups:s=1", 4, steps, modelled(4, steps, 1)) });
+    let (outcome, trained, log) =
+        train(Setup { length: LONG, over, ..setup("groups:s=1", 4, steps, modelled(4, steps, 1)) });
     let name = format!("{exchange:?} {fault:?} {when:?}");
     assert_eq!(outcome.unwrap(), Outcome::Finished, "{name}");
     assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{name}");
@@ -143,26 +154,45 @@ fn a_trickling_connection_is_given_up() {
 #[test]
 fn a_worker_that_can_be_spared_is_given_up_soon() {
     let log = drill(Exchange::Star, Fault::HalfOpen, PHASES[2], [10, 3600]);
-    assert!(log.faults.iter().any(|fault| fault.2.contains("its vectors did not come")), "{:?}", log.faults);
+    assert!(
+        log.faults.iter().any(|fault| fault.2.contains("its vectors did not come")),
+        "{:?}",
+        log.faults
+    );
 }
 
 /// Workers die in their tasks, several at once, and their results with them.
 #[test]
 fn dead_workers_cost_no_step() {
     for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold, Exchange::HoldSharded] {
-        for (scheme, dead) in
-            [("groups:s=1", vec![(2, 1)]), ("groups:s=3", vec![(0, 1), (1, 2), (2, 2)]), ("queue:m=1", vec![(0, 2), (3, 3)])]
-        {
-            let mischief = |worker: Worker, step| if dead.contains(&(worker.0, step)) { Prank::Panic } else { Prank::None };
+        for (scheme, dead) in [
+            ("groups:s=1", vec![(2, 1)]),
+            ("groups:s=3", vec![(0, 1), (1, 2), (2, 2)]),
+            ("queue:m=1", vec![(0, 2), (3, 3)]),
+        ] {
+            let mischief = |worker: Worker, step| {
+                if dead.contains(&(worker.0, step)) { Prank::Panic } else { Prank::None }
+            };
             let over = Over::Tcp(settings(exchange));
             let (_, expected, plain) = train(setup(scheme, 4, 8, modelled(4, 8, 1)));
-            let (outcome, trained, log) = train(Setup { over, mischief: &mischief, ..setup(scheme, 4, 8, modelled(4, 8, 1)) });
+            let (outcome, trained, log) = train(Setup {
+                over,
+                mischief: &mischief,
+                ..setup(scheme, 4, 8, modelled(4, 8, 1))
+            });
             assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
             assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{exchange:?} {scheme}");
-            assert_eq!(log.faults.iter().filter(|fault| fault.2.contains("lost")).count(), dead.len(), "{:?}", log.faults);
+            assert_eq!(
+                log.faults.iter().filter(|fault| fault.2.contains("lost")).count(),
+                dead.len(),
+                "{:?}",
+                log.faults
+            );
             let alive = trained.iter().flatten();
             assert_eq!(alive.clone().count(), 4 - dead.len());
-            assert!(alive.into_iter().all(|parameters| parameters == expected[0].as_ref().unwrap()));
+            assert!(
+                alive.into_iter().all(|parameters| parameters == expected[0].as_ref().unwrap())
+            );
         }
     }
 }

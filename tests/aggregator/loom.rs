@@ -1,6 +1,6 @@
-//! A fabric between workers of one thread: everybody's vectors are at hand, so a sum is made as soon as all who take part are at it.
-//! What goes wrong with it is drawn from a seed: somebody stops in the middle, or gives the group up before or after the others have
-//! their sum.
+//! A fabric between workers of one thread: everybody's vectors are at hand, so a sum is made as
+//! soon as all who take part are at it. What goes wrong with it is drawn from a seed: somebody
+//! stops in the middle, or gives the group up before or after the others have their sum.
 
 use super::Numbers;
 use super::staying::Stays;
@@ -61,7 +61,8 @@ impl Loom {
     pub(super) fn end(&self, worker: Worker, shelf: Shelf<Stays>) -> Thread {
         let world = &mut *self.0.lock().unwrap();
         world.count += 1;
-        let end = End { worker, shelf, says: None, orders: VecDeque::new(), hangs: false, group: None };
+        let end =
+            End { worker, shelf, says: None, orders: VecDeque::new(), hangs: false, group: None };
         world.ends.insert(world.count, end);
         Thread { loom: self.clone(), number: world.count }
     }
@@ -86,7 +87,10 @@ impl Fabric for Thread {
         let end = world.ends.get_mut(&self.number).unwrap();
         if let Told::Leave { group: left } = told {
             let of = |told: &Told| match told {
-                Told::Name { group } | Told::Join { group, .. } | Told::Sum { group, .. } | Told::Leave { group } => *group,
+                Told::Name { group }
+                | Told::Join { group, .. }
+                | Told::Sum { group, .. }
+                | Told::Leave { group } => *group,
                 Told::Give { .. } => u64::MAX,
             };
             end.orders.retain(|order| of(order) > left || matches!(order, Told::Give { .. }));
@@ -115,16 +119,26 @@ impl End {
 
     /// Gives a part of a sum to nodes outside the group.
     fn show(&self, step: Step, attempt: u32, part: Range<usize>, to: &[u32]) {
-        if let Some(sum) = self.shelf.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty()) {
+        if let Some(sum) =
+            self.shelf.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty())
+        {
             let numbers = Arc::new(sum.numbers()[part.clone()].to_vec());
-            self.say(Reported::Part { step, attempt, start: part.start, numbers, to: to.to_vec() }, Duration::from_millis(1));
+            self.say(
+                Reported::Part { step, attempt, start: part.start, numbers, to: to.to_vec() },
+                Duration::from_millis(1),
+            );
         }
     }
 
     /// The sum it is at, if it is at one.
     fn sum(&self) -> Option<(&str, &Weave)> {
-        let Some(Told::Sum { group, weave }) = self.orders.front().filter(|_| !self.hangs) else { return None };
-        self.group.as_ref().filter(|(joined, _)| joined == group).map(|(_, id)| (id.as_str(), weave))
+        let Some(Told::Sum { group, weave }) = self.orders.front().filter(|_| !self.hangs) else {
+            return None;
+        };
+        self.group
+            .as_ref()
+            .filter(|(joined, _)| joined == group)
+            .map(|(_, id)| (id.as_str(), weave))
     }
 }
 
@@ -150,11 +164,14 @@ impl World {
                     true
                 }
                 Some(Told::Give { step, attempt, to }) => {
-                    let length = end.shelf.sum(*step, *attempt).map_or(0, |sum| sum.numbers().len());
+                    let length =
+                        end.shelf.sum(*step, *attempt).map_or(0, |sum| sum.numbers().len());
                     end.show(*step, *attempt, 0..length, &[*to]);
                     true
                 }
-                Some(Told::Sum { group, .. }) => end.group.as_ref().is_none_or(|(joined, _)| joined != group),
+                Some(Told::Sum { group, .. }) => {
+                    end.group.as_ref().is_none_or(|(joined, _)| joined != group)
+                }
                 _ => false,
             };
             if done {
@@ -168,12 +185,20 @@ impl World {
     /// Members of a group find each other.
     fn join(&mut self) -> bool {
         let asks = |end: &End| match end.orders.front().filter(|_| !end.hangs) {
-            Some(Told::Join { id, members, group, .. }) => Some((id.clone(), members.clone(), *group)),
+            Some(Told::Join { id, members, group, .. }) => {
+                Some((id.clone(), members.clone(), *group))
+            }
             _ => None,
         };
-        let all: Vec<_> = self.ends.iter().filter_map(|(number, end)| Some((*number, end.worker, asks(end)?))).collect();
+        let all: Vec<_> = self
+            .ends
+            .iter()
+            .filter_map(|(number, end)| Some((*number, end.worker, asks(end)?)))
+            .collect();
         for (_, _, asked) in &all {
-            let found = asked.1.iter().map(|member| all.iter().find(|(_, worker, other)| worker == member && other == asked));
+            let found = asked.1.iter().map(|member| {
+                all.iter().find(|(_, worker, other)| worker == member && other == asked)
+            });
             let Some(found) = found.collect::<Option<Vec<_>>>() else { continue };
             for (number, ..) in found {
                 let pause = self.pause();
@@ -190,12 +215,21 @@ impl World {
     /// All who take part in a sum are at it.
     fn sum(&mut self) -> bool {
         let at = |end: &End| end.sum().map(|(id, weave)| (id.to_owned(), weave.clone()));
-        let all: Vec<_> = self.ends.iter().filter_map(|(number, end)| Some((*number, end.worker, at(end)?))).collect();
+        let all: Vec<_> = self
+            .ends
+            .iter()
+            .filter_map(|(number, end)| Some((*number, end.worker, at(end)?)))
+            .collect();
         for (_, _, (id, weave)) in &all {
-            let same = |other: &(String, Weave)| (&other.0, other.1.step, other.1.attempt) == (id, weave.step, weave.attempt);
-            let found = weave.parts.iter().map(|(member, _)| all.iter().find(|(_, worker, other)| worker == member && same(other)));
+            let same = |other: &(String, Weave)| {
+                (&other.0, other.1.step, other.1.attempt) == (id, weave.step, weave.attempt)
+            };
+            let found = weave.parts.iter().map(|(member, _)| {
+                all.iter().find(|(_, worker, other)| worker == member && same(other))
+            });
             let Some(found) = found.collect::<Option<Vec<_>>>() else { continue };
-            let members: BTreeMap<Worker, u64> = found.iter().map(|(number, worker, _)| (*worker, *number)).collect();
+            let members: BTreeMap<Worker, u64> =
+                found.iter().map(|(number, worker, _)| (*worker, *number)).collect();
             self.weave(weave, &members);
             return true;
         }
@@ -207,7 +241,8 @@ impl World {
         let term = |place: usize, worker: Worker| {
             let held = |term: &codedgrad::transport::Summand| {
                 let piece = term.source(worker, place).unwrap();
-                let vector = self.ends[&members[&piece.worker]].shelf.vector(weave.step, piece.what);
+                let vector =
+                    self.ends[&members[&piece.worker]].shelf.vector(weave.step, piece.what);
                 (term.weight as f32, vector.expect("what counts is held"))
             };
             weave.terms.iter().map(held).collect::<Vec<_>>()
@@ -224,7 +259,9 @@ impl World {
         for number in members.values() {
             let (fails, pause) = (self.random.random_bool(self.faults / 1000.0), self.pause());
             let end = self.ends.get_mut(number).unwrap();
-            let Some(Told::Sum { group, weave }) = end.orders.pop_front() else { unreachable!("it is at a sum") };
+            let Some(Told::Sum { group, weave }) = end.orders.pop_front() else {
+                unreachable!("it is at a sum")
+            };
             if fails {
                 end.group = None;
                 end.say(Reported::Apart { group, reason: "as drawn".into() }, pause);

@@ -1,8 +1,8 @@
-//! A network within the process, on a clock that jumps: every byte takes its time, connections break in all the ways
-//! they do, and everything is drawn from one seed.
+//! A network within the process, on a clock that jumps: every byte takes its time, connections
+//! break in all the ways they do, and everything is drawn from one seed.
 //!
-//! Connections behave as TCP's: what is sent during a partition arrives after it, in order; a process that ends resets
-//! its connections; of a host that is gone, nobody hears.
+//! Connections behave as TCP's: what is sent during a partition arrives after it, in order; a
+//! process that ends resets its connections; of a host that is gone, nobody hears.
 
 use codedgrad::transport::tcp::security::Stream;
 use codedgrad::transport::tcp::{Listener, Network, Promise};
@@ -114,7 +114,9 @@ impl World {
     fn arrival(&mut self, a: IpAddr, b: IpAddr, bytes: usize) -> Instant {
         let jitter = self.random.random_range(1.0..2.0);
         let Weather { held_until, latency, bytes_per_second } = *self.weather(a, b);
-        Instant::now().max(held_until) + latency.mul_f64(jitter) + Duration::from_secs_f64(bytes as f64 / bytes_per_second)
+        Instant::now().max(held_until)
+            + latency.mul_f64(jitter)
+            + Duration::from_secs_f64(bytes as f64 / bytes_per_second)
     }
 
     fn port(&mut self) -> u16 {
@@ -280,21 +282,30 @@ impl Process {
         }
         world.dead.push(self.number);
         world.dead.sort_unstable();
-        let ends =
-            |(number, line): (&u64, &Line)| (0..2).filter(|side| line.owners[*side] == self.number).map(|side| (*number, side)).collect();
+        let ends = |(number, line): (&u64, &Line)| {
+            (0..2)
+                .filter(|side| line.owners[*side] == self.number)
+                .map(|side| (*number, side))
+                .collect()
+        };
         let ends: Vec<Vec<(u64, usize)>> = world.lines.iter().map(ends).collect();
         for (line, side) in ends.into_iter().flatten() {
             world.leave(line, side, loud);
         }
         let ports = std::mem::take(&mut world.ports);
-        let (mine, others): (BTreeMap<_, _>, _) = ports.into_iter().partition(|(_, port)| port.owner == self.number);
+        let (mine, others): (BTreeMap<_, _>, _) =
+            ports.into_iter().partition(|(_, port)| port.owner == self.number);
         world.ports = others;
         drop(world);
         mine.values().for_each(|port| port.rings.notify_waiters());
     }
 
     fn check(&self) -> io::Result<()> {
-        if self.net.world().is_dead(self.number) { Err(ErrorKind::NetworkDown.into()) } else { Ok(()) }
+        if self.net.world().is_dead(self.number) {
+            Err(ErrorKind::NetworkDown.into())
+        } else {
+            Ok(())
+        }
     }
 
     async fn call(&self, to: SocketAddr) -> io::Result<(End, SocketAddr)> {
@@ -317,7 +328,12 @@ impl Process {
                     open: [true; 2],
                 };
                 world.lines.insert(number, line);
-                let end = |side| End { net: self.net.clone(), line: number, side, timer: Box::pin(sleep(Duration::ZERO)) };
+                let end = |side| End {
+                    net: self.net.clone(),
+                    line: number,
+                    side,
+                    timer: Box::pin(sleep(Duration::ZERO)),
+                };
                 let (near, far) = (end(0), end(1));
                 if let Some(called) = world.ports.get_mut(&to) {
                     called.calls.push_back((far, SocketAddr::new(self.host, port)));
@@ -351,7 +367,10 @@ impl Network for Process {
                 address.set_port(world.port());
             }
             let rings = Arc::new(Notify::new());
-            world.ports.insert(address, Port { owner: self.number, calls: VecDeque::new(), rings: Arc::clone(&rings) });
+            world.ports.insert(
+                address,
+                Port { owner: self.number, calls: VecDeque::new(), rings: Arc::clone(&rings) },
+            );
             Ok(Box::new(Door { net: self.net.clone(), address, rings }) as Box<dyn Listener>)
         })
     }
@@ -418,7 +437,8 @@ struct End {
 impl End {
     /// The connection, unless this process has ended.
     fn line<'a>(&self, world: &'a mut World) -> io::Result<&'a mut Line> {
-        let dead = world.lines.get(&self.line).is_none_or(|line| world.is_dead(line.owners[self.side]));
+        let dead =
+            world.lines.get(&self.line).is_none_or(|line| world.is_dead(line.owners[self.side]));
         if dead {
             return Err(ErrorKind::NetworkDown.into());
         }
@@ -427,7 +447,11 @@ impl End {
 }
 
 impl AsyncRead for End {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let net = this.net.clone();
         let mut world = net.world();
@@ -475,7 +499,11 @@ impl AsyncRead for End {
 }
 
 impl AsyncWrite for End {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let mut world = this.net.world();
         let line = match this.line(&mut world) {

@@ -1,8 +1,9 @@
-//! Many rounds over a simulated network, in which everything goes wrong that can: the transport, the coordinator and
-//! the trainers' side are the real ones, on one thread and a clock that jumps, and every fault is drawn from a seed.
+//! Many rounds over a simulated network, in which everything goes wrong that can: the transport,
+//! the coordinator and the trainers' side are the real ones, on one thread and a clock that jumps,
+//! and every fault is drawn from a seed.
 //!
-//! Whatever happens, every step has the gradient of a run without faults, bit for bit; and the same seed gives the same
-//! run, event by event.
+//! Whatever happens, every step has the gradient of a run without faults, bit for bit; and the same
+//! seed gives the same run, event by event.
 
 use super::loom::Loom;
 use super::network::{Net, Process};
@@ -12,7 +13,9 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress, Shape, StepRecord};
+use codedgrad::train::{
+    Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress, Shape, StepRecord,
+};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, Status, TcpLink, TcpTransport};
 use codedgrad::transport::wire::CHUNK;
@@ -43,22 +46,34 @@ struct Voyage {
     calm: u64,
     length: usize,
     seed: u64,
-    /// Instead of all that can go wrong: the connection between two workers is gone without a word, once. The second of
-    /// them is slow.
+    /// Instead of all that can go wrong: the connection between two workers is gone without a word,
+    /// once. The second of them is slow.
     silenced: Option<(u8, u8)>,
-    /// Instead of all that can go wrong: so often, on average, a worker's connection to the coordinator is held up and
-    /// then cut, with what is on its way. Nobody dies.
+    /// Instead of all that can go wrong: so often, on average, a worker's connection to the
+    /// coordinator is held up and then cut, with what is on its way. Nobody dies.
     cuts: Option<Duration>,
     /// Instead of all that can go wrong: all workers die at once, again and again.
     wipes: bool,
-    /// For how long the coordinator may be at something else, now and then, before it hears what its hub has for it.
+    /// For how long the coordinator may be at something else, now and then, before it hears what
+    /// its hub has for it.
     busy: Duration,
 }
 
 /// A run in all weathers.
 fn voyage(exchange: Exchange, scheme: &'static str, seed: u64) -> Voyage {
     let (steps, calm, length) = (700, 400, 300);
-    Voyage { scheme, exchange, steps, calm, length, seed, silenced: None, cuts: None, wipes: false, busy: Duration::ZERO }
+    Voyage {
+        scheme,
+        exchange,
+        steps,
+        calm,
+        length,
+        seed,
+        silenced: None,
+        cuts: None,
+        wipes: false,
+        busy: Duration::ZERO,
+    }
 }
 
 /// What is known when it is over.
@@ -114,17 +129,29 @@ struct Keeper {
 }
 
 impl Observer for Keeper {
-    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        decoded: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         let decoded = decoded.ok_or("every sum comes by here")?;
         let samples = (UNIT_SAMPLES * usize::from(WORKERS)) as f64;
         let whole = record.tail == [samples] && record.coverage == 1.0 && record.step == self.next;
-        if !whole || bits_of(&decoded.gradient) != self.shared.expected[record.step as usize].gradient {
+        if !whole
+            || bits_of(&decoded.gradient) != self.shared.expected[record.step as usize].gradient
+        {
             return Err(format!("step {} is wrong: {record:?}", record.step).into());
         }
         self.replicas.apply(&decoded.gradient, record.step);
         self.next = record.step + 1;
         self.shared.decided.store(self.next, Ordering::Relaxed);
-        self.shared.net.note(&format!("{} by {:?} in {} rounds, {}", record.step, record.survivors, record.rounds.len(), record.digest));
+        self.shared.net.note(&format!(
+            "{} by {:?} in {} rounds, {}",
+            record.step,
+            record.survivors,
+            record.rounds.len(),
+            record.digest
+        ));
         Ok(Flow::Continue)
     }
 
@@ -145,7 +172,13 @@ fn vectors_of(replicas: &Replicas) -> Vec<Vec<f32>> {
 }
 
 /// One life of a worker's process: what it has trained, unless it ends before the run.
-async fn work(shared: &Shared, process: Arc<Process>, me: u8, coordinator: String, random: ChaCha8Rng) -> Option<Vec<f32>> {
+async fn work(
+    shared: &Shared,
+    process: Arc<Process>,
+    me: u8,
+    coordinator: String,
+    random: ChaCha8Rng,
+) -> Option<Vec<f32>> {
     let join = Join {
         worker: Some(u32::from(me)),
         identity: format!("worker {me}"),
@@ -153,11 +186,19 @@ async fn work(shared: &Shared, process: Arc<Process>, me: u8, coordinator: Strin
         ..Join::new(coordinator, Security::Plain { token: shared.token.clone() })
     };
     let joined = TcpLink::join_over(process, join).await;
-    let (link, welcome) = joined.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
+    let (link, welcome) =
+        joined.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
     let (bell, held) = (link.bell(), link.held());
     if shared.voyage.exchange == Exchange::Nccl {
         let weaves = |shelf| Ok(Box::new(shared.loom.end(Worker(u32::from(me)), shelf)) as _);
-        return train_over::<Stays>(shared, Box::new(link.woven(0, &welcome, weaves)), (bell, &held), me, random).await;
+        return train_over::<Stays>(
+            shared,
+            Box::new(link.woven(0, &welcome, weaves)),
+            (bell, &held),
+            me,
+            random,
+        )
+        .await;
     }
     train_over::<Vec<f32>>(shared, Box::new(link), (bell, &held), me, random).await
 }
@@ -182,18 +223,34 @@ async fn train_over<V: Numbers>(
             Ok(None) => return Some(replicas.parameters.concat()),
             Ok(Some(Event::Compute(mut task))) => {
                 let (batch, mut loss) = (task.batch(), 0.0);
-                let right = bits_of(&replicas.parameters[0]) == shared.expected[task.step() as usize].parameters;
-                assert!(right || task.cancel().is_cancelled(), "worker {me} computes step {} as if it were {next}", task.step());
-                let calm = shared.decided.load(Ordering::Relaxed) + shared.voyage.calm >= shared.voyage.steps;
+                let right = bits_of(&replicas.parameters[0])
+                    == shared.expected[task.step() as usize].parameters;
+                assert!(
+                    right || task.cancel().is_cancelled(),
+                    "worker {me} computes step {} as if it were {next}",
+                    task.step()
+                );
+                let calm = shared.decided.load(Ordering::Relaxed) + shared.voyage.calm
+                    >= shared.voyage.steps;
                 let slow = shared.voyage.silenced.is_some_and(|(_, slow)| slow == me);
                 let part_seconds = if slow { 0.02 } else { 0.0 }
-                    + if !calm && random.random_bool(0.01) { random.random_range(0.05..3.0) } else { random.random_range(0.001..0.006) };
+                    + if !calm && random.random_bool(0.01) {
+                        random.random_range(0.05..3.0)
+                    } else {
+                        random.random_range(0.001..0.006)
+                    };
                 while let Some(part) = task.next_part() {
                     sleep(Duration::from_secs_f64(part_seconds)).await;
                     let message = task.vector().numbers_mut();
                     message.fill(0.0);
                     for sample in part.samples.clone() {
-                        sample_gradient(&replicas.parameters[0], batch, sample, message, part.coefficient);
+                        sample_gradient(
+                            &replicas.parameters[0],
+                            batch,
+                            sample,
+                            message,
+                            part.coefficient,
+                        );
                     }
                     loss += part.coefficient * part.samples.len() as f64;
                 }
@@ -202,7 +259,11 @@ async fn train_over<V: Numbers>(
             Ok(Some(Event::Apply(step))) => {
                 assert_eq!(step.index, next, "worker {me} is to apply a step out of order");
                 let digest = bits_of(step.vector().numbers());
-                assert_eq!(digest, shared.expected[step.index as usize].gradient, "worker {me} is to apply a wrong step {}", step.index);
+                assert_eq!(
+                    digest, shared.expected[step.index as usize].gradient,
+                    "worker {me} is to apply a wrong step {}",
+                    step.index
+                );
                 next += 1;
                 let digest = replicas.apply(step.vector().numbers(), step.index);
                 step.applied_with(digest);
@@ -222,7 +283,12 @@ async fn train_over<V: Numbers>(
 type Death = (u64, bool);
 
 /// A worker's processes, one after the other, until one sees the end of the run.
-async fn live(shared: Arc<Shared>, me: u8, coordinator: String, mut deaths: watch::Receiver<Death>) -> Option<Vec<f32>> {
+async fn live(
+    shared: Arc<Shared>,
+    me: u8,
+    coordinator: String,
+    mut deaths: watch::Receiver<Death>,
+) -> Option<Vec<f32>> {
     let mut random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ (u64::from(me) + 1) << 32);
     loop {
         let process = shared.net.process(me);
@@ -274,13 +340,16 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
             break;
         }
         if shared.voyage.wipes {
-            (0..WORKERS).for_each(|worker| net.slow(worker, COORDINATOR, Duration::from_millis(20), 1e9));
+            (0..WORKERS)
+                .for_each(|worker| net.slow(worker, COORDINATOR, Duration::from_millis(20), 1e9));
             net.note("all die");
             // A run that stands still is not to be taken for one that goes on.
             if faults.fetch_add(1, Ordering::Relaxed) == 15 {
                 break;
             }
-            deaths.iter().for_each(|deaths| deaths.send_modify(|death| *death = (death.0 + 1, true)));
+            deaths
+                .iter()
+                .for_each(|deaths| deaths.send_modify(|death| *death = (death.0 + 1, true)));
             sleep(Duration::from_secs(4)).await;
             continue;
         }
@@ -292,17 +361,24 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
         net.note(&format!("fault {kind} at {worker}, {other} for {time:?}"));
         faults.fetch_add(1, Ordering::Relaxed);
         match kind {
-            0 | 1 => deaths[usize::from(worker)].send_modify(|death| *death = (death.0 + 1, kind == 0)),
+            0 | 1 => {
+                deaths[usize::from(worker)].send_modify(|death| *death = (death.0 + 1, kind == 0))
+            }
             2 | 3 => net.cut(worker, other, kind == 2),
             4 => net.part(worker, other, time),
-            5 => (0..WORKERS).chain([COORDINATOR]).filter(|host| *host != worker).for_each(|host| net.part(worker, host, time)),
+            5 => (0..WORKERS)
+                .chain([COORDINATOR])
+                .filter(|host| *host != worker)
+                .for_each(|host| net.part(worker, host, time)),
             6 => net.slow(worker, other, Duration::from_millis(random.random_range(1..200)), 1e5),
             _ => net.slow(worker, other, Duration::from_micros(300), 1e9),
         }
     }
     shared.loom.calm();
     let hosts: Vec<u8> = (0..WORKERS).chain([COORDINATOR]).collect();
-    for (a, b) in hosts.iter().flat_map(|a| hosts.iter().map(move |b| (*a, *b))).filter(|(a, b)| a < b) {
+    for (a, b) in
+        hosts.iter().flat_map(|a| hosts.iter().map(move |b| (*a, *b))).filter(|(a, b)| a < b)
+    {
         net.part(a, b, Duration::ZERO);
         net.slow(a, b, Duration::from_micros(300), 1e9);
     }
@@ -318,7 +394,13 @@ fn listen(shared: &Shared, config: Config) -> Listen {
         keeps: true,
         silence: Duration::from_secs(3),
         stall: Duration::from_secs(1),
-        ..Listen::new(([127, 1, 0, COORDINATOR], 7000).into(), security, usize::from(WORKERS), length, u32::from(WORKERS))
+        ..Listen::new(
+            ([127, 1, 0, COORDINATOR], 7000).into(),
+            security,
+            usize::from(WORKERS),
+            length,
+            u32::from(WORKERS),
+        )
     }
 }
 
@@ -335,9 +417,13 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: Config) ->
     let mut random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0xb0_5500);
     let mut coordinator = Coordinator::new(transport, engine, pace, config, shape);
     let replicas = Replicas::fresh(1, length);
-    let mut keeper = Keeper { shared: Arc::clone(shared), replicas, next: 0, found: Landfall::default() };
+    let mut keeper =
+        Keeper { shared: Arc::clone(shared), replicas, next: 0, found: Landfall::default() };
     loop {
-        match coordinator.pump(&mut keeper).unwrap_or_else(|error| panic!("{error}\n{}", shared.net.last_words())) {
+        match coordinator
+            .pump(&mut keeper)
+            .unwrap_or_else(|error| panic!("{error}\n{}", shared.net.last_words()))
+        {
             Progress::Done(outcome) => {
                 assert_eq!(outcome, Outcome::Finished);
                 break;
@@ -345,13 +431,19 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: Config) ->
             Progress::Wait(patience) => {
                 let rung = timeout(patience.unwrap_or(Duration::from_secs(600)), bell.rung()).await;
                 let alive = rung.unwrap_or(patience.is_some());
-                assert!(alive, "the run stands still after step {}\n{}", keeper.next, shared.net.last_words());
+                assert!(
+                    alive,
+                    "the run stands still after step {}\n{}",
+                    keeper.next,
+                    shared.net.last_words()
+                );
                 if !shared.voyage.busy.is_zero() && random.random_bool(0.3) {
                     sleep(shared.voyage.busy.mul_f64(random.random_range(0.0..1.0))).await;
                 }
             }
         }
-        let kept = coordinator.open_entries() + shared.status.lock().unwrap().lock().unwrap().kept as usize;
+        let kept = coordinator.open_entries()
+            + shared.status.lock().unwrap().lock().unwrap().kept as usize;
         let half = &mut keeper.found.kept[usize::from(keeper.next > steps / 2)];
         *half = (*half).max(kept);
     }
@@ -373,8 +465,17 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
         status: Mutex::default(),
     });
     let begun = Instant::now();
-    let config = Config { max_wait_seconds: 120.0, return_seconds: 120.0, log_steps: LOG_STEPS, restores: true, ..Config::default() };
-    let mut transport = TcpTransport::listen_over(shared.net.process(COORDINATOR), listen(&shared, config)).await.unwrap();
+    let config = Config {
+        max_wait_seconds: 120.0,
+        return_seconds: 120.0,
+        log_steps: LOG_STEPS,
+        restores: true,
+        ..Config::default()
+    };
+    let mut transport =
+        TcpTransport::listen_over(shared.net.process(COORDINATOR), listen(&shared, config))
+            .await
+            .unwrap();
     *shared.status.lock().unwrap() = transport.status();
     let (deaths, ends): (Vec<_>, Vec<_>) = (0..WORKERS).map(|_| watch::channel((0, true))).unzip();
     let address = transport.address().to_string();
@@ -391,16 +492,28 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
     storm.await.unwrap();
     let mut all = Vec::new();
     for worker in workers {
-        let trained = timeout(Duration::from_secs(60), worker).await.expect("everybody hears of the end").unwrap();
+        let trained = timeout(Duration::from_secs(60), worker)
+            .await
+            .expect("everybody hears of the end")
+            .unwrap();
         all.push(trained.map(|parameters| bits_of(&parameters)));
     }
-    assert!(all[0].is_some() && all.iter().all(|trained| *trained == all[0]), "{all:?}\n{}", shared.net.last_words());
+    assert!(
+        all[0].is_some() && all.iter().all(|trained| *trained == all[0]),
+        "{all:?}\n{}",
+        shared.net.last_words()
+    );
     let seconds = begun.elapsed().as_secs();
     // Whoever had not heard of the end before gives up.
     sleep(Duration::from_secs(120)).await;
-    assert_eq!((Handle::current().metrics().num_alive_tasks(), shared.net.open()), (0, 0), "no task is left, and no connection");
+    assert_eq!(
+        (Handle::current().metrics().num_alive_tasks(), shared.net.open()),
+        (0, 0),
+        "no task is left, and no connection"
+    );
     let (digest, events) = shared.net.digest();
-    let (faults, held) = (faults.load(Ordering::Relaxed), shared.held.load(Ordering::Relaxed) as usize);
+    let (faults, held) =
+        (faults.load(Ordering::Relaxed), shared.held.load(Ordering::Relaxed) as usize);
     Landfall { digest, events, faults, held, seconds, made: shared.net.made(), ..found }
 }
 
@@ -412,12 +525,14 @@ fn simulate(voyage: &Voyage, expected: &[Expected]) -> Landfall {
 /// What every step is when nothing goes wrong: over threads, and without a code.
 fn without_faults(length: usize, steps: u64) -> Vec<Expected> {
     let workers = usize::from(WORKERS);
-    let (outcome, _, log) = train(super::Setup { length, ..setup("uncoded", workers, steps, modelled(workers, 0, 1)) });
+    let (outcome, _, log) =
+        train(super::Setup { length, ..setup("uncoded", workers, steps, modelled(workers, 0, 1)) });
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     let mut replicas = Replicas::fresh(1, length);
     let mut expected = |(step, gradient): (u64, &Option<Vec<f32>>)| {
         let gradient = gradient.as_ref().unwrap();
-        let expected = Expected { parameters: bits_of(&replicas.parameters[0]), gradient: bits_of(gradient) };
+        let expected =
+            Expected { parameters: bits_of(&replicas.parameters[0]), gradient: bits_of(gradient) };
         replicas.apply(gradient, step);
         expected
     };
@@ -449,7 +564,10 @@ fn voyages(steps: u64, calm: u64, length: usize, seeds: std::ops::Range<u64>) {
         let voyage = Voyage { steps, calm, length, ..voyage(exchange, scheme, seed) };
         let found = simulate(&voyage, &expected);
         println!("{exchange:?} {scheme}, seed {seed}: {found:?}");
-        assert!(found.faults > steps / 100 && found.lost > steps / 200, "hardly anything went wrong: {found:?}");
+        assert!(
+            found.faults > steps / 100 && found.lost > steps / 200,
+            "hardly anything went wrong: {found:?}"
+        );
         assert!(found.kept[1] <= found.kept[0] * 3 / 2, "more and more is kept: {found:?}");
         // In a short run with bad luck most of it goes by while no group is tried.
         assert_eq!(found.woven > steps / 5, exchange == Exchange::Nccl, "{found:?}");
@@ -468,18 +586,25 @@ fn no_fault_costs_a_step_of_several_chunks() {
     voyages(400, 200, 2 * CHUNK + 77, 15..20);
 }
 
-/// Connections are cut, and workers go on with what they have: every one of them applies every step, in order, and
-/// computes with no other parameters than the right ones. A coordinator on this thread hears of a loss at once, before
-/// there is another connection, unless it is at something else.
+/// Connections are cut, and workers go on with what they have: every one of them applies every
+/// step, in order, and computes with no other parameters than the right ones. A coordinator on this
+/// thread hears of a loss at once, before there is another connection, unless it is at something
+/// else.
 #[test]
 fn whoever_is_cut_off_goes_on_where_it_was() {
     let steps = 1_500;
     let expected = without_faults(300, steps);
     let (cuts, busy) = (Some(Duration::from_millis(50)), Duration::from_millis(40));
     for (seed, (exchange, scheme)) in (0..10).zip(CUTS.into_iter().cycle()) {
-        let found = simulate(&Voyage { steps, calm: 100, cuts, busy, ..voyage(exchange, scheme, seed) }, &expected);
+        let found = simulate(
+            &Voyage { steps, calm: 100, cuts, busy, ..voyage(exchange, scheme, seed) },
+            &expected,
+        );
         println!("{exchange:?} {scheme}, seed {seed}: {found:?}");
-        assert!(found.faults > steps / 20 && found.lost > steps / 20, "hardly anything was cut: {found:?}");
+        assert!(
+            found.faults > steps / 20 && found.lost > steps / 20,
+            "hardly anything was cut: {found:?}"
+        );
     }
 }
 
@@ -488,22 +613,29 @@ fn whoever_is_cut_off_goes_on_where_it_was() {
 fn a_half_open_connection_between_workers_is_made_anew() {
     let (steps, length) = (1_000, CHUNK + 77);
     let expected = without_faults(length, steps);
-    let voyage = Voyage { steps, calm: steps, length, silenced: Some((0, 1)), ..voyage(Exchange::Sharded, "groups:s=1", 7) };
+    let voyage = Voyage {
+        steps,
+        calm: steps,
+        length,
+        silenced: Some((0, 1)),
+        ..voyage(Exchange::Sharded, "groups:s=1", 7)
+    };
     let found = simulate(&voyage, &expected);
     assert!(found.seconds > 20 && found.lost == 0 && found.resynced < 20, "{found:?}");
     let at_first = u64::from(WORKERS * (WORKERS + 1) / 2);
     assert!((at_first + 1..at_first + 6).contains(&found.made), "{found:?}");
 }
 
-/// All workers are gone while the sum of a step is on its way to them, and only the coordinator has it: whoever comes
-/// is given it.
+/// All workers are gone while the sum of a step is on its way to them, and only the coordinator has
+/// it: whoever comes is given it.
 #[test]
 fn a_sum_outlives_all_workers() {
     let (steps, length) = (600, 300);
     let expected = without_faults(length, steps);
     for (seed, exchange) in (0..8).zip([Exchange::Star, Exchange::Sharded].into_iter().cycle()) {
         let scheme = "groups:s=1";
-        let voyage = Voyage { steps, calm: 100, length, wipes: true, ..voyage(exchange, scheme, seed) };
+        let voyage =
+            Voyage { steps, calm: 100, length, wipes: true, ..voyage(exchange, scheme, seed) };
         let found = simulate(&voyage, &expected);
         println!("{exchange:?}, seed {seed}: {found:?}");
         assert!(found.faults > 3 && found.lost > 3 * found.faults, "{found:?}");
@@ -522,7 +654,8 @@ fn no_fault_costs_a_step_for_long() {
 fn a_seed_is_a_run() {
     let expected = without_faults(300, 700);
     for (exchange, scheme) in VOYAGES {
-        let [first, again, other] = [5, 5, 6].map(|seed| simulate(&voyage(exchange, scheme, seed), &expected));
+        let [first, again, other] =
+            [5, 5, 6].map(|seed| simulate(&voyage(exchange, scheme, seed), &expected));
         assert_eq!(first, again, "{exchange:?} {scheme}");
         assert_ne!(first.digest, other.digest, "{exchange:?} {scheme}");
     }

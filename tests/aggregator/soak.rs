@@ -30,13 +30,25 @@ fn soak(exchange: Exchange, scheme: &str, steps: u64, seed: u64) {
     let (_, _, plain) = train(setup(scheme, 4, steps, modelled(4, steps, seed)));
     let over = Over::Tcp(Settings { returns: true, ..settings(exchange) });
     let pace = Pace::wall(4, &Delays::None, steps as usize, 0.0);
-    let (outcome, _, log) = train(Setup { over, mischief: &leaves, ..setup(scheme, 4, steps, pace) });
+    let (outcome, _, log) =
+        train(Setup { over, mischief: &leaves, ..setup(scheme, 4, steps, pace) });
     let last = &log.faults[log.faults.len().saturating_sub(8)..];
-    assert_eq!(outcome.as_ref().ok(), Some(&Outcome::Finished), "{exchange:?} {scheme}, seed {seed}: {outcome:?} after {last:#?}");
-    let differs = bits(&log.gradients).iter().zip(bits(&plain.gradients)).position(|(found, expected)| *found != expected);
+    assert_eq!(
+        outcome.as_ref().ok(),
+        Some(&Outcome::Finished),
+        "{exchange:?} {scheme}, seed {seed}: {outcome:?} after {last:#?}"
+    );
+    let differs = bits(&log.gradients)
+        .iter()
+        .zip(bits(&plain.gradients))
+        .position(|(found, expected)| *found != expected);
     if let Some(step) = differs {
         let around = log.faults.iter().filter(|fault| fault.0.abs_diff(step as u64) < 4);
-        panic!("{exchange:?} {scheme}, seed {seed}, step {step}: {:?}, {:#?}", log.records[step].survivors, around.collect::<Vec<_>>());
+        panic!(
+            "{exchange:?} {scheme}, seed {seed}, step {step}: {:?}, {:#?}",
+            log.records[step].survivors,
+            around.collect::<Vec<_>>()
+        );
     }
     assert!(log.records.iter().all(|record| record.coverage == 1.0));
     assert!(left.lock().unwrap().len() as u64 > steps / 100, "{left:?} left");
@@ -73,12 +85,17 @@ fn narrow_numbers_on_the_wire_keep_replicas_equal() {
     for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold, Exchange::HoldSharded] {
         let over = Over::Tcp(Settings { format: Format::Bf16, ..settings(exchange) });
         let (_, _, plain) = train(setup("groups:s=1", 4, 1, modelled(4, 1, 1)));
-        let (outcome, trained, log) = train(Setup { over, ..setup("groups:s=1", 4, 5, modelled(4, 5, 1)) });
+        let (outcome, trained, log) =
+            train(Setup { over, ..setup("groups:s=1", 4, 5, modelled(4, 5, 1)) });
         assert_eq!(outcome.unwrap(), Outcome::Finished);
-        assert!(trained.iter().all(|parameters| parameters == &trained[0]), "all hold the same bytes");
+        assert!(
+            trained.iter().all(|parameters| parameters == &trained[0]),
+            "all hold the same bytes"
+        );
         let (Some(wide), Some(narrow)) = (&plain.gradients[0], &log.gradients[0]) else { panic!() };
         assert_ne!(wide, narrow);
-        let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        let norm =
+            |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
         let difference = norm(&mut wide.iter().zip(narrow).map(|(a, b)| a - b));
         assert!(difference < 2f64.powi(-7) * norm(&mut wide.iter().copied()), "{difference}");
     }

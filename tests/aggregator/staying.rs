@@ -1,5 +1,6 @@
-//! Vectors that stay where they were computed, as those of a device do: the trainer of the other tests over a memory that only
-//! its own workers and observers can read, beside the same run over the host's.
+//! Vectors that stay where they were computed, as those of a device do: the trainer of the other
+//! tests over a memory that only its own workers and observers can read, beside the same run over
+//! the host's.
 
 use super::*;
 use codedgrad::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, Wire};
@@ -49,7 +50,8 @@ impl Vector for Stays {
         self.numbers.finite()
     }
     fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
-        let terms: Vec<_> = terms.iter().map(|(weight, x)| (*weight, Arc::new(x.numbers.clone()))).collect();
+        let terms: Vec<_> =
+            terms.iter().map(|(weight, x)| (*weight, Arc::new(x.numbers.clone()))).collect();
         Vector::fold(&terms, &mut out.numbers)
     }
 }
@@ -72,8 +74,8 @@ impl GradientMut for Stays {
     }
 }
 
-/// A run of 24 steps over both memories, and over links that carry vectors from one to the other, ends alike, in parameters and in
-/// what its record says.
+/// A run of 24 steps over both memories, and over links that carry vectors from one to the other,
+/// ends alike, in parameters and in what its record says.
 fn alike(scheme: &str, change: impl Fn(&mut Setup<'_>)) -> Log {
     let steps = 24;
     let [host, staying, staged] = [Over::Local, Over::Staying, Over::Staged].map(|over| {
@@ -86,11 +88,19 @@ fn alike(scheme: &str, change: impl Fn(&mut Setup<'_>)) -> Log {
     });
     assert!(host.0 == staying.0 && host.0 == staged.0, "{scheme}: the same parameters");
     let told = |log: &Log| -> Vec<_> {
-        log.records.iter().map(|record| (record.step, record.digest.clone(), record.survivors.clone(), record.tail.clone())).collect()
+        log.records
+            .iter()
+            .map(|record| {
+                (record.step, record.digest.clone(), record.survivors.clone(), record.tail.clone())
+            })
+            .collect()
     };
     for other in [&staying.1, &staged.1] {
         assert!(told(&host.1) == told(other), "{scheme}: the same record");
-        assert!(bits(&host.1.gradients) == bits(&other.gradients), "{scheme}: observers see the same gradients");
+        assert!(
+            bits(&host.1.gradients) == bits(&other.gradients),
+            "{scheme}: observers see the same gradients"
+        );
     }
     staying.1
 }
@@ -112,12 +122,28 @@ fn runs_end_alike_whatever_memory_their_vectors_lie_in() {
 
 #[test]
 fn faults_end_alike_whatever_memory_their_vectors_lie_in() {
-    let dies = alike("groups:s=1", |setup| setup.mischief = &|me, step| if (me.0, step) == (2, 9) { Prank::Panic } else { Prank::None });
-    assert!(dies.faults.iter().any(|(_, worker, what)| *worker == 2 && what.starts_with("lost")), "{:?}", dies.faults);
-    let erased = alike("groups:s=1", |setup| setup.mischief = &|me, step| if me.0 == 1 && step > 4 { Prank::Nan } else { Prank::None });
+    let dies = alike("groups:s=1", |setup| {
+        setup.mischief = &|me, step| if (me.0, step) == (2, 9) { Prank::Panic } else { Prank::None }
+    });
+    assert!(
+        dies.faults.iter().any(|(_, worker, what)| *worker == 2 && what.starts_with("lost")),
+        "{:?}",
+        dies.faults
+    );
+    let erased = alike("groups:s=1", |setup| {
+        setup.mischief = &|me, step| if me.0 == 1 && step > 4 { Prank::Nan } else { Prank::None }
+    });
     assert!(!erased.faults.is_empty());
-    let overflows = alike("uncoded", |setup| setup.mischief = &|_, step| if step == 6 { Prank::Huge } else { Prank::None });
+    let overflows = alike("uncoded", |setup| {
+        setup.mischief = &|_, step| if step == 6 { Prank::Huge } else { Prank::None }
+    });
     assert!(overflows.records[6].digest.is_empty(), "a sum that is not finite is refused");
-    let drifts = alike("groups:s=1", |setup| setup.mischief = &|me, step| if (me.0, step) == (0, 8) { Prank::Drift } else { Prank::None });
-    assert!(drifts.faults.iter().any(|(_, _, what)| what.contains("takes over")), "{:?}", drifts.faults);
+    let drifts = alike("groups:s=1", |setup| {
+        setup.mischief = &|me, step| if (me.0, step) == (0, 8) { Prank::Drift } else { Prank::None }
+    });
+    assert!(
+        drifts.faults.iter().any(|(_, _, what)| what.contains("takes over")),
+        "{:?}",
+        drifts.faults
+    );
 }

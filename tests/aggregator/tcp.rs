@@ -1,4 +1,5 @@
-//! The same runs over TCP: star and sharded, plain and with TLS, wide and narrow numbers on the wire.
+//! The same runs over TCP: star and sharded, plain and with TLS, wide and narrow numbers on the
+//! wire.
 
 use super::drills::{Fault, When, proxy};
 use super::{Over, PARAMETERS, bits, modelled, setup, train};
@@ -18,7 +19,8 @@ pub(super) struct Settings {
     pub(super) tls: bool,
     /// Trouble on the way of one worker.
     pub(super) way: Option<Way>,
-    /// Seconds after which silence is noticed, and a sum that stands still where nobody can be spared.
+    /// Seconds after which silence is noticed, and a sum that stands still where nobody can be
+    /// spared.
     pub(super) patience: [u64; 2],
     /// Whether workers that have left come back.
     pub(super) returns: bool,
@@ -36,7 +38,14 @@ pub(super) struct Way {
 pub(super) const LONG: usize = 5 * CHUNK + 1234;
 
 pub(super) fn settings(exchange: Exchange) -> Settings {
-    Settings { exchange, format: Format::F32, tls: false, way: None, patience: [10, 5], returns: false }
+    Settings {
+        exchange,
+        format: Format::F32,
+        tls: false,
+        way: None,
+        patience: [10, 5],
+        returns: false,
+    }
 }
 
 /// The secrets of the coordinator and of each worker.
@@ -48,13 +57,20 @@ fn secrets(tls: bool, workers: usize) -> (Security, Vec<Security>) {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys");
     keygen(&keys, workers as u32, false).unwrap();
-    let of = |name: &str| Security::Tls { keys: Keys::read(&keys, name).unwrap(), token: Some(Token::read(&keys.join("token")).unwrap()) };
+    let of = |name: &str| Security::Tls {
+        keys: Keys::read(&keys, name).unwrap(),
+        token: Some(Token::read(&keys.join("token")).unwrap()),
+    };
     (of("coordinator"), (0..workers).map(|worker| of(&format!("worker-{worker}"))).collect())
 }
 
 type MakeLink = Box<dyn FnMut() -> Option<Box<dyn Link>> + Send>;
 
-pub(super) fn connect(settings: &Settings, shape: Shape, config: Config) -> (TcpTransport, Vec<MakeLink>) {
+pub(super) fn connect(
+    settings: &Settings,
+    shape: Shape,
+    config: Config,
+) -> (TcpTransport, Vec<MakeLink>) {
     let (own, theirs) = secrets(settings.tls, shape.workers);
     let listen = Listen {
         address: ([127, 0, 0, 1], 0).into(),
@@ -112,14 +128,19 @@ fn over_tcp_training_has_the_bits_of_training_over_threads() {
         Settings { tls: true, ..settings(Exchange::Sharded) },
     ];
     for (scheme, length) in [("groups:s=1", LONG), ("queue:m=1", PARAMETERS)] {
-        let (_, uncoded, plain) = train(super::Setup { length, ..setup(scheme, 4, 6, modelled(4, 6, 1)) });
+        let (_, uncoded, plain) =
+            train(super::Setup { length, ..setup(scheme, 4, 6, modelled(4, 6, 1)) });
         for settings in &all {
             let over = Over::Tcp(settings.clone());
-            let (outcome, trained, log) = train(super::Setup { length, over, ..setup(scheme, 4, 6, modelled(4, 6, 2)) });
+            let (outcome, trained, log) =
+                train(super::Setup { length, over, ..setup(scheme, 4, 6, modelled(4, 6, 2)) });
             assert_eq!(outcome.unwrap(), Outcome::Finished);
             assert!(log.faults.is_empty(), "{:?}", log.faults);
             assert_eq!(bits(&log.gradients), bits(&plain.gradients), "{scheme}");
-            assert!(trained.iter().all(|parameters| parameters == &uncoded[0]), "all replicas hold the same bytes");
+            assert!(
+                trained.iter().all(|parameters| parameters == &uncoded[0]),
+                "all replicas hold the same bytes"
+            );
         }
     }
 }
@@ -129,6 +150,11 @@ fn over_tcp_training_has_the_bits_of_training_over_threads() {
 fn narrow_numbers_go_by_connections_only() {
     let security = Security::Plain { token: Token::fresh().unwrap() };
     let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, 2, 10, 2);
-    let refused = TcpTransport::listen(Listen { exchange: Exchange::Nccl, format: Format::Bf16, ..listen }).unwrap_err();
-    assert!(matches!(refused, TcpError::Narrow) && refused.to_string().contains("f32"), "{refused}");
+    let refused =
+        TcpTransport::listen(Listen { exchange: Exchange::Nccl, format: Format::Bf16, ..listen })
+            .unwrap_err();
+    assert!(
+        matches!(refused, TcpError::Narrow) && refused.to_string().contains("f32"),
+        "{refused}"
+    );
 }

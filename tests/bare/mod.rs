@@ -11,7 +11,8 @@ use std::time::Duration;
 pub(crate) struct Bare(pub(crate) TcpStream);
 
 fn key(token: &str) -> hmac::Key {
-    let digits: Vec<u8> = token.trim().chars().map(|digit| digit.to_digit(16).unwrap() as u8).collect();
+    let digits: Vec<u8> =
+        token.trim().chars().map(|digit| digit.to_digit(16).unwrap() as u8).collect();
     let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] * 16 + pair[1]).collect();
     hmac::Key::new(hmac::HMAC_SHA256, &bytes)
 }
@@ -34,7 +35,12 @@ impl Bare {
     }
 
     /// Proves that it knows the token, once it has an answer to its greeting.
-    pub(crate) fn proves(stream: TcpStream, token: &str, nonce: &[u8; 32], answer: &[u8; 66]) -> std::io::Result<Self> {
+    pub(crate) fn proves(
+        stream: TcpStream,
+        token: &str,
+        nonce: &[u8; 32],
+        answer: &[u8; 66],
+    ) -> std::io::Result<Self> {
         let mut call = of(stream);
         let transcript = [b"codedgrad client\x01\0", &nonce[..], &answer[2..34]].concat();
         call.0.write_all(hmac::sign(&key(token), &transcript).as_ref())?;
@@ -51,7 +57,8 @@ impl Bare {
         let proof = hmac::sign(&key(token), &[b"codedgrad server", &transcript[..]].concat());
         call.0.write_all(&[b"\x01\0", &[9; 32][..], proof.as_ref()].concat()).unwrap();
         let proof: [u8; 32] = call.exactly().unwrap();
-        hmac::verify(&key(token), &[b"codedgrad client", &transcript[..]].concat(), &proof).unwrap();
+        hmac::verify(&key(token), &[b"codedgrad client", &transcript[..]].concat(), &proof)
+            .unwrap();
         call.0.write_all(&[1]).unwrap();
         call
     }

@@ -19,22 +19,32 @@ pub(crate) fn draw(rng: &mut ChaCha8Rng, from: &[Worker], count: usize) -> Vec<W
     all
 }
 
-/// Outputs on the code of dimension `m`, `columns` coordinates, with `s` stragglers and `a` wrong by Gaussian errors of
-/// the outputs' size; what is wrong.
-fn polynomial_case(n: usize, m: usize, s: usize, a: usize, columns: usize, seed: u64) -> (Received, Vec<Worker>) {
+/// Outputs on the code of dimension `m`, `columns` coordinates, with `s` stragglers and `a` wrong
+/// by Gaussian errors of the outputs' size; what is wrong.
+fn polynomial_case(
+    n: usize,
+    m: usize,
+    s: usize,
+    a: usize,
+    columns: usize,
+    seed: u64,
+) -> (Received, Vec<Worker>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let code = BerrutCode::new(1, n, Points::FirstKind, Encoder::Lagrange).unwrap();
     let everybody: Vec<Worker> = Worker::all(n).collect();
     let missing = draw(&mut rng, &everybody, s);
     let survivors: Vec<Worker> = everybody.into_iter().filter(|w| !missing.contains(w)).collect();
     let wrong = draw(&mut rng, &survivors, a);
-    let coefficients: Vec<Vec<f64>> = (0..m).map(|_| (0..columns).map(|_| StandardNormal.sample(&mut rng)).collect()).collect();
+    let coefficients: Vec<Vec<f64>> =
+        (0..m).map(|_| (0..columns).map(|_| StandardNormal.sample(&mut rng)).collect()).collect();
     let chebyshev = |k: usize, z: f64| (k as f64 * z.acos()).cos();
     let mut output = |w: &Worker| -> Vec<f64> {
         let z = code.worker_points()[w.index()];
         let honest = |c: usize| (0..m).map(|k| coefficients[k][c] * chebyshev(k, z)).sum::<f64>();
         let error = if wrong.contains(w) { (m as f64 / 2.0).sqrt() } else { 0.0 };
-        (0..columns).map(|c| honest(c) + error * Distribution::<f64>::sample(&StandardNormal, &mut rng)).collect()
+        (0..columns)
+            .map(|c| honest(c) + error * Distribution::<f64>::sample(&StandardNormal, &mut rng))
+            .collect()
     };
     let outputs: Vec<Vec<f64>> = survivors.iter().map(&mut output).collect();
     (received(&code, &survivors, &outputs), wrong)
@@ -56,13 +66,17 @@ fn full_radius(counts: &[usize], runs: u64) {
             for m in 1..=n - s - 2 {
                 let a = (n - m - s) / 2;
                 let found = exact(*n, m, s, a, runs);
-                assert_eq!(found as u64, runs, "N={n} s={s} m={m} A={a}: {found} of {runs}, seeds 0..{runs}");
+                assert_eq!(
+                    found as u64, runs,
+                    "N={n} s={s} m={m} A={a}: {found} of {runs}, seeds 0..{runs}"
+                );
             }
         }
     }
 }
 
-/// The radius floor((N - m - s) / 2) that the reflected syndromes give a DCT code: every case up to N = 32, s = 4.
+/// The radius floor((N - m - s) / 2) that the reflected syndromes give a DCT code: every case up to
+/// N = 32, s = 4.
 #[test]
 fn polynomials_are_located_at_full_radius() {
     full_radius(&[5, 8, 11, 16], 2);
@@ -70,7 +84,8 @@ fn polynomials_are_located_at_full_radius() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release --no-default-features --features berrut --test berrut -- --ignored"]
+#[ignore = "minutes: cargo test --release --no-default-features --features berrut --test berrut -- \
+    --ignored"]
 fn polynomials_are_located_at_full_radius_everywhere() {
     full_radius(&(3..=32).collect::<Vec<_>>(), 10);
 }
@@ -94,7 +109,8 @@ fn sixty_workers_are_located_in_99_per_cent() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release --no-default-features --features berrut --test berrut -- --ignored"]
+#[ignore = "minutes: cargo test --release --no-default-features --features berrut --test berrut -- \
+    --ignored"]
 fn sixty_workers_are_located_in_99_per_cent_of_many() {
     let (right, all) = sixty(100);
     println!("N=60, A <= 10, 2A + s = N - m: {right} of {all}");
@@ -109,7 +125,10 @@ fn all_reference_locators_agree_on_polynomials() {
         assert_eq!(dct_locate(&received, 7, 3, Form::Subspace).unwrap(), wrong, "seed {seed}");
         assert_eq!(trimmed_locate(&received.gram(), 7, 3).unwrap().workers, wrong, "seed {seed}");
         let honest = dct_locate(&received, 7, 5, Form::Polynomial).unwrap();
-        assert!(wrong.iter().all(|w| honest.contains(w)) && honest.len() == 5, "the number is taken as known");
+        assert!(
+            wrong.iter().all(|w| honest.contains(w)) && honest.len() == 5,
+            "the number is taken as known"
+        );
     }
 }
 
@@ -127,9 +146,14 @@ fn too_many_are_refused_with_the_numbers() {
     let (received, _) = polynomial_case(16, 7, 3, 3, 2, 1);
     let error = dct_locate(&received, 7, 4, Form::Polynomial).unwrap_err();
     assert_eq!(error, BerrutError::Radius { wrong: 4, stragglers: 3, workers: 16, dimension: 7 });
-    assert!(error.to_string().contains("2A + s = 11 is more than N - m = 9; at most A=3"), "{error}");
+    assert!(
+        error.to_string().contains("2A + s = 11 is more than N - m = 9; at most A=3"),
+        "{error}"
+    );
     assert!(dct_locate(&received, 0, 1, Form::Subspace).is_err());
-    assert!(trimmed_locate(&received.gram(), 7, 6).unwrap_err().to_string().contains("at most A=5"));
+    assert!(
+        trimmed_locate(&received.gram(), 7, 6).unwrap_err().to_string().contains("at most A=5")
+    );
     let code = BerrutCode::new(4, 16, Points::FirstKind, Encoder::Spline).unwrap();
     let robust = |wrong, force| Security { wrong, force, ..Security::default() };
     let error = robust(4, false).capacity(&code, 13).unwrap_err();
@@ -140,10 +164,14 @@ fn too_many_are_refused_with_the_numbers() {
     assert!(robust(13, true).capacity(&code, 13).is_err());
     let second = BerrutCode::new(4, 16, Points::SecondKind, Encoder::Spline).unwrap();
     assert_eq!(robust(1, true).capacity(&second, 16), Err(BerrutError::NotACodeword));
-    assert_eq!(Received::new(&second, &workers(&[0]), &[&[1.0]]).unwrap_err(), BerrutError::NotACodeword);
+    assert_eq!(
+        Received::new(&second, &workers(&[0]), &[&[1.0]]).unwrap_err(),
+        BerrutError::NotACodeword
+    );
 }
 
-/// A code of fixed dimension notices one wrong worker more than it was told of, and none where there is none.
+/// A code of fixed dimension notices one wrong worker more than it was told of, and none where
+/// there is none.
 #[test]
 fn one_more_than_told_is_suspicious() {
     let code = BerrutCode::new(3, 20, Points::FirstKind, Encoder::Lagrange).unwrap();
@@ -154,12 +182,22 @@ fn one_more_than_told_is_suspicious() {
             Locator::Dct { dimension: 5, form: Form::Polynomial },
             Locator::Dct { dimension: 5, form: Form::Subspace },
         ] {
-            let judge =
-                |count| Security { wrong: count, locator, force: false }.judge(&code, &Evidence::Outputs(received.clone())).unwrap();
+            let judge = |count| {
+                Security { wrong: count, locator, force: false }
+                    .judge(&code, &Evidence::Outputs(received.clone()))
+                    .unwrap()
+            };
             assert!(judge(1).suspect, "seed {seed} {locator:?}");
             let verdict = judge(2);
-            assert!(!verdict.suspect && verdict.trimmed.workers == wrong, "seed {seed} {locator:?}");
-            assert!(verdict.trimmed.sizes.iter().all(|size| (0.2..5.0).contains(size)), "{:?}", verdict.trimmed.sizes);
+            assert!(
+                !verdict.suspect && verdict.trimmed.workers == wrong,
+                "seed {seed} {locator:?}"
+            );
+            assert!(
+                verdict.trimmed.sizes.iter().all(|size| (0.2..5.0).contains(size)),
+                "{:?}",
+                verdict.trimmed.sizes
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Berrut codes: golden vectors made by an independent model, laws over all small cases, and the measured claims.
+//! Berrut codes: golden vectors made by an independent model, laws over all small cases, and the
+//! measured claims.
 #![cfg(feature = "berrut")]
 
 mod arrays;
@@ -26,5 +27,6 @@ fn product(rows: &[Vec<f64>], values: &[Vec<f64>]) -> Vec<Vec<f64>> {
 
 /// All subsets of so many workers, as lists.
 fn subsets(count: usize) -> impl Iterator<Item = Vec<Worker>> {
-    (0u32..1 << count).map(move |bits| Worker::all(count).filter(|w| bits >> w.0 & 1 == 1).collect())
+    (0u32..1 << count)
+        .map(move |bits| Worker::all(count).filter(|w| bits >> w.0 & 1 == 1).collect())
 }

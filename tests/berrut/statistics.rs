@@ -25,21 +25,35 @@ type Cell = (usize, usize, usize, usize);
 const CELLS: [Cell; 4] = [(4, 16, 3, 2), (4, 16, 0, 3), (8, 32, 3, 3), (8, 24, 0, 3)];
 
 impl Run {
-    fn new((k, n, s, a): Cell, points: Points, encoder: Encoder, function: Function, seed: u64) -> Self {
+    fn new(
+        (k, n, s, a): Cell,
+        points: Points,
+        encoder: Encoder,
+        function: Function,
+        seed: u64,
+    ) -> Self {
         let code = BerrutCode::new(k, n, points, encoder).unwrap();
         let trial = Trial::new(function, k, seed);
         let views: Vec<_> = trial.blocks().iter().map(|block| block.view()).collect();
         let outputs = code.encode(&views).unwrap().iter().map(|share| trial.apply(share)).collect();
-        let mut rng = ChaCha8Rng::seed_from_u64(seed * Function::ALL.len() as u64 + function as u64);
+        let mut rng =
+            ChaCha8Rng::seed_from_u64(seed * Function::ALL.len() as u64 + function as u64);
         let everybody: Vec<Worker> = Worker::all(n).collect();
         let missing = draw(&mut rng, &everybody, s);
-        let survivors: Vec<Worker> = everybody.into_iter().filter(|w| !missing.contains(w)).collect();
+        let survivors: Vec<Worker> =
+            everybody.into_iter().filter(|w| !missing.contains(w)).collect();
         let wrong = draw(&mut rng, &survivors, a);
         Self { truth: trial.truth(), code, trial, outputs, survivors, wrong }
     }
 
     /// The error of a decode of these outputs, without those of `without`.
-    fn decoded(&self, outputs: &[Array2<f64>], without: &[Worker], by: Interpolant, security: Option<Security>) -> (f64, Report) {
+    fn decoded(
+        &self,
+        outputs: &[Array2<f64>],
+        without: &[Worker],
+        by: Interpolant,
+        security: Option<Security>,
+    ) -> (f64, Report) {
         let mut decoder: Decoder<'_, f64, Ix2> = Decoder::new(&self.code, by);
         if let Some(security) = security {
             decoder = decoder.secured(security);
@@ -62,8 +76,8 @@ fn robust(wrong: usize) -> Option<Security> {
     Some(Security { wrong, ..Security::default() })
 }
 
-/// Shares of runs in one cell: honest ones that accuse somebody, and exact locations under colluders of 1 rms, Gaussian
-/// errors of 1 and 3 rms.
+/// Shares of runs in one cell: honest ones that accuse somebody, and exact locations under
+/// colluders of 1 rms, Gaussian errors of 1 and 3 rms.
 #[derive(Debug, Default)]
 struct Rates {
     runs: usize,
@@ -76,7 +90,10 @@ struct Rates {
 
 fn rates(cell: Cell, seeds: std::ops::Range<u64>) -> Rates {
     let mut rates = Rates::default();
-    for (function, seed) in Function::ALL.into_iter().flat_map(|function| seeds.clone().map(move |seed| (function, seed))) {
+    for (function, seed) in Function::ALL
+        .into_iter()
+        .flat_map(|function| seeds.clone().map(move |seed| (function, seed)))
+    {
         let mut run = Run::new(cell, Points::FirstKind, Encoder::Spline, function, seed);
         let located = |run: &Run, outputs: &[Array2<f64>]| {
             let (error, report) = run.decoded(outputs, &[], Interpolant::SPLINE, robust(cell.3));
@@ -98,22 +115,32 @@ fn rates(cell: Cell, seeds: std::ops::Range<u64>) -> Rates {
         let outputs = run.attacked(Attack::Gaussian, 100.0);
         let found = located(&run, &outputs).0;
         let oracle = run.decoded(&outputs, &run.wrong.clone(), Interpolant::SPLINE, None).0;
-        assert!(found <= 1.05 * oracle, "{cell:?} {function:?} seed {seed}: {found} with {oracle} for the oracle");
+        assert!(
+            found <= 1.05 * oracle,
+            "{cell:?} {function:?} seed {seed}: {found} with {oracle} for the oracle"
+        );
     }
     rates
 }
 
-/// What must hold in every cell; where `N = 4K`, colluders at 1 rms are located in 95 %, up to two standard deviations
-/// of so many runs. (Over 384 runs: 94.0, 98.2 and 96.6 %; the first cell may truly be below.)
+/// What must hold in every cell; where `N = 4K`, colluders at 1 rms are located in 95 %, up to two
+/// standard deviations of so many runs. (Over 384 runs: 94.0, 98.2 and 96.6 %; the first cell may
+/// truly be below.)
 fn claims(seeds: std::ops::Range<u64>) {
     let measured = CELLS.map(|cell| (cell, rates(cell, seeds.clone())));
     println!("{measured:#?}");
     for (cell, rates) in measured {
         assert_eq!(rates.three, rates.runs, "{cell:?}, seeds {seeds:?}: Gaussian errors of 3 rms");
-        assert!(rates.accused as f64 <= 0.03 * rates.runs as f64, "{cell:?}, seeds {seeds:?}: {rates:?}");
+        assert!(
+            rates.accused as f64 <= 0.03 * rates.runs as f64,
+            "{cell:?}, seeds {seeds:?}: {rates:?}"
+        );
         if cell.1 == 4 * cell.0 {
             let runs = rates.runs as f64;
-            assert!(rates.colluding as f64 >= 0.95 * runs - 2.0 * (0.95 * 0.05 * runs).sqrt(), "{cell:?}, seeds {seeds:?}: {rates:?}");
+            assert!(
+                rates.colluding as f64 >= 0.95 * runs - 2.0 * (0.95 * 0.05 * runs).sqrt(),
+                "{cell:?}, seeds {seeds:?}: {rates:?}"
+            );
         }
     }
 }
@@ -124,27 +151,42 @@ fn default_locator() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release --no-default-features --features berrut --test berrut -- --ignored"]
+#[ignore = "minutes: cargo test --release --no-default-features --features berrut --test berrut -- \
+    --ignored"]
 fn default_locator_in_many_runs() {
     claims(100..164);
 }
 
-/// The decoded error stays where it was however large the attack: its search is exact, so the bound does not depend on
-/// the size. The negative control is no defence.
+/// The decoded error stays where it was however large the attack: its search is exact, so the bound
+/// does not depend on the size. The negative control is no defence.
 #[test]
 fn harm_is_bounded_as_the_attack_grows() {
     for cell in CELLS {
-        for (function, attack) in Function::ALL.into_iter().flat_map(|f| [(f, Attack::Gaussian), (f, Attack::Colluding)]) {
+        for (function, attack) in
+            Function::ALL.into_iter().flat_map(|f| [(f, Attack::Gaussian), (f, Attack::Colluding)])
+        {
             let mut run = Run::new(cell, Points::FirstKind, Encoder::Spline, function, 3);
             let oracle = run.decoded(&run.outputs, &run.wrong, Interpolant::SPLINE, None).0;
             for rms in [10.0, 1e3, 1e5, 1e6, 1e8] {
                 let outputs = run.attacked(attack, rms);
-                let (found, report) = run.decoded(&outputs, &[], Interpolant::SPLINE, robust(cell.3));
-                assert_eq!(report.verdict.unwrap().trimmed.workers, run.wrong, "{cell:?} {function:?} {attack:?} {rms}");
-                assert!(found <= 1.05 * oracle, "{cell:?} {function:?} {attack:?} {rms}: {found}, oracle {oracle}");
-                // With N = 3K and nobody late, only workers that hold a block as it is have any weight.
+                let (found, report) =
+                    run.decoded(&outputs, &[], Interpolant::SPLINE, robust(cell.3));
+                assert_eq!(
+                    report.verdict.unwrap().trimmed.workers,
+                    run.wrong,
+                    "{cell:?} {function:?} {attack:?} {rms}"
+                );
+                assert!(
+                    found <= 1.05 * oracle,
+                    "{cell:?} {function:?} {attack:?} {rms}: {found}, oracle {oracle}"
+                );
+                // With N = 3K and nobody late, only workers that hold a block as it is have any
+                // weight.
                 let undefended = run.decoded(&outputs, &[], Interpolant::SPLINE, None).0;
-                assert!(undefended > 1e-3 * rms || cell.1 != 4 * cell.0, "{cell:?} {function:?} {attack:?} {rms}: {undefended}");
+                assert!(
+                    undefended > 1e-3 * rms || cell.1 != 4 * cell.0,
+                    "{cell:?} {function:?} {attack:?} {rms}: {undefended}"
+                );
             }
         }
     }
@@ -155,8 +197,14 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The median error over random straggler sets, Berrut's encoder, of Berrut's decoder and of the spline.
-fn medians((k, n, s): (usize, usize, usize), points: Points, function: Function, runs: u64) -> (f64, f64) {
+/// The median error over random straggler sets, Berrut's encoder, of Berrut's decoder and of the
+/// spline.
+fn medians(
+    (k, n, s): (usize, usize, usize),
+    points: Points,
+    function: Function,
+    runs: u64,
+) -> (f64, f64) {
     let errors = |by: Interpolant| {
         let error = |seed: u64| {
             let run = Run::new((k, n, s, 0), points, Encoder::Berrut, function, seed);
@@ -182,7 +230,8 @@ fn nine_rows(runs: u64) {
         ((10, 120, 20), Mlp),
     ];
     for points in [Points::SecondKind, Points::FirstKind] {
-        let measured: Vec<(f64, f64)> = rows.iter().map(|(cell, function)| medians(*cell, points, *function, runs)).collect();
+        let measured: Vec<(f64, f64)> =
+            rows.iter().map(|(cell, function)| medians(*cell, points, *function, runs)).collect();
         let gain = median(measured.iter().map(|(berrut, spline)| berrut / spline).collect());
         println!("{points:?}: median gain {gain:.2} of {measured:.4?}");
         assert!(gain >= 1.5, "{points:?}: {gain}");
@@ -195,29 +244,45 @@ fn splines_decode_better_than_berrut() {
 }
 
 #[test]
-#[ignore = "a minute: cargo test --release --no-default-features --features berrut --test berrut -- --ignored"]
+#[ignore = "a minute: cargo test --release --no-default-features --features berrut --test berrut \
+    -- --ignored"]
 fn splines_decode_better_than_berrut_over_many_draws() {
     nine_rows(61);
 }
 
-/// Decoding a polynomial with the Lagrange encoder is exact, here f = X^T X through attackers and stragglers.
+/// Decoding a polynomial with the Lagrange encoder is exact, here f = X^T X through attackers and
+/// stragglers.
 #[test]
 fn polynomials_are_decoded_exactly() {
     for seed in 0..5 {
-        let mut run = Run::new((4, 16, 3, 3), Points::FirstKind, Encoder::Lagrange, Function::Gram, seed);
+        let mut run =
+            Run::new((4, 16, 3, 3), Points::FirstKind, Encoder::Lagrange, Function::Gram, seed);
         let outputs = run.attacked(Attack::Colluding, 1.0);
         let dimension = 2 * (4 - 1) + 1;
-        for locator in [Locator::Dct { dimension, form: Form::Polynomial }, Locator::Dct { dimension, form: Form::Subspace }] {
+        for locator in [
+            Locator::Dct { dimension, form: Form::Polynomial },
+            Locator::Dct { dimension, form: Form::Subspace },
+        ] {
             let security = Security { wrong: 3, locator, force: false };
-            let (error, report) = run.decoded(&outputs, &[], Interpolant::LeastSquares { dimension }, Some(security));
+            let (error, report) =
+                run.decoded(&outputs, &[], Interpolant::LeastSquares { dimension }, Some(security));
             let verdict = report.verdict.unwrap();
-            assert_eq!((verdict.trimmed.workers, verdict.capacity, verdict.suspect), (run.wrong.clone(), 0, false), "seed {seed}");
+            assert_eq!(
+                (verdict.trimmed.workers, verdict.capacity, verdict.suspect),
+                (run.wrong.clone(), 0, false),
+                "seed {seed}"
+            );
             assert!(error < 1e-11, "{error:e}");
         }
         let plain = run.decoded(&run.outputs, &[], Interpolant::LeastSquares { dimension }, None).0;
         assert!(plain < 1e-12, "{plain:e}");
-        let rough = Run::new((4, 16, 3, 0), Points::FirstKind, Encoder::Lagrange, Function::Mlp, seed);
-        assert!(rough.decoded(&rough.outputs, &[], Interpolant::LeastSquares { dimension }, None).0 > 1e-3, "no polynomial");
+        let rough =
+            Run::new((4, 16, 3, 0), Points::FirstKind, Encoder::Lagrange, Function::Mlp, seed);
+        assert!(
+            rough.decoded(&rough.outputs, &[], Interpolant::LeastSquares { dimension }, None).0
+                > 1e-3,
+            "no polynomial"
+        );
     }
 }
 
@@ -225,11 +290,14 @@ fn polynomials_are_decoded_exactly() {
 #[test]
 fn one_more_than_looked_for_is_suspicious() {
     let mut found = 0;
-    for (function, seed) in Function::ALL.into_iter().flat_map(|f| (0..3).map(move |seed| (f, seed))) {
+    for (function, seed) in
+        Function::ALL.into_iter().flat_map(|f| (0..3).map(move |seed| (f, seed)))
+    {
         let mut run = Run::new((4, 20, 0, 3), Points::FirstKind, Encoder::Spline, function, seed);
         let outputs = run.attacked(Attack::Gaussian, 10.0);
-        let suspect =
-            |outputs: &[Array2<f64>], wrong| run.decoded(outputs, &[], Interpolant::SPLINE, robust(wrong)).1.verdict.unwrap().suspect;
+        let suspect = |outputs: &[Array2<f64>], wrong| {
+            run.decoded(outputs, &[], Interpolant::SPLINE, robust(wrong)).1.verdict.unwrap().suspect
+        };
         found += usize::from(suspect(&outputs, 2));
         assert!(!suspect(&outputs, 3) && !suspect(&run.outputs, 0), "{function:?} seed {seed}");
     }

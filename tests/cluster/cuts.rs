@@ -23,7 +23,8 @@ fn cut_again_and_again(run: &Run, proxies: &[Proxy], random: &mut ChaCha8Rng) ->
             break;
         }
         let proxy = &proxies[random.random_range(0..WORKERS)];
-        // What is sent meanwhile is lost with the connection: some steps of which the worker does not hear.
+        // What is sent meanwhile is lost with the connection: some steps of which the worker does
+        // not hear.
         proxy.hold();
         thread::sleep(Duration::from_micros(random.random_range(0..30_000)));
         cuts += proxy.cut();
@@ -36,22 +37,29 @@ fn cut(exchange: &str, seed: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let folder = tempfile::tempdir().unwrap();
     write_delays(folder.path(), [[0.0, 0.004]; WORKERS], &mut random);
-    // Every gradient is checked, so that the coordinator is often at something else when a connection ends.
+    // Every gradient is checked, so that the coordinator is often at something else when a
+    // connection ends.
     let own = ["--exchange", exchange, "--delays", "delays.csv", "--audit-every", "1"];
     let mut run = Run::start_at(folder, &[&plan(STEPS)[..], &own].concat());
     let proxies: Vec<Proxy> = (0..WORKERS).map(|_| Proxy::to(&run.address).unwrap()).collect();
     let places = proxies.iter().enumerate();
-    let mut workers: Vec<Kept> = places.map(|(number, proxy)| run.worker_at(proxy.address(), number, &[])).collect();
+    let mut workers: Vec<Kept> =
+        places.map(|(number, proxy)| run.worker_at(proxy.address(), number, &[])).collect();
     run.wait_for_steps(3);
     let cuts = cut_again_and_again(&run, &proxies, &mut random);
     let summary = run.finishes();
-    let differing = (0..WORKERS).map(|worker| count_faults(&summary, worker, "its parameters differ")).sum::<usize>();
+    let differing = (0..WORKERS)
+        .map(|worker| count_faults(&summary, worker, "its parameters differ"))
+        .sum::<usize>();
     let what = format!("{exchange}, seed {seed}, {cuts} cuts, {differing} times other parameters");
     println!("{what}");
     assert!(cuts > CUTS / 2, "{what}");
     expected.check(&run, &what);
     assert_eq!(differing, 0, "{what}");
-    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)), "{what}: they are told that the run is over");
+    assert!(
+        workers.iter_mut().all(|worker| worker.ends() == Some(0)),
+        "{what}: they are told that the run is over"
+    );
 }
 
 #[test]

@@ -29,7 +29,8 @@ enum Lie {
 }
 
 impl Lie {
-    /// The first step that is not applied in the state that is handed over, and the lengths of its vectors, which are zeros.
+    /// The first step that is not applied in the state that is handed over, and the lengths of its
+    /// vectors, which are zeros.
     fn state(self, next: u64, length: usize) -> (u64, Vec<usize>) {
         match self {
             Self::Zeros => (next, vec![length; 3]),
@@ -40,7 +41,8 @@ impl Lie {
     }
 }
 
-/// A worker with the job's token that says it applies every step, computes nothing, and lies about its state.
+/// A worker with the job's token that says it applies every step, computes nothing, and lies about
+/// its state.
 struct Liar {
     call: Bare,
     lie: Lie,
@@ -54,9 +56,8 @@ impl Liar {
     fn join(run: &Run, lie: Lie, asked: Arc<AtomicU64>) -> Self {
         let token = fs::read_to_string(run.folder.path().join("run/token")).unwrap();
         let mut call = Bare::call(&run.address, &token).unwrap();
-        call.tell(
-            &json!({"type": "hello", "worker": LIAR, "identity": "liar", "process": 7, "address": null, "offer": null, "weaves": false}),
-        );
+        call.tell(&json!({"type": "hello", "worker": LIAR, "identity": "liar", "process": 7,
+                "address": null, "offer": null, "weaves": false}));
         let welcome = call.hear();
         assert_eq!(welcome["type"], "welcome");
         Self { call, lie, welcome, next: 0, asked }
@@ -91,14 +92,24 @@ impl Liar {
     fn hands_over(&mut self, needy: &Value, transfer: u64) -> io::Result<()> {
         let number = |field: &str| self.welcome[field].as_u64().unwrap();
         let (next, lengths) = self.lie.state(self.next, number("length") as usize);
-        let own = Header { run: number("run"), layout: number("layout"), worker: LIAR as u32, number: transfer, ..Header::control(0) };
-        let state = json!({"type": "state", "needy": needy, "transfer": transfer, "next": next, "lengths": lengths});
+        let own = Header {
+            run: number("run"),
+            layout: number("layout"),
+            worker: LIAR as u32,
+            number: transfer,
+            ..Header::control(0)
+        };
+        let state = json!({"type": "state", "needy": needy, "transfer": transfer, "next": next,
+            "lengths": lengths});
         self.call.try_tell(&state)?;
         for (piece, length) in (0..).zip(lengths) {
             for range in (0..chunks(length)).map(|chunk| chunk_range(chunk, length)) {
                 let chunk = Header::chunk(Kind::State, Format::F32, range.start, range.len());
                 let (kind, format, offset) = (chunk.kind, chunk.format, chunk.offset);
-                self.call.try_put(&Header { kind, format, offset, piece, ..own }, &vec![0; 4 * range.len()])?;
+                self.call.try_put(
+                    &Header { kind, format, offset, piece, ..own },
+                    &vec![0; 4 * range.len()],
+                )?;
             }
         }
         Ok(())
@@ -109,7 +120,8 @@ impl Liar {
 fn rejoins_beside(lie: Lie) {
     let expected = Outcome::without_faults(&plan(STEPS));
     let folder = tempfile::tempdir().unwrap();
-    // The first two compute the same, and the first never does: a step takes as long as the second is late.
+    // The first two compute the same, and the first never does: a step takes as long as the second
+    // is late.
     let late = [[0.0, 0.0], [0.006, 0.006], [0.0, 0.006], [0.0, 0.006]];
     write_delays(folder.path(), late, &mut ChaCha8Rng::seed_from_u64(1));
     let own = ["--exchange", "star", "--delays", "delays.csv"];
@@ -129,7 +141,9 @@ fn rejoins_beside(lie: Lie) {
     liar.join().unwrap();
     let asked = asked.load(Ordering::Acquire);
     let differing = count_faults(&summary, REJOINER, "its parameters differ");
-    let what = format!("{lie:?}, for which it was asked {asked} times; {differing} times other parameters");
+    let what = format!(
+        "{lie:?}, for which it was asked {asked} times; {differing} times other parameters"
+    );
     println!("{what}");
     assert_eq!(rejoiner.ends(), Some(0), "{what}: {}", last_words(&rejoiner));
     assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)), "{what}");

@@ -1,5 +1,6 @@
-//! Clusters of the program's processes to which things happen: connections that are cut, workers that are there twice,
-//! and workers that lie. Whatever it is, the run ends with the bits of one without faults.
+//! Clusters of the program's processes to which things happen: connections that are cut, workers
+//! that are there twice, and workers that lie. Whatever it is, the run ends with the bits of one
+//! without faults.
 #![cfg(all(feature = "cli", unix))]
 
 #[path = "../bare/mod.rs"]
@@ -64,10 +65,12 @@ impl Outcome {
     }
 }
 
-/// Writes how late each worker is in each round, in seconds between two bounds: by chance, so that of two that
-/// compute the same now one comes first and now the other.
+/// Writes how late each worker is in each round, in seconds between two bounds: by chance, so that
+/// of two that compute the same now one comes first and now the other.
 fn write_delays(folder: &Path, bounds: [[f64; 2]; WORKERS], random: &mut ChaCha8Rng) {
-    let mut row = || bounds.map(|[least, most]| format!("{:.4}", random.random_range(least..=most))).join(",");
+    let mut row = || {
+        bounds.map(|[least, most]| format!("{:.4}", random.random_range(least..=most))).join(",")
+    };
     let table: String = (0..1000).map(|_| row() + "\n").collect();
     fs::write(folder.join("delays.csv"), table).unwrap();
 }
@@ -82,6 +85,8 @@ fn last_words(process: &Kept) -> String {
 /// How often a worker was said to be lost, or another thing of that beginning.
 fn count_faults(summary: &Value, worker: usize, beginning: &str) -> usize {
     let faults = summary["faults"].as_array().unwrap();
-    let of = |fault: &&Value| fault["worker"] == worker && fault["what"].as_str().unwrap().starts_with(beginning);
+    let of = |fault: &&Value| {
+        fault["worker"] == worker && fault["what"].as_str().unwrap().starts_with(beginning)
+    };
     faults.iter().filter(of).count()
 }

@@ -23,7 +23,9 @@ fn a_process_that_is_replaced_ends() {
         workers[1].signal("-STOP");
         let again = ["worker", "--join", &run.address, "--worker", "1", "--token", "run/token"];
         let mut successor = Kept::start(run.folder.path(), "successor", &again);
-        wait_for("the successor", || successor.said().contains("joined for the 2. time").then_some(()));
+        wait_for("the successor", || {
+            successor.said().contains("joined for the 2. time").then_some(())
+        });
         let steps = super::lines(&run.record()).len();
         run.wait_for_steps(steps + 10);
         workers[1].signal("-CONT");
@@ -32,7 +34,14 @@ fn a_process_that_is_replaced_ends() {
         let summary = run.finishes();
         assert_eq!(successor.ends(), Some(0), "{exchange}: {}", last_words(&successor));
         let others = workers.iter_mut().enumerate().filter(|(number, _)| *number != 1);
-        others.for_each(|(number, worker)| assert_eq!(worker.ends(), Some(0), "{exchange}: worker {number}: {}", last_words(worker)));
+        others.for_each(|(number, worker)| {
+            assert_eq!(
+                worker.ends(),
+                Some(0),
+                "{exchange}: worker {number}: {}",
+                last_words(worker)
+            )
+        });
         let lost: usize = (0..WORKERS).map(|worker| count_faults(&summary, worker, "lost")).sum();
         assert!((1..=4).contains(&lost), "{exchange}: {lost} losses: {}", summary["faults"]);
         expected.check(&run, exchange);
@@ -48,7 +57,11 @@ fn a_name_that_is_taken_is_refused() {
     wait_for("the first one", || first.said().contains("joined for the 1. time").then_some(()));
     let mut second = Kept::start(run.folder.path(), "second", &by_name);
     assert_eq!(second.ends(), Some(2), "{}", last_words(&second));
-    assert!(second.said().contains("the coordinator refuses") && second.said().contains("\"twin\""), "{}", last_words(&second));
+    assert!(
+        second.said().contains("the coordinator refuses") && second.said().contains("\"twin\""),
+        "{}",
+        last_words(&second)
+    );
     let mut others: Vec<Kept> = (0..WORKERS)
         .filter(|number| !first.said().contains(&format!("worker {number} of")))
         .map(|number| run.worker(number, &[]))

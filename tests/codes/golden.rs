@@ -1,7 +1,9 @@
 //! Golden vectors, made by two independent models.
 
 use crate::{ROUNDING, dense, shortest, subsets};
-use codedgrad::codes::{Choice, Cyclic, DenseCode, Gate, GradientCode, Graph, Groups, Interval, MinLoad, Wire, decode};
+use codedgrad::codes::{
+    Choice, Cyclic, DenseCode, Gate, GradientCode, Graph, Groups, Interval, MinLoad, Wire, decode,
+};
 use codedgrad::ids::{Worker, WorkerSet};
 use serde_json::Value;
 
@@ -31,7 +33,10 @@ fn pairs(value: &Value) -> Vec<(u32, u32)> {
 
 /// The survivors of a case, which names them (`S`) or the stragglers (`T`).
 fn survivors(workers: usize, case: &Value) -> WorkerSet {
-    let set = |key: &str| numbers(&case[key]).map(|list| WorkerSet::of(workers, list.iter().map(|i| Worker(*i as u32))));
+    let set = |key: &str| {
+        numbers(&case[key])
+            .map(|list| WorkerSet::of(workers, list.iter().map(|i| Worker(*i as u32))))
+    };
     set("S").unwrap_or_else(|| set("T").unwrap().complement())
 }
 
@@ -49,16 +54,23 @@ fn group_replication() {
         let (workers, groups) = (count(&case["n"]), count(&case["l"]));
         let code = Groups::new(workers, groups).unwrap();
         if let Some(group_of) = numbers(&case["group_of"]) {
-            assert_eq!(Worker::all(workers).map(|w| f64::from(code.group(w))).collect::<Vec<_>>(), group_of);
+            assert_eq!(
+                Worker::all(workers).map(|w| f64::from(code.group(w))).collect::<Vec<_>>(),
+                group_of
+            );
         }
         if !case["s"].is_null() {
             assert_eq!(count(&case["s"]), code.facts().tolerance);
             let of = |j: u32| Worker::all(workers).filter(|w| code.group(*w) == j).count();
             let sizes: Vec<usize> = (0..groups as u32).map(of).collect();
-            let expected: Vec<usize> = case["sizes"].as_array().unwrap().iter().map(count).collect();
+            let expected: Vec<usize> =
+                case["sizes"].as_array().unwrap().iter().map(count).collect();
             if workers == 4096 {
                 let of_size = |size: usize| sizes.iter().filter(|s| **s == size).count();
-                assert_eq!([expected[2], groups - expected[2]], [of_size(expected[0]), of_size(expected[1])]);
+                assert_eq!(
+                    [expected[2], groups - expected[2]],
+                    [of_size(expected[0]), of_size(expected[1])]
+                );
             } else {
                 assert_eq!(sizes, expected);
             }
@@ -151,7 +163,10 @@ fn min_load_8_2() {
     let (weights, report) = shortest(&code, &survivors(8, &golden));
     close(&weights, &numbers(&golden["a"]).unwrap());
     assert!(report.residual < ROUNDING);
-    let worst = subsets(8).filter(|s| s.len() == 6).map(|s| shortest(&code, &s).1.residual).fold(0.0, f64::max);
+    let worst = subsets(8)
+        .filter(|s| s.len() == 6)
+        .map(|s| shortest(&code, &s).1.residual)
+        .fold(0.0, f64::max);
     assert!(worst < 10.0 * golden["max_residual_all_28_sets"].as_f64().unwrap(), "{worst:e}");
 }
 

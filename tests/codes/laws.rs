@@ -4,20 +4,21 @@ use crate::{ROUNDING, dense, from_bits, oracle, shortest, subsets};
 use codedgrad::codes::ParameterError;
 use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::codes::{
-    Choice, Cyclic, DenseCode, DropSlowest, Gate, GradientCode, Graph, Groups, Interval, MinLoad, SchemeSpec, Status, Wire, decode, verify,
+    Choice, Cyclic, DenseCode, DropSlowest, Gate, GradientCode, Graph, Groups, Interval, MinLoad,
+    SchemeSpec, Status, Wire, decode, verify,
 };
 use codedgrad::ids::{Job, Worker, WorkerSet};
 use nalgebra::DVector;
 use proptest::prelude::*;
 
-/// How far weights may be from the oracle's, relative to their size, and a decodable set from exact.
-/// Random cyclic codes lose more: their conditioning is what they are a warning for.
+/// How far weights may be from the oracle's, relative to their size, and a decodable set from
+/// exact. Random cyclic codes lose more: their conditioning is what they are a warning for.
 fn rounding(code: &dyn GradientCode, cyclic: bool) -> f64 {
     if cyclic && code.facts().workers > 12 { 1e-4 } else { 1e-7 }
 }
 
-/// Every law of a code, for one set of survivors. The oracle is one-sided: beyond a code's own rule some
-/// sets happen to decode.
+/// Every law of a code, for one set of survivors. The oracle is one-sided: beyond a code's own rule
+/// some sets happen to decode.
 fn laws(code: &dyn GradientCode, survivors: &WorkerSet, rounding: f64) {
     let facts = code.facts();
     let (best, left) = oracle(code, survivors);
@@ -26,37 +27,61 @@ fn laws(code: &dyn GradientCode, survivors: &WorkerSet, rounding: f64) {
     let missing = facts.workers - survivors.len();
     assert!(missing > facts.tolerance || report.decodable, "{survivors}: within the tolerance");
     let within = report.residual <= rounding || report.error <= facts.error_max + ROUNDING;
-    assert!(!report.decodable || within, "{survivors}: decodable means exact, or within the error: {report:?}");
+    assert!(
+        !report.decodable || within,
+        "{survivors}: decodable means exact, or within the error: {report:?}"
+    );
     if facts.error_max == 0.0 {
-        assert!(!report.decodable || left.amax() <= rounding, "{survivors}: the oracle agrees: {:e}", left.amax());
+        assert!(
+            !report.decodable || left.amax() <= rounding,
+            "{survivors}: the oracle agrees: {:e}",
+            left.amax()
+        );
     }
     let scale = 1.0 + best.iter().fold(0.0f64, |most, a| most.max(a.abs()));
     for (ours, theirs) in minimal.iter().zip(&best) {
-        assert!((ours - theirs).abs() < rounding * scale, "{survivors}: minimum norm {minimal:?} against {best:?}");
+        assert!(
+            (ours - theirs).abs() < rounding * scale,
+            "{survivors}: minimum norm {minimal:?} against {best:?}"
+        );
     }
     assert_eq!(report.decodable, streaming.decodable);
     for (weights, report) in [(&minimal, report), (&fewest, streaming)] {
         let alpha = dense(code).transpose() * DVector::from_column_slice(weights);
         let scale = 1.0 + weights.iter().map(|a| a.abs()).sum::<f64>() * dense(code).amax();
         assert!((alpha.add_scalar(-1.0).amax() - report.residual).abs() < ROUNDING * scale);
-        assert!(weights.iter().enumerate().all(|(i, a)| *a == 0.0 || survivors.contains(Worker(i as u32))));
+        assert!(
+            weights
+                .iter()
+                .enumerate()
+                .all(|(i, a)| *a == 0.0 || survivors.contains(Worker(i as u32)))
+        );
         let exact = report.residual <= 1e-9 && report.amplification <= 256.0;
-        let allowed = facts.error_max > 0.0 && report.error <= facts.error_max && report.coverage > 0.0;
-        assert_eq!(Gate::new(Wire::F32, facts).check(&report).is_ok(), exact || allowed && report.amplification <= 256.0);
+        let allowed =
+            facts.error_max > 0.0 && report.error <= facts.error_max && report.coverage > 0.0;
+        assert_eq!(
+            Gate::new(Wire::F32, facts).check(&report).is_ok(),
+            exact || allowed && report.amplification <= 256.0
+        );
     }
     let used = |weights: &[f64]| weights.iter().filter(|a| **a != 0.0).count();
     assert!(!report.decodable || used(&fewest) <= survivors.len());
 }
 
 fn everywhere(code: &dyn GradientCode, cyclic: bool) {
-    subsets(code.facts().workers).for_each(|survivors| laws(code, &survivors, rounding(code, cyclic)));
+    subsets(code.facts().workers)
+        .for_each(|survivors| laws(code, &survivors, rounding(code, cyclic)));
 }
 
 /// Whether the stated tolerance is the true one, by trying all sets.
 fn tolerance_is_tight(code: &dyn GradientCode) {
     let facts = code.facts();
     let beyond = |survivors: &WorkerSet| facts.workers - survivors.len() == facts.tolerance + 1;
-    assert!(subsets(facts.workers).filter(beyond).any(|survivors| !shortest(code, &survivors).1.decodable));
+    assert!(
+        subsets(facts.workers)
+            .filter(beyond)
+            .any(|survivors| !shortest(code, &survivors).1.decodable)
+    );
 }
 
 #[test]
@@ -69,7 +94,9 @@ fn every_survivor_set_of_every_group_code_up_to_ten_workers() {
             for survivors in subsets(workers) {
                 let (fewest, report) = decode(&code, &survivors, Choice::Fewest);
                 assert!(fewest.iter().all(|a| *a == 0.0 || *a == 1.0));
-                assert!(report.amplification <= 1.0 && (!report.decodable || report.residual == 0.0));
+                assert!(
+                    report.amplification <= 1.0 && (!report.decodable || report.residual == 0.0)
+                );
             }
         }
     }
@@ -84,7 +111,10 @@ fn every_survivor_set_of_every_min_load_code_up_to_ten_workers() {
             for survivors in subsets(workers).filter(|s| workers - s.len() <= stragglers) {
                 for choice in [Choice::Fewest, Choice::MinimumNorm] {
                     let report = decode(&code, &survivors, choice).1;
-                    assert!(Gate::new(Wire::F32, code.facts()).check(&report).is_ok(), "({workers},{stragglers}) {survivors} {report:?}");
+                    assert!(
+                        Gate::new(Wire::F32, code.facts()).check(&report).is_ok(),
+                        "({workers},{stragglers}) {survivors} {report:?}"
+                    );
                 }
             }
         }
@@ -142,7 +172,8 @@ fn a_matrix_decodes_like_the_code_it_was_taken_from() {
         Box::new(Cyclic::new(8, 2, 7).unwrap()),
     ];
     for code in codes {
-        let rows: Vec<Vec<f64>> = dense(&*code).row_iter().map(|row| row.iter().copied().collect()).collect();
+        let rows: Vec<Vec<f64>> =
+            dense(&*code).row_iter().map(|row| row.iter().copied().collect()).collect();
         let copy = DenseCode::new(&rows).unwrap();
         assert_eq!(copy.facts().tolerance, code.facts().tolerance);
         assert_eq!(copy.facts().load, code.facts().load);
@@ -150,8 +181,14 @@ fn a_matrix_decodes_like_the_code_it_was_taken_from() {
         for survivors in subsets(rows.len()) {
             let (theirs, expected) = shortest(&*code, &survivors);
             let (ours, report) = shortest(&copy, &survivors);
-            assert!(report.decodable || !expected.decodable, "{survivors}: the span is the weakest rule");
-            assert!(!expected.decodable || ours.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 1e-7), "{survivors}");
+            assert!(
+                report.decodable || !expected.decodable,
+                "{survivors}: the span is the weakest rule"
+            );
+            assert!(
+                !expected.decodable || ours.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 1e-7),
+                "{survivors}"
+            );
         }
     }
 }
@@ -164,9 +201,15 @@ fn supports_loads_and_tolerances_are_as_stated() {
             assert!(groups.facts().tolerance >= stragglers);
             assert_eq!(groups.facts().tolerance + 1, workers / groups.facts().shares());
             let code = MinLoad::new(workers, stragglers).unwrap();
-            assert!(Worker::all(workers).all(|w| code.row(w).len() == stragglers + 1), "({workers},{stragglers})");
+            assert!(
+                Worker::all(workers).all(|w| code.row(w).len() == stragglers + 1),
+                "({workers},{stragglers})"
+            );
             assert_eq!((code.facts().tolerance, code.facts().shares()), (stragglers, workers));
-            assert!(Worker::all(workers).all(|w| code.row(w).iter().any(|&(j, x)| j.0 == w.0 && x > 0.0)));
+            assert!(
+                Worker::all(workers)
+                    .all(|w| code.row(w).iter().any(|&(j, x)| j.0 == w.0 && x > 0.0))
+            );
             let largest = dense(&code).amax();
             assert!((largest - 1.0).abs() < ROUNDING);
         }
@@ -180,9 +223,13 @@ fn supports_loads_and_tolerances_are_as_stated() {
             assert_eq!(code.row(worker).len(), 2);
             code.row(worker).iter().for_each(|(share, _)| holders[share.index()] += 1);
         }
-        assert!(holders.iter().all(|count| *count == degree || *count == degree + 1), "{holders:?}");
-        let distinct: std::collections::BTreeSet<_> =
-            Worker::all(workers).map(|w| code.row(w).iter().map(|x| x.0).collect::<Vec<_>>()).collect();
+        assert!(
+            holders.iter().all(|count| *count == degree || *count == degree + 1),
+            "{holders:?}"
+        );
+        let distinct: std::collections::BTreeSet<_> = Worker::all(workers)
+            .map(|w| code.row(w).iter().map(|x| x.0).collect::<Vec<_>>())
+            .collect();
         assert_eq!(distinct.len(), workers, "simple");
         assert_eq!(code.facts().load, 2.0 / code.facts().shares() as f64);
     }
@@ -200,11 +247,19 @@ fn dropping_is_biased_and_says_so() {
                 if survivors.is_empty() {
                     continue;
                 }
-                assert!((weights.iter().sum::<f64>() - workers as f64).abs() < 1e-9, "unbiased if stragglers were random");
-                assert!((report.coverage - survivors.len() as f64 / workers as f64).abs() < ROUNDING);
+                assert!(
+                    (weights.iter().sum::<f64>() - workers as f64).abs() < 1e-9,
+                    "unbiased if stragglers were random"
+                );
+                assert!(
+                    (report.coverage - survivors.len() as f64 / workers as f64).abs() < ROUNDING
+                );
                 let expected = missing as f64 / survivors.len() as f64;
                 assert!((report.error - expected).abs() < 1e-9, "normalised error b/(n-b)");
-                assert_eq!(Gate::new(Wire::F32, code.facts()).check(&report).is_ok(), missing <= dropped);
+                assert_eq!(
+                    Gate::new(Wire::F32, code.facts()).check(&report).is_ok(),
+                    missing <= dropped
+                );
             }
         }
     }
@@ -246,13 +301,22 @@ fn what_is_no_number_never_passes_a_gate() {
         let report = codedgrad::codes::judge(&rows, &[0.5, 0.5], &weights, true);
         assert!(Gate::new(Wire::F32, &facts).check(&report).is_err(), "{report:?}");
     }
-    assert!(DenseCode::new(&[vec![1e200, 0.0], vec![0.0, 1e200]]).unwrap_err().to_string().contains("at most 1e100"));
+    assert!(
+        DenseCode::new(&[vec![1e200, 0.0], vec![0.0, 1e200]])
+            .unwrap_err()
+            .to_string()
+            .contains("at most 1e100")
+    );
 }
 
 #[test]
 fn what_does_not_fit_into_memory_is_refused() {
-    let build = |text: &str, workers: usize| text.parse::<SchemeSpec>().unwrap().code(workers).map(|_| ()).unwrap_err().to_string();
-    for (text, workers) in [("min-load:s=65535", 65536), ("min-load:s=2048", 4096), ("min-load:s=1200", 2400)] {
+    let build = |text: &str, workers: usize| {
+        text.parse::<SchemeSpec>().unwrap().code(workers).map(|_| ()).unwrap_err().to_string()
+    };
+    for (text, workers) in
+        [("min-load:s=65535", 65536), ("min-load:s=2048", 4096), ("min-load:s=1200", 2400)]
+    {
         let error = build(text, workers);
         assert!(error.contains("groups:s="), "{error}");
     }
@@ -262,18 +326,33 @@ fn what_does_not_fit_into_memory_is_refused() {
 
 #[test]
 fn verification_finds_what_a_false_claim_hides() {
-    let check = |code: &dyn GradientCode| verify(code, &Gate::new(Wire::F32, code.facts()), 3, &mut |_, _| ());
+    let check = |code: &dyn GradientCode| {
+        verify(code, &Gate::new(Wire::F32, code.facts()), 3, &mut |_, _| ())
+    };
     let honest = check(&MinLoad::new(9, 3).unwrap());
     assert!(honest.exhaustive && honest.failed == 0 && honest.sets == 1 + 9 + 36 + 84);
-    let rows = vec![vec![1.0, 1.0, 0.0], vec![0.0, 1.0, 1.0], vec![1.0, 0.0, 1.0], vec![1.0, 1.0, 1.0]];
+    let rows =
+        vec![vec![1.0, 1.0, 0.0], vec![0.0, 1.0, 1.0], vec![1.0, 0.0, 1.0], vec![1.0, 1.0, 1.0]];
     let claimed = DenseCode::new(&rows).unwrap().claiming(2).unwrap();
     let found = check(&claimed);
-    let fatal: Vec<WorkerSet> = subsets(4).filter(|s| s.len() >= 2 && !shortest(&claimed, s).1.decodable).map(|s| s.complement()).collect();
+    let fatal: Vec<WorkerSet> = subsets(4)
+        .filter(|s| s.len() >= 2 && !shortest(&claimed, s).1.decodable)
+        .map(|s| s.complement())
+        .collect();
     assert!(!fatal.is_empty());
-    assert_eq!(found.failures.iter().map(|f| f.stragglers.clone()).collect::<std::collections::HashSet<_>>(), fatal.into_iter().collect());
+    assert_eq!(
+        found
+            .failures
+            .iter()
+            .map(|f| f.stragglers.clone())
+            .collect::<std::collections::HashSet<_>>(),
+        fatal.into_iter().collect()
+    );
     let large = Groups::tolerating(64, 15).unwrap();
     let mut calls = Vec::new();
-    let sampled = verify(&large, &Gate::new(Wire::F32, large.facts()), 3, &mut |done, all| calls.push((done, all)));
+    let sampled = verify(&large, &Gate::new(Wire::F32, large.facts()), 3, &mut |done, all| {
+        calls.push((done, all))
+    });
     assert!(!sampled.exhaustive && sampled.failed == 0 && sampled.sets > 10_000);
     assert!(calls.is_sorted() && calls.last() == Some(&(sampled.sets, sampled.sets)));
 }
@@ -288,14 +367,31 @@ fn any_code(workers: usize, pick: usize, seed: u64) -> (Box<dyn GradientCode>, b
         2 => (Box::new(Cyclic::new(workers, s, seed).unwrap()), true),
         3 => (Box::new(Interval::charalambides(workers, s).unwrap()), false),
         4 => (Box::new(Interval::layers(&speeds, s / 2, 4 * workers as u32).unwrap()), false),
-        5 => (Box::new(Interval::sorted_groups(&speeds, workers / (s + 1), 4 * workers as u32).unwrap()), false),
-        _ => (Box::new(Graph::new(workers, 2 + usize::from(workers > 8) * (pick / 8 % 2), 0.5, seed).unwrap()), false),
+        5 => (
+            Box::new(
+                Interval::sorted_groups(&speeds, workers / (s + 1), 4 * workers as u32).unwrap(),
+            ),
+            false,
+        ),
+        _ => (
+            Box::new(
+                Graph::new(workers, 2 + usize::from(workers > 8) * (pick / 8 % 2), 0.5, seed)
+                    .unwrap(),
+            ),
+            false,
+        ),
     }
 }
 
 proptest! {
     #[test]
-    fn larger_codes_obey_the_laws(workers in 11usize..64, pick: usize, seed: u64, bits: u64, thin: u64) {
+    fn larger_codes_obey_the_laws(
+        workers in 11usize..64,
+        pick: usize,
+        seed: u64,
+        bits: u64,
+        thin: u64,
+    ) {
         let (code, cyclic) = any_code(workers, pick, seed);
         // Few stragglers more often than half of all.
         let survivors = from_bits(workers, bits | thin | bits.rotate_left(17));
@@ -306,21 +402,31 @@ proptest! {
         laws(&*code, &survivors, rounding);
     }
 
-    /// What a code says of the moment at which it is decodable is what its decoder says, ties included.
+    /// What a code says of the moment at which it is decodable is what its decoder says, ties
+    /// included.
     #[test]
-    fn the_decodable_moment_is_the_decoders(workers in 1usize..40, groups in 1usize..40, times in prop::collection::vec(0u8..20, 40)) {
+    fn the_decodable_moment_is_the_decoders(
+        workers in 1usize..40,
+        groups in 1usize..40,
+        times in prop::collection::vec(0u8..20, 40),
+    ) {
         let code = Groups::new(workers, groups.min(workers)).unwrap();
         let times: Vec<f64> = times[..workers].iter().map(|time| f64::from(*time)).collect();
         let mut order: Vec<Worker> = Worker::all(workers).collect();
         order.sort_by(|a, b| times[a.index()].total_cmp(&times[b.index()]));
         let mut decoder = code.decoder();
-        let last = order.into_iter().find(|worker| decoder.arrive(*worker) == Status::Decodable).unwrap();
+        let last =
+            order.into_iter().find(|worker| decoder.arrive(*worker) == Status::Decodable).unwrap();
         prop_assert_eq!(code.decodable_at(&times), Some(times[last.index()]));
     }
 
     #[test]
-    fn any_matrix_obeys_the_laws(rows in prop::collection::vec(prop::collection::vec(-2i8..=2, 4), 1..10), bits: u64) {
-        let rows: Vec<Vec<f64>> = rows.into_iter().map(|row| row.into_iter().map(f64::from).collect()).collect();
+    fn any_matrix_obeys_the_laws(
+        rows in prop::collection::vec(prop::collection::vec(-2i8..=2, 4), 1..10),
+        bits: u64,
+    ) {
+        let rows: Vec<Vec<f64>> =
+            rows.into_iter().map(|row| row.into_iter().map(f64::from).collect()).collect();
         if let Ok(code) = DenseCode::new(&rows) {
             laws(&code, &from_bits(rows.len(), bits), 1e-7);
             tolerance_is_tight(&code);
@@ -359,16 +465,27 @@ proptest! {
     }
 
     #[test]
-    fn texts_give_codes(text in prop::sample::select(SchemeSpec::EXAMPLES.to_vec()), workers in 10usize..24) {
-        prop_assume!(!text.contains("FILE") && (cfg!(feature = "berrut") || !text.contains("bacc")));
+    fn texts_give_codes(
+        text in prop::sample::select(SchemeSpec::EXAMPLES.to_vec()),
+        workers in 10usize..24,
+    ) {
+        prop_assume!(
+            !text.contains("FILE") && (cfg!(feature = "berrut") || !text.contains("bacc"))
+        );
         let spec: SchemeSpec = text.parse().unwrap();
         let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(3), accept: Accept::Model };
         let scheme = spec.over(horizon).unwrap();
         prop_assert_eq!(scheme.facts().workers, workers);
         match spec.code(workers) {
-            Ok(code) => prop_assert!((code.facts().load - scheme.facts().load).abs() < ROUNDING && scheme.facts().delay == 0),
+            Ok(code) => prop_assert!(
+                (code.facts().load - scheme.facts().load).abs() < ROUNDING
+                    && scheme.facts().delay == 0
+            ),
             Err(error) => {
-                let refused = matches!(error, ParameterError::NotOneRound { .. } | ParameterError::NoMatrix { .. });
+                let refused = matches!(
+                    error,
+                    ParameterError::NotOneRound { .. } | ParameterError::NoMatrix { .. }
+                );
                 prop_assert!(refused, "{}", error);
             }
         }

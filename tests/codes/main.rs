@@ -1,4 +1,5 @@
-//! The laws of the one-round codes, against a dense least-squares oracle, golden values and the papers.
+//! The laws of the one-round codes, against a dense least-squares oracle, golden values and the
+//! papers.
 
 mod golden;
 mod laws;
@@ -23,19 +24,22 @@ fn dense(code: &dyn GradientCode) -> DMatrix<f64> {
     matrix
 }
 
-/// Minimum-norm least squares: weights `a` on the survivors' rows with `a B` as close to 1 as can be,
-/// and what is left of the all-ones vector. Singular values by one-sided Jacobi rotations, which shares
-/// nothing with what is tested.
+/// Minimum-norm least squares: weights `a` on the survivors' rows with `a B` as close to 1 as can
+/// be, and what is left of the all-ones vector. Singular values by one-sided Jacobi rotations,
+/// which shares nothing with what is tested.
 fn oracle(code: &dyn GradientCode, survivors: &WorkerSet) -> (Vec<f64>, DVector<f64>) {
     let matrix = dense(code);
     let rows: Vec<usize> = survivors.iter().map(Worker::index).collect();
     let ones = DVector::from_element(matrix.ncols(), 1.0);
     let transposed = matrix.select_rows(&rows).transpose();
-    let (mut turned, mut rotation) = (transposed.clone(), DMatrix::identity(rows.len(), rows.len()));
+    let (mut turned, mut rotation) =
+        (transposed.clone(), DMatrix::identity(rows.len(), rows.len()));
     while sweep(&mut turned, &mut rotation) {}
     let largest = turned.column_iter().map(|c| c.norm()).fold(0.0, f64::max);
     let mut solution = DVector::zeros(rows.len());
-    for (column, direction) in turned.column_iter().zip(rotation.column_iter()).filter(|(c, _)| c.norm() > 1e-12 * largest) {
+    for (column, direction) in
+        turned.column_iter().zip(rotation.column_iter()).filter(|(c, _)| c.norm() > 1e-12 * largest)
+    {
         solution += direction * (column.dot(&ones) / column.norm_squared());
     }
     let mut weights = vec![0.0; matrix.nrows()];

@@ -1,5 +1,5 @@
-//! Runs in which events come in any order that workers could bring about, and what they hold is known: every unit of
-//! every batch is in its step exactly once, and every worker has every step.
+//! Runs in which events come in any order that workers could bring about, and what they hold is
+//! known: every unit of every batch is in its step exactly once, and every worker has every step.
 
 use super::{CONFIG, Driver};
 use codedgrad::codes::SchemeSpec;
@@ -73,7 +73,8 @@ struct Mishaps {
     kept: bool,
     /// With so many workers or more the run must not end for want of them; 0 = it may.
     fewest: usize,
-    /// So many workers, the first ones, say at times that NaN are finite, or that a sum is not finite that is.
+    /// So many workers, the first ones, say at times that NaN are finite, or that a sum is not
+    /// finite that is.
     liars: u32,
     /// Once for every step it may be that nobody says that it holds its vector.
     mute: bool,
@@ -107,8 +108,8 @@ struct Chaos<'a> {
     driver: Driver,
     config: Config,
     mishaps: Mishaps,
-    /// Rounds a job may take beyond its first: with so many models and one more, each step begins at parameters that
-    /// know its model's last one.
+    /// Rounds a job may take beyond its first: with so many models and one more, each step begins
+    /// at parameters that know its model's last one.
     delay: u64,
     units: u32,
     /// What is late counts for the next step.
@@ -171,7 +172,11 @@ impl Chaos<'_> {
     }
 
     fn somebody_has(&self, step: Step, attempt: u32) -> bool {
-        self.mishaps.kept || self.places.iter().any(|place| !place.dead && place.vectors.contains(&(step, attempt)))
+        self.mishaps.kept
+            || self
+                .places
+                .iter()
+                .any(|place| !place.dead && place.vectors.contains(&(step, attempt)))
     }
 
     fn discard(&mut self, worker: Worker, task: Task) {
@@ -190,37 +195,64 @@ impl Chaos<'_> {
     }
 
     fn check_fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: &[Fold]) {
-        let summed = sums.iter().flat_map(|worker| self.sums[&(step, *worker)].iter().map(|(task, weight)| (*worker, *task, *weight)));
+        let summed = sums.iter().flat_map(|worker| {
+            self.sums[&(step, *worker)].iter().map(|(task, weight)| (*worker, *task, *weight))
+        });
         let single = folds.iter().map(|fold| (fold.worker, fold.task, fold.weight));
         let there = |fold: &Fold| self.places[fold.worker.index()].results.contains_key(&fold.task);
         assert!(folds.iter().all(there), "what is folded is held");
         let mut counted: HashMap<(Job, u32), f64> = HashMap::new();
         for (worker, task, weight) in summed.chain(single) {
             for part in &self.parts[&(worker, task)] {
-                (part.units.start..part.units.end)
-                    .for_each(|unit| *counted.entry((task.job, unit)).or_default() += weight * part.coefficient);
+                (part.units.start..part.units.end).for_each(|unit| {
+                    *counted.entry((task.job, unit)).or_default() += weight * part.coefficient
+                });
             }
         }
         let mut each = 1.0;
         if self.next_step {
             each = f64::from(self.units) / counted.len() as f64;
-            assert!(counted.keys().all(|unit| !self.spent.contains(unit)), "{step}: no unit that is in another step");
+            assert!(
+                counted.keys().all(|unit| !self.spent.contains(unit)),
+                "{step}: no unit that is in another step"
+            );
         } else {
             let jobs = step.jobs(self.config.micro_steps);
-            assert!(counted.keys().all(|(job, _)| jobs.contains(job)), "{step} is made of its own jobs");
-            assert_eq!(counted.len() as u64, u64::from(self.units) * self.config.micro_steps, "{step}: no unit is missing");
+            assert!(
+                counted.keys().all(|(job, _)| jobs.contains(job)),
+                "{step} is made of its own jobs"
+            );
+            assert_eq!(
+                counted.len() as u64,
+                u64::from(self.units) * self.config.micro_steps,
+                "{step}: no unit is missing"
+            );
         }
-        assert!(counted.values().all(|count| (count - each).abs() < 1e-6 * each), "{step}: every unit once");
+        assert!(
+            counted.values().all(|count| (count - each).abs() < 1e-6 * each),
+            "{step}: every unit once"
+        );
         self.folded.insert((step, attempt), counted.into_keys().collect());
     }
 
     fn fold(&mut self, step: Step, attempt: u32, sums: &[Worker], folds: &[Fold]) {
         self.check_fold(step, attempt, sums, folds);
         let before = self.attempts.insert(step, attempt);
-        assert!(before.is_none_or(|before| before < attempt), "{step}: every attempt has its number");
-        let made_by = WorkerSet::of(self.places.len(), sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)));
-        assert!(made_by.iter().all(|worker| !self.places[worker.index()].dead), "the dead have nothing");
-        let of_sums = sums.iter().flat_map(|worker| self.sums[&(step, *worker)].iter().map(|(task, _)| (*worker, *task)));
+        assert!(
+            before.is_none_or(|before| before < attempt),
+            "{step}: every attempt has its number"
+        );
+        let made_by = WorkerSet::of(
+            self.places.len(),
+            sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)),
+        );
+        assert!(
+            made_by.iter().all(|worker| !self.places[worker.index()].dead),
+            "the dead have nothing"
+        );
+        let of_sums = sums.iter().flat_map(|worker| {
+            self.sums[&(step, *worker)].iter().map(|(task, _)| (*worker, *task))
+        });
         let of_it = of_sums.chain(folds.iter().map(|fold| (fold.worker, fold.task)));
         if of_it.into_iter().any(|result| self.astray.contains(&result)) {
             self.made_astray.insert((step, attempt));
@@ -230,7 +262,9 @@ impl Chaos<'_> {
         self.waiting.insert(step, Waiting { attempt, made_by, broken: false, spoilt });
         if spoilt {
             self.not_finite.insert((step, attempt));
-            let events = culprits.into_iter().map(|worker| Event::Input(Input::Spoilt { worker, step, attempt }));
+            let events = culprits
+                .into_iter()
+                .map(|worker| Event::Input(Input::Spoilt { worker, step, attempt }));
             return self.pool.extend(events);
         }
         let lies = self.mishaps.liars > 0;
@@ -270,7 +304,10 @@ impl Chaos<'_> {
     /// A worker's results of a step are forgotten, and it does nothing until the step is decided.
     fn erase(&mut self, worker: Worker, step: Step) {
         let attempt = self.attempts[&step];
-        assert!(self.not_finite.contains(&(step, attempt)), "{step}: only what is not finite is erased");
+        assert!(
+            self.not_finite.contains(&(step, attempt)),
+            "{step}: only what is not finite is erased"
+        );
         let jobs = step.jobs(self.config.micro_steps);
         let lied = self.spoilt.iter().any(|(of, _)| *of == worker);
         assert!(lied && !self.place(worker).dead, "{worker} has lied");
@@ -285,7 +322,10 @@ impl Chaos<'_> {
         assert!(self.somebody_has(step, attempt), "{step}: a live worker has what is committed");
         assert!(!self.not_finite.contains(&(step, attempt)), "{step}: what is committed is finite");
         if self.mishaps.own {
-            assert!(!self.made_astray.contains(&(step, attempt)), "{step}: no part of it was computed with wrong parameters");
+            assert!(
+                !self.made_astray.contains(&(step, attempt)),
+                "{step}: no part of it was computed with wrong parameters"
+            );
             self.told.push(Input::Own { step, digest: step.0 });
         }
         let units = &self.folded[&(step, attempt)];
@@ -299,14 +339,19 @@ impl Chaos<'_> {
             self.commit(step, attempt, digest);
         } else if let Action::Refuse { because, .. } = *action {
             let told = self.mishaps.tasks || self.mishaps.liars > 0;
-            assert!(told && (because == Refusal::NotFinite || self.overflowed.contains(&step)), "{step}: {because:?}");
+            assert!(
+                told && (because == Refusal::NotFinite || self.overflowed.contains(&step)),
+                "{step}: {because:?}"
+            );
             self.refused.insert(step);
         }
         self.decided += 1;
         let (decided, log) = (self.decided, self.config.log_steps);
         self.erased.retain(|(until, _)| until.0 >= decided);
         self.release(step);
-        self.places.iter_mut().for_each(|place| place.vectors.retain(|vector| vector.0.0 + log >= decided));
+        self.places
+            .iter_mut()
+            .for_each(|place| place.vectors.retain(|vector| vector.0.0 + log >= decided));
     }
 
     fn act(&mut self, action: Action) {
@@ -314,50 +359,82 @@ impl Chaos<'_> {
             Action::Assign { worker, tasks, .. } => {
                 let latest = tasks.iter().map(|(task, _)| task.job.0).max().unwrap_or(0);
                 let current = self.config.micro_steps > 1 || latest <= self.decided + self.delay;
-                assert!(self.erased.iter().all(|(_, erased)| *erased != worker), "{worker} would say so again");
-                assert!(current, "job {latest} begins before the step {} jobs before it is decided", self.delay + 1);
-                self.parts.extend(tasks.iter().map(|(task, parts)| ((worker, *task), parts.clone())));
+                assert!(
+                    self.erased.iter().all(|(_, erased)| *erased != worker),
+                    "{worker} would say so again"
+                );
+                assert!(
+                    current,
+                    "job {latest} begins before the step {} jobs before it is decided",
+                    self.delay + 1
+                );
+                self.parts
+                    .extend(tasks.iter().map(|(task, parts)| ((worker, *task), parts.clone())));
                 let decided = self.decided;
                 let place = self.place(worker);
-                let busy = place.orders.iter().any(|order| matches!(order, Order::Compute(_) | Order::Leave));
+                let busy = place
+                    .orders
+                    .iter()
+                    .any(|order| matches!(order, Order::Compute(_) | Order::Leave));
                 assert!(!busy && !place.dead, "one order at a time, to the living");
-                assert!(place.state.is_some() && !place.stuck && place.sent == decided, "{worker} knows all that is decided");
-                place.orders.push_back(Order::Compute(tasks.into_iter().map(|task| task.0).collect()));
+                assert!(
+                    place.state.is_some() && !place.stuck && place.sent == decided,
+                    "{worker} knows all that is decided"
+                );
+                place
+                    .orders
+                    .push_back(Order::Compute(tasks.into_iter().map(|task| task.0).collect()));
             }
             Action::Close(_) => {}
             Action::Diverged { worker, .. } => {
-                assert!(self.mishaps.drifts && !(self.mishaps.own && self.place(worker).drift.is_empty()), "{worker} is right");
+                assert!(
+                    self.mishaps.drifts
+                        && !(self.mishaps.own && self.place(worker).drift.is_empty()),
+                    "{worker} is right"
+                );
             }
             Action::Discard { worker, task } => self.discard(worker, task),
             Action::Erase { worker, step } => self.erase(worker, step),
             Action::Reduce { step, fold } => {
-                assert!(self.place(fold.worker).results.contains_key(&fold.task), "what is added up is held");
+                assert!(
+                    self.place(fold.worker).results.contains_key(&fold.task),
+                    "what is added up is held"
+                );
                 self.discard(fold.worker, fold.task);
                 self.sums.entry((step, fold.worker)).or_default().push((fold.task, fold.weight));
             }
             Action::Abandon { worker, late_counts } => {
                 let drifts = self.mishaps.drifts;
                 let orders = &mut self.place(worker).orders;
-                let Some(order) = orders.iter_mut().find(|order| matches!(order, Order::Compute(_))) else {
+                let Some(order) =
+                    orders.iter_mut().find(|order| matches!(order, Order::Compute(_)))
+                else {
                     // It is done, and its results were waiting for a word on its parameters.
                     assert!(drifts, "only the busy are told");
                     return self.told.insert(0, Input::Freed { worker });
                 };
-                let Order::Compute(tasks) = std::mem::replace(order, Order::Leave) else { panic!() };
+                let Order::Compute(tasks) = std::mem::replace(order, Order::Leave) else {
+                    panic!()
+                };
                 if let Some(&task) = tasks.first().filter(|_| late_counts) {
                     // It is computed before the worker applies anything more, whenever it comes.
                     self.note_parameters(worker, task);
                     self.pool.push(Event::Input(Input::Late { worker, task, finite: true }));
                 }
             }
-            Action::Fold { step, attempt, sums, folds, .. } => self.fold(step, attempt, &sums, &folds),
+            Action::Fold { step, attempt, sums, folds, .. } => {
+                self.fold(step, attempt, &sums, &folds)
+            }
             Action::Commit { step, .. } | Action::Refuse { step, .. } => self.decide(step, &action),
             Action::Restart { step } => {
                 assert!(step.0 >= self.decided, "what is committed stays");
                 self.release(step);
             }
             Action::Apply { worker, step } => {
-                assert!(step.0 < self.decided && step.0 + self.config.log_steps >= self.decided, "decided first, and still to be had");
+                assert!(
+                    step.0 < self.decided && step.0 + self.config.log_steps >= self.decided,
+                    "decided first, and still to be had"
+                );
                 let place = self.place(worker);
                 assert!(!place.dead && place.sent == step.0, "in order, once, to the living");
                 place.sent += 1;
@@ -365,7 +442,10 @@ impl Chaos<'_> {
             }
             Action::Resync { worker, from } => {
                 let provider = &self.places[from.index()];
-                assert!(!provider.dead && !provider.stuck && provider.state.is_some(), "{from} has a state");
+                assert!(
+                    !provider.dead && !provider.stuck && provider.state.is_some(),
+                    "{from} has a state"
+                );
                 self.awaits_no_state(worker);
                 self.pool.push(Event::State { needy: worker, from: Some(from) });
             }
@@ -375,7 +455,10 @@ impl Chaos<'_> {
                 self.pool.push(Event::State { needy: worker, from: None });
             }
             Action::Replanned { members } => {
-                assert!(members.iter().eq(self.living()) && members.len() >= self.mishaps.fewest.max(1), "for those that are there");
+                assert!(
+                    members.iter().eq(self.living()) && members.len() >= self.mishaps.fewest.max(1),
+                    "for those that are there"
+                );
                 self.replanned += 1;
             }
             Action::Dismiss { worker } => panic!("{worker} has refused no state"),
@@ -383,10 +466,11 @@ impl Chaos<'_> {
         }
     }
 
-    /// The next event: something that has happened, what a worker does next, a mishap, or a deadline; none when all is
-    /// over.
+    /// The next event: something that has happened, what a worker does next, a mishap, or a
+    /// deadline; none when all is over.
     fn next(&mut self) -> Option<Input> {
-        let begun = self.turn > 0 && !self.pool.iter().any(|event| matches!(event, Event::Input(Input::Begin)));
+        let begun = self.turn > 0
+            && !self.pool.iter().any(|event| matches!(event, Event::Input(Input::Begin)));
         let deadline = self.driver.engine.deadline();
         assert!(!begun || self.finished || deadline.is_some(), "nothing is waited for without end");
         if self.mishaps.silent_after.is_some_and(|events| begun && self.happened > events) {
@@ -402,7 +486,11 @@ impl Chaos<'_> {
         if let Some(mishap) = self.mishap() {
             return Some(mishap);
         }
-        let busy: Vec<Worker> = self.living().into_iter().filter(|worker| !self.places[worker.index()].orders.is_empty()).collect();
+        let busy: Vec<Worker> = self
+            .living()
+            .into_iter()
+            .filter(|worker| !self.places[worker.index()].orders.is_empty())
+            .collect();
         let near = deadline.is_some_and(|deadline| deadline < self.driver.now + 40.0);
         let events = self.pool.len() + busy.len();
         if events == 0 || near && self.choose(8) == 0 {
@@ -428,7 +516,10 @@ impl Chaos<'_> {
     fn mishap(&mut self) -> Option<Input> {
         let (living, dead) = (self.living(), self.dead());
         let patient = self.config.return_seconds > 0.0 && !self.finished;
-        if self.mishaps.returns && !dead.is_empty() && self.choose(if patient { 16 } else { 30 }) == 0 {
+        if self.mishaps.returns
+            && !dead.is_empty()
+            && self.choose(if patient { 16 } else { 30 }) == 0
+        {
             let worker = dead[self.choose(dead.len())];
             return Some(self.join(worker));
         }
@@ -450,7 +541,9 @@ impl Chaos<'_> {
 
     fn happen(&mut self, input: Input) -> Input {
         match input {
-            Input::Late { worker, task, .. } => *self.place(worker).results.entry(task).or_default() += 1,
+            Input::Late { worker, task, .. } => {
+                *self.place(worker).results.entry(task).or_default() += 1
+            }
             Input::Held { worker, step, attempt, .. } => {
                 self.place(worker).vectors.insert((step, attempt));
             }
@@ -485,8 +578,12 @@ impl Chaos<'_> {
                 }
                 Input::Applied { worker, step, digest: Some(self.digest(worker, step)) }
             }
-            Order::Say(step) => Input::Applied { worker, step, digest: Some(self.digest(worker, step)) },
-            Order::Taken(step) => Input::Taken { worker, step, digest: Some(self.digest(worker, step)) },
+            Order::Say(step) => {
+                Input::Applied { worker, step, digest: Some(self.digest(worker, step)) }
+            }
+            Order::Taken(step) => {
+                Input::Taken { worker, step, digest: Some(self.digest(worker, step)) }
+            }
             Order::Compute(mut tasks) => {
                 let place = self.place(worker);
                 assert!(!place.stuck, "nobody computes at parameters it does not have");
@@ -528,7 +625,8 @@ impl Chaos<'_> {
         step.0 + drift.map_or(0, |drift| drift << 32)
     }
 
-    /// The last steps before one that were not refused, one per model: what a worker says its digests of anew.
+    /// The last steps before one that were not refused, one per model: what a worker says its
+    /// digests of anew.
     fn last_words(&self, next: u64) -> Vec<Step> {
         let applied = (0..next).map(Step).filter(|step| !self.refused.contains(step));
         let mut last: BTreeMap<u64, Step> = BTreeMap::new();
@@ -543,7 +641,9 @@ impl Chaos<'_> {
             None => self.decided.saturating_sub(self.choose(2) as u64),
         };
         let place = self.place(needy);
-        place.orders.retain(|order| !matches!(order, Order::Apply(_) | Order::Say(_) | Order::Taken(_)));
+        place
+            .orders
+            .retain(|order| !matches!(order, Order::Apply(_) | Order::Say(_) | Order::Taken(_)));
         assert!(place.orders.is_empty(), "who takes over a state does nothing else");
         (place.state, place.sent, place.stuck) = (Some(next), next, false);
         place.drift = drift;
@@ -557,7 +657,9 @@ impl Chaos<'_> {
         *self.place(worker) = Place { dead: true, state, drift, ..Place::default() };
         self.sums.retain(|(_, of), _| *of != worker);
         self.pool.retain(|event| match event {
-            Event::Input(Input::Late { worker: of, .. } | Input::Held { worker: of, .. }) => *of != worker,
+            Event::Input(Input::Late { worker: of, .. } | Input::Held { worker: of, .. }) => {
+                *of != worker
+            }
             Event::State { needy, from } => *needy != worker && *from != Some(worker),
             Event::Input(_) => true,
         });
@@ -566,7 +668,11 @@ impl Chaos<'_> {
             let waiting = self.waiting.get_mut(&step).expect("it waits");
             waiting.broken |= waiting.made_by.contains(worker);
             let (attempt, mut broken) = (waiting.attempt, waiting.broken);
-            if !broken && !self.mishaps.kept && !self.somebody_has(step, attempt) && self.choose(2) == 0 {
+            if !broken
+                && !self.mishaps.kept
+                && !self.somebody_has(step, attempt)
+                && self.choose(2) == 0
+            {
                 // It had a part in the summing, though nothing of it is summed.
                 broken = true;
                 self.waiting.get_mut(&step).expect("it waits").broken = true;
@@ -600,13 +706,17 @@ impl Chaos<'_> {
             _ => place.state,
         };
         place.sent = place.state.unwrap_or(0);
-        let words: Vec<Order> = self.last_words(self.places[worker.index()].sent).into_iter().map(Order::Say).collect();
+        let words: Vec<Order> =
+            self.last_words(self.places[worker.index()].sent).into_iter().map(Order::Say).collect();
         let place = self.place(worker);
         place.orders.extend(words);
         let next = place.state.map(Step);
         for (&step, waiting) in &self.waiting {
             let mute = self.muted.get(&step) == Some(&waiting.attempt);
-            if !waiting.spoilt && !mute && (!waiting.broken || self.somebody_has(step, waiting.attempt)) {
+            if !waiting.spoilt
+                && !mute
+                && (!waiting.broken || self.somebody_has(step, waiting.attempt))
+            {
                 self.pool.push(Event::Input(held(worker, step, waiting.attempt)));
             }
         }
@@ -625,19 +735,34 @@ impl Chaos<'_> {
         let patient = self.config.return_seconds > 0.0;
         let silent = self.mishaps.silent_after.is_some_and(|events| self.happened > events);
         match error {
-            EngineError::MaxWait { step, silent: who, .. } | EngineError::Unheld { step, silent: who, .. } if silent => {
+            EngineError::MaxWait { step, silent: who, .. }
+            | EngineError::Unheld { step, silent: who, .. }
+                if silent =>
+            {
                 step.0 >= self.decided && !who.is_empty()
             }
             EngineError::TooManyLost { dead, .. } => {
                 let left = self.living().len();
-                let may_go_on = self.mishaps.fewest > 0 && left >= self.mishaps.fewest && (self.plan)(left).is_some();
-                !may_go_on && !dead.is_empty() && dead.iter().eq(self.dead()) && (!patient || input == Input::Tick)
+                let may_go_on = self.mishaps.fewest > 0
+                    && left >= self.mishaps.fewest
+                    && (self.plan)(left).is_some();
+                !may_go_on
+                    && !dead.is_empty()
+                    && dead.iter().eq(self.dead())
+                    && (!patient || input == Input::Tick)
             }
             EngineError::NoState { worker } => {
-                let fit = |place: &Place| !place.dead && !place.stuck && place.state.is_some() && place.sent == self.decided;
+                let fit = |place: &Place| {
+                    !place.dead
+                        && !place.stuck
+                        && place.state.is_some()
+                        && place.sent == self.decided
+                };
                 let others = Worker::all(self.places.len()).filter(|other| other != worker);
                 let waited = !patient || self.dead().is_empty() || input == Input::Tick;
-                !self.config.restores && waited && !others.into_iter().any(|other| fit(&self.places[other.index()]))
+                !self.config.restores
+                    && waited
+                    && !others.into_iter().any(|other| fit(&self.places[other.index()]))
             }
             _ => false,
         }
@@ -646,7 +771,8 @@ impl Chaos<'_> {
     fn run(&mut self) -> Result<(), EngineError> {
         for _ in 0..100_000 {
             self.happened += 1;
-            let silent = self.mishaps.silent_after.is_some_and(|events| self.happened > events + 50);
+            let silent =
+                self.mishaps.silent_after.is_some_and(|events| self.happened > events + 50);
             assert!(!silent || self.finished, "nothing happens, and it does not end");
             self.driver.now += 1e-3;
             let Some(input) = self.next() else { return Ok(()) };
@@ -666,11 +792,16 @@ impl Chaos<'_> {
     fn check_end(&self) {
         assert_eq!(self.decided, STEPS);
         let has_all = |place: &&Place| place.state == Some(STEPS) && !place.stuck;
-        let (with, without): (Vec<&Place>, Vec<&Place>) = self.places.iter().filter(|place| !place.dead).partition(has_all);
-        let nobody_can = with.is_empty() && !self.config.restores && self.config.return_seconds > 0.0;
+        let (with, without): (Vec<&Place>, Vec<&Place>) =
+            self.places.iter().filter(|place| !place.dead).partition(has_all);
+        let nobody_can =
+            with.is_empty() && !self.config.restores && self.config.return_seconds > 0.0;
         assert!(without.is_empty() || nobody_can, "everybody who is left has every step");
         let all = STEPS * self.config.micro_steps * u64::from(self.units);
-        assert!(!self.refused.is_empty() || self.spent.len() as u64 == all, "every unit is in a step");
+        assert!(
+            !self.refused.is_empty() || self.spent.len() as u64 == all,
+            "every unit is in a step"
+        );
     }
 }
 
@@ -681,15 +812,22 @@ fn held(worker: Worker, step: Step, attempt: u32) -> Input {
 /// The same scheme for fewer workers, or none at all.
 fn plan_of(spec: SchemeSpec, units: u32) -> Plan {
     Arc::new(move |workers| {
-        let horizon = || Horizon { workers, units: Some(units), jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+        let horizon = || Horizon {
+            workers,
+            units: Some(units),
+            jobs: Job(0)..Job(1),
+            accept: Accept::Lookahead,
+        };
         [&spec, &SchemeSpec::uncoded()].into_iter().find_map(|spec| spec.over(horizon()).ok())
     })
 }
 
-/// Every order of events leaves every live worker with every step applied once and in order; nothing is applied before
-/// it is decided, no unit is lost or counted twice, and nobody waits for ever.
+/// Every order of events leaves every live worker with every step applied once and in order;
+/// nothing is applied before it is decided, no unit is lost or counted twice, and nobody waits for
+/// ever.
 fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, choices: &[u16]) {
-    let (next_step, text) = scheme.strip_prefix("next ").map_or((false, scheme), |scheme| (true, scheme));
+    let (next_step, text) =
+        scheme.strip_prefix("next ").map_or((false, scheme), |scheme| (true, scheme));
     let mut spec = text.parse::<SchemeSpec>().unwrap();
     if next_step {
         spec = spec.deferring_to_next_step().unwrap();
@@ -699,8 +837,12 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
     let micro_steps = if next_step { 1 } else { config.micro_steps };
     let (delay, tolerance) = (scheme.facts().delay as u64, scheme.facts().tolerance);
     let models = if micro_steps > 1 { 1 } else { delay + 1 };
-    let config = Config { micro_steps, models, log_steps: config.log_steps.max(delay + 1), ..config };
-    let (units, mishaps) = (scheme.facts().units, Mishaps { fewest: if next_step { 0 } else { mishaps.fewest }, ..mishaps });
+    let config =
+        Config { micro_steps, models, log_steps: config.log_steps.max(delay + 1), ..config };
+    let (units, mishaps) = (
+        scheme.facts().units,
+        Mishaps { fewest: if next_step { 0 } else { mishaps.fewest }, ..mishaps },
+    );
     let plan = plan_of(spec, units);
     let mut engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).unwrap();
     if mishaps.fewest > 0 {
@@ -778,7 +920,8 @@ const SCHEMES: [&str; 17] = [
     "sr-sgc:B=2,W=3,lambda=2",
 ];
 
-/// So many orders of events that one in a thousand going wrong shows in every run; `PROPTEST_CASES` may ask for more.
+/// So many orders of events that one in a thousand going wrong shows in every run; `PROPTEST_CASES`
+/// may ask for more.
 fn many_cases() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases.max(10_000), ..usual }
@@ -797,7 +940,13 @@ proptest! {
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let mishaps = Mishaps { tasks, deaths: usize::from(tasks), ..Mishaps::NONE };
-        random_run(scheme, workers, Config { micro_steps, reduce, log_steps: 100, ..CONFIG }, mishaps, &choices);
+        random_run(
+            scheme,
+            workers,
+            Config { micro_steps, reduce, log_steps: 100, ..CONFIG },
+            mishaps,
+            &choices,
+        );
     }
 
     #[test]
@@ -805,14 +954,29 @@ proptest! {
         scheme in prop::sample::select(&SCHEMES[..]),
         workers in 1usize..7,
         (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 1usize..9),
-        (tree, tasks, returns, kept, patient, restores) in any::<(bool, bool, bool, bool, bool, bool)>(),
+        (tree, tasks, returns, kept, patient, restores) in
+            any::<(bool, bool, bool, bool, bool, bool)>(),
         fewest in 0usize..4,
         choices in prop::collection::vec(0u16..1000, 1..200),
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let return_seconds = if patient { 10.0 } else { 0.0 };
         let mishaps = Mishaps { tasks, deaths, returns, kept, fewest, ..Mishaps::NONE };
-        random_run(scheme, workers, Config { micro_steps, reduce, log_steps, return_seconds, restores, max_wait_seconds: 1e4, ..CONFIG }, mishaps, &choices);
+        random_run(
+            scheme,
+            workers,
+            Config {
+                micro_steps,
+                reduce,
+                log_steps,
+                return_seconds,
+                restores,
+                max_wait_seconds: 1e4,
+                ..CONFIG
+            },
+            mishaps,
+            &choices,
+        );
     }
 
     #[test]
@@ -826,8 +990,17 @@ proptest! {
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let return_seconds = if returns { 10.0 } else { 0.0 };
-        let mishaps = Mishaps { tasks, deaths, returns, kept, liars, mute, silent_after, ..Mishaps::NONE };
-        let config = Config { micro_steps, reduce, log_steps, return_seconds, restores: true, max_wait_seconds: 1e4, ..CONFIG };
+        let mishaps =
+            Mishaps { tasks, deaths, returns, kept, liars, mute, silent_after, ..Mishaps::NONE };
+        let config = Config {
+            micro_steps,
+            reduce,
+            log_steps,
+            return_seconds,
+            restores: true,
+            max_wait_seconds: 1e4,
+            ..CONFIG
+        };
         random_run(scheme, workers, config, mishaps, &choices);
     }
 
@@ -843,14 +1016,24 @@ proptest! {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let return_seconds = if returns { 10.0 } else { 0.0 };
         let mishaps = Mishaps { tasks, deaths, returns, kept, drifts: true, own, ..Mishaps::NONE };
-        let config = Config { micro_steps, reduce, log_steps, return_seconds, restores: true, max_wait_seconds: 1e4, ..CONFIG };
+        let config = Config {
+            micro_steps,
+            reduce,
+            log_steps,
+            return_seconds,
+            restores: true,
+            max_wait_seconds: 1e4,
+            ..CONFIG
+        };
         random_run(scheme, workers, config, mishaps, &choices);
     }
 
-    /// One who lies is one whose results do not come: where another has what it has, its lies cost no step.
+    /// One who lies is one whose results do not come: where another has what it has, its lies cost
+    /// no step.
     #[test]
     fn one_liar_costs_no_step(
-        scheme in prop::sample::select(&["groups:s=1", "min-load:s=1", "queue:m=2", "ring:reach=2"][..]),
+        scheme in
+            prop::sample::select(&["groups:s=1", "min-load:s=1", "queue:m=2", "ring:reach=2"][..]),
         workers in 2usize..7,
         micro_steps in 1u64..4,
         (tree, mute) in any::<(bool, bool)>(),
@@ -858,6 +1041,12 @@ proptest! {
     ) {
         let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
         let mishaps = Mishaps { liars: 1, mute, ..Mishaps::NONE };
-        random_run(scheme, workers, Config { micro_steps, reduce, log_steps: 100, ..CONFIG }, mishaps, &choices);
+        random_run(
+            scheme,
+            workers,
+            Config { micro_steps, reduce, log_steps: 100, ..CONFIG },
+            mishaps,
+            &choices,
+        );
     }
 }

@@ -5,7 +5,9 @@ mod trust;
 
 use codedgrad::codes::{SchemeSpec, Wire};
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, Config, ConfigError, Engine, EngineError, Input, Reduce, Refusal};
+use codedgrad::schedulers::{
+    Action, Config, ConfigError, Engine, EngineError, Input, Reduce, Refusal,
+};
 
 const CONFIG: Config = Config {
     max_wait_seconds: 50.0,
@@ -27,8 +29,10 @@ struct Driver {
 
 impl Driver {
     fn new(scheme: &str, workers: usize, jobs: u64, config: Config) -> (Self, Vec<Action>) {
-        let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, workers as u32, 0..jobs).unwrap();
-        let mut driver = Self { engine: Engine::new(scheme, config, Step(0)..Step(jobs), 0).unwrap(), now: 0.0 };
+        let scheme =
+            scheme.parse::<SchemeSpec>().unwrap().scheme(workers, workers as u32, 0..jobs).unwrap();
+        let mut driver =
+            Self { engine: Engine::new(scheme, config, Step(0)..Step(jobs), 0).unwrap(), now: 0.0 };
         let actions = driver.give(Input::Begin).unwrap();
         (driver, actions)
     }
@@ -50,11 +54,13 @@ impl Driver {
     }
 
     fn held(&mut self, worker: u32, job: u64, attempt: u32) -> Vec<Action> {
-        self.give(Input::Held { worker: Worker(worker), step: Step(job), attempt, digest: 9 }).unwrap()
+        self.give(Input::Held { worker: Worker(worker), step: Step(job), attempt, digest: 9 })
+            .unwrap()
     }
 
     fn applied(&mut self, worker: u32, job: u64, digest: u64) -> Vec<Action> {
-        self.give(Input::Applied { worker: Worker(worker), step: Step(job), digest: Some(digest) }).unwrap()
+        self.give(Input::Applied { worker: Worker(worker), step: Step(job), digest: Some(digest) })
+            .unwrap()
     }
 }
 
@@ -63,16 +69,32 @@ fn abandon(worker: u32) -> Action {
 }
 
 fn assigned(actions: &[Action]) -> Vec<u32> {
-    actions.iter().filter_map(|action| if let Action::Assign { worker, .. } = action { Some(worker.0) } else { None }).collect()
+    actions
+        .iter()
+        .filter_map(
+            |action| if let Action::Assign { worker, .. } = action { Some(worker.0) } else { None },
+        )
+        .collect()
 }
 
 fn applies(actions: &[Action]) -> Vec<(u32, u64)> {
-    actions.iter().filter_map(|action| if let Action::Apply { worker, step } = action { Some((worker.0, step.0)) } else { None }).collect()
+    actions
+        .iter()
+        .filter_map(|action| {
+            if let Action::Apply { worker, step } = action {
+                Some((worker.0, step.0))
+            } else {
+                None
+            }
+        })
+        .collect()
 }
 
 fn folded(actions: &[Action]) -> Option<(u32, Vec<u32>)> {
     actions.iter().find_map(|action| match action {
-        Action::Fold { attempt, folds, .. } => Some((*attempt, folds.iter().map(|fold| fold.worker.0).collect())),
+        Action::Fold { attempt, folds, .. } => {
+            Some((*attempt, folds.iter().map(|fold| fold.worker.0).collect()))
+        }
         _ => None,
     })
 }
@@ -90,12 +112,22 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
     assert_eq!((report.work, decode.residual), (2.0, 0.0));
     assert!(driver.held(3, 0, 0).is_empty(), "one holder is not enough where there are two");
     let committed = driver.held(1, 0, 0);
-    assert_eq!(committed[0], Action::Commit { step: Step(0), attempt: 0, digest: 9, verified: true });
+    assert_eq!(
+        committed[0],
+        Action::Commit { step: Step(0), attempt: 0, digest: 9, verified: true }
+    );
     assert_eq!(applies(&committed), [(0, 0), (1, 0), (2, 0), (3, 0)]);
     assert_eq!(assigned(&committed), [1, 3], "the others have not dropped their tasks yet");
     assert_eq!(assigned(&driver.give(Input::Freed { worker: Worker(0) }).unwrap()), [0]);
-    let late = Input::Late { worker: Worker(2), task: Task { job: Job(0), piece: 2, plan: 0 }, finite: true };
-    assert!(matches!(driver.give(late).unwrap()[..], [Action::Discard { .. }]), "a late answer counts for nothing here");
+    let late = Input::Late {
+        worker: Worker(2),
+        task: Task { job: Job(0), piece: 2, plan: 0 },
+        finite: true,
+    };
+    assert!(
+        matches!(driver.give(late).unwrap()[..], [Action::Discard { .. }]),
+        "a late answer counts for nothing here"
+    );
     assert_eq!(assigned(&driver.give(Input::Freed { worker: Worker(2) }).unwrap()), [2]);
     driver.answer(0, 1, true).unwrap();
     assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some((0, vec![0, 2])));
@@ -112,12 +144,19 @@ fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
     assert!(driver.engine.spares_one());
     let reopened = driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
     assert!(!driver.engine.spares_one());
-    assert_eq!(assigned(&reopened), [1], "the other member of the lost worker's group computes again");
+    assert_eq!(
+        assigned(&reopened),
+        [1],
+        "the other member of the lost worker's group computes again"
+    );
     assert!(driver.held(2, 0, 0).is_empty(), "the first attempt is over");
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
     driver.held(2, 0, 1);
     let committed = driver.held(1, 0, 1);
-    assert_eq!(committed[0], Action::Commit { step: Step(0), attempt: 1, digest: 9, verified: true });
+    assert_eq!(
+        committed[0],
+        Action::Commit { step: Step(0), attempt: 1, digest: 9, verified: true }
+    );
     assert!(applies(&committed).iter().all(|(worker, _)| *worker != 0), "the dead apply nothing");
 }
 
@@ -127,7 +166,10 @@ fn a_vector_held_elsewhere_outlives_its_sender() {
     driver.answer(0, 0, true).unwrap();
     driver.answer(2, 0, true).unwrap();
     driver.held(2, 0, 0);
-    assert!(driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(), "worker 2 holds the whole sum");
+    assert!(
+        driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(),
+        "worker 2 holds the whole sum"
+    );
     driver.give(Input::Freed { worker: Worker(1) }).unwrap();
     assert!(matches!(driver.held(1, 0, 0)[0], Action::Commit { attempt: 0, .. }));
 }
@@ -139,7 +181,10 @@ fn different_bytes_are_never_applied() {
     driver.answer(1, 0, true).unwrap();
     driver.held(0, 0, 0);
     let differing = Input::Held { worker: Worker(1), step: Step(0), attempt: 0, digest: 8 };
-    assert_eq!(driver.give(differing), Err(EngineError::DifferentBytes { step: Step(0), worker: Worker(1) }));
+    assert_eq!(
+        driver.give(differing),
+        Err(EngineError::DifferentBytes { step: Step(0), worker: Worker(1) })
+    );
 }
 
 #[test]
@@ -151,15 +196,28 @@ fn two_workers_that_hold_the_same_bytes_outvote_a_third() {
         }
         driver
     };
-    let held = |worker: u32, digest: u64| Input::Held { worker: Worker(worker), step: Step(0), attempt: 0, digest };
+    let held = |worker: u32, digest: u64| Input::Held {
+        worker: Worker(worker),
+        step: Step(0),
+        attempt: 0,
+        digest,
+    };
     let mut driver = decoded();
-    assert!([held(0, 8), held(1, 9), held(1, 9)].into_iter().all(|input| driver.give(input).unwrap().is_empty()), "one word each");
+    assert!(
+        [held(0, 8), held(1, 9), held(1, 9)]
+            .into_iter()
+            .all(|input| driver.give(input).unwrap().is_empty()),
+        "one word each"
+    );
     let settled = driver.give(held(2, 9)).unwrap();
     assert!(matches!(settled[0], Action::Commit { digest: 9, .. }), "{settled:?}");
     let mut driver = decoded();
     driver.give(held(0, 8)).unwrap();
     driver.give(held(1, 9)).unwrap();
-    assert_eq!(driver.give(held(2, 7)), Err(EngineError::DifferentBytes { step: Step(0), worker: Worker(1) }));
+    assert_eq!(
+        driver.give(held(2, 7)),
+        Err(EngineError::DifferentBytes { step: Step(0), worker: Worker(1) })
+    );
 }
 
 #[test]
@@ -171,7 +229,14 @@ fn whoever_never_comes_is_named() {
     }
     assert!(driver.at(49.0).give(Input::Tick).unwrap().is_empty());
     let error = driver.at(50.5).give(Input::Tick).unwrap_err();
-    assert_eq!(error, EngineError::MaxWait { step: Step(0), waited_seconds: 50.5, silent: WorkerSet::of(6, [0, 1, 4].map(Worker)) });
+    assert_eq!(
+        error,
+        EngineError::MaxWait {
+            step: Step(0),
+            waited_seconds: 50.5,
+            silent: WorkerSet::of(6, [0, 1, 4].map(Worker))
+        }
+    );
     assert!(error.to_string().contains("workers {0,1,4} never came"));
 }
 
@@ -190,16 +255,33 @@ fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
     driver.answer(2, 0, true).unwrap();
     assert!(driver.answer(0, 0, false).unwrap().is_empty(), "worker 1 may still save the step");
     let refused = driver.answer(1, 0, false).unwrap();
-    let Some(Action::Close(report)) = refused.iter().find(|a| matches!(a, Action::Close(_))) else { panic!() };
-    let Some(Action::Refuse { step, units, because }) = refused.iter().find(|a| matches!(a, Action::Refuse { .. })) else { panic!() };
-    assert_eq!((*step, &units[..], &report.erased[..]), (Step(0), &[Units { start: 0, end: 2 }][..], &[Worker(0), Worker(1)][..]));
+    let Some(Action::Close(report)) = refused.iter().find(|a| matches!(a, Action::Close(_))) else {
+        panic!()
+    };
+    let Some(Action::Refuse { step, units, because }) =
+        refused.iter().find(|a| matches!(a, Action::Refuse { .. }))
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (*step, &units[..], &report.erased[..]),
+        (Step(0), &[Units { start: 0, end: 2 }][..], &[Worker(0), Worker(1)][..])
+    );
     assert_eq!(*because, Refusal::NotFinite);
-    assert_eq!(applies(&refused), [(0, 0), (1, 0), (2, 0), (3, 0)], "everybody counts the refused step");
+    assert_eq!(
+        applies(&refused),
+        [(0, 0), (1, 0), (2, 0), (3, 0)],
+        "everybody counts the refused step"
+    );
     assert_eq!(assigned(&refused), [0, 1, 2], "the next step goes on");
     let (mut saved, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
     saved.answer(0, 0, false).unwrap();
     saved.answer(1, 0, true).unwrap();
-    assert_eq!(folded(&saved.answer(2, 0, true).unwrap()), Some((0, vec![1, 2])), "one erased message is a straggler");
+    assert_eq!(
+        folded(&saved.answer(2, 0, true).unwrap()),
+        Some((0, vec![1, 2])),
+        "one erased message is a straggler"
+    );
 }
 
 #[test]
@@ -215,28 +297,40 @@ fn a_dropped_task_may_be_done_by_one_who_comes_back() {
     let begin = || {
         let (mut driver, _) = Driver::new("groups:s=1", 2, 2, config);
         driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
-        assert!(driver.at(1.0).give(Input::Freed { worker: Worker(0) }).unwrap().is_empty(), "worker 1 may come back");
+        assert!(
+            driver.at(1.0).give(Input::Freed { worker: Worker(0) }).unwrap().is_empty(),
+            "worker 1 may come back"
+        );
         assert_eq!(driver.engine.deadline(), Some(6.0));
         driver
     };
     let mut driver = begin();
-    let joined = driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
+    let joined =
+        driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
     assert_eq!((assigned(&joined), driver.engine.deadline()), (vec![1], Some(50.0)));
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1])));
     let refused = begin().at(6.0).give(Input::Tick).unwrap();
-    assert!(refused.iter().any(|action| matches!(action, Action::Refuse { .. })), "nobody has come: {refused:?}");
+    assert!(
+        refused.iter().any(|action| matches!(action, Action::Refuse { .. })),
+        "nobody has come: {refused:?}"
+    );
     assert_eq!(assigned(&refused), [0], "and the run goes on");
     let (mut driver, _) = Driver::new("groups:s=1", 2, 2, config);
     driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
     let refused = driver.answer(0, 0, false).unwrap();
-    assert!(refused.iter().any(|action| matches!(action, Action::Refuse { .. })), "worker 1 would not find it finite either");
+    assert!(
+        refused.iter().any(|action| matches!(action, Action::Refuse { .. })),
+        "worker 1 would not find it finite either"
+    );
 }
 
-/// With one model the tasks of a job would be computed at parameters that lack the steps still open.
+/// With one model the tasks of a job would be computed at parameters that lack the steps still
+/// open.
 #[test]
 fn schemes_whose_jobs_overlap_need_as_many_models() {
     let engine = |scheme: &str, models: u64, micro_steps: u64| {
-        let (next_step, text) = scheme.strip_prefix("next ").map_or((false, scheme), |text| (true, text));
+        let (next_step, text) =
+            scheme.strip_prefix("next ").map_or((false, scheme), |text| (true, text));
         let mut spec = text.parse::<SchemeSpec>().unwrap();
         if next_step {
             spec = spec.deferring_to_next_step().unwrap();
@@ -244,19 +338,51 @@ fn schemes_whose_jobs_overlap_need_as_many_models() {
         let scheme = spec.scheme(4, 24, 0..9 * micro_steps.max(1)).unwrap();
         Engine::new(scheme, Config { models, micro_steps, ..CONFIG }, Step(0)..Step(9), 0).err()
     };
-    let overlapping = ["m-sgc:B=1,W=2,lambda=1", "m-sgc:B=2,W=3,lambda=2", "sr-sgc:B=1,W=2,lambda=2", "sr-sgc:B=2,W=3,lambda=2"];
-    for (scheme, rounds) in overlapping.into_iter().zip([2, 4, 2, 3]).chain([("defer:T=1,cap=1,cut=2", 2), ("defer:T=2,cap=1,cut=1", 3)]) {
+    let overlapping = [
+        "m-sgc:B=1,W=2,lambda=1",
+        "m-sgc:B=2,W=3,lambda=2",
+        "sr-sgc:B=1,W=2,lambda=2",
+        "sr-sgc:B=2,W=3,lambda=2",
+    ];
+    for (scheme, rounds) in overlapping
+        .into_iter()
+        .zip([2, 4, 2, 3])
+        .chain([("defer:T=1,cap=1,cut=2", 2), ("defer:T=2,cap=1,cut=1", 3)])
+    {
         for models in 1..rounds {
             let error = engine(scheme, models, 1).unwrap();
             assert_eq!(error, ConfigError::TooFewModels { rounds, models }, "{scheme}");
-            assert!(error.to_string().contains(&format!("{rounds} or more models trained in turn, not of {models}")), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .contains(&format!("{rounds} or more models trained in turn, not of {models}")),
+                "{error}"
+            );
         }
-        assert_eq!((engine(scheme, rounds, 1), engine(scheme, rounds + 1, 1), engine(scheme, 1, 2)), (None, None, None), "{scheme}");
+        assert_eq!(
+            (engine(scheme, rounds, 1), engine(scheme, rounds + 1, 1), engine(scheme, 1, 2)),
+            (None, None, None),
+            "{scheme}"
+        );
     }
-    for scheme in ["groups:s=1", "cyclic:s=1", "queue:m=2", "ring:reach=2", "next defer:T=1,cap=1,cut=2"] {
-        assert_eq!((engine(scheme, 1, 1), engine(scheme, 3, 1), engine(scheme, 1, 3)), (None, None, None), "{scheme}");
-        assert_eq!((engine(scheme, 0, 1), engine(scheme, 1, 0)), (Some(ConfigError::NoModels), Some(ConfigError::NoJobs)), "{scheme}");
-        assert_eq!(engine(scheme, 2, 3), Some(ConfigError::ModelsAndMicroSteps { models: 2, micro_steps: 3 }), "{scheme}");
+    for scheme in
+        ["groups:s=1", "cyclic:s=1", "queue:m=2", "ring:reach=2", "next defer:T=1,cap=1,cut=2"]
+    {
+        assert_eq!(
+            (engine(scheme, 1, 1), engine(scheme, 3, 1), engine(scheme, 1, 3)),
+            (None, None, None),
+            "{scheme}"
+        );
+        assert_eq!(
+            (engine(scheme, 0, 1), engine(scheme, 1, 0)),
+            (Some(ConfigError::NoModels), Some(ConfigError::NoJobs)),
+            "{scheme}"
+        );
+        assert_eq!(
+            engine(scheme, 2, 3),
+            Some(ConfigError::ModelsAndMicroSteps { models: 2, micro_steps: 3 }),
+            "{scheme}"
+        );
     }
 }
 
@@ -264,7 +390,8 @@ fn schemes_whose_jobs_overlap_need_as_many_models() {
 fn a_step_closes_on_what_nobody_came_back_for_though_nobody_works() {
     let config = Config { return_seconds: 5.0, models: 2, ..CONFIG };
     let scheme = "defer:T=1,cap=1,cut=2".parse::<SchemeSpec>().unwrap().scheme(2, 4, 0..3).unwrap();
-    let mut driver = Driver { engine: Engine::new(scheme, config, Step(0)..Step(3), 0).unwrap(), now: 0.0 };
+    let mut driver =
+        Driver { engine: Engine::new(scheme, config, Step(0)..Step(3), 0).unwrap(), now: 0.0 };
     driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
     driver.give(Input::Begin).unwrap();
     let done = |driver: &mut Driver, job, piece| {
@@ -287,13 +414,20 @@ fn rescaling_goes_on_only_when_nobody_else_can_come() {
     let (mut driver, _) = Driver::new("groups:l=2,rescale", 4, 1, CONFIG);
     driver.answer(0, 0, true).unwrap();
     driver.give(Input::Lost { worker: Worker(2), kept: true }).unwrap();
-    assert!(driver.give(Input::Lost { worker: Worker(3), kept: true }).unwrap().is_empty(), "worker 1 is still out");
+    assert!(
+        driver.give(Input::Lost { worker: Worker(3), kept: true }).unwrap().is_empty(),
+        "worker 1 is still out"
+    );
     let closed = driver.answer(1, 0, true).unwrap();
     let Some(Action::Fold { folds, decode, .. }) = closed.last() else { panic!() };
     assert_eq!((folds[0].weight, decode.coverage), (2.0, 0.5));
     let (mut late, _) = Driver::new("groups:l=2,rescale", 4, 1, CONFIG);
     late.answer(0, 0, true).unwrap();
-    assert_eq!(folded(&late.at(50.0).give(Input::Tick).unwrap()), Some((0, vec![0])), "patience is over");
+    assert_eq!(
+        folded(&late.at(50.0).give(Input::Tick).unwrap()),
+        Some((0, vec![0])),
+        "patience is over"
+    );
 }
 
 #[test]
@@ -310,7 +444,11 @@ fn grace_is_given_only_where_an_arrival_would_change_the_decode() {
     let (mut all, _) = Driver::new("drop:b=1", 3, 1, config);
     all.answer(0, 0, true).unwrap();
     all.answer(1, 0, true).unwrap();
-    assert_eq!(folded(&all.answer(2, 0, true).unwrap()), Some((0, vec![0, 1, 2])), "nobody else can come");
+    assert_eq!(
+        folded(&all.answer(2, 0, true).unwrap()),
+        Some((0, vec![0, 1, 2])),
+        "nobody else can come"
+    );
 }
 
 /// One step of `groups:s=1` over 2 workers in which worker 1 takes no part.
@@ -328,9 +466,17 @@ fn who_missed_too_much_takes_over_a_state_and_what_came_since() {
     let (mut driver, _) = Driver::new("groups:l=1", 3, 20, CONFIG);
     let mut sent = Vec::new();
     for job in 0..7 {
-        sent.extend(applies(&step_without_worker_1(&mut driver, job)).into_iter().filter(|(worker, _)| *worker == 1));
+        sent.extend(
+            applies(&step_without_worker_1(&mut driver, job))
+                .into_iter()
+                .filter(|(worker, _)| *worker == 1),
+        );
     }
-    assert_eq!(sent, [(1, 0), (1, 1), (1, 2), (1, 3)], "no more than the log holds is on its way to a hung worker");
+    assert_eq!(
+        sent,
+        [(1, 0), (1, 1), (1, 2), (1, 3)],
+        "no more than the log holds is on its way to a hung worker"
+    );
     let freed = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
     assert_eq!(freed, [Action::Resync { worker: Worker(1), from: Worker(0) }]);
     let meanwhile = step_without_worker_1(&mut driver, 7);
@@ -357,7 +503,9 @@ fn a_provider_that_dies_is_replaced() {
     let resync = driver.give(Input::Freed { worker: Worker(3) }).unwrap();
     let [Action::Resync { from, .. }] = resync[..] else { panic!("{resync:?}") };
     let again = driver.give(Input::Lost { worker: from, kept: true }).unwrap();
-    let Some(Action::Resync { worker: Worker(3), from: other }) = again.first() else { panic!("{again:?}") };
+    let Some(Action::Resync { worker: Worker(3), from: other }) = again.first() else {
+        panic!("{again:?}")
+    };
     assert_ne!(*other, from);
 }
 
@@ -366,19 +514,28 @@ fn who_comes_back_gets_what_it_missed_and_its_task_of_the_round() {
     let config = Config { return_seconds: 5.0, ..CONFIG };
     let (mut driver, _) = Driver::new("groups:s=1", 4, 3, config);
     driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
-    assert!(driver.at(1.0).give(Input::Lost { worker: Worker(1), kept: true }).unwrap().is_empty(), "one of them may come back");
+    assert!(
+        driver.at(1.0).give(Input::Lost { worker: Worker(1), kept: true }).unwrap().is_empty(),
+        "one of them may come back"
+    );
     assert_eq!(driver.engine.deadline(), Some(6.0));
     driver.answer(2, 0, true).unwrap();
-    let joined = driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
+    let joined =
+        driver.at(2.0).give(Input::Joined { worker: Worker(1), next: Some(Step(0)) }).unwrap();
     assert_eq!((assigned(&joined), driver.engine.deadline()), (vec![1], Some(50.0)));
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1, 2])));
     driver.held(2, 0, 0);
     driver.held(1, 0, 0);
     let back = driver.give(Input::Joined { worker: Worker(0), next: Some(Step(0)) }).unwrap();
     assert_eq!((applies(&back), assigned(&back)), (vec![(0, 0)], vec![0]));
-    assert!(driver.give(Input::Joined { worker: Worker(0), next: None }).unwrap().is_empty(), "it is alive");
+    assert!(
+        driver.give(Input::Joined { worker: Worker(0), next: None }).unwrap().is_empty(),
+        "it is alive"
+    );
     for worker in [0, 1] {
-        assert!(driver.give(Input::Lost { worker: Worker(worker), kept: true }).unwrap().is_empty());
+        assert!(
+            driver.give(Input::Lost { worker: Worker(worker), kept: true }).unwrap().is_empty()
+        );
     }
     let error = driver.at(7.0).give(Input::Tick).unwrap_err();
     assert!(matches!(&error, EngineError::TooManyLost { dead, .. } if dead.len() == 2), "{error}");
@@ -401,8 +558,14 @@ fn who_has_no_state_takes_over_one_from_a_peer_or_else_from_the_driver() {
     assert_eq!(missed, [abandon(1)]);
     let restored = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
     assert_eq!(restored, [Action::Restore { worker: Worker(1) }]);
-    assert!(driver.give(Input::Synced { worker: Worker(0), next: Step(1) }).unwrap().is_empty(), "the dead take over nothing");
-    assert_eq!(assigned(&driver.give(Input::Synced { worker: Worker(1), next: Step(1) }).unwrap()), [1]);
+    assert!(
+        driver.give(Input::Synced { worker: Worker(0), next: Step(1) }).unwrap().is_empty(),
+        "the dead take over nothing"
+    );
+    assert_eq!(
+        assigned(&driver.give(Input::Synced { worker: Worker(1), next: Step(1) }).unwrap()),
+        [1]
+    );
 }
 
 #[test]
@@ -413,12 +576,20 @@ fn a_vector_whose_makers_and_holders_died_one_after_the_other_is_made_again() {
     driver.give(Input::Freed { worker: Worker(1) }).unwrap();
     driver.give(Input::Freed { worker: Worker(3) }).unwrap();
     driver.held(3, 0, 0);
-    assert!(driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(), "worker 3 holds it");
-    assert_eq!(assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()), [1], "the first one's result is gone too");
+    assert!(
+        driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(),
+        "worker 3 holds it"
+    );
+    assert_eq!(
+        assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()),
+        [1],
+        "the first one's result is gone too"
+    );
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
 }
 
-/// Found by the simulated network: it had come back meanwhile, and its result was thought to be there still.
+/// Found by the simulated network: it had come back meanwhile, and its result was thought to be
+/// there still.
 #[test]
 fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
@@ -429,33 +600,49 @@ fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
     driver.held(3, 0, 0);
     driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
     driver.give(Input::Joined { worker: Worker(0), next: Some(Step(0)) }).unwrap();
-    assert_eq!(assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()), [0, 1]);
+    assert_eq!(
+        assigned(&driver.give(Input::Lost { worker: Worker(3), kept: false }).unwrap()),
+        [0, 1]
+    );
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1, 2])));
 }
 
-/// Members of a group that return different bytes: the liar is named when enough others agree, and the run ends when nobody
-/// can be believed.
+/// Members of a group that return different bytes: the liar is named when enough others agree, and
+/// the run ends when nobody can be believed.
 #[test]
 fn votes_name_the_wrong_and_end_what_cannot_be_told() {
     let vote = |driver: &mut Driver, worker: u32, digest: u128| {
         let task = Task { job: Job(0), piece: worker, plan: 0 };
-        driver.give(Input::Done { worker: Worker(worker), task, finite: true, digest: Some(digest) })
+        driver.give(Input::Done {
+            worker: Worker(worker),
+            task,
+            finite: true,
+            digest: Some(digest),
+        })
     };
     let (mut driver, _) = Driver::new("vote:s=0,b=1", 3, 1, CONFIG);
     assert_eq!(vote(&mut driver, 1, 6).unwrap(), []);
     assert_eq!(vote(&mut driver, 0, 5).unwrap(), []);
     let actions = vote(&mut driver, 2, 5).unwrap();
-    let report = actions.iter().find_map(|action| if let Action::Close(report) = action { Some(report) } else { None }).unwrap();
+    let report = actions
+        .iter()
+        .find_map(|action| if let Action::Close(report) = action { Some(report) } else { None })
+        .unwrap();
     assert_eq!(report.wrong, [Worker(1)]);
     assert_eq!(folded(&actions), Some((0, vec![0])));
     let (mut driver, _) = Driver::new("vote:s=0,b=1", 3, 1, CONFIG);
     vote(&mut driver, 0, 1).unwrap();
     vote(&mut driver, 1, 2).unwrap();
     let error = vote(&mut driver, 2, 3).unwrap_err().to_string();
-    assert!(error.contains("step 0: group 0 (workers 0-2) returned 3 different results (1, 1, 1 times)"), "{error}");
+    assert!(
+        error
+            .contains("step 0: group 0 (workers 0-2) returned 3 different results (1, 1, 1 times)"),
+        "{error}"
+    );
 }
 
-/// Nobody says that it holds a vector: it is made once more, and then the run ends with the names of those who did not.
+/// Nobody says that it holds a vector: it is made once more, and then the run ends with the names
+/// of those who did not.
 #[test]
 fn a_vector_that_nobody_holds_is_made_again_once() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
@@ -473,8 +660,8 @@ fn a_vector_that_nobody_holds_is_made_again_once() {
     assert!(error.to_string().contains("workers {0,2,3} never said that they hold it"), "{error}");
 }
 
-/// All who made a vector are lost while it is kept elsewhere, and come back: if they do not hold it in time, it is made of
-/// new results.
+/// All who made a vector are lost while it is kept elsewhere, and come back: if they do not hold it
+/// in time, it is made of new results.
 #[test]
 fn a_vector_that_outlived_its_makers_is_computed_again_in_time() {
     let config = Config { return_seconds: 20.0, ..CONFIG };
@@ -493,8 +680,8 @@ fn a_vector_that_outlived_its_makers_is_computed_again_in_time() {
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((1, vec![1])));
 }
 
-/// A result that is not finite, whatever its worker says, is missing: its twin's counts, and it is asked for nothing more
-/// before the step is decided.
+/// A result that is not finite, whatever its worker says, is missing: its twin's counts, and it is
+/// asked for nothing more before the step is decided.
 #[test]
 fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
@@ -502,12 +689,17 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     driver.answer(2, 0, true).unwrap();
     driver.give(Input::Freed { worker: Worker(1) }).unwrap();
     driver.give(Input::Freed { worker: Worker(3) }).unwrap();
-    let spoilt =
-        |driver: &mut Driver, worker, attempt| driver.give(Input::Spoilt { worker: Worker(worker), step: Step(0), attempt }).unwrap();
+    let spoilt = |driver: &mut Driver, worker, attempt| {
+        driver.give(Input::Spoilt { worker: Worker(worker), step: Step(0), attempt }).unwrap()
+    };
     assert!(spoilt(&mut driver, 0, 7).is_empty(), "of another attempt");
     let open = spoilt(&mut driver, 0, 0);
     assert_eq!(open[0], Action::Erase { worker: Worker(0), step: Step(0) });
-    assert_eq!(assigned(&open), [1, 3], "whoever is idle has its tasks again, and not the one who lied");
+    assert_eq!(
+        assigned(&open),
+        [1, 3],
+        "whoever is idle has its tasks again, and not the one who lied"
+    );
     let again = driver.answer(1, 0, true).unwrap();
     assert_eq!(folded(&again), Some((1, vec![1, 2])));
     driver.give(Input::Freed { worker: Worker(3) }).unwrap();

@@ -23,20 +23,30 @@ fn commit(driver: &mut Driver, workers: u32, step: u64) -> Vec<Action> {
         }
     }
     let first = driver.held(0, step, 0);
-    if first.iter().any(|action| matches!(action, Action::Commit { .. })) { first } else { driver.held(1, step, 0) }
+    if first.iter().any(|action| matches!(action, Action::Commit { .. })) {
+        first
+    } else {
+        driver.held(1, step, 0)
+    }
 }
 
 fn verified(actions: &[Action]) -> Option<bool> {
-    actions.iter().find_map(|action| if let Action::Commit { verified, .. } = action { Some(*verified) } else { None })
+    actions.iter().find_map(|action| {
+        if let Action::Commit { verified, .. } = action { Some(*verified) } else { None }
+    })
 }
 
 fn diverged(actions: &[Action]) -> Vec<u32> {
-    let worker = |action: &Action| if let Action::Diverged { worker, .. } = action { Some(worker.0) } else { None };
+    let worker = |action: &Action| {
+        if let Action::Diverged { worker, .. } = action { Some(worker.0) } else { None }
+    };
     actions.iter().filter_map(worker).collect()
 }
 
 fn resyncs(actions: &[Action]) -> Vec<(u32, u32)> {
-    let resync = |action: &Action| if let Action::Resync { worker, from } = action { Some((worker.0, from.0)) } else { None };
+    let resync = |action: &Action| {
+        if let Action::Resync { worker, from } = action { Some((worker.0, from.0)) } else { None }
+    };
     actions.iter().filter_map(resync).collect()
 }
 
@@ -47,13 +57,20 @@ fn what_two_workers_have_alike_is_right_and_others_do_not_count() {
     assert!(driver.applied(2, 0, 7).is_empty());
     let wrong = driver.applied(3, 0, 9);
     assert_eq!(diverged(&wrong), [3]);
-    // It had been given its task already: it drops that, and what comes of it all the same is thrown away.
-    assert!(wrong.contains(&Action::Abandon { worker: Worker(3), late_counts: false }), "{wrong:?}");
+    // It had been given its task already: it drops that, and what comes of it all the same is
+    // thrown away.
+    assert!(
+        wrong.contains(&Action::Abandon { worker: Worker(3), late_counts: false }),
+        "{wrong:?}"
+    );
     let task = Task { job: Job(1), piece: 3, plan: 0 };
     let answered = driver.answer(3, 1, true).unwrap();
     assert_eq!(answered, [Action::Discard { worker: Worker(3), task }]);
     assert_eq!(resyncs(&driver.give(Input::Freed { worker: Worker(3) }).unwrap()), [(3, 0)]);
-    assert!(folded(&driver.answer(0, 1, true).unwrap()).is_none(), "the other group has nobody yet");
+    assert!(
+        folded(&driver.answer(0, 1, true).unwrap()).is_none(),
+        "the other group has nobody yet"
+    );
     assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some((0, vec![0, 2])));
     driver.held(0, 1, 0);
     assert_eq!(verified(&driver.held(2, 1, 0)), Some(true));
@@ -76,7 +93,11 @@ fn a_result_waits_while_it_is_in_dispute_whether_its_worker_is_right() {
 fn where_nobody_else_has_reported_a_step_is_not_verified() {
     let mut driver = begun(2, CONFIG);
     driver.applied(0, 0, 7);
-    assert_eq!(folded(&driver.answer(0, 1, true).unwrap()), Some((0, vec![0])), "nobody waits for the other");
+    assert_eq!(
+        folded(&driver.answer(0, 1, true).unwrap()),
+        Some((0, vec![0])),
+        "nobody waits for the other"
+    );
     driver.give(Input::Freed { worker: Worker(1) }).unwrap();
     driver.held(0, 1, 0);
     assert_eq!(verified(&driver.held(1, 1, 0)), Some(false));
@@ -93,7 +114,9 @@ fn where_nobody_else_has_reported_a_step_is_not_verified() {
 fn a_run_without_digests_says_nothing_of_them() {
     let mut driver = begun(2, CONFIG);
     for worker in 0..2 {
-        driver.give(Input::Applied { worker: Worker(worker), step: Step(0), digest: None }).unwrap();
+        driver
+            .give(Input::Applied { worker: Worker(worker), step: Step(0), digest: None })
+            .unwrap();
     }
     driver.answer(0, 1, true).unwrap();
     driver.give(Input::Freed { worker: Worker(1) }).unwrap();
@@ -124,12 +147,14 @@ fn a_state_that_turns_out_to_be_wrong_is_fetched_elsewhere() {
     }
     assert_eq!(resyncs(&driver.give(Input::Freed { worker: Worker(3) }).unwrap()), [(3, 0)]);
     driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
-    let taken = driver.give(Input::Taken { worker: Worker(3), step: Step(0), digest: Some(1) }).unwrap();
+    let taken =
+        driver.give(Input::Taken { worker: Worker(3), step: Step(0), digest: Some(1) }).unwrap();
     assert_eq!(diverged(&taken), [3]);
     let again = [taken, driver.give(Input::Freed { worker: Worker(3) }).unwrap()].concat();
     assert_eq!(resyncs(&again), [(3, 1)], "worker 0's is not asked for again");
     driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
-    let taken = driver.give(Input::Taken { worker: Worker(3), step: Step(0), digest: Some(7) }).unwrap();
+    let taken =
+        driver.give(Input::Taken { worker: Worker(3), step: Step(0), digest: Some(7) }).unwrap();
     assert!(diverged(&taken).is_empty());
 }
 
@@ -143,7 +168,9 @@ fn who_refuses_every_state_is_sent_away() {
     let mut last = Vec::new();
     for from in [0, 1, 2] {
         driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
-        last = driver.give(Input::BadState { worker: Worker(3), from: Some(Worker(from)), refused: true }).unwrap();
+        last = driver
+            .give(Input::BadState { worker: Worker(3), from: Some(Worker(from)), refused: true })
+            .unwrap();
         last.extend(driver.give(Input::Freed { worker: Worker(3) }).unwrap());
     }
     assert!(last.contains(&Action::Dismiss { worker: Worker(3) }), "{last:?}");

@@ -1,11 +1,13 @@
-//! A model of small integers and 64ths of them, and runs of it: whoever adds up its gradients, in whichever order and
-//! language, the bits are the same. examples/python_worker.py trains the same.
+//! A model of small integers and 64ths of them, and runs of it: whoever adds up its gradients, in
+//! whichever order and language, the bits are the same. examples/python_worker.py trains the same.
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord};
+use codedgrad::train::{
+    Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
+};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::wire::Format;
@@ -43,14 +45,21 @@ pub(crate) fn secret() -> Secret {
 }
 
 /// Adds the gradient of one sample.
-pub(crate) fn add_gradient(out: &mut [f32], parameters: &[f32], batch: u64, sample: usize, coefficient: f64) {
+pub(crate) fn add_gradient(
+    out: &mut [f32],
+    parameters: &[f32],
+    batch: u64,
+    sample: usize,
+    coefficient: f64,
+) {
     for (i, (out, p)) in out.iter_mut().zip(parameters).enumerate() {
         let target = ((7 * i + 13 * sample + 31 * batch as usize) % 101) as f32 - 50.0;
         *out += coefficient as f32 * (p.floor() - target);
     }
 }
 
-/// A worker, from its first event to its last; its parameters then. It is in no hurry at any step before it `may` go on.
+/// A worker, from its first event to its last; its parameters then. It is in no hurry at any step
+/// before it `may` go on.
 pub(crate) fn work(link: Box<dyn Link>, length: usize, may: impl Fn(u64) -> bool) -> Vec<f32> {
     let mut aggregator = Aggregator::new(link, length, UNIT_SAMPLES);
     let mut parameters = vec![0.0f32; length];
@@ -71,7 +80,9 @@ pub(crate) fn work(link: Box<dyn Link>, length: usize, may: impl Fn(u64) -> bool
                 }
                 task.submit(vec![count]).unwrap();
             }
-            Event::Apply(step) => parameters.iter_mut().zip(step.gradient()).for_each(|(p, g)| *p -= g / 64.0),
+            Event::Apply(step) => {
+                parameters.iter_mut().zip(step.gradient()).for_each(|(p, g)| *p -= g / 64.0)
+            }
             Event::Skip(_) => {}
             Event::Provide(request) => request.reply(vec![parameters.clone()]),
             Event::Resync(state) => parameters.clone_from(&state.vectors[0]),
@@ -102,7 +113,11 @@ impl<'a> Watch<'a> {
 }
 
 impl Observer for Watch<'_> {
-    fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        decoded: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         self.log.records.push(record.clone());
         let bits = |decoded: &Decoded| decoded.gradient.iter().map(|x| x.to_bits()).collect();
         self.log.gradients.push(decoded.map(bits).unwrap_or_default());
@@ -115,7 +130,11 @@ impl Observer for Watch<'_> {
     }
 }
 
-pub(crate) fn coordinate(job: Job, transport: impl Transport<Vector = Vec<f32>>, watch: &mut Watch<'_>) -> Result<Outcome, RunError> {
+pub(crate) fn coordinate(
+    job: Job,
+    transport: impl Transport<Vector = Vec<f32>>,
+    watch: &mut Watch<'_>,
+) -> Result<Outcome, RunError> {
     let pace = Pace::wall(WORKERS, &Delays::None, job.steps as usize, 0.0);
     coordinate_at(pace, job, transport, watch)
 }
@@ -126,7 +145,8 @@ pub(crate) fn coordinate_at(
     transport: impl Transport<Vector = Vec<f32>>,
     watch: &mut Watch<'_>,
 ) -> Result<Outcome, RunError> {
-    let scheme = job.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, 0..job.steps).unwrap();
+    let scheme =
+        job.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, 0..job.steps).unwrap();
     let config = Config { max_wait_seconds: 20.0, ..Config::default() };
     let engine = Engine::new(scheme, config, Step(0)..Step(job.steps), 0).unwrap();
     let shape = Shape { workers: WORKERS, length: job.length, units: UNITS, first: Step(0) };
@@ -140,8 +160,12 @@ pub(crate) fn run_locally(job: Job) -> (Log, Vec<f32>) {
     let threads: Vec<_> = links.into_iter().map(begin).collect();
     let mut watch = Watch::new(|_| {});
     assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
-    let mut parameters: Vec<Vec<f32>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-    assert!(parameters.iter().all(|other| *other == parameters[0]) && parameters[0].iter().any(|p| *p != 0.0));
+    let mut parameters: Vec<Vec<f32>> =
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(
+        parameters.iter().all(|other| *other == parameters[0])
+            && parameters[0].iter().any(|p| *p != 0.0)
+    );
     (watch.log, parameters.remove(0))
 }
 
@@ -179,6 +203,11 @@ pub(crate) fn join(
 ) -> thread::JoinHandle<Vec<f32>> {
     let patience = Duration::from_secs(10);
     let identity = format!("rust-{worker}");
-    let join = Join { worker: Some(worker), identity, patience, ..Join::new(address, secret.security.clone()) };
+    let join = Join {
+        worker: Some(worker),
+        identity,
+        patience,
+        ..Join::new(address, secret.security.clone())
+    };
     thread::spawn(move || work(Box::new(TcpLink::join(join).unwrap().0), job.length, may))
 }

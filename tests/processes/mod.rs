@@ -45,7 +45,8 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
 
 pub(crate) fn json(output: &Output) -> Value {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output and nothing else")
+    serde_json::from_slice(&output.stdout)
+        .expect("one JSON object on standard output and nothing else")
 }
 
 pub(crate) fn lines(path: &Path) -> Vec<String> {
@@ -54,7 +55,9 @@ pub(crate) fn lines(path: &Path) -> Vec<String> {
 }
 
 pub(crate) fn digests(path: &Path) -> Vec<String> {
-    let digest = |line: &String| serde_json::from_str::<Value>(line).unwrap()["digest"].as_str().unwrap().to_owned();
+    let digest = |line: &String| {
+        serde_json::from_str::<Value>(line).unwrap()["digest"].as_str().unwrap().to_owned()
+    };
     lines(path).iter().map(digest).collect()
 }
 
@@ -75,7 +78,11 @@ impl Kept {
         let file = |path: &Path| fs::File::options().create(true).append(true).open(path).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
         command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
-        let child = command.stdout(file(&folder.join(format!("{name}.out")))).stderr(file(&log)).spawn().unwrap();
+        let child = command
+            .stdout(file(&folder.join(format!("{name}.out"))))
+            .stderr(file(&log))
+            .spawn()
+            .unwrap();
         Self { child, log }
     }
 
@@ -84,7 +91,13 @@ impl Kept {
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args([signal, &self.child.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     /// Its exit status, once it has ended.
@@ -124,10 +137,17 @@ impl Run {
     }
 
     pub(crate) fn start_at(folder: TempDir, arguments: &[&str]) -> Self {
-        let all = [&["coordinator", "--listen", "127.0.0.1:0", "--out", "run", "--json"], &SMALL[..], arguments].concat();
+        let all = [
+            &["coordinator", "--listen", "127.0.0.1:0", "--out", "run", "--json"],
+            &SMALL[..],
+            arguments,
+        ]
+        .concat();
         let coordinator = Kept::start(folder.path(), "coordinator", &all);
         let file = folder.path().join("run/address");
-        let address = wait_for(&format!("the address: {}", coordinator.said()), || fs::read_to_string(&file).ok());
+        let address = wait_for(&format!("the address: {}", coordinator.said()), || {
+            fs::read_to_string(&file).ok()
+        });
         Self { folder, coordinator, address: address.trim().into() }
     }
 
@@ -139,7 +159,11 @@ impl Run {
     pub(crate) fn worker_at(&self, address: &str, number: usize, more: &[&str]) -> Kept {
         let (name, number) = (format!("hand-{number}"), number.to_string());
         let arguments = ["worker", "--join", address, "--worker", &number];
-        let token = if more.contains(&"--keys") || more.contains(&"--token") { &[][..] } else { &["--token", "run/token"] };
+        let token = if more.contains(&"--keys") || more.contains(&"--token") {
+            &[][..]
+        } else {
+            &["--token", "run/token"]
+        };
         Kept::start(self.folder.path(), &name, &[&arguments[..], token, more].concat())
     }
 
@@ -152,7 +176,9 @@ impl Run {
     }
 
     pub(crate) fn wait_for_steps(&self, count: usize) {
-        wait_for(&format!("{count} steps: {}", self.coordinator.said()), || (lines(&self.record()).len() >= count).then_some(()));
+        wait_for(&format!("{count} steps: {}", self.coordinator.said()), || {
+            (lines(&self.record()).len() >= count).then_some(())
+        });
     }
 
     pub(crate) fn finishes(&mut self) -> Value {
@@ -164,7 +190,13 @@ impl Run {
 
     /// The digests of the same run over threads, in the same folder.
     pub(crate) fn expected(&self, arguments: &[&str]) -> Vec<String> {
-        let all = [&["train", "--no-stragglers", "--out", "threads", "--json"], &VIRTUAL[..], &SMALL[..], arguments].concat();
+        let all = [
+            &["train", "--no-stragglers", "--out", "threads", "--json"],
+            &VIRTUAL[..],
+            &SMALL[..],
+            arguments,
+        ]
+        .concat();
         json(&codedgrad(self.folder.path(), &all));
         digests(&self.folder.path().join("threads/run.jsonl"))
     }

@@ -36,10 +36,17 @@ pub(super) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
             .build_cartesian_2d(0.8..work, 0.0..top)
             .map_err(failed)?;
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc("work (uncoded batches per job)").y_desc("seconds per job").light_line_style(WHITE).bold_line_style(FRAME);
+        mesh.x_desc("work (uncoded batches per job)")
+            .y_desc("seconds per job")
+            .light_line_style(WHITE)
+            .bold_line_style(FRAME);
         mesh.draw().map_err(failed)?;
-        let dot = |point: &Point| Circle::new(at(point), 2, if point.exact { TRIED } else { INEXACT }.filled());
-        chart.draw_series(plan.tried.iter().step_by(skip.max(1)).filter(shown).map(dot)).map_err(failed)?;
+        let dot = |point: &Point| {
+            Circle::new(at(point), 2, if point.exact { TRIED } else { INEXACT }.filled())
+        };
+        chart
+            .draw_series(plan.tried.iter().step_by(skip.max(1)).filter(shown).map(dot))
+            .map_err(failed)?;
         let mut steps: Vec<(f64, f64)> = Vec::new();
         for point in plan.front.iter().filter(shown) {
             steps.extend(steps.last().map(|last| (point.work, last.1)));
@@ -53,9 +60,18 @@ pub(super) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
         let here = (choice.work, choice.time_per_job);
         let name = EmptyElement::at(here)
             + Circle::new((0, 0), 6, SERIES[0].stroke_width(2))
-            + Text::new(choice.scheme.clone(), (9, -16), ("sans-serif", 14).into_font().color(&INK));
+            + Text::new(
+                choice.scheme.clone(),
+                (9, -16),
+                ("sans-serif", 14).into_font().color(&INK),
+            );
         chart.draw_series([name]).map_err(failed)?;
-        let legend = [(TRIED, "tried"), (INEXACT, "tried, not exact"), (SERIES[1], "nothing beats it in both"), (SERIES[0], "recommended")];
+        let legend = [
+            (TRIED, "tried"),
+            (INEXACT, "tried, not exact"),
+            (SERIES[1], "nothing beats it in both"),
+            (SERIES[0], "recommended"),
+        ];
         for (line, (colour, words)) in (0..).zip(legend) {
             rectangle(&canvas, (560, 50 + 18 * line), (570, 60 + 18 * line), colour)?;
             text(&canvas, (578, 48 + 18 * line), 13, words)?;
@@ -68,14 +84,23 @@ pub(super) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
 /// A bar per candidate, and where 95 % of the traces drawn anew would put its end.
 pub(super) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
     let (left, right, line) = (300, 700, 26);
-    let longest = plan.candidates.iter().map(|candidate| candidate.high.max(candidate.time_per_job)).fold(f64::MIN_POSITIVE, f64::max);
+    let longest = plan
+        .candidates
+        .iter()
+        .map(|candidate| candidate.high.max(candidate.time_per_job))
+        .fold(f64::MIN_POSITIVE, f64::max);
     let at = |seconds: f64| left + (seconds / longest * f64::from(right - left)).round() as i32;
     let mut svg = String::new();
     {
         let size = (790, (70 + line * plan.candidates.len() as i32) as u32);
         let canvas = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         canvas.fill(&WHITE).map_err(failed)?;
-        text(&canvas, (12, 10), 16, "Seconds per job (bars), 95 % intervals (lines), work in brackets")?;
+        text(
+            &canvas,
+            (12, 10),
+            16,
+            "Seconds per job (bars), 95 % intervals (lines), work in brackets",
+        )?;
         for (number, candidate) in (0..).zip(&plan.candidates) {
             let top = 44 + line * number;
             let colour = match (candidate.scheme == plan.recommended, candidate.exact) {
@@ -83,11 +108,21 @@ pub(super) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
                 (false, true) => SERIES[1],
                 (false, false) => INEXACT,
             };
-            let name = format!("{} ({:.2}){}", candidate.scheme, candidate.work, if candidate.exact { "" } else { " not exact" });
+            let name = format!(
+                "{} ({:.2}){}",
+                candidate.scheme,
+                candidate.work,
+                if candidate.exact { "" } else { " not exact" }
+            );
             text(&canvas, (12, top + 2), 13, &name)?;
             rectangle(&canvas, (left, top), (at(candidate.time_per_job), top + 16), colour)?;
             rectangle(&canvas, (at(candidate.low), top + 7), (at(candidate.high), top + 9), INK)?;
-            text(&canvas, (at(candidate.high.max(candidate.time_per_job)) + 8, top + 2), 13, &format!("{:.4}", candidate.time_per_job))?;
+            text(
+                &canvas,
+                (at(candidate.high.max(candidate.time_per_job)) + 8, top + 2),
+                13,
+                &format!("{:.4}", candidate.time_per_job),
+            )?;
         }
         canvas.present().map_err(failed)?;
     }

@@ -16,7 +16,8 @@ const EXACT_MAX: usize = 1 << 16;
 const BUCKETS: usize = 4096;
 /// Columns that the DCT locators look at: elements where there are so few, else sketches.
 const COLUMNS: usize = 64;
-/// An accusation from sketches within this factor of its thresholds is confirmed on the exact products.
+/// An accusation from sketches within this factor of its thresholds is confirmed on the exact
+/// products.
 const BORDERLINE: f64 = 1.5;
 
 impl BerrutCode {
@@ -29,7 +30,8 @@ impl BerrutCode {
     /// where `X_j` are `K` arrays of one shape. Cost: N K multiply-adds per element.
     ///
     /// # Errors
-    /// [`BerrutError::BlockCount`] unless there are `K` blocks, [`BerrutError::BlockShape`] when their shapes differ.
+    /// [`BerrutError::BlockCount`] unless there are `K` blocks, [`BerrutError::BlockShape`] when
+    /// their shapes differ.
     ///
     /// ```
     /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points};
@@ -40,7 +42,10 @@ impl BerrutCode {
     /// assert_eq!(shares[1], a, "worker 1 sits at the point of block 0");
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
-    pub fn encode<T: Real, D: Dimension>(&self, blocks: &[ArrayView<'_, T, D>]) -> Result<Vec<Array<T, D>>, BerrutError> {
+    pub fn encode<T: Real, D: Dimension>(
+        &self,
+        blocks: &[ArrayView<'_, T, D>],
+    ) -> Result<Vec<Array<T, D>>, BerrutError> {
         let Some(first) = blocks.first().filter(|_| blocks.len() == self.blocks()) else {
             return Err(BerrutError::BlockCount { expected: self.blocks(), found: blocks.len() });
         };
@@ -56,10 +61,15 @@ impl BerrutCode {
 
 /// `sum_i w_i x_i` as a new array; what has weight 0 is not read.
 fn combined<T: Real, D: Dimension>(weights: &[f64], slices: &[&[T]], shape: D) -> Array<T, D> {
-    let (weights, slices): (Vec<f64>, Vec<&[T]>) = weights.iter().zip(slices).filter(|(w, _)| **w != 0.0).unzip();
+    let (weights, slices): (Vec<f64>, Vec<&[T]>) =
+        weights.iter().zip(slices).filter(|(w, _)| **w != 0.0).unzip();
     let mut out = Array::from_elem(shape, T::default());
     let combined = out.as_slice_mut().map(|out| T::combine(&weights, &slices, out));
-    assert_eq!(combined, Some(Ok(())), "a new array is contiguous and as long as those it is made of");
+    assert_eq!(
+        combined,
+        Some(Ok(())),
+        "a new array is contiguous and as long as those it is made of"
+    );
     out
 }
 
@@ -94,7 +104,8 @@ pub struct Decoded<T, D: Dimension> {
 /// let code = BerrutCode::new(2, 14, Points::FirstKind, Encoder::Spline)?;
 /// let blocks: [Array1<f64>; 2] = [array![0.1, 0.9], array![-0.4, 0.3]];
 /// let shares = code.encode(&[blocks[0].view(), blocks[1].view()])?;
-/// let mut decoder = Decoder::new(&code, Interpolant::SPLINE).secured(Security { wrong: 1, ..Security::default() });
+/// let mut decoder = Decoder::new(&code, Interpolant::SPLINE)
+///     .secured(Security { wrong: 1, ..Security::default() });
 /// for (worker, share) in Worker::all(14).zip(&shares).filter(|(worker, _)| worker.0 != 3) {
 ///     let output = if worker.0 == 8 { array![100.0, -100.0] } else { share.mapv(f64::tanh) };
 ///     decoder.arrive(worker, output)?;
@@ -126,12 +137,12 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
         Self { security: Some(security), ..self }
     }
 
-    /// An output has arrived; true if it can be used, false if it is not finite and so counts as a straggler's. Keeps
-    /// the output.
+    /// An output has arrived; true if it can be used, false if it is not finite and so counts as a
+    /// straggler's. Keeps the output.
     ///
     /// # Errors
-    /// [`BerrutError::UnknownWorker`], [`BerrutError::Duplicate`] for a second output of one worker, and
-    /// [`BerrutError::OutputShape`] for another shape than those before it.
+    /// [`BerrutError::UnknownWorker`], [`BerrutError::Duplicate`] for a second output of one
+    /// worker, and [`BerrutError::OutputShape`] for another shape than those before it.
     pub fn arrive(&mut self, worker: Worker, output: Array<T, D>) -> Result<bool, BerrutError> {
         let workers = self.code.workers();
         if worker.index() >= workers {
@@ -140,13 +151,19 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
         if self.outputs.contains_key(&worker) || self.not_finite.contains(&worker) {
             return Err(BerrutError::Duplicate { worker });
         }
-        if let Some(first) = self.outputs.values().next().filter(|first| first.shape() != output.shape()) {
+        if let Some(first) =
+            self.outputs.values().next().filter(|first| first.shape() != output.shape())
+        {
             let (expected, found) = (first.shape().to_vec(), output.shape().to_vec());
             return Err(BerrutError::OutputShape { worker, expected, found });
         }
         let finite = output.iter().all(|x| x.finite());
         if finite {
-            let output = if output.is_standard_layout() { output } else { output.as_standard_layout().into_owned() };
+            let output = if output.is_standard_layout() {
+                output
+            } else {
+                output.as_standard_layout().into_owned()
+            };
             self.outputs.insert(worker, output);
         } else {
             self.not_finite.push(worker);
@@ -166,13 +183,14 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
     /// ```text
     /// f(X_j) ~ sum_i D_ji y_i,  i over the survivors that were not located as wrong
     /// ```
-    /// `seed` drives the sketches of outputs of more than 65,536 elements: draw it after the last answer, from a source
-    /// the workers cannot foresee, or a wrong one can hide. Accusations near a threshold are confirmed on the outputs
-    /// themselves. Cost: the locator, then K passes over the used outputs.
+    /// `seed` drives the sketches of outputs of more than 65,536 elements: draw it after the last
+    /// answer, from a source the workers cannot foresee, or a wrong one can hide. Accusations near
+    /// a threshold are confirmed on the outputs themselves. Cost: the locator, then K passes over
+    /// the used outputs.
     ///
     /// # Errors
-    /// [`BerrutError::NoSurvivors`] when nothing usable has arrived, the refusals of [`Security::capacity`], and those
-    /// of the interpolant when too few outputs are left for it.
+    /// [`BerrutError::NoSurvivors`] when nothing usable has arrived, the refusals of
+    /// [`Security::capacity`], and those of the interpolant when too few outputs are left for it.
     pub fn decode(&self, seed: u64) -> Result<Decoded<T, D>, BerrutError> {
         let (rows, report) = self.plan(seed)?;
         Ok(self.applied(&rows, report))
@@ -190,7 +208,10 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
     fn applied(&self, rows: &[Vec<f64>], report: Report) -> Decoded<T, D> {
         let slices = self.slices(&report.used);
         let shape = self.outputs[&report.used[0]].raw_dim();
-        Decoded { outputs: rows.iter().map(|row| combined(row, &slices, shape.clone())).collect(), report }
+        Decoded {
+            outputs: rows.iter().map(|row| combined(row, &slices, shape.clone())).collect(),
+            report,
+        }
     }
 
     fn slices(&self, workers: &[Worker]) -> Vec<&[T]> {
@@ -211,7 +232,8 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
         };
         not_finite.sort_unstable();
         let wrong = verdict.as_ref().map_or(&[][..], |verdict| &verdict.trimmed.workers);
-        let used: Vec<Worker> = survivors.into_iter().filter(|worker| !wrong.contains(worker)).collect();
+        let used: Vec<Worker> =
+            survivors.into_iter().filter(|worker| !wrong.contains(worker)).collect();
         let rows = self.code.decode_rows(&used, self.by)?;
         let spread = |row: &Vec<f64>| {
             let mut all = vec![0.0; self.code.workers()];
@@ -232,15 +254,22 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
         let length = self.outputs.values().next().map_or(0, Array::len);
         if matches!(security.locator, Locator::Dct { .. }) {
             let columns: Vec<Vec<f64>> = if length <= COLUMNS {
-                self.slices(survivors).iter().map(|x| x.iter().map(|x| x.wide()).collect()).collect()
+                self.slices(survivors)
+                    .iter()
+                    .map(|x| x.iter().map(|x| x.wide()).collect())
+                    .collect()
             } else {
                 signed_fold(&self.slices(survivors), COLUMNS, seed)
             };
             let squares = |x: &Vec<f64>| x.iter().map(|x| x * x).sum::<f64>();
-            let columns: Vec<Vec<f64>> = erase(survivors, not_finite, columns, |x| squares(x).is_finite());
+            let columns: Vec<Vec<f64>> =
+                erase(survivors, not_finite, columns, |x| squares(x).is_finite());
             security.capacity(self.code, survivors.len())?;
             let outputs: Vec<&[f64]> = columns.iter().map(|x| &x[..]).collect();
-            return security.judge(self.code, &Evidence::Outputs(Received::new(self.code, survivors, &outputs)?));
+            return security.judge(
+                self.code,
+                &Evidence::Outputs(Received::new(self.code, survivors, &outputs)?),
+            );
         }
         let sketched = length > EXACT_MAX;
         let products = if sketched {
@@ -249,7 +278,8 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
         } else {
             gram(&self.slices(survivors))
         };
-        let verdict = security.judge(self.code, &self.products(survivors, not_finite, &products)?)?;
+        let verdict =
+            security.judge(self.code, &self.products(survivors, not_finite, &products)?)?;
         if sketched && borderline(security, &verdict) {
             let products = gram(&self.slices(survivors));
             return security.judge(self.code, &self.products(survivors, not_finite, &products)?);
@@ -258,18 +288,34 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
     }
 
     /// The Gram matrix of those whose norm is finite; the others are erased.
-    fn products(&self, survivors: &mut Vec<Worker>, not_finite: &mut Vec<Worker>, products: &[f64]) -> Result<Evidence, BerrutError> {
+    fn products(
+        &self,
+        survivors: &mut Vec<Worker>,
+        not_finite: &mut Vec<Worker>,
+        products: &[f64],
+    ) -> Result<Evidence, BerrutError> {
         let count = survivors.len();
-        let finite: Vec<usize> = (0..count).filter(|i| products[i * count + i].is_finite()).collect();
-        let entries: Vec<f64> = finite.iter().flat_map(|i| finite.iter().map(|j| (*i, *j))).map(|(i, j)| products[i * count + j]).collect();
+        let finite: Vec<usize> =
+            (0..count).filter(|i| products[i * count + i].is_finite()).collect();
+        let entries: Vec<f64> = finite
+            .iter()
+            .flat_map(|i| finite.iter().map(|j| (*i, *j)))
+            .map(|(i, j)| products[i * count + j])
+            .collect();
         erase(survivors, not_finite, (0..count).collect(), |i| finite.contains(i));
         Ok(Evidence::Products(Gram::new(self.code, survivors, &entries)?))
     }
 }
 
 /// Keeps the survivors whose item is fit; the others are named as not finite.
-fn erase<X>(survivors: &mut Vec<Worker>, not_finite: &mut Vec<Worker>, items: Vec<X>, fit: impl Fn(&X) -> bool) -> Vec<X> {
-    let (kept, lost): (Vec<_>, Vec<_>) = survivors.iter().copied().zip(items).partition(|(_, item)| fit(item));
+fn erase<X>(
+    survivors: &mut Vec<Worker>,
+    not_finite: &mut Vec<Worker>,
+    items: Vec<X>,
+    fit: impl Fn(&X) -> bool,
+) -> Vec<X> {
+    let (kept, lost): (Vec<_>, Vec<_>) =
+        survivors.iter().copied().zip(items).partition(|(_, item)| fit(item));
     not_finite.extend(lost.into_iter().map(|(worker, _)| worker));
     let (workers, items) = kept.into_iter().unzip();
     *survivors = workers;

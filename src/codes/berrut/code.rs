@@ -12,8 +12,8 @@ pub enum Encoder {
     Berrut,
     /// The natural cubic spline, the default: outputs are smoother, decodes more accurate.
     Spline,
-    /// The polynomial through the blocks: a polynomial function of degree `D` then is decoded exactly from
-    /// `D (K-1) + 1` outputs.
+    /// The polynomial through the blocks: a polynomial function of degree `D` then is decoded
+    /// exactly from `D (K-1) + 1` outputs.
     Lagrange,
 }
 
@@ -24,9 +24,9 @@ pub enum Encoder {
 /// share_i = u(z_i) = sum_j E_ij X_j          E: [N x K], rows sum to 1
 /// f(X_j) ~ sum_{i in F} D_ji f(share_i)      D: [K x |F|], rows sum to 1
 /// ```
-/// where `X_j` are the data blocks at `alpha_j`, `z_i` the workers' points and `F` the survivors. `E`
-/// interpolates the blocks, `D` the outputs. Source: Jahani-Nezhad, Maddah-Ali, arXiv 2009.08327
-/// (Berrut's interpolant); Moradi et al., LeTCC, arXiv 2406.00300 (splines).
+/// where `X_j` are the data blocks at `alpha_j`, `z_i` the workers' points and `F` the survivors.
+/// `E` interpolates the blocks, `D` the outputs. Source: Jahani-Nezhad, Maddah-Ali, arXiv
+/// 2009.08327 (Berrut's interpolant); Moradi et al., LeTCC, arXiv 2406.00300 (splines).
 ///
 /// ```
 /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Interpolant, Points};
@@ -57,7 +57,12 @@ impl BerrutCode {
     /// assert!(BerrutCode::new(4, 12, Points::FirstKind, Encoder::Berrut).is_ok());
     /// assert!(BerrutCode::new(5, 4, Points::FirstKind, Encoder::Berrut).is_err());
     /// ```
-    pub fn new(blocks: usize, workers: usize, points: Points, encoder: Encoder) -> Result<Self, BerrutError> {
+    pub fn new(
+        blocks: usize,
+        workers: usize,
+        points: Points,
+        encoder: Encoder,
+    ) -> Result<Self, BerrutError> {
         if blocks == 0 {
             return Err(BerrutError::NoBlocks);
         }
@@ -73,7 +78,8 @@ impl BerrutCode {
         };
         let mut code = Self { points, encoder, alpha, z, rows };
         for (worker, block) in points.uncoded(blocks, workers) {
-            code.rows[worker.index()] = (0..blocks).map(|j| if j == block.index() { 1.0 } else { 0.0 }).collect();
+            code.rows[worker.index()] =
+                (0..blocks).map(|j| if j == block.index() { 1.0 } else { 0.0 }).collect();
         }
         Ok(code)
     }
@@ -120,8 +126,8 @@ impl BerrutCode {
         &self.rows
     }
 
-    /// The decoder's matrix `D` `[K x |F|]` for the survivors, given in ascending order. Cost: O(K |F|), least
-    /// squares O(|F| m^2) more.
+    /// The decoder's matrix `D` `[K x |F|]` for the survivors, given in ascending order. Cost: O(K
+    /// |F|), least squares O(|F| m^2) more.
     ///
     /// # Errors
     /// [`BerrutError::NoSurvivors`], [`BerrutError::UnknownWorker`], [`BerrutError::Duplicate`] and
@@ -136,14 +142,19 @@ impl BerrutCode {
     /// assert!(code.decode_rows(&[Worker(1), Worker(0)], Interpolant::Berrut).is_err());
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
-    pub fn decode_rows(&self, survivors: &[Worker], by: Interpolant) -> Result<Vec<Vec<f64>>, BerrutError> {
+    pub fn decode_rows(
+        &self,
+        survivors: &[Worker],
+        by: Interpolant,
+    ) -> Result<Vec<Vec<f64>>, BerrutError> {
         check_workers(survivors, self.workers())?;
         let nodes = Nodes::new(survivors.iter().map(|worker| self.z[worker.index()]).collect())?;
         by.rows(&nodes, &self.alpha)
     }
 
-    /// The weights `c` `[|F|]` of the sum of all decoded outputs, `sum_j f(X_j) ~ sum_i c_i y_i`: the column sums
-    /// of the decoder's matrix. The sum then costs one pass over the outputs instead of `K`.
+    /// The weights `c` `[|F|]` of the sum of all decoded outputs, `sum_j f(X_j) ~ sum_i c_i y_i`:
+    /// the column sums of the decoder's matrix. The sum then costs one pass over the outputs
+    /// instead of `K`.
     ///
     /// # Errors
     /// As [`BerrutCode::decode_rows`].
@@ -156,7 +167,11 @@ impl BerrutCode {
     /// assert!((weights.iter().sum::<f64>() - 3.0).abs() < 1e-12);
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
-    pub fn sum_weights(&self, survivors: &[Worker], by: Interpolant) -> Result<Vec<f64>, BerrutError> {
+    pub fn sum_weights(
+        &self,
+        survivors: &[Worker],
+        by: Interpolant,
+    ) -> Result<Vec<f64>, BerrutError> {
         let rows = self.decode_rows(survivors, by)?;
         Ok(column_sums(&rows))
     }

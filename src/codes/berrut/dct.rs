@@ -1,8 +1,9 @@
 //! The discrete cosine transform at whose inverse the outputs of all workers are codewords.
 //!
-//! At Chebyshev points of the first kind `T_k(z_i) = cos(k (2i+1) pi / 2N)`, so the outputs `h(z_i)` are the
-//! inverse DCT-II of the Chebyshev coefficients of `h`. A smooth `h` has small coefficients from some `m` on:
-//! honest outputs nearly lie in the code of dimension `m` whose parity part is coefficients `m .. N-1`.
+//! At Chebyshev points of the first kind `T_k(z_i) = cos(k (2i+1) pi / 2N)`, so the outputs
+//! `h(z_i)` are the inverse DCT-II of the Chebyshev coefficients of `h`. A smooth `h` has small
+//! coefficients from some `m` on: honest outputs nearly lie in the code of dimension `m` whose
+//! parity part is coefficients `m .. N-1`.
 
 use rustdct::{DctPlanner, TransformType2And3};
 use std::fmt;
@@ -82,12 +83,16 @@ impl Dct {
     /// assert!((values[1] + 2.0).abs() < 1e-15);
     /// ```
     pub fn inverse(&self, coefficients: &mut [f64]) {
-        coefficients.iter_mut().enumerate().for_each(|(k, c)| *c *= self.scale(k) * if k == 0 { 2.0 } else { 1.0 });
+        coefficients
+            .iter_mut()
+            .enumerate()
+            .for_each(|(k, c)| *c *= self.scale(k) * if k == 0 { 2.0 } else { 1.0 });
         self.plan.process_dct3(coefficients);
     }
 
-    /// The parity part `[N-m x d]` of what all workers have sent, `d` coordinates each: coefficients `m .. N-1`
-    /// of every coordinate, in one pass over the outputs. Missing outputs count as zeros.
+    /// The parity part `[N-m x d]` of what all workers have sent, `d` coordinates each:
+    /// coefficients `m .. N-1` of every coordinate, in one pass over the outputs. Missing outputs
+    /// count as zeros.
     ///
     /// # Formula
     /// ```text
@@ -105,7 +110,10 @@ impl Dct {
     /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
     /// let parity = Dct::new(5).parity(&outputs, 3);
     /// assert_eq!(parity.len(), 2);
-    /// assert!(parity.concat().iter().all(|s| s.abs() < 1e-15), "polynomials of degree below 3 are codewords");
+    /// assert!(
+    ///     parity.concat().iter().all(|s| s.abs() < 1e-15),
+    ///     "polynomials of degree below 3 are codewords"
+    /// );
     /// ```
     #[must_use]
     pub fn parity(&self, outputs: &[&[f64]], dimension: usize) -> Vec<Vec<f64>> {
@@ -119,14 +127,20 @@ impl Dct {
         for start in (0..length).step_by(TILE) {
             let end = length.min(start + TILE);
             for (worker, output) in outputs.iter().enumerate() {
-                output[start..end].iter().zip(tile[worker..].iter_mut().step_by(workers)).for_each(|(x, cell)| *cell = *x);
+                output[start..end]
+                    .iter()
+                    .zip(tile[worker..].iter_mut().step_by(workers))
+                    .for_each(|(x, cell)| *cell = *x);
             }
             for column in tile.chunks_mut(workers).take(end - start) {
                 self.plan.process_dct2_with_scratch(column, &mut scratch);
             }
             for (k, row) in (dimension..).zip(&mut parity) {
                 let scale = self.scale(k);
-                row[start..end].iter_mut().zip(tile[k..].iter().step_by(workers)).for_each(|(s, c)| *s = scale * c);
+                row[start..end]
+                    .iter_mut()
+                    .zip(tile[k..].iter().step_by(workers))
+                    .for_each(|(s, c)| *s = scale * c);
             }
         }
         parity

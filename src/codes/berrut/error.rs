@@ -44,7 +44,9 @@ pub enum BerrutError {
     #[error("no finite output has arrived: a decode needs at least 1")]
     NoSurvivors,
     /// Points that do not ascend or descend.
-    #[error("point {index} is {value}: interpolation points are finite and all ascend or all descend")]
+    #[error(
+        "point {index} is {value}: interpolation points are finite and all ascend or all descend"
+    )]
     Node {
         /// Which point.
         index: usize,
@@ -52,7 +54,10 @@ pub enum BerrutError {
         value: f64,
     },
     /// A dimension that is 0 or larger than the number of outputs.
-    #[error("dimension {dimension} with {survivors} outputs: a fit of degree below m needs m from 1 to {survivors}")]
+    #[error(
+        "dimension {dimension} with {survivors} outputs: a fit of degree below m needs m from 1 to \
+         {survivors}"
+    )]
     Dimension {
         /// Asked for, `m`.
         dimension: usize,
@@ -60,7 +65,9 @@ pub enum BerrutError {
         survivors: usize,
     },
     /// A blending degree that needs more outputs.
-    #[error("Floater-Hormann of degree {degree} needs more than {degree} outputs, {survivors} are there")]
+    #[error(
+        "Floater-Hormann of degree {degree} needs more than {degree} outputs, {survivors} are there"
+    )]
     Degree {
         /// Asked for, `d`.
         degree: usize,
@@ -83,7 +90,8 @@ pub enum BerrutError {
     },
     /// The decoding radius of a DCT code is exceeded.
     #[error(
-        "A={wrong} wrong workers and s={stragglers} stragglers of N={workers} with dimension m={dimension}: \
+        "A={wrong} wrong workers and s={stragglers} stragglers of N={workers} with dimension \
+         m={dimension}: \
          2A + s = {} is more than N - m = {}; at most A={} can be located",
         2 * wrong + stragglers, workers.saturating_sub(*dimension), workers.saturating_sub(dimension + stragglers) / 2
     )]
@@ -99,7 +107,8 @@ pub enum BerrutError {
     },
     /// Too few honest outputs would be left to tell who is wrong.
     #[error(
-        "A={wrong} wrong workers among n={survivors} outputs: n - 2A must be at least 1.5 K = {needed} for K={blocks} data blocks; \
+        "A={wrong} wrong workers among n={survivors} outputs: n - 2A must be at least 1.5 K = \
+         {needed} for K={blocks} data blocks; \
          at most A={} can be located, or the limit be overridden",
         survivors.saturating_sub(*needed) / 2
     )]
@@ -114,7 +123,8 @@ pub enum BerrutError {
         needed: usize,
     },
     /// More wrong workers than can be left out at all.
-    #[error("A={wrong} wrong workers among {survivors} outputs: at least {needed} must be left; at most A={} is possible", survivors.saturating_sub(*needed))]
+    #[error("A={wrong} wrong workers among {survivors} outputs: at least {needed} must be left; at \
+        most A={} is possible", survivors.saturating_sub(*needed))]
     NothingLeft {
         /// Wrong workers to be located, `A`.
         wrong: usize,
@@ -124,7 +134,10 @@ pub enum BerrutError {
         needed: usize,
     },
     /// DCT codes live on points of the first kind.
-    #[error("outputs at Chebyshev points of the second kind are no DCT codeword: securing needs points of the first kind")]
+    #[error(
+        "outputs at Chebyshev points of the second kind are no DCT codeword: securing needs points \
+         of the first kind"
+    )]
     NotACodeword,
     /// A wrong number of data blocks.
     #[error("{found} data blocks for a code of {expected}")]
@@ -135,7 +148,10 @@ pub enum BerrutError {
         found: usize,
     },
     /// Data blocks of different shapes.
-    #[error("data block {block} has shape {found:?}, block 0 has {expected:?}: all blocks need one shape")]
+    #[error(
+        "data block {block} has shape {found:?}, block 0 has {expected:?}: all blocks need one \
+         shape"
+    )]
     BlockShape {
         /// Which block.
         block: usize,

@@ -1,5 +1,5 @@
-//! Interpolants as small matrices: row `t` holds the weights with which values at the nodes make the
-//! value at target `t`. Every one reproduces constants, so rows sum to 1.
+//! Interpolants as small matrices: row `t` holds the weights with which values at the nodes make
+//! the value at target `t`. Every one reproduces constants, so rows sum to 1.
 
 use super::error::BerrutError;
 use super::points::Nodes;
@@ -13,7 +13,8 @@ const HIT: f64 = 1e-14;
 pub enum Interpolant {
     /// Berrut's rational interpolant, with signs that alternate by position among the nodes.
     Berrut,
-    /// Floater and Hormann's rational interpolant of blending degree `degree`; degree 0 is Berrut's.
+    /// Floater and Hormann's rational interpolant of blending degree `degree`; degree 0 is
+    /// Berrut's.
     FloaterHormann {
         /// `d`; amplifies noise strongly from 3 on where nodes are few.
         degree: usize,
@@ -43,13 +44,14 @@ impl Interpolant {
     /// Spline:          argmin_g (1/n) sum_i (y_i - g(z_i))^2 + lambda int g''^2
     /// LeastSquares:    argmin over polynomials p of degree < m of sum_i (y_i - p(z_i))^2
     /// ```
-    /// where `i` counts positions among the `n` nodes. Signs by position leave no pole on the real line
-    /// (Berrut 1988; Floater, Hormann 2007, Theorem 1); signs by the worker's own number have poles for
-    /// most straggler sets. Cost: O(n) a row, least squares O(n m^2) once. Splines as by Reinsch 1967.
+    /// where `i` counts positions among the `n` nodes. Signs by position leave no pole on the real
+    /// line (Berrut 1988; Floater, Hormann 2007, Theorem 1); signs by the worker's own number have
+    /// poles for most straggler sets. Cost: O(n) a row, least squares O(n m^2) once. Splines as by
+    /// Reinsch 1967.
     ///
     /// # Errors
-    /// [`BerrutError::Degree`], [`BerrutError::Smoothing`] and [`BerrutError::Dimension`] for parameters outside
-    /// what the nodes allow.
+    /// [`BerrutError::Degree`], [`BerrutError::Smoothing`] and [`BerrutError::Dimension`] for
+    /// parameters outside what the nodes allow.
     ///
     /// ```
     /// use codedgrad::codes::berrut::{Interpolant, Nodes};
@@ -65,15 +67,20 @@ impl Interpolant {
         let survivors = ascending.len();
         let mut rows: Vec<Vec<f64>> = match self {
             Self::Berrut => {
-                let weights: Vec<f64> = (0..survivors).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+                let weights: Vec<f64> =
+                    (0..survivors).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
                 targets.iter().map(|t| barycentric(&ascending, &weights, *t)).collect()
             }
-            Self::FloaterHormann { degree } if degree >= survivors => return Err(BerrutError::Degree { degree, survivors }),
+            Self::FloaterHormann { degree } if degree >= survivors => {
+                return Err(BerrutError::Degree { degree, survivors });
+            }
             Self::FloaterHormann { degree } => {
                 let weights = blended(&ascending, degree);
                 targets.iter().map(|t| barycentric(&ascending, &weights, *t)).collect()
             }
-            Self::Spline { smoothing } if !smoothing.is_finite() || smoothing < 0.0 => return Err(BerrutError::Smoothing { smoothing }),
+            Self::Spline { smoothing } if !smoothing.is_finite() || smoothing < 0.0 => {
+                return Err(BerrutError::Smoothing { smoothing });
+            }
             Self::Spline { smoothing } => {
                 let spline = Spline::new(&ascending, smoothing);
                 targets.iter().map(|t| spline.row(*t)).collect()
@@ -124,7 +131,8 @@ fn barycentric(nodes: &[f64], weights: &[f64], target: f64) -> Vec<f64> {
 /// w_k = (-1)^(k-d) sum_{i in J_k} prod_{j = i .. i+d, j != k} 1 / |x_k - x_j|
 /// J_k = { i : max(0, k-d) <= i <= min(k, n-1-d) }
 /// ```
-/// where `d` is the blending degree and `n` the number of nodes (Floater, Hormann, Numer. Math. 2007, eq. 18).
+/// where `d` is the blending degree and `n` the number of nodes (Floater, Hormann, Numer. Math.
+/// 2007, eq. 18).
 ///
 /// # Errors
 /// [`BerrutError::Degree`] unless there are more nodes than `degree`.
@@ -144,8 +152,12 @@ pub fn floater_hormann_weights(nodes: &Nodes, degree: usize) -> Result<Vec<f64>,
 }
 
 fn blended(x: &[f64], degree: usize) -> Vec<f64> {
-    let product = |k: usize, i: usize| (i..=i + degree).filter(|j| *j != k).map(|j| 1.0 / (x[k] - x[j]).abs()).product::<f64>();
-    let magnitude = |k: usize| (k.saturating_sub(degree)..=k.min(x.len() - 1 - degree)).map(|i| product(k, i)).sum::<f64>();
+    let product = |k: usize, i: usize| {
+        (i..=i + degree).filter(|j| *j != k).map(|j| 1.0 / (x[k] - x[j]).abs()).product::<f64>()
+    };
+    let magnitude = |k: usize| {
+        (k.saturating_sub(degree)..=k.min(x.len() - 1 - degree)).map(|i| product(k, i)).sum::<f64>()
+    };
     let magnitudes: Vec<f64> = (0..x.len()).map(magnitude).collect();
     let largest = magnitudes.iter().copied().fold(0.0, f64::max);
     let sign = |k: usize| if (k + degree).is_multiple_of(2) { 1.0 } else { -1.0 };
@@ -166,7 +178,13 @@ pub(super) fn chebyshev(x: f64, count: usize) -> Vec<f64> {
 }
 
 fn least_squares(nodes: &[f64], dimension: usize, targets: &[f64]) -> Vec<Vec<f64>> {
-    let values = |x: &[f64]| DMatrix::from_row_iterator(x.len(), dimension, x.iter().flat_map(|x| chebyshev(*x, dimension)));
+    let values = |x: &[f64]| {
+        DMatrix::from_row_iterator(
+            x.len(),
+            dimension,
+            x.iter().flat_map(|x| chebyshev(*x, dimension)),
+        )
+    };
     let factors = values(nodes).qr();
     let (q, r) = (factors.q(), factors.r());
     let row = |t: &f64| {
@@ -181,8 +199,8 @@ fn least_squares(nodes: &[f64], dimension: usize, targets: &[f64]) -> Vec<Vec<f6
 /// A natural cubic smoothing spline on ascending nodes, as an operator on their values.
 ///
 /// With second differences `Q` and the tridiagonal `R`, `(R + n lambda Q^T Q) gamma = Q^T y` and
-/// `g = y - n lambda Q gamma` (Reinsch 1967); a target's row is linear in `g` and `gamma`, so it takes one
-/// solve with the symmetric banded matrix.
+/// `g = y - n lambda Q gamma` (Reinsch 1967); a target's row is linear in `g` and `gamma`, so it
+/// takes one solve with the symmetric banded matrix.
 struct Spline<'a> {
     nodes: &'a [f64],
     smoothing: f64,
@@ -199,7 +217,8 @@ impl<'a> Spline<'a> {
         let (mut diagonal, mut below) = (vec![0.0; inner], vec![[0.0; 2]; inner]);
         for j in 0..inner {
             let q = differences(nodes, j);
-            diagonal[j] = (gap(j) + gap(j + 1)) / 3.0 + smoothing * q.iter().map(|x| x * x).sum::<f64>();
+            diagonal[j] =
+                (gap(j) + gap(j + 1)) / 3.0 + smoothing * q.iter().map(|x| x * x).sum::<f64>();
             if j >= 1 {
                 let p = differences(nodes, j - 1);
                 below[j][0] = gap(j) / 6.0 + smoothing * (p[1] * q[0] + p[2] * q[1]);
@@ -231,7 +250,9 @@ impl<'a> Spline<'a> {
         }
         for j in (0..x.len()).rev() {
             x[j] /= self.diagonal[j];
-            for (ahead, factor) in (1..=2).filter_map(|ahead| Some((ahead, self.below.get(j + ahead)?[ahead - 1]))) {
+            for (ahead, factor) in
+                (1..=2).filter_map(|ahead| Some((ahead, self.below.get(j + ahead)?[ahead - 1])))
+            {
                 x[j] -= factor * x[j + ahead];
             }
         }
@@ -261,7 +282,8 @@ impl<'a> Spline<'a> {
         let mut gamma: Vec<f64> = on_gamma[1..last].to_vec();
         if self.smoothing > 0.0 {
             for (j, x) in gamma.iter_mut().enumerate() {
-                *x -= self.smoothing * differences(z, j).iter().zip(&on_g[j..]).map(|(q, g)| q * g).sum::<f64>();
+                *x -= self.smoothing
+                    * differences(z, j).iter().zip(&on_g[j..]).map(|(q, g)| q * g).sum::<f64>();
             }
         }
         self.solve(&mut gamma);

@@ -55,7 +55,11 @@ mod tests {
 
     #[test]
     fn small_matrices_without_full_rank() {
-        let matrix = DMatrix::from_row_slice(4, 3, &[1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 0.0, -1.0]);
+        let matrix = DMatrix::from_row_slice(
+            4,
+            3,
+            &[1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 0.0, -1.0],
+        );
         let (values, vectors) = right_singular(matrix.clone());
         assert!(values[0] < 1e-28 && values[1] > 0.5);
         assert!((&matrix * vectors.column(0)).norm() < 1e-14);

@@ -1,5 +1,6 @@
-//! The papers' locators of wrong workers in a DCT code with erasures, for a known number of them: from the
-//! roots of an error locator (as Peterson, Gorenstein and Zierler), and from its noise space (MUSIC).
+//! The papers' locators of wrong workers in a DCT code with erasures, for a known number of them:
+//! from the roots of an error locator (as Peterson, Gorenstein and Zierler), and from its noise
+//! space (MUSIC).
 
 use super::error::BerrutError;
 use super::interpolate::chebyshev;
@@ -24,8 +25,8 @@ pub enum Form {
     Subspace,
 }
 
-/// Locates `wrong` workers whose outputs are not on the code of dimension `dimension`, and no fewer: the number is
-/// taken as known.
+/// Locates `wrong` workers whose outputs are not on the code of dimension `dimension`, and no
+/// fewer: the number is taken as known.
 ///
 /// # Formula
 /// ```text
@@ -33,13 +34,14 @@ pub enum Form {
 /// s'_k = sum_l g_l (s_{k+l} + s_{|k-l|}) / 2      with sum_l g_l T_l = prod_{r erased} (z - z_r)
 /// 0    = sum_l c_l (s'_{k+l} + s'_{k-l}) / 2      for the locator sum_l c_l T_l, zero at the wrong workers
 /// ```
-/// where `v` are the outputs with zeros for stragglers. All coordinates share one locator: their equations are
-/// stacked. The wrong workers are the survivors where the locator is smallest; while that leaves a syndrome, single
-/// workers are exchanged for better ones. Exact up to `2A + s = N - m`. Cost: O(d N (N - m)) and an SVD of a matrix
-/// with at most `N - m` columns.
+/// where `v` are the outputs with zeros for stragglers. All coordinates share one locator: their
+/// equations are stacked. The wrong workers are the survivors where the locator is smallest; while
+/// that leaves a syndrome, single workers are exchanged for better ones. Exact up to
+/// `2A + s = N - m`. Cost: O(d N (N - m)) and an SVD of a matrix with at most `N - m` columns.
 ///
-/// Source: the reflection of the syndromes is ours, after Kumar, Makur, IEEE TSP 2010 (not read), for real-number
-/// codes as in Rath, Guillemot, WCNC 2003; securing Berrut's codes so is Borah, Harshan, arXiv 2507.01330.
+/// Source: the reflection of the syndromes is ours, after Kumar, Makur, IEEE TSP 2010 (not read),
+/// for real-number codes as in Rath, Guillemot, WCNC 2003; securing Berrut's codes so is Borah,
+/// Harshan, arXiv 2507.01330.
 ///
 /// # Errors
 /// [`BerrutError::Dimension`] for a dimension of 0, [`BerrutError::Radius`] when `2A + s > N - m`.
@@ -51,7 +53,9 @@ pub enum Form {
 /// let code = BerrutCode::new(3, 8, Points::FirstKind, Encoder::Lagrange)?;
 /// let survivors = [0, 1, 2, 4, 5, 6, 7].map(Worker);
 /// let blocks = [0.3, -1.0, 2.0];
-/// let output = |w: &Worker| code.rows()[w.index()].iter().zip(blocks).map(|(e, x)| e * x).sum::<f64>().powi(2);
+/// let output = |w: &Worker| {
+///     code.rows()[w.index()].iter().zip(blocks).map(|(e, x)| e * x).sum::<f64>().powi(2)
+/// };
 /// let mut outputs: Vec<[f64; 1]> = survivors.iter().map(|w| [output(w)]).collect();
 /// outputs[4][0] += 0.7;
 /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
@@ -59,7 +63,12 @@ pub enum Form {
 /// assert_eq!(dct_locate(&received, 5, 1, Form::Polynomial)?, [Worker(5)]);
 /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
 /// ```
-pub fn dct_locate(received: &Received, dimension: usize, wrong: usize, form: Form) -> Result<Vec<Worker>, BerrutError> {
+pub fn dct_locate(
+    received: &Received,
+    dimension: usize,
+    wrong: usize,
+    form: Form,
+) -> Result<Vec<Worker>, BerrutError> {
     let (workers, survivors) = (received.at.workers, received.at.count());
     let stragglers = workers - survivors;
     if dimension == 0 {
@@ -88,8 +97,8 @@ pub fn dct_locate(received: &Received, dimension: usize, wrong: usize, form: For
 /// ```text
 /// s_k = sum_i v_i T_k(z_i),  s_N = 0,  s_{N+j} = -s_{N-j}
 /// ```
-/// since at Chebyshev points of the first kind `T_N` is 0 and `T_{N+j} = -T_{N-j}`. Without the extension only a
-/// third of the parity could be used for errors instead of half.
+/// since at Chebyshev points of the first kind `T_N` is 0 and `T_{N+j} = -T_{N-j}`. Without the
+/// extension only a third of the parity could be used for errors instead of half.
 ///
 /// ```
 /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Received, extended_syndromes};
@@ -107,17 +116,25 @@ pub fn extended_syndromes(received: &Received, dimension: usize) -> Vec<Vec<f64>
 
 fn syndromes(received: &Received, dimension: usize) -> DMatrix<f64> {
     let workers = received.at.workers;
-    let known = received.at.basis(workers).columns(dimension, workers - dimension).tr_mul(&received.values);
+    let known =
+        received.at.basis(workers).columns(dimension, workers - dimension).tr_mul(&received.values);
     let rows = 2 * (workers - dimension) + 1;
-    DMatrix::from_fn(rows, received.values.ncols(), |row, column| match (row + dimension).cmp(&workers) {
-        std::cmp::Ordering::Less => known[(row, column)],
-        std::cmp::Ordering::Equal => 0.0,
-        std::cmp::Ordering::Greater => -known[(2 * (workers - dimension) - row, column)],
+    DMatrix::from_fn(rows, received.values.ncols(), |row, column| {
+        match (row + dimension).cmp(&workers) {
+            std::cmp::Ordering::Less => known[(row, column)],
+            std::cmp::Ordering::Equal => 0.0,
+            std::cmp::Ordering::Greater => -known[(2 * (workers - dimension) - row, column)],
+        }
     })
 }
 
 /// Syndromes `m+rho .. 2N-m-rho` that know nothing of the `rho` erased positions.
-fn without_erasures(syndromes: &DMatrix<f64>, erased: &[f64], workers: usize, dimension: usize) -> DMatrix<f64> {
+fn without_erasures(
+    syndromes: &DMatrix<f64>,
+    erased: &[f64],
+    workers: usize,
+    dimension: usize,
+) -> DMatrix<f64> {
     let mut polynomial = vec![1.0];
     for root in leja(erased) {
         // T_1 T_l = (T_{l+1} + T_{|l-1|}) / 2
@@ -138,21 +155,36 @@ fn without_erasures(syndromes: &DMatrix<f64>, erased: &[f64], workers: usize, di
     })
 }
 
-/// The roots in Leja's order, each as far as can be from those before it: multiplied in the order of their
-/// numbers, some 20 of them lose every digit.
+/// The roots in Leja's order, each as far as can be from those before it: multiplied in the order
+/// of their numbers, some 20 of them lose every digit.
 fn leja(roots: &[f64]) -> Vec<f64> {
     let mut rest = roots.to_vec();
     let mut ordered: Vec<f64> = Vec::with_capacity(roots.len());
     while !rest.is_empty() {
-        let distance = |z: f64| if ordered.is_empty() { z.abs() } else { ordered.iter().map(|r| (z - r).abs().ln()).sum() };
-        let far = (0..rest.len()).max_by(|a, b| distance(rest[*a]).total_cmp(&distance(rest[*b]))).unwrap_or(0);
+        let distance = |z: f64| {
+            if ordered.is_empty() {
+                z.abs()
+            } else {
+                ordered.iter().map(|r| (z - r).abs().ln()).sum()
+            }
+        };
+        let far = (0..rest.len())
+            .max_by(|a, b| distance(rest[*a]).total_cmp(&distance(rest[*b])))
+            .unwrap_or(0);
         ordered.push(rest.remove(far));
     }
     ordered
 }
 
-/// How little each survivor looks like an honest one, smallest first: the size of the locator at its point.
-fn scores(syndromes: &DMatrix<f64>, received: &Received, dimension: usize, wrong: usize, form: Form) -> Vec<f64> {
+/// How little each survivor looks like an honest one, smallest first: the size of the locator at
+/// its point.
+fn scores(
+    syndromes: &DMatrix<f64>,
+    received: &Received,
+    dimension: usize,
+    wrong: usize,
+    form: Form,
+) -> Vec<f64> {
     let parity = received.at.workers - dimension;
     let window = match form {
         Form::Polynomial => wrong,
@@ -168,17 +200,26 @@ fn scores(syndromes: &DMatrix<f64>, received: &Received, dimension: usize, wrong
     let noise = noise.columns(0, window + 1 - wrong).into_owned();
     let score = |z: &f64| {
         let steering = chebyshev(*z, window + 1);
-        let length: f64 = if form == Form::Polynomial { 1.0 } else { steering.iter().map(|x| x * x).sum() };
-        noise.column_iter().map(|n| n.iter().zip(&steering).map(|(n, a)| n * a).sum::<f64>().powi(2)).sum::<f64>() / length
+        let length: f64 =
+            if form == Form::Polynomial { 1.0 } else { steering.iter().map(|x| x * x).sum() };
+        noise
+            .column_iter()
+            .map(|n| n.iter().zip(&steering).map(|(n, a)| n * a).sum::<f64>().powi(2))
+            .sum::<f64>()
+            / length
     };
     received.at.z.iter().map(score).collect()
 }
 
-/// The last step: while deleting these positions leaves a syndrome, exchanges one of them for a better one.
+/// The last step: while deleting these positions leaves a syndrome, exchanges one of them for a
+/// better one.
 fn exchanged(received: &Received, dimension: usize, positions: Vec<usize>) -> Vec<usize> {
     let q = received.at.basis(dimension).qr().q();
     let remainder = &received.values - &q * q.tr_mul(&received.values);
-    let trim = Trim::projected(received.at.parity_projection(dimension), &remainder * remainder.transpose());
+    let trim = Trim::projected(
+        received.at.parity_projection(dimension),
+        &remainder * remainder.transpose(),
+    );
     let rounding = ROUNDING * received.values.norm_squared();
     trim.swapped(positions, SWAP_ROUNDS_MAX, rounding)
 }

@@ -1,27 +1,33 @@
 //! Berrut codes as schemes of training: tasks are mixtures of blocks of the batch.
 //!
 //! # Construction
-//! The batch is cut into `K` blocks. Worker `i` computes the gradient at the mixture `sum_j E_ij X_j` of their data,
-//! rows of [`BerrutCode`]; the sum of the gradients at the blocks is interpolated from whoever answers.
+//! The batch is cut into `K` blocks. Worker `i` computes the gradient at the mixture
+//! `sum_j E_ij X_j` of their data, rows of [`BerrutCode`]; the sum of the gradients at the blocks
+//! is interpolated from whoever answers.
 //!
 //! # Guarantee
-//! Approximate: the matrix is decoded as if gradients were linear in the data, which tells the error of a linear
-//! function only. Exact up to rounding where the workers that hold blocks as they are all answer (`N` an odd multiple of
-//! `K` for `sbacc`). Wrong workers are located by whoever receives the results (`train` with feature `candle`).
+//! Approximate: the matrix is decoded as if gradients were linear in the data, which tells the
+//! error of a linear function only. Exact up to rounding where the workers that hold blocks as they
+//! are all answer (`N` an odd multiple of `K` for `sbacc`). Wrong workers are located by whoever
+//! receives the results (`train` with feature `candle`).
 //!
 //! # Cost
-//! Every worker computes one block, `1/K` of the batch, so the work is `N/K` batches. A decode costs O(K n^3).
+//! Every worker computes one block, `1/K` of the batch, so the work is `N/K` batches. A decode
+//! costs O(K n^3).
 //!
 //! # Numerics
-//! Amplification below 5 for every set of 8 or 10 of 12 workers that passes the gate (`K = 4`); those that do not wait for
-//! one more answer.
+//! Amplification below 5 for every set of 8 or 10 of 12 workers that passes the gate (`K = 4`);
+//! those that do not wait for one more answer.
 //!
 //! # Source
-//! As [`super`]; mixtures of micro-batches are Jahani-Nezhad, Maddah-Ali, arXiv 2009.08327, known from its abstract.
+//! As [`super`]; mixtures of micro-batches are Jahani-Nezhad, Maddah-Ali, arXiv 2009.08327, known
+//! from its abstract.
 
 use super::{BerrutCode, Encoder, Interpolant, Points};
 use crate::codes::sequential::{Horizon, Lift};
-use crate::codes::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
+use crate::codes::{
+    Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge,
+};
 use crate::ids::{Cut, Share, Worker, WorkerSet};
 use std::sync::Arc;
 
@@ -46,7 +52,8 @@ impl MixtureParameters {
     ///
     /// ```
     /// use codedgrad::codes::berrut::{MixtureParameters, Points};
-    /// let secured = MixtureParameters { blocks: 4, stragglers: None, wrong: 2, points: Points::FirstKind };
+    /// let secured =
+    ///     MixtureParameters { blocks: 4, stragglers: None, wrong: 2, points: Points::FirstKind };
     /// assert_eq!(secured.answers(), 10);
     /// assert_eq!(MixtureParameters { wrong: 0, ..secured }.answers(), 8);
     /// ```
@@ -66,14 +73,17 @@ impl MixtureParameters {
 /// ```text
 /// sum_j f(X_j) ~ sum_{i in F} c_i f( sum_j E_ij X_j )      c_i = sum_j D_ji
 /// ```
-/// where `X_j` are the `K` blocks, `F` the survivors, and `E` `[N x K]`, `D` `[K x |F|]` the matrices of [`BerrutCode`]
-/// with spline encoder and decoder.
+/// where `X_j` are the `K` blocks, `F` the survivors, and `E` `[N x K]`, `D` `[K x |F|]` the
+/// matrices of [`BerrutCode`] with spline encoder and decoder.
 ///
 /// ```
-/// use codedgrad::codes::{Choice, GradientCode, decode};
 /// use codedgrad::codes::berrut::{Mixture, MixtureParameters, Points};
+/// use codedgrad::codes::{Choice, GradientCode, decode};
 /// use codedgrad::ids::WorkerSet;
-/// let code = Mixture::new(12, MixtureParameters { blocks: 4, stragglers: None, wrong: 0, points: Points::FirstKind })?;
+/// let code = Mixture::new(
+///     12,
+///     MixtureParameters { blocks: 4, stragglers: None, wrong: 0, points: Points::FirstKind },
+/// )?;
 /// let (weights, report) = decode(&code, &WorkerSet::full(12), Choice::Fewest);
 /// assert_eq!(weights[1], 1.0, "worker 1 holds block 0 as it is");
 /// assert!(report.residual < 1e-9 && code.facts().tolerance == 4);
@@ -96,7 +106,8 @@ impl Mixture {
     ///
     /// # Errors
     /// [`ParameterError::TooFewMixtures`] when more answers are needed than workers are there,
-    /// [`ParameterError::TooManyStragglers`] when so many cannot be spared, [`ParameterError::Conditions`] without blocks.
+    /// [`ParameterError::TooManyStragglers`] when so many cannot be spared,
+    /// [`ParameterError::Conditions`] without blocks.
     pub fn new(workers: usize, parameters: MixtureParameters) -> Result<Self, ParameterError> {
         let MixtureParameters { blocks, stragglers, wrong, points } = parameters;
         let needed = parameters.answers();
@@ -107,14 +118,24 @@ impl Mixture {
         let stragglers = stragglers.unwrap_or(spare);
         if stragglers > spare {
             return Err(condition(format!(
-                "s={stragglers} of {workers} workers cannot be spared, {needed} answers are needed: s must be at most {spare}"
+                "s={stragglers} of {workers} workers cannot be spared, {needed} answers are \
+                 needed: s must be at most {spare}"
             )));
         }
-        let code = BerrutCode::new(blocks, workers, points, Encoder::Spline).map_err(|error| condition(error.to_string()))?;
-        let row = |row: &Vec<f64>| (0..).map(Share).zip(row.iter().copied()).filter(|(_, e)| *e != 0.0).collect();
+        let code = BerrutCode::new(blocks, workers, points, Encoder::Spline)
+            .map_err(|error| condition(error.to_string()))?;
+        let row = |row: &Vec<f64>| {
+            (0..).map(Share).zip(row.iter().copied()).filter(|(_, e)| *e != 0.0).collect()
+        };
         let rows = code.rows().iter().map(row).collect();
         let share = 1.0 / blocks as f64;
-        let facts = Facts { workers, share_weights: vec![share; blocks], tolerance: stragglers, load: share, error_max: ERROR_MAX };
+        let facts = Facts {
+            workers,
+            share_weights: vec![share; blocks],
+            tolerance: stragglers,
+            load: share,
+            error_max: ERROR_MAX,
+        };
         Ok(Self { plan: Arc::new(Plan { code, facts, rows }) })
     }
 
@@ -128,11 +149,18 @@ impl Mixture {
     ///
     /// # Errors
     /// [`ParameterError::Conditions`] unless the batch has a multiple of `K` units.
-    pub(in crate::codes) fn over(self, horizon: Horizon, wrong: usize) -> Result<Lift, ParameterError> {
+    pub(in crate::codes) fn over(
+        self,
+        horizon: Horizon,
+        wrong: usize,
+    ) -> Result<Lift, ParameterError> {
         let blocks = self.plan.code.blocks() as u32;
         let units = horizon.units.unwrap_or(blocks);
         if !units.is_multiple_of(blocks) {
-            return Err(condition(format!("blocks of equal size are mixed: {units} micro-batches are no multiple of K={blocks}")));
+            return Err(condition(format!(
+                "blocks of equal size are mixed: {units} micro-batches are no multiple of \
+                 K={blocks}"
+            )));
         }
         Ok(Lift::new(Box::new(self), Cut::new(units, blocks)?, horizon.jobs).mixing(wrong))
     }
@@ -161,7 +189,10 @@ impl GradientCode for Mixture {
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {
-        Box::new(MixtureDecoder { arrived: WorkerSet::empty(self.plan.facts.workers), mixture: self.clone() })
+        Box::new(MixtureDecoder {
+            arrived: WorkerSet::empty(self.plan.facts.workers),
+            mixture: self.clone(),
+        })
     }
 }
 
@@ -205,18 +236,22 @@ mod tests {
     use super::*;
     use crate::codes::{Gate, Wire, decode};
 
-    /// All sets of as few answers as suffice by default pass the gate of their linear decode, or wait for more.
+    /// All sets of as few answers as suffice by default pass the gate of their linear decode, or
+    /// wait for more.
     #[test]
     fn linear_decodes_of_tolerated_sets() {
         for (points, wrong) in [(Points::FirstKind, 2), (Points::SecondKind, 0)] {
-            let mixture = Mixture::new(12, MixtureParameters { blocks: 4, stragglers: None, wrong, points }).unwrap();
+            let mixture =
+                Mixture::new(12, MixtureParameters { blocks: 4, stragglers: None, wrong, points })
+                    .unwrap();
             let gate = Gate::new(Wire::F32, mixture.facts());
             let (mut sets, mut passed, mut amplified) = (0, 0, 0.0f64);
             for bits in 0u32..1 << 12 {
                 if bits.count_ones() as usize != 12 - mixture.facts().tolerance {
                     continue;
                 }
-                let survivors = WorkerSet::of(12, Worker::all(12).filter(|worker| bits >> worker.0 & 1 == 1));
+                let survivors =
+                    WorkerSet::of(12, Worker::all(12).filter(|worker| bits >> worker.0 & 1 == 1));
                 let (_, report) = decode(&mixture, &survivors, Choice::Fewest);
                 assert!(report.decodable);
                 sets += 1;

@@ -7,7 +7,8 @@ use std::f64::consts::PI;
 /// Where the workers' points are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Points {
-    /// Chebyshev points of the first kind, `z_i = cos((2i+1) pi / 2N)`: SBACC. Outputs are DCT codewords.
+    /// Chebyshev points of the first kind, `z_i = cos((2i+1) pi / 2N)`: SBACC. Outputs are DCT
+    /// codewords.
     FirstKind,
     /// Chebyshev points of the second kind, `z_i = cos(i pi / (N-1))`, both ends included: BACC.
     SecondKind,
@@ -43,7 +44,9 @@ impl Points {
         match self {
             Self::FirstKind => data_points(workers),
             Self::SecondKind if workers == 1 => vec![0.0],
-            Self::SecondKind => (0..workers).map(|i| (i as f64 * PI / (workers - 1) as f64).cos()).collect(),
+            Self::SecondKind => {
+                (0..workers).map(|i| (i as f64 * PI / (workers - 1) as f64).cos()).collect()
+            }
         }
     }
 
@@ -59,7 +62,8 @@ impl Points {
     /// ```
     /// use codedgrad::codes::berrut::Points;
     /// use codedgrad::ids::Worker;
-    /// let uncoded: Vec<Worker> = Points::FirstKind.uncoded(4, 12).into_iter().map(|(worker, _)| worker).collect();
+    /// let uncoded: Vec<Worker> =
+    ///     Points::FirstKind.uncoded(4, 12).into_iter().map(|(worker, _)| worker).collect();
     /// assert_eq!(uncoded, [Worker(1), Worker(4), Worker(7), Worker(10)]);
     /// ```
     #[must_use]
@@ -69,12 +73,14 @@ impl Points {
             Self::SecondKind if workers == 1 => 2 * j + 1 == blocks,
             Self::SecondKind => 2 * blocks * i == (2 * j + 1) * (workers - 1),
         };
-        let pair = |i: usize| (0..blocks).find(|j| hit(i, *j)).map(|j| (Worker(i as u32), Share(j as u32)));
+        let pair = |i: usize| {
+            (0..blocks).find(|j| hit(i, *j)).map(|j| (Worker(i as u32), Share(j as u32)))
+        };
         (0..workers).filter_map(pair).collect()
     }
 
-    /// The smallest number of workers, at least `at_least`, of which `blocks` hold a block as it is: odd
-    /// multiples of `K` for the first kind, `2 K t + 1` for the second.
+    /// The smallest number of workers, at least `at_least`, of which `blocks` hold a block as it
+    /// is: odd multiples of `K` for the first kind, `2 K t + 1` for the second.
     ///
     /// ```
     /// use codedgrad::codes::berrut::Points;
@@ -98,7 +104,8 @@ impl Nodes {
     /// Checks the points.
     ///
     /// # Errors
-    /// [`BerrutError::NoSurvivors`] for none, [`BerrutError::Node`] for one that is not finite or breaks the order.
+    /// [`BerrutError::NoSurvivors`] for none, [`BerrutError::Node`] for one that is not finite or
+    /// breaks the order.
     ///
     /// ```
     /// use codedgrad::codes::berrut::Nodes;
@@ -110,7 +117,11 @@ impl Nodes {
             return Err(BerrutError::NoSurvivors);
         }
         let ascends = points.len() > 1 && points[1] > points[0];
-        let ordered = |index: usize| index == 0 || (points[index] != points[index - 1] && (points[index] > points[index - 1]) == ascends);
+        let ordered = |index: usize| {
+            index == 0
+                || (points[index] != points[index - 1]
+                    && (points[index] > points[index - 1]) == ascends)
+        };
         match (0..points.len()).find(|index| !points[*index].is_finite() || !ordered(*index)) {
             Some(index) => Err(BerrutError::Node { index, value: points[index] }),
             None => Ok(Self(points)),

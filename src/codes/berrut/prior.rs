@@ -1,5 +1,6 @@
-//! Least trimmed squares: the set of workers without whom the rest fits best, under a smoothness prior (the default)
-//! or a code of fixed dimension, and the re-admission of those who were accused for nothing.
+//! Least trimmed squares: the set of workers without whom the rest fits best, under a smoothness
+//! prior (the default) or a code of fixed dimension, and the re-admission of those who were accused
+//! for nothing.
 
 use super::error::BerrutError;
 use super::received::Gram;
@@ -13,8 +14,8 @@ const EXPONENTS: [f64; 9] = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0];
 const NUGGET: f64 = 1e-10;
 /// Residuals below this count as this.
 const TINY: f64 = 1e-300;
-/// Outputs whose squared norm is this many times the median are left out before the search: differences of numbers so
-/// unlike would lose the digits that tell the others apart.
+/// Outputs whose squared norm is this many times the median are left out before the search:
+/// differences of numbers so unlike would lose the digits that tell the others apart.
 const GIANT: f64 = 1e6;
 /// Relative rounding of squared outputs.
 const ROUNDING: f64 = 1e-30;
@@ -37,8 +38,8 @@ impl Default for Tolerance {
 }
 
 impl Tolerance {
-    /// Errors of at most `tau` noise variances, or of at most `floor` times the outputs' rms, are tolerated. The
-    /// default is 4 and 0.5: lower the floor to 0.2 for functions known to be rough.
+    /// Errors of at most `tau` noise variances, or of at most `floor` times the outputs' rms, are
+    /// tolerated. The default is 4 and 0.5: lower the floor to 0.2 for functions known to be rough.
     ///
     /// # Errors
     /// [`BerrutError::Threshold`] for numbers below 0 or none.
@@ -89,7 +90,8 @@ fn selected(matrix: &DMatrix<f64>, positions: &[usize]) -> DMatrix<f64> {
     matrix.select_rows(positions).select_columns(positions)
 }
 
-/// The factor of a covariance. The nugget keeps it positive; should rounding win after all, more of it does.
+/// The factor of a covariance. The nugget keeps it positive; should rounding win after all, more of
+/// it does.
 fn factor(mut covariance: DMatrix<f64>) -> Cholesky<f64, Dyn> {
     let mut more = NUGGET;
     loop {
@@ -107,7 +109,8 @@ fn others(count: usize, positions: &[usize]) -> Vec<usize> {
     (0..count).filter(|i| !positions.contains(i)).collect()
 }
 
-/// The best set of one exponent: positions, residual of the rest, and the profile likelihood (smaller is better).
+/// The best set of one exponent: positions, residual of the rest, and the profile likelihood
+/// (smaller is better).
 struct Fit {
     positions: Vec<usize>,
     exponent: f64,
@@ -125,10 +128,12 @@ struct Profile {
 }
 
 impl Profile {
-    /// Minus twice the log-likelihood, per coordinate and less constants, of the outputs with free errors at these
-    /// positions, the exponent fitted anew. Positions beyond all proportion always have theirs.
+    /// Minus twice the log-likelihood, per coordinate and less constants, of the outputs with free
+    /// errors at these positions, the exponent fitted anew. Positions beyond all proportion always
+    /// have theirs.
     fn cost(&self, bad: &[usize]) -> f64 {
-        let set: Vec<usize> = (0..self.rest.len()).filter(|i| bad.contains(&self.rest[*i])).collect();
+        let set: Vec<usize> =
+            (0..self.rest.len()).filter(|i| bad.contains(&self.rest[*i])).collect();
         self.fits.iter().map(|fit| fit.cost(&set)).fold(f64::INFINITY, f64::min)
     }
 
@@ -163,15 +168,25 @@ fn profile(gram: &Gram, wrong: usize) -> Profile {
         let whole = factor(selected(&covariance, &rest));
         let trim = Trim::of_gram(whole.inverse(), &rest_gram);
         let found = trim.best(wrong - giants.len());
-        let mut positions: Vec<usize> = found.into_iter().map(|i| rest[i]).chain(giants.iter().copied()).collect();
+        let mut positions: Vec<usize> =
+            found.into_iter().map(|i| rest[i]).chain(giants.iter().copied()).collect();
         positions.sort_unstable();
-        // Anew on the outputs that are kept: differences lose all digits of a small residual beside a large attack.
+        // Anew on the outputs that are kept: differences lose all digits of a small residual beside
+        // a large attack.
         let keep = others(count, &positions);
         let kept = factor(selected(&covariance, &keep));
         let residual = kept.solve(&selected(&gram.entries, &keep)).trace().max(TINY);
         let free = keep.len() as f64;
         let likelihood = free * (residual / free).ln() + kept.ln_determinant();
-        Fit { positions, exponent, covariance, residual, likelihood, trim, log_determinant: whole.ln_determinant() }
+        Fit {
+            positions,
+            exponent,
+            covariance,
+            residual,
+            likelihood,
+            trim,
+            log_determinant: whole.ln_determinant(),
+        }
     };
     let fits = EXPONENTS.into_iter().map(fit).collect();
     Profile { rest, fits }
@@ -181,7 +196,8 @@ fn profile(gram: &Gram, wrong: usize) -> Profile {
 fn giants(gram: &Gram, most: usize) -> Vec<usize> {
     let limit = GIANT * median(gram.entries.diagonal().as_slice());
     let norm = |i: &usize| gram.entries[(*i, *i)];
-    let mut giants: Vec<usize> = (0..gram.at.count()).filter(|i| limit > 0.0 && norm(i) > limit).collect();
+    let mut giants: Vec<usize> =
+        (0..gram.at.count()).filter(|i| limit > 0.0 && norm(i) > limit).collect();
     giants.sort_by(|a, b| norm(b).total_cmp(&norm(a)));
     giants.truncate(most);
     giants
@@ -194,7 +210,8 @@ fn median(values: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[half] } else { f64::midpoint(sorted[half - 1], sorted[half]) }
 }
 
-/// The residuals of the best sets, one for each exponent tried, for those who want to see the choice.
+/// The residuals of the best sets, one for each exponent tried, for those who want to see the
+/// choice.
 ///
 /// ```
 /// use codedgrad::codes::berrut::{residuals_by_exponent, BerrutCode, Encoder, Gram, Points};
@@ -214,11 +231,15 @@ pub fn residuals_by_exponent(gram: &Gram, wrong: usize) -> Result<Vec<(f64, f64)
 
 fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
     let survivors = gram.at.count();
-    if wrong + needed > survivors { Err(BerrutError::NothingLeft { wrong, survivors, needed }) } else { Ok(()) }
+    if wrong + needed > survivors {
+        Err(BerrutError::NothingLeft { wrong, survivors, needed })
+    } else {
+        Ok(())
+    }
 }
 
-/// The default locator: exactly `wrong` workers by least trimmed squares under a smoothness prior, then those taken
-/// back whose error is within the tolerance.
+/// The default locator: exactly `wrong` workers by least trimmed squares under a smoothness prior,
+/// then those taken back whose error is within the tolerance.
 ///
 /// # Formula
 /// ```text
@@ -228,11 +249,12 @@ fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
 /// worker j of E is taken back, the smallest t_j first, while  t_j <= tau  or  rel_j <= floor  or  gain_j <= 1:
 /// t_j = e_j / L_jj / (J / (n-A))    rel_j = sqrt( e_j / L_jj^2 / med_i G_ii )    e_j = L_j G L_j^T
 /// ```
-/// where `G` is the Gram matrix of the `n` survivors, and `L` the inverse of `Sigma` over the outputs kept and `j`:
-/// `t` is the error in noise variances, `rel` in units of the outputs' rms. `gain` is how much less likely the outputs
-/// are without a free error for `j`, `q` fitted anew: twice the log-likelihood of every coordinate. It alone notices
-/// that a set was only accused because `q` is too smooth for honest workers. Taking back is not optional: with `A`
-/// larger than the truth, trimming alone throws away the roughest honest workers and with them the accuracy.
+/// where `G` is the Gram matrix of the `n` survivors, and `L` the inverse of `Sigma` over the
+/// outputs kept and `j`: `t` is the error in noise variances, `rel` in units of the outputs' rms.
+/// `gain` is how much less likely the outputs are without a free error for `j`, `q` fitted anew:
+/// twice the log-likelihood of every coordinate. It alone notices that a set was only accused
+/// because `q` is too smooth for honest workers. Taking back is not optional: with `A` larger than
+/// the truth, trimming alone throws away the roughest honest workers and with them the accuracy.
 /// Cost: O(n^3 + C(n, A)) for each q, at most 200,000 sets; greedy with exchanges beyond.
 ///
 /// Source: our own; least trimmed squares are Rousseeuw's (JASA 1984).
@@ -241,18 +263,26 @@ fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
 /// [`BerrutError::NothingLeft`] unless there are more outputs than `wrong`.
 ///
 /// ```
-/// use codedgrad::codes::berrut::{robust_locate, BerrutCode, Encoder, Points, Received, Tolerance};
+/// use codedgrad::codes::berrut::{
+///     BerrutCode, Encoder, Points, Received, Tolerance, robust_locate,
+/// };
 /// use codedgrad::ids::Worker;
 /// let code = BerrutCode::new(2, 12, Points::FirstKind, Encoder::Spline)?;
 /// let workers: Vec<Worker> = Worker::all(12).collect();
-/// let mut outputs: Vec<[f64; 1]> = code.worker_points().iter().map(|z| [(1.0 + z).sqrt()]).collect();
+/// let mut outputs: Vec<[f64; 1]> =
+///     code.worker_points().iter().map(|z| [(1.0 + z).sqrt()]).collect();
 /// outputs[7][0] += 5.0;
 /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
-/// let found = robust_locate(&Received::new(&code, &workers, &outputs)?.gram(), 2, Tolerance::default())?;
+/// let found =
+///     robust_locate(&Received::new(&code, &workers, &outputs)?.gram(), 2, Tolerance::default())?;
 /// assert_eq!(found.workers, [Worker(7)], "two may be wrong, one is");
 /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
 /// ```
-pub fn robust_locate(gram: &Gram, wrong: usize, tolerance: Tolerance) -> Result<Trimmed, BerrutError> {
+pub fn robust_locate(
+    gram: &Gram,
+    wrong: usize,
+    tolerance: Tolerance,
+) -> Result<Trimmed, BerrutError> {
     enough(gram, wrong, 1)?;
     let profile = profile(gram, wrong);
     let Some(fit) = profile.fits.iter().min_by(|a, b| a.likelihood.total_cmp(&b.likelihood)) else {
@@ -264,14 +294,21 @@ pub fn robust_locate(gram: &Gram, wrong: usize, tolerance: Tolerance) -> Result<
     let mut bad = fit.positions.clone();
     loop {
         let keep = others(count, &bad);
-        let judged: Vec<(f64, f64)> = bad.iter().map(|j| judged(gram, &fit.covariance, &keep, *j)).collect();
+        let judged: Vec<(f64, f64)> =
+            bad.iter().map(|j| judged(gram, &fit.covariance, &keep, *j)).collect();
         let score = |(error, own): (f64, f64)| error / own / variance;
-        let size = |(error, own): (f64, f64)| if error == 0.0 { 0.0 } else { (error / own / own / typical).sqrt() };
+        let size = |(error, own): (f64, f64)| {
+            if error == 0.0 { 0.0 } else { (error / own / own / typical).sqrt() }
+        };
         let tolerated = |i: &usize| {
             let judged = judged[*i];
-            score(judged) <= tolerance.tau || size(judged) <= tolerance.floor || profile.evidence(&bad, bad[*i]) <= EVIDENCE
+            score(judged) <= tolerance.tau
+                || size(judged) <= tolerance.floor
+                || profile.evidence(&bad, bad[*i]) <= EVIDENCE
         };
-        let back = (0..bad.len()).filter(tolerated).min_by(|a, b| score(judged[*a]).total_cmp(&score(judged[*b])));
+        let back = (0..bad.len())
+            .filter(tolerated)
+            .min_by(|a, b| score(judged[*a]).total_cmp(&score(judged[*b])));
         match back {
             Some(position) => drop(bad.remove(position)),
             None => {
@@ -299,8 +336,8 @@ fn judged(gram: &Gram, covariance: &DMatrix<f64>, keep: &[usize], j: usize) -> (
     (error.max(0.0), row[keep.len()])
 }
 
-/// Least trimmed squares on a code of dimension `dimension`: the `wrong` workers, taken as known in number, without
-/// whom the outputs come nearest to the code.
+/// Least trimmed squares on a code of dimension `dimension`: the `wrong` workers, taken as known in
+/// number, without whom the outputs come nearest to the code.
 ///
 /// # Formula
 /// ```text
@@ -309,7 +346,8 @@ fn judged(gram: &Gram, covariance: &DMatrix<f64>, keep: &[usize], j: usize) -> (
 /// where `K` are the outputs not in `E`. Cost: as [`robust_locate`] for one exponent.
 ///
 /// # Errors
-/// [`BerrutError::Dimension`] for a dimension of 0, [`BerrutError::NothingLeft`] unless more than `m` outputs are left.
+/// [`BerrutError::Dimension`] for a dimension of 0, [`BerrutError::NothingLeft`] unless more than
+/// `m` outputs are left.
 ///
 /// ```
 /// use codedgrad::codes::berrut::{trimmed_locate, BerrutCode, Encoder, Points, Received};
@@ -332,7 +370,8 @@ pub fn trimmed_locate(gram: &Gram, dimension: usize, wrong: usize) -> Result<Tri
     let giants = giants(gram, wrong);
     let rest = others(count, &giants);
     let projection = parity(gram, &rest, dimension);
-    let found = Trim::of_gram(projection, &selected(&gram.entries, &rest)).best(wrong - giants.len());
+    let found =
+        Trim::of_gram(projection, &selected(&gram.entries, &rest)).best(wrong - giants.len());
     let positions: Vec<usize> = found.into_iter().map(|i| rest[i]).chain(giants).collect();
     Ok(of_dimension(gram, dimension, &positions))
 }
@@ -350,7 +389,9 @@ pub(super) fn of_dimension(gram: &Gram, dimension: usize, positions: &[usize]) -
     let keep = others(gram.at.count(), &positions);
     let floor = ROUNDING * median(gram.entries.diagonal().as_slice()) + TINY;
     let typical = median(gram.entries.diagonal().as_slice());
-    let rest = |projection: &DMatrix<f64>, keep: &[usize]| (projection * selected(&gram.entries, keep)).trace();
+    let rest = |projection: &DMatrix<f64>, keep: &[usize]| {
+        (projection * selected(&gram.entries, keep)).trace()
+    };
     let residual = rest(&parity(gram, &keep, dimension), &keep).max(floor);
     let variance = residual / (keep.len().saturating_sub(dimension)).max(1) as f64;
     let judged = |j: &usize| {
@@ -361,5 +402,12 @@ pub(super) fn of_dimension(gram: &Gram, dimension: usize, positions: &[usize]) -
         (error / variance, (error / projection[(keep.len(), keep.len())] / typical).sqrt())
     };
     let (scores, sizes) = positions.iter().map(judged).unzip();
-    Trimmed { workers: gram.at.workers_at(&positions), scores, sizes, exponent: None, residual, variance }
+    Trimmed {
+        workers: gram.at.workers_at(&positions),
+        scores,
+        sizes,
+        exponent: None,
+        residual,
+        variance,
+    }
 }

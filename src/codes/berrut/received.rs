@@ -7,7 +7,8 @@ use super::points::{Nodes, Points};
 use crate::ids::Worker;
 use nalgebra::DMatrix;
 
-/// Outputs of the survivors of a code on points of the first kind, `d` coordinates or sketches each.
+/// Outputs of the survivors of a code on points of the first kind, `d` coordinates or sketches
+/// each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Received {
     pub(super) at: Survivors,
@@ -51,11 +52,15 @@ impl Survivors {
 
     /// `[T_k(z_i)]` `[n x columns]`.
     pub(super) fn basis(&self, columns: usize) -> DMatrix<f64> {
-        DMatrix::from_row_iterator(self.count(), columns, self.z.iter().flat_map(|z| chebyshev(*z, columns)))
+        DMatrix::from_row_iterator(
+            self.count(),
+            columns,
+            self.z.iter().flat_map(|z| chebyshev(*z, columns)),
+        )
     }
 
-    /// `B B^T`, the projection on what polynomials of degree below `dimension` cannot reach, over the
-    /// positions kept.
+    /// `B B^T`, the projection on what polynomials of degree below `dimension` cannot reach, over
+    /// the positions kept.
     pub(super) fn parity_projection(&self, dimension: usize) -> DMatrix<f64> {
         let q = self.basis(dimension).qr().q();
         DMatrix::identity(self.count(), self.count()) - &q * q.transpose()
@@ -72,8 +77,8 @@ impl Received {
     /// The outputs of the survivors, given in ascending order.
     ///
     /// # Errors
-    /// [`BerrutError::NotACodeword`] for points of the second kind, [`BerrutError::OutputShape`] for outputs of
-    /// different lengths, and the errors of a list that is none.
+    /// [`BerrutError::NotACodeword`] for points of the second kind, [`BerrutError::OutputShape`]
+    /// for outputs of different lengths, and the errors of a list that is none.
     ///
     /// ```
     /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Received};
@@ -86,7 +91,11 @@ impl Received {
     ///
     /// # Panics
     /// When there is not one output per survivor.
-    pub fn new(code: &BerrutCode, survivors: &[Worker], outputs: &[&[f64]]) -> Result<Self, BerrutError> {
+    pub fn new(
+        code: &BerrutCode,
+        survivors: &[Worker],
+        outputs: &[&[f64]],
+    ) -> Result<Self, BerrutError> {
         assert_eq!(survivors.len(), outputs.len(), "one output per survivor");
         let at = Survivors::new(code, survivors)?;
         let length = outputs[0].len();
@@ -94,7 +103,14 @@ impl Received {
             let (expected, found) = (vec![length], vec![outputs[other].len()]);
             return Err(BerrutError::OutputShape { worker: survivors[other], expected, found });
         }
-        Ok(Self { values: DMatrix::from_row_iterator(at.count(), length, outputs.iter().copied().flatten().copied()), at })
+        Ok(Self {
+            values: DMatrix::from_row_iterator(
+                at.count(),
+                length,
+                outputs.iter().copied().flatten().copied(),
+            ),
+            at,
+        })
     }
 
     /// Their Gram matrix. Cost: O(n^2 d).
@@ -103,7 +119,8 @@ impl Received {
     /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Received};
     /// use codedgrad::ids::Worker;
     /// let code = BerrutCode::new(1, 2, Points::FirstKind, Encoder::Spline)?;
-    /// let gram = Received::new(&code, &[Worker(0), Worker(1)], &[&[3.0, 4.0], &[0.0, 2.0]])?.gram();
+    /// let gram =
+    ///     Received::new(&code, &[Worker(0), Worker(1)], &[&[3.0, 4.0], &[0.0, 2.0]])?.gram();
     /// assert_eq!(gram.rows(), [vec![25.0, 8.0], vec![8.0, 4.0]]);
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
@@ -112,32 +129,43 @@ impl Received {
         Gram { at: self.at.clone(), entries: &self.values * self.values.transpose() }
     }
 
-    /// The errors of workers that are known to be wrong, `[|wrong| x d]`: what they sent less the polynomial of
-    /// degree below `dimension` through the others, which is the solution of `min |S - H_E e|`.
+    /// The errors of workers that are known to be wrong, `[|wrong| x d]`: what they sent less the
+    /// polynomial of degree below `dimension` through the others, which is the solution of
+    /// `min |S - H_E e|`.
     ///
     /// # Errors
-    /// [`BerrutError::Dimension`] when too few others are left, [`BerrutError::UnknownWorker`] for a worker that is
-    /// no survivor, and those of a list that is none.
+    /// [`BerrutError::Dimension`] when too few others are left, [`BerrutError::UnknownWorker`] for
+    /// a worker that is no survivor, and those of a list that is none.
     ///
     /// ```
     /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Received};
     /// use codedgrad::ids::Worker;
     /// let code = BerrutCode::new(2, 4, Points::FirstKind, Encoder::Lagrange)?;
-    /// let received = Received::new(&code, &[0, 1, 2, 3].map(Worker), &[&[1.0], &[1.0], &[6.0], &[1.0]])?;
+    /// let received =
+    ///     Received::new(&code, &[0, 1, 2, 3].map(Worker), &[&[1.0], &[1.0], &[6.0], &[1.0]])?;
     /// assert!((received.errors_of(&[Worker(2)], 1)?[0][0] - 5.0).abs() < 1e-12);
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
-    pub fn errors_of(&self, wrong: &[Worker], dimension: usize) -> Result<Vec<Vec<f64>>, BerrutError> {
+    pub fn errors_of(
+        &self,
+        wrong: &[Worker],
+        dimension: usize,
+    ) -> Result<Vec<Vec<f64>>, BerrutError> {
         check_workers(wrong, self.at.workers)?;
         if let Some(worker) = wrong.iter().find(|worker| !self.at.list.contains(worker)) {
             return Err(BerrutError::UnknownWorker { worker: *worker, workers: self.at.workers });
         }
-        let (bad, kept): (Vec<usize>, Vec<usize>) = (0..self.at.count()).partition(|i| wrong.contains(&self.at.list[*i]));
+        let (bad, kept): (Vec<usize>, Vec<usize>) =
+            (0..self.at.count()).partition(|i| wrong.contains(&self.at.list[*i]));
         let nodes = Nodes::new(kept.iter().map(|i| self.at.z[*i]).collect())?;
         let targets: Vec<f64> = bad.iter().map(|i| self.at.z[*i]).collect();
         let rows = Interpolant::LeastSquares { dimension }.rows(&nodes, &targets)?;
-        let fit = |row: &[f64], column: usize| row.iter().zip(&kept).map(|(w, i)| w * self.values[(*i, column)]).sum::<f64>();
-        let error = |(i, row): (&usize, &Vec<f64>)| (0..self.values.ncols()).map(|c| self.values[(*i, c)] - fit(row, c)).collect();
+        let fit = |row: &[f64], column: usize| {
+            row.iter().zip(&kept).map(|(w, i)| w * self.values[(*i, column)]).sum::<f64>()
+        };
+        let error = |(i, row): (&usize, &Vec<f64>)| {
+            (0..self.values.ncols()).map(|c| self.values[(*i, c)] - fit(row, c)).collect()
+        };
         Ok(bad.iter().zip(&rows).map(error).collect())
     }
 }
@@ -146,7 +174,8 @@ impl Gram {
     /// A Gram matrix from its entries, row by row, of survivors given in ascending order.
     ///
     /// # Errors
-    /// [`BerrutError::NotACodeword`] for points of the second kind, and the errors of a list that is none.
+    /// [`BerrutError::NotACodeword`] for points of the second kind, and the errors of a list that
+    /// is none.
     ///
     /// # Panics
     /// When there are not `n^2` entries.
@@ -158,7 +187,11 @@ impl Gram {
     /// assert!(Gram::new(&code, &[Worker(0), Worker(1)], &[25.0, 8.0, 8.0, 4.0]).is_ok());
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
-    pub fn new(code: &BerrutCode, survivors: &[Worker], entries: &[f64]) -> Result<Self, BerrutError> {
+    pub fn new(
+        code: &BerrutCode,
+        survivors: &[Worker],
+        entries: &[f64],
+    ) -> Result<Self, BerrutError> {
         assert_eq!(entries.len(), survivors.len() * survivors.len(), "a square matrix");
         let at = Survivors::new(code, survivors)?;
         Ok(Self { entries: DMatrix::from_row_slice(at.count(), at.count(), entries), at })

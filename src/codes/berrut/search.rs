@@ -1,5 +1,5 @@
-//! Which few outputs to leave out so that the rest fits best: exhaustive where sets are few, else greedy with
-//! exchanges.
+//! Which few outputs to leave out so that the rest fits best: exhaustive where sets are few, else
+//! greedy with exchanges.
 
 use crate::codes::verify::{binomial, next_combination};
 use nalgebra::DMatrix;
@@ -21,7 +21,8 @@ const SINGULAR: f64 = 1e-13;
 /// ```text
 /// J(E) = tr(W G) - tr( W_EE^-1 C_EE ),  C = W G W
 /// ```
-/// where `W` is an inverse covariance, or the projection on the parity of a code, and `G` the Gram matrix.
+/// where `W` is an inverse covariance, or the projection on the parity of a code, and `G` the Gram
+/// matrix.
 pub(super) struct Trim {
     weight: DMatrix<f64>,
     /// `W G W`
@@ -54,7 +55,8 @@ struct Path<'a> {
 }
 
 impl Trim {
-    /// For a projection `W` and `C = W G W` made of projected outputs, which keep digits that `G` has lost.
+    /// For a projection `W` and `C = W G W` made of projected outputs, which keep digits that `G`
+    /// has lost.
     pub(super) fn projected(weight: DMatrix<f64>, cross: DMatrix<f64>) -> Self {
         let total = cross.trace();
         Self { weight, cross, total }
@@ -83,7 +85,11 @@ impl Trim {
         let factor = of(&self.weight).cholesky()?;
         let cross = factor.solve(&of(&self.cross));
         let errors = factor.solve(&cross.transpose()).diagonal().as_slice().to_vec();
-        Some(LeftOut { residual: self.total - cross.trace(), log_determinant: factor.ln_determinant(), errors })
+        Some(LeftOut {
+            residual: self.total - cross.trace(),
+            log_determinant: factor.ln_determinant(),
+            errors,
+        })
     }
 
     fn path(&self, most: usize) -> Path<'_> {
@@ -106,8 +112,8 @@ impl Trim {
         self.total - self.path(set.len().max(1)).along(set)
     }
 
-    /// The set of `size` with the smallest residual: the best of all where they are few, else the best of greedy
-    /// growth and random starts, each improved by single exchanges.
+    /// The set of `size` with the smallest residual: the best of all where they are few, else the
+    /// best of greedy growth and random starts, each improved by single exchanges.
     pub(super) fn best(&self, size: usize) -> Vec<usize> {
         if size == 0 {
             return Vec::new();
@@ -158,7 +164,9 @@ impl Trim {
         let mut path = self.path(size);
         for _ in 0..size {
             let mut best: Option<(usize, f64)> = None;
-            for candidate in (0..self.count()).filter(|i| !path.chosen.contains(i)).collect::<Vec<_>>() {
+            for candidate in
+                (0..self.count()).filter(|i| !path.chosen.contains(i)).collect::<Vec<_>>()
+            {
                 let gain = path.gain(candidate);
                 if best.is_none_or(|(_, most)| gain > most) {
                     best = Some((candidate, gain));
@@ -170,8 +178,8 @@ impl Trim {
         path.chosen
     }
 
-    /// Exchanges single elements, the best exchange first, until none helps, `rounds` are over, or the residual is at
-    /// most `enough`.
+    /// Exchanges single elements, the best exchange first, until none helps, `rounds` are over, or
+    /// the residual is at most `enough`.
     pub(super) fn swapped(&self, mut set: Vec<usize>, rounds: usize, enough: f64) -> Vec<usize> {
         set.sort_unstable();
         let mut path = self.path(set.len());
@@ -182,7 +190,8 @@ impl Trim {
             }
             let mut better: Option<(usize, usize, f64)> = None;
             for out in 0..set.len() {
-                let rest: Vec<usize> = set.iter().enumerate().filter(|(i, _)| *i != out).map(|(_, x)| *x).collect();
+                let rest: Vec<usize> =
+                    set.iter().enumerate().filter(|(i, _)| *i != out).map(|(_, x)| *x).collect();
                 path.restart(&rest);
                 for candidate in (0..self.count()).filter(|i| !set.contains(i)) {
                     let found = path.gain(candidate);
@@ -191,7 +200,9 @@ impl Trim {
                     }
                 }
             }
-            let Some((out, candidate, found)) = better.filter(|(.., found)| *found > gain) else { break };
+            let Some((out, candidate, found)) = better.filter(|(.., found)| *found > gain) else {
+                break;
+            };
             set[out] = candidate;
             set.sort_unstable();
             gain = found;
@@ -230,7 +241,8 @@ impl Path<'_> {
         let mut inner = self.trim.cross[(element, element)];
         for (i, r) in row.iter().enumerate() {
             let whitened = &self.whitened[i * self.most..];
-            inner += r * (whitened.iter().zip(row).map(|(x, r)| x * r).sum::<f64>() - 2.0 * across[i]);
+            inner +=
+                r * (whitened.iter().zip(row).map(|(x, r)| x * r).sum::<f64>() - 2.0 * across[i]);
         }
         self.gains[size] + inner / pivot
     }
@@ -253,7 +265,8 @@ impl Path<'_> {
     fn push(&mut self, element: usize) {
         let (size, most) = (self.chosen.len(), self.most);
         let gain = self.gain(element);
-        let pivot = self.trim.weight[(element, element)] - self.row[..size].iter().map(|r| r * r).sum::<f64>();
+        let pivot = self.trim.weight[(element, element)]
+            - self.row[..size].iter().map(|r| r * r).sum::<f64>();
         let pivot = pivot.max(f64::MIN_POSITIVE).sqrt();
         for i in 0..size {
             let image: f64 = (0..size).map(|j| self.whitened[i * most + j] * self.row[j]).sum();
@@ -276,7 +289,8 @@ mod tests {
 
     fn random(n: usize, seed: u64) -> (DMatrix<f64>, DMatrix<f64>) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut square = || DMatrix::from_fn(n, n, |_, _| rng.next_u32() as f64 / 2f64.powi(31) - 1.0);
+        let mut square =
+            || DMatrix::from_fn(n, n, |_, _| rng.next_u32() as f64 / 2f64.powi(31) - 1.0);
         let (a, y) = (square(), square());
         (&a * a.transpose() + DMatrix::identity(n, n) * 0.1, &y * y.transpose())
     }
@@ -291,14 +305,20 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn residuals_and_searches_agree_with_brute_force(n in 4usize..9, size in 1usize..4, seed: u64) {
+        fn residuals_and_searches_agree_with_brute_force(
+            n in 4usize..9,
+            size in 1usize..4,
+            seed: u64,
+        ) {
             let (covariance, gram) = random(n, seed);
             let trim = Trim::of_gram(covariance.clone().try_inverse().unwrap(), &gram);
             let mut set: Vec<usize> = (0..size).collect();
             let mut least = (f64::INFINITY, Vec::new());
             loop {
                 let expected = kept(&covariance, &gram, &set);
-                prop_assert!((trim.residual(&set) - expected).abs() < 1e-7 * (1.0 + trim.total.abs()));
+                prop_assert!(
+                    (trim.residual(&set) - expected).abs() < 1e-7 * (1.0 + trim.total.abs())
+                );
                 if expected < least.0 {
                     least = (expected, set.clone());
                 }
@@ -308,7 +328,9 @@ mod tests {
             }
             prop_assert_eq!(trim.best(size), least.1);
             let swapped = trim.swapped(trim.greedy(size), usize::MAX, f64::NEG_INFINITY);
-            prop_assert!(trim.residual(&swapped) <= trim.residual(&trim.greedy(size)) + 1e-9 * trim.total);
+            prop_assert!(
+                trim.residual(&swapped) <= trim.residual(&trim.greedy(size)) + 1e-9 * trim.total
+            );
         }
     }
 }

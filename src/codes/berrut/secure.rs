@@ -7,7 +7,8 @@ use super::prior::{Tolerance, Trimmed, of_dimension, robust_locate, trimmed_loca
 use super::received::{Gram, Received};
 use crate::ids::Worker;
 
-/// Accusing one worker more must lower the residual so many times to be suspicious of a code of fixed dimension.
+/// Accusing one worker more must lower the residual so many times to be suspicious of a code of
+/// fixed dimension.
 const SUSPICIOUS_DROP: f64 = 30.0;
 /// Relative residual that rounding of the outputs leaves on a codeword.
 const CODEWORD: f64 = 1e-12;
@@ -17,7 +18,8 @@ const CODEWORD: f64 = 1e-12;
 pub enum Locator {
     /// [`robust_locate`], for any function: the default.
     Robust(Tolerance),
-    /// [`trimmed_locate`], for outputs near a code of this dimension and a known number of wrong workers.
+    /// [`trimmed_locate`], for outputs near a code of this dimension and a known number of wrong
+    /// workers.
     Trimmed {
         /// `m`.
         dimension: usize,
@@ -69,8 +71,8 @@ pub enum Evidence {
 }
 
 impl Security {
-    /// The dimension of the code for functions that are no polynomials: `2K`, less if `survivors - 2A` is, and not
-    /// below `K`.
+    /// The dimension of the code for functions that are no polynomials: `2K`, less if
+    /// `survivors - 2A` is, and not below `K`.
     ///
     /// ```
     /// use codedgrad::codes::berrut::Security;
@@ -82,7 +84,8 @@ impl Security {
         (2 * blocks).min(survivors.saturating_sub(2 * wrong)).max(blocks)
     }
 
-    /// How many wrong workers can be told from honest ones among so many survivors, or why not as many as asked for.
+    /// How many wrong workers can be told from honest ones among so many survivors, or why not as
+    /// many as asked for.
     ///
     /// # Formula
     /// ```text
@@ -92,8 +95,8 @@ impl Security {
     /// where `n = N - s` survive. The second is a rule from measurements that `force` overrides.
     ///
     /// # Errors
-    /// [`BerrutError::Radius`], [`BerrutError::Redundancy`] or [`BerrutError::NothingLeft`] with the numbers, and
-    /// [`BerrutError::NotACodeword`] for a code on points of the second kind.
+    /// [`BerrutError::Radius`], [`BerrutError::Redundancy`] or [`BerrutError::NothingLeft`] with
+    /// the numbers, and [`BerrutError::NotACodeword`] for a code on points of the second kind.
     ///
     /// ```
     /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Security};
@@ -119,15 +122,17 @@ impl Security {
         if wrong > 0 && 2 * wrong + needed > survivors && !self.force {
             return Err(BerrutError::Redundancy { wrong, survivors, blocks, needed });
         }
-        let left = if let Locator::Trimmed { dimension } = self.locator { dimension + 1 } else { 1 };
+        let left =
+            if let Locator::Trimmed { dimension } = self.locator { dimension + 1 } else { 1 };
         if wrong + left > survivors {
             return Err(BerrutError::NothingLeft { wrong, survivors, needed: left });
         }
         Ok(survivors.saturating_sub(needed) / 2)
     }
 
-    /// Looks for wrong workers, and for signs of more than were looked for: location repeated with `A + 1`, where so
-    /// many could be located, keeps `A + 1` out (for codes of fixed dimension: makes the residual 30 times smaller).
+    /// Looks for wrong workers, and for signs of more than were looked for: location repeated with
+    /// `A + 1`, where so many could be located, keeps `A + 1` out (for codes of fixed dimension:
+    /// makes the residual 30 times smaller).
     ///
     /// # Errors
     /// As [`Security::capacity`].
@@ -159,7 +164,8 @@ impl Security {
             match self.locator {
                 Locator::Robust(_) => again.workers.len() == more,
                 _ => {
-                    trimmed.residual > SUSPICIOUS_DROP * again.residual && trimmed.residual > CODEWORD * squares(evidence, &trimmed.workers)
+                    trimmed.residual > SUSPICIOUS_DROP * again.residual
+                        && trimmed.residual > CODEWORD * squares(evidence, &trimmed.workers)
                 }
             }
         };
@@ -174,10 +180,14 @@ impl Security {
         match (self.locator, evidence) {
             (Locator::Dct { dimension, form }, Evidence::Outputs(received)) => {
                 let found = dct_locate(received, dimension, wrong, form)?;
-                let positions: Vec<usize> = (0..received.at.count()).filter(|i| found.contains(&received.at.list[*i])).collect();
+                let positions: Vec<usize> = (0..received.at.count())
+                    .filter(|i| found.contains(&received.at.list[*i]))
+                    .collect();
                 Ok(of_dimension(&gram(), dimension, &positions))
             }
-            (Locator::Dct { dimension, .. } | Locator::Trimmed { dimension }, _) => trimmed_locate(&gram(), dimension, wrong),
+            (Locator::Dct { dimension, .. } | Locator::Trimmed { dimension }, _) => {
+                trimmed_locate(&gram(), dimension, wrong)
+            }
             (Locator::Robust(tolerance), _) => robust_locate(&gram(), wrong, tolerance),
         }
     }

@@ -1,4 +1,5 @@
-//! Functions, data and attacks on which the codes are measured: 8 x 8 blocks, seeds for everything that is drawn.
+//! Functions, data and attacks on which the codes are measured: 8 x 8 blocks, seeds for everything
+//! that is drawn.
 
 use crate::ids::Worker;
 use ndarray::Array2;
@@ -30,7 +31,8 @@ pub enum Function {
 
 impl Function {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Identity, Self::Square, Self::Sigmoid, Self::XSinX, Self::Gram, Self::Mlp];
+    pub const ALL: [Self; 6] =
+        [Self::Identity, Self::Square, Self::Sigmoid, Self::XSinX, Self::Gram, Self::Mlp];
 
     /// Its degree, if it is a polynomial.
     ///
@@ -82,8 +84,9 @@ fn normal(rng: &mut ChaCha8Rng, rows: usize, columns: usize) -> Array2<f64> {
 }
 
 impl Trial {
-    /// Draws `blocks` independent standard normal 8 x 8 blocks, the network's weights (He's variance `2/8`, then
-    /// `1/16`) and whatever attacks need, each from its own stream of the seed.
+    /// Draws `blocks` independent standard normal 8 x 8 blocks, the network's weights (He's
+    /// variance `2/8`, then `1/16`) and whatever attacks need, each from its own stream of the
+    /// seed.
     ///
     /// ```
     /// use codedgrad::codes::berrut::trial::{Function, Trial};
@@ -132,7 +135,9 @@ impl Trial {
             Function::Sigmoid => x.mapv(|x| 1.0 / (1.0 + (-x).exp())),
             Function::XSinX => x.mapv(|x| x * x.sin()),
             Function::Gram => x.t().dot(x),
-            Function::Mlp => x.dot(&self.first).mapv(|x| x.max(0.0)).dot(&self.second).mapv(f64::tanh),
+            Function::Mlp => {
+                x.dot(&self.first).mapv(|x| x.max(0.0)).dot(&self.second).mapv(f64::tanh)
+            }
         }
     }
 
@@ -140,14 +145,17 @@ impl Trial {
     ///
     /// ```
     /// use codedgrad::codes::berrut::trial::{Function, Trial};
-    /// assert!(Trial::new(Function::Sigmoid, 1, 7).truth()[0].iter().all(|y| *y > 0.0 && *y < 1.0));
+    /// assert!(
+    ///     Trial::new(Function::Sigmoid, 1, 7).truth()[0].iter().all(|y| *y > 0.0 && *y < 1.0)
+    /// );
     /// ```
     #[must_use]
     pub fn truth(&self) -> Vec<Array2<f64>> {
         self.blocks.iter().map(|block| self.apply(block)).collect()
     }
 
-    /// Makes the outputs of `wrong` workers wrong by errors of `rms` times the rms of all `outputs`, one per worker.
+    /// Makes the outputs of `wrong` workers wrong by errors of `rms` times the rms of all
+    /// `outputs`, one per worker.
     ///
     /// ```
     /// use codedgrad::codes::berrut::trial::{Attack, Function, Trial};
@@ -158,7 +166,13 @@ impl Trial {
     /// trial.corrupt(&mut outputs, &[Worker(1)], Attack::SignFlip, 1.0);
     /// assert!(outputs[0] == honest[0] && outputs[1] == -&honest[1]);
     /// ```
-    pub fn corrupt(&mut self, outputs: &mut [Array2<f64>], wrong: &[Worker], attack: Attack, rms: f64) {
+    pub fn corrupt(
+        &mut self,
+        outputs: &mut [Array2<f64>],
+        wrong: &[Worker],
+        attack: Attack,
+        rms: f64,
+    ) {
         let squares: f64 = outputs.iter().flatten().map(|y| y * y).sum();
         let elements: usize = outputs.iter().map(Array2::len).sum();
         let size = rms * (squares / elements as f64).sqrt();
@@ -184,6 +198,8 @@ impl Trial {
 #[must_use]
 pub fn relative_error(found: &[Array2<f64>], truth: &[Array2<f64>]) -> f64 {
     let squares = |arrays: &mut dyn Iterator<Item = f64>| arrays.map(|x| x * x).sum::<f64>();
-    let difference = squares(&mut found.iter().zip(truth).flat_map(|(a, b)| a.iter().zip(b).map(|(a, b)| a - b)));
+    let difference = squares(
+        &mut found.iter().zip(truth).flat_map(|(a, b)| a.iter().zip(b).map(|(a, b)| a - b)),
+    );
     (difference / squares(&mut truth.iter().flatten().copied())).sqrt()
 }

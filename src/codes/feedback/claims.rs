@@ -20,7 +20,14 @@ pub(super) struct Claims {
 
 impl Claims {
     pub(super) fn new(workers: usize, pieces: usize, jobs: Range<Job>) -> Self {
-        Self { job: jobs.start, jobs, busy: vec![None; workers], winner: vec![None; pieces], won: 0, closed: false }
+        Self {
+            job: jobs.start,
+            jobs,
+            busy: vec![None; workers],
+            winner: vec![None; pieces],
+            won: 0,
+            closed: false,
+        }
     }
 
     /// Goes on to the next job if this one is closed; true if it did.
@@ -76,7 +83,11 @@ impl Claims {
 
     pub(super) fn settle(&self, job: Job, folds: &mut Vec<Fold>) -> Report {
         let won = (0..).zip(&self.winner).filter_map(|(piece, winner)| Some((piece, (*winner)?)));
-        folds.extend(won.map(|(piece, worker)| Fold { worker, task: Task { job, piece, plan: 0 }, weight: 1.0 }));
+        folds.extend(won.map(|(piece, worker)| Fold {
+            worker,
+            task: Task { job, piece, plan: 0 },
+            weight: 1.0,
+        }));
         UNCODED
     }
 
@@ -94,13 +105,16 @@ impl Claims {
         self.jobs = jobs;
     }
 
-    /// Opens the pieces again that a worker had won, and names them; not those of a decoded job before `from`.
+    /// Opens the pieces again that a worker had won, and names them; not those of a decoded job
+    /// before `from`.
     pub(super) fn reopen(&mut self, worker: Worker, from: Option<Job>) -> Vec<Task> {
         let mut reopened = Vec::new();
         if self.closed && from.is_none_or(|from| self.job < from) {
             return reopened;
         }
-        for (piece, winner) in (0..).zip(&mut self.winner).filter(|(_, winner)| **winner == Some(worker)) {
+        for (piece, winner) in
+            (0..).zip(&mut self.winner).filter(|(_, winner)| **winner == Some(worker))
+        {
             *winner = None;
             self.won -= 1;
             self.closed = false;

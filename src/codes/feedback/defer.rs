@@ -1,13 +1,13 @@
 //! Deferred shares: what is late is dealt to fast workers one round later.
 //!
 //! # Construction
-//! Every worker has one share of every job, `cut` units. A round closes when at most `cap` workers have not
-//! finished theirs. What they had finished by then counts; what they still owe is dealt in bundles to the
-//! workers that were fast, in front of their next share, due by round `job + T`.
+//! Every worker has one share of every job, `cut` units. A round closes when at most `cap` workers
+//! have not finished theirs. What they had finished by then counts; what they still owe is dealt in
+//! bundles to the workers that were fast, in front of their next share, due by round `job + T`.
 //!
 //! # Guarantee
-//! Every job is complete by the end of round `job + T`, whatever the delays; every unit counts exactly
-//! once. There is no straggler model and nothing is refused.
+//! Every job is complete by the end of round `job + T`, whatever the delays; every unit counts
+//! exactly once. There is no straggler model and nothing is refused.
 //!
 //! # Cost
 //! A round is O(n log n + u) for `u` units left over. Redundancy only for copies of due bundles.
@@ -16,9 +16,9 @@
 //! All weights are 1.
 //!
 //! # Source
-//! Own. The stream of jobs with a delay is that of Krishnan, Ebrahimi, Khisti (arXiv 2211.13802); moving
-//! leftovers to other workers is known from Work Exchange and FlexRR; closing on the fastest `n - cap` from
-//! backup workers, which drop the rest (Chen et al., arXiv 1604.00981).
+//! Own. The stream of jobs with a delay is that of Krishnan, Ebrahimi, Khisti (arXiv 2211.13802);
+//! moving leftovers to other workers is known from Work Exchange and FlexRR; closing on the fastest
+//! `n - cap` from backup workers, which drop the rest (Chen et al., arXiv 1604.00981).
 
 mod bundles;
 
@@ -46,8 +46,8 @@ pub struct DeferParameters {
     pub copies: usize,
 }
 
-/// Deferred shares over a range of jobs. Piece `i cut + u` is unit `u` of worker `i`'s share; higher pieces
-/// are bundles of units that were left.
+/// Deferred shares over a range of jobs. Piece `i cut + u` is unit `u` of worker `i`'s share;
+/// higher pieces are bundles of units that were left.
 ///
 /// # Formula
 /// ```text
@@ -60,7 +60,8 @@ pub struct DeferParameters {
 /// use codedgrad::codes::feedback::{Defer, DeferParameters};
 /// use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
 /// use codedgrad::ids::{Job, Worker, WorkerSet};
-/// let horizon = Horizon { workers: 3, units: None, jobs: Job(0)..Job(2), accept: Accept::Lookahead };
+/// let horizon =
+///     Horizon { workers: 3, units: None, jobs: Job(0)..Job(2), accept: Accept::Lookahead };
 /// let mut defer = Defer::new(DeferParameters { delay: 1, cap: 1, cut: 2, copies: 1 }, horizon)?;
 /// let (mut tasks, mut decoded) = (Vec::new(), Vec::new());
 /// for worker in [0, 1, 2].map(Worker) {
@@ -156,17 +157,32 @@ impl Defer {
             return wrong(format!("T={delay}, cut={cut}, copies={copies}: each must be 1 or more"));
         }
         if cap >= workers {
-            return wrong(format!("cap={cap} of {workers} workers: cap must be at most {}", workers - 1));
+            return wrong(format!(
+                "cap={cap} of {workers} workers: cap must be at most {}",
+                workers - 1
+            ));
         }
         if delay.saturating_mul(copies) > workers {
             let (t, c) = ((workers / copies).max(1), workers / delay);
-            return wrong(format!("T={delay} x copies={copies} is more than {workers} workers: take T={t} or copies={}", c.max(1)));
+            return wrong(format!(
+                "T={delay} x copies={copies} is more than {workers} workers: take T={t} or \
+                 copies={}",
+                c.max(1)
+            ));
         }
         let own = super::equal_parts(workers, super::pieces("defer", workers, cut)?, units)?;
         Ok(Self {
-            facts: super::facts(workers, units.unwrap_or((workers * cut) as u32), delay, 1.0 / workers as f64),
+            facts: super::facts(
+                workers,
+                units.unwrap_or((workers * cut) as u32),
+                delay,
+                1.0 / workers as f64,
+            ),
             parameters,
-            share_units: own.chunks(cut).map(|share| share[cut - 1][0].units.end - share[0][0].units.start).collect(),
+            share_units: own
+                .chunks(cut)
+                .map(|share| share[cut - 1][0].units.end - share[0][0].units.start)
+                .collect(),
             own,
             open: VecDeque::new(),
             bundles: Vec::new(),
@@ -188,15 +204,19 @@ impl Defer {
         })
     }
 
-    /// The same for one model without accumulation: what is late counts for the next step, computed at its
-    /// parameters. Step `t` is the sum of what was finished in its round, divided by how much that is, so that steps
-    /// differ in how many samples they have; the last one waits for everybody. Every sample counts exactly once, and
-    /// the delay is 0.
+    /// The same for one model without accumulation: what is late counts for the next step, computed
+    /// at its parameters. Step `t` is the sum of what was finished in its round, divided by how
+    /// much that is, so that steps differ in how many samples they have; the last one waits for
+    /// everybody. Every sample counts exactly once, and the delay is 0.
     ///
     /// ```
-    /// use codedgrad::codes::{feedback::{Defer, DeferParameters}, sequential::{Accept, Horizon, Scheme}};
+    /// use codedgrad::codes::{
+    ///     feedback::{Defer, DeferParameters},
+    ///     sequential::{Accept, Horizon, Scheme},
+    /// };
     /// use codedgrad::ids::{Job, Worker, WorkerSet};
-    /// let horizon = Horizon { workers: 2, units: None, jobs: Job(0)..Job(2), accept: Accept::Lookahead };
+    /// let horizon =
+    ///     Horizon { workers: 2, units: None, jobs: Job(0)..Job(2), accept: Accept::Lookahead };
     /// let parameters = DeferParameters { delay: 1, cap: 1, cut: 2, copies: 1 };
     /// let mut defer = Defer::new(parameters, horizon)?.to_next_step();
     /// let (mut tasks, mut decoded, mut folds) = (Vec::new(), Vec::new(), Vec::new());
@@ -230,8 +250,13 @@ impl Defer {
     fn take_step(&mut self) {
         let mut folds = Vec::new();
         self.open.iter().for_each(|open| self.won(open, &mut folds));
-        let own = folds.iter().filter_map(|fold| self.own.get(fold.task.piece as usize)).map(|part| part[0].units.count());
-        let bundles = self.open.iter().flat_map(|open| open.bundles.iter().flat_map(|(_, _, range)| &open.parts[range.clone()]));
+        let own = folds
+            .iter()
+            .filter_map(|fold| self.own.get(fold.task.piece as usize))
+            .map(|part| part[0].units.count());
+        let bundles = self.open.iter().flat_map(|open| {
+            open.bundles.iter().flat_map(|(_, _, range)| &open.parts[range.clone()])
+        });
         self.taken.1 = own.sum::<u32>() + bundles.map(|part| part.units.count()).sum::<u32>();
         self.taken.0 = folds;
         for open in &mut self.open {
@@ -243,8 +268,11 @@ impl Defer {
     /// What was finished of a job, in the order of its units.
     fn won(&self, open: &Open, folds: &mut Vec<Fold>) {
         let (cut, job) = (self.parameters.cut as u32, open.job);
-        let mut won: Vec<(u32, Worker, Task)> =
-            open.bundles.iter().map(|(worker, task, units)| (open.dealt[units.start], *worker, *task)).collect();
+        let mut won: Vec<(u32, Worker, Task)> = open
+            .bundles
+            .iter()
+            .map(|(worker, task, units)| (open.dealt[units.start], *worker, *task))
+            .collect();
         for (worker, finished) in Worker::all(self.facts.workers).zip(&open.finished) {
             let pieces = worker.0 * cut..worker.0 * cut + finished;
             won.extend(pieces.map(|piece| (piece, worker, Task { job, piece, plan: 0 })));
@@ -255,7 +283,9 @@ impl Defer {
 
     /// Whether anything was finished in this round.
     fn has_some(&self) -> bool {
-        self.open.iter().any(|open| !open.bundles.is_empty() || open.finished.iter().any(|finished| *finished > 0))
+        self.open.iter().any(|open| {
+            !open.bundles.is_empty() || open.finished.iter().any(|finished| *finished > 0)
+        })
     }
 
     /// Whether the current round has a job of its own.
@@ -290,7 +320,8 @@ impl Defer {
     }
 
     fn slots(&self) -> usize {
-        (self.parameters.delay * self.parameters.copies).max(self.facts.workers - self.parameters.cap)
+        (self.parameters.delay * self.parameters.copies)
+            .max(self.facts.workers - self.parameters.cap)
     }
 
     /// Hands out a worker's bundle and its own share, as far as there are any.
@@ -320,7 +351,11 @@ impl Defer {
     /// Takes in the next tasks of a worker's own share.
     fn own_returned(&mut self, worker: Worker, first: Task, count: u32) -> bool {
         let (cut, round) = (self.parameters.cut as u32, self.round);
-        let Some(open) = self.open.back_mut().filter(|open| open.job == round && first.job == round) else { return false };
+        let Some(open) =
+            self.open.back_mut().filter(|open| open.job == round && first.job == round)
+        else {
+            return false;
+        };
         let finished = &mut open.finished[worker.index()];
         if first.piece != worker.0 * cut + *finished || *finished + count > cut {
             return false;
@@ -426,11 +461,16 @@ impl Scheme for Defer {
                 bundles[q] = end.min(bundles[q]);
             }
         }
-        let due = self.bundles.iter().zip(bundles).filter(|(bundle, _)| bundle.due).fold(0.0, |last, (_, end)| end.max(last));
+        let due = self
+            .bundles
+            .iter()
+            .zip(bundles)
+            .filter(|(bundle, _)| bundle.due)
+            .fold(0.0, |last, (_, end)| end.max(last));
         let needed = self.late.saturating_sub(self.cap());
-        let enough = needed
-            .checked_sub(1)
-            .map_or(Some(0.0), |place| (place < own.len()).then(|| *own.select_nth_unstable_by(place, f64::total_cmp).1));
+        let enough = needed.checked_sub(1).map_or(Some(0.0), |place| {
+            (place < own.len()).then(|| *own.select_nth_unstable_by(place, f64::total_cmp).1)
+        });
         Some(due.max(enough?))
     }
 
@@ -439,8 +479,12 @@ impl Scheme for Defer {
     }
 
     fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
-        let mut jobs: Vec<Job> =
-            self.bundles.iter().filter(|bundle| bundle.due && !bundle.finished).map(|bundle| bundle.task.job).collect();
+        let mut jobs: Vec<Job> = self
+            .bundles
+            .iter()
+            .filter(|bundle| bundle.due && !bundle.finished)
+            .map(|bundle| bundle.task.job)
+            .collect();
         jobs.extend(Some(self.round).filter(|_| jobs.is_empty() && self.has_own()));
         jobs.sort_unstable();
         jobs.dedup();
@@ -448,7 +492,9 @@ impl Scheme for Defer {
     }
 
     fn give_up(&mut self, job: Job) {
-        for bundle in self.bundles.iter_mut().filter(|bundle| bundle.task.job == job && !bundle.finished) {
+        for bundle in
+            self.bundles.iter_mut().filter(|bundle| bundle.task.job == job && !bundle.finished)
+        {
             bundle.finished = true;
             self.due_open -= usize::from(bundle.due);
         }
@@ -484,7 +530,9 @@ impl Scheme for Defer {
         if !self.begun || !self.gone.insert(worker) {
             return;
         }
-        let unfinished = |open: &&Open| open.job == self.round && open.finished[worker.index()] < self.parameters.cut as u32;
+        let unfinished = |open: &&Open| {
+            open.job == self.round && open.finished[worker.index()] < self.parameters.cut as u32
+        };
         self.late -= usize::from(self.open.back().filter(unfinished).is_some());
         self.at_bundle.remove(worker);
         if self.is_last() {
@@ -518,7 +566,9 @@ impl Scheme for Defer {
         }
         if let (true, Some(open)) = (self.has_own(), self.open.back_mut()) {
             let cut = self.parameters.cut as u32;
-            for (owner, finished) in (0..).zip(&open.finished).filter(|(_, finished)| **finished < cut) {
+            for (owner, finished) in
+                (0..).zip(&open.finished).filter(|(_, finished)| **finished < cut)
+            {
                 open.left.extend(owner * cut + finished..(owner + 1) * cut);
             }
         }
@@ -553,7 +603,8 @@ impl Scheme for Defer {
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         let cut = self.parameters.cut as u32;
         let (was_gone, mut again_now) = (self.gone.contains(worker), 0..0);
-        let endangered = |open: &&mut Open| !open.decoded || from.is_some_and(|from| open.job >= from);
+        let endangered =
+            |open: &&mut Open| !open.decoded || from.is_some_and(|from| open.job >= from);
         for open in self.open.iter_mut().filter(endangered) {
             let finished = std::mem::take(&mut open.finished[worker.index()]);
             let own = worker.0 * cut..worker.0 * cut + finished;
@@ -590,11 +641,16 @@ impl Scheme for Defer {
 
     fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {
         let due = self.bundles.iter().filter(|bundle| bundle.due && !bundle.finished);
-        let mut open: Vec<Units> =
-            due.flat_map(|bundle| &self.open[bundle.open].parts[bundle.range.clone()]).map(|part| part.units).collect();
+        let mut open: Vec<Units> = due
+            .flat_map(|bundle| &self.open[bundle.open].parts[bundle.range.clone()])
+            .map(|part| part.units)
+            .collect();
         if let (true, Some(current)) = (open.is_empty() && self.has_own(), self.open.back()) {
             let own = self.own.chunks(self.parameters.cut).zip(&current.finished);
-            open.extend(own.flat_map(|(share, finished)| &share[*finished as usize..]).map(|part| part[0].units));
+            open.extend(
+                own.flat_map(|(share, finished)| &share[*finished as usize..])
+                    .map(|part| part[0].units),
+            );
         }
         open
     }

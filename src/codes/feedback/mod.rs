@@ -22,19 +22,28 @@ const PIECES_MAX: usize = 1 << 24;
 fn pieces(scheme: &'static str, workers: usize, each: usize) -> Result<usize, ParameterError> {
     let pieces = workers.saturating_mul(each);
     if pieces > PIECES_MAX {
-        let problem = format!("{each} pieces for each of {workers} workers are too many: at most {}", PIECES_MAX / workers.max(1));
+        let problem = format!(
+            "{each} pieces for each of {workers} workers are too many: at most {}",
+            PIECES_MAX / workers.max(1)
+        );
         return Err(ParameterError::Conditions { scheme, problem });
     }
     Ok(pieces)
 }
 
 /// A batch cut into equal pieces, one part each.
-fn equal_parts(workers: usize, pieces: usize, units: Option<u32>) -> Result<Vec<[Part; 1]>, ParameterError> {
+fn equal_parts(
+    workers: usize,
+    pieces: usize,
+    units: Option<u32>,
+) -> Result<Vec<[Part; 1]>, ParameterError> {
     if workers == 0 {
         return Err(ParameterError::NoWorkers);
     }
     let cut = Cut::new(units.unwrap_or(pieces as u32), pieces as u32)?;
-    Ok((0..cut.shares()).map(|piece| [Part { units: cut.share(Share(piece)), coefficient: 1.0 }]).collect())
+    Ok((0..cut.shares())
+        .map(|piece| [Part { units: cut.share(Share(piece)), coefficient: 1.0 }])
+        .collect())
 }
 
 /// The facts of a feedback scheme, which bears all but one worker.

@@ -1,11 +1,12 @@
 //! A queue of micro-batches: workers pull, the last ones are duplicated.
 //!
 //! # Construction
-//! A job is `n m` items. Every worker pulls the lowest number not yet handed out; when none is left it
-//! duplicates an item that somebody else still computes, at most two holders each.
+//! A job is `n m` items. Every worker pulls the lowest number not yet handed out; when none is left
+//! it duplicates an item that somebody else still computes, at most two holders each.
 //!
 //! # Guarantee
-//! Exact whoever straggles, as long as one worker lives: the round ends when every item has one finisher.
+//! Exact whoever straggles, as long as one worker lives: the round ends when every item has one
+//! finisher.
 //!
 //! # Cost
 //! A pull is O(1), a duplicate O(n). In a real run every pull is a message there and back.
@@ -14,7 +15,8 @@
 //! All weights are 1.
 //!
 //! # Source
-//! Own arrangement of what is common knowledge (work queues with backup tasks, Dean, Ghemawat, OSDI 2004).
+//! Own arrangement of what is common knowledge (work queues with backup tasks, Dean, Ghemawat, OSDI
+//! 2004).
 
 use super::claims::Claims;
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
@@ -33,9 +35,13 @@ const HOLDERS_MAX: u8 = 2;
 /// ```
 ///
 /// ```
-/// use codedgrad::codes::{feedback::Queue, sequential::{Accept, Horizon, Scheme}};
+/// use codedgrad::codes::{
+///     feedback::Queue,
+///     sequential::{Accept, Horizon, Scheme},
+/// };
 /// use codedgrad::ids::{Job, Worker, WorkerSet};
-/// let horizon = Horizon { workers: 2, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+/// let horizon =
+///     Horizon { workers: 2, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
 /// let mut queue = Queue::new(1, horizon)?;
 /// let mut tasks = Vec::new();
 /// queue.assign(Worker(0), &mut tasks);
@@ -62,19 +68,26 @@ impl Queue {
     /// A queue of `items_per_worker` items for every worker.
     ///
     /// # Errors
-    /// [`ParameterError::NoWorkers`], [`ParameterError::Conditions`] for no items, [`ParameterError::Cut`]
-    /// when the batch has fewer units than items.
+    /// [`ParameterError::NoWorkers`], [`ParameterError::Conditions`] for no items,
+    /// [`ParameterError::Cut`] when the batch has fewer units than items.
     ///
     /// ```
-    /// use codedgrad::codes::{feedback::Queue, sequential::{Accept, Horizon}};
+    /// use codedgrad::codes::{
+    ///     feedback::Queue,
+    ///     sequential::{Accept, Horizon},
+    /// };
     /// use codedgrad::ids::Job;
-    /// let horizon = Horizon { workers: 4, units: Some(8), jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+    /// let horizon =
+    ///     Horizon { workers: 4, units: Some(8), jobs: Job(0)..Job(1), accept: Accept::Lookahead };
     /// assert!(Queue::new(2, horizon.clone()).is_ok() && Queue::new(3, horizon).is_err());
     /// ```
     pub fn new(items_per_worker: usize, horizon: Horizon) -> Result<Self, ParameterError> {
         let Horizon { workers, units, jobs, .. } = horizon;
         if items_per_worker == 0 {
-            return Err(ParameterError::Conditions { scheme: "queue", problem: "m=0 items per worker: m must be 1 or more".into() });
+            return Err(ParameterError::Conditions {
+                scheme: "queue",
+                problem: "m=0 items per worker: m must be 1 or more".into(),
+            });
         }
         let items = super::pieces("queue", workers, items_per_worker)?;
         let parts = super::equal_parts(workers, items, units)?;
@@ -96,7 +109,10 @@ impl Queue {
 
     /// The lowest item that one worker holds and nobody has finished.
     fn duplicate(&self) -> Option<u32> {
-        let open = |item: &u32| self.claims.winner[*item as usize].is_none() && self.holders[*item as usize] < HOLDERS_MAX;
+        let open = |item: &u32| {
+            self.claims.winner[*item as usize].is_none()
+                && self.holders[*item as usize] < HOLDERS_MAX
+        };
         self.claims.busy.iter().filter_map(|item| *item).filter(open).min()
     }
 
@@ -140,7 +156,11 @@ impl Scheme for Queue {
 
     fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
         let task = self.pull(worker);
-        out.extend(task.map(|task| Run::one(worker, task, self.parts[task.piece as usize][0].units.count())));
+        out.extend(
+            task.map(|task| {
+                Run::one(worker, task, self.parts[task.piece as usize][0].units.count())
+            }),
+        );
     }
 
     fn parts(&self, _: Worker, task: Task) -> &[Part] {
@@ -163,7 +183,8 @@ impl Scheme for Queue {
 
     fn gone(&mut self, worker: Worker) {
         let Some(piece) = self.claims.busy[worker.index()].take() else { return };
-        let (holders, winner) = (&mut self.holders[piece as usize], self.claims.winner[piece as usize]);
+        let (holders, winner) =
+            (&mut self.holders[piece as usize], self.claims.winner[piece as usize]);
         *holders -= 1;
         if *holders == 0 && winner.is_none() {
             self.again.push(piece);
@@ -199,7 +220,11 @@ impl Scheme for Queue {
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         self.gone(worker);
         let open = self.claims.reopen(worker, from);
-        let idle = open.iter().rev().map(|task| task.piece).filter(|piece| self.holders[*piece as usize] == 0);
+        let idle = open
+            .iter()
+            .rev()
+            .map(|task| task.piece)
+            .filter(|piece| self.holders[*piece as usize] == 0);
         self.again.extend(idle);
         reopened.extend(open);
     }

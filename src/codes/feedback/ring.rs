@@ -1,12 +1,12 @@
 //! The ring: every worker goes on with its neighbours' shares until all are done.
 //!
 //! # Construction
-//! Share `j` belongs to worker `j`; worker `q` computes `q, q+1, ..` (mod `n`), at most `reach` of them,
-//! leaving out those that somebody has finished when it would start them.
+//! Share `j` belongs to worker `j`; worker `q` computes `q, q+1, ..` (mod `n`), at most `reach` of
+//! them, leaving out those that somebody has finished when it would start them.
 //!
 //! # Guarantee
-//! Any `reach - 1` stragglers, and any pattern without `reach` consecutive silent workers. A worker needs
-//! only its `reach` shares.
+//! Any `reach - 1` stragglers, and any pattern without `reach` consecutive silent workers. A worker
+//! needs only its `reach` shares.
 //!
 //! # Cost
 //! A pull is O(reach).
@@ -15,8 +15,8 @@
 //! All weights are 1.
 //!
 //! # Source
-//! Own; the useful core of nested gradient codes (arXiv 2212.08580) and of codes for partial stragglers
-//! (arXiv 2405.19509).
+//! Own; the useful core of nested gradient codes (arXiv 2212.08580) and of codes for partial
+//! stragglers (arXiv 2405.19509).
 
 use super::claims::Claims;
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
@@ -32,9 +32,13 @@ use std::ops::Range;
 /// ```
 ///
 /// ```
-/// use codedgrad::codes::{feedback::Ring, sequential::{Accept, Horizon, Scheme}};
+/// use codedgrad::codes::{
+///     feedback::Ring,
+///     sequential::{Accept, Horizon, Scheme},
+/// };
 /// use codedgrad::ids::{Job, Task, Worker};
-/// let horizon = Horizon { workers: 3, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+/// let horizon =
+///     Horizon { workers: 3, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
 /// let mut ring = Ring::new(3, horizon)?;
 /// let mut tasks = Vec::new();
 /// (0..3).for_each(|i| ring.assign(Worker(i), &mut tasks));
@@ -61,21 +65,33 @@ impl Ring {
     /// [`ParameterError::Cut`] when the batch has fewer units than workers.
     ///
     /// ```
-    /// use codedgrad::codes::{feedback::Ring, sequential::{Accept, Horizon}};
+    /// use codedgrad::codes::{
+    ///     feedback::Ring,
+    ///     sequential::{Accept, Horizon},
+    /// };
     /// use codedgrad::ids::Job;
-    /// let horizon = Horizon { workers: 4, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
+    /// let horizon =
+    ///     Horizon { workers: 4, units: None, jobs: Job(0)..Job(1), accept: Accept::Lookahead };
     /// assert!(Ring::new(4, horizon.clone()).is_ok() && Ring::new(5, horizon).is_err());
     /// ```
     pub fn new(reach: usize, horizon: Horizon) -> Result<Self, ParameterError> {
         let Horizon { workers, units, jobs, .. } = horizon;
         let parts = super::equal_parts(workers, workers, units)?;
         if reach == 0 || reach > workers {
-            let problem = format!("reach={reach} of {workers} workers: reach must be from 1 to {workers}");
+            let problem =
+                format!("reach={reach} of {workers} workers: reach must be from 1 to {workers}");
             return Err(ParameterError::Conditions { scheme: "ring", problem });
         }
-        let mut facts = super::facts(workers, units.unwrap_or(workers as u32), 0, 1.0 / workers as f64);
+        let mut facts =
+            super::facts(workers, units.unwrap_or(workers as u32), 0, 1.0 / workers as f64);
         facts.tolerance = reach - 1;
-        Ok(Self { facts, claims: Claims::new(workers, workers, jobs), offset: vec![0; workers], reach, parts })
+        Ok(Self {
+            facts,
+            claims: Claims::new(workers, workers, jobs),
+            offset: vec![0; workers],
+            reach,
+            parts,
+        })
     }
 
     /// The next share of an idle worker, as long as there is one.
@@ -86,7 +102,8 @@ impl Ring {
         }
         let workers = self.facts.workers;
         let share = |offset: usize| (worker.index() + offset) % workers;
-        let next = (self.offset[worker.index()]..self.reach).find(|offset| self.claims.winner[share(*offset)].is_none());
+        let next = (self.offset[worker.index()]..self.reach)
+            .find(|offset| self.claims.winner[share(*offset)].is_none());
         self.offset[worker.index()] = next.map_or(self.reach, |offset| offset + 1);
         Some(self.claims.give(worker, share(next?) as u32))
     }
@@ -105,7 +122,8 @@ impl Scheme for Ring {
 
     fn dropped(&mut self, worker: Worker) {
         if let Some(share) = self.claims.busy[worker.index()].take() {
-            self.offset[worker.index()] = (share as usize + self.facts.workers - worker.index()) % self.facts.workers;
+            self.offset[worker.index()] =
+                (share as usize + self.facts.workers - worker.index()) % self.facts.workers;
         }
     }
 
@@ -115,7 +133,11 @@ impl Scheme for Ring {
 
     fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
         let task = self.pull(worker);
-        out.extend(task.map(|task| Run::one(worker, task, self.parts[task.piece as usize][0].units.count())));
+        out.extend(
+            task.map(|task| {
+                Run::one(worker, task, self.parts[task.piece as usize][0].units.count())
+            }),
+        );
     }
 
     fn parts(&self, _: Worker, task: Task) -> &[Part] {
@@ -173,16 +195,25 @@ impl Scheme for Ring {
         self.gone(worker);
         let (open, workers) = (self.claims.reopen(worker, from), self.facts.workers);
         // Whoever has passed such a share by comes back to it.
-        for (other, offset) in self.offset.iter_mut().enumerate().filter(|(other, _)| *other != worker.index()) {
+        for (other, offset) in
+            self.offset.iter_mut().enumerate().filter(|(other, _)| *other != worker.index())
+        {
             let distance = |task: &Task| (task.piece as usize + workers - other) % workers;
-            *offset = open.iter().map(distance).filter(|distance| *distance < self.reach).fold(*offset, usize::min);
+            *offset = open
+                .iter()
+                .map(distance)
+                .filter(|distance| *distance < self.reach)
+                .fold(*offset, usize::min);
         }
         reopened.extend(open);
     }
 
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
         let workers = self.facts.workers;
-        let reachable = |share: usize| (0..self.reach).any(|back| !missing.contains(Worker(((share + workers - back) % workers) as u32)));
+        let reachable = |share: usize| {
+            (0..self.reach)
+                .any(|back| !missing.contains(Worker(((share + workers - back) % workers) as u32)))
+        };
         let open = |share: &usize| self.claims.winner[*share].is_none() && !reachable(*share);
         (0..workers).filter(open).map(|share| self.parts[share][0].units).collect()
     }

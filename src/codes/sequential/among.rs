@@ -5,9 +5,9 @@ use crate::codes::Report;
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
-/// Carries out a scheme made for `m` of `n` workers: its worker `i` is the `i`-th member. Whoever is no member gets no
-/// task, and nobody waits for it. Its tasks have the number of their plan, so that
-/// a late answer to another plan's task is never taken for one of this.
+/// Carries out a scheme made for `m` of `n` workers: its worker `i` is the `i`-th member. Whoever
+/// is no member gets no task, and nobody waits for it. Its tasks have the number of their plan, so
+/// that a late answer to another plan's task is never taken for one of this.
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
@@ -43,7 +43,10 @@ impl Among {
         let members: Vec<Worker> = members.iter().collect();
         assert_eq!(inner.facts().workers, members.len(), "a scheme for its members");
         let mut places = vec![None; workers];
-        members.iter().zip(0..).for_each(|(member, place)| places[member.index()] = Some(Worker(place)));
+        members
+            .iter()
+            .zip(0..)
+            .for_each(|(member, place)| places[member.index()] = Some(Worker(place)));
         let facts = SchemeFacts { workers, ..inner.facts().clone() };
         Self { inner, members, places, plan, facts }
     }
@@ -115,7 +118,8 @@ impl Scheme for Among {
     }
 
     fn returned_as(&mut self, worker: Worker, task: Task, digest: u128) -> bool {
-        self.both(worker, task).is_some_and(|(place, task)| self.inner.returned_as(place, task, digest))
+        self.both(worker, task)
+            .is_some_and(|(place, task)| self.inner.returned_as(place, task, digest))
     }
 
     fn wrong(&self) -> Vec<Worker> {
@@ -124,7 +128,10 @@ impl Scheme for Among {
 
     fn dispute(&self) -> Option<Dispute> {
         let dispute = self.inner.dispute()?;
-        let members = WorkerSet::of(self.places.len(), dispute.members.iter().map(|place| self.outside(place)));
+        let members = WorkerSet::of(
+            self.places.len(),
+            dispute.members.iter().map(|place| self.outside(place)),
+        );
         Some(Dispute { members, ..dispute })
     }
 

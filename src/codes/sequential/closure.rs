@@ -1,7 +1,9 @@
-//! All straggler sequences of any length that conform to a model, by a search over the states a scheme can
-//! be in.
+//! All straggler sequences of any length that conform to a model, by a search over the states a
+//! scheme can be in.
 
-use super::{Accept, Horizon, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters, StragglerModel};
+use super::{
+    Accept, Horizon, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters, StragglerModel,
+};
 use crate::ids::{Job, Worker, WorkerSet};
 use std::collections::HashSet;
 
@@ -14,14 +16,20 @@ pub(super) trait Explored: Scheme + Clone {
     fn overdue(&self) -> bool;
 }
 
-/// A sequence of straggler sets after which a job is late or could only be saved by luck; none if there is
-/// none among those that `allows` lets through.
-fn counterexample<S: Explored>(scheme: &S, allows: &dyn Fn(&S, &WorkerSet) -> bool) -> Option<Vec<String>> {
+/// A sequence of straggler sets after which a job is late or could only be saved by luck; none if
+/// there is none among those that `allows` lets through.
+fn counterexample<S: Explored>(
+    scheme: &S,
+    allows: &dyn Fn(&S, &WorkerSet) -> bool,
+) -> Option<Vec<String>> {
     let workers = scheme.facts().workers;
     let (mut known, mut open) = (HashSet::from([scheme.key()]), vec![(scheme.clone(), Vec::new())]);
     while let Some((state, path)) = open.pop() {
         for bits in 0..1u32 << workers {
-            let missing = WorkerSet::of(workers, Worker::all(workers).filter(|worker| bits >> worker.0 & 1 == 1));
+            let missing = WorkerSet::of(
+                workers,
+                Worker::all(workers).filter(|worker| bits >> worker.0 & 1 == 1),
+            );
             if !allows(&state, &missing) {
                 continue;
             }
@@ -30,9 +38,13 @@ fn counterexample<S: Explored>(scheme: &S, allows: &dyn Fn(&S, &WorkerSet) -> bo
             path.push(missing.to_string());
             for worker in Worker::all(workers) {
                 next.assign(worker, &mut tasks);
-                let answers = tasks.drain(..).filter(|_| !missing.contains(worker)).collect::<Vec<_>>();
+                let answers =
+                    tasks.drain(..).filter(|_| !missing.contains(worker)).collect::<Vec<_>>();
                 if path.len() == 1 {
-                    assert!(!answers.is_empty() || missing.contains(worker), "there is work in the first round");
+                    assert!(
+                        !answers.is_empty() || missing.contains(worker),
+                        "there is work in the first round"
+                    );
                 }
                 // The rule must not depend on when it is asked.
                 let before = next.admits(&missing);
@@ -58,12 +70,23 @@ fn forever(workers: usize) -> Horizon {
     Horizon { workers, units: None, jobs: Job(0)..Job(u64::MAX), accept: Accept::Lookahead }
 }
 
-fn sr_sgc(workers: usize, (burst, window, distinct): (usize, usize, usize), stragglers: Option<usize>, slots: SlotKind) -> SrSgc {
-    SrSgc::new(SrSgcParameters { burst, window, distinct, stragglers, slots }, forever(workers)).expect("legal parameters")
+fn sr_sgc(
+    workers: usize,
+    (burst, window, distinct): (usize, usize, usize),
+    stragglers: Option<usize>,
+    slots: SlotKind,
+) -> SrSgc {
+    SrSgc::new(SrSgcParameters { burst, window, distinct, stragglers, slots }, forever(workers))
+        .expect("legal parameters")
 }
 
-fn m_sgc(workers: usize, (burst, window, distinct): (usize, usize, usize), slots: SlotKind) -> MSgc {
-    MSgc::new(MSgcParameters { burst, window, distinct, slots }, forever(workers)).expect("legal parameters")
+fn m_sgc(
+    workers: usize,
+    (burst, window, distinct): (usize, usize, usize),
+    slots: SlotKind,
+) -> MSgc {
+    MSgc::new(MSgcParameters { burst, window, distinct, slots }, forever(workers))
+        .expect("legal parameters")
 }
 
 fn conforming<S: Explored>(model: StragglerModel) -> impl Fn(&S, &WorkerSet) -> bool {
@@ -85,17 +108,28 @@ fn m_sgc_bears_every_bursty_and_every_arbitrary_sequence() {
             for distinct in 0..=workers {
                 let shape = (burst, window, distinct);
                 let scheme = m_sgc(workers, shape, SlotKind::MinLoad);
-                assert_eq!(counterexample(&scheme, &conforming(bursty(shape))), None, "n={workers} {shape:?}");
+                assert_eq!(
+                    counterexample(&scheme, &conforming(bursty(shape))),
+                    None,
+                    "n={workers} {shape:?}"
+                );
                 checked += 1;
             }
         }
     }
     assert!(checked > 60);
-    for (workers, (burst, window), distinct) in [(3, (1, 2), 1), (3, (2, 3), 2), (4, (1, 2), 2), (3, (1, 3), 3)] {
+    for (workers, (burst, window), distinct) in
+        [(3, (1, 2), 1), (3, (2, 3), 2), (4, (1, 2), 2), (3, (1, 3), 3)]
+    {
         let mut scheme = m_sgc(workers, (burst, window, distinct), SlotKind::MinLoad);
-        let model = StragglerModel::Arbitrary { rounds: burst, window: window + burst - 1, distinct };
+        let model =
+            StragglerModel::Arbitrary { rounds: burst, window: window + burst - 1, distinct };
         scheme.watch(model);
-        assert_eq!(counterexample(&scheme, &conforming(model)), None, "n={workers} B={burst} W={window} lambda={distinct}");
+        assert_eq!(
+            counterexample(&scheme, &conforming(model)),
+            None,
+            "n={workers} B={burst} W={window} lambda={distinct}"
+        );
     }
 }
 
@@ -103,14 +137,19 @@ fn m_sgc_bears_every_bursty_and_every_arbitrary_sequence() {
 fn m_sgc_over_clusters_bears_what_it_promises() {
     for (workers, shape) in [(4, (1, 2, 1)), (4, (2, 3, 1)), (2, (1, 3, 1)), (4, (1, 2, 3))] {
         let scheme = m_sgc(workers, shape, SlotKind::Clusters);
-        assert_eq!(counterexample(&scheme, &conforming(bursty(shape))), None, "n={workers} {shape:?}");
+        assert_eq!(
+            counterexample(&scheme, &conforming(bursty(shape))),
+            None,
+            "n={workers} {shape:?}"
+        );
     }
 }
 
 #[test]
 fn m_sgc_fails_one_step_beyond() {
     let fails = |workers: usize, shape: (usize, usize, usize), beyond: (usize, usize, usize)| {
-        counterexample(&m_sgc(workers, shape, SlotKind::MinLoad), &conforming(bursty(beyond))).is_some()
+        counterexample(&m_sgc(workers, shape, SlotKind::MinLoad), &conforming(bursty(beyond)))
+            .is_some()
     };
     assert!(fails(3, (1, 2, 1), (1, 2, 2)), "one distinct straggler more");
     assert!(fails(4, (1, 3, 2), (1, 3, 3)));
@@ -130,9 +169,17 @@ fn sr_sgc_bears_every_bursty_sequence_and_s_per_round() {
                     continue;
                 }
                 let scheme = sr_sgc(workers, shape, None, SlotKind::MinLoad);
-                assert_eq!(counterexample(&scheme, &conforming(bursty(shape))), None, "n={workers} {shape:?}");
+                assert_eq!(
+                    counterexample(&scheme, &conforming(bursty(shape))),
+                    None,
+                    "n={workers} {shape:?}"
+                );
                 let few = StragglerModel::PerRound { stragglers: needed };
-                assert_eq!(counterexample(&scheme, &conforming(few)), None, "n={workers} {shape:?}, {needed} per round");
+                assert_eq!(
+                    counterexample(&scheme, &conforming(few)),
+                    None,
+                    "n={workers} {shape:?}, {needed} per round"
+                );
             }
         }
     }
@@ -141,7 +188,11 @@ fn sr_sgc_bears_every_bursty_sequence_and_s_per_round() {
 #[test]
 fn sr_sgc_fails_one_step_beyond() {
     let fails = |workers: usize, shape: (usize, usize, usize), beyond: (usize, usize, usize)| {
-        counterexample(&sr_sgc(workers, shape, None, SlotKind::MinLoad), &conforming(bursty(beyond))).is_some()
+        counterexample(
+            &sr_sgc(workers, shape, None, SlotKind::MinLoad),
+            &conforming(bursty(beyond)),
+        )
+        .is_some()
     };
     assert!(fails(4, (1, 2, 2), (1, 2, 3)), "s is tight: one distinct straggler more");
     assert!(fails(4, (1, 3, 3), (1, 3, 4)));
@@ -152,6 +203,10 @@ fn sr_sgc_fails_one_step_beyond() {
 fn sr_sgc_over_clusters_bears_any_number_of_stragglers_that_do_not_return() {
     for (workers, shape) in [(4, (1, 2, 4)), (4, (2, 3, 4)), (2, (1, 2, 2)), (4, (1, 3, 4))] {
         let scheme = sr_sgc(workers, shape, Some(1), SlotKind::Clusters);
-        assert_eq!(counterexample(&scheme, &conforming(bursty(shape))), None, "n={workers} {shape:?}");
+        assert_eq!(
+            counterexample(&scheme, &conforming(bursty(shape))),
+            None,
+            "n={workers} {shape:?}"
+        );
     }
 }

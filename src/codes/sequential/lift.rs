@@ -7,8 +7,8 @@ use std::ops::Range;
 
 /// A one-round code, one job per round, delay 0.
 ///
-/// The piece of a task is its worker's number. Results of earlier rounds are not wanted: their job is
-/// closed.
+/// The piece of a task is its worker's number. Results of earlier rounds are not wanted: their job
+/// is closed.
 ///
 /// ```
 /// use codedgrad::codes::{sequential::{Lift, Scheme}, Groups};
@@ -41,8 +41,13 @@ impl Lift {
     #[must_use]
     pub fn new(code: Box<dyn GradientCode>, cut: Cut, jobs: Range<Job>) -> Self {
         let facts = code.facts();
-        assert_eq!(cut.shares() as usize, facts.shares(), "the batch is cut into the code's shares");
-        let parts: Vec<Vec<Part>> = Worker::all(facts.workers).map(|worker| parts_of(code.row(worker), cut)).collect();
+        assert_eq!(
+            cut.shares() as usize,
+            facts.shares(),
+            "the batch is cut into the code's shares"
+        );
+        let parts: Vec<Vec<Part>> =
+            Worker::all(facts.workers).map(|worker| parts_of(code.row(worker), cut)).collect();
         let touched = |parts: &Vec<Part>| parts.iter().map(|part| part.units.count()).sum::<u32>();
         let facts = SchemeFacts {
             workers: facts.workers,
@@ -70,11 +75,13 @@ impl Lift {
         }
     }
 
-    /// The same code for tasks that are mixtures of their parts' data, with `wrong` wrong workers to be found out by whoever
-    /// receives the results: all results are then folded, also those of weight 0.
+    /// The same code for tasks that are mixtures of their parts' data, with `wrong` wrong workers
+    /// to be found out by whoever receives the results: all results are then folded, also those of
+    /// weight 0.
     #[must_use]
     pub fn mixing(mut self, wrong: usize) -> Self {
-        (self.facts.mixture, self.facts.wrong, self.facts.load) = (true, wrong, self.code.facts().load);
+        (self.facts.mixture, self.facts.wrong, self.facts.load) =
+            (true, wrong, self.code.facts().load);
         self
     }
 
@@ -142,7 +149,8 @@ impl Scheme for Lift {
     }
 
     fn admits(&self, missing: &WorkerSet) -> bool {
-        let exact_match = self.returned.len() + missing.len() == self.facts.workers && missing.iter().all(|w| !self.returned.contains(w));
+        let exact_match = self.returned.len() + missing.len() == self.facts.workers
+            && missing.iter().all(|w| !self.returned.contains(w));
         if exact_match { self.decodable } else { self.supposed(missing).1 }
     }
 
@@ -166,7 +174,10 @@ impl Scheme for Lift {
 
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
         assert!(!self.closed && self.job < self.end, "a round is open");
-        assert!(missing.iter().all(|worker| !self.returned.contains(worker)), "the missing have not answered");
+        assert!(
+            missing.iter().all(|worker| !self.returned.contains(worker)),
+            "the missing have not answered"
+        );
         self.closed = true;
         decoded.push(self.job);
     }
@@ -175,9 +186,15 @@ impl Scheme for Lift {
         assert!(self.closed, "weights are final when the round is closed");
         let mut weights = vec![0.0; self.facts.workers];
         let report = weigh(&mut *self.decoder, &mut weights);
-        let counts = |(worker, weight): &(Worker, &f64)| **weight != 0.0 || self.facts.mixture && self.returned.contains(*worker);
+        let counts = |(worker, weight): &(Worker, &f64)| {
+            **weight != 0.0 || self.facts.mixture && self.returned.contains(*worker)
+        };
         let used = Worker::all(weights.len()).zip(&weights).filter(counts);
-        folds.extend(used.map(|(worker, &weight)| Fold { worker, task: self.task(worker), weight }));
+        folds.extend(used.map(|(worker, &weight)| Fold {
+            worker,
+            task: self.task(worker),
+            weight,
+        }));
         report
     }
 
@@ -272,6 +289,9 @@ mod tests {
     fn uncovered_units_are_named() {
         let scheme = lift();
         assert_eq!(scheme.uncovered(&WorkerSet::of(4, [Worker(0), Worker(2)])), []);
-        assert_eq!(scheme.uncovered(&WorkerSet::of(4, [Worker(2), Worker(3)])), [Units { start: 2, end: 4 }]);
+        assert_eq!(
+            scheme.uncovered(&WorkerSet::of(4, [Worker(2), Worker(3)])),
+            [Units { start: 2, end: 4 }]
+        );
     }
 }

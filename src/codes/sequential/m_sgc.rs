@@ -1,13 +1,14 @@
 //! M-SGC: most of a job uncoded with repeats, a small rest coded, multiplexed over rounds.
 //!
 //! # Construction
-//! Worker `i` owns `W-1` chunks of every job outright and has coded shares of `B` small groups of chunks.
-//! In round `r` slot `j` of `0..W-1+B` works on job `r-j`: the first `W-1` slots try the own chunks one by
-//! one; the last `B` repeat a chunk that was lost, or, if none was, answer one coded group each.
+//! Worker `i` owns `W-1` chunks of every job outright and has coded shares of `B` small groups of
+//! chunks. In round `r` slot `j` of `0..W-1+B` works on job `r-j`: the first `W-1` slots try the
+//! own chunks one by one; the last `B` repeat a chunk that was lost, or, if none was, answer one
+//! coded group each.
 //!
 //! # Guarantee
-//! Every `(B, W, lambda)`-bursty pattern, and every `(B, W-1+B, lambda)`-arbitrary one; every job is
-//! decoded by the end of round `job + W-2+B`. The load is at most `2/n`, whatever `lambda`.
+//! Every `(B, W, lambda)`-bursty pattern, and every `(B, W-1+B, lambda)`-arbitrary one; every job
+//! is decoded by the end of round `job + W-2+B`. The load is at most `2/n`, whatever `lambda`.
 //!
 //! # Cost
 //! A round is O(n (W-1+B)); whether a set of stragglers may be left out, O(n (W-1+B)).
@@ -55,7 +56,8 @@ pub struct MSgcParameters {
 /// use codedgrad::codes::sequential::{Accept, Horizon, MSgc, MSgcParameters, Scheme, SlotKind};
 /// use codedgrad::ids::Job;
 /// let parameters = MSgcParameters { burst: 1, window: 2, distinct: 27, slots: SlotKind::MinLoad };
-/// let horizon = Horizon { workers: 256, units: None, jobs: Job(0)..Job(480), accept: Accept::Lookahead };
+/// let horizon =
+///     Horizon { workers: 256, units: None, jobs: Job(0)..Job(480), accept: Accept::Lookahead };
 /// let facts = MSgc::new(parameters, horizon)?.facts().clone();
 /// assert!((facts.load - 0.007543).abs() < 1e-6 && facts.delay == 1);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
@@ -105,7 +107,8 @@ impl Open {
 
 impl MSgc {
     /// # Errors
-    /// [`ParameterError::Conditions`] unless `1 <= B < W` and `lambda <= n`, and what the slot code asks.
+    /// [`ParameterError::Conditions`] unless `1 <= B < W` and `lambda <= n`, and what the slot code
+    /// asks.
     pub fn new(parameters: MSgcParameters, horizon: Horizon) -> Result<Self, ParameterError> {
         let MSgcParameters { burst, window, distinct, slots } = parameters;
         let Horizon { workers, units, jobs, accept } = horizon;
@@ -114,21 +117,36 @@ impl MSgc {
             return Err(ParameterError::NoWorkers);
         }
         if burst.max(window) > super::WINDOW_MAX {
-            return wrong(format!("B={burst}, W={window}: both must be at most {}", super::WINDOW_MAX));
+            return wrong(format!(
+                "B={burst}, W={window}: both must be at most {}",
+                super::WINDOW_MAX
+            ));
         }
         if burst == 0 || window <= burst {
-            return wrong(format!("B={burst}, W={window}: B must be from 1 to W-1; for this B take W={} or more", burst.max(1) + 1));
+            return wrong(format!(
+                "B={burst}, W={window}: B must be from 1 to W-1; for this B take W={} or more",
+                burst.max(1) + 1
+            ));
         }
         if distinct > workers || distinct == workers && slots == SlotKind::Clusters {
             let most = workers - usize::from(slots == SlotKind::Clusters);
-            return wrong(format!("lambda={distinct} of {workers} workers: lambda must be at most {most}"));
+            return wrong(format!(
+                "lambda={distinct} of {workers} workers: lambda must be at most {most}"
+            ));
         }
         if workers.saturating_mul(window - 1 + burst) > super::ROWS_MAX
             || workers.saturating_mul((window - 1) * (distinct + 1)) > u32::MAX as usize / 2
         {
-            return wrong(format!("W={window}, lambda={distinct} of {workers} workers cut a batch into too many pieces; a smaller W fits"));
+            return wrong(format!(
+                "W={window}, lambda={distinct} of {workers} workers cut a batch into too many \
+                 pieces; a smaller W fits"
+            ));
         }
-        let slots = if distinct < workers { Some(SlotCode::new(slots, workers, distinct, "m-sgc")?) } else { None };
+        let slots = if distinct < workers {
+            Some(SlotCode::new(slots, workers, distinct, "m-sgc")?)
+        } else {
+            None
+        };
         let (chunk, coded) = if slots.is_some() { (distinct + 1, burst) } else { (1, 0) };
         let atoms = workers * ((window - 1) * chunk + coded);
         let units = units.unwrap_or(atoms as u32);
@@ -140,7 +158,10 @@ impl MSgc {
         }
         for (m, slots) in (0..burst).filter_map(|m| Some((m, slots.as_ref()?))) {
             let start = workers * ((window - 1) * chunk + m);
-            parts.extend(Worker::all(workers).map(|worker| slots.parts(worker, units, &(start..start + workers), atoms)));
+            parts.extend(
+                Worker::all(workers)
+                    .map(|worker| slots.parts(worker, units, &(start..start + workers), atoms)),
+            );
         }
         Ok(Self {
             facts: SchemeFacts {
@@ -165,7 +186,10 @@ impl MSgc {
             window,
             accept,
             slots,
-            units: parts.iter().map(|parts| parts.iter().map(|part| part.units.count()).sum()).collect(),
+            units: parts
+                .iter()
+                .map(|parts| parts.iter().map(|part| part.units.count()).sum())
+                .collect(),
             parts,
             jobs,
         })
@@ -183,7 +207,14 @@ impl MSgc {
         if self.jobs.contains(&self.round) {
             let owed = vec![0; self.facts.workers];
             let returned = vec![false; self.parts.len()];
-            self.open.push_back(Open { job: self.round, returned, owed_before: owed.clone(), owed, decoded: false, refused: false });
+            self.open.push_back(Open {
+                job: self.round,
+                returned,
+                owed_before: owed.clone(),
+                owed,
+                decoded: false,
+                refused: false,
+            });
         }
     }
 
@@ -213,8 +244,8 @@ impl MSgc {
         self.slots.as_ref().is_none_or(|slots| slots.suffices(answers))
     }
 
-    /// Whether a job can still be completed if the current round loses `missing` and no later one loses
-    /// anybody.
+    /// Whether a job can still be completed if the current round loses `missing` and no later one
+    /// loses anybody.
     fn survives(&self, open: &Open, missing: &WorkerSet) -> bool {
         let slot = self.slot(open.job);
         let repeating = slot + 1 >= self.window;
@@ -224,24 +255,33 @@ impl MSgc {
             if repeating && before > 0 { owed < before } else { open.has(self.piece(slot, worker)) }
         };
         let lost = |worker: Worker| missing.contains(worker) && !returned(worker);
-        if repeating && !self.group_suffices(|worker| open.owed_before[worker.index()] == 0 && !lost(worker)) {
+        if repeating
+            && !self.group_suffices(|worker| open.owed_before[worker.index()] == 0 && !lost(worker))
+        {
             return false;
         }
         let owed = |worker: Worker| {
             let (before, lost) = (open.owed_before[worker.index()], lost(worker));
-            if repeating { before - u32::from(!lost && before > 0) } else { before + u32::from(lost) }
+            if repeating {
+                before - u32::from(!lost && before > 0)
+            } else {
+                before + u32::from(lost)
+            }
         };
         let next = (self.window - 1).max(slot + 1);
         let left = self.window - 1 + self.burst - next;
         let most = Worker::all(self.facts.workers).map(owed).max().unwrap_or(0) as usize;
-        most <= left && (0..most.min(left)).all(|ahead| self.group_suffices(|worker| owed(worker) as usize <= ahead))
+        most <= left
+            && (0..most.min(left))
+                .all(|ahead| self.group_suffices(|worker| owed(worker) as usize <= ahead))
     }
 
     fn complete(&self, open: &Open) -> bool {
         let workers = self.facts.workers;
         let chunks = (self.window - 1) * workers;
         let mut groups = open.returned[chunks..].chunks(workers);
-        open.returned[..chunks].iter().all(|returned| *returned) && groups.all(|group| self.group_suffices(|worker| group[worker.index()]))
+        open.returned[..chunks].iter().all(|returned| *returned)
+            && groups.all(|group| self.group_suffices(|worker| group[worker.index()]))
     }
 
     fn answers(&self, open: &Open, group: usize) -> WorkerSet {
@@ -258,17 +298,28 @@ impl MSgc {
         super::worst((0..self.burst).map(|group| self.decode_group(open, group, &mut used)))
     }
 
-    fn decode_group(&self, open: &Open, group: usize, mut used: impl FnMut(Worker, Task, f64)) -> Report {
+    fn decode_group(
+        &self,
+        open: &Open,
+        group: usize,
+        mut used: impl FnMut(Worker, Task, f64),
+    ) -> Report {
         let Some(slots) = &self.slots else { return super::UNCODED };
         slots.decode(&self.answers(open, group), |worker, weight| {
-            used(worker, Task { job: open.job, piece: self.piece(self.window - 1 + group, worker), plan: 0 }, weight);
+            used(
+                worker,
+                Task { job: open.job, piece: self.piece(self.window - 1 + group, worker), plan: 0 },
+                weight,
+            );
         })
     }
 
     /// The groups that are answered in a round.
     fn groups_of(&self, round: Job) -> impl Iterator<Item = (&Open, usize)> {
         let open = self.open.iter().filter(|open| self.slots.is_some() && !open.refused);
-        let groups = open.filter_map(move |open| Some((open, ((round.0 - open.job.0) as usize).checked_sub(self.window - 1)?)));
+        let groups = open.filter_map(move |open| {
+            Some((open, ((round.0 - open.job.0) as usize).checked_sub(self.window - 1)?))
+        });
         groups.filter(|(_, group)| *group < self.burst)
     }
 }
@@ -300,7 +351,11 @@ impl Scheme for MSgc {
         }
         for open in self.open.iter().rev().filter(|open| !open.is_over()) {
             let row = self.row(open, self.slot(open.job), worker);
-            out.extend(row.map(|row| Task { job: open.job, piece: self.piece(row, worker), plan: 0 }));
+            out.extend(row.map(|row| Task {
+                job: open.job,
+                piece: self.piece(row, worker),
+                plan: 0,
+            }));
         }
     }
 
@@ -326,7 +381,11 @@ impl Scheme for MSgc {
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
         let (workers, round, piece) = (self.facts.workers, self.round, task.piece as usize);
         let Some(first) = self.open.front().map(|open| open.job.0) else { return false };
-        let Some(open) = task.job.0.checked_sub(first).and_then(|at| self.open.get_mut(at as usize)) else { return false };
+        let Some(open) =
+            task.job.0.checked_sub(first).and_then(|at| self.open.get_mut(at as usize))
+        else {
+            return false;
+        };
         if piece % workers != worker.index() || piece >= open.returned.len() || open.is_over() {
             return false;
         }
@@ -345,12 +404,17 @@ impl Scheme for MSgc {
     fn admits(&self, missing: &WorkerSet) -> bool {
         match self.accept {
             Accept::Model => self.model.admits(&self.history, missing),
-            Accept::Lookahead => self.open.iter().all(|open| open.is_over() || self.survives(open, missing)),
+            Accept::Lookahead => {
+                self.open.iter().all(|open| open.is_over() || self.survives(open, missing))
+            }
         }
     }
 
     fn quality(&mut self) -> Report {
-        super::worst(self.groups_of(self.round).map(|(open, group)| self.decode_group(open, group, |_, _, _| ())))
+        super::worst(
+            self.groups_of(self.round)
+                .map(|(open, group)| self.decode_group(open, group, |_, _, _| ())),
+        )
     }
 
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
@@ -361,13 +425,17 @@ impl Scheme for MSgc {
             let slot = (round.0 - open.job.0) as usize;
             if slot + 1 < self.window {
                 let row = &open.returned[slot * workers..][..workers];
-                open.owed.iter_mut().zip(row).for_each(|(owed, returned)| *owed += u32::from(!returned));
+                open.owed
+                    .iter_mut()
+                    .zip(row)
+                    .for_each(|(owed, returned)| *owed += u32::from(!returned));
             }
         }
         let last = self.facts.delay;
         for at in 0..self.open.len() {
             let open = &self.open[at];
-            let may_be = self.slots.is_none() && self.slot(open.job) + 2 >= self.window || self.slot(open.job) == last;
+            let may_be = self.slots.is_none() && self.slot(open.job) + 2 >= self.window
+                || self.slot(open.job) == last;
             if may_be && !open.is_over() && self.complete(open) {
                 decoded.push(open.job);
                 self.open[at].decoded = true;
@@ -378,7 +446,9 @@ impl Scheme for MSgc {
     }
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        let Some(open) = self.open.iter().find(|open| open.job == job) else { return super::worst([].into_iter()) };
+        let Some(open) = self.open.iter().find(|open| open.job == job) else {
+            return super::worst([].into_iter());
+        };
         self.decode(open, |worker, task, weight| folds.push(Fold { worker, task, weight }))
     }
 
@@ -393,15 +463,27 @@ impl Scheme for MSgc {
                 unused.remove(worker);
                 folds.push(Fold { worker, task, weight });
             });
-            let task = |worker| Task { job: open.job, piece: self.piece(self.window - 1 + group, worker), plan: 0 };
-            folds.extend(unused.iter().map(|worker| Fold { worker, task: task(worker), weight: 0.0 }));
+            let task = |worker| Task {
+                job: open.job,
+                piece: self.piece(self.window - 1 + group, worker),
+                plan: 0,
+            };
+            folds.extend(unused.iter().map(|worker| Fold {
+                worker,
+                task: task(worker),
+                weight: 0.0,
+            }));
             report
         });
         super::worst(groups)
     }
 
     fn blocked(&self, gone: &WorkerSet) -> Vec<Job> {
-        self.open.iter().filter(|open| !open.is_over() && !self.survives(open, gone)).map(|open| open.job).collect()
+        self.open
+            .iter()
+            .filter(|open| !open.is_over() && !self.survives(open, gone))
+            .map(|open| open.job)
+            .collect()
     }
 
     fn give_up(&mut self, job: Job) {
@@ -417,7 +499,11 @@ impl Scheme for MSgc {
 
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         let workers = self.facts.workers;
-        for open in self.open.iter_mut().filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from)) {
+        for open in self
+            .open
+            .iter_mut()
+            .filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from))
+        {
             open.decoded = false;
             let slot = (self.round.0 - open.job.0) as usize;
             for piece in (worker.index()..open.returned.len()).step_by(workers) {
@@ -433,7 +519,9 @@ impl Scheme for MSgc {
     }
 
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
-        let own = |worker: Worker| (0..self.window - 1).flat_map(move |c| &self.parts[self.piece(c, worker) as usize]);
+        let own = |worker: Worker| {
+            (0..self.window - 1).flat_map(move |c| &self.parts[self.piece(c, worker) as usize])
+        };
         missing.iter().flat_map(own).map(|part| part.units).collect()
     }
 }
@@ -453,11 +541,15 @@ impl super::closure::Explored for MSgc {
     }
 
     fn key(&self) -> String {
-        let open = |open: &Open| (self.slot(open.job), open.returned.clone(), open.owed.clone(), open.decoded);
+        let open = |open: &Open| {
+            (self.slot(open.job), open.returned.clone(), open.owed.clone(), open.decoded)
+        };
         format!("{:?} {:?}", self.history, self.open.iter().map(open).collect::<Vec<_>>())
     }
 
     fn overdue(&self) -> bool {
-        self.open.iter().any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
+        self.open
+            .iter()
+            .any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
     }
 }

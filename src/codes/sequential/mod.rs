@@ -41,11 +41,14 @@ pub struct SchemeFacts {
     pub error_max: f64,
     /// Whether every finished task counts by itself, and not only all of a worker's round together.
     pub partial: bool,
-    /// Whether gradients are plain sums of results that are plain sums: no coefficient and no weight but 1.
+    /// Whether gradients are plain sums of results that are plain sums: no coefficient and no
+    /// weight but 1.
     pub plain: bool,
-    /// Any so many wrong workers are found out (of every group, where it votes); 0 = everybody is trusted.
+    /// Any so many wrong workers are found out (of every group, where it votes); 0 = everybody is
+    /// trusted.
     pub wrong: usize,
-    /// Whether a task's result is the gradient at the mixture of its parts' data, not the mixture of their gradients.
+    /// Whether a task's result is the gradient at the mixture of its parts' data, not the mixture
+    /// of their gradients.
     pub mixture: bool,
 }
 
@@ -74,8 +77,18 @@ impl fmt::Display for Dispute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { group, members, votes, needed } = self;
         let counts: Vec<String> = votes.iter().map(usize::to_string).collect();
-        write!(f, "group {group} (workers {members}) returned {} different results ({} times), ", votes.len(), counts.join(", "))?;
-        write!(f, "none of them the {needed} times that are needed: more workers are wrong than b={}, or they are not ", needed - 1)?;
+        write!(
+            f,
+            "group {group} (workers {members}) returned {} different results ({} times), ",
+            votes.len(),
+            counts.join(", ")
+        )?;
+        write!(
+            f,
+            "none of them the {needed} times that are needed: more workers are wrong than b={}, or \
+             they are not ",
+            needed - 1
+        )?;
         write!(f, "bitwise deterministic")
     }
 }
@@ -109,8 +122,8 @@ fn unheld(code: &dyn GradientCode, missing: &WorkerSet) -> impl Iterator<Item = 
     (0..).map(Share).zip(held).filter(|(_, held)| !held).map(|(share, _)| share)
 }
 
-/// The weights to use: those of as few messages as possible, unless they amplify and the shortest ones
-/// amplify less.
+/// The weights to use: those of as few messages as possible, unless they amplify and the shortest
+/// ones amplify less.
 fn weigh(decoder: &mut dyn Decoder, weights: &mut [f64]) -> Report {
     let fewest = decoder.weights(Choice::Fewest, weights);
     if fewest.amplification <= AMPLIFICATION_FINE {
@@ -126,7 +139,8 @@ fn weigh(decoder: &mut dyn Decoder, weights: &mut [f64]) -> Report {
 }
 
 /// The report of an uncoded sum.
-pub(crate) const UNCODED: Report = Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };
+pub(crate) const UNCODED: Report =
+    Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };
 
 /// The worst of several decodes in every respect; that of an uncoded sum if there are none.
 pub(crate) fn worst(reports: impl Iterator<Item = Report>) -> Report {
@@ -152,10 +166,10 @@ pub struct Fold {
 
 /// Who computes what, when a round may close, and which weights make the gradients.
 ///
-/// The rounds of a scheme are driven like this: every idle worker is asked for tasks ([`assign`]), its
-/// results are reported ([`returned`]), and as soon as everybody still out may be missing ([`admits`])
-/// the round is closed ([`close`]) and its weights are fetched ([`settle`]). Asking for tasks after a
-/// close begins the next round.
+/// The rounds of a scheme are driven like this: every idle worker is asked for tasks ([`assign`]),
+/// its results are reported ([`returned`]), and as soon as everybody still out may be missing
+/// ([`admits`]) the round is closed ([`close`]) and its weights are fetched ([`settle`]). Asking
+/// for tasks after a close begins the next round.
 ///
 /// [`assign`]: Scheme::assign
 /// [`returned`]: Scheme::returned
@@ -186,8 +200,8 @@ pub trait Scheme: Send {
     fn open(&mut self);
     /// The tasks an idle worker should do now, none if there is nothing for it in this round.
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>);
-    /// What [`assign`](Scheme::assign) would hand out, as runs of tasks that nobody needs to hear of one by one: only
-    /// the last task of a run can let the round close or bring new ones.
+    /// What [`assign`](Scheme::assign) would hand out, as runs of tasks that nobody needs to hear
+    /// of one by one: only the last task of a run can let the round close or bring new ones.
     fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
         let mut tasks = Vec::new();
         self.assign(worker, &mut tasks);
@@ -204,8 +218,8 @@ pub trait Scheme: Send {
         let units = run.tasks().take(count as usize).map(|task| self.units(run.worker, task)).sum();
         Run { count, units, ..run }
     }
-    /// What a task is called in a picture of rounds, when its job is in its `age`-th round (from 0); jobs
-    /// are counted from 1 there.
+    /// What a task is called in a picture of rounds, when its job is in its `age`-th round (from
+    /// 0); jobs are counted from 1 there.
     fn label(&self, task: Task, _age: usize) -> String {
         format!("n.{}", task.job.0 + 1)
     }
@@ -233,9 +247,9 @@ pub trait Scheme: Send {
     }
     /// Whether the round may close without these workers.
     fn admits(&self, missing: &WorkerSet) -> bool;
-    /// How many of these workers have to answer, in this order, until the rest of the run's workers may be
-    /// missing; more than there are if even all of them do not suffice. Fewer missing are never harder to do
-    /// without.
+    /// How many of these workers have to answer, in this order, until the rest of the run's workers
+    /// may be missing; more than there are if even all of them do not suffice. Fewer missing are
+    /// never harder to do without.
     fn answers_needed(&self, order: &[Worker]) -> usize {
         let mut needed = (0, order.len() + 1);
         while needed.0 < needed.1 {
@@ -249,14 +263,14 @@ pub trait Scheme: Send {
         }
         needed.0
     }
-    /// When the workers whose answers are in suffice for a close, if everybody's come at these times; none where only
-    /// [`answers_needed`](Scheme::answers_needed) can tell.
+    /// When the workers whose answers are in suffice for a close, if everybody's come at these
+    /// times; none where only [`answers_needed`](Scheme::answers_needed) can tell.
     fn suffices_at(&self, _times: &[f64]) -> Option<f64> {
         None
     }
-    /// When the round will close if the runs handed out end at these times and nobody stops before; every run that
-    /// has ended by then may be reported at once, in order of workers. None if the scheme has to be told of one
-    /// after the other.
+    /// When the round will close if the runs handed out end at these times and nobody stops before;
+    /// every run that has ended by then may be reported at once, in order of workers. None if the
+    /// scheme has to be told of one after the other.
     fn closes_at(&self, _runs: &[Run], _ends: &[f64]) -> Option<f64> {
         None
     }
@@ -264,11 +278,11 @@ pub trait Scheme: Send {
     fn hopes(&self, gone: &WorkerSet) -> bool {
         self.admits(gone)
     }
-    /// A worker will finish none of the tasks it has in this round; what it has returned stays. Said of dead
-    /// workers in every round.
+    /// A worker will finish none of the tasks it has in this round; what it has returned stays.
+    /// Said of dead workers in every round.
     fn gone(&mut self, _worker: Worker) {}
-    /// A worker that is said to be gone is there again. Whether it may be asked for tasks in this round: if not, it does
-    /// nothing more before the next one.
+    /// A worker that is said to be gone is there again. Whether it may be asked for tasks in this
+    /// round: if not, it does nothing more before the next one.
     fn back(&mut self, _worker: Worker) -> bool {
         true
     }
@@ -278,42 +292,45 @@ pub trait Scheme: Send {
     fn salvages(&self, _missing: &WorkerSet) -> bool {
         false
     }
-    /// How good the decode would be if the round closed now: asked once [`admits`](Scheme::admits) says
-    /// yes, so that a decode beyond its gate can wait for one more answer.
+    /// How good the decode would be if the round closed now: asked once [`admits`](Scheme::admits)
+    /// says yes, so that a decode beyond its gate can wait for one more answer.
     fn quality(&mut self) -> Report;
-    /// How late a worker was with all its tasks of the round: the time it took by the time the round
-    /// takes, if it finished by the close. Told before [`close`](Scheme::close), for schemes that rank workers.
+    /// How late a worker was with all its tasks of the round: the time it took by the time the
+    /// round takes, if it finished by the close. Told before [`close`](Scheme::close), for schemes
+    /// that rank workers.
     fn observe(&mut self, _worker: Worker, _ratio: Option<f64>) {}
     /// Ends the round and names the jobs that can be decoded now.
     fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>);
-    /// Whether an accepted result counts with weight 1 for its job whatever else happens, so that it can be
-    /// added to the sum of its worker's results at once.
+    /// Whether an accepted result counts with weight 1 for its job whatever else happens, so that
+    /// it can be added to the sum of its worker's results at once.
     fn is_final(&self, _task: Task) -> bool {
         self.facts().partial
     }
-    /// Results whose weights, which may be 0, became final with the close of the last round, whether or not their
-    /// jobs are decoded, and how good those decodes are.
+    /// Results whose weights, which may be 0, became final with the close of the last round,
+    /// whether or not their jobs are decoded, and how good those decodes are.
     fn finals(&mut self, _folds: &mut Vec<Fold>) -> Report {
         UNCODED
     }
     /// The weights of all results of a job that can be decoded.
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report;
-    /// The results of a worker are gone: those of jobs that are not decoded, and of decoded jobs from `from` on.
-    /// Names the tasks that are open again; if a decoded job is among theirs, its round is open again too. Where that
-    /// [cannot be](Scheme::undoes), `from` is none.
+    /// The results of a worker are gone: those of jobs that are not decoded, and of decoded jobs
+    /// from `from` on. Names the tasks that are open again; if a decoded job is among theirs, its
+    /// round is open again too. Where that [cannot be](Scheme::undoes), `from` is none.
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>);
-    /// Whether a decoded job can be opened again. If not, all that is undecided is [begun anew](Scheme::restart).
+    /// Whether a decoded job can be opened again. If not, all that is undecided is
+    /// [begun anew](Scheme::restart).
     fn undoes(&self) -> bool {
         true
     }
-    /// The jobs that cannot be completed if nobody of `gone` answers in this round, where that stops the round.
+    /// The jobs that cannot be completed if nobody of `gone` answers in this round, where that
+    /// stops the round.
     fn blocked(&self, gone: &WorkerSet) -> Vec<Job>;
     /// A job is refused: nothing more is done for it.
     fn give_up(&mut self, job: Job);
-    /// Goes on with other jobs, all of the earlier ones being decoded or refused, or with the current ones from the
-    /// beginning; what was learnt of the workers stays.
+    /// Goes on with other jobs, all of the earlier ones being decoded or refused, or with the
+    /// current ones from the beginning; what was learnt of the workers stays.
     fn restart(&mut self, jobs: Range<Job>);
-    /// The batch units that no worker outside `missing` can supply in this round: what a refused step
-    /// names.
+    /// The batch units that no worker outside `missing` can supply in this round: what a refused
+    /// step names.
     fn uncovered(&self, missing: &WorkerSet) -> Vec<Units>;
 }

@@ -11,7 +11,10 @@ use crate::ids::WorkerSet;
 /// let first = WorkerSet::of(4, [Worker(0)]);
 /// assert!(model.admits(&[], &first));
 /// assert!(!model.admits(&[first.clone()], &first), "no worker twice within 2 rounds");
-/// assert!(!model.admits(&[first], &WorkerSet::of(4, [Worker(1)])), "one distinct straggler per 2 rounds");
+/// assert!(
+///     !model.admits(&[first], &WorkerSet::of(4, [Worker(1)])),
+///     "one distinct straggler per 2 rounds"
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StragglerModel {
@@ -21,7 +24,8 @@ pub enum StragglerModel {
         stragglers: usize,
     },
     /// In every `window` rounds at most `distinct` workers straggle, and a worker's first and last
-    /// straggling rounds among them are less than `burst` apart: `(B, W, lambda)` of Krishnan et al. 2023.
+    /// straggling rounds among them are less than `burst` apart: `(B, W, lambda)` of Krishnan et
+    /// al. 2023.
     Bursty {
         /// `B`, from 1 to `window`.
         burst: usize,
@@ -30,8 +34,8 @@ pub enum StragglerModel {
         /// `lambda`.
         distinct: usize,
     },
-    /// In every `window` rounds at most `distinct` workers straggle, each in at most `rounds` of them:
-    /// `(N, W', lambda')` of Krishnan et al. 2023.
+    /// In every `window` rounds at most `distinct` workers straggle, each in at most `rounds` of
+    /// them: `(N, W', lambda')` of Krishnan et al. 2023.
     Arbitrary {
         /// `N`.
         rounds: usize,
@@ -51,8 +55,8 @@ impl StragglerModel {
         history.drain(..old);
     }
 
-    /// Whether a round with these stragglers may follow a conforming history, whose last entry is the
-    /// round before; rounds before the first count as without stragglers.
+    /// Whether a round with these stragglers may follow a conforming history, whose last entry is
+    /// the round before; rounds before the first count as without stragglers.
     #[must_use]
     pub fn admits(&self, history: &[WorkerSet], stragglers: &WorkerSet) -> bool {
         let last = |rounds: usize| &history[history.len().saturating_sub(rounds)..];
@@ -66,12 +70,14 @@ impl StragglerModel {
             Self::Bursty { burst, window, distinct } => {
                 let earlier = last(window - 1);
                 let apart = earlier.len().saturating_sub(burst - 1);
-                union(earlier).len() <= distinct && !earlier[..apart].iter().any(|set| set.intersects(stragglers))
+                union(earlier).len() <= distinct
+                    && !earlier[..apart].iter().any(|set| set.intersects(stragglers))
             }
             Self::Arbitrary { rounds, window, distinct } => {
                 let earlier = last(window - 1);
                 let before = |worker| earlier.iter().filter(|set| set.contains(worker)).count();
-                union(earlier).len() <= distinct && stragglers.iter().all(|worker| before(worker) < rounds)
+                union(earlier).len() <= distinct
+                    && stragglers.iter().all(|worker| before(worker) < rounds)
             }
         }
     }
@@ -82,8 +88,8 @@ impl StragglerModel {
 pub enum Accept {
     /// Those after which the scheme's straggler model still holds.
     Model,
-    /// Those after which waiting for everybody from now on still completes every job in time: the weakest
-    /// sound rule.
+    /// Those after which waiting for everybody from now on still completes every job in time: the
+    /// weakest sound rule.
     #[default]
     Lookahead,
 }

@@ -28,7 +28,12 @@ pub(super) struct SlotCode {
 }
 
 impl SlotCode {
-    pub(super) fn new(kind: SlotKind, workers: usize, stragglers: usize, scheme: &'static str) -> Result<Self, ParameterError> {
+    pub(super) fn new(
+        kind: SlotKind,
+        workers: usize,
+        stragglers: usize,
+        scheme: &'static str,
+    ) -> Result<Self, ParameterError> {
         if stragglers >= workers {
             return Err(ParameterError::TooManyStragglers { stragglers, workers });
         }
@@ -39,8 +44,14 @@ impl SlotCode {
             SlotKind::Clusters => {
                 if stragglers == 0 || !workers.is_multiple_of(size) {
                     let fits = |size: &usize| *size > 1 && workers.is_multiple_of(*size);
-                    let nearest = (2..=workers).filter(fits).min_by_key(|fit| fit.abs_diff(size)).unwrap_or(workers);
-                    let problem = format!("clusters of {size} do not divide {workers} workers; the nearest that do have {nearest} members");
+                    let nearest = (2..=workers)
+                        .filter(fits)
+                        .min_by_key(|fit| fit.abs_diff(size))
+                        .unwrap_or(workers);
+                    let problem = format!(
+                        "clusters of {size} do not divide {workers} workers; the nearest that do \
+                         have {nearest} members"
+                    );
                     return Err(ParameterError::Conditions { scheme, problem });
                 }
                 (Arc::new(Groups::new(workers, workers / size)?), Some(size))
@@ -54,8 +65,15 @@ impl SlotCode {
         self.clusters
     }
 
-    /// What a worker computes of the part `atoms` of a batch of `units` units, cut into `total` atoms.
-    pub(super) fn parts(&self, worker: Worker, units: u32, atoms: &Range<usize>, total: usize) -> Vec<Part> {
+    /// What a worker computes of the part `atoms` of a batch of `units` units, cut into `total`
+    /// atoms.
+    pub(super) fn parts(
+        &self,
+        worker: Worker,
+        units: u32,
+        atoms: &Range<usize>,
+        total: usize,
+    ) -> Vec<Part> {
         let each = atoms.len() / self.code.facts().shares();
         let part = |&(Share(share), coefficient): &(Share, f64)| {
             let start = atoms.start + share as usize * each;
@@ -68,18 +86,27 @@ impl SlotCode {
     pub(super) fn suffices(&self, answers: impl Fn(Worker) -> bool) -> bool {
         let facts = self.code.facts();
         match self.clusters {
-            None => Worker::all(facts.workers).filter(|worker| answers(*worker)).count() + facts.tolerance >= facts.workers,
-            Some(size) => (0..facts.workers).step_by(size).all(|first| (first..first + size).any(|i| answers(Worker(i as u32)))),
+            None => {
+                Worker::all(facts.workers).filter(|worker| answers(*worker)).count()
+                    + facts.tolerance
+                    >= facts.workers
+            }
+            Some(size) => (0..facts.workers)
+                .step_by(size)
+                .all(|first| (first..first + size).any(|i| answers(Worker(i as u32)))),
         }
     }
 
     /// Units that nobody outside `missing` holds a part of.
     pub(super) fn uncovered(&self, missing: &WorkerSet, units: u32) -> Vec<Units> {
         let shares = self.code.facts().shares();
-        unheld(&*self.code, missing).map(|Share(share)| atoms_to_units(share as usize..share as usize + 1, shares, units)).collect()
+        unheld(&*self.code, missing)
+            .map(|Share(share)| atoms_to_units(share as usize..share as usize + 1, shares, units))
+            .collect()
     }
 
-    /// Decodes from the answers of some workers; every answer that is used is shown with its weight.
+    /// Decodes from the answers of some workers; every answer that is used is shown with its
+    /// weight.
     pub(super) fn decode(&self, answered: &WorkerSet, mut used: impl FnMut(Worker, f64)) -> Report {
         let mut decoder = self.code.decoder();
         answered.iter().for_each(|worker| {
@@ -87,7 +114,8 @@ impl SlotCode {
         });
         let mut weights = vec![0.0; self.code.facts().workers];
         let report = weigh(&mut *decoder, &mut weights);
-        let weighed = Worker::all(weights.len()).zip(&weights).filter(|(_, weight)| **weight != 0.0);
+        let weighed =
+            Worker::all(weights.len()).zip(&weights).filter(|(_, weight)| **weight != 0.0);
         weighed.for_each(|(worker, weight)| used(worker, *weight));
         report
     }

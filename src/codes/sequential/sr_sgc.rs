@@ -1,13 +1,13 @@
 //! SR-SGC: gradient coding whose missing answers are repeated `B` rounds later.
 //!
 //! # Construction
-//! Every job is coded by an `(n, s)` gradient code, `s = ceil(B lambda / (W-1+B))`. In round `r` the workers
-//! compute their answers for job `r`; but if more than `s` answers of job `r-B` are missing, so many of the
-//! workers that owe one repeat it instead that `n-s` answers will be there.
+//! Every job is coded by an `(n, s)` gradient code, `s = ceil(B lambda / (W-1+B))`. In round `r`
+//! the workers compute their answers for job `r`; but if more than `s` answers of job `r-B` are
+//! missing, so many of the workers that owe one repeat it instead that `n-s` answers will be there.
 //!
 //! # Guarantee
-//! Every `(B, W, lambda)`-bursty pattern with `B | W-1`, and every pattern of at most `s` stragglers per
-//! round; every job is decoded by the end of round `job + B`. Load `(s+1)/n`.
+//! Every `(B, W, lambda)`-bursty pattern with `B | W-1`, and every pattern of at most `s`
+//! stragglers per round; every job is decoded by the end of round `job + B`. Load `(s+1)/n`.
 //!
 //! # Cost
 //! A round is O(n); whether a set of stragglers may be left out, O(n) words.
@@ -17,7 +17,8 @@
 //!
 //! # Source
 //! Krishnan, Ebrahimi, Khisti, "Sequential Gradient Coding For Straggler Mitigation", ICLR 2023
-//! (arXiv 2211.13802). The variant over clusters (`rep`) repeats one member per cluster without any answer.
+//! (arXiv 2211.13802). The variant over clusters (`rep`) repeats one member per cluster without any
+//! answer.
 
 use super::models::{Accept, StragglerModel};
 use super::slots::{SlotCode, SlotKind};
@@ -53,14 +54,25 @@ pub struct SrSgcParameters {
 /// ```
 /// use codedgrad::codes::sequential::{Accept, Horizon, Scheme, SlotKind, SrSgc, SrSgcParameters};
 /// use codedgrad::ids::{Job, Task, Worker, WorkerSet};
-/// let parameters = SrSgcParameters { burst: 1, window: 2, distinct: 4, stragglers: None, slots: SlotKind::MinLoad };
-/// let horizon = Horizon { workers: 4, units: None, jobs: Job(0)..Job(4), accept: Accept::Lookahead };
+/// let parameters = SrSgcParameters {
+///     burst: 1,
+///     window: 2,
+///     distinct: 4,
+///     stragglers: None,
+///     slots: SlotKind::MinLoad,
+/// };
+/// let horizon =
+///     Horizon { workers: 4, units: None, jobs: Job(0)..Job(4), accept: Accept::Lookahead };
 /// let mut scheme = SrSgc::new(parameters, horizon)?;
 /// assert_eq!((scheme.facts().load, scheme.facts().delay), (0.75, 1));
 /// scheme.close(&WorkerSet::full(4), &mut Vec::new());
 /// let mut tasks = Vec::new();
 /// scheme.assign(Worker(1), &mut tasks);
-/// assert_eq!(tasks, [Task { job: Job(0), piece: 1, plan: 0 }], "all were lost; two repeat, two go on");
+/// assert_eq!(
+///     tasks,
+///     [Task { job: Job(0), piece: 1, plan: 0 }],
+///     "all were lost; two repeat, two go on"
+/// );
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
 #[derive(Clone)]
@@ -93,7 +105,8 @@ struct Open {
 
 impl SrSgc {
     /// # Errors
-    /// [`ParameterError::Conditions`] unless `1 <= B`, `B | W-1`, `lambda <= n`, and what the slot code asks.
+    /// [`ParameterError::Conditions`] unless `1 <= B`, `B | W-1`, `lambda <= n`, and what the slot
+    /// code asks.
     pub fn new(parameters: SrSgcParameters, horizon: Horizon) -> Result<Self, ParameterError> {
         let SrSgcParameters { burst, window, distinct, stragglers, slots } = parameters;
         let Horizon { workers, units, jobs, accept } = horizon;
@@ -102,19 +115,30 @@ impl SrSgc {
             return Err(ParameterError::NoWorkers);
         }
         if burst.max(window) > super::WINDOW_MAX {
-            return wrong(format!("B={burst}, W={window}: both must be at most {}", super::WINDOW_MAX));
+            return wrong(format!(
+                "B={burst}, W={window}: both must be at most {}",
+                super::WINDOW_MAX
+            ));
         }
         if burst == 0 || window <= burst || !(window - 1).is_multiple_of(burst) {
             let fitting = 1 + burst.max(1) * (window.saturating_sub(1) / burst.max(1)).max(1);
-            return wrong(format!("B={burst}, W={window}: B must be 1 or more and divide W-1; for this B take W={fitting}"));
+            return wrong(format!(
+                "B={burst}, W={window}: B must be 1 or more and divide W-1; for this B take \
+                 W={fitting}"
+            ));
         }
         if distinct > workers {
-            return wrong(format!("lambda={distinct} of {workers} workers: lambda must be at most {workers}"));
+            return wrong(format!(
+                "lambda={distinct} of {workers} workers: lambda must be at most {workers}"
+            ));
         }
-        let stragglers = stragglers.unwrap_or_else(|| (burst * distinct).div_ceil(window - 1 + burst));
+        let stragglers =
+            stragglers.unwrap_or_else(|| (burst * distinct).div_ceil(window - 1 + burst));
         let slots = SlotCode::new(slots, workers, stragglers, "sr-sgc")?;
         let units = units.unwrap_or(workers as u32);
-        let parts: Vec<Vec<Part>> = Worker::all(workers).map(|worker| slots.parts(worker, units, &(0..workers), workers)).collect();
+        let parts: Vec<Vec<Part>> = Worker::all(workers)
+            .map(|worker| slots.parts(worker, units, &(0..workers), workers))
+            .collect();
         Ok(Self {
             facts: SchemeFacts {
                 workers,
@@ -159,7 +183,11 @@ impl SrSgc {
             self.open.pop_front();
         }
         if self.jobs.contains(&self.round) {
-            self.open.push_back(Open { job: self.round, answered: WorkerSet::empty(self.facts.workers), decoded: false });
+            self.open.push_back(Open {
+                job: self.round,
+                answered: WorkerSet::empty(self.facts.workers),
+                decoded: false,
+            });
         }
         if let Some(due) = self.due() {
             self.repeaters = self.chosen(&due.answered);
@@ -172,13 +200,16 @@ impl SrSgc {
         match self.slots.clusters() {
             None => {
                 let missing = workers - answered.len();
-                let owing = Worker::all(workers).filter(|worker| !answered.contains(*worker) && !self.gone.contains(*worker));
+                let owing = Worker::all(workers)
+                    .filter(|worker| !answered.contains(*worker) && !self.gone.contains(*worker));
                 WorkerSet::of(workers, owing.take(missing.saturating_sub(self.facts.tolerance)))
             }
             Some(size) => {
                 let members = |first: usize| (first as u32..(first + size) as u32).map(Worker);
-                let silent = |first: &usize| members(*first).all(|worker| !answered.contains(worker));
-                let able = |first: usize| members(first).find(|worker| !self.gone.contains(*worker));
+                let silent =
+                    |first: &usize| members(*first).all(|worker| !answered.contains(worker));
+                let able =
+                    |first: usize| members(first).find(|worker| !self.gone.contains(*worker));
                 WorkerSet::of(workers, (0..workers).step_by(size).filter(silent).filter_map(able))
             }
         }
@@ -186,7 +217,10 @@ impl SrSgc {
 
     /// Lets others repeat where somebody who was to do so, or had answered, is gone.
     fn reinforce(&mut self) {
-        let Some(chosen) = self.due().filter(|_| self.begun).map(|due| self.chosen(&due.answered)) else { return };
+        let Some(chosen) = self.due().filter(|_| self.begun).map(|due| self.chosen(&due.answered))
+        else {
+            return;
+        };
         for worker in chosen.iter().filter(|worker| self.repeaters.insert(*worker)) {
             self.assigned.remove(worker);
         }
@@ -242,7 +276,8 @@ impl Scheme for SrSgc {
     }
 
     fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        task.piece == worker.0 && self.find(task.job).is_some_and(|open| open.answered.insert(worker))
+        task.piece == worker.0
+            && self.find(task.job).is_some_and(|open| open.answered.insert(worker))
     }
 
     fn admits(&self, missing: &WorkerSet) -> bool {
@@ -251,13 +286,19 @@ impl Scheme for SrSgc {
         }
         let Some(due) = self.due() else { return true };
         self.slots.suffices(|worker| {
-            due.answered.contains(worker) || self.repeaters.contains(worker) && !missing.contains(worker) && !self.gone.contains(worker)
+            due.answered.contains(worker)
+                || self.repeaters.contains(worker)
+                    && !missing.contains(worker)
+                    && !self.gone.contains(worker)
         })
     }
 
     fn quality(&mut self) -> Report {
-        let ready = |open: &&Open| !open.decoded && self.slots.suffices(|worker| open.answered.contains(worker));
-        let reports = self.open.iter().filter(ready).map(|open| self.slots.decode(&open.answered, |_, _| ()));
+        let ready = |open: &&Open| {
+            !open.decoded && self.slots.suffices(|worker| open.answered.contains(worker))
+        };
+        let reports =
+            self.open.iter().filter(ready).map(|open| self.slots.decode(&open.answered, |_, _| ()));
         super::worst(reports)
     }
 
@@ -274,11 +315,17 @@ impl Scheme for SrSgc {
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
         let answered = self.find(job).map(|open| open.answered.clone()).unwrap_or_default();
-        self.slots.decode(&answered, |worker, weight| folds.push(Fold { worker, task: Task { job, piece: worker.0, plan: 0 }, weight }))
+        self.slots.decode(&answered, |worker, weight| {
+            folds.push(Fold { worker, task: Task { job, piece: worker.0, plan: 0 }, weight })
+        })
     }
 
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
-        for open in self.open.iter_mut().filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from)) {
+        for open in self
+            .open
+            .iter_mut()
+            .filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from))
+        {
             if open.answered.remove(worker) {
                 reopened.push(Task { job: open.job, piece: worker.0, plan: 0 });
                 open.decoded = false;
@@ -319,6 +366,8 @@ impl super::closure::Explored for SrSgc {
     }
 
     fn overdue(&self) -> bool {
-        self.open.iter().any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
+        self.open
+            .iter()
+            .any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
     }
 }

@@ -1,6 +1,8 @@
 //! The parameters in a scheme's text, read one by one.
 
-use super::{GroupSize, Kind, ParameterError, SEED, SlotKind, SrSgcShape, contents, family, table, within};
+use super::{
+    GroupSize, Kind, ParameterError, SEED, SlotKind, SrSgcShape, contents, family, table, within,
+};
 use std::str::FromStr;
 
 /// What may stand behind a `key=`.
@@ -26,10 +28,15 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn read(text: &'a str, parameters: &'a str, example: &'static str) -> Result<Self, ParameterError> {
+    pub(super) fn read(
+        text: &'a str,
+        parameters: &'a str,
+        example: &'static str,
+    ) -> Result<Self, ParameterError> {
         let mut fields = Self { text, example, left: Vec::new() };
         for field in parameters.split(',').filter(|_| !parameters.is_empty()) {
-            let (key, value) = field.split_once('=').map_or((field, None), |(key, value)| (key, Some(value)));
+            let (key, value) =
+                field.split_once('=').map_or((field, None), |(key, value)| (key, Some(value)));
             if key.is_empty() {
                 return Err(fields.wrong("an empty parameter".into()));
             }
@@ -46,9 +53,14 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn take<T: Value>(&mut self, key: &str) -> Result<Option<T>, ParameterError> {
-        let Some(at) = self.left.iter().position(|(known, _)| *known == key) else { return Ok(None) };
+        let Some(at) = self.left.iter().position(|(known, _)| *known == key) else {
+            return Ok(None);
+        };
         let value = self.left.remove(at).1.unwrap_or_default();
-        value.parse().map(Some).map_err(|_| self.wrong(format!("{key}={value} is not {}", T::EXPECTED)))
+        value
+            .parse()
+            .map(Some)
+            .map_err(|_| self.wrong(format!("{key}={value} is not {}", T::EXPECTED)))
     }
 
     pub(super) fn need(&mut self, key: &str) -> Result<usize, ParameterError> {
@@ -76,7 +88,9 @@ impl<'a> Fields<'a> {
 
     pub(super) fn slots(&mut self) -> Result<SlotKind, ParameterError> {
         match (self.flag("rep"), self.flag("cyclic")) {
-            (true, true) => Err(self.wrong("give either rep (clusters) or cyclic (random coefficients)".into())),
+            (true, true) => {
+                Err(self.wrong("give either rep (clusters) or cyclic (random coefficients)".into()))
+            }
             (true, false) => Ok(SlotKind::Clusters),
             (false, true) => Ok(SlotKind::Cyclic { seed: self.take("seed")?.unwrap_or(SEED) }),
             (false, false) => Ok(SlotKind::MinLoad),
@@ -87,7 +101,8 @@ impl<'a> Fields<'a> {
         let (burst, window) = (self.need("B")?, self.need("W")?);
         let (distinct, stragglers, slots) = (self.take("lambda")?, self.take("s")?, self.slots()?);
         if slots != SlotKind::Clusters && (distinct.is_none() || stragglers.is_some()) {
-            return Err(self.wrong("lambda= is needed, and s= follows from it (s= is for rep alone)".into()));
+            return Err(self
+                .wrong("lambda= is needed, and s= follows from it (s= is for rep alone)".into()));
         }
         Ok(SrSgcShape { burst, window, distinct, stragglers, slots })
     }
@@ -97,13 +112,20 @@ impl<'a> Fields<'a> {
         match (cuts, speeds) {
             (Some(path), None) => Ok(Kind::Cuts { text: contents(&path)?, path }),
             (None, Some(path)) => {
-                let units =
-                    self.take("units")?.ok_or_else(|| self.wrong("units= is missing: into how many units the batch is cut".into()))?;
-                let table = table::read(&contents(&path)?, "a speed (a finite number above 0)", |x: &f64| x.is_finite() && *x > 0.0);
+                let units = self.take("units")?.ok_or_else(|| {
+                    self.wrong("units= is missing: into how many units the batch is cut".into())
+                })?;
+                let table = table::read(
+                    &contents(&path)?,
+                    "a speed (a finite number above 0)",
+                    |x: &f64| x.is_finite() && *x > 0.0,
+                );
                 let speeds = table.map_err(|error| within(&path)(error.into()))?.concat();
                 Ok(Kind::Speeds { path, speeds, size: self.size()?, units })
             }
-            _ => Err(self.wrong("give either cuts= (a file of intervals l,r) or speeds= (a file of speeds)".into())),
+            _ => Err(self.wrong(
+                "give either cuts= (a file of intervals l,r) or speeds= (a file of speeds)".into(),
+            )),
         }
     }
 
@@ -115,7 +137,9 @@ impl<'a> Fields<'a> {
     pub(super) fn done(self) -> Result<(), ParameterError> {
         match self.left.first() {
             None => Ok(()),
-            Some((key, _)) => Err(self.wrong(format!("{key:?} is not a parameter of {}", family(self.text)))),
+            Some((key, _)) => {
+                Err(self.wrong(format!("{key:?} is not a parameter of {}", family(self.text))))
+            }
         }
     }
 }

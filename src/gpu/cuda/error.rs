@@ -11,7 +11,10 @@ pub enum CudaError {
     #[error("this machine has no CUDA driver (libcuda.so.1)")]
     NoDriver,
     /// The compiler's library is not there, and these kernels were not compiled here before.
-    #[error("kernels for {arch} are to be compiled, but libnvrtc.so.12 is not found; `pip install nvidia-cuda-nvrtc-cu12` has it")]
+    #[error(
+        "kernels for {arch} are to be compiled, but libnvrtc.so.12 is not found; `pip install \
+         nvidia-cuda-nvrtc-cu12` has it"
+    )]
     NoCompiler {
         /// For which architecture.
         arch: String,

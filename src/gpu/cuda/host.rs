@@ -20,8 +20,11 @@ impl Cuda {
                     Source::F16(x) => Uploaded::F16(self.stream.clone_htod(&x[range.clone()])?),
                 });
             }
-            let terms: Vec<DeviceTerm<'_>> =
-                terms.iter().zip(&uploaded).map(|(term, x)| DeviceTerm { weight: term.weight, source: x.source() }).collect();
+            let terms: Vec<DeviceTerm<'_>> = terms
+                .iter()
+                .zip(&uploaded)
+                .map(|(term, x)| DeviceTerm { weight: term.weight, source: x.source() })
+                .collect();
             let mut sum = self.unset::<f32>(range.len())?;
             self.combine_into(&terms, &mut sum.as_view_mut())?;
             self.stream.memcpy_dtoh(&sum, &mut out[range])?;
@@ -47,8 +50,9 @@ impl Uploaded {
     }
 }
 
-/// For vectors of the host: they are sent to the device and the sum is sent back, which takes longer than to sum them on
-/// the CPU. What is on the device already is for [`Cuda::combine_into`]. Should the device fail, the CPU sums.
+/// For vectors of the host: they are sent to the device and the sum is sent back, which takes
+/// longer than to sum them on the CPU. What is on the device already is for [`Cuda::combine_into`].
+/// Should the device fail, the CPU sums.
 impl Combine for Cuda {
     fn combine(&self, terms: &[Term<'_>], out: &mut [f32]) -> Result<(), CombineError> {
         check(terms, out.len())?;

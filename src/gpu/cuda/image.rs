@@ -26,14 +26,24 @@ fn folder() -> Option<PathBuf> {
         .or_else(|| var("HOME").map(|folder| folder.join(".cache/codedgrad")))
 }
 
-/// The image for an architecture (`sm_90`), from the cache or else compiled and put there. `compiler` names the
-/// compiler and its version. A cache that cannot be read or written costs the time to compile, nothing else.
-pub(super) fn cached<E>(arch: &str, compiler: &str, compile: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
+/// The image for an architecture (`sm_90`), from the cache or else compiled and put there.
+/// `compiler` names the compiler and its version. A cache that cannot be read or written costs the
+/// time to compile, nothing else.
+pub(super) fn cached<E>(
+    arch: &str,
+    compiler: &str,
+    compile: impl FnOnce() -> Result<Vec<u8>, E>,
+) -> Result<Vec<u8>, E> {
     let Some(folder) = folder() else { return compile() };
     cached_in(&folder, arch, compiler, compile)
 }
 
-fn cached_in<E>(folder: &Path, arch: &str, compiler: &str, compile: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
+fn cached_in<E>(
+    folder: &Path,
+    arch: &str,
+    compiler: &str,
+    compile: impl FnOnce() -> Result<Vec<u8>, E>,
+) -> Result<Vec<u8>, E> {
     let key = xxh3_64([SOURCE, &OPTIONS.join(" "), arch, compiler].join("\0").as_bytes());
     let path = folder.join(format!("{arch}-{key:016x}.cubin"));
     if let Some(image) = fs::read(&path).ok().and_then(unsealed) {
@@ -67,7 +77,9 @@ mod tests {
     #[test]
     fn a_spoilt_cache_is_compiled_again() {
         let folder = tempfile::tempdir().unwrap();
-        let get = |image: &'static [u8]| cached_in(folder.path(), "sm_90", "nvrtc 12.8", || Ok::<_, ()>(image.to_vec())).unwrap();
+        let get = |image: &'static [u8]| {
+            cached_in(folder.path(), "sm_90", "nvrtc 12.8", || Ok::<_, ()>(image.to_vec())).unwrap()
+        };
         assert_eq!((get(b"first"), get(b"second")), (b"first".to_vec(), b"first".to_vec()));
         let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
         for spoilt in [&b""[..], b"short", b"12345678first"] {
@@ -77,6 +89,9 @@ mod tests {
         let other = cached_in(folder.path(), "sm_80", "nvrtc 12.8", || Err("asked")).unwrap_err();
         assert_eq!(other, "asked", "an architecture has an image of its own");
         let nowhere = file.join("below a file");
-        assert_eq!(cached_in(&nowhere, "sm_90", "nvrtc 12.8", || Ok::<_, ()>(vec![1])), Ok(vec![1]));
+        assert_eq!(
+            cached_in(&nowhere, "sm_90", "nvrtc 12.8", || Ok::<_, ()>(vec![1])),
+            Ok(vec![1])
+        );
     }
 }

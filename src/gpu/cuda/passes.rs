@@ -1,4 +1,5 @@
-//! What is launched for a sum, as values: which terms in which pass, and which elements go by 16-byte words.
+//! What is launched for a sum, as values: which terms in which pass, and which elements go by
+//! 16-byte words.
 
 use std::ops::Range;
 
@@ -36,8 +37,9 @@ pub(super) enum Pass {
     Fold { scratch: usize },
 }
 
-/// The passes whose result is the tree of [`crate::gpu::Combine`]: a subtree of one format and at most sixteen terms is
-/// one pass; any other node is its left half, with the right half added to it.
+/// The passes whose result is the tree of [`crate::gpu::Combine`]: a subtree of one format and at
+/// most sixteen terms is one pass; any other node is its left half, with the right half added to
+/// it.
 pub(super) fn passes(formats: &[Format]) -> Vec<Pass> {
     let mut passes = Vec::new();
     if !formats.is_empty() {
@@ -62,10 +64,15 @@ fn node(formats: &[Format], terms: Range<usize>, add: bool, place: usize, passes
 
 /// Scratch vectors that some passes need.
 pub(super) fn scratch(passes: &[Pass]) -> usize {
-    passes.iter().map(|pass| if let Pass::Fold { scratch } = pass { *scratch } else { 0 }).max().unwrap_or(0)
+    passes
+        .iter()
+        .map(|pass| if let Pass::Fold { scratch } = pass { *scratch } else { 0 })
+        .max()
+        .unwrap_or(0)
 }
 
-/// Which elements go by 16-byte words: `groups` groups from `head` on; the others go one by one. A kernel's argument.
+/// Which elements go by 16-byte words: `groups` groups from `head` on; the others go one by one. A
+/// kernel's argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
@@ -75,12 +82,16 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// For arrays of `length` elements at such addresses. A group is as many elements as make whole words of every
-    /// array; arrays that are not aligned at any common element have no groups.
+    /// For arrays of `length` elements at such addresses. A group is as many elements as make whole
+    /// words of every array; arrays that are not aligned at any common element have no groups.
     pub(super) fn of(length: usize, arrays: &[(u64, Format)]) -> Self {
         let length = length as u64;
         let group = Self::group(arrays.iter().map(|(_, format)| *format));
-        let aligned = |head: &u64| arrays.iter().all(|(address, format)| (address + head * format.bytes() as u64).is_multiple_of(16));
+        let aligned = |head: &u64| {
+            arrays.iter().all(|(address, format)| {
+                (address + head * format.bytes() as u64).is_multiple_of(16)
+            })
+        };
         match (0..group.min(length)).find(aligned) {
             Some(head) => Self { length, head, groups: (length - head) / group },
             None => Self { length, head: length, groups: 0 },
@@ -105,19 +116,27 @@ mod tests {
         assert_eq!(passes(&[Format::F32; 17]), [sum(0..16, false, 0), sum(16..17, true, 0)]);
         let long = passes(&[Format::F32; 50]);
         assert_eq!(long[..2], [sum(0..16, false, 0), sum(16..32, true, 0)]);
-        assert_eq!(long[2..], [sum(32..48, false, 1), sum(48..50, true, 1), Pass::Fold { scratch: 1 }]);
+        assert_eq!(
+            long[2..],
+            [sum(32..48, false, 1), sum(48..50, true, 1), Pass::Fold { scratch: 1 }]
+        );
         assert_eq!(scratch(&long), 1);
     }
 
     #[test]
     fn words_begin_where_all_arrays_are_aligned() {
-        let f32s = |addresses: &[u64]| addresses.iter().map(|a| (*a, Format::F32)).collect::<Vec<_>>();
+        let f32s =
+            |addresses: &[u64]| addresses.iter().map(|a| (*a, Format::F32)).collect::<Vec<_>>();
         assert_eq!(Split::of(9, &f32s(&[0, 16])), Split { length: 9, head: 0, groups: 2 });
         assert_eq!(Split::of(9, &f32s(&[4, 20])), Split { length: 9, head: 3, groups: 1 });
         assert_eq!(Split::of(9, &f32s(&[4, 16])), Split { length: 9, head: 9, groups: 0 });
         assert_eq!(Split::of(2, &f32s(&[4])), Split { length: 2, head: 2, groups: 0 });
-        // A half-precision term seven elements short of a word, an f32 result three elements short of one.
-        assert_eq!(Split::of(40, &[(2, Format::Bf16), (4, Format::F32)]), Split { length: 40, head: 7, groups: 4 });
+        // A half-precision term seven elements short of a word, an f32 result three elements short
+        // of one.
+        assert_eq!(
+            Split::of(40, &[(2, Format::Bf16), (4, Format::F32)]),
+            Split { length: 40, head: 7, groups: 4 }
+        );
         assert_eq!(Split::of(0, &f32s(&[4])), Split { length: 0, head: 0, groups: 0 });
     }
 }

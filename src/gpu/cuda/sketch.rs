@@ -12,7 +12,8 @@ pub(super) struct SignTables {
 impl SignTables {
     pub(super) fn of(signs: &Signs) -> Self {
         assert!(signs.first.len() < 1 << 32, "buckets fit 31 bits");
-        let table = |minus: &[bool]| minus.iter().map(|minus| if *minus { -1 } else { 1 }).collect();
+        let table =
+            |minus: &[bool]| minus.iter().map(|minus| if *minus { -1 } else { 1 }).collect();
         let places = signs.places.iter().flatten().map(|place| *place as u32).collect();
         Self { first: table(&signs.first), second: table(&signs.second), places }
     }
@@ -20,6 +21,7 @@ impl SignTables {
 
 /// The sketch, from the sums `[stripes x 2 buckets]` of its kernel.
 pub(super) fn add_stripes(sums: &[f32], buckets: usize) -> Vec<f64> {
-    let total = |slot: usize| sums[slot..].iter().step_by(2 * buckets).map(|x| f64::from(*x)).sum::<f64>();
+    let total =
+        |slot: usize| sums[slot..].iter().step_by(2 * buckets).map(|x| f64::from(*x)).sum::<f64>();
     (0..buckets).map(|slot| total(slot) + total(slot + buckets)).collect()
 }

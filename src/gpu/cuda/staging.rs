@@ -1,11 +1,13 @@
-//! Gradients on a device, read and written through two page-locked buffers: while one bucket is on its way, the device
-//! casts the next and the host copies the last.
+//! Gradients on a device, read and written through two page-locked buffers: while one bucket is on
+//! its way, the device casts the next and the host copies the last.
 
 use super::vector::for_each_format;
 use super::{Cuda, CudaError, DeviceSource, DeviceTarget};
 use crate::gpu::gradient::within;
 use crate::gpu::{Gradient, GradientError, GradientMut, Wire};
-use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut, DeviceRepr, PinnedHostSlice, ValidAsZeroBits};
+use cudarc::driver::{
+    CudaEvent, CudaSlice, CudaView, CudaViewMut, DeviceRepr, PinnedHostSlice, ValidAsZeroBits,
+};
 use half::{bf16, f16};
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -18,8 +20,8 @@ const BUCKET: usize = 1 << 20;
 pub(super) struct Stage<T> {
     device: CudaSlice<T>,
     host: PinnedHostSlice<T>,
-    /// When the last copy between them is done. cudarc's own events are recorded only where a context has several
-    /// streams.
+    /// When the last copy between them is done. cudarc's own events are recorded only where a
+    /// context has several streams.
     copied: Option<CudaEvent>,
 }
 
@@ -133,7 +135,13 @@ impl GradientMut for DeviceGradientMut<'_> {
 
 impl Cuda {
     /// Numbers of the device, scaled and cast there, bucket by bucket. Waits for the last.
-    fn download<T: Number>(&self, x: &DeviceSource<'_>, range: Range<usize>, scale: f32, wire: &mut [T]) -> Result<(), CudaError> {
+    fn download<T: Number>(
+        &self,
+        x: &DeviceSource<'_>,
+        range: Range<usize>,
+        scale: f32,
+        wire: &mut [T],
+    ) -> Result<(), CudaError> {
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         let stages = self.stages::<T>(&mut staging)?;
         let mut under_way: Option<&mut [T]> = None;
@@ -157,8 +165,14 @@ impl Cuda {
         Ok(())
     }
 
-    /// Numbers of the host, cast on the device, bucket by bucket. Returns before the device is done.
-    fn upload(&self, values: &[f32], out: &mut DeviceTarget<'_>, start: usize) -> Result<(), CudaError> {
+    /// Numbers of the host, cast on the device, bucket by bucket. Returns before the device is
+    /// done.
+    fn upload(
+        &self,
+        values: &[f32],
+        out: &mut DeviceTarget<'_>,
+        start: usize,
+    ) -> Result<(), CudaError> {
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         let stages = self.stages::<f32>(&mut staging)?;
         for (bucket, values) in values.chunks(BUCKET).enumerate() {
@@ -176,10 +190,17 @@ impl Cuda {
     }
 
     /// The two buckets of a format, made when they are first needed.
-    fn stages<'s, T: Number>(&self, staging: &'s mut Staging) -> Result<&'s mut Vec<Stage<T>>, CudaError> {
+    fn stages<'s, T: Number>(
+        &self,
+        staging: &'s mut Staging,
+    ) -> Result<&'s mut Vec<Stage<T>>, CudaError> {
         let stages = T::stages(staging);
         while stages.len() < 2 {
-            stages.push(Stage { device: self.stream.alloc_zeros(BUCKET)?, host: self.pinned(BUCKET)?, copied: None });
+            stages.push(Stage {
+                device: self.stream.alloc_zeros(BUCKET)?,
+                host: self.pinned(BUCKET)?,
+                copied: None,
+            });
         }
         Ok(stages)
     }

@@ -1,13 +1,18 @@
-//! The kernels' numbers, without a GPU (their text compiled as C++ for the host) and on one where there is one.
+//! The kernels' numbers, without a GPU (their text compiled as C++ for the host) and on one where
+//! there is one.
 
 use super::emulated::built;
 use super::passes::{Format, Pass, Split, passes, scratch};
 use super::sketch::{SignTables, add_stripes};
-use super::{Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector, Signs};
+use super::{
+    Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector,
+    Signs,
+};
 use crate::gpu::conformance::{conforms, messages};
 use crate::gpu::gradient::convert;
 use crate::gpu::{
-    Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, Wire, digest_of_bits, largest, signed_fold, step,
+    Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, Wire,
+    digest_of_bits, largest, signed_fold, step,
 };
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -18,7 +23,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The kernels in a process of the host; none, and a line that says so, where there is no C++ compiler.
+/// The kernels in a process of the host; none, and a line that says so, where there is no C++
+/// compiler.
 struct Host(Mutex<Child>);
 
 /// What a kernel reads or writes: its bytes, and how far from a 16-byte boundary they begin.
@@ -44,37 +50,59 @@ impl Host {
     fn start() -> Option<Self> {
         static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
         let program = PROGRAM.get_or_init(|| built("host.cpp", "program", &["-O1"])).as_ref()?;
-        let child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the kernels start");
+        let child = Command::new(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the kernels start");
         Some(Self(Mutex::new(child)))
     }
 
     /// Launches a kernel; `out` has what is there before, and then what it wrote.
-    fn run(&self, launch: Launch<'_>, numbers: &[f32], out: (&mut [u8], usize), inputs: &[Array<'_>]) {
+    fn run(
+        &self,
+        launch: Launch<'_>,
+        numbers: &[f32],
+        out: (&mut [u8], usize),
+        inputs: &[Array<'_>],
+    ) {
         let (out, shift) = out;
         let Launch { kernel, blocks, threads, split, buckets, stripes } = launch;
         let Split { length, head, groups } = split;
-        let mut request =
-            format!("{kernel} {blocks} {threads} {} {length} {head} {groups} {buckets} {stripes}\n", inputs.len()).into_bytes();
+        let mut request = format!(
+            "{kernel} {blocks} {threads} {} {length} {head} {groups} {buckets} {stripes}\n",
+            inputs.len()
+        )
+        .into_bytes();
         let mut sixteen = [0.0f32; 16];
         sixteen[..numbers.len()].copy_from_slice(numbers);
         request.extend(cast_slice::<f32, u8>(&sixteen));
         for (bytes, shift) in [(&*out, shift)].iter().chain(inputs) {
-            request.extend([bytes.len() as u64, *shift as u64].iter().flat_map(|number| number.to_le_bytes()));
+            request.extend(
+                [bytes.len() as u64, *shift as u64].iter().flat_map(|number| number.to_le_bytes()),
+            );
             request.extend(*bytes);
         }
         let child = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (stdin, stdout) = (child.stdin.as_mut().expect("a pipe"), child.stdout.as_mut().expect("a pipe"));
+        let (stdin, stdout) =
+            (child.stdin.as_mut().expect("a pipe"), child.stdout.as_mut().expect("a pipe"));
         stdin.write_all(&request).and_then(|()| stdin.flush()).expect("a request");
         stdout.read_exact(out).expect("an answer");
     }
 
-    /// `out = sum` or `out += sum` of terms of one format, arrays beginning where `shifts` says: `out`, then the terms.
+    /// `out = sum` or `out += sum` of terms of one format, arrays beginning where `shifts` says:
+    /// `out`, then the terms.
     fn sum(&self, terms: &[Term<'_>], add: bool, out: &mut [f32], shifts: &[usize]) {
         let format = format(terms[0].source);
         let mut arrays = vec![(shifts[0] as u64, Format::F32)];
         arrays.extend(shifts[1..].iter().map(|shift| (*shift as u64, format)));
-        let kernel = format!("{}_{}_{}", if add { "add" } else { "set" }, format.name(), terms.len());
-        let inputs: Vec<Array<'_>> = terms.iter().zip(&shifts[1..]).map(|(term, shift)| (bytes(term.source), *shift)).collect();
+        let kernel =
+            format!("{}_{}_{}", if add { "add" } else { "set" }, format.name(), terms.len());
+        let inputs: Vec<Array<'_>> = terms
+            .iter()
+            .zip(&shifts[1..])
+            .map(|(term, shift)| (bytes(term.source), *shift))
+            .collect();
         let weights: Vec<f32> = terms.iter().map(|term| term.weight).collect();
         let split = Split::of(out.len(), &arrays);
         self.run(Launch::new(&kernel, split), &weights, (cast_slice_mut(out), shifts[0]), &inputs);
@@ -86,7 +114,10 @@ impl Drop for Host {
         let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         drop(child.stdin.take());
         let status = child.wait().expect("the kernels end");
-        assert!(std::thread::panicking() || status.success(), "the kernels wrote beyond their arrays");
+        assert!(
+            std::thread::panicking() || status.success(),
+            "the kernels wrote beyond their arrays"
+        );
     }
 }
 
@@ -118,12 +149,19 @@ impl Combine for Host {
         for pass in passes {
             match pass {
                 Pass::Sum { terms: range, add, place, .. } => {
-                    let shifts: Vec<usize> = std::iter::once(4).chain(terms[range.clone()].iter().map(|term| shift(term.source))).collect();
+                    let shifts: Vec<usize> = std::iter::once(4)
+                        .chain(terms[range.clone()].iter().map(|term| shift(term.source)))
+                        .collect();
                     self.sum(&terms[range], add, &mut places[place], &shifts);
                 }
                 Pass::Fold { scratch } => {
                     let x = places[scratch].clone();
-                    self.sum(&[Term { weight: 1.0, source: Source::F32(&x) }], true, &mut places[scratch - 1], &[0, 8]);
+                    self.sum(
+                        &[Term { weight: 1.0, source: Source::F32(&x) }],
+                        true,
+                        &mut places[scratch - 1],
+                        &[0, 8],
+                    );
                 }
             }
         }
@@ -148,17 +186,25 @@ fn the_kernels_sums_do_not_depend_on_alignment() {
     let Some(host) = Host::start() else { return };
     for count in 1..=16 {
         let full = messages(count, 77, count as u64);
-        let narrow: Vec<Vec<bf16>> = full.iter().map(|x| x.iter().map(|x| bf16::from_f32(*x)).collect()).collect();
-        let half: Vec<Vec<f16>> = full.iter().map(|x| x.iter().map(|x| f16::from_f32(*x)).collect()).collect();
+        let narrow: Vec<Vec<bf16>> =
+            full.iter().map(|x| x.iter().map(|x| bf16::from_f32(*x)).collect()).collect();
+        let half: Vec<Vec<f16>> =
+            full.iter().map(|x| x.iter().map(|x| f16::from_f32(*x)).collect()).collect();
         for kind in 0..3 {
-            let source = |i: usize| [Source::F32(&full[i]), Source::Bf16(&narrow[i]), Source::F16(&half[i])][kind];
-            let terms: Vec<Term<'_>> = (0..count).map(|i| Term { weight: 0.3 + i as f32, source: source(i) }).collect();
+            let source = |i: usize| {
+                [Source::F32(&full[i]), Source::Bf16(&narrow[i]), Source::F16(&half[i])][kind]
+            };
+            let terms: Vec<Term<'_>> =
+                (0..count).map(|i| Term { weight: 0.3 + i as f32, source: source(i) }).collect();
             let mut sum = vec![f32::NAN; 77];
             Plain.combine(&terms, &mut sum).expect("terms of one length");
             let element = if kind == 0 { 4 } else { 2 };
             for (start, astray) in [(0, 0), (1, 0), (3, 0), (0, element)] {
-                let shifts: Vec<usize> =
-                    (0..=count).map(|i| start * if i == 0 { 4 } else { element } + if i == 1 { astray } else { 0 }).collect();
+                let shifts: Vec<usize> = (0..=count)
+                    .map(|i| {
+                        start * if i == 0 { 4 } else { element } + if i == 1 { astray } else { 0 }
+                    })
+                    .collect();
                 let mut found = vec![f32::NAN; 77];
                 host.sum(&terms, false, &mut found, &shifts);
                 assert!(same(&found, &sum), "{count} terms, kind {kind}, from {start}, {astray}");
@@ -166,7 +212,10 @@ fn the_kernels_sums_do_not_depend_on_alignment() {
                 let expected: Vec<f32> = before.iter().zip(&sum).map(|(a, b)| a + b).collect();
                 let mut found = before;
                 host.sum(&terms, true, &mut found, &shifts);
-                assert!(same(&found, &expected), "{count} terms added, kind {kind}, from {start}, {astray}");
+                assert!(
+                    same(&found, &expected),
+                    "{count} terms added, kind {kind}, from {start}, {astray}"
+                );
             }
         }
     }
@@ -174,15 +223,29 @@ fn the_kernels_sums_do_not_depend_on_alignment() {
 
 /// Equal bits, or NaN both.
 fn same(found: &[f32], expected: &[f32]) -> bool {
-    found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()))
+    found.len() == expected.len()
+        && found
+            .iter()
+            .zip(expected)
+            .all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()))
 }
 
-/// All f16 and bf16, and f32 of all kinds: any size, halfway between two bf16 or f16, and where f16 begins and ends.
+/// All f16 and bf16, and f32 of all kinds: any size, halfway between two bf16 or f16, and where f16
+/// begins and ends.
 fn patterns() -> (Vec<u16>, Vec<f32>) {
     let spread = |bits: u32| {
-        [bits << 16, bits << 16 | 0x8000, bits.wrapping_mul(0x9e37_79b9), 0x3300_0000 + (bits << 12), 0x3300_0000 + bits * 0x1480]
+        [
+            bits << 16,
+            bits << 16 | 0x8000,
+            bits.wrapping_mul(0x9e37_79b9),
+            0x3300_0000 + (bits << 12),
+            0x3300_0000 + bits * 0x1480,
+        ]
     };
-    ((0..=u16::MAX).collect(), (0..=u32::from(u16::MAX)).flat_map(spread).map(f32::from_bits).collect())
+    (
+        (0..=u16::MAX).collect(),
+        (0..=u32::from(u16::MAX)).flat_map(spread).map(f32::from_bits).collect(),
+    )
 }
 
 #[test]
@@ -191,7 +254,9 @@ fn the_kernels_casts_are_the_cpus() {
     let (halves, wide) = patterns();
     let formats = [Format::F32, Format::Bf16, Format::F16];
     for (from, to) in formats.into_iter().flat_map(|from| formats.map(|to| (from, to))) {
-        for (scale, shifts) in [(1.0, [0, 0]), (0.75, [to.bytes(), from.bytes()]), (-3e-3, [0, from.bytes()])] {
+        for (scale, shifts) in
+            [(1.0, [0, 0]), (0.75, [to.bytes(), from.bytes()]), (-3e-3, [0, from.bytes()])]
+        {
             let source = match from {
                 Format::F32 => Source::F32(&wide),
                 Format::Bf16 => Source::Bf16(halves.reinterpret_cast()),
@@ -200,24 +265,45 @@ fn the_kernels_casts_are_the_cpus() {
             let length = source.len();
             let split = Split::of(length, &[(shifts[0] as u64, to), (shifts[1] as u64, from)]);
             let kernel = format!("cast_{}_{}", from.name(), to.name());
-            let run = |out: &mut [u8]| host.run(Launch::new(&kernel, split), &[scale], (out, shifts[0]), &[(bytes(source), shifts[1])]);
+            let run = |out: &mut [u8]| {
+                host.run(
+                    Launch::new(&kernel, split),
+                    &[scale],
+                    (out, shifts[0]),
+                    &[(bytes(source), shifts[1])],
+                )
+            };
             let mut found = vec![0xcdcd_u16; if to == Format::F32 { 2 * length } else { length }];
             run(cast_slice_mut(&mut found));
             let (found, mut expected): (Vec<f32>, Vec<f32>) = match to {
                 Format::F32 => {
                     let mut twin = vec![0.0f32; length];
                     convert(source, scale, Wire::F32(&mut twin));
-                    (found.chunks(2).map(|half| f32::from_bits(u32::from(half[0]) | u32::from(half[1]) << 16)).collect(), twin)
+                    (
+                        found
+                            .chunks(2)
+                            .map(|half| {
+                                f32::from_bits(u32::from(half[0]) | u32::from(half[1]) << 16)
+                            })
+                            .collect(),
+                        twin,
+                    )
                 }
                 Format::Bf16 => {
                     let mut twin = vec![bf16::ONE; length];
                     convert(source, scale, Wire::Bf16(&mut twin));
-                    (found.iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect(), twin.iter().map(|x| x.to_f32()).collect())
+                    (
+                        found.iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect(),
+                        twin.iter().map(|x| x.to_f32()).collect(),
+                    )
                 }
                 Format::F16 => {
                     let mut twin = vec![f16::ONE; length];
                     convert(source, scale, Wire::F16(&mut twin));
-                    (found.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect(), twin.iter().map(|x| x.to_f32()).collect())
+                    (
+                        found.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect(),
+                        twin.iter().map(|x| x.to_f32()).collect(),
+                    )
                 }
             };
             assert!(same(&found, &expected), "{kernel}, scale {scale}");
@@ -230,12 +316,18 @@ fn the_kernels_casts_are_the_cpus() {
 #[test]
 fn the_kernels_scan_finds_the_largest_and_what_is_no_number() {
     let Some(host) = Host::start() else { return };
-    for (at, bad) in [(0, -7.5), (1, f32::NAN), (50, f32::NEG_INFINITY), (99, f32::NAN), (17, 0.1)] {
+    for (at, bad) in [(0, -7.5), (1, f32::NAN), (50, f32::NEG_INFINITY), (99, f32::NAN), (17, 0.1)]
+    {
         let mut x = messages(1, 100, 3).remove(0);
         x[at] = bad;
         let narrow: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
         let half: Vec<f16> = x.iter().map(|x| f16::from_f32(*x)).collect();
-        for (source, shift) in [(Source::F32(&x), 4), (Source::Bf16(&narrow), 0), (Source::F16(&half), 6), (Source::F32(&x[..3]), 0)] {
+        for (source, shift) in [
+            (Source::F32(&x), 4),
+            (Source::Bf16(&narrow), 0),
+            (Source::F16(&half), 6),
+            (Source::F32(&x[..3]), 0),
+        ] {
             let mut values = vec![0.0; source.len()];
             convert(source, 1.0, Wire::F32(&mut values));
             let mut top = [0u32];
@@ -253,8 +345,12 @@ fn sketch(host: &Host, x: &[f32], buckets: usize, seed: u64, stripes: usize) -> 
     let mut sums = vec![f32::NAN; stripes * 2 * buckets];
     let split = Split { length: x.len() as u64, head: 0, groups: 0 };
     let launch = Launch { buckets, stripes, ..Launch::new("signed_fold", split) };
-    let inputs: [Array<'_>; 4] =
-        [(cast_slice(x), 4), (cast_slice(&tables.first), 1), (cast_slice(&tables.second), 3), (cast_slice(&tables.places), 8)];
+    let inputs: [Array<'_>; 4] = [
+        (cast_slice(x), 4),
+        (cast_slice(&tables.first), 1),
+        (cast_slice(&tables.second), 3),
+        (cast_slice(&tables.places), 8),
+    ];
     host.run(launch, &[], (cast_slice_mut(&mut sums), 4), &inputs);
     add_stripes(&sums, buckets)
 }
@@ -266,7 +362,13 @@ fn the_kernels_sketches_have_the_cpus_signs() {
         let x = messages(1, length, seed).remove(0);
         let twin = signed_fold(&[&x], buckets, seed).remove(0);
         assert!(sketch(&host, &x, buckets, seed, 1) == twin, "one stripe has the twin's bits");
-        let error = |stripes| sketch(&host, &x, buckets, seed, stripes).iter().zip(&twin).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let error = |stripes| {
+            sketch(&host, &x, buckets, seed, stripes)
+                .iter()
+                .zip(&twin)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f64::max)
+        };
         assert!(error(7) < 1e-5 && error(64) < 1e-5, "{length} elements in {buckets} buckets");
     }
 }
@@ -274,14 +376,28 @@ fn the_kernels_sketches_have_the_cpus_signs() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn words_and_single_elements_are_all_elements_once(length in 0usize..200, shifts in prop::collection::vec((0u64..16, 0usize..3), 1..5)) {
+    fn words_and_single_elements_are_all_elements_once(
+        length in 0usize..200,
+        shifts in prop::collection::vec((0u64..16, 0usize..3), 1..5),
+    ) {
         let formats = [Format::F32, Format::Bf16, Format::F16];
-        let arrays: Vec<(u64, Format)> = shifts.iter().map(|(shift, format)| (shift * formats[*format].bytes() as u64, formats[*format])).collect();
+        let arrays: Vec<(u64, Format)> = shifts
+            .iter()
+            .map(|(shift, format)| (shift * formats[*format].bytes() as u64, formats[*format]))
+            .collect();
         let Split { head, groups, .. } = Split::of(length, &arrays);
         let group = Split::group(arrays.iter().map(|(_, format)| *format));
         prop_assert!(head + groups * group <= length as u64);
-        prop_assert!(groups == 0 || arrays.iter().all(|(address, format)| (address + head * format.bytes() as u64).is_multiple_of(16)));
-        prop_assert!(groups == 0 || (head < group && length as u64 - head - groups * group < group));
+        prop_assert!(
+            groups == 0
+                || arrays
+                    .iter()
+                    .all(|(address, format)| (address + head * format.bytes() as u64)
+                        .is_multiple_of(16))
+        );
+        prop_assert!(
+            groups == 0 || (head < group && length as u64 - head - groups * group < group)
+        );
     }
 }
 
@@ -289,21 +405,47 @@ proptest! {
 fn the_kernels_steps_are_the_cpus() {
     let Some(host) = Host::start() else { return };
     for (length, scale) in [(1, 1.0), (301, 1.0), (302, 0.7)] {
-        let [parameters, first, mut second, gradient] = <[Vec<f32>; 4]>::try_from(messages(4, length, 12)).expect("four vectors");
+        let [parameters, first, mut second, gradient] =
+            <[Vec<f32>; 4]>::try_from(messages(4, length, 12)).expect("four vectors");
         second.iter_mut().for_each(|x| *x = x.abs());
         let split = |length: usize| Split { length: length as u64, head: 0, groups: 0 };
         let (mut sums, mut fewer) = ([f64::NAN; 6], [f64::NAN; 6]);
-        host.run(Launch::new("squares", split(length)), &[], (cast_slice_mut(&mut sums), 0), &[(cast_slice(&gradient), 4)]);
-        host.run(Launch::new("add_up", split(6)), &[], (cast_slice_mut(&mut fewer), 8), &[(cast_slice(&sums), 0)]);
-        let (found, squares) = (fewer.iter().sum::<f64>(), gradient.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>());
+        host.run(
+            Launch::new("squares", split(length)),
+            &[],
+            (cast_slice_mut(&mut sums), 0),
+            &[(cast_slice(&gradient), 4)],
+        );
+        host.run(
+            Launch::new("add_up", split(6)),
+            &[],
+            (cast_slice_mut(&mut fewer), 8),
+            &[(cast_slice(&sums), 0)],
+        );
+        let (found, squares) = (
+            fewer.iter().sum::<f64>(),
+            gradient.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>(),
+        );
         assert!((found - squares).abs() <= 1e-14 * squares);
-        let rates = Rates { betas: [0.9, 0.99], scale, first_scale: 0.3, second_scale: 50.0, keep: 1.0 - 1e-3, epsilon: 1e-8 };
+        let rates = Rates {
+            betas: [0.9, 0.99],
+            scale,
+            first_scale: 0.3,
+            second_scale: 50.0,
+            keep: 1.0 - 1e-3,
+            epsilon: 1e-8,
+        };
         let Rates { betas, first_scale, second_scale, keep, epsilon, .. } = rates;
         let numbers = [betas[0], betas[1], scale, first_scale, second_scale, keep, epsilon];
         let mut state = [parameters, first, second].concat();
         let mut twin = state.clone();
         for _ in 0..3 {
-            host.run(Launch::new("adamw", split(length)), &numbers, (cast_slice_mut(&mut state), 4), &[(cast_slice(&gradient), 0)]);
+            host.run(
+                Launch::new("adamw", split(length)),
+                &numbers,
+                (cast_slice_mut(&mut state), 4),
+                &[(cast_slice(&gradient), 0)],
+            );
             let (parameters, moments) = twin.split_at_mut(length);
             let (first, second) = moments.split_at_mut(length);
             step([parameters, first, second], &gradient, rates);
@@ -320,7 +462,12 @@ fn digests_follow_their_formula_and_tell_bits_and_places_apart() {
     let digest = |x: &[f32]| {
         let mut sums = [0u64; super::DIGEST_SUMS];
         let split = Split { length: x.len() as u64, head: 0, groups: 0 };
-        host.run(Launch::new("digest", split), &[], (cast_slice_mut(&mut sums), 0), &[(cast_slice(x), 4)]);
+        host.run(
+            Launch::new("digest", split),
+            &[],
+            (cast_slice_mut(&mut sums), 0),
+            &[(cast_slice(x), 4)],
+        );
         sums.into_iter().fold(0, u64::wrapping_add)
     };
     let x = messages(1, 5001, 11).remove(0);
@@ -336,7 +483,10 @@ fn digests_follow_their_formula_and_tell_bits_and_places_apart() {
 /// The device of this machine; none, and a line that says so, where there is none.
 fn device() -> Option<Cuda> {
     if super::devices() == 0 {
-        assert!(matches!(Cuda::new(0), Err(super::CudaError::NoDriver | super::CudaError::Driver { .. })));
+        assert!(matches!(
+            Cuda::new(0),
+            Err(super::CudaError::NoDriver | super::CudaError::Driver { .. })
+        ));
         println!("not checked: the kernels on a GPU, since there is none");
         return None;
     }
@@ -354,10 +504,14 @@ fn a_devices_sums_are_the_cpus() {
     conforms(&cuda, 5, super::host::CHUNK + 3, 8);
     for start in [0, 1, 3] {
         let x = messages(5, 1000 + start, 9);
-        let on_device: Vec<_> = x.iter().map(|x| cuda.stream().clone_htod(x).expect("a copy")).collect();
-        let terms: Vec<Term<'_>> = x.iter().map(|x| Term { weight: 0.7, source: Source::F32(&x[start..]) }).collect();
-        let device_terms: Vec<DeviceTerm<'_>> =
-            on_device.iter().map(|x| DeviceTerm { weight: 0.7, source: DeviceSource::F32(x.slice(start..)) }).collect();
+        let on_device: Vec<_> =
+            x.iter().map(|x| cuda.stream().clone_htod(x).expect("a copy")).collect();
+        let terms: Vec<Term<'_>> =
+            x.iter().map(|x| Term { weight: 0.7, source: Source::F32(&x[start..]) }).collect();
+        let device_terms: Vec<DeviceTerm<'_>> = on_device
+            .iter()
+            .map(|x| DeviceTerm { weight: 0.7, source: DeviceSource::F32(x.slice(start..)) })
+            .collect();
         let mut expected = vec![0.0; 1000];
         Plain.combine(&terms, &mut expected).expect("terms of one length");
         let mut out = cuda.stream().clone_htod(&vec![f32::NAN; 1000 + start]).expect("a copy");
@@ -377,7 +531,9 @@ fn a_devices_gradients_travel_like_the_cpus() {
     x[..].read(3, -0.25, Wire::Bf16(&mut expected)).expect("in range");
     assert!(found == expected);
     let mut target = cuda.stream().alloc_zeros::<bf16>(x.len()).expect("memory");
-    DeviceGradientMut::new(&cuda, DeviceTarget::Bf16(target.as_view_mut())).write(5, &x[..x.len() - 5]).expect("in range");
+    DeviceGradientMut::new(&cuda, DeviceTarget::Bf16(target.as_view_mut()))
+        .write(5, &x[..x.len() - 5])
+        .expect("in range");
     let found = cuda.stream().clone_dtoh(&target).expect("a copy");
     assert!(found[5..].iter().zip(&x).all(|(found, x)| *found == bf16::from_f32(*x)));
     assert_eq!(cuda.largest(&DeviceSource::F32(on_device.as_view())), Ok(largest(&x)));
@@ -389,8 +545,10 @@ fn a_devices_gradients_travel_like_the_cpus() {
 #[test]
 fn vectors_that_stay_on_a_device_are_the_cpus() {
     let Some(first) = device() else { return };
-    let places: Vec<_> =
-        std::iter::once(first).chain((1..super::devices()).map(|gpu| Cuda::new(gpu).expect("a device"))).map(Arc::new).collect();
+    let places: Vec<_> = std::iter::once(first)
+        .chain((1..super::devices()).map(|gpu| Cuda::new(gpu).expect("a device")))
+        .map(Arc::new)
+        .collect();
     let x = messages(4, 70_001, 3);
     let place = |of: usize| &places[of % places.len()];
     let upload = |of: usize| {
@@ -399,34 +557,60 @@ fn vectors_that_stay_on_a_device_are_the_cpus() {
         vector.copy_from(&DeviceSource::F32(numbers.as_view()), 1.0).expect("one device");
         vector
     };
-    let numbers = |vector: &DeviceVector| vector.cuda().stream().clone_dtoh(&vector.view().expect("it is there")).expect("a copy");
+    let numbers = |vector: &DeviceVector| {
+        vector.cuda().stream().clone_dtoh(&vector.view().expect("it is there")).expect("a copy")
+    };
     let (mut found, mut expected) = (upload(0), x[0].clone());
     assert!(found.add(0.3, &upload(1)) && expected.add(0.3, &x[1]));
     found.scale(-0.7);
     expected.scale(-0.7);
-    assert!(same(&numbers(&found), &expected) && same(&numbers(&found.clone()), &expected) && found.finite());
+    assert!(
+        same(&numbers(&found), &expected)
+            && same(&numbers(&found.clone()), &expected)
+            && found.finite()
+    );
     let terms: Vec<_> = (0..4).map(|of| (of as f32 - 1.5, Arc::new(upload(of)))).collect();
     let host_terms: Vec<_> = (0..4).map(|of| (of as f32 - 1.5, Arc::new(x[of].clone()))).collect();
     let folded = DeviceVector::fold(&terms, &mut found).expect("one length");
     assert!(folded.finite && Vec::fold(&host_terms, &mut expected).expect("one length").finite);
     assert!(same(&numbers(&found), &expected));
-    assert_eq!((folded.digest, found.digest()), (digest_of_bits(&expected), Ok(digest_of_bits(&expected))));
+    assert_eq!(
+        (folded.digest, found.digest()),
+        (digest_of_bits(&expected), Ok(digest_of_bits(&expected)))
+    );
     let mut part = DeviceVector::new(place(0), 11);
     let mut seven = place(0).stream().alloc_zeros::<f32>(7).expect("memory");
     found.copy_part_to(5, &mut DeviceTarget::F32(seven.as_view_mut())).expect("in range");
     assert!(same(&place(0).stream().clone_dtoh(&seven).expect("a copy"), &expected[5..12]));
-    part.copy_part_from(3, &DeviceSource::F32(found.view().expect("it is there").slice(2..10)), 1.0).expect("in range");
+    part.copy_part_from(
+        3,
+        &DeviceSource::F32(found.view().expect("it is there").slice(2..10)),
+        1.0,
+    )
+    .expect("in range");
     assert!(same(&numbers(&part)[3..], &expected[2..10]));
-    assert!(part.copy_part_from(4, &DeviceSource::F32(found.view().expect("it is there").slice(2..10)), 1.0).is_err());
+    assert!(
+        part.copy_part_from(
+            4,
+            &DeviceSource::F32(found.view().expect("it is there").slice(2..10)),
+            1.0
+        )
+        .is_err()
+    );
     let mut target = place(1).stream().alloc_zeros::<f32>(expected.len()).expect("memory");
     found.copy_to(place(1), &mut DeviceTarget::F32(target.as_view_mut())).expect("one length");
     assert!(same(&place(1).stream().clone_dtoh(&target).expect("a copy"), &expected));
-    assert!(!DeviceVector::fold(&[(f32::INFINITY, Arc::clone(&terms[0].1))], &mut found).expect("one length").finite);
+    assert!(
+        !DeviceVector::fold(&[(f32::INFINITY, Arc::clone(&terms[0].1))], &mut found)
+            .expect("one length")
+            .finite
+    );
     found.clear();
     assert!(numbers(&found).iter().all(|x| *x == 0.0));
 }
 
-/// Found by the emulated driver: of several streams that read a vector, only the last was waited for.
+/// Found by the emulated driver: of several streams that read a vector, only the last was waited
+/// for.
 #[test]
 fn a_vector_of_a_device_is_not_changed_while_others_read_it() {
     if device().is_none() {
@@ -436,7 +620,8 @@ fn a_vector_of_a_device_is_not_changed_while_others_read_it() {
     for round in 0..3 {
         let x = messages(1, 200_000, round).remove(0);
         let mut read = DeviceVector::of(&places[0], &x).expect("memory");
-        let mut sums: Vec<_> = places[1..].iter().map(|place| DeviceVector::new(place, x.len())).collect();
+        let mut sums: Vec<_> =
+            places[1..].iter().map(|place| DeviceVector::new(place, x.len())).collect();
         for (reader, sum) in sums.iter_mut().enumerate() {
             let own = sum.clone();
             // The first reader is the last to come to it.
@@ -459,5 +644,7 @@ fn the_kernels_compile_for_sm_80_and_sm_90() {
         assert!(image.starts_with(b"\x7fELF"), "a cubin is an ELF file");
         println!("{arch}: {} bytes", image.len());
     }
-    assert!(matches!(super::compile("sm_1"), Err(super::CudaError::Compile { arch, .. }) if arch == "sm_1"));
+    assert!(
+        matches!(super::compile("sm_1"), Err(super::CudaError::Compile { arch, .. }) if arch == "sm_1")
+    );
 }

@@ -3,7 +3,10 @@
 use super::passes::Format;
 use super::{Cuda, CudaError, DeviceGradient, DeviceGradientMut, DeviceTerm, warn_once};
 use crate::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, Rates, Vector, Wire};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut,
+    DeviceSlice, SyncOnDrop,
+};
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -68,7 +71,8 @@ impl DeviceSource<'_> {
         for_each_format!(self, DeviceSource, x => x.stream().context())
     }
 
-    /// Its address, after whatever is being written there; what keeps it from being overwritten until it is read.
+    /// Its address, after whatever is being written there; what keeps it from being overwritten
+    /// until it is read.
     pub(crate) fn address<'s>(&'s self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
         for_each_format!(self, DeviceSource, x => x.device_ptr(stream))
     }
@@ -111,9 +115,10 @@ impl DeviceTarget<'_> {
 }
 
 /// f32 numbers on a device, for workers of one process whose results stay there: see
-/// [`crate::transport::local::connect_at`]. A [`Cuda`] for each worker, or one for several, will do; different streams of a device are
-/// kept in order by cudarc's events, which contexts that have made a stream record, as [`Cuda::new`]'s have; what candle's kernels have
-/// written, cudarc does not know of ([`Cuda::wait_for`]).
+/// [`crate::transport::local::connect_at`]. A [`Cuda`] for each worker, or one for several, will
+/// do; different streams of a device are kept in order by cudarc's events, which contexts that have
+/// made a stream record, as [`Cuda::new`]'s have; what candle's kernels have written, cudarc does
+/// not know of ([`Cuda::wait_for`]).
 ///
 /// ```no_run
 /// use codedgrad::gpu::Vector;
@@ -135,7 +140,8 @@ pub struct DeviceVector {
 }
 
 impl DeviceVector {
-    /// Overwrites it with `scale` times a gradient on the same device, in any format. Returns before the device is done.
+    /// Overwrites it with `scale` times a gradient on the same device, in any format. Returns
+    /// before the device is done.
     ///
     /// # Errors
     /// [`CudaError`] when the lengths differ, the gradient is elsewhere, or the driver refuses.
@@ -144,19 +150,26 @@ impl DeviceVector {
         cuda.cast(gradient, scale, &mut self.target()?)
     }
 
-    /// Overwrites the numbers from `start` on with `scale` times a part of a gradient, as [`Self::copy_from`] does.
+    /// Overwrites the numbers from `start` on with `scale` times a part of a gradient, as
+    /// [`Self::copy_from`] does.
     ///
     /// # Errors
     /// [`CudaError`] when there are not so many, the gradient is elsewhere, or the driver refuses.
-    pub fn copy_part_from(&mut self, start: usize, gradient: &DeviceSource<'_>, scale: f32) -> Result<(), CudaError> {
+    pub fn copy_part_from(
+        &mut self,
+        start: usize,
+        gradient: &DeviceSource<'_>,
+        scale: f32,
+    ) -> Result<(), CudaError> {
         let (length, end) = (self.length, start.saturating_add(gradient.len()));
         let numbers = self.numbers.as_mut().ok_or(CudaError::Gone)?;
-        let part = numbers.try_slice_mut(start..end).ok_or(CudaError::Range { start, end, length })?;
+        let part =
+            numbers.try_slice_mut(start..end).ok_or(CudaError::Range { start, end, length })?;
         self.cuda.cast(gradient, scale, &mut DeviceTarget::F32(part))
     }
 
-    /// Writes the numbers from `start` on to a target on the same device, as many as it has room for. Returns before the device
-    /// is done.
+    /// Writes the numbers from `start` on to a target on the same device, as many as it has room
+    /// for. Returns before the device is done.
     ///
     /// # Errors
     /// [`CudaError`] when there are not so many, the target is elsewhere, or the driver refuses.
@@ -164,7 +177,8 @@ impl DeviceVector {
         self.cuda.cast(&self.part(start..start.saturating_add(to.len()))?, 1.0, to)
     }
 
-    /// Writes it to where an optimizer wants it, on the device of `cuda`, which may be another: then it waits.
+    /// Writes it to where an optimizer wants it, on the device of `cuda`, which may be another:
+    /// then it waits.
     ///
     /// # Errors
     /// [`CudaError`] when the lengths differ, or the driver refuses.
@@ -210,23 +224,35 @@ impl DeviceVector {
         Ok(DeviceSource::F32(found.ok_or(CudaError::Range { start, end, length })?))
     }
 
-    /// Overwrites a part of its numbers with the weighted sum of vectors of this device. Returns before the device is done.
+    /// Overwrites a part of its numbers with the weighted sum of vectors of this device. Returns
+    /// before the device is done.
     ///
     /// # Errors
     /// As [`Cuda::combine_into`]; [`CudaError::Range`] when there are not so many.
-    pub fn sum_part(&mut self, part: Range<usize>, terms: &[DeviceTerm<'_>]) -> Result<(), CudaError> {
+    pub fn sum_part(
+        &mut self,
+        part: Range<usize>,
+        terms: &[DeviceTerm<'_>],
+    ) -> Result<(), CudaError> {
         let (start, end, length) = (part.start, part.end, self.length);
         let found = self.numbers.as_mut().ok_or(CudaError::Gone)?.try_slice_mut(part);
         self.cuda.combine_into(terms, &mut found.ok_or(CudaError::Range { start, end, length })?)
     }
 
-    /// A step of AdamW on parameters and both moments, of one device, at rates that depend on the gradient's norm.
-    pub(crate) fn step(state: [&mut Self; 3], gradient: &Self, rates: impl FnOnce(f64) -> Rates) -> Result<(), CudaError> {
+    /// A step of AdamW on parameters and both moments, of one device, at rates that depend on the
+    /// gradient's norm.
+    pub(crate) fn step(
+        state: [&mut Self; 3],
+        gradient: &Self,
+        rates: impl FnOnce(f64) -> Rates,
+    ) -> Result<(), CudaError> {
         let cuda = Arc::clone(&state[0].cuda);
         let near = gradient.near(&cuda)?;
         let numbers = near.view()?;
         let rates = rates(cuda.norm(&numbers)?);
-        let [Some(p), Some(m), Some(v)] = state.map(|vector| vector.numbers.as_mut()) else { return Err(CudaError::Gone) };
+        let [Some(p), Some(m), Some(v)] = state.map(|vector| vector.numbers.as_mut()) else {
+            return Err(CudaError::Gone);
+        };
         cuda.adamw([p, m, v], &numbers, rates)?;
         gradient.read_by(&cuda)
     }
@@ -237,8 +263,9 @@ impl DeviceVector {
         &self.cuda
     }
 
-    /// Its numbers, to be read by whatever takes views. Of several streams that read one slice, cudarc remembers the last; so whoever
-    /// reads a vector that others read too, as a decoded one, waits for its own stream before it lets go of the vector.
+    /// Its numbers, to be read by whatever takes views. Of several streams that read one slice,
+    /// cudarc remembers the last; so whoever reads a vector that others read too, as a decoded one,
+    /// waits for its own stream before it lets go of the vector.
     ///
     /// # Errors
     /// [`CudaError::Gone`] when the device has failed.
@@ -254,7 +281,8 @@ impl DeviceVector {
         Ok(DeviceTarget::F32(self.numbers.as_mut().ok_or(CudaError::Gone)?.as_view_mut()))
     }
 
-    /// A copy on the device of `cuda`, unless it is there already. Waits, since the original may be gone afterwards.
+    /// A copy on the device of `cuda`, unless it is there already. Waits, since the original may be
+    /// gone afterwards.
     fn elsewhere(&self, cuda: &Cuda) -> Result<Option<CudaSlice<f32>>, CudaError> {
         if self.cuda.stream.context() == cuda.stream.context() {
             return Ok(None);
@@ -267,18 +295,27 @@ impl DeviceVector {
     /// Itself, or a copy for the device of `cuda`: then it waits.
     pub(crate) fn near(&self, cuda: &Arc<Cuda>) -> Result<Cow<'_, Self>, CudaError> {
         let copy = self.elsewhere(cuda)?;
-        let owned = |copy| Cow::Owned(Self { cuda: Arc::clone(cuda), length: self.length, numbers: Some(copy) });
+        let owned = |copy| {
+            Cow::Owned(Self { cuda: Arc::clone(cuda), length: self.length, numbers: Some(copy) })
+        };
         Ok(copy.map_or(Cow::Borrowed(self), owned))
     }
 
-    /// Has whatever changes or frees it later wait for what another stream has been asked to read of it: of several streams that
-    /// read one slice, cudarc remembers the last.
+    /// Has whatever changes or frees it later wait for what another stream has been asked to read
+    /// of it: of several streams that read one slice, cudarc remembers the last.
     fn read_by(&self, cuda: &Cuda) -> Result<(), CudaError> {
-        if self.cuda.stream.context() == cuda.stream.context() { self.cuda.wait_for(cuda) } else { Ok(()) }
+        if self.cuda.stream.context() == cuda.stream.context() {
+            self.cuda.wait_for(cuda)
+        } else {
+            Ok(())
+        }
     }
 
     /// Does something to the numbers; should the device fail, they are gone.
-    fn change<T>(&mut self, change: impl FnOnce(&Arc<Cuda>, &mut CudaSlice<f32>) -> Result<T, CudaError>) -> Option<T> {
+    fn change<T>(
+        &mut self,
+        change: impl FnOnce(&Arc<Cuda>, &mut CudaSlice<f32>) -> Result<T, CudaError>,
+    ) -> Option<T> {
         let numbers = self.numbers.as_mut()?;
         change(&self.cuda, numbers)
             .inspect_err(|error| {
@@ -325,17 +362,24 @@ impl GradientMut for DeviceVector {
     }
 }
 
-/// Sums are made on the device of the vector that is changed; terms on other devices are copied there first.
+/// Sums are made on the device of the vector that is changed; terms on other devices are copied
+/// there first.
 impl Vector for DeviceVector {
     type Place = Arc<Cuda>;
 
     fn new(cuda: &Arc<Cuda>, length: usize) -> Self {
-        let numbers = cuda.stream.alloc_zeros(length).inspect_err(|error| warn_once(&CudaError::from(*error))).ok();
+        let numbers = cuda
+            .stream
+            .alloc_zeros(length)
+            .inspect_err(|error| warn_once(&CudaError::from(*error)))
+            .ok();
         Self { cuda: Arc::clone(cuda), length, numbers }
     }
 
     fn fits(&self, cuda: &Arc<Cuda>, length: usize) -> bool {
-        self.numbers.is_some() && self.length == length && self.cuda.stream.context() == cuda.stream.context()
+        self.numbers.is_some()
+            && self.length == length
+            && self.cuda.stream.context() == cuda.stream.context()
     }
 
     fn length(&self) -> usize {
@@ -349,7 +393,11 @@ impl Vector for DeviceVector {
     fn scale(&mut self, weight: f32) {
         self.change(|cuda, numbers| {
             let x = cuda.stream.clone_dtod(numbers)?;
-            cuda.cast(&DeviceSource::F32(x.as_view()), weight, &mut DeviceTarget::F32(numbers.as_view_mut()))
+            cuda.cast(
+                &DeviceSource::F32(x.as_view()),
+                weight,
+                &mut DeviceTarget::F32(numbers.as_view_mut()),
+            )
         });
     }
 
@@ -357,20 +405,28 @@ impl Vector for DeviceVector {
         assert_eq!(self.length, x.length, "vectors of one length");
         self.change(|cuda, numbers| {
             let source = x.near(cuda)?;
-            cuda.add_into(&DeviceTerm { weight, source: DeviceSource::F32(source.view()?) }, &mut numbers.as_view_mut())?;
+            cuda.add_into(
+                &DeviceTerm { weight, source: DeviceSource::F32(source.view()?) },
+                &mut numbers.as_view_mut(),
+            )?;
             x.read_by(cuda)
         })
         .is_some()
     }
 
     fn finite(&self) -> bool {
-        let largest = self.view().and_then(|numbers| self.cuda.largest(&DeviceSource::F32(numbers)));
+        let largest =
+            self.view().and_then(|numbers| self.cuda.largest(&DeviceSource::F32(numbers)));
         largest.inspect_err(|error| lost(error)).is_ok_and(f32::is_finite)
     }
 
     fn fold(terms: &[(f32, Arc<Self>)], out: &mut Self) -> Result<Folded, CombineError> {
         if let Some(term) = terms.iter().position(|(_, x)| x.length != out.length) {
-            return Err(CombineError::Length { term, expected: out.length, found: terms[term].1.length });
+            return Err(CombineError::Length {
+                term,
+                expected: out.length,
+                found: terms[term].1.length,
+            });
         }
         let folded = out.change(|cuda, numbers| {
             let near: Vec<_> = terms.iter().map(|(_, x)| x.near(cuda)).collect::<Result<_, _>>()?;

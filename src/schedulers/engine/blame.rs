@@ -1,4 +1,5 @@
-//! What the engine does about sums that are not finite: it leaves out whose result it was, if it was anybody's.
+//! What the engine does about sums that are not finite: it leaves out whose result it was, if it
+//! was anybody's.
 
 use super::super::events::{Action, EngineError, Refusal};
 use super::super::roster::Doing;
@@ -6,9 +7,16 @@ use super::Engine;
 use crate::ids::{Step, Units, Worker};
 
 impl Engine {
-    /// A result that was said to be finite is not. Its worker is missing for the step, which is folded again from the
-    /// others'; asked again, it might say the same of the next one, so that it is left alone until the step is decided.
-    pub(super) fn spoilt(&mut self, now: f64, worker: Worker, folded: (Step, u32), out: &mut Vec<Action>) -> Result<(), EngineError> {
+    /// A result that was said to be finite is not. Its worker is missing for the step, which is
+    /// folded again from the others'; asked again, it might say the same of the next one, so that
+    /// it is left alone until the step is decided.
+    pub(super) fn spoilt(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        folded: (Step, u32),
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         let (step, attempt) = folded;
         // What died with its worker is the loss of that.
         if !self.book.is_waiting(step, attempt) || *self.roster.doing(worker) == Doing::Dead {
@@ -19,13 +27,19 @@ impl Engine {
         self.erased.insert(worker);
         self.arrivals[worker.index()] = None;
         let micro_steps = self.config.micro_steps;
-        self.given.retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
+        self.given
+            .retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
         self.book.forget_worker(worker);
         self.make_again(step, now, out)
     }
 
     /// All results are finite, and their sum is not: nobody could make a better one.
-    pub(super) fn overflowed(&mut self, now: f64, folded: (Step, u32), out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn overflowed(
+        &mut self,
+        now: f64,
+        folded: (Step, u32),
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         let (step, attempt) = folded;
         if !self.book.is_waiting(step, attempt) {
             return Ok(());

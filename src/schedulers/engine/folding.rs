@@ -17,7 +17,8 @@ impl Engine {
         let report = self.scheme.settle(job, &mut folds);
         self.check(job.step(self.config.micro_steps), &report)?;
         let place = |fold: Fold| {
-            let (start, summed) = self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");
+            let (start, summed) =
+                self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");
             (*start, *summed, fold)
         };
         let open = folds.into_iter().map(place).filter(|(_, summed, _)| !summed);
@@ -30,7 +31,13 @@ impl Engine {
         out.extend(self.book.fold(step, &self.roster.alive()));
     }
 
-    pub(super) fn held(&mut self, now: f64, worker: Worker, held: (Step, u32, u64), out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn held(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        held: (Step, u32, u64),
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         let (step, attempt, digest) = held;
         if !self.book.is_waiting(step, attempt) {
             return Ok(());
@@ -40,7 +47,11 @@ impl Engine {
     }
 
     /// Settles what enough live workers hold.
-    pub(super) fn check_held(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn check_held(
+        &mut self,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         if self.roster.is_deserted() {
             if self.may_return() {
                 self.await_returns(now);

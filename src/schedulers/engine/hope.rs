@@ -10,8 +10,13 @@ impl Engine {
         !self.roster.is_deserted() && (self.scheme.hopes(gone) || self.scheme.salvages(gone))
     }
 
-    /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody may come back.
-    pub(super) fn check_hope(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody
+    /// may come back.
+    pub(super) fn check_hope(
+        &mut self,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         let dead = self.roster.dead();
         let mut hopeless = dead.clone();
         hopeless.unite(&self.erased);
@@ -20,8 +25,10 @@ impl Engine {
             return if self.hopes(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
         }
         while !self.hopes(&hopeless) {
-            // What is not finite is so whoever computes it; what was dropped may be computed by one of the dead.
-            let returns_help = !self.hopes(&dead) || !self.dropped.is_empty() && self.hopes(&self.erased);
+            // What is not finite is so whoever computes it; what was dropped may be computed by one
+            // of the dead.
+            let returns_help =
+                !self.hopes(&dead) || !self.dropped.is_empty() && self.hopes(&self.erased);
             if self.may_return() && returns_help {
                 self.await_returns(now);
                 return Ok(());
@@ -40,7 +47,11 @@ impl Engine {
             let alone = self.scheme.facts().delay == 0 || self.config.micro_steps > 1;
             for job in blocked {
                 self.scheme.give_up(job);
-                self.book.refuse(if alone { self.next } else { job.step(1) }, units.clone(), Refusal::NotFinite);
+                self.book.refuse(
+                    if alone { self.next } else { job.step(1) },
+                    units.clone(),
+                    Refusal::NotFinite,
+                );
             }
             if alone {
                 return self.end_refused(now, out);

@@ -6,7 +6,13 @@ use super::{Engine, Phase};
 use crate::ids::{Step, Task, Worker};
 
 impl Engine {
-    pub(super) fn lost(&mut self, now: f64, worker: Worker, kept: bool, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn lost(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        kept: bool,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         if *self.roster.doing(worker) == Doing::Dead {
             return Ok(());
         }
@@ -41,9 +47,15 @@ impl Engine {
         }
     }
 
-    /// Decodes steps from `first` on a second time: from what is left, or, where results are open again, once they
-    /// are in.
-    pub(super) fn fold_again(&mut self, first: Step, reopened: &[Task], now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    /// Decodes steps from `first` on a second time: from what is left, or, where results are open
+    /// again, once they are in.
+    pub(super) fn fold_again(
+        &mut self,
+        first: Step,
+        reopened: &[Task],
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         self.folds_since = now;
         for step in self.book.waiting().into_iter().filter(|step| *step >= first) {
             self.book.again(step);
@@ -57,10 +69,14 @@ impl Engine {
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
     }
 
-    /// Starts all that is not decided from its first job, where results that are gone cannot be had again in time: of
-    /// jobs already decoded in a step of several, or of jobs that would then take more rounds than they may, so that
-    /// the next step of their model would begin without them.
-    pub(super) fn begin_again(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    /// Starts all that is not decided from its first job, where results that are gone cannot be had
+    /// again in time: of jobs already decoded in a step of several, or of jobs that would then take
+    /// more rounds than they may, so that the next step of their model would begin without them.
+    pub(super) fn begin_again(
+        &mut self,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         self.abandon_all(out);
         if self.phase == Phase::Collecting {
             out.push(Action::Close(self.report(now)));

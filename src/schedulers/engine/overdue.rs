@@ -5,8 +5,8 @@ use super::{Engine, Phase};
 use crate::ids::Step;
 
 impl Engine {
-    /// Nobody has taken hold of a decoded vector in time: it is made once more, of the same results if they are all there;
-    /// after that the run ends.
+    /// Nobody has taken hold of a decoded vector in time: it is made once more, of the same results
+    /// if they are all there; after that the run ends.
     pub(super) fn unheld(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let waiting = self.book.waiting();
         let Some(step) = waiting.iter().copied().min() else { return self.go_on(now, out) };
@@ -25,12 +25,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes decoded steps from `first` on again, without the results of those who died meanwhile or whose are not finite.
-    pub(super) fn make_again(&mut self, first: Step, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    /// Makes decoded steps from `first` on again, without the results of those who died meanwhile
+    /// or whose are not finite.
+    pub(super) fn make_again(
+        &mut self,
+        first: Step,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         if !self.opens_again() {
             return self.begin_again(now, out);
         }
-        // Those who died while somebody held the vector are missed only now, also if they are there again.
+        // Those who died while somebody held the vector are missed only now, also if they are there
+        // again.
         let mut without = self.roster.dead();
         without.unite(&self.bereft);
         for (_, worker) in &self.barred {

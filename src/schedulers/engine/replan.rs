@@ -6,8 +6,8 @@ use crate::codes::sequential::{Among, Scheme, SchemeFacts};
 use crate::codes::{Facts, Gate, Wire};
 use crate::ids::WorkerSet;
 
-/// Makes a scheme for so many workers and the run's batches, where there is one; one that the engine's
-/// [`Config`](crate::schedulers::Config) does not fit is not used.
+/// Makes a scheme for so many workers and the run's batches, where there is one; one that the
+/// engine's [`Config`](crate::schedulers::Config) does not fit is not used.
 pub type Replan = Box<dyn FnMut(usize) -> Option<Box<dyn Scheme>> + Send>;
 
 /// What an engine needs to plan anew.
@@ -32,9 +32,9 @@ pub(super) fn gate_of(wire: Wire, facts: &SchemeFacts) -> Gate {
 }
 
 impl Engine {
-    /// Lets the run go on with whoever is left when the scheme cannot do without the dead, as long as `fewest` or more are:
-    /// all that is not decided begins anew under a scheme for them. Whoever comes back takes part again from the next
-    /// round on.
+    /// Lets the run go on with whoever is left when the scheme cannot do without the dead, as long
+    /// as `fewest` or more are: all that is not decided begins anew under a scheme for them.
+    /// Whoever comes back takes part again from the next round on.
     #[must_use]
     pub fn replanning(mut self, fewest: usize, plan: Replan) -> Self {
         self.replanning = Some(Replanning { fewest: fewest.max(1), plan, members: None, plans: 0 });
@@ -55,13 +55,19 @@ impl Engine {
     pub(super) fn widen(&mut self, out: &mut Vec<Action>) {
         let members = self.replanning.as_ref().and_then(|replanning| replanning.members.as_ref());
         let alive = self.roster.alive();
-        if members.is_some_and(|members| alive.iter().any(|worker| !members.contains(worker))) && self.plan_for(&alive, out) {
+        if members.is_some_and(|members| alive.iter().any(|worker| !members.contains(worker)))
+            && self.plan_for(&alive, out)
+        {
             self.forget_undecided(out);
         }
     }
 
     fn plan_for(&mut self, members: &WorkerSet, out: &mut Vec<Action>) -> bool {
-        let Some(replanning) = self.replanning.as_mut().filter(|replanning| members.len() >= replanning.fewest) else { return false };
+        let Some(replanning) =
+            self.replanning.as_mut().filter(|replanning| members.len() >= replanning.fewest)
+        else {
+            return false;
+        };
         let units = self.scheme.facts().units;
         let Some(scheme) = (replanning.plan)(members.len()) else { return false };
         if scheme.facts().units != units || self.config.check(scheme.facts()).is_err() {

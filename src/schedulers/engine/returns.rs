@@ -1,4 +1,5 @@
-//! What the engine does when a worker comes back or must take over a state, and how long it waits for either.
+//! What the engine does when a worker comes back or must take over a state, and how long it waits
+//! for either.
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::Doing;
@@ -7,7 +8,13 @@ use crate::ids::{Step, Worker};
 
 impl Engine {
     /// A worker that was dead is there again.
-    pub(super) fn joined(&mut self, now: f64, worker: Worker, next: Option<Step>, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn joined(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        next: Option<Step>,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         if *self.roster.doing(worker) != Doing::Dead {
             return Ok(());
         }
@@ -23,7 +30,13 @@ impl Engine {
     }
 
     /// A worker has taken over a state.
-    pub(super) fn synced(&mut self, now: f64, worker: Worker, next: Step, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn synced(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        next: Step,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         let Doing::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
         self.roster.synced(worker, next);
         self.trust.sent_state(worker, from);
@@ -37,7 +50,12 @@ impl Engine {
     }
 
     /// A worker cannot get a step that was sent to it.
-    pub(super) fn missed(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn missed(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         if matches!(self.roster.doing(worker), Doing::Dead | Doing::Syncing { .. }) {
             return Ok(());
         }
@@ -47,9 +65,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends a worker what it has missed, or has it take over a state; then it can do what there is to do, and others
-    /// can take over its state.
-    fn up_to_date(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    /// Sends a worker what it has missed, or has it take over a state; then it can do what there is
+    /// to do, and others can take over its state.
+    fn up_to_date(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         if !self.roster.is_stale(worker) {
             let steps = self.roster.unsent(worker, self.next);
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
@@ -60,7 +83,8 @@ impl Engine {
         }
         self.resync_idle(now, out)?;
         if self.phase == Phase::Collecting {
-            // What was lost with a worker may be too much to be made up for in the rounds that are left, even by itself.
+            // What was lost with a worker may be too much to be made up for in the rounds that are
+            // left, even by itself.
             if self.scheme.facts().delay > 0 && !self.hopes(&self.roster.dead()) {
                 return self.begin_again(now, out);
             }
@@ -85,7 +109,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn resync_idle(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn resync_idle(
+        &mut self,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         for worker in self.roster.stale_idle() {
             self.resync(now, worker, out)?;
         }
@@ -93,7 +121,12 @@ impl Engine {
     }
 
     /// Has a worker take over a state, if anybody has one.
-    pub(super) fn resync(&mut self, now: f64, worker: Worker, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn resync(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         let from = self.roster.provider(worker);
         match from {
             Some(from) => out.push(Action::Resync { worker, from }),
@@ -115,12 +148,17 @@ impl Engine {
     }
 
     pub(super) fn await_returns(&mut self, now: f64) {
-        let patience = if self.phase == Phase::Collecting { self.waits_since } else { now } + self.config.max_wait_seconds;
+        let patience = if self.phase == Phase::Collecting { self.waits_since } else { now }
+            + self.config.max_wait_seconds;
         self.returns_by.get_or_insert((now + self.config.return_seconds).min(patience));
     }
 
     /// Ends the run if it cannot go on without those who are gone.
-    pub(super) fn nobody_returned(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    pub(super) fn nobody_returned(
+        &mut self,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         self.returns_by = None;
         let dead = self.roster.dead();
         if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.hopes(&dead) {
@@ -131,10 +169,17 @@ impl Engine {
             self.check_hope(now, out)?;
             self.try_close(now, out)?;
         }
-        self.roster.stale_idle().first().map_or(Ok(()), |&worker| Err(EngineError::NoState { worker }))
+        self.roster
+            .stale_idle()
+            .first()
+            .map_or(Ok(()), |&worker| Err(EngineError::NoState { worker }))
     }
 
     pub(super) fn too_many_lost(&self) -> EngineError {
-        EngineError::TooManyLost { step: self.next, dead: self.roster.dead(), tolerance: self.scheme.facts().tolerance }
+        EngineError::TooManyLost {
+            step: self.next,
+            dead: self.roster.dead(),
+            tolerance: self.scheme.facts().tolerance,
+        }
     }
 }

@@ -16,7 +16,8 @@ pub(super) struct Trust {
     pub(super) agreement: Agreement,
     /// Results of workers whose parameters are in dispute: they wait until it is settled.
     disputed: Vec<(Worker, Answer)>,
-    /// Results that count although nobody could say that they were computed with the right parameters.
+    /// Results that count although nobody could say that they were computed with the right
+    /// parameters.
     unsure: BTreeSet<(Worker, Task)>,
     /// Whose state each worker was sent and has said nothing of.
     donors: BTreeMap<Worker, Worker>,
@@ -27,7 +28,13 @@ pub(super) struct Trust {
 impl Trust {
     pub(super) fn new(workers: usize) -> Self {
         let agreement = Agreement::new(workers);
-        Self { agreement, disputed: Vec::new(), unsure: BTreeSet::new(), donors: BTreeMap::new(), unfit: BTreeMap::new() }
+        Self {
+            agreement,
+            disputed: Vec::new(),
+            unsure: BTreeSet::new(),
+            donors: BTreeMap::new(),
+            unfit: BTreeMap::new(),
+        }
     }
 
     /// A result is not counted before its worker's parameters are known to be right.
@@ -44,10 +51,14 @@ impl Trust {
 }
 
 impl Engine {
-    /// The step after which a step's parameters are those that its tasks are computed with; none at the run's start.
+    /// The step after which a step's parameters are those that its tasks are computed with; none at
+    /// the run's start.
     fn basis(&self, step: Step) -> Option<Step> {
-        let before = |step: &Step| step.0.checked_sub(self.config.models).map(Step).filter(|basis| *basis >= self.first);
-        std::iter::successors(before(&step), before).find(|basis| !self.trust.agreement.is_refused(*basis))
+        let before = |step: &Step| {
+            step.0.checked_sub(self.config.models).map(Step).filter(|basis| *basis >= self.first)
+        };
+        std::iter::successors(before(&step), before)
+            .find(|basis| !self.trust.agreement.is_refused(*basis))
     }
 
     fn verdict(&self, worker: Worker, task: Task) -> Verdict {
@@ -59,7 +70,8 @@ impl Engine {
         self.verdict(worker, task) == Verdict::Disputed
     }
 
-    /// Whether a result may count; notes that it counts although nobody knows its worker's parameters.
+    /// Whether a result may count; notes that it counts although nobody knows its worker's
+    /// parameters.
     pub(super) fn is_trusted(&mut self, worker: Worker, task: Task) -> bool {
         let verdict = self.verdict(worker, task);
         if verdict == Verdict::Unknown && self.trust.agreement.is_taken() {
@@ -68,24 +80,34 @@ impl Engine {
         matches!(verdict, Verdict::Right | Verdict::Unknown)
     }
 
-    /// Whether all results that counted for a step were computed with parameters known to be right; asked once.
+    /// Whether all results that counted for a step were computed with parameters known to be right;
+    /// asked once.
     pub(super) fn is_verified(&mut self, step: Step) -> bool {
         let micro_steps = self.config.micro_steps;
         let unsure = std::mem::take(&mut self.trust.unsure);
-        let (of_step, later): (BTreeSet<_>, _) = unsure.into_iter().partition(|(_, task)| task.job.step(micro_steps) <= step);
+        let (of_step, later): (BTreeSet<_>, _) =
+            unsure.into_iter().partition(|(_, task)| task.job.step(micro_steps) <= step);
         self.trust.unsure = later;
         of_step.into_iter().all(|(worker, task)| self.verdict(worker, task) == Verdict::Right)
     }
 
     /// Nobody waits any more for what is in dispute.
     pub(super) fn drop_disputed(&mut self, out: &mut Vec<Action>) {
-        let dropped = self.trust.disputed.drain(..).map(|(worker, (task, ..))| Action::Discard { worker, task });
+        let dropped = self
+            .trust
+            .disputed
+            .drain(..)
+            .map(|(worker, (task, ..))| Action::Discard { worker, task });
         out.extend(dropped);
     }
 
-    /// Carries out what has become known of workers' parameters: who is wrong takes over a state, and what it computed
-    /// does not count.
-    pub(super) fn settle_trust(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+    /// Carries out what has become known of workers' parameters: who is wrong takes over a state,
+    /// and what it computed does not count.
+    pub(super) fn settle_trust(
+        &mut self,
+        now: f64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), EngineError> {
         let mut counted = false;
         for (worker, step) in self.trust.agreement.found() {
             if *self.roster.doing(worker) == Doing::Dead {
@@ -93,7 +115,8 @@ impl Engine {
             }
             out.push(Action::Diverged { worker, step });
             let (next, micro_steps) = (self.next, self.config.micro_steps);
-            let of_it = |(of, task): &(Worker, Task)| *of == worker && task.job.step(micro_steps) >= next;
+            let of_it =
+                |(of, task): &(Worker, Task)| *of == worker && task.job.step(micro_steps) >= next;
             counted |= self.trust.unsure.iter().any(of_it);
             self.recall(worker, out);
             // Whoever is about to take over its state must not.
@@ -136,8 +159,8 @@ impl Engine {
         self.settle_trust(now, out)
     }
 
-    /// A state was of no use to a worker: it is another's turn to hand one over. A worker that refuses the driver's own
-    /// state, or several, is sent away.
+    /// A state was of no use to a worker: it is another's turn to hand one over. A worker that
+    /// refuses the driver's own state, or several, is sent away.
     pub(super) fn bad_state(
         &mut self,
         now: f64,

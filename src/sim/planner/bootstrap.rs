@@ -1,7 +1,7 @@
 //! How sure a mean over rounds is: a moving-block bootstrap of whole rounds.
 //!
-//! Rows stay whole, so workers that are slow together stay so; rounds are drawn in runs, so bursts stay bursts
-//! (Künsch 1989; the runs go round the end of the trace, Politis and Romano 1992).
+//! Rows stay whole, so workers that are slow together stay so; rounds are drawn in runs, so bursts
+//! stay bursts (Künsch 1989; the runs go round the end of the trace, Politis and Romano 1992).
 
 use crate::delays::StragglerStats;
 use rand_chacha::ChaCha8Rng;
@@ -10,8 +10,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// How often a trace is drawn anew.
 pub(super) const RESAMPLES: usize = 200;
 
-/// Rounds of a run: the cube root of their number, twice the bursts that cover 95 % of the slow rounds, and
-/// no more than a fifth of the trace.
+/// Rounds of a run: the cube root of their number, twice the bursts that cover 95 % of the slow
+/// rounds, and no more than a fifth of the trace.
 pub(super) fn run_length(rows: &[Vec<f64>]) -> usize {
     let mut stats = StragglerStats::new(rows.first().map_or(0, Vec::len));
     rows.iter().for_each(|row| stats.push(row));
@@ -55,9 +55,19 @@ mod tests {
 
     #[test]
     fn runs_are_as_long_as_bursts() {
-        let rows = |preset: Preset| preset.rows(8, 200, 3).into_iter().map(|row| row.iter().map(|d| 1.0 + d).collect()).collect::<Vec<_>>();
+        let rows = |preset: Preset| {
+            preset
+                .rows(8, 200, 3)
+                .into_iter()
+                .map(|row| row.iter().map(|d| 1.0 + d).collect())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(run_length(&rows(Preset::Calm)), 6);
-        assert!((10..=24).contains(&run_length(&rows(Preset::Bursts))), "{}", run_length(&rows(Preset::Bursts)));
+        assert!(
+            (10..=24).contains(&run_length(&rows(Preset::Bursts))),
+            "{}",
+            run_length(&rows(Preset::Bursts))
+        );
         assert_eq!(run_length(&rows(Preset::Static)), 40, "a fifth of the trace");
         assert_eq!(run_length(&[vec![1.0]]), 1);
     }
@@ -67,7 +77,13 @@ mod tests {
         let drawn = resamples(10, 4, 1);
         assert_eq!((drawn.len(), drawn[0].len()), (RESAMPLES, 10));
         for order in &drawn {
-            assert!(order.windows(2).enumerate().all(|(at, pair)| at % 4 == 3 || pair[1] == (pair[0] + 1) % 10), "{order:?}");
+            assert!(
+                order
+                    .windows(2)
+                    .enumerate()
+                    .all(|(at, pair)| at % 4 == 3 || pair[1] == (pair[0] + 1) % 10),
+                "{order:?}"
+            );
         }
         assert_ne!(drawn[0], drawn[1]);
         assert_eq!(drawn, resamples(10, 4, 1));

@@ -3,7 +3,8 @@
 use super::replay::{Replay, Setting};
 use serde::Serialize;
 
-/// A worker is slow in a round if it takes so many times the time that a quarter of the workers keep to.
+/// A worker is slow in a round if it takes so many times the time that a quarter of the workers
+/// keep to.
 const SLOW: f64 = 1.15;
 /// Constantly slow: in so many of its rounds.
 const CONSTANTLY: f64 = 0.9;
@@ -59,7 +60,9 @@ fn listed(workers: &[usize]) -> String {
             _ => runs.push((*worker, *worker)),
         }
     }
-    let run = |(from, to): &(usize, usize)| if from == to { from.to_string() } else { format!("{from}-{to}") };
+    let run = |(from, to): &(usize, usize)| {
+        if from == to { from.to_string() } else { format!("{from}-{to}") }
+    };
     runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
@@ -67,42 +70,66 @@ fn named(workers: &[usize]) -> String {
     format!("worker{} {}", if workers.len() == 1 { "" } else { "s" }, listed(workers))
 }
 
-/// What is wrong with the workers of a trace, whose uncoded job takes `baseline` seconds; `time` is that of an
-/// uncoded share.
+/// What is wrong with the workers of a trace, whose uncoded job takes `baseline` seconds; `time` is
+/// that of an uncoded share.
 pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
     let rows = replay.rows();
     let quick: Vec<f64> = rows.iter().map(|row| quantile(row.iter().copied(), 0.25)).collect();
-    let ratio = |round: usize, worker: usize| rows[round][worker] / quick[round].max(f64::MIN_POSITIVE);
+    let ratio =
+        |round: usize, worker: usize| rows[round][worker] / quick[round].max(f64::MIN_POSITIVE);
     let mut causes = Vec::new();
     let dead_since = |worker: usize| {
-        let answers = (0..rows.len()).rev().take_while(|round| ratio(*round, worker) > DEAD).count();
+        let answers =
+            (0..rows.len()).rev().take_while(|round| ratio(*round, worker) > DEAD).count();
         (answers >= (rows.len() / 10).max(3)).then(|| rows.len() - answers)
     };
     let everybody = 0..replay.workers();
-    let dead: Vec<(usize, usize)> = everybody.clone().filter_map(|worker| Some((worker, dead_since(worker)?))).collect();
+    let dead: Vec<(usize, usize)> =
+        everybody.clone().filter_map(|worker| Some((worker, dead_since(worker)?))).collect();
     let gone: Vec<usize> = dead.iter().map(|(worker, _)| *worker).collect();
     if let Some((_, since)) = dead.first() {
-        let words = format!("{} stopped answering (round {} on); a code survives it, but a replacement cures it", named(&gone), since + 1);
-        causes.push(Cause { kind: CauseKind::DeadWorkers, costs: saved(replay, &gone, baseline), workers: gone.clone(), words });
+        let words = format!(
+            "{} stopped answering (round {} on); a code survives it, but a replacement cures it",
+            named(&gone),
+            since + 1
+        );
+        causes.push(Cause {
+            kind: CauseKind::DeadWorkers,
+            costs: saved(replay, &gone, baseline),
+            workers: gone.clone(),
+            words,
+        });
     }
     let constantly = |worker: &usize| {
         let slow = (0..rows.len()).filter(|round| ratio(*round, *worker) > SLOW).count();
         slow as f64 >= CONSTANTLY * rows.len() as f64
     };
-    let slow: Vec<usize> = everybody.filter(|worker| !gone.contains(worker)).filter(constantly).collect();
+    let slow: Vec<usize> =
+        everybody.filter(|worker| !gone.contains(worker)).filter(constantly).collect();
     if !slow.is_empty() {
-        let times = slow.iter().map(|worker| quantile((0..rows.len()).map(|round| ratio(round, *worker)), 0.5));
+        let times = slow
+            .iter()
+            .map(|worker| quantile((0..rows.len()).map(|round| ratio(round, *worker)), 0.5));
         let times = times.sum::<f64>() / slow.len() as f64;
         let without = [&gone[..], &slow].concat();
-        let costs = saved(replay, &without, baseline) - causes.first().map_or(0.0, |dead| dead.costs);
+        let costs =
+            saved(replay, &without, baseline) - causes.first().map_or(0.0, |dead| dead.costs);
         let cure = if costs >= WORTH_SAYING {
             "drain or mend, or give less (interval:speeds=FILE)"
         } else {
             "mend or give less (interval:speeds=FILE); to drain costs the others as much"
         };
         let take = if slow.len() == 1 { "takes" } else { "take" };
-        let words = format!("{} always {take} {times:.2} times as long: {cure}; a code pays for it in every round", named(&slow));
-        causes.push(Cause { kind: CauseKind::ConstantlySlowWorkers, workers: slow, costs: costs.max(0.0), words });
+        let words = format!(
+            "{} always {take} {times:.2} times as long: {cure}; a code pays for it in every round",
+            named(&slow)
+        );
+        causes.push(Cause {
+            kind: CauseKind::ConstantlySlowWorkers,
+            workers: slow,
+            costs: costs.max(0.0),
+            words,
+        });
     }
     causes.extend(slow_rounds(rows, baseline));
     causes
@@ -110,42 +137,62 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
 
 /// What an uncoded job would save without these workers, the others doing their shares.
 fn saved(replay: &Replay, without: &[usize], baseline: f64) -> f64 {
-    let stay: Vec<usize> = (0..replay.workers()).filter(|worker| !without.contains(worker)).collect();
+    let stay: Vec<usize> =
+        (0..replay.workers()).filter(|worker| !without.contains(worker)).collect();
     if stay.is_empty() || baseline <= 0.0 {
         return 0.0;
     }
-    let rows = replay.rows().iter().map(|row| stay.iter().map(|worker| row[*worker]).collect()).collect();
+    let rows =
+        replay.rows().iter().map(|row| stay.iter().map(|worker| row[*worker]).collect()).collect();
     let smaller = Replay::new(rows, replay.growth(), 0.0, 1);
-    let time = smaller.run(&Setting::new("uncoded"), smaller.jobs()).map_or(baseline, |run| run.time_per_job);
+    let time = smaller
+        .run(&Setting::new("uncoded"), smaller.jobs())
+        .map_or(baseline, |run| run.time_per_job);
     1.0 - time / baseline
 }
 
 fn slow_rounds(rows: &[Vec<f64>], baseline: f64) -> Option<Cause> {
     let medians: Vec<f64> = rows.iter().map(|row| quantile(row.iter().copied(), 0.5)).collect();
     let usual = quantile(medians.iter().copied(), 0.5);
-    let slow: Vec<f64> = medians.iter().copied().filter(|median| *median > SLOW_ROUND * usual).collect();
-    let costs = slow.iter().map(|median| median - usual).sum::<f64>() / (baseline * rows.len() as f64);
+    let slow: Vec<f64> =
+        medians.iter().copied().filter(|median| *median > SLOW_ROUND * usual).collect();
+    let costs =
+        slow.iter().map(|median| median - usual).sum::<f64>() / (baseline * rows.len() as f64);
     (costs > WORTH_SAYING && costs.is_finite()).then(|| Cause {
         kind: CauseKind::SlowRounds,
         workers: Vec::new(),
         costs,
-        words: format!("in {} of {} rounds everybody was slow (network, file system, a barrier elsewhere)", slow.len(), rows.len()),
+        words: format!(
+            "in {} of {} rounds everybody was slow (network, file system, a barrier elsewhere)",
+            slow.len(),
+            rows.len()
+        ),
     })
 }
 
-/// Answer times as they were if all shares of a round cost the same, and how strongly time follows cost.
+/// Answer times as they were if all shares of a round cost the same, and how strongly time follows
+/// cost.
 ///
 /// # Formula
 /// ```text
 /// ln T_ri = a_r + w_i + b ln C_ri + noise;   T'_ri = T_ri (mean_i C_ri / C_ri)^b
 /// ```
-/// with rounds `r`, workers `i` and costs `C`; `b` by least squares after the means of rounds and workers are taken off.
-/// The second number is the part of the variance left within rounds and workers that costs explain. None if no worker's
-/// costs vary against the others': then a slow share looks like a slow worker.
+/// with rounds `r`, workers `i` and costs `C`; `b` by least squares after the means of rounds and
+/// workers are taken off. The second number is the part of the variance left within rounds and
+/// workers that costs explain. None if no worker's costs vary against the others': then a slow
+/// share looks like a slow worker.
 pub(super) fn balanced(rows: &[Vec<f64>], costs: &[Vec<f64>]) -> Option<(Vec<Vec<f64>>, f64)> {
-    let log = |rows: &[Vec<f64>]| centred(rows.iter().map(|row| row.iter().map(|x| x.max(f64::MIN_POSITIVE).ln()).collect()).collect());
+    let log = |rows: &[Vec<f64>]| {
+        centred(
+            rows.iter()
+                .map(|row| row.iter().map(|x| x.max(f64::MIN_POSITIVE).ln()).collect())
+                .collect(),
+        )
+    };
     let (times, sizes) = (log(rows), log(costs));
-    let product = |a: &[Vec<f64>], b: &[Vec<f64>]| a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| a * b).sum::<f64>();
+    let product = |a: &[Vec<f64>], b: &[Vec<f64>]| {
+        a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| a * b).sum::<f64>()
+    };
     let (variance, total) = (product(&sizes, &sizes), product(&times, &times));
     if variance <= 1e-9 * (rows.len() * rows[0].len()) as f64 || total <= 0.0 {
         return None;
@@ -176,7 +223,8 @@ fn centred(mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
 pub(super) fn of_shares(before: f64, after: f64, explained: f64) -> Cause {
     let costs = if before > 0.0 { 1.0 - after / before } else { 0.0 };
     let words = format!(
-        "unequal shares explain {:.0} % of what varies between answers: cut shares of equal cost; a copy of a slow share is as slow, \
+        "unequal shares explain {:.0} % of what varies between answers: cut shares of equal cost; \
+         a copy of a slow share is as slow, \
          so what follows is planned on evened-out times",
         100.0 * explained
     );
@@ -194,7 +242,11 @@ mod tests {
     }
 
     fn preset(preset: Preset, rounds: usize) -> Vec<Vec<f64>> {
-        preset.rows(8, rounds, 1).into_iter().map(|row| row.iter().map(|d| preset.unit().answer_time(*d)).collect()).collect()
+        preset
+            .rows(8, rounds, 1)
+            .into_iter()
+            .map(|row| row.iter().map(|d| preset.unit().answer_time(*d)).collect())
+            .collect()
     }
 
     fn found(rows: Vec<Vec<f64>>) -> Vec<Cause> {
@@ -208,14 +260,19 @@ mod tests {
     fn the_constantly_slow_worker_is_named_and_its_price_too() {
         let causes = found(preset(Preset::Static, 60));
         assert_eq!(causes.len(), 1, "{causes:?}");
-        assert_eq!((causes[0].kind, &causes[0].workers[..]), (CauseKind::ConstantlySlowWorkers, &[7][..]));
+        assert_eq!(
+            (causes[0].kind, &causes[0].workers[..]),
+            (CauseKind::ConstantlySlowWorkers, &[7][..])
+        );
         assert!((causes[0].costs - (1.0 - 8.0 / 7.0 * 1.01 / 2.355)).abs() < 0.01, "{causes:?}");
         assert!(causes[0].words.contains("worker 7 always takes 2.3"), "{causes:?}");
     }
 
     #[test]
     fn workers_slow_now_and_then_are_no_cause() {
-        for kind in [Preset::Hotspot, Preset::Bursts, Preset::Iid, Preset::Calm, Preset::Proportional] {
+        for kind in
+            [Preset::Hotspot, Preset::Bursts, Preset::Iid, Preset::Calm, Preset::Proportional]
+        {
             assert_eq!(found(preset(kind, 100)), [], "{kind:?}");
         }
     }
@@ -233,28 +290,45 @@ mod tests {
     #[test]
     fn stalls_of_everybody_are_told_from_stragglers() {
         let causes = found(preset(Preset::Stalls, 2000));
-        assert_eq!(causes.iter().map(|cause| cause.kind).collect::<Vec<_>>(), [CauseKind::SlowRounds], "{causes:?}");
+        assert_eq!(
+            causes.iter().map(|cause| cause.kind).collect::<Vec<_>>(),
+            [CauseKind::SlowRounds],
+            "{causes:?}"
+        );
         assert!(causes[0].words.contains("everybody was slow"));
     }
 
     #[test]
     fn times_that_follow_costs_are_evened_out() {
-        let costs: Vec<Vec<f64>> =
-            Preset::Proportional.rows(6, 50, 1).into_iter().map(|row| row.iter().map(|x| 1.0 + x).collect()).collect();
+        let costs: Vec<Vec<f64>> = Preset::Proportional
+            .rows(6, 50, 1)
+            .into_iter()
+            .map(|row| row.iter().map(|x| 1.0 + x).collect())
+            .collect();
         let squared: Vec<Vec<f64>> = costs
             .iter()
             .enumerate()
-            .map(|(r, row)| row.iter().enumerate().map(|(i, cost)| (1.0 + r as f64) * (2.0 + i as f64) * cost * cost).collect())
+            .map(|(r, row)| {
+                row.iter()
+                    .enumerate()
+                    .map(|(i, cost)| (1.0 + r as f64) * (2.0 + i as f64) * cost * cost)
+                    .collect()
+            })
             .collect();
         let (even, explained) = balanced(&squared, &costs).unwrap();
         assert!((explained - 1.0).abs() < 1e-9);
         for (r, row) in even.iter().enumerate() {
             let mean = costs[r].iter().sum::<f64>() / 6.0;
             let expected = |i: usize| (1.0 + r as f64) * (2.0 + i as f64) * mean * mean;
-            row.iter().enumerate().for_each(|(i, time)| assert!((time / expected(i) - 1.0).abs() < 1e-9));
+            row.iter()
+                .enumerate()
+                .for_each(|(i, time)| assert!((time / expected(i) - 1.0).abs() < 1e-9));
         }
         let constant = vec![costs[0].clone(); 50];
-        assert!(balanced(&squared, &constant).is_none(), "a share that is always dear is a slow worker for all one can see");
+        assert!(
+            balanced(&squared, &constant).is_none(),
+            "a share that is always dear is a slow worker for all one can see"
+        );
     }
 
     #[test]

@@ -4,7 +4,8 @@ use super::super::Close;
 use super::replay::Setting;
 
 /// Deadline tolerances that are tried where a scheme needs a deadline.
-pub(super) const MUS: [f64; 15] = [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
+pub(super) const MUS: [f64; 15] =
+    [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
 /// Most copies of what `defer` owes.
 const COPIES_MAX: usize = 4;
 /// Largest degree of a graph code.
@@ -58,8 +59,17 @@ pub(super) struct Space {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 9] =
-        [Self::Groups, Self::MinLoad, Self::Queue, Self::Ring, Self::Defer, Self::SrSgc, Self::MSgc, Self::Graph, Self::Drop];
+    pub const ALL: [Self; 9] = [
+        Self::Groups,
+        Self::MinLoad,
+        Self::Queue,
+        Self::Ring,
+        Self::Defer,
+        Self::SrSgc,
+        Self::MSgc,
+        Self::Graph,
+        Self::Drop,
+    ];
 
     /// Its name in scheme texts.
     ///
@@ -83,27 +93,34 @@ impl Family {
 
     pub(super) fn spaces(self) -> Vec<Space> {
         let space = |clusters| Space { family: self, clusters };
-        if matches!(self, Self::SrSgc | Self::MSgc) { vec![space(false), space(true)] } else { vec![space(false)] }
+        if matches!(self, Self::SrSgc | Self::MSgc) {
+            vec![space(false), space(true)]
+        } else {
+            vec![space(false)]
+        }
     }
 }
 
 /// 1, 2, 3, 4, 6, 8, 12, .. up to the limit.
 fn doublings(limit: usize) -> Vec<usize> {
-    let mut values: Vec<usize> = (0..usize::BITS - 2).flat_map(|power| [1 << power, 3 << power]).collect();
+    let mut values: Vec<usize> =
+        (0..usize::BITS - 2).flat_map(|power| [1 << power, 3 << power]).collect();
     values.retain(|value| (1..=limit).contains(value));
     values.sort_unstable();
     values.dedup();
     values
 }
 
-/// Sizes of clusters into which the workers can be divided, less one: stragglers that a cluster bears.
+/// Sizes of clusters into which the workers can be divided, less one: stragglers that a cluster
+/// bears.
 fn cluster_stragglers(workers: usize) -> Vec<usize> {
     (1..workers).filter(|s| workers.is_multiple_of(s + 1)).collect()
 }
 
 /// `(B, W)` of M-SGC with `W - 2 + B <= T`.
 fn shapes(max_delay: usize) -> Vec<(usize, usize)> {
-    let windows = (2..=max_delay + 1).flat_map(|window| (1..window).map(move |burst| (burst, window)));
+    let windows =
+        (2..=max_delay + 1).flat_map(|window| (1..window).map(move |burst| (burst, window)));
     windows.filter(|(burst, window)| window - 2 + burst <= max_delay).collect()
 }
 
@@ -122,13 +139,22 @@ impl Space {
             Family::Queue => vec![doublings(cut.saturating_mul(accumulate))],
             Family::Ring => vec![(2..=workers).collect()],
             Family::Graph => {
-                vec![(2..=DEGREE_MAX.min(workers.saturating_sub(1))).collect(), (0..GRAPH_ERRORS.len()).collect()]
+                vec![
+                    (2..=DEGREE_MAX.min(workers.saturating_sub(1))).collect(),
+                    (0..GRAPH_ERRORS.len()).collect(),
+                ]
             }
-            Family::Defer => vec![delays(), (1..workers).collect(), doublings(cut), (1..=COPIES_MAX).collect()],
+            Family::Defer => {
+                vec![delays(), (1..workers).collect(), doublings(cut), (1..=COPIES_MAX).collect()]
+            }
             Family::SrSgc if self.clusters => vec![delays(), cluster_stragglers(workers), mus()],
             Family::SrSgc => vec![delays(), (1..=workers / 2).collect(), mus()],
             Family::MSgc => {
-                let stragglers = if self.clusters { cluster_stragglers(workers) } else { (1..=workers).collect() };
+                let stragglers = if self.clusters {
+                    cluster_stragglers(workers)
+                } else {
+                    (1..=workers).collect()
+                };
                 vec![(0..shapes(max_delay).len()).collect(), stragglers, mus()]
             }
         }
@@ -136,7 +162,9 @@ impl Space {
 
     /// What is written for these values, one per axis.
     pub(super) fn setting(self, values: &[usize], limits: &Limits) -> Option<Setting> {
-        let over_rounds = |scheme: String, mu: usize| Some(Setting { scheme, close: Close::Incremental, mu: Some(MUS[mu]) });
+        let over_rounds = |scheme: String, mu: usize| {
+            Some(Setting { scheme, close: Close::Incremental, mu: Some(MUS[mu]) })
+        };
         match (self.family, values) {
             (Family::Groups, [groups]) => Some(Setting::new(format!("groups:l={groups}"))),
             (Family::MinLoad, [s]) => Some(Setting::new(format!("min-load:s={s}"))),
@@ -149,15 +177,24 @@ impl Space {
             (Family::Drop, [b]) => Some(Setting::new(format!("drop:b={b}"))),
             (Family::Defer, [delay, cap, cut, copies]) => {
                 let legal = delay * copies <= limits.workers;
-                legal.then(|| Setting::new(format!("defer:T={delay},cap={cap},cut={cut},copies={copies}")))
+                legal.then(|| {
+                    Setting::new(format!("defer:T={delay},cap={cap},cut={cut},copies={copies}"))
+                })
             }
-            (Family::SrSgc, [burst, s, mu]) if self.clusters => over_rounds(format!("sr-sgc:B={burst},W={},s={s},rep", burst + 1), *mu),
+            (Family::SrSgc, [burst, s, mu]) if self.clusters => {
+                over_rounds(format!("sr-sgc:B={burst},W={},s={s},rep", burst + 1), *mu)
+            }
             // The look-ahead rule knows of B, W and lambda only B and s = ceil(lambda B / (W-1+B)).
-            (Family::SrSgc, [burst, s, mu]) => over_rounds(format!("sr-sgc:B={burst},W={},lambda={}", burst + 1, 2 * s), *mu),
+            (Family::SrSgc, [burst, s, mu]) => {
+                over_rounds(format!("sr-sgc:B={burst},W={},lambda={}", burst + 1, 2 * s), *mu)
+            }
             (Family::MSgc, [shape, stragglers, mu]) => {
                 let (burst, window) = shapes(limits.max_delay)[*shape];
                 let clusters = if self.clusters { ",rep" } else { "" };
-                over_rounds(format!("m-sgc:B={burst},W={window},lambda={stragglers}{clusters}"), *mu)
+                over_rounds(
+                    format!("m-sgc:B={burst},W={window},lambda={stragglers}{clusters}"),
+                    *mu,
+                )
             }
             _ => None,
         }
@@ -180,7 +217,8 @@ mod tests {
         assert_eq!(cluster_stragglers(12), [1, 2, 3, 5, 11]);
     }
 
-    /// Every point of every space is a scheme, within the delay asked for, unless it is refused here.
+    /// Every point of every space is a scheme, within the delay asked for, unless it is refused
+    /// here.
     #[test]
     fn all_points_are_legal_schemes() {
         for (workers, max_delay) in [(2, 1), (3, 3), (6, 2), (8, 3)] {
@@ -195,11 +233,21 @@ mod tests {
                         number /= axis.len();
                     }
                     let Some(setting) = space.setting(&values, &limits) else { continue };
-                    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(9), accept: Accept::Lookahead };
-                    let scheme = setting.scheme.parse::<SchemeSpec>().and_then(|spec| spec.over(horizon));
+                    let horizon = Horizon {
+                        workers,
+                        units: None,
+                        jobs: Job(0)..Job(9),
+                        accept: Accept::Lookahead,
+                    };
+                    let scheme =
+                        setting.scheme.parse::<SchemeSpec>().and_then(|spec| spec.over(horizon));
                     match scheme {
-                        Ok(scheme) => assert!(scheme.facts().delay <= max_delay, "{}", setting.scheme),
-                        Err(error) => assert_eq!(space.family, Family::Graph, "{}: {error}", setting.scheme),
+                        Ok(scheme) => {
+                            assert!(scheme.facts().delay <= max_delay, "{}", setting.scheme)
+                        }
+                        Err(error) => {
+                            assert_eq!(space.family, Family::Graph, "{}: {error}", setting.scheme)
+                        }
                     }
                 }
             }

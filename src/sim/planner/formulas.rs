@@ -5,18 +5,25 @@
 //! groups of c_g workers:  E max_g min_i T = integral of 1 - prod_g (1 - (1 - F(t))^c_g) dt
 //! all but s of n:         E T_(n-s)       = integral of P(more than s of n are later than t) dt
 //! ```
-//! where `F` is the law of one answer's time, here that of all answers of a trace taken together. A replay
-//! that differs from it shows that workers are slow together, or always the same ones.
+//! where `F` is the law of one answer's time, here that of all answers of a trace taken together. A
+//! replay that differs from it shows that workers are slow together, or always the same ones.
 
 use crate::delays::Growth;
 
-/// Time per job, load and coverage of a scheme that has a closed form; for `min-load` the time of codes that need any
-/// `n - s` answers, which it never exceeds.
-pub(super) fn of(scheme: &str, workers: usize, pool: &Pool, growth: Growth) -> Option<(f64, f64, f64)> {
+/// Time per job, load and coverage of a scheme that has a closed form; for `min-load` the time of
+/// codes that need any `n - s` answers, which it never exceeds.
+pub(super) fn of(
+    scheme: &str,
+    workers: usize,
+    pool: &Pool,
+    growth: Growth,
+) -> Option<(f64, f64, f64)> {
     let number = |prefix: &str| scheme.strip_prefix(prefix)?.parse::<usize>().ok();
     let n = workers as f64;
     let at = move |load: f64| move |delay: f64| growth.time(delay, load);
-    let groups = |groups: usize| (pool.groups(workers, groups, &at(1.0 / groups as f64)), 1.0 / groups as f64, 1.0);
+    let groups = |groups: usize| {
+        (pool.groups(workers, groups, &at(1.0 / groups as f64)), 1.0 / groups as f64, 1.0)
+    };
     if scheme == "uncoded" {
         Some(groups(workers))
     } else if let Some(count) = number("groups:l=") {
@@ -57,11 +64,18 @@ impl Pool {
     pub(super) fn groups(&self, workers: usize, groups: usize, of: &dyn Fn(f64) -> f64) -> f64 {
         let (size, larger) = ((workers / groups) as i32, (workers % groups) as i32);
         let smaller = groups as i32 - larger;
-        self.integral(of, &|late| 1.0 - (1.0 - late.powi(size)).powi(smaller) * (1.0 - late.powi(size + 1)).powi(larger))
+        self.integral(of, &|late| {
+            1.0 - (1.0 - late.powi(size)).powi(smaller) * (1.0 - late.powi(size + 1)).powi(larger)
+        })
     }
 
     /// Mean time until all but `stragglers` of the workers have answered.
-    pub(super) fn all_but(&self, workers: usize, stragglers: usize, of: &dyn Fn(f64) -> f64) -> f64 {
+    pub(super) fn all_but(
+        &self,
+        workers: usize,
+        stragglers: usize,
+        of: &dyn Fn(f64) -> f64,
+    ) -> f64 {
         self.integral(of, &|late| more_than(workers, stragglers, late))
     }
 }
@@ -99,8 +113,8 @@ mod tests {
         (1..=n).map(|k| 1.0 / f64::from(k)).sum()
     }
 
-    /// The table of round times of the literature (Lee et al. 2018, Tandon et al. 2017, Li et al. 2018):
-    /// n = 64 workers, an uncoded share takes 1.
+    /// The table of round times of the literature (Lee et al. 2018, Tandon et al. 2017, Li et al.
+    /// 2018): n = 64 workers, an uncoded share takes 1.
     #[test]
     fn integrals_are_the_closed_forms_of_the_usual_laws() {
         let exponential = law(|u| -(1.0 - u).ln());
@@ -114,7 +128,10 @@ mod tests {
         near(exponential.groups(64, 16, &|x| 4.0 * (1.0 + 0.2 * x)), 4.0 + 0.2 * harmonic(16));
         // Pareto of exponent 2: the maximum of 64, and groups of 4 at exponent 1.2.
         near(law(|u| (1.0 - u).powf(-0.5)).groups(64, 64, &|x| x), 14.207_352_179_527_032);
-        near(law(|u| (1.0 - u).powf(-1.0 / 1.2)).groups(64, 16, &|x| 4.0 * x), 8.408_313_580_398_27);
+        near(
+            law(|u| (1.0 - u).powf(-1.0 / 1.2)).groups(64, 16, &|x| 4.0 * x),
+            8.408_313_580_398_27,
+        );
         // Two points: slow with probability p by a factor k.
         let two = law(|u| if u < 0.94 { 1.0 } else { 5.0 });
         near(two.groups(64, 32, &|x| 2.0 * x), 2.0 * (1.0 + 4.0 * 0.108_997_333_678_731_78));

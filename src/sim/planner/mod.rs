@@ -33,7 +33,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Below so many rounds (or steps) a replay says too little, and closed forms answer.
 pub const ROUNDS_MIN: usize = 20;
-/// Less gain than that is not worth a code; and what may cost more than that, at 95 %, is not recommended either.
+/// Less gain than that is not worth a code; and what may cost more than that, at 95 %, is not
+/// recommended either.
 pub const GAIN_MIN: f64 = 0.03;
 /// Replays of a search, as a first guess for its progress.
 const REPLAYS_GUESS: usize = 1500;
@@ -61,7 +62,8 @@ pub struct Candidate {
     pub mu: Option<f64>,
     /// Rounds a job may be late.
     pub delay: usize,
-    /// Largest fraction of a batch that one worker touches in a round; for feedback schemes the mean.
+    /// Largest fraction of a batch that one worker touches in a round; for feedback schemes the
+    /// mean.
     pub load: f64,
     /// Load of all workers per job; uncoded = 1.
     pub work: f64,
@@ -81,8 +83,8 @@ pub struct Candidate {
     pub coverage: f64,
     /// Whether it gives the gradient of the whole batch.
     pub exact: bool,
-    /// Time per job if workers were slow independently of one another, where there is a formula; for `min-load` a bound
-    /// from above.
+    /// Time per job if workers were slow independently of one another, where there is a formula;
+    /// for `min-load` a bound from above.
     pub closed_form: Option<f64>,
     /// Why it is recommended or not.
     pub reason: String,
@@ -120,7 +122,8 @@ pub struct Plan {
     pub method: Method,
     /// Time per job without a code.
     pub baseline: f64,
-    /// The fastest exact scheme that surely costs nothing, or `uncoded` where none gains [`GAIN_MIN`].
+    /// The fastest exact scheme that surely costs nothing, or `uncoded` where none gains
+    /// [`GAIN_MIN`].
     pub recommended: String,
     /// Share of the uncoded time that it saves.
     pub gain: f64,
@@ -128,7 +131,8 @@ pub struct Plan {
     pub why: String,
     /// The best of every family within the limits, and `uncoded`; the fastest first.
     pub candidates: Vec<Candidate>,
-    /// Of everything tried that is exact, what nothing beats in both work and time; the least work first.
+    /// Of everything tried that is exact, what nothing beats in both work and time; the least work
+    /// first.
     pub front: Vec<Point>,
     /// What coding cannot cure.
     pub causes: Vec<Cause>,
@@ -154,7 +158,8 @@ impl Plan {
     }
 }
 
-/// Answers a [`Question`]; `progress` is told from time to time which part of the work is done, from 0 to 1.
+/// Answers a [`Question`]; `progress` is told from time to time which part of the work is done,
+/// from 0 to 1.
 ///
 /// # Errors
 /// [`PlanError`] if the trace or a limit cannot be used.
@@ -162,11 +167,18 @@ impl Plan {
 /// ```
 /// use codedgrad::delays::{Growth, Preset, Unit};
 /// use codedgrad::sim::planner::{Question, plan};
-/// let rows = |preset: Preset| preset.rows(8, 40, 1).iter().map(|row| row.iter().map(|d| 1.0 + d).collect()).collect::<Vec<_>>();
+/// let rows = |preset: Preset| {
+///     preset
+///         .rows(8, 40, 1)
+///         .iter()
+///         .map(|row| row.iter().map(|d| 1.0 + d).collect())
+///         .collect::<Vec<_>>()
+/// };
 /// let growth = Growth::Additive { base: 0.125, slope: 8.0 };
 /// let calm = plan(&Question::new(&rows(Preset::Calm), growth), &|_| ())?;
 /// assert_eq!((calm.recommended.as_str(), calm.gain), ("uncoded", 0.0));
-/// let hotspot = plan(&Question { max_delay: 0, ..Question::new(&rows(Preset::Hotspot), growth) }, &|_| ())?;
+/// let hotspot =
+///     plan(&Question { max_delay: 0, ..Question::new(&rows(Preset::Hotspot), growth) }, &|_| ())?;
 /// assert!(hotspot.recommended.starts_with("queue") && hotspot.gain > 0.6);
 /// # Ok::<(), codedgrad::sim::planner::PlanError>(())
 /// ```
@@ -192,17 +204,24 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(question: &'a Question<'a>) -> Self {
         let mut notes = Vec::new();
-        let replay = |rows| Replay::new(rows, question.growth, question.dispatch, question.accumulate);
+        let replay =
+            |rows| Replay::new(rows, question.growth, question.dispatch, question.accumulate);
         let mut trace = replay(question.rows.to_vec());
         let mut shares = None;
         if let Some(costs) = question.share_costs {
             match causes::balanced(question.rows, costs) {
                 Some((even, explained)) => {
-                    let before = trace.run(&Setting::new("uncoded"), trace.jobs()).map_or(0.0, |run| run.time_per_job);
+                    let before = trace
+                        .run(&Setting::new("uncoded"), trace.jobs())
+                        .map_or(0.0, |run| run.time_per_job);
                     (trace, shares) = (replay(even), Some((explained, before)));
                 }
                 None => {
-                    notes.push("every worker's share costs the same in all rounds, so slow shares cannot be told from slow workers".into());
+                    notes.push(
+                        "every worker's share costs the same in all rounds, so slow shares \
+                        cannot be told from slow workers"
+                            .into(),
+                    );
                 }
             }
         }
@@ -222,7 +241,12 @@ impl<'a> Planner<'a> {
             progress(done / (done + REPLAYS_GUESS as f64));
         };
         let pool = Pool::new(self.replay.rows().iter().flatten().copied());
-        let search = Search { replay: &self.replay, limits: self.limits(), max_work: self.question.max_work, tick: &tick };
+        let search = Search {
+            replay: &self.replay,
+            limits: self.limits(),
+            max_work: self.question.max_work,
+            tick: &tick,
+        };
         let uncoded = match self.method {
             Method::Replay => self.replay.run(&Setting::new("uncoded"), self.replay.jobs()),
             Method::ClosedForms => self.by_formula(&Setting::new("uncoded"), &pool),
@@ -230,14 +254,21 @@ impl<'a> Planner<'a> {
         let uncoded = uncoded.unwrap_or_else(|| unreachable!("uncoded suits any workers"));
         let mut best = vec![uncoded.clone()];
         let mut tried = vec![uncoded];
-        let found: Vec<Vec<Run>> = self.question.families.par_iter().map(|family| self.family(*family, &search, &pool)).collect();
+        let found: Vec<Vec<Run>> = self
+            .question
+            .families
+            .par_iter()
+            .map(|family| self.family(*family, &search, &pool))
+            .collect();
         for runs in found {
             let allowed = runs.iter().filter(|run| run.work <= self.question.max_work);
             best.extend(allowed.min_by(|a, b| search.order(a, b)).cloned());
             tried.extend(runs);
         }
         let mut candidates = self.candidates(&best, &pool, &tick);
-        candidates.sort_by(|a, b| a.time_per_job.total_cmp(&b.time_per_job).then(a.work.total_cmp(&b.work)));
+        candidates.sort_by(|a, b| {
+            a.time_per_job.total_cmp(&b.time_per_job).then(a.work.total_cmp(&b.work))
+        });
         progress(1.0);
         self.verdict(candidates, &tried)
     }
@@ -246,34 +277,60 @@ impl<'a> Planner<'a> {
     fn family(&self, family: Family, search: &Search<'_>, pool: &Pool) -> Vec<Run> {
         let spaces = family.spaces();
         match self.method {
-            Method::Replay => spaces.into_par_iter().flat_map(|space| search.descend(space)).collect(),
+            Method::Replay => {
+                spaces.into_par_iter().flat_map(|space| search.descend(space)).collect()
+            }
             Method::ClosedForms => {
                 let limits = self.limits();
                 let values = |axes: families::Axes| axes.into_iter().next().unwrap_or_default();
                 let space = |space: families::Space| (space, values(space.axes(&limits)));
                 let settings = spaces.into_iter().map(space).flat_map(|(space, values)| {
-                    values.into_iter().filter_map(move |value| space.setting(&[value], &limits)).collect::<Vec<_>>()
+                    values
+                        .into_iter()
+                        .filter_map(move |value| space.setting(&[value], &limits))
+                        .collect::<Vec<_>>()
                 });
-                settings.collect::<Vec<_>>().into_par_iter().filter_map(|setting| self.by_formula(&setting, pool)).collect()
+                settings
+                    .collect::<Vec<_>>()
+                    .into_par_iter()
+                    .filter_map(|setting| self.by_formula(&setting, pool))
+                    .collect()
             }
         }
     }
 
     /// A scheme by its closed form.
     fn by_formula(&self, setting: &Setting, pool: &Pool) -> Option<Run> {
-        let (time_per_job, load, coverage) = formulas::of(&setting.scheme, self.replay.workers(), pool, self.replay.growth())?;
+        let (time_per_job, load, coverage) =
+            formulas::of(&setting.scheme, self.replay.workers(), pool, self.replay.growth())?;
         let work = load * self.replay.workers() as f64;
-        Some(Run { setting: setting.clone(), delay: 0, load, work, coverage, exact: coverage == 1.0, time_per_job, seconds: None })
+        Some(Run {
+            setting: setting.clone(),
+            delay: 0,
+            load,
+            work,
+            coverage,
+            exact: coverage == 1.0,
+            time_per_job,
+            seconds: None,
+        })
     }
 
     /// Times per job of a scheme on traces drawn anew.
     fn again(&self, run: &Run, orders: &[Vec<usize>]) -> Vec<f64> {
         let drawn = |order: &Vec<usize>| match (&run.seconds, self.method) {
-            (Some(seconds), _) => order.iter().map(|job| seconds[*job]).sum::<f64>() / order.len() as f64,
-            (None, Method::Replay) => self.replay.reordered(&run.setting, order).unwrap_or(run.time_per_job),
+            (Some(seconds), _) => {
+                order.iter().map(|job| seconds[*job]).sum::<f64>() / order.len() as f64
+            }
+            (None, Method::Replay) => {
+                self.replay.reordered(&run.setting, order).unwrap_or(run.time_per_job)
+            }
             (None, Method::ClosedForms) => {
-                let pool = Pool::new(order.iter().flat_map(|job| self.replay.rows()[*job].iter().copied()));
-                self.by_formula(&run.setting, &pool).map_or(run.time_per_job, |run| run.time_per_job)
+                let pool = Pool::new(
+                    order.iter().flat_map(|job| self.replay.rows()[*job].iter().copied()),
+                );
+                self.by_formula(&run.setting, &pool)
+                    .map_or(run.time_per_job, |run| run.time_per_job)
             }
         };
         orders.par_iter().map(drawn).collect()
@@ -281,13 +338,22 @@ impl<'a> Planner<'a> {
 
     fn candidates(&self, best: &[Run], pool: &Pool, tick: &(dyn Fn() + Sync)) -> Vec<Candidate> {
         let rows = self.replay.rows();
-        let orders = bootstrap::resamples(rows.len(), bootstrap::run_length(rows), self.question.seed);
-        let drawn: Vec<Vec<f64>> = best.par_iter().map(|run| self.again(run, &orders)).inspect(|_| tick()).collect();
+        let orders =
+            bootstrap::resamples(rows.len(), bootstrap::run_length(rows), self.question.seed);
+        let drawn: Vec<Vec<f64>> =
+            best.par_iter().map(|run| self.again(run, &orders)).inspect(|_| tick()).collect();
         let gain = |time: f64, uncoded: f64| if uncoded > 0.0 { 1.0 - time / uncoded } else { 0.0 };
         let candidate = |(run, times): (&Run, &Vec<f64>)| {
-            let gains = times.iter().zip(&drawn[0]).map(|(time, uncoded)| gain(*time, *uncoded)).collect();
-            let ((low, high), (gain_low, gain_high)) = (bootstrap::interval(times.clone()), bootstrap::interval(gains));
-            let formula = formulas::of(&run.setting.scheme, self.replay.workers(), pool, self.replay.growth());
+            let gains =
+                times.iter().zip(&drawn[0]).map(|(time, uncoded)| gain(*time, *uncoded)).collect();
+            let ((low, high), (gain_low, gain_high)) =
+                (bootstrap::interval(times.clone()), bootstrap::interval(gains));
+            let formula = formulas::of(
+                &run.setting.scheme,
+                self.replay.workers(),
+                pool,
+                self.replay.growth(),
+            );
             Candidate {
                 scheme: run.setting.scheme.clone(),
                 close: run.setting.close,
@@ -313,18 +379,30 @@ impl<'a> Planner<'a> {
     fn verdict(&mut self, mut candidates: Vec<Candidate>, tried: &[Run]) -> Plan {
         let uncoded = candidates.iter().find(|candidate| candidate.scheme == "uncoded").cloned();
         let uncoded = uncoded.unwrap_or_else(|| unreachable!("uncoded is always a candidate"));
-        let whole = |candidate: &Candidate| candidate.time_per_job / candidate.coverage.max(f64::MIN_POSITIVE);
-        let eligible = || candidates.iter().filter(|candidate| candidate.exact || self.question.inexact);
-        let fastest = eligible().min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
-        let sound = |candidate: &&Candidate| {
-            candidate.gain_low >= -GAIN_MIN && 1.0 - whole(candidate) / uncoded.time_per_job.max(f64::MIN_POSITIVE) >= GAIN_MIN
+        let whole = |candidate: &Candidate| {
+            candidate.time_per_job / candidate.coverage.max(f64::MIN_POSITIVE)
         };
-        let choice = eligible().filter(sound).min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
+        let eligible =
+            || candidates.iter().filter(|candidate| candidate.exact || self.question.inexact);
+        let fastest =
+            eligible().min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
+        let sound = |candidate: &&Candidate| {
+            candidate.gain_low >= -GAIN_MIN
+                && 1.0 - whole(candidate) / uncoded.time_per_job.max(f64::MIN_POSITIVE) >= GAIN_MIN
+        };
+        let choice = eligible()
+            .filter(sound)
+            .min_by(|a, b| whole(a).total_cmp(&whole(b)))
+            .unwrap_or(&uncoded)
+            .clone();
         for candidate in &mut candidates {
             candidate.reason = verdict::reason(candidate, &choice);
         }
-        let mut causes: Vec<Cause> =
-            self.shares.iter().map(|(part, before)| causes::of_shares(*before, uncoded.time_per_job, *part)).collect();
+        let mut causes: Vec<Cause> = self
+            .shares
+            .iter()
+            .map(|(part, before)| causes::of_shares(*before, uncoded.time_per_job, *part))
+            .collect();
         causes.extend(causes::of_workers(&self.replay, uncoded.time_per_job));
         let mut stats = StragglerStats::new(self.replay.workers());
         self.replay.rows().iter().for_each(|row| stats.push(row));
@@ -362,8 +440,14 @@ fn point(run: &Run) -> Point {
 
 /// The exact ones that nothing beats in both work and time, the least work first.
 fn front(tried: &[Point], max_work: f64) -> Vec<Point> {
-    let mut allowed: Vec<&Point> = tried.iter().filter(|point| point.exact && point.work <= max_work).collect();
-    allowed.sort_by(|a, b| a.work.total_cmp(&b.work).then(a.time_per_job.total_cmp(&b.time_per_job)).then(a.delay.cmp(&b.delay)));
+    let mut allowed: Vec<&Point> =
+        tried.iter().filter(|point| point.exact && point.work <= max_work).collect();
+    allowed.sort_by(|a, b| {
+        a.work
+            .total_cmp(&b.work)
+            .then(a.time_per_job.total_cmp(&b.time_per_job))
+            .then(a.delay.cmp(&b.delay))
+    });
     let mut fastest = f64::INFINITY;
     allowed.retain(|point| {
         let better = point.time_per_job < fastest;

@@ -7,7 +7,8 @@ use thiserror::Error;
 /// A trace, and what is allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// Seconds of every worker's answer, one row per round, uncoded or at the load that `growth` says.
+    /// Seconds of every worker's answer, one row per round, uncoded or at the load that `growth`
+    /// says.
     pub rows: &'a [Vec<f64>],
     /// How these times grow with the load.
     pub growth: Growth,
@@ -84,13 +85,19 @@ impl<'a> Question<'a> {
         Ok(())
     }
 
-    fn cells(&self, rows: &[Vec<f64>], what: &'static str, legal: &dyn Fn(f64) -> bool) -> Result<(), PlanError> {
+    fn cells(
+        &self,
+        rows: &[Vec<f64>],
+        what: &'static str,
+        legal: &dyn Fn(f64) -> bool,
+    ) -> Result<(), PlanError> {
         let workers = self.rows[0].len();
         for (round, row) in (1..).zip(rows) {
             if row.len() != workers {
                 return Err(PlanError::Ragged { what, round, found: row.len(), workers });
             }
-            if let Some(worker) = row.iter().position(|value| !(value.is_finite() && legal(*value))) {
+            if let Some(worker) = row.iter().position(|value| !(value.is_finite() && legal(*value)))
+            {
                 return Err(PlanError::Cell { what, round, worker, value: row[worker] });
             }
         }
@@ -131,7 +138,8 @@ pub enum PlanError {
     },
     /// A time that the load model would turn negative.
     #[error(
-        "round {round}, worker {worker}: a delay of {delay} s is less than base load x slope = {least} s; a smaller slope or base load fits this trace"
+        "round {round}, worker {worker}: a delay of {delay} s is less than base load x slope = \
+         {least} s; a smaller slope or base load fits this trace"
     )]
     Negative {
         /// Round.

@@ -61,10 +61,17 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    pub(super) fn new(rounds: Vec<Vec<f64>>, growth: Growth, dispatch: f64, accumulate: usize) -> Self {
+    pub(super) fn new(
+        rounds: Vec<Vec<f64>>,
+        growth: Growth,
+        dispatch: f64,
+        accumulate: usize,
+    ) -> Self {
         let sum = |step: &[Vec<f64>]| {
             let mut total = vec![0.0; step[0].len()];
-            step.iter().for_each(|row| total.iter_mut().zip(row).for_each(|(total, delay)| *total += delay));
+            step.iter().for_each(|row| {
+                total.iter_mut().zip(row).for_each(|(total, delay)| *total += delay)
+            });
             total
         };
         let steps = (accumulate > 1).then(|| rounds.chunks_exact(accumulate).map(sum).collect());
@@ -87,12 +94,15 @@ impl Replay {
     /// How the delays of [`Replay::rows`] grow.
     pub(super) fn growth(&self) -> Growth {
         match self.growth {
-            Growth::Additive { base, slope } => Growth::Additive { base, slope: slope * self.accumulate as f64 },
+            Growth::Additive { base, slope } => {
+                Growth::Additive { base, slope: slope * self.accumulate as f64 }
+            }
             proportional => proportional,
         }
     }
 
-    /// The scheme over the first `jobs` jobs of the trace; none where its parameters do not go together.
+    /// The scheme over the first `jobs` jobs of the trace; none where its parameters do not go
+    /// together.
     pub(super) fn run(&self, setting: &Setting, jobs: usize) -> Option<Run> {
         let spec: SchemeSpec = setting.scheme.parse().ok()?;
         let mut scheme = spec.over(self.horizon(jobs)).ok()?;
@@ -112,22 +122,28 @@ impl Replay {
         } else {
             let rows = if facts.delay > 0 { &self.rounds } else { self.rows() };
             let growth = if facts.delay > 0 { self.growth } else { self.growth() };
-            let outcome = self.play(&mut *scheme, setting, jobs, growth, &mut rows.iter().cycle())?;
+            let outcome =
+                self.play(&mut *scheme, setting, jobs, growth, &mut rows.iter().cycle())?;
             (run.load, run.work, run.coverage) = (outcome.load, outcome.work, outcome.coverage);
             run.time_per_job = outcome.total_time / jobs as f64;
-            let since = |(job, at): (usize, &f64)| if job == 0 { *at } else { at - outcome.job_finish_time[job - 1] };
-            run.seconds = (facts.delay == 0).then(|| outcome.job_finish_time.iter().enumerate().map(since).collect());
+            let since = |(job, at): (usize, &f64)| {
+                if job == 0 { *at } else { at - outcome.job_finish_time[job - 1] }
+            };
+            run.seconds = (facts.delay == 0)
+                .then(|| outcome.job_finish_time.iter().enumerate().map(since).collect());
         }
         Some(run)
     }
 
-    /// A scheme over rounds within steps: whatever is open at the end of a step is finished before the next.
+    /// A scheme over rounds within steps: whatever is open at the end of a step is finished before
+    /// the next.
     fn steps_of_rounds(&self, spec: &SchemeSpec, steps: usize, run: &mut Run) -> Option<()> {
         let mut seconds = Vec::with_capacity(steps);
         for step in 0..steps {
             let mut rows = self.rounds.iter().cycle().skip(step * self.accumulate);
             let mut scheme = spec.over(self.horizon(self.accumulate)).ok()?;
-            let outcome = self.play(&mut *scheme, &run.setting, self.accumulate, self.growth, &mut rows)?;
+            let outcome =
+                self.play(&mut *scheme, &run.setting, self.accumulate, self.growth, &mut rows)?;
             run.load += outcome.load / steps as f64;
             run.work += outcome.work / steps as f64;
             run.coverage += outcome.coverage / steps as f64;
@@ -148,7 +164,12 @@ impl Replay {
     }
 
     fn horizon(&self, jobs: usize) -> Horizon {
-        Horizon { workers: self.workers(), units: None, jobs: Job(0)..Job(jobs as u64), accept: Accept::Lookahead }
+        Horizon {
+            workers: self.workers(),
+            units: None,
+            jobs: Job(0)..Job(jobs as u64),
+            accept: Accept::Lookahead,
+        }
     }
 
     /// None where the scheme cannot finish all its jobs.
@@ -161,7 +182,12 @@ impl Replay {
         rows: &mut dyn Iterator<Item = &Vec<f64>>,
     ) -> Option<Outcome> {
         let dispatch = if scheme.facts().delay == 0 { self.dispatch } else { 0.0 };
-        let rules = Rules { close: setting.close, mu: setting.mu.unwrap_or(MU), growth: Some(growth), dispatch };
+        let rules = Rules {
+            close: setting.close,
+            mu: setting.mu.unwrap_or(MU),
+            growth: Some(growth),
+            dispatch,
+        };
         let mut next = || Ok::<_, Infallible>(rows.next().cloned().unwrap_or_default());
         let outcome = simulate(scheme, jobs as u64, &mut next, &rules, &mut |_| ()).ok()?;
         (outcome.jobs_decoded == jobs).then_some(outcome)
@@ -180,7 +206,10 @@ mod tests {
     #[test]
     fn rounds_of_an_uncoded_step_do_not_wait_for_one_another() {
         let alone = replay(1).run(&Setting::new("uncoded"), 4).unwrap();
-        assert_eq!((alone.time_per_job, alone.seconds), (9.0 / 4.0, Some(vec![3.0, 3.0, 1.0, 2.0])));
+        assert_eq!(
+            (alone.time_per_job, alone.seconds),
+            (9.0 / 4.0, Some(vec![3.0, 3.0, 1.0, 2.0]))
+        );
         let steps = replay(2).run(&Setting::new("uncoded"), 2).unwrap();
         assert_eq!(steps.seconds, Some(vec![4.0, 3.0]));
         // Whole batches twice: each round is half a batch longer.
@@ -200,7 +229,11 @@ mod tests {
 
     #[test]
     fn the_same_order_gives_the_same_time() {
-        let setting = Setting { scheme: "sr-sgc:B=1,W=2,lambda=2".into(), close: Close::Incremental, mu: Some(0.5) };
+        let setting = Setting {
+            scheme: "sr-sgc:B=1,W=2,lambda=2".into(),
+            close: Close::Incremental,
+            mu: Some(0.5),
+        };
         let replay = replay(1);
         let time = replay.run(&setting, 4).unwrap().time_per_job;
         assert_eq!(replay.reordered(&setting, &[0, 1, 2, 3]), Some(time));

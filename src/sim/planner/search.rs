@@ -1,4 +1,5 @@
-//! The best parameters of a scheme: a coarse look at all of them on a part of the trace, then descents.
+//! The best parameters of a scheme: a coarse look at all of them on a part of the trace, then
+//! descents.
 
 use super::families::{Axes, Limits, Space};
 use super::replay::{Replay, Run};
@@ -14,7 +15,8 @@ const OTHERS: usize = 4;
 const SMALL: usize = 24;
 /// Descents begin at the best for each value of the first axis, and at fewer than that many others.
 const STARTS: usize = 4;
-/// And where less work is allowed, in uncoded batches per job: so that the cheap end of the front is searched as well.
+/// And where less work is allowed, in uncoded batches per job: so that the cheap end of the front
+/// is searched as well.
 const LESS_WORK: [f64; 3] = [1.1, 1.25, 1.5];
 /// A start that is worse than the best by such a factor is not worth a descent.
 const HOPELESS: f64 = 1.25;
@@ -58,14 +60,17 @@ impl Search<'_> {
         }
         let jobs = self.replay.jobs();
         let kept: Vec<Vec<usize>> = thinned(&axes);
-        let coarse = self.runs(space, &axes, points(&kept), (jobs / COARSE.0).max(COARSE.1).min(jobs));
+        let coarse =
+            self.runs(space, &axes, points(&kept), (jobs / COARSE.0).max(COARSE.1).min(jobs));
         let mut seen = Seen::new();
         for start in self.starts(coarse) {
             self.descent((space, &axes), &kept, start, &mut seen);
         }
         let fastest = |seen: &Seen| {
             let found = seen.iter().filter_map(|(point, run)| Some((point, run.as_ref()?)));
-            found.min_by(|a, b| self.order(a.1, b.1).then(a.0.cmp(b.0))).map(|(point, _)| point.clone())
+            found
+                .min_by(|a, b| self.order(a.1, b.1).then(a.0.cmp(b.0)))
+                .map(|(point, _)| point.clone())
         };
         while let Some(best) = fastest(&seen) {
             self.tried(space, &axes, crossed(&axes, &best), &mut seen);
@@ -82,7 +87,10 @@ impl Search<'_> {
     pub(super) fn everything(&self, space: Space) -> Vec<Run> {
         let axes = space.axes(&self.limits);
         let all: Vec<Vec<usize>> = axes.iter().map(|axis| (0..axis.len()).collect()).collect();
-        self.runs(space, &axes, points(&all), self.replay.jobs()).into_iter().map(|(_, run)| run).collect()
+        self.runs(space, &axes, points(&all), self.replay.jobs())
+            .into_iter()
+            .map(|(_, run)| run)
+            .collect()
     }
 
     /// Where descents begin, and the work they are allowed.
@@ -90,10 +98,14 @@ impl Search<'_> {
         coarse.sort_by(|a, b| self.order(&a.1, &b.1));
         let Some(best) = coarse.first().map(|(_, run)| run.cost()) else { return Vec::new() };
         let several = coarse[0].0.len() > 1;
-        let cheap = LESS_WORK.into_iter().filter(|limit| several && *limit < self.max_work).filter_map(|limit| {
-            let (point, run) = coarse.iter().min_by(|a, b| Self::order_within(limit, &a.1, &b.1))?;
-            (run.work <= limit).then(|| (point.clone(), limit))
-        });
+        let cheap = LESS_WORK
+            .into_iter()
+            .filter(|limit| several && *limit < self.max_work)
+            .filter_map(|limit| {
+                let (point, run) =
+                    coarse.iter().min_by(|a, b| Self::order_within(limit, &a.1, &b.1))?;
+                (run.work <= limit).then(|| (point.clone(), limit))
+            });
         let cheap: Vec<(Point, f64)> = cheap.collect();
         let (mut firsts, mut others) = (HashSet::new(), STARTS);
         let mut chosen = |(point, run): &(Point, Run)| {
@@ -103,12 +115,21 @@ impl Search<'_> {
             }
             first || others > 0
         };
-        let fast: Vec<(Point, f64)> =
-            coarse.iter().filter(|start| chosen(start)).map(|(point, _)| (point.clone(), self.max_work)).collect();
+        let fast: Vec<(Point, f64)> = coarse
+            .iter()
+            .filter(|start| chosen(start))
+            .map(|(point, _)| (point.clone(), self.max_work))
+            .collect();
         [fast, cheap].concat()
     }
 
-    fn runs(&self, space: Space, axes: &Axes, points: Vec<Point>, jobs: usize) -> Vec<(Point, Run)> {
+    fn runs(
+        &self,
+        space: Space,
+        axes: &Axes,
+        points: Vec<Point>,
+        jobs: usize,
+    ) -> Vec<(Point, Run)> {
         let run = |point: Point| {
             let values: Vec<usize> = point.iter().zip(axes).map(|(at, axis)| axis[*at]).collect();
             let run = self.replay.run(&space.setting(&values, &self.limits)?, jobs);
@@ -122,11 +143,22 @@ impl Search<'_> {
     fn tried(&self, space: Space, axes: &Axes, mut points: Vec<Point>, seen: &mut Seen) {
         points.retain(|point| !seen.contains_key(point));
         seen.extend(points.iter().cloned().map(|point| (point, None)));
-        seen.extend(self.runs(space, axes, points, self.replay.jobs()).into_iter().map(|(point, run)| (point, Some(run))));
+        seen.extend(
+            self.runs(space, axes, points, self.replay.jobs())
+                .into_iter()
+                .map(|(point, run)| (point, Some(run))),
+        );
     }
 
-    /// Goes to the best neighbour until there is no better one at any distance, from that of the coarse look to 1.
-    fn descent(&self, (space, axes): (Space, &Axes), kept: &[Vec<usize>], (start, max_work): (Point, f64), seen: &mut Seen) {
+    /// Goes to the best neighbour until there is no better one at any distance, from that of the
+    /// coarse look to 1.
+    fn descent(
+        &self,
+        (space, axes): (Space, &Axes),
+        kept: &[Vec<usize>],
+        (start, max_work): (Point, f64),
+        seen: &mut Seen,
+    ) {
         let gap = |(axis, at): (&Vec<usize>, &usize)| {
             let place = axis.partition_point(|value| value < at);
             let next = axis.get(place + 1).map_or(1, |next| next - at);
@@ -138,7 +170,8 @@ impl Search<'_> {
             let mut around = vec![here.clone()];
             for (axis, step) in steps.iter().enumerate() {
                 let at = here[axis];
-                let moved = [at.checked_sub(*step), Some(at + step).filter(|at| *at < axes[axis].len())];
+                let moved =
+                    [at.checked_sub(*step), Some(at + step).filter(|at| *at < axes[axis].len())];
                 around.extend(moved.into_iter().flatten().map(|to| {
                     let mut point = here.clone();
                     point[axis] = to;
@@ -147,9 +180,11 @@ impl Search<'_> {
             }
             self.tried(space, axes, around.clone(), seen);
             let known = |point: &&Point| seen.get(*point).and_then(Option::as_ref);
-            let best = around.iter().filter(|point| known(point).is_some()).min_by(|a, b| match (known(a), known(b)) {
-                (Some(a), Some(b)) => Self::order_within(max_work, a, b),
-                _ => Ordering::Equal,
+            let best = around.iter().filter(|point| known(point).is_some()).min_by(|a, b| {
+                match (known(a), known(b)) {
+                    (Some(a), Some(b)) => Self::order_within(max_work, a, b),
+                    _ => Ordering::Equal,
+                }
             });
             match best {
                 Some(best) if *best != here => here.clone_from(best),
@@ -170,7 +205,9 @@ fn thinned(axes: &Axes) -> Vec<Vec<usize>> {
         if length <= count {
             return (0..length).collect();
         }
-        let at = |step: usize| (length as f64).powf(step as f64 / (count - 1) as f64).round() as usize - 1;
+        let at = |step: usize| {
+            (length as f64).powf(step as f64 / (count - 1) as f64).round() as usize - 1
+        };
         let mut kept: Vec<usize> = (0..count).map(at).collect();
         kept.dedup();
         kept
@@ -178,26 +215,32 @@ fn thinned(axes: &Axes) -> Vec<Vec<usize>> {
     axes.iter().map(thin).collect()
 }
 
-/// Points that differ from this one in all axes but the longest, in any way, or only in the longest, by up to a quarter.
+/// Points that differ from this one in all axes but the longest, in any way, or only in the
+/// longest, by up to a quarter.
 fn crossed(axes: &Axes, point: &Point) -> Vec<Point> {
     let longest = (0..axes.len()).max_by_key(|axis| axes[*axis].len()).unwrap_or(0);
     let only = |at: usize| vec![at];
-    let others = axes
-        .iter()
-        .zip(point)
-        .enumerate()
-        .map(|(axis, (values, at))| if axis == longest { only(*at) } else { (0..values.len()).collect() });
+    let others = axes.iter().zip(point).enumerate().map(|(axis, (values, at))| {
+        if axis == longest { only(*at) } else { (0..values.len()).collect() }
+    });
     let (here, step) = (point[longest], (point[longest] / (4 * ALONG)).max(1));
-    let near =
-        (1..=ALONG).flat_map(|k| [here.checked_sub(k * step), Some(here + k * step)]).flatten().filter(|at| *at < axes[longest].len());
-    let along = point.iter().enumerate().map(|(axis, at)| if axis == longest { near.clone().collect() } else { only(*at) });
+    let near = (1..=ALONG)
+        .flat_map(|k| [here.checked_sub(k * step), Some(here + k * step)])
+        .flatten()
+        .filter(|at| *at < axes[longest].len());
+    let along = point
+        .iter()
+        .enumerate()
+        .map(|(axis, at)| if axis == longest { near.clone().collect() } else { only(*at) });
     [points(&others.collect::<Vec<_>>()), points(&along.collect::<Vec<_>>())].concat()
 }
 
 /// All combinations of one index per axis.
 fn points(axes: &[Vec<usize>]) -> Vec<Point> {
     let with = |points: Vec<Point>, axis: &Vec<usize>| {
-        let longer = |point: &Point| axis.iter().map(|at| [&point[..], &[*at]].concat()).collect::<Vec<Point>>();
+        let longer = |point: &Point| {
+            axis.iter().map(|at| [&point[..], &[*at]].concat()).collect::<Vec<Point>>()
+        };
         points.iter().flat_map(longer).collect()
     };
     axes.iter().fold(vec![Vec::new()], with)
@@ -210,20 +253,30 @@ mod tests {
     use crate::delays::Preset;
 
     fn replay(preset: Preset, workers: usize, rounds: usize) -> Replay {
-        let answer = |row: Vec<f64>| row.into_iter().map(|delay| preset.unit().answer_time(delay)).collect();
+        let answer =
+            |row: Vec<f64>| row.into_iter().map(|delay| preset.unit().answer_time(delay)).collect();
         let rows = preset.rows(workers, rounds, 1).into_iter().map(answer).collect();
         Replay::new(rows, preset.growth(workers), preset.pull(), 1)
     }
 
     /// Times per job of the best of each family: descended to, and among all parameters.
-    fn compared(preset: Preset, workers: usize, rounds: usize, max_delay: usize) -> Vec<(Family, Run, Run)> {
+    fn compared(
+        preset: Preset,
+        workers: usize,
+        rounds: usize,
+        max_delay: usize,
+    ) -> Vec<(Family, Run, Run)> {
         let replay = replay(preset, workers, rounds);
         let limits = Limits { workers, max_delay, cut: 16, accumulate: 1 };
         let search = Search { replay: &replay, limits, max_work: f64::INFINITY, tick: &|| () };
         let best = |runs: Vec<Run>| runs.into_iter().min_by(|a, b| search.order(a, b));
         let both = |family: Family| {
-            let runs = |of: &dyn Fn(Space) -> Vec<Run>| family.spaces().into_iter().flat_map(of).collect();
-            let (found, all) = (best(runs(&|space| search.descend(space))), best(runs(&|space| search.everything(space))));
+            let runs =
+                |of: &dyn Fn(Space) -> Vec<Run>| family.spaces().into_iter().flat_map(of).collect();
+            let (found, all) = (
+                best(runs(&|space| search.descend(space))),
+                best(runs(&|space| search.everything(space))),
+            );
             let (found, all) = (found?, all?);
             println!(
                 "{} {:?}: {} {:?} {:.5}, of all {} {:?} {:.5}",
@@ -242,19 +295,40 @@ mod tests {
     }
 
     fn fastest(runs: impl Iterator<Item = Run>) -> Run {
-        runs.filter(|run| run.exact && run.coverage == 1.0).min_by(|a, b| a.cost().total_cmp(&b.cost())).unwrap()
+        runs.filter(|run| run.exact && run.coverage == 1.0)
+            .min_by(|a, b| a.cost().total_cmp(&b.cost()))
+            .unwrap()
     }
 
-    /// What is found is of the kind that an exhaustive search finds, and within half a per cent of its time: far less
-    /// than another trace would change.
+    /// What is found is of the kind that an exhaustive search finds, and within half a per cent of
+    /// its time: far less than another trace would change.
     fn agree(preset: Preset, workers: usize, rounds: usize, max_delay: usize) {
         let found = compared(preset, workers, rounds, max_delay);
-        let (descended, all) = (fastest(found.iter().map(|found| found.1.clone())), fastest(found.iter().map(|found| found.2.clone())));
+        let (descended, all) = (
+            fastest(found.iter().map(|found| found.1.clone())),
+            fastest(found.iter().map(|found| found.2.clone())),
+        );
         let kind = |run: &Run| run.setting.scheme.split(':').next().map(str::to_owned);
-        assert_eq!(kind(&descended), kind(&all), "{preset:?}: {} and {}", descended.time_per_job, all.time_per_job);
-        assert!(descended.time_per_job <= 1.005 * all.time_per_job, "{preset:?}: {} and {}", descended.setting.scheme, all.setting.scheme);
+        assert_eq!(
+            kind(&descended),
+            kind(&all),
+            "{preset:?}: {} and {}",
+            descended.time_per_job,
+            all.time_per_job
+        );
+        assert!(
+            descended.time_per_job <= 1.005 * all.time_per_job,
+            "{preset:?}: {} and {}",
+            descended.setting.scheme,
+            all.setting.scheme
+        );
         for (family, descended, all) in found {
-            assert!(descended.cost() <= 1.01 * all.cost(), "{preset:?} {family:?}: {} {}", descended.cost(), all.cost());
+            assert!(
+                descended.cost() <= 1.01 * all.cost(),
+                "{preset:?} {family:?}: {} {}",
+                descended.cost(),
+                all.cost()
+            );
         }
     }
 
@@ -267,7 +341,9 @@ mod tests {
     #[test]
     #[ignore = "a minute, even when optimized"]
     fn descents_agree_with_exhaustive_searches_of_16_workers() {
-        for preset in [Preset::Hotspot, Preset::Bursts, Preset::Iid, Preset::Proportional, Preset::Serverless] {
+        for preset in
+            [Preset::Hotspot, Preset::Bursts, Preset::Iid, Preset::Proportional, Preset::Serverless]
+        {
             agree(preset, 16, 60, 3);
         }
     }

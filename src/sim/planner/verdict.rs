@@ -27,41 +27,72 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
     if candidate.scheme.starts_with("drop") {
         let whole = candidate.time_per_job / candidate.coverage;
         return format!(
-            "biased: the slowest workers' {} of every batch never count; a batch's worth of samples takes {whole:.4} s",
+            "biased: the slowest workers' {} of every batch never count; a batch's worth of \
+             samples takes {whole:.4} s",
             percent(1.0 - candidate.coverage)
         );
     }
     if !candidate.exact {
-        return format!("approximate: {} of every batch counts, with an error of up to err=", percent(candidate.coverage));
+        return format!(
+            "approximate: {} of every batch counts, with an error of up to err=",
+            percent(candidate.coverage)
+        );
     }
     match (candidate.scheme == "uncoded", candidate.gain) {
         (true, _) => format!("waits for everybody: {} slower", percent(slower)),
         (_, gain) if gain < 0.0 => "slower than uncoded".into(),
-        _ if candidate.gain_low < -GAIN_MIN => format!("too unsure: it may cost {} more time", percent(-candidate.gain_low)),
+        _ if candidate.gain_low < -GAIN_MIN => {
+            format!("too unsure: it may cost {} more time", percent(-candidate.gain_low))
+        }
         (_, gain) if gain < GAIN_MIN => format!("gains less than {:.0} %", 100.0 * GAIN_MIN),
         _ if candidate.work < 0.95 * choice.work => {
-            format!("{} slower, at {:.2} times its work", percent(slower), candidate.work / choice.work)
+            format!(
+                "{} slower, at {:.2} times its work",
+                percent(slower),
+                candidate.work / choice.work
+            )
         }
         _ => format!("{} slower", percent(slower)),
     }
 }
 
 /// The answer in two sentences.
-pub(super) fn why(choice: &Candidate, fastest: &Candidate, causes: &[Cause], found: &StragglerSummary) -> String {
-    let sure = |candidate: &Candidate| format!("{} to {}", percent(candidate.gain_low), percent(candidate.gain_high));
+pub(super) fn why(
+    choice: &Candidate,
+    fastest: &Candidate,
+    causes: &[Cause],
+    found: &StragglerSummary,
+) -> String {
+    let sure = |candidate: &Candidate| {
+        format!("{} to {}", percent(candidate.gain_low), percent(candidate.gain_high))
+    };
     let ratio = found.bound_by_median;
-    let curable = causes.iter().max_by(|a, b| a.costs.total_cmp(&b.costs)).filter(|cause| cause.costs >= GAIN_MIN);
-    let cured = |cause: &Cause| format!("{} (a cure saves {} of the uncoded time).", sentence(&cause.words), percent(cause.costs));
+    let curable = causes
+        .iter()
+        .max_by(|a, b| a.costs.total_cmp(&b.costs))
+        .filter(|cause| cause.costs >= GAIN_MIN);
+    let cured = |cause: &Cause| {
+        format!(
+            "{} (a cure saves {} of the uncoded time).",
+            sentence(&cause.words),
+            percent(cause.costs)
+        )
+    };
     if choice.scheme == "uncoded" {
         let best = if fastest.scheme == "uncoded" {
             "no scheme is any faster".into()
         } else if fastest.gain >= GAIN_MIN {
             let (name, gain) = (&fastest.scheme, percent(fastest.gain));
-            format!("the fastest, {name}, may save {gain} or cost time (95 %: {}), and more rounds would tell", sure(fastest))
+            format!(
+                "the fastest, {name}, may save {gain} or cost time (95 %: {}), and more rounds \
+                 would tell",
+                sure(fastest)
+            )
         } else {
             let (least, fastest_is) = (100.0 * GAIN_MIN, &fastest.scheme);
             format!(
-                "the fastest, {fastest_is}, saves {} (95 %: {}), less than the {least:.0} % that are worth it",
+                "the fastest, {fastest_is}, saves {} (95 %: {}), less than the {least:.0} % that \
+                 are worth it",
                 percent(fastest.gain),
                 sure(fastest)
             )
@@ -69,9 +100,15 @@ pub(super) fn why(choice: &Candidate, fastest: &Candidate, causes: &[Cause], fou
         let second = match curable {
             Some(cause) => cured(cause),
             None if ratio < 1.0 + 2.0 * GAIN_MIN => {
-                format!("A round takes only {ratio:.3} times its median answer: there is hardly anything to wait for.")
+                format!(
+                    "A round takes only {ratio:.3} times its median answer: there is hardly \
+                     anything to wait for."
+                )
             }
-            None => format!("A round takes {ratio:.2} times its median answer, but what codes compute twice costs as much as the wait."),
+            None => format!(
+                "A round takes {ratio:.2} times its median answer, but what codes compute twice \
+                 costs as much as the wait."
+            ),
         };
         return format!("Do not code: {best}. {second}");
     }
@@ -93,9 +130,13 @@ pub(super) fn why(choice: &Candidate, fastest: &Candidate, causes: &[Cause], fou
         choice.work
     );
     let second = match curable {
-        Some(cause) if cause.costs >= 0.5 * choice.gain => format!("But look at the cause first: {}", cured(cause)),
+        Some(cause) if cause.costs >= 0.5 * choice.gain => {
+            format!("But look at the cause first: {}", cured(cause))
+        }
         _ => {
-            let stay = found.over_median.stay.map_or(String::new(), |stay| format!(", and who is slow stays so {}", often(stay)));
+            let stay = found.over_median.stay.map_or(String::new(), |stay| {
+                format!(", and who is slow stays so {}", often(stay))
+            });
             format!("An uncoded round takes {ratio:.2} times its median answer{stay}.")
         }
     };
@@ -112,7 +153,12 @@ fn sentence(words: &str) -> String {
 }
 
 /// What to keep in mind about the trace.
-pub(super) fn notes(question: &Question<'_>, jobs: usize, uncoded: &Candidate, choice: &Candidate) -> Vec<String> {
+pub(super) fn notes(
+    question: &Question<'_>,
+    jobs: usize,
+    uncoded: &Candidate,
+    choice: &Candidate,
+) -> Vec<String> {
     let mut notes = Vec::new();
     let unit = if question.accumulate > 1 { "steps" } else { "rounds" };
     let cells = || question.rows.iter().flatten();
@@ -122,7 +168,8 @@ pub(super) fn notes(question: &Question<'_>, jobs: usize, uncoded: &Candidate, c
     let whole = cells().all(|delay| delay.fract() == 0.0);
     if median > SECONDS_MAX || whole && median >= SECONDS_MAX / 2.0 {
         notes.push(format!(
-            "the median answer takes {median} s: if these are milliseconds, divide by 1000 (trace import --per-second 1000); \
+            "the median answer takes {median} s: if these are milliseconds, divide by 1000 (trace \
+             import --per-second 1000); \
              gains stay the same, but slope and dispatch are in seconds"
         ));
     }
@@ -130,33 +177,50 @@ pub(super) fn notes(question: &Question<'_>, jobs: usize, uncoded: &Candidate, c
         notes.push("one worker: there is nobody who could stand in for it".into());
     }
     if question.rows[0].len() > 1 && sorted.first() == sorted.last() {
-        notes.push("all answers take exactly the same time: nobody is ever waited for, and a real trace would not look like this".into());
+        notes.push(
+            "all answers take exactly the same time: nobody is ever waited for, and a real \
+            trace would not look like this"
+                .into(),
+        );
     }
     if jobs < ROUNDS_MIN {
         notes.push(format!(
-            "{jobs} {unit} are too few to replay (at least {ROUNDS_MIN}): the times of uncoded, groups, min-load and drop are closed forms \
+            "{jobs} {unit} are too few to replay (at least {ROUNDS_MIN}): the times of uncoded, \
+             groups, min-load and drop are closed forms \
              for workers that are slow independently; bursts, constantly slow workers, feedback schemes and codes over rounds cannot be \
              judged, and intervals are too narrow"
         ));
     } else if jobs < ROUNDS_ENOUGH {
-        notes.push(format!("{jobs} {unit} say little about what happens once in {ROUNDS_ENOUGH}: rare stalls may be missing"));
+        notes.push(format!(
+            "{jobs} {unit} say little about what happens once in {ROUNDS_ENOUGH}: \
+            rare stalls may be missing"
+        ));
     }
     if question.accumulate > 1 && choice.delay > 0 {
         notes.push(
-            "a worker late in one round of a step starts the next afresh here, while a step that is one job carries all of its lateness: \
+            "a worker late in one round of a step starts the next afresh here, while a step that \
+             is one job carries all of its lateness: \
              true where lateness ends with a round, too kind to schemes over rounds where it does not"
                 .into(),
         );
     }
     if ["queue", "ring", "defer"].iter().any(|feedback| choice.scheme.starts_with(feedback)) {
-        let pull = if choice.delay == 0 { format!(", and a pull to cost {} s (dispatch)", question.dispatch) } else { String::new() };
-        notes
-            .push(format!("any worker is taken to be able to read any sample{pull}; leave queue, ring and defer out where that is not so"));
+        let pull = if choice.delay == 0 {
+            format!(", and a pull to cost {} s (dispatch)", question.dispatch)
+        } else {
+            String::new()
+        };
+        notes.push(format!(
+            "any worker is taken to be able to read any sample{pull}; leave queue, \
+                ring and defer out where that is not so"
+        ));
     }
     let independent = uncoded.closed_form.filter(|time| jobs >= ROUNDS_MIN && *time > 0.0);
-    if let Some(time) = independent.filter(|time| (uncoded.time_per_job / time - 1.0).abs() > AGREE) {
+    if let Some(time) = independent.filter(|time| (uncoded.time_per_job / time - 1.0).abs() > AGREE)
+    {
         notes.push(format!(
-            "workers are not slow independently of one another: if they were, an uncoded job would take {time:.4} s and not {:.4}",
+            "workers are not slow independently of one another: if they were, an uncoded job would \
+             take {time:.4} s and not {:.4}",
             uncoded.time_per_job
         ));
     }

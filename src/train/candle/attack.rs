@@ -54,7 +54,11 @@ impl Attack {
             AttackKind::Gauss => {
                 let squares: f64 = message.iter().map(|x| f64::from(*x).powi(2)).sum();
                 let rms = (squares / message.len().max(1) as f64).sqrt() as f32;
-                let mut rng = ChaCha8Rng::seed_from_u64(self.seed ^ batch.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(worker.0) << 48);
+                let mut rng = ChaCha8Rng::seed_from_u64(
+                    self.seed
+                        ^ batch.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                        ^ u64::from(worker.0) << 48,
+                );
                 message.iter_mut().for_each(|x| {
                     let noise: f32 = StandardNormal.sample(&mut rng);
                     *x += SIZE * rms * noise;

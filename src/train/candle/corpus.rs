@@ -30,7 +30,8 @@ pub enum CorpusError {
         path: PathBuf,
     },
     /// Bytes that are not text where a tokenizer needs text.
-    #[error("corpus {}: not UTF-8 at byte {at}; a tokenizer needs text (the byte tokenizer takes any bytes)", path.display())]
+    #[error("corpus {}: not UTF-8 at byte {at}; a tokenizer needs text (the byte tokenizer takes \
+        any bytes)", path.display())]
     NotText {
         /// Which.
         path: PathBuf,
@@ -38,7 +39,10 @@ pub enum CorpusError {
         at: usize,
     },
     /// Too short for a single window.
-    #[error("the corpus has {tokens} tokens, but {needed} are needed: a training and a validation window of {context} tokens each")]
+    #[error(
+        "the corpus has {tokens} tokens, but {needed} are needed: a training and a validation \
+         window of {context} tokens each"
+    )]
     TooShort {
         /// Tokens there are.
         tokens: usize,
@@ -67,13 +71,18 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// The text that comes with codedgrad: the opening of the Tiny Shakespeare collection, public domain.
+    /// The text that comes with codedgrad: the opening of the Tiny Shakespeare collection, public
+    /// domain.
     #[must_use]
     pub fn embedded() -> Self {
-        Self { origin: "embedded text".into(), bytes: include_bytes!("../../../assets/shakespeare.txt").to_vec() }
+        Self {
+            origin: "embedded text".into(),
+            bytes: include_bytes!("../../../assets/shakespeare.txt").to_vec(),
+        }
     }
 
-    /// A file, or all files of a folder and its subfolders (hidden ones left out) in order of their paths.
+    /// A file, or all files of a folder and its subfolders (hidden ones left out) in order of their
+    /// paths.
     ///
     /// # Errors
     /// [`CorpusError`] when something cannot be read or there is not a single byte.
@@ -95,15 +104,19 @@ impl Corpus {
     /// Tokens of a Hugging Face `tokenizer.json`.
     ///
     /// # Errors
-    /// [`CorpusError::NotText`] when the bytes are not UTF-8, [`CorpusError::Tokenizer`] when the file
-    /// cannot be used.
+    /// [`CorpusError::NotText`] when the bytes are not UTF-8, [`CorpusError::Tokenizer`] when the
+    /// file cannot be used.
     #[cfg(feature = "tokenizers")]
     pub fn tokens_by(&self, tokenizer: &Path) -> Result<Tokens, CorpusError> {
         let fail = |problem: String| CorpusError::Tokenizer { path: tokenizer.into(), problem };
-        let text = std::str::from_utf8(&self.bytes)
-            .map_err(|error| CorpusError::NotText { path: self.origin.clone(), at: error.valid_up_to() })?;
-        let tokenizer_file = tokenizers::Tokenizer::from_file(tokenizer).map_err(|error| fail(error.to_string()))?;
-        let encoding = tokenizer_file.encode(text, false).map_err(|error| fail(error.to_string()))?;
+        let text = std::str::from_utf8(&self.bytes).map_err(|error| CorpusError::NotText {
+            path: self.origin.clone(),
+            at: error.valid_up_to(),
+        })?;
+        let tokenizer_file =
+            tokenizers::Tokenizer::from_file(tokenizer).map_err(|error| fail(error.to_string()))?;
+        let encoding =
+            tokenizer_file.encode(text, false).map_err(|error| fail(error.to_string()))?;
         let vocabulary = tokenizer_file.get_vocab_size(true);
         let tokens = encoding.get_ids().to_vec();
         if let Some(stray) = tokens.iter().find(|token| **token as usize >= vocabulary) {
@@ -116,11 +129,19 @@ impl Corpus {
 fn collect(path: &Path, bytes: &mut Vec<u8>) -> Result<(), CorpusError> {
     let io = |source| CorpusError::Io { path: path.into(), source };
     if fs::metadata(path).map_err(io)?.is_dir() {
-        let mut entries =
-            fs::read_dir(path).map_err(io)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(io)?;
+        let mut entries = fs::read_dir(path)
+            .map_err(io)?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(io)?;
         entries.sort();
-        let hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-        return entries.iter().filter(|entry| !hidden(entry)).try_for_each(|entry| collect(entry, bytes));
+        let hidden = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
+        };
+        return entries
+            .iter()
+            .filter(|entry| !hidden(entry))
+            .try_for_each(|entry| collect(entry, bytes));
     }
     if !bytes.is_empty() {
         bytes.push(b'\n');
@@ -146,8 +167,8 @@ impl Tokens {
     }
 }
 
-/// The batches of a run: which windows of the text each step trains on. The same seed gives the same
-/// batches, whatever the scheme.
+/// The batches of a run: which windows of the text each step trains on. The same seed gives the
+/// same batches, whatever the scheme.
 ///
 /// ```
 /// use codedgrad::train::candle::{Batches, Corpus};
@@ -166,7 +187,8 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Windows of `context` tokens and their successor; the last tenth of the text is for validation.
+    /// Windows of `context` tokens and their successor; the last tenth of the text is for
+    /// validation.
     ///
     /// # Errors
     /// [`CorpusError::TooShort`] when training or validation would have no window.
@@ -210,7 +232,8 @@ impl Batches {
         self.rows_of(0, batch, samples)
     }
 
-    /// The same for one of several models: model `m` sees what the first model sees with a seed higher by `m`.
+    /// The same for one of several models: model `m` sees what the first model sees with a seed
+    /// higher by `m`.
     #[must_use]
     pub fn rows_of(&self, model: u64, batch: u64, samples: Range<usize>) -> Vec<&[u32]> {
         samples.map(|sample| self.window(self.seed.wrapping_add(model), batch, sample)).collect()
@@ -232,7 +255,10 @@ impl Batches {
         let text = &self.tokens.tokens[self.train..];
         let places = text.len() - self.context;
         let count = count.min(places.div_ceil(self.context));
-        (0..count).map(|i| places * i / count).map(|start| &text[start..=start + self.context]).collect()
+        (0..count)
+            .map(|i| places * i / count)
+            .map(|start| &text[start..=start + self.context])
+            .collect()
     }
 }
 
@@ -249,7 +275,9 @@ mod tests {
             assert!(batches.rows(step, 0..4).iter().all(|row| row.len() == 33 && row[32] < 360));
         }
         let validation = batches.validation_rows(16);
-        assert!(!validation.is_empty() && validation.iter().all(|row| row.len() == 33 && row[0] >= 360));
+        assert!(
+            !validation.is_empty() && validation.iter().all(|row| row.len() == 33 && row[0] >= 360)
+        );
     }
 
     #[test]
@@ -265,7 +293,12 @@ mod tests {
         fs::write(&missing, "").unwrap();
         assert!(matches!(Corpus::read(&missing), Err(CorpusError::Empty { .. })));
         let short = Tokens { tokens: vec![1; 100], vocabulary: 256 };
-        assert!(Batches::new(short, 64, 0).unwrap_err().to_string().contains("100 tokens, but 650 are needed"));
+        assert!(
+            Batches::new(short, 64, 0)
+                .unwrap_err()
+                .to_string()
+                .contains("100 tokens, but 650 are needed")
+        );
     }
 
     #[cfg(feature = "tokenizers")]
@@ -285,7 +318,13 @@ mod tests {
         let corpus = |text: &[u8]| Corpus { origin: "x".into(), bytes: text.to_vec() };
         let tokens = corpus(b"to be or not to see").tokens_by(&file).unwrap();
         assert_eq!((tokens.tokens, tokens.vocabulary), (vec![0, 1, 2, 3, 0, 4], 5));
-        assert!(corpus(b"to \xff").tokens_by(&file).unwrap_err().to_string().contains("not UTF-8 at byte 3"));
+        assert!(
+            corpus(b"to \xff")
+                .tokens_by(&file)
+                .unwrap_err()
+                .to_string()
+                .contains("not UTF-8 at byte 3")
+        );
         fs::write(&file, "{").unwrap();
         assert!(matches!(corpus(b"to").tokens_by(&file), Err(CorpusError::Tokenizer { .. })));
     }

@@ -32,11 +32,15 @@ impl Processor {
             Processor::Cpu => Ok(1),
             #[cfg(feature = "candle-cuda")]
             Processor::Cuda => match crate::gpu::cuda::devices() {
-                0 => Err(ReplicaError::NoDevice { why: "this machine has no NVIDIA GPU, or no driver for it" }),
+                0 => Err(ReplicaError::NoDevice {
+                    why: "this machine has no NVIDIA GPU, or no driver for it",
+                }),
                 devices => Ok(devices),
             },
             #[cfg(not(feature = "candle-cuda"))]
-            Processor::Cuda => Err(ReplicaError::NoDevice { why: "this program was built without feature `candle-cuda`" }),
+            Processor::Cuda => Err(ReplicaError::NoDevice {
+                why: "this program was built without feature `candle-cuda`",
+            }),
         }
     }
 
@@ -45,14 +49,15 @@ impl Processor {
         let devices = self.devices()?;
         Place::new(match self {
             Processor::Cpu => Device::Cpu,
-            // Streams of their own, whatever thread uses them: candle's default is a stream of the thread.
+            // Streams of their own, whatever thread uses them: candle's default is a stream of the
+            // thread.
             Processor::Cuda => Device::new_cuda_with_stream(place % devices)?,
         })
     }
 }
 
-/// 10^12 operations per second by NVIDIA's data sheets, on f32 without tensor cores and on dense bf16 with them; of names
-/// that begin alike, the longer comes first.
+/// 10^12 operations per second by NVIDIA's data sheets, on f32 without tensor cores and on dense
+/// bf16 with them; of names that begin alike, the longer comes first.
 #[cfg(any(test, feature = "candle-cuda"))]
 const PEAK_TFLOPS: [(&str, f64, f64); 12] = [
     ("H200", 67.0, 989.0),
@@ -75,15 +80,16 @@ fn peak_of(name: &str, precision: Precision) -> Option<f64> {
     Some(if precision == Precision::Bf16 { *narrow } else { *full })
 }
 
-/// In which numbers replicas multiply matrices. Parameters, gradients, moments, norms, softmax and losses are f32 either
-/// way, and so is the residual stream.
+/// In which numbers replicas multiply matrices. Parameters, gradients, moments, norms, softmax and
+/// losses are f32 either way, and so is the residual stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// In f32.
     #[default]
     F32,
-    /// In bf16, with tensor cores where there are any; what lies between two products is rounded to 8 bits.
+    /// In bf16, with tensor cores where there are any; what lies between two products is rounded to
+    /// 8 bits.
     Bf16,
 }
 
@@ -128,17 +134,28 @@ fn one() -> usize {
 
 impl Default for Compute {
     fn default() -> Self {
-        Self { processor: Processor::default(), precision: Precision::default(), devices_per_worker: one() }
+        Self {
+            processor: Processor::default(),
+            precision: Precision::default(),
+            devices_per_worker: one(),
+        }
     }
 }
 
 impl Compute {
-    /// The devices of a worker or replica; workers take turns at those there are: `W` has `N W` to `N W + N - 1`, modulo their count.
+    /// The devices of a worker or replica; workers take turns at those there are: `W` has `N W` to
+    /// `N W + N - 1`, modulo their count.
     pub(super) fn places(self, worker: usize) -> Result<Vec<Place>, ReplicaError> {
-        if self.processor == Processor::Cuda && self.devices_per_worker > self.processor.devices()? {
-            return Err(ReplicaError::NoDevice { why: "this machine has fewer GPUs than a worker is to have (--gpus-per-worker)" });
+        if self.processor == Processor::Cuda
+            && self.devices_per_worker > self.processor.devices()?
+        {
+            return Err(ReplicaError::NoDevice {
+                why: "this machine has fewer GPUs than a worker is to have (--gpus-per-worker)",
+            });
         }
-        (0..self.devices_per_worker).map(|device| self.processor.place(self.first_of(worker) + device)).collect()
+        (0..self.devices_per_worker)
+            .map(|device| self.processor.place(self.first_of(worker) + device))
+            .collect()
     }
 
     /// The turn of a worker's first device.
@@ -146,8 +163,9 @@ impl Compute {
         worker * self.devices_per_worker
     }
 
-    /// What one of its devices could do at best, in 10^12 floating point operations per second: on f32 without tensor
-    /// cores, as candle multiplies, or on bf16 with them; none where that is not known.
+    /// What one of its devices could do at best, in 10^12 floating point operations per second: on
+    /// f32 without tensor cores, as candle multiplies, or on bf16 with them; none where that is not
+    /// known.
     #[must_use]
     pub fn peak_tflops(self) -> Option<f64> {
         match self.processor {
@@ -179,9 +197,13 @@ impl Place {
         let (storage, layout) = tensor.storage_and_layout();
         let start = layout.start_offset();
         match &*storage {
-            Storage::Cpu(storage) => out.copy_from_slice(&storage.as_slice::<f32>()?[start..start + out.len()]),
+            Storage::Cpu(storage) => {
+                out.copy_from_slice(&storage.as_slice::<f32>()?[start..start + out.len()])
+            }
             #[cfg(feature = "candle-cuda")]
-            Storage::Cuda(_) => self.with(tensor, |cuda, source| Ok(DeviceGradient::new(cuda, source).read(0, 1.0, Wire::F32(out))?))?,
+            Storage::Cuda(_) => self.with(tensor, |cuda, source| {
+                Ok(DeviceGradient::new(cuda, source).read(0, 1.0, Wire::F32(out))?)
+            })?,
             _ => return Err(ELSEWHERE),
         }
         Ok(())
@@ -204,17 +226,21 @@ impl Between {
     #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
     pub(super) fn connect(places: &[Place]) -> Self {
         use crate::transport::nccl::{Group, Limits};
-        let streams: Vec<_> = places.iter().filter_map(|place| Some(Arc::clone(place.cuda()?.stream()))).collect();
+        let streams: Vec<_> =
+            places.iter().filter_map(|place| Some(Arc::clone(place.cuda()?.stream()))).collect();
         if streams.len() < 2 {
             return Self::default();
         }
         let group = one_at_a_time(|| Group::within(streams, Limits::default()));
-        let group = group.inspect_err(|error| tracing::warn!("gradients of a worker's GPUs are copied to its first: {error}"));
+        let group = group.inspect_err(|error| {
+            tracing::warn!("gradients of a worker's GPUs are copied to its first: {error}")
+        });
         Self { group: group.ok().map(std::sync::Mutex::new) }
     }
 }
 
-/// Communicators that share GPUs may wait for each other's kernels for ever, unless each has its turn in this process.
+/// Communicators that share GPUs may wait for each other's kernels for ever, unless each has its
+/// turn in this process.
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
 pub(super) fn one_at_a_time<T>(then: impl FnOnce() -> T) -> T {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -223,7 +249,8 @@ pub(super) fn one_at_a_time<T>(then: impl FnOnce() -> T) -> T {
 }
 
 /// Numbers that another kind of device has.
-pub(super) const ELSEWHERE: ReplicaError = ReplicaError::NoDevice { why: "the gradient lies on a device of another replica" };
+pub(super) const ELSEWHERE: ReplicaError =
+    ReplicaError::NoDevice { why: "the gradient lies on a device of another replica" };
 
 #[cfg(feature = "candle-cuda")]
 impl Place {
@@ -248,7 +275,9 @@ impl Place {
         then: impl FnOnce(&Cuda, DeviceSource<'_>) -> Result<(), ReplicaError>,
     ) -> Result<(), ReplicaError> {
         let (storage, layout) = tensor.storage_and_layout();
-        let (Storage::Cuda(storage), Some(cuda)) = (&*storage, &self.cuda) else { return Err(ELSEWHERE) };
+        let (Storage::Cuda(storage), Some(cuda)) = (&*storage, &self.cuda) else {
+            return Err(ELSEWHERE);
+        };
         let range = layout.start_offset()..layout.start_offset() + tensor.elem_count();
         then(cuda, DeviceSource::F32(storage.as_cuda_slice::<f32>()?.slice(range)))
     }
@@ -260,11 +289,19 @@ mod tests {
 
     #[test]
     fn cards_are_known_by_name() {
-        let names =
-            ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA A100-SXM4-80GB", "NVIDIA A10", "NVIDIA L40S", "NVIDIA L4", "Tesla K80"];
+        let names = [
+            "NVIDIA H100 80GB HBM3",
+            "NVIDIA H100 PCIe",
+            "NVIDIA A100-SXM4-80GB",
+            "NVIDIA A10",
+            "NVIDIA L40S",
+            "NVIDIA L4",
+            "Tesla K80",
+        ];
         let peaks = [Some(67.0), Some(51.2), Some(19.5), Some(31.2), Some(91.6), Some(30.3), None];
         assert_eq!(names.map(|name| peak_of(name, Precision::F32)), peaks);
-        let narrow = [Some(989.0), Some(756.0), Some(312.0), Some(125.0), Some(362.0), Some(121.0), None];
+        let narrow =
+            [Some(989.0), Some(756.0), Some(312.0), Some(125.0), Some(362.0), Some(121.0), None];
         assert_eq!(names.map(|name| peak_of(name, Precision::Bf16)), narrow);
     }
 

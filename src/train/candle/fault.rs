@@ -34,7 +34,12 @@ impl FromStr for Fault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not a fault; write panic@STEP:WORKER or nan@STEP:WORKER, for example nan@12:3");
+        let wrong = || {
+            format!(
+                "{text:?} is not a fault; write panic@STEP:WORKER or nan@STEP:WORKER, for example \
+                 nan@12:3"
+            )
+        };
         let (kind, place) = text.split_once('@').ok_or_else(wrong)?;
         let (step, worker) = place.split_once(':').ok_or_else(wrong)?;
         let kind = match kind {

@@ -1,7 +1,7 @@
 //! A causal transformer built from plain operations.
 //!
-//! candle's fused CPU kernels for normalisation, softmax and rotary embedding pass no gradient and say
-//! nothing about it, so none of them is used here.
+//! candle's fused CPU kernels for normalisation, softmax and rotary embedding pass no gradient and
+//! say nothing about it, so none of them is used here.
 
 use super::Precision;
 use candle_core::{D, DType, Device, Result, Shape, Tensor, Var};
@@ -46,7 +46,8 @@ pub enum GptConfigError {
         what: &'static str,
     },
     /// Heads of odd or broken width.
-    #[error("width {width} does not give {heads} heads of an even width each; the nearest that does is {}", nearest(*width, *heads))]
+    #[error("width {width} does not give {heads} heads of an even width each; the nearest that \
+        does is {}", nearest(*width, *heads))]
     Heads {
         /// Width of the residual stream.
         width: usize,
@@ -117,8 +118,9 @@ impl GptConfig {
             shapes.insert("head".into(), (vec![width, self.vocabulary], INIT_DEVIATION));
         }
         for layer in 0..self.layers {
-            let mut put =
-                |name: &str, shape: Vec<usize>, deviation: f64| shapes.insert(format!("block.{layer:03}.{name}"), (shape, deviation));
+            let mut put = |name: &str, shape: Vec<usize>, deviation: f64| {
+                shapes.insert(format!("block.{layer:03}.{name}"), (shape, deviation))
+            };
             put("attention.norm", vec![width], 0.0);
             put("attention.qkv", vec![width, 3 * width], INIT_DEVIATION);
             put("attention.out", vec![width, width], residual);
@@ -148,29 +150,33 @@ impl GptConfig {
         self.slots().iter().map(Slot::len).sum()
     }
 
-    /// Floating point operations of a token's forward and backward pass, as model FLOPs utilisation counts them:
-    /// recomputation, redundancy and whatever is elementwise are left out.
+    /// Floating point operations of a token's forward and backward pass, as model FLOPs utilisation
+    /// counts them: recomputation, redundancy and whatever is elementwise are left out.
     ///
     /// # Formula
     /// ```text
     /// F = 6 N + 12 L W T
     /// ```
-    /// where `N` is the number of entries of all matrices that multiply activations (the head's, but not a separate
-    /// embedding's), `L` the number of blocks, `W` the width and `T` the context: causal attention is counted in full.
+    /// where `N` is the number of entries of all matrices that multiply activations (the head's,
+    /// but not a separate embedding's), `L` the number of blocks, `W` the width and `T` the
+    /// context: causal attention is counted in full.
     ///
     /// # Source
     /// Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B.
     ///
     /// ```
     /// use codedgrad::train::candle::GptConfig;
-    /// let model = GptConfig { vocabulary: 256, context: 64, layers: 1, heads: 2, width: 8, tied: true };
+    /// let model =
+    ///     GptConfig { vocabulary: 256, context: 64, layers: 1, heads: 2, width: 8, tied: true };
     /// let matrices = 256 * 8 + 4 * 8 * 8 + 3 * 8 * 24;
     /// assert_eq!(model.flops_per_token(), (6 * matrices + 12 * 8 * 64) as f64);
     /// ```
     #[must_use]
     pub fn flops_per_token(&self) -> f64 {
-        let multiplies = |slot: &Slot| slot.shape.len() == 2 && (self.tied || slot.name != "embedding");
-        let entries: usize = self.slots().iter().filter(|slot| multiplies(slot)).map(Slot::len).sum();
+        let multiplies =
+            |slot: &Slot| slot.shape.len() == 2 && (self.tied || slot.name != "embedding");
+        let entries: usize =
+            self.slots().iter().filter(|slot| multiplies(slot)).map(Slot::len).sum();
         (6 * entries + 12 * self.layers * self.width * self.context) as f64
     }
 
@@ -182,8 +188,11 @@ impl GptConfig {
         let mut flat = Vec::with_capacity(self.parameters());
         for slot in self.slots() {
             for _ in 0..slot.len() {
-                let normal =
-                    if slot.deviation == 0.0 { 1.0 } else { slot.deviation * (-2.0 * uniform().ln()).sqrt() * (TAU * uniform()).cos() };
+                let normal = if slot.deviation == 0.0 {
+                    1.0
+                } else {
+                    slot.deviation * (-2.0 * uniform().ln()).sqrt() * (TAU * uniform()).cos()
+                };
                 flat.push(normal as f32);
             }
         }
@@ -215,15 +224,19 @@ impl Gpt {
             variables.insert(slot.name, Var::zeros(Shape::from(slot.shape), DType::F32, device)?);
         }
         let (context, half) = (config.context, config.width / config.heads / 2);
-        let angle = |at: usize| (at / half) as f64 / ROTARY_BASE.powf((at % half) as f64 / half as f64);
-        let table = |f: fn(f64) -> f64| (0..context * half).map(|at| f(angle(at)) as f32).collect::<Vec<f32>>();
+        let angle =
+            |at: usize| (at / half) as f64 / ROTARY_BASE.powf((at % half) as f64 / half as f64);
+        let table = |f: fn(f64) -> f64| {
+            (0..context * half).map(|at| f(angle(at)) as f32).collect::<Vec<f32>>()
+        };
         let hide = |at: usize| if at % context > at / context { f32::NEG_INFINITY } else { 0.0 };
         let mask: Vec<f32> = (0..context * context).map(hide).collect();
         let product = precision.dtype();
         Ok(Self {
             config,
             variables,
-            cosine: Tensor::from_vec(table(f64::cos), (context, half), device)?.to_dtype(product)?,
+            cosine: Tensor::from_vec(table(f64::cos), (context, half), device)?
+                .to_dtype(product)?,
             sine: Tensor::from_vec(table(f64::sin), (context, half), device)?.to_dtype(product)?,
             mask: Tensor::from_vec(mask, (context, context), device)?,
             product,
@@ -241,13 +254,18 @@ impl Gpt {
         self.variable(EMBEDDING).embedding(&tokens)?.reshape((rows, time, self.config.width))
     }
 
-    /// Log-probabilities `[rows x time x vocabulary]` of the successor of each embedded token `[rows x time x width]`.
+    /// Log-probabilities `[rows x time x vocabulary]` of the successor of each embedded token
+    /// `[rows x time x width]`.
     fn log_probabilities(&self, embedded: &Tensor) -> Result<Tensor> {
         let mut x = embedded.clone();
         for layer in 0..self.config.layers {
             let block = |name: &str| format!("block.{layer:03}.{name}");
-            x = (&x + self.attention(&self.norm(&x, &block("attention.norm"))?, &block)?.to_dtype(DType::F32)?)?;
-            x = (&x + self.mlp(&self.norm(&x, &block("mlp.norm"))?, &block)?.to_dtype(DType::F32)?)?;
+            x = (&x
+                + self
+                    .attention(&self.norm(&x, &block("attention.norm"))?, &block)?
+                    .to_dtype(DType::F32)?)?;
+            x = (&x
+                + self.mlp(&self.norm(&x, &block("mlp.norm"))?, &block)?.to_dtype(DType::F32)?)?;
         }
         let x = self.norm(&x, "norm")?;
         let logits = if self.config.tied {
@@ -266,21 +284,40 @@ impl Gpt {
         self.cross_entropy(&log_probabilities, windows, device)
     }
 
-    fn cross_entropy(&self, log_probabilities: &Tensor, windows: &[&[u32]], device: &Device) -> Result<Tensor> {
+    fn cross_entropy(
+        &self,
+        log_probabilities: &Tensor,
+        windows: &[&[u32]],
+        device: &Device,
+    ) -> Result<Tensor> {
         let (rows, time) = (windows.len(), self.config.context);
         let targets = Tensor::from_vec(part(windows, 1, time), (rows, time, 1), device)?;
         log_probabilities.gather(&targets, D::Minus1)?.sum_all()?.neg()
     }
 
-    /// The same at mixtures of windows, lane by lane: embedded tokens and one-hot targets are both mixed with the same
-    /// coefficients. Gives back the mixed tokens, of which the loss is a function apart from the embedding.
-    pub(super) fn mixture_loss_sum(&self, blocks: &[(f64, Vec<&[u32]>)], device: &Device) -> Result<(Var, Tensor)> {
-        let sum =
-            |terms: Vec<Tensor>| terms.into_iter().map(Ok).reduce(|a, b| a? + b?).unwrap_or_else(|| Tensor::zeros((), DType::F32, device));
-        let scaled = |(coefficient, windows): &(f64, Vec<&[u32]>)| self.embedded(windows, device)?.detach() * *coefficient;
+    /// The same at mixtures of windows, lane by lane: embedded tokens and one-hot targets are both
+    /// mixed with the same coefficients. Gives back the mixed tokens, of which the loss is a
+    /// function apart from the embedding.
+    pub(super) fn mixture_loss_sum(
+        &self,
+        blocks: &[(f64, Vec<&[u32]>)],
+        device: &Device,
+    ) -> Result<(Var, Tensor)> {
+        let sum = |terms: Vec<Tensor>| {
+            terms
+                .into_iter()
+                .map(Ok)
+                .reduce(|a, b| a? + b?)
+                .unwrap_or_else(|| Tensor::zeros((), DType::F32, device))
+        };
+        let scaled = |(coefficient, windows): &(f64, Vec<&[u32]>)| {
+            self.embedded(windows, device)?.detach() * *coefficient
+        };
         let mixed = Var::from_tensor(&sum(blocks.iter().map(scaled).collect::<Result<_>>()?)?)?;
         let log_probabilities = self.log_probabilities(mixed.as_tensor())?;
-        let loss = |(coefficient, windows): &(f64, Vec<&[u32]>)| self.cross_entropy(&log_probabilities, windows, device)? * *coefficient;
+        let loss = |(coefficient, windows): &(f64, Vec<&[u32]>)| {
+            self.cross_entropy(&log_probabilities, windows, device)? * *coefficient
+        };
         let loss = sum(blocks.iter().map(loss).collect::<Result<_>>()?)?;
         Ok((mixed, loss))
     }
@@ -305,26 +342,34 @@ impl Gpt {
         let (rows, time, width) = x.dims3()?;
         let (heads, head) = (self.config.heads, width / self.config.heads);
         let qkv = self.linear(x, &block("attention.qkv"))?.reshape((rows, time, 3, heads, head))?;
-        let pick = |which: usize| qkv.narrow(2, which, 1)?.squeeze(2)?.transpose(1, 2)?.contiguous();
+        let pick =
+            |which: usize| qkv.narrow(2, which, 1)?.squeeze(2)?.transpose(1, 2)?.contiguous();
         let (query, key, value) = (self.rotate(&pick(0)?)?, self.rotate(&pick(1)?)?, pick(2)?);
         let scores = (query.matmul(&key.t()?)?.to_dtype(DType::F32)? * (head as f64).powf(-0.5))?;
         let mask = self.mask.narrow(0, 0, time)?.narrow(1, 0, time)?;
-        let attended = candle_nn::ops::softmax(&scores.broadcast_add(&mask)?, D::Minus1)?.to_dtype(self.product)?.matmul(&value)?;
-        self.linear(&attended.transpose(1, 2)?.reshape((rows, time, width))?, &block("attention.out"))
+        let attended = candle_nn::ops::softmax(&scores.broadcast_add(&mask)?, D::Minus1)?
+            .to_dtype(self.product)?
+            .matmul(&value)?;
+        self.linear(
+            &attended.transpose(1, 2)?.reshape((rows, time, width))?,
+            &block("attention.out"),
+        )
     }
 
     /// Rotary positions on `[rows x heads x time x head]`, halves rotated against each other.
     fn rotate(&self, x: &Tensor) -> Result<Tensor> {
         let (_, _, time, head) = x.dims4()?;
         let (cosine, sine) = (self.cosine.narrow(0, 0, time)?, self.sine.narrow(0, 0, time)?);
-        let (left, right) = (x.narrow(D::Minus1, 0, head / 2)?, x.narrow(D::Minus1, head / 2, head / 2)?);
+        let (left, right) =
+            (x.narrow(D::Minus1, 0, head / 2)?, x.narrow(D::Minus1, head / 2, head / 2)?);
         let real = (left.broadcast_mul(&cosine)? - right.broadcast_mul(&sine)?)?;
         let imaginary = (left.broadcast_mul(&sine)? + right.broadcast_mul(&cosine)?)?;
         Tensor::cat(&[real, imaginary], D::Minus1)
     }
 
     fn mlp(&self, x: &Tensor, block: &impl Fn(&str) -> String) -> Result<Tensor> {
-        let gated = (self.linear(x, &block("mlp.gate"))?.silu()? * self.linear(x, &block("mlp.up"))?)?;
+        let gated =
+            (self.linear(x, &block("mlp.gate"))?.silu()? * self.linear(x, &block("mlp.up"))?)?;
         self.linear(&gated, &block("mlp.down"))
     }
 }

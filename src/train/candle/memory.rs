@@ -20,8 +20,8 @@ use {
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
 use {super::device::one_at_a_time, crate::gpu::GradientError};
 
-/// A memory in which the gradients of replicas can lie: the host's, or with feature `candle-cuda` that of GPUs. Not to be implemented
-/// elsewhere.
+/// A memory in which the gradients of replicas can lie: the host's, or with feature `candle-cuda`
+/// that of GPUs. Not to be implemented elsewhere.
 pub trait Memory: Vector {
     /// Where the worker in turn has its results; workers take turns at the devices there are.
     ///
@@ -44,7 +44,8 @@ pub trait Memory: Vector {
         Ok(())
     }
 
-    /// Overwrites the numbers from `start` on with those of a contiguous tensor of f32, computed at a place.
+    /// Overwrites the numbers from `start` on with those of a contiguous tensor of f32, computed at
+    /// a place.
     ///
     /// # Errors
     /// [`ReplicaError`] when they lie where they cannot be read.
@@ -116,13 +117,21 @@ impl Memory for DeviceVector {
 
     #[cfg(feature = "nccl")]
     fn gather(&mut self, mut others: Vec<Self>, between: &Between) -> Result<(), ReplicaError> {
-        let group = between.group.as_ref().map(|group| group.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let group = between
+            .group
+            .as_ref()
+            .map(|group| group.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         let Some(mut group) = group.filter(|group| group.size() == others.len() + 1) else {
             add_all(self, &others);
             return Ok(());
         };
-        let mut parts = std::iter::once(self).chain(&mut others).map(Self::target).collect::<Result<Vec<_>, _>>()?;
-        let failed = |error: crate::transport::nccl::NcclError| GradientError::Device { reason: error.to_string() };
+        let mut parts = std::iter::once(self)
+            .chain(&mut others)
+            .map(Self::target)
+            .collect::<Result<Vec<_>, _>>()?;
+        let failed = |error: crate::transport::nccl::NcclError| GradientError::Device {
+            reason: error.to_string(),
+        };
         Ok(one_at_a_time(|| group.reduce(0, &mut parts)).map_err(failed)?)
     }
 
@@ -149,7 +158,8 @@ impl Memory for DeviceVector {
     }
 }
 
-/// Parameters and moments of a replica, where its model is computed, and the optimizer's step on them.
+/// Parameters and moments of a replica, where its model is computed, and the optimizer's step on
+/// them.
 #[derive(Debug)]
 pub(super) enum Weights {
     Host {
@@ -161,18 +171,29 @@ pub(super) enum Weights {
 }
 
 impl Weights {
-    pub(super) fn new(place: &Place, config: AdamWConfig, state: &ReplicaState) -> Result<Self, ReplicaError> {
+    pub(super) fn new(
+        place: &Place,
+        config: AdamWConfig,
+        state: &ReplicaState,
+    ) -> Result<Self, ReplicaError> {
         let ReplicaState { parameters, first, second } = state;
         #[cfg(feature = "candle-cuda")]
         if let Some(cuda) = place.cuda() {
             return Ok(Self::Device(DeviceAdamW::new(cuda, config, [parameters, first, second])?));
         }
         debug_assert!(place.device.is_cpu(), "other devices keep their weights");
-        Ok(Self::Host { parameters: parameters.clone(), optimizer: AdamW::with_moments(config, first.clone(), second.clone()) })
+        Ok(Self::Host {
+            parameters: parameters.clone(),
+            optimizer: AdamW::with_moments(config, first.clone(), second.clone()),
+        })
     }
 
     /// Takes over a state, in the memory there is.
-    pub(super) fn load(&mut self, config: AdamWConfig, state: &ReplicaState) -> Result<(), ReplicaError> {
+    pub(super) fn load(
+        &mut self,
+        config: AdamWConfig,
+        state: &ReplicaState,
+    ) -> Result<(), ReplicaError> {
         let ReplicaState { parameters: new, first, second } = state;
         match self {
             Self::Host { parameters, optimizer } => {
@@ -188,7 +209,9 @@ impl Weights {
     /// Takes a step; gives back a digest of the parameters after it.
     pub(super) fn apply(&mut self, gradient: &impl Memory, step: u64) -> Result<u64, ReplicaError> {
         match self {
-            Self::Host { parameters, optimizer } => Ok(optimizer.update(parameters, &gradient.numbers()?, step)),
+            Self::Host { parameters, optimizer } => {
+                Ok(optimizer.update(parameters, &gradient.numbers()?, step))
+            }
             #[cfg(feature = "candle-cuda")]
             Self::Device(optimizer) => {
                 let gradient = gradient.on(optimizer.parameters().cuda())?;
@@ -205,7 +228,8 @@ impl Weights {
         }
     }
 
-    /// A digest of the parameters: what [`Weights::apply`] gave back when they became what they are.
+    /// A digest of the parameters: what [`Weights::apply`] gave back when they became what they
+    /// are.
     pub(super) fn digest(&self) -> Result<u64, ReplicaError> {
         match self {
             Self::Host { parameters, .. } => Ok(xxh3_64(bytemuck::cast_slice(parameters))),
@@ -218,7 +242,11 @@ impl Weights {
         match self {
             Self::Host { parameters, optimizer } => {
                 let (first, second) = optimizer.moments();
-                Ok(ReplicaState { parameters: parameters.clone(), first: first.to_vec(), second: second.to_vec() })
+                Ok(ReplicaState {
+                    parameters: parameters.clone(),
+                    first: first.to_vec(),
+                    second: second.to_vec(),
+                })
             }
             #[cfg(feature = "candle-cuda")]
             Self::Device(optimizer) => Ok(ReplicaState::from_vectors(optimizer.state()?)),
@@ -233,7 +261,9 @@ impl Weights {
                 Ok(Parameters::Host(parameters))
             }
             #[cfg(feature = "candle-cuda")]
-            Self::Device(optimizer) => Ok(Parameters::Device(optimizer.parameters().near(place.cuda().ok_or(ELSEWHERE)?)?)),
+            Self::Device(optimizer) => {
+                Ok(Parameters::Device(optimizer.parameters().near(place.cuda().ok_or(ELSEWHERE)?)?))
+            }
         }
     }
 }
@@ -247,7 +277,11 @@ pub(super) enum Parameters<'a> {
 
 impl Parameters<'_> {
     /// Overwrites a variable of the model with a range of them.
-    pub(super) fn publish(&self, range: Range<usize>, variable: &Tensor) -> Result<(), ReplicaError> {
+    pub(super) fn publish(
+        &self,
+        range: Range<usize>,
+        variable: &Tensor,
+    ) -> Result<(), ReplicaError> {
         Ok(variable.inplace_op1(&Overwrite { parameters: self, range })?)
     }
 }
@@ -276,7 +310,8 @@ impl InplaceOp1 for Overwrite<'_> {
     fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
         match (self.parameters, layout.contiguous_offsets()) {
             (Parameters::Device(parameters), Some((from, to))) => {
-                let mut to = DeviceTarget::F32(storage.as_cuda_slice_mut::<f32>()?.slice_mut(from..to));
+                let mut to =
+                    DeviceTarget::F32(storage.as_cuda_slice_mut::<f32>()?.slice_mut(from..to));
                 parameters.copy_part_to(self.range.start, &mut to).map_err(Error::wrap)
             }
             _ => candle_core::bail!("parameters are contiguous f32 where they are computed with"),
@@ -286,7 +321,10 @@ impl InplaceOp1 for Overwrite<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, LocalRun, Start, run_local, run_local_at};
+    use super::super::{
+        Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, LocalRun, Start, run_local,
+        run_local_at,
+    };
     use super::*;
     use crate::delays::Delays;
     use crate::gpu::staying::Stays;
@@ -302,7 +340,12 @@ mod tests {
         fn beside(_: &Place) -> Result<u32, ReplicaError> {
             Ok(0)
         }
-        fn put(&mut self, start: usize, tensor: &Tensor, place: &Place) -> Result<(), ReplicaError> {
+        fn put(
+            &mut self,
+            start: usize,
+            tensor: &Tensor,
+            place: &Place,
+        ) -> Result<(), ReplicaError> {
             self.0.put(start, tensor, place)
         }
         fn change<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> Result<T, ReplicaError> {
@@ -321,19 +364,31 @@ mod tests {
     struct Shown(Vec<(String, Vec<f64>, Vec<u32>)>);
 
     impl<V: Memory> Observer<V> for Shown {
-        fn step(&mut self, record: &StepRecord, decoded: Option<&Decoded<V>>) -> Result<Flow, Box<dyn Error + Send + Sync>> {
-            let bits = decoded.ok_or("every step is seen")?.gradient.numbers()?.iter().map(|x| x.to_bits()).collect();
+        fn step(
+            &mut self,
+            record: &StepRecord,
+            decoded: Option<&Decoded<V>>,
+        ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+            let bits = decoded
+                .ok_or("every step is seen")?
+                .gradient
+                .numbers()?
+                .iter()
+                .map(|x| x.to_bits())
+                .collect();
             self.0.push((record.digest.clone(), record.tail.clone(), bits));
             Ok(Flow::Continue)
         }
         fn fault(&mut self, _: u64, _: Worker, _: &str) {}
     }
 
-    /// The bundled model trained over a memory that nobody but its workers and observers can read, with a worker that is wrong on
-    /// purpose and one whose gradient is NaN, ends as over the host's.
+    /// The bundled model trained over a memory that nobody but its workers and observers can read,
+    /// with a worker that is wrong on purpose and one whose gradient is NaN, ends as over the
+    /// host's.
     #[test]
     fn a_model_is_trained_alike_in_any_memory() {
-        let model = GptConfig { vocabulary: 256, context: 8, layers: 1, heads: 2, width: 8, tied: true };
+        let model =
+            GptConfig { vocabulary: 256, context: 8, layers: 1, heads: 2, width: 8, tied: true };
         let optimizer = AdamWConfig { clip_norm: 1.0, ..crate::train::optimizer::CONFIG };
         let fault: Fault = "nan@2:0".parse().unwrap();
         let run = LocalRun {
@@ -346,7 +401,15 @@ mod tests {
         let batches = Batches::new(Corpus::embedded().byte_tokens(), model.context, 3).unwrap();
         let state = ReplicaState::fresh(&model, 5);
         let start = Start { states: std::slice::from_ref(&state), step: 0, round: 0 };
-        let pace = || Pace::modelled(4, &Delays::None, 5, crate::train::VirtualClock { step_seconds: 1.0 }, 0.0);
+        let pace = || {
+            Pace::modelled(
+                4,
+                &Delays::None,
+                5,
+                crate::train::VirtualClock { step_seconds: 1.0 },
+                0.0,
+            )
+        };
         let (mut host, mut staying) = (Shown::default(), Shown::default());
         run_local(&run, start, 5, &batches, pace(), &mut host).unwrap();
         run_local_at::<Stays>(&run, start, 5, &batches, pace(), &mut staying).unwrap();

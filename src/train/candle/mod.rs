@@ -27,7 +27,10 @@ pub(crate) use process::run_worker_in_place;
 pub use replica::{Replica, ReplicaError, ReplicaState};
 #[cfg(feature = "cli")]
 pub(crate) use run::run_in_place;
-pub use run::{LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_local_at, run_over, run_worker};
+pub use run::{
+    LocalRun, Start, Stretch, TrainError, calibrate, run_judged, run_local, run_local_at, run_over,
+    run_worker,
+};
 
 #[cfg(doc)]
 use super::Aggregator;

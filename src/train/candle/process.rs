@@ -12,8 +12,8 @@ use {
     std::sync::Arc,
 };
 
-/// [`run_worker`] of a process of its own, whose micro-batches are added up where they are computed, unless they are judged, and summed
-/// there if the run is to be so.
+/// [`run_worker`] of a process of its own, whose micro-batches are added up where they are
+/// computed, unless they are judged, and summed there if the run is to be so.
 pub(crate) fn run_worker_in_place(
     run: &LocalRun,
     welcome: &Welcome,
@@ -34,7 +34,8 @@ pub(crate) fn run_worker_in_place(
 
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
 fn fabric(place: &Cuda, shelf: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
-    let fabric = NcclFabric::new(place, shelf, Limits::default()).map_err(|error| error.to_string())?;
+    let fabric =
+        NcclFabric::new(place, shelf, Limits::default()).map_err(|error| error.to_string())?;
     Ok(Box::new(fabric))
 }
 

@@ -19,7 +19,10 @@ pub enum ReplicaError {
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
     /// A parameter got no gradient: some operation on its way passes none.
-    #[error("parameter {name:?} received no gradient; an operation of the model does not pass gradients on")]
+    #[error(
+        "parameter {name:?} received no gradient; an operation of the model does not pass \
+         gradients on"
+    )]
     NoGradient {
         /// Which parameter.
         name: String,
@@ -34,7 +37,9 @@ pub enum ReplicaError {
         why: &'static str,
     },
     /// A state of other vectors than these replicas have.
-    #[error("{found} vectors, where {expected} are a state: parameters and two moments of every model")]
+    #[error(
+        "{found} vectors, where {expected} are a state: parameters and two moments of every model"
+    )]
     WrongVectors {
         /// Vectors of a state.
         expected: usize,
@@ -118,7 +123,8 @@ impl Member {
         Ok((loss, gradients))
     }
 
-    /// Hands over the gradient of every parameter and where it belongs; zeros for the one that may have none.
+    /// Hands over the gradient of every parameter and where it belongs; zeros for the one that may
+    /// have none.
     fn hand_over(
         &self,
         slots: &[Slot],
@@ -156,12 +162,16 @@ impl Replica {
     ///
     /// # Errors
     /// [`ReplicaError`] when the state is of another model.
-    pub fn new(model: &GptConfig, optimizer: AdamWConfig, state: &ReplicaState) -> Result<Self, ReplicaError> {
+    pub fn new(
+        model: &GptConfig,
+        optimizer: AdamWConfig,
+        state: &ReplicaState,
+    ) -> Result<Self, ReplicaError> {
         Self::on((Compute::default(), 0), model, optimizer, state)
     }
 
-    /// A replica in the given state that computes on devices, in turn number so and so of those there are. Parameters and
-    /// moments lie on its first.
+    /// A replica in the given state that computes on devices, in turn number so and so of those
+    /// there are. Parameters and moments lie on its first.
     ///
     /// # Errors
     /// [`ReplicaError`] when the state is of another model, or there is no such device.
@@ -178,9 +188,18 @@ impl Replica {
         let places = compute.places(turn)?;
         let between = Between::connect(&places);
         let weights = Weights::new(&places[0], optimizer, state)?;
-        let member = |place: Place| Ok(Member { model: Gpt::new(*model, compute.precision, &place.device)?, place });
+        let member = |place: Place| {
+            Ok(Member { model: Gpt::new(*model, compute.precision, &place.device)?, place })
+        };
         let members = places.into_iter().map(member).collect::<Result<_, ReplicaError>>()?;
-        let replica = Self { members, between, weights, optimizer, context: model.context, slots: model.slots() };
+        let replica = Self {
+            members,
+            between,
+            weights,
+            optimizer,
+            context: model.context,
+            slots: model.slots(),
+        };
         replica.publish()?;
         Ok(replica)
     }
@@ -191,14 +210,22 @@ impl Replica {
         self.slots.iter().map(Slot::len).sum()
     }
 
-    /// Overwrites `out`, which has an element per parameter, with the gradient of `weight` x the summed loss of some windows;
-    /// gives back that sum, not weighted, and the number of tokens in it.
+    /// Overwrites `out`, which has an element per parameter, with the gradient of `weight` x the
+    /// summed loss of some windows; gives back that sum, not weighted, and the number of tokens in
+    /// it.
     ///
     /// # Errors
-    /// [`ReplicaError::NoGradient`] when a parameter gets none, [`ReplicaError::Candle`] when candle fails.
-    pub fn gradient<V: Memory>(&self, windows: &[&[u32]], weight: f64, out: &mut V) -> Result<(f64, usize), ReplicaError> {
+    /// [`ReplicaError::NoGradient`] when a parameter gets none, [`ReplicaError::Candle`] when
+    /// candle fails.
+    pub fn gradient<V: Memory>(
+        &self,
+        windows: &[&[u32]],
+        weight: f64,
+        out: &mut V,
+    ) -> Result<(f64, usize), ReplicaError> {
         let count = self.members.len().min(windows.len()).max(1);
-        let share = |at: usize| &windows[at * windows.len() / count..(at + 1) * windows.len() / count];
+        let share =
+            |at: usize| &windows[at * windows.len() / count..(at + 1) * windows.len() / count];
         let members = &self.members[..count];
         // All are under way before any is waited for.
         let begun = members.iter().enumerate().map(|(at, member)| member.begin(share(at), weight));
@@ -206,9 +233,12 @@ impl Replica {
         let mut parts = Vec::new();
         for (at, (member, (_, gradients))) in members.iter().zip(&begun).enumerate() {
             let place = &member.place;
-            let mut other = if at == 0 { None } else { Some(V::new(&V::beside(place)?, self.parameters())) };
+            let mut other =
+                if at == 0 { None } else { Some(V::new(&V::beside(place)?, self.parameters())) };
             let part = other.as_mut().unwrap_or(out);
-            member.hand_over(&self.slots, gradients, None, |start, gradient| part.put(start, gradient, place))?;
+            member.hand_over(&self.slots, gradients, None, |start, gradient| {
+                part.put(start, gradient, place)
+            })?;
             parts.extend(other);
         }
         // Waits for the gradients too: what adds them up has little time, and none to compute.
@@ -222,10 +252,11 @@ impl Replica {
         Ok((losses, windows.len() * self.context))
     }
 
-    /// Overwrites `out` with the gradient of `weight` x the summed loss of mixtures of windows, lane by lane, with respect
-    /// to everything but the embedded input, and `inputs` `[lanes x time x width]` with that with respect to the mixed
-    /// embedded input. Every block is its coefficient and as many windows as there are lanes. Gives back the loss sum and
-    /// the number of tokens, mixed likewise.
+    /// Overwrites `out` with the gradient of `weight` x the summed loss of mixtures of windows,
+    /// lane by lane, with respect to everything but the embedded input, and `inputs`
+    /// `[lanes x time x width]` with that with respect to the mixed embedded input. Every block is
+    /// its coefficient and as many windows as there are lanes. Gives back the loss sum and the
+    /// number of tokens, mixed likewise.
     ///
     /// # Errors
     /// As [`Replica::gradient`].
@@ -246,9 +277,12 @@ impl Replica {
             first.place.read(gradient, &mut out[start..start + gradient.elem_count()])
         })?;
         let name = || "the mixed input".to_owned();
-        let input = gradients.get(&mixed).ok_or_else(|| ReplicaError::NoGradient { name: name() })?;
+        let input =
+            gradients.get(&mixed).ok_or_else(|| ReplicaError::NoGradient { name: name() })?;
         inputs.copy_from_slice(&input.flatten_all()?.to_vec1::<f32>()?);
-        let tokens = |(coefficient, windows): &(f64, Vec<&[u32]>)| coefficient * (windows.len() * self.context) as f64;
+        let tokens = |(coefficient, windows): &(f64, Vec<&[u32]>)| {
+            coefficient * (windows.len() * self.context) as f64
+        };
         Ok((f64::from(loss.to_scalar::<f32>()?), blocks.iter().map(tokens).sum()))
     }
 
@@ -279,7 +313,9 @@ impl Replica {
     fn publish(&self) -> Result<(), ReplicaError> {
         for Member { model, place } in &self.members {
             let parameters = self.weights.at(place)?;
-            self.slots.iter().try_for_each(|slot| parameters.publish(slot.range(), model.variable(&slot.name)))?;
+            self.slots.iter().try_for_each(|slot| {
+                parameters.publish(slot.range(), model.variable(&slot.name))
+            })?;
         }
         Ok(())
     }
@@ -311,8 +347,8 @@ impl Replica {
     /// Takes over a state.
     ///
     /// # Errors
-    /// [`ReplicaError::WrongLength`] when it is of another model; the replica is then unchanged. [`ReplicaError`] when the device
-    /// fails.
+    /// [`ReplicaError::WrongLength`] when it is of another model; the replica is then unchanged.
+    /// [`ReplicaError`] when the device fails.
     pub fn load(&mut self, state: &ReplicaState) -> Result<(), ReplicaError> {
         state.check(self.parameters())?;
         self.weights.load(self.optimizer, state)?;
@@ -326,7 +362,8 @@ mod tests {
     use super::*;
     use candle_core::Device;
 
-    const MODEL: GptConfig = GptConfig { vocabulary: 11, context: 6, layers: 2, heads: 2, width: 8, tied: true };
+    const MODEL: GptConfig =
+        GptConfig { vocabulary: 11, context: 6, layers: 2, heads: 2, width: 8, tied: true };
     const OPTIMIZER: AdamWConfig = AdamWConfig {
         learning_rate: 0.01,
         warmup_steps: 1,
@@ -343,8 +380,8 @@ mod tests {
         Replica::new(model, OPTIMIZER, &ReplicaState::fresh(model, 3)).unwrap()
     }
 
-    /// Central differences against the gradient, for both kinds of head: an operation that passes no
-    /// gradient, or a wrong one, is found here.
+    /// Central differences against the gradient, for both kinds of head: an operation that passes
+    /// no gradient, or a wrong one, is found here.
     #[test]
     fn gradients_equal_finite_differences() {
         for tied in [true, false] {
@@ -360,7 +397,13 @@ mod tests {
             let state = replica.state().unwrap();
             for slot in model.slots() {
                 let at = slot.offset
-                    + (0..slot.len()).max_by(|a, b| gradient[slot.offset + a].abs().total_cmp(&gradient[slot.offset + b].abs())).unwrap();
+                    + (0..slot.len())
+                        .max_by(|a, b| {
+                            gradient[slot.offset + a]
+                                .abs()
+                                .total_cmp(&gradient[slot.offset + b].abs())
+                        })
+                        .unwrap();
                 let mut loss_at = |shift: f32| {
                     let mut moved = state.clone();
                     moved.parameters[at] += shift;
@@ -369,12 +412,17 @@ mod tests {
                 };
                 let slope = (loss_at(5e-3) - loss_at(-5e-3)) / 1e-2;
                 let found = f64::from(gradient[at]);
-                assert!((slope - found).abs() < 2e-2 * found.abs() && found.abs() > 0.05, "{} {slope} {found}", slot.name);
+                assert!(
+                    (slope - found).abs() < 2e-2 * found.abs() && found.abs() > 0.05,
+                    "{} {slope} {found}",
+                    slot.name
+                );
             }
         }
     }
 
-    /// Products in bf16 leave the gradient as it is but for their rounding, and reach every parameter.
+    /// Products in bf16 leave the gradient as it is but for their rounding, and reach every
+    /// parameter.
     #[test]
     fn gradients_in_bf16_are_those_in_f32_rounded() {
         let model = GptConfig { context: 32, width: 32, vocabulary: 40, ..MODEL };
@@ -392,13 +440,18 @@ mod tests {
         let norm = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         for slot in model.slots() {
             let range = slot.range();
-            let difference: Vec<f32> = exact[range.clone()].iter().zip(&narrow[range.clone()]).map(|(a, b)| a - b).collect();
+            let difference: Vec<f32> = exact[range.clone()]
+                .iter()
+                .zip(&narrow[range.clone()])
+                .map(|(a, b)| a - b)
+                .collect();
             let relative = norm(&difference) / norm(&exact[range]);
             assert!((1e-4..6e-2).contains(&relative), "{} is off by {relative}", slot.name);
         }
     }
 
-    /// A replica of several devices has the gradient of one, but for its rounding, before and after a step.
+    /// A replica of several devices has the gradient of one, but for its rounding, before and after
+    /// a step.
     #[test]
     fn several_devices_share_a_micro_batch() {
         let state = ReplicaState::fresh(&MODEL, 3);
@@ -409,28 +462,52 @@ mod tests {
         let windows = [WINDOWS[0], WINDOWS[1], &[3; 7], &[0, 5, 0, 5, 0, 5, 0], WINDOWS[0]];
         let (mut one, mut three) = (on(1), on(3));
         for step in 0..3 {
-            let mut gradients = [vec![f32::NAN; one.parameters()], vec![f32::NAN; one.parameters()]];
+            let mut gradients =
+                [vec![f32::NAN; one.parameters()], vec![f32::NAN; one.parameters()]];
             for count in [1, 2, 5] {
                 let [expected, found] = &mut gradients;
                 let (loss, tokens) = one.gradient(&windows[..count], 0.1, expected).unwrap();
                 let (sum, same) = three.gradient(&windows[..count], 0.1, found).unwrap();
                 assert!((loss - sum).abs() <= 1e-5 * loss && tokens == same);
                 let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-                assert!(expected.iter().zip(found).all(|(a, b)| (*a - *b).abs() <= 1e-5 * largest), "{count} windows");
+                assert!(
+                    expected.iter().zip(found).all(|(a, b)| (*a - *b).abs() <= 1e-5 * largest),
+                    "{count} windows"
+                );
             }
-            assert_eq!(one.apply(&gradients[0], step).unwrap(), three.apply(&gradients[0], step).unwrap());
+            assert_eq!(
+                one.apply(&gradients[0], step).unwrap(),
+                three.apply(&gradients[0], step).unwrap()
+            );
         }
     }
 
     #[test]
     fn the_future_is_hidden() {
         let replica = replica(&MODEL);
-        let loss = |window: &[u32]| replica.members[0].model.loss_sum(&[window], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
-        let one = Replica::new(&GptConfig { context: 3, ..MODEL }, OPTIMIZER, &replica.state().unwrap()).unwrap();
-        let short = one.members[0].model.loss_sum(&[&[1, 2, 3, 4]], &Device::Cpu).unwrap().to_scalar::<f32>().unwrap();
+        let loss = |window: &[u32]| {
+            replica.members[0]
+                .model
+                .loss_sum(&[window], &Device::Cpu)
+                .unwrap()
+                .to_scalar::<f32>()
+                .unwrap()
+        };
+        let one =
+            Replica::new(&GptConfig { context: 3, ..MODEL }, OPTIMIZER, &replica.state().unwrap())
+                .unwrap();
+        let short = one.members[0]
+            .model
+            .loss_sum(&[&[1, 2, 3, 4]], &Device::Cpu)
+            .unwrap()
+            .to_scalar::<f32>()
+            .unwrap();
         let tail = |end: u32| loss(&[1, 2, 3, 4, 5, 6, end]) - loss(&[1, 2, 3, 4, 5, 6, 6]);
         assert!(tail(0).abs() > 0.0);
-        assert!(short < loss(&[1, 2, 3, 4, 5, 6, 7]), "the first three tokens do not depend on the rest");
+        assert!(
+            short < loss(&[1, 2, 3, 4, 5, 6, 7]),
+            "the first three tokens do not depend on the rest"
+        );
     }
 
     #[test]

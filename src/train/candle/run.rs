@@ -1,7 +1,10 @@
 //! A whole run, over worker threads of this process or any other transport.
 
 use super::mixture::{Mixed, MixtureJudge};
-use super::{Attack, Batches, Compute, Fault, FaultKind, GptConfig, Lanes, Memory, Processor, Replica, ReplicaError, ReplicaState};
+use super::{
+    Attack, Batches, Compute, Fault, FaultKind, GptConfig, Lanes, Memory, Processor, Replica,
+    ReplicaError, ReplicaState,
+};
 use crate::codes::sequential::SchemeFacts;
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::Delays;
@@ -11,7 +14,8 @@ use crate::gpu::cuda::DeviceVector;
 use crate::ids::{Job, Step, Worker};
 use crate::schedulers::{Config, ConfigError, Engine, Reduce};
 use crate::train::{
-    AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
+    AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer,
+    Outcome, Pace, RunError, Shape, StepRecord,
 };
 use crate::transport::{Decoded, Link, State, Transport, local};
 use std::sync::Arc;
@@ -48,7 +52,8 @@ pub struct LocalRun {
     pub optimizer: AdamWConfig,
     /// Seconds a round may stay open before the run gives up on whoever never came.
     pub max_wait_seconds: f64,
-    /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when too few are left.
+    /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when too few
+    /// are left.
     pub return_seconds: f64,
     /// Whether the observer has a state for workers that come when no other has one.
     pub restores: bool,
@@ -56,13 +61,15 @@ pub struct LocalRun {
     pub grace_seconds: f64,
     /// Deadline tolerance of schemes over rounds.
     pub mu: f64,
-    /// Where results are added up; if not given, where that keeps the bits of uncoded training at no cost.
+    /// Where results are added up; if not given, where that keeps the bits of uncoded training at
+    /// no cost.
     pub reduce: Option<Reduce>,
     /// Faults to inject.
     pub faults: Vec<Fault>,
     /// Format of messages between workers, by whose precision decodes are judged.
     pub wire: Wire,
-    /// Where more workers are gone than the scheme can do without, the run goes on with so many or more, if at all.
+    /// Where more workers are gone than the scheme can do without, the run goes on with so many or
+    /// more, if at all.
     pub min_workers: Option<usize>,
     /// Workers that answer wrongly.
     pub attack: Option<Attack>,
@@ -86,7 +93,10 @@ pub enum TrainError {
         source: ConfigError,
     },
     /// Results that are looked at by the coordinator, of workers that keep them.
-    #[error("the results of {scheme} are looked at by the coordinator: they cannot stay where they are computed")]
+    #[error(
+        "the results of {scheme} are looked at by the coordinator: they cannot stay where they are \
+         computed"
+    )]
     Judged {
         /// The scheme.
         scheme: String,
@@ -103,13 +113,14 @@ pub enum TrainError {
 }
 
 impl LocalRun {
-    /// A run of one model on the CPU, a micro-batch of one sample for each worker; everything else as is usual, to be changed field by
-    /// field.
+    /// A run of one model on the CPU, a micro-batch of one sample for each worker; everything else
+    /// as is usual, to be changed field by field.
     ///
     /// ```
     /// use codedgrad::train::AdamWConfig;
     /// use codedgrad::train::candle::{GptConfig, LocalRun};
-    /// let model = GptConfig { vocabulary: 256, context: 32, layers: 2, heads: 2, width: 32, tied: true };
+    /// let model =
+    ///     GptConfig { vocabulary: 256, context: 32, layers: 2, heads: 2, width: 32, tied: true };
     /// let optimizer = AdamWConfig {
     ///     learning_rate: 1e-3,
     ///     warmup_steps: 10,
@@ -120,12 +131,20 @@ impl LocalRun {
     ///     weight_decay: 0.1,
     ///     clip_norm: 1.0,
     /// };
-    /// let run = LocalRun { unit_samples: 8, ..LocalRun::new("groups:s=1".parse()?, 4, model, optimizer) };
+    /// let run = LocalRun {
+    ///     unit_samples: 8,
+    ///     ..LocalRun::new("groups:s=1".parse()?, 4, model, optimizer)
+    /// };
     /// assert_eq!((run.workers, run.units, run.micro_steps), (4, 4, 1));
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     #[must_use]
-    pub fn new(scheme: SchemeSpec, workers: usize, model: GptConfig, optimizer: AdamWConfig) -> Self {
+    pub fn new(
+        scheme: SchemeSpec,
+        workers: usize,
+        model: GptConfig,
+        optimizer: AdamWConfig,
+    ) -> Self {
         let Config { max_wait_seconds, return_seconds, grace_seconds, mu, .. } = Config::default();
         Self {
             scheme,
@@ -178,8 +197,8 @@ impl LocalRun {
         1.0 / (self.batch() as u64 * self.micro_steps * self.model.context as u64) as f64
     }
 
-    /// Whether gradients and sums of workers in one process can stay on the GPUs where they are computed: not where results are
-    /// looked at by the coordinator.
+    /// Whether gradients and sums of workers in one process can stay on the GPUs where they are
+    /// computed: not where results are looked at by the coordinator.
     ///
     /// # Errors
     /// [`ParameterError`] when the scheme does not fit.
@@ -217,10 +236,12 @@ impl LocalRun {
         }
     }
 
-    /// Decoded gradients that are kept for workers that missed some steps, under a scheme of a delay.
+    /// Decoded gradients that are kept for workers that missed some steps, under a scheme of a
+    /// delay.
     #[must_use]
     pub fn log_steps(&self, delay: usize) -> u64 {
-        let kept = ((LOG_BYTES_MAX / (4 * self.model.parameters().max(1))) as u64).clamp(2, LOG_STEPS_MAX);
+        let kept =
+            ((LOG_BYTES_MAX / (4 * self.model.parameters().max(1))) as u64).clamp(2, LOG_STEPS_MAX);
         kept.max(delay as u64 + 1)
     }
 }
@@ -265,8 +286,9 @@ pub fn run_local(
     run_local_at(run, start, end, batches, pace, observer)
 }
 
-/// The same with results, and the sums of them, in another memory than the host's, if they can be there ([`LocalRun::stays`]): with
-/// feature `candle-cuda` that of the GPUs, where they are `DeviceVector`s.
+/// The same with results, and the sums of them, in another memory than the host's, if they can be
+/// there ([`LocalRun::stays`]): with feature `candle-cuda` that of the GPUs, where they are
+/// `DeviceVector`s.
 ///
 /// # Errors
 /// As [`run_local`].
@@ -287,7 +309,9 @@ pub fn run_local_at<V: Memory>(
     if !host && run.is_judged()? {
         return Err(TrainError::Judged { scheme: run.scheme.to_string() });
     }
-    let places = (0..run.workers).map(|worker| V::place(run.compute.first_of(worker))).collect::<Result<_, _>>()?;
+    let places = (0..run.workers)
+        .map(|worker| V::place(run.compute.first_of(worker)))
+        .collect::<Result<_, _>>()?;
     let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
     thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -296,8 +320,12 @@ pub fn run_local_at<V: Memory>(
                 Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
                 Err(error) => tracing::error!("{worker} ends: {error}"),
             };
-            threads
-                .push(thread::Builder::new().name(format!("worker-{}", worker.0)).spawn_scoped(scope, body).expect("a thread per worker"));
+            threads.push(
+                thread::Builder::new()
+                    .name(format!("worker-{}", worker.0))
+                    .spawn_scoped(scope, body)
+                    .expect("a thread per worker"),
+            );
         }
         let outcome = run_judged(run, transport, stretch, batches, pace, observer);
         for thread in threads {
@@ -351,7 +379,8 @@ pub fn run_over<T: Transport>(
     Ok(coordinator(run, transport, stretch, pace)?.run(observer)?)
 }
 
-/// The same under any scheme, those included whose results must be judged: the coordinator has the batches.
+/// The same under any scheme, those included whose results must be judged: the coordinator has the
+/// batches.
 ///
 /// # Errors
 /// [`TrainError`] when the scheme does not fit or the run cannot go on.
@@ -370,28 +399,47 @@ pub fn run_judged<T: Transport>(
     Ok(coordinator.run(observer)?)
 }
 
-fn coordinator<T: Transport>(run: &LocalRun, transport: T, stretch: Stretch, pace: Pace) -> Result<Coordinator<T>, TrainError> {
+fn coordinator<T: Transport>(
+    run: &LocalRun,
+    transport: T,
+    stretch: Stretch,
+    pace: Pace,
+) -> Result<Coordinator<T>, TrainError> {
     let (engine, config) = engine(run, stretch)?;
-    let shape = Shape { workers: run.workers, length: run.model.parameters(), units: run.units, first: Step(stretch.step) };
+    let shape = Shape {
+        workers: run.workers,
+        length: run.model.parameters(),
+        units: run.units,
+        first: Step(stretch.step),
+    };
     Ok(Coordinator::new(transport, engine, pace, config, shape))
 }
 
 fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {
     let Stretch { step, end, round } = stretch;
-    let scheme = run.scheme.scheme(run.workers, run.units, step * run.micro_steps..end * run.micro_steps)?;
+    let scheme =
+        run.scheme.scheme(run.workers, run.units, step * run.micro_steps..end * run.micro_steps)?;
     let config = run.config(scheme.facts());
     let misfit = |source| TrainError::Config { scheme: run.scheme.to_string(), source };
     let mut engine = Engine::new(scheme, config, Step(step)..Step(end), round).map_err(misfit)?;
-    if let Some(fewest) = run.min_workers.filter(|_| run.scheme.mixture(run.workers).is_ok_and(|mixture| mixture.is_none())) {
-        let (spec, units, jobs) = (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
-        let plan = move |workers| [&spec, &SchemeSpec::uncoded()].iter().find_map(|spec| spec.scheme(workers, units, jobs.clone()).ok());
+    if let Some(fewest) = run
+        .min_workers
+        .filter(|_| run.scheme.mixture(run.workers).is_ok_and(|mixture| mixture.is_none()))
+    {
+        let (spec, units, jobs) =
+            (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
+        let plan = move |workers| {
+            [&spec, &SchemeSpec::uncoded()]
+                .iter()
+                .find_map(|spec| spec.scheme(workers, units, jobs.clone()).ok())
+        };
         engine = engine.replanning(fewest, Box::new(plan));
     }
     Ok((engine, config))
 }
 
-/// The loop of one worker, until the run is over: compute what is asked for, apply what is decided. Of the run, only
-/// the model and how batches are cut count here, not the scheme.
+/// The loop of one worker, until the run is over: compute what is asked for, apply what is decided.
+/// Of the run, only the model and how batches are cut count here, not the scheme.
 ///
 /// # Errors
 /// [`TrainError`] when the model cannot be computed, or the coordinator is gone.
@@ -406,7 +454,10 @@ pub fn run_worker<V: Memory>(
     batches: &Batches,
 ) -> Result<(), TrainError> {
     assert_eq!(start.states.len() as u64, run.models, "a state per model");
-    let replicas = start.states.iter().map(|state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state));
+    let replicas = start
+        .states
+        .iter()
+        .map(|state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state));
     let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
     let mixed = run.scheme.mixture(run.workers)?.map(|mixture| Mixed::new(run, &mixture));
     let length = mixed.as_ref().map_or(run.model.parameters(), Mixed::length);
@@ -415,9 +466,12 @@ pub fn run_worker<V: Memory>(
     let model = |step: u64| (step % run.models) as usize;
     while let Some(event) = aggregator.next_event()? {
         match event {
-            Event::Compute(task) => compute(run, worker, task, &replicas[..], batches, mixed.as_ref())?,
+            Event::Compute(task) => {
+                compute(run, worker, task, &replicas[..], batches, mixed.as_ref())?
+            }
             Event::Apply(step) => {
-                let digest = replicas[model(step.index)].apply(step.vector(), step.index / run.models)?;
+                let digest =
+                    replicas[model(step.index)].apply(step.vector(), step.index / run.models)?;
                 step.applied_with(digest);
             }
             Event::Skip(_) => {}
@@ -427,7 +481,9 @@ pub fn run_worker<V: Memory>(
             }
             Event::Resync(resync) => match take_over(&mut replicas, &resync) {
                 Ok(digests) => resync.taken_with(digests),
-                Err(error @ (ReplicaError::WrongLength { .. } | ReplicaError::WrongVectors { .. })) => resync.refuse(error.to_string()),
+                Err(
+                    error @ (ReplicaError::WrongLength { .. } | ReplicaError::WrongVectors { .. }),
+                ) => resync.refuse(error.to_string()),
                 Err(error) => return Err(error.into()),
             },
         }
@@ -435,13 +491,18 @@ pub fn run_worker<V: Memory>(
     Ok(())
 }
 
-/// Loads a state into all replicas, or into none; gives back the digests of the last steps before it, in their order.
+/// Loads a state into all replicas, or into none; gives back the digests of the last steps before
+/// it, in their order.
 fn take_over(replicas: &mut [Replica], state: &State) -> Result<Vec<u64>, ReplicaError> {
     let (of_models, rest) = state.vectors.as_chunks();
     if !rest.is_empty() || of_models.len() != replicas.len() {
-        return Err(ReplicaError::WrongVectors { expected: 3 * replicas.len(), found: state.vectors.len() });
+        return Err(ReplicaError::WrongVectors {
+            expected: 3 * replicas.len(),
+            found: state.vectors.len(),
+        });
     }
-    let states: Vec<ReplicaState> = of_models.iter().cloned().map(ReplicaState::from_vectors).collect();
+    let states: Vec<ReplicaState> =
+        of_models.iter().cloned().map(ReplicaState::from_vectors).collect();
     for (replica, state) in replicas.iter().zip(&states) {
         state.check(replica.parameters())?;
     }
@@ -462,16 +523,27 @@ fn compute<V: Memory>(
     batches: &Batches,
     mixed: Option<&Mixed>,
 ) -> Result<(), TrainError> {
-    let fault = run.faults.iter().find(|fault| (fault.step, fault.worker) == (task.step(), worker)).map(|fault| fault.kind);
-    assert!(fault != Some(FaultKind::Panic), "injected fault: {worker} panics at step {}", task.step());
-    let (model, batch, weight) = (task.step() % run.models, task.batch() / run.models, run.loss_weight());
+    let fault = run
+        .faults
+        .iter()
+        .find(|fault| (fault.step, fault.worker) == (task.step(), worker))
+        .map(|fault| fault.kind);
+    assert!(
+        fault != Some(FaultKind::Panic),
+        "injected fault: {worker} panics at step {}",
+        task.step()
+    );
+    let (model, batch, weight) =
+        (task.step() % run.models, task.batch() / run.models, run.loss_weight());
     let replica = &replicas[model as usize];
     let mut tail = [0.0; 2];
     if let Some(mixed) = mixed {
         let windows = mixed.windows(batches, Job(task.batch()));
         let parts = task.mixture();
         let cancel = task.cancel();
-        let mixture = |message: &mut [f32]| mixed.compute(replica, &windows, &parts, message, || !cancel.is_cancelled());
+        let mixture = |message: &mut [f32]| {
+            mixed.compute(replica, &windows, &parts, message, || !cancel.is_cancelled())
+        };
         match task.vector().change(mixture)?? {
             Some(decoded) => tail = decoded,
             None => return Ok(()),
@@ -479,11 +551,13 @@ fn compute<V: Memory>(
     }
     while let Some(part) = task.next_part() {
         let windows = batches.rows_of(model, batch, part.samples);
-        let (loss, tokens) = replica.gradient(&windows, part.coefficient * weight, task.vector())?;
+        let (loss, tokens) =
+            replica.gradient(&windows, part.coefficient * weight, task.vector())?;
         tail[0] += part.coefficient * loss;
         tail[1] += part.coefficient * tokens as f64;
     }
-    let (batch, attack) = (task.batch(), run.attack.as_ref().filter(|attack| attack.workers.contains(&worker)));
+    let (batch, attack) =
+        (task.batch(), run.attack.as_ref().filter(|attack| attack.workers.contains(&worker)));
     if attack.is_none() && fault != Some(FaultKind::Nan) {
         return Ok(task.submit(tail.to_vec())?);
     }
@@ -505,15 +579,23 @@ fn compute<V: Memory>(
     Ok(changed?)
 }
 
-/// Measures the compute time of an uncoded step on this machine, in seconds: the median of a few steps
-/// after warming up.
+/// Measures the compute time of an uncoded step on this machine, in seconds: the median of a few
+/// steps after warming up.
 ///
 /// # Errors
 /// [`TrainError`] when the run cannot go on.
-pub fn calibrate(run: &LocalRun, start: &ReplicaState, batches: &Batches) -> Result<f64, TrainError> {
+pub fn calibrate(
+    run: &LocalRun,
+    start: &ReplicaState,
+    batches: &Batches,
+) -> Result<f64, TrainError> {
     struct Seconds(Vec<f64>);
     impl<V: Vector> Observer<V> for Seconds {
-        fn step(&mut self, record: &StepRecord, _: Option<&Decoded<V>>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+        fn step(
+            &mut self,
+            record: &StepRecord,
+            _: Option<&Decoded<V>>,
+        ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
             self.0.push(record.seconds);
             Ok(Flow::Continue)
         }
@@ -533,7 +615,14 @@ pub fn calibrate(run: &LocalRun, start: &ReplicaState, batches: &Batches) -> Res
     let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
     let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
-    run_in_place((&uncoded, uncoded.stays()?), start, CALIBRATION_STEPS, batches, pace, &mut seconds)?;
+    run_in_place(
+        (&uncoded, uncoded.stays()?),
+        start,
+        CALIBRATION_STEPS,
+        batches,
+        pace,
+        &mut seconds,
+    )?;
     let mut kept = seconds.0.split_off(2);
     kept.sort_by(f64::total_cmp);
     Ok(kept[kept.len() / 2])

@@ -7,7 +7,8 @@ use crate::schedulers::Input;
 use crate::transport::{Piece, Transport, Weighted, What};
 
 impl<T: Transport> Coordinator<T> {
-    /// Why a sum that was made here is not finite: the first of its results that is not, if they are here to be looked at.
+    /// Why a sum that was made here is not finite: the first of its results that is not, if they
+    /// are here to be looked at.
     pub(super) fn at_fault(&mut self, step: Step, attempt: u32, results: &[Weighted]) -> Input {
         let spoilt = results.iter().find(|result| {
             let piece = Piece { worker: result.worker, what: What::Result(result.task) };
@@ -20,8 +21,18 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Forgets the results of a worker that are to go into a step, and says why.
-    pub(super) fn erase(&mut self, worker: Worker, step: Step, observer: &mut dyn Observer<T::Vector>) {
-        observer.fault(step.0, worker, "its result is not finite, though it said so; it was erased, and the step is made without it");
+    pub(super) fn erase(
+        &mut self,
+        worker: Worker,
+        step: Step,
+        observer: &mut dyn Observer<T::Vector>,
+    ) {
+        observer.fault(
+            step.0,
+            worker,
+            "its result is not finite, though it said so; it was \
+            erased, and the step is made without it",
+        );
         self.folding.remove(&step);
         self.sums.entry(step).or_default().remove(&worker);
         let jobs = step.jobs(self.config.micro_steps);

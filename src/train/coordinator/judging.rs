@@ -29,7 +29,11 @@ pub trait Judge: Send {
     ///
     /// # Errors
     /// Whatever makes them undecodable.
-    fn judge(&mut self, job: Job, received: &[(Worker, Arc<Vec<f32>>)]) -> Result<Judged, Box<dyn std::error::Error + Send + Sync>>;
+    fn judge(
+        &mut self,
+        job: Job,
+        received: &[(Worker, Arc<Vec<f32>>)],
+    ) -> Result<Judged, Box<dyn std::error::Error + Send + Sync>>;
 }
 
 impl<T: Transport> Coordinator<T> {
@@ -57,8 +61,13 @@ impl<T: Transport> Coordinator<T> {
         if self.trusts() || self.engine.facts().mixture {
             return (true, None);
         }
-        let Some(result) = self.transport.received(Piece { worker, what: What::Result(task) }) else {
-            observer.fault(self.step.0, worker, "its message is not here to be voted on and was erased");
+        let Some(result) = self.transport.received(Piece { worker, what: What::Result(task) })
+        else {
+            observer.fault(
+                self.step.0,
+                worker,
+                "its message is not here to be voted on and was erased",
+            );
             return (false, None);
         };
         let mut hash = Xxh3::new();
@@ -67,8 +76,13 @@ impl<T: Transport> Coordinator<T> {
         (true, Some(hash.digest128()))
     }
 
-    /// Decodes a step of mixtures; of the results, those that are used are left, with their weights.
-    pub(super) fn judge(&mut self, results: &mut Vec<Weighted>, decode: &mut Report) -> Result<Summed, RunError> {
+    /// Decodes a step of mixtures; of the results, those that are used are left, with their
+    /// weights.
+    pub(super) fn judge(
+        &mut self,
+        results: &mut Vec<Weighted>,
+        decode: &mut Report,
+    ) -> Result<Summed, RunError> {
         let judge = self.judge.as_mut().ok_or(RunError::NoJudge)?;
         let mut jobs: BTreeMap<Job, Vec<Weighted>> = BTreeMap::new();
         results.drain(..).for_each(|result| jobs.entry(result.task.job).or_default().push(result));
@@ -78,7 +92,12 @@ impl<T: Transport> Coordinator<T> {
             let mut received = Vec::with_capacity(answers.len());
             for Weighted { worker, task, .. } in &answers {
                 let piece = Piece { worker: *worker, what: What::Result(*task) };
-                received.push((*worker, self.transport.received(piece).ok_or(RunError::NotReceived { worker: *worker })?));
+                received.push((
+                    *worker,
+                    self.transport
+                        .received(piece)
+                        .ok_or(RunError::NotReceived { worker: *worker })?,
+                ));
             }
             let judged = judge.judge(job, &received).map_err(RunError::Judge)?;
             let weight = |result: Weighted| {
@@ -105,7 +124,11 @@ impl<T: Transport> Coordinator<T> {
         self.wrong.dedup();
         for worker in self.wrong.clone() {
             if self.named.insert(worker) {
-                observer.fault(self.step.0, worker, "its result is wrong and was left out (said once; run.jsonl has every step)");
+                observer.fault(
+                    self.step.0,
+                    worker,
+                    "its result is wrong and was left out (said once; run.jsonl has every step)",
+                );
             }
         }
     }

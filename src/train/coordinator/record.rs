@@ -19,7 +19,8 @@ pub struct RoundRecord {
     pub opened: f64,
     /// How long it was open.
     pub seconds: f64,
-    /// When each worker had finished its tasks, since the round opened; null if it had not by the close, or had none.
+    /// When each worker had finished its tasks, since the round opened; null if it had not by the
+    /// close, or had none.
     pub arrivals: Vec<Option<f64>>,
     /// Injected lateness of each worker.
     pub delays: Vec<f64>,
@@ -42,7 +43,8 @@ pub struct StepRecord {
     pub rounds: Vec<RoundRecord>,
     /// Workers whose results are in the gradient.
     pub survivors: Vec<Worker>,
-    /// Decode weights, one per worker; empty where workers have more than one result in the gradient.
+    /// Decode weights, one per worker; empty where workers have more than one result in the
+    /// gradient.
     pub weights: Vec<f64>,
     /// `max_j |(aB)_j - 1|`.
     pub residual: f64,
@@ -59,8 +61,8 @@ pub struct StepRecord {
     /// Why, if it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_because: Option<Refusal>,
-    /// Whether some result in the gradient was computed by a worker whose parameters nobody could vouch for; never where
-    /// workers report no digests of theirs.
+    /// Whether some result in the gradient was computed by a worker whose parameters nobody could
+    /// vouch for; never where workers report no digests of theirs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
     /// Workers whose results were found to be wrong.
@@ -81,29 +83,37 @@ pub enum Flow {
     Stop,
 }
 
-/// Sees every decided step before any worker is told of it, in the memory in which sums lie. Its time is not counted.
+/// Sees every decided step before any worker is told of it, in the memory in which sums lie. Its
+/// time is not counted.
 pub trait Observer<V: Vector = Vec<f32>> {
-    /// A step is decided; `decoded` is none when it was refused, or when the workers keep it among themselves.
+    /// A step is decided; `decoded` is none when it was refused, or when the workers keep it among
+    /// themselves.
     ///
     /// # Errors
     /// Whatever makes the run pointless to go on with, such as a full disk.
-    fn step(&mut self, _record: &StepRecord, _decoded: Option<&Decoded<V>>) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+    fn step(
+        &mut self,
+        _record: &StepRecord,
+        _decoded: Option<&Decoded<V>>,
+    ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
         Ok(Flow::Continue)
     }
     /// Something went wrong with a worker and the run goes on.
     fn fault(&mut self, step: u64, worker: Worker, what: &str) {
         tracing::warn!("step {step}: {worker}: {what}");
     }
-    /// A state in which all steps so far are applied, for a worker that comes when nobody else has one.
+    /// A state in which all steps so far are applied, for a worker that comes when nobody else has
+    /// one.
     fn state(&mut self) -> Option<State> {
         None
     }
-    /// The lengths of the vectors of a state, where they are known: a state of other lengths is not handed on.
+    /// The lengths of the vectors of a state, where they are known: a state of other lengths is not
+    /// handed on.
     fn state_lengths(&mut self) -> Option<Vec<usize>> {
         None
     }
-    /// The digest of the parameters of a replica beside the workers, after the step that was shown last: a worker that
-    /// reports another has wrong ones, and what it computes does not count.
+    /// The digest of the parameters of a replica beside the workers, after the step that was shown
+    /// last: a worker that reports another has wrong ones, and what it computes does not count.
     fn parameters(&mut self) -> Option<u64> {
         None
     }
@@ -146,9 +156,11 @@ pub enum RunError {
     /// All workers have left.
     #[error("all workers have left")]
     NobodyLeft,
-    /// Under a modelled clock, which stands still meanwhile: nobody says that it has done what is to be done before it goes on.
+    /// Under a modelled clock, which stands still meanwhile: nobody says that it has done what is
+    /// to be done before it goes on.
     #[error(
-        "{step}: workers {{{workers}}} have not applied what was decided, or not handed over their states, and nothing came for {waited_seconds:.1} s (max_wait)"
+        "{step}: workers {{{workers}}} have not applied what was decided, or not handed over their \
+         states, and nothing came for {waited_seconds:.1} s (max_wait)"
     )]
     Unsettled {
         /// The step at hand.
@@ -159,7 +171,10 @@ pub enum RunError {
         waited_seconds: f64,
     },
     /// Results that must be looked at are not where the coordinator is.
-    #[error("the result of {worker} has not come by here, so that it cannot be judged; this transport leaves results with their workers")]
+    #[error(
+        "the result of {worker} has not come by here, so that it cannot be judged; this transport \
+         leaves results with their workers"
+    )]
     NotReceived {
         /// Whose.
         worker: Worker,
@@ -185,7 +200,12 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    pub(super) fn record(&mut self, step: Step, folding: Option<(&Folding, u64)>, refused: Vec<Units>) -> StepRecord {
+    pub(super) fn record(
+        &mut self,
+        step: Step,
+        folding: Option<(&Folding, u64)>,
+        refused: Vec<Units>,
+    ) -> StepRecord {
         let committed = self.pace.now();
         let rounds = std::mem::take(&mut self.rounds);
         let parts = folding.map_or(&[][..], |(folding, _)| &folding.parts);
@@ -195,14 +215,21 @@ impl<T: Transport> Coordinator<T> {
         if parts.len() > survivors.len() {
             weights.clear();
         }
-        let nothing = Report { decodable: false, residual: 1.0, amplification: 0.0, coverage: 0.0, error: 1.0 };
+        let nothing = Report {
+            decodable: false,
+            residual: 1.0,
+            amplification: 0.0,
+            coverage: 0.0,
+            error: 1.0,
+        };
         let decode = folding.map_or(nothing, |(folding, _)| folding.decode);
         let seconds = committed - std::mem::replace(&mut self.last_commit, committed);
         StepRecord {
             step: step.0,
             committed,
             seconds,
-            work: rounds.iter().map(|round| round.work).sum::<f64>() / self.config.micro_steps as f64,
+            work: rounds.iter().map(|round| round.work).sum::<f64>()
+                / self.config.micro_steps as f64,
             rounds,
             survivors: survivors.iter().collect(),
             weights,

@@ -33,8 +33,14 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Has a worker hand over its state for another.
-    pub(super) fn ask_for_state(&mut self, needy: Worker, from: Worker, observer: &mut dyn Observer<T::Vector>) {
-        // Who is known to be gone, though the time to say so has not come, hands over nothing: another will be asked.
+    pub(super) fn ask_for_state(
+        &mut self,
+        needy: Worker,
+        from: Worker,
+        observer: &mut dyn Observer<T::Vector>,
+    ) {
+        // Who is known to be gone, though the time to say so has not come, hands over nothing:
+        // another will be asked.
         if let Some(lost) = self.pace.withheld_loss(from) {
             return self.notices.push_back((from, lost));
         }
@@ -45,7 +51,11 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Sends a worker the state that the observer has.
-    pub(super) fn restore(&mut self, worker: Worker, observer: &mut dyn Observer<T::Vector>) -> Result<(), RunError> {
+    pub(super) fn restore(
+        &mut self,
+        worker: Worker,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Result<(), RunError> {
         let state = observer.state().ok_or(EngineError::NoState { worker })?;
         observer.fault(self.step.0, worker, "takes over the state kept beside the workers");
         self.inputs.push_back(Input::Synced { worker, next: state.next });
@@ -61,19 +71,34 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// A worker hands over its state for another, which is sent it unless it cannot be right.
-    pub(super) fn handed_over(&mut self, donor: Worker, needy: Worker, state: State, observer: &mut dyn Observer<T::Vector>) -> Input {
+    pub(super) fn handed_over(
+        &mut self,
+        donor: Worker,
+        needy: Worker,
+        state: State,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Input {
         let next = state.next;
-        // Who was lost and is there again may have been sent another one already, and tasks after it.
+        // Who was lost and is there again may have been sent another one already, and tasks after
+        // it.
         let asked = |resync: &Resync| (resync.needy, resync.from) == (needy, donor);
-        let Some(Resync { applied, .. }) = self.resyncs.iter().copied().find(asked) else { return Input::Tick };
+        let Some(Resync { applied, .. }) = self.resyncs.iter().copied().find(asked) else {
+            return Input::Tick;
+        };
         self.resyncs.retain(|resync| resync.needy != needy);
         let steps = applied..=self.engine.next_of(donor);
         let lengths: Vec<usize> = state.vectors.iter().map(Vec::len).collect();
         let wrong = if !steps.contains(&next) {
-            Some(format!("a state in which all before {next} is applied, where that is {} to {}", steps.start(), steps.end()))
+            Some(format!(
+                "a state in which all before {next} is applied, where that is {} to {}",
+                steps.start(),
+                steps.end()
+            ))
         } else {
             let right = observer.state_lengths().filter(|right| *right != lengths);
-            right.map(|right| format!("a state of vectors of {lengths:?} numbers, where {right:?} are right"))
+            right.map(|right| {
+                format!("a state of vectors of {lengths:?} numbers, where {right:?} are right")
+            })
         };
         if let Some(what) = wrong {
             observer.fault(self.step.0, donor, &format!("hands over {what}; another's is taken"));
@@ -95,14 +120,24 @@ impl<T: Transport> Coordinator<T> {
         let Some(SentState { from, next }) = sent else { return Input::Tick };
         let Some(reason) = unfit else {
             let steps = (0..next.0).rev().map(Step);
-            let mut words = steps.zip(digests.iter().rev()).map(|(step, digest)| Input::Taken { worker, step, digest: Some(*digest) });
-            let nothing = Input::Taken { worker, step: Step(next.0.saturating_sub(1)), digest: None };
+            let mut words = steps.zip(digests.iter().rev()).map(|(step, digest)| Input::Taken {
+                worker,
+                step,
+                digest: Some(*digest),
+            });
+            let nothing =
+                Input::Taken { worker, step: Step(next.0.saturating_sub(1)), digest: None };
             let last = words.next().unwrap_or(nothing);
             self.inputs.extend(words);
             return last;
         };
-        let whose = from.map_or("kept beside the workers".to_owned(), |donor| format!("of {donor}"));
-        observer.fault(self.step.0, worker, &format!("cannot go on from the state {whose}: {reason}"));
+        let whose =
+            from.map_or("kept beside the workers".to_owned(), |donor| format!("of {donor}"));
+        observer.fault(
+            self.step.0,
+            worker,
+            &format!("cannot go on from the state {whose}: {reason}"),
+        );
         Input::BadState { worker, from, refused: true }
     }
 }

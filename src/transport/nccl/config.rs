@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int};
 use std::ptr::null;
 
-/// NCCL's numbers, as in `nccl.h`. Results are numbers here, since newer libraries have more of them.
+/// NCCL's numbers, as in `nccl.h`. Results are numbers here, since newer libraries have more of
+/// them.
 pub(super) const SUCCESS: c_int = 0;
 pub(super) const INVALID_ARGUMENT: c_int = 4;
 pub(super) const IN_PROGRESS: c_int = 7;
@@ -14,8 +15,8 @@ pub(super) const SCALAR_OF_HOST: c_int = 1;
 #[repr(C)]
 pub(super) struct Id(pub(super) [u8; 128]);
 
-/// `ncclConfig_t` of 2.17, which is the beginning of all later ones; `size` and `version` tell NCCL so. What is its padding
-/// has a value, since it is a number in later ones.
+/// `ncclConfig_t` of 2.17, which is the beginning of all later ones; `size` and `version` tell NCCL
+/// so. What is its padding has a value, since it is a number in later ones.
 #[repr(C)]
 pub(super) struct Config {
     pub(super) size: usize,

@@ -11,7 +11,10 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum NcclError {
     /// The library is not there.
-    #[error("no libnccl.so.2; `pip install nvidia-nccl-cu12` has it, its folder goes on LD_LIBRARY_PATH ({reason})")]
+    #[error(
+        "no libnccl.so.2; `pip install nvidia-nccl-cu12` has it, its folder goes on \
+         LD_LIBRARY_PATH ({reason})"
+    )]
     NoLibrary {
         /// What the loader said.
         reason: String,
@@ -46,7 +49,11 @@ pub enum NcclError {
         size: usize,
     },
     /// Two ranks on one GPU, with a library that cannot do that.
-    #[error("ranks {first} and {second} share GPU {device}, for which NCCL {} is needed; this is {version}", Version::MANY_RANKS)]
+    #[error(
+        "ranks {first} and {second} share GPU {device}, for which NCCL {} is needed; this is \
+         {version}",
+        Version::MANY_RANKS
+    )]
     SharedDevice {
         /// One rank.
         first: usize,
@@ -58,7 +65,10 @@ pub enum NcclError {
         version: Version,
     },
     /// Two ranks on one GPU without the switch for it.
-    #[error("ranks {first} and {second} share GPU {device}, which NCCL does as an experiment only: set {MANY_RANKS_SWITCH}=1")]
+    #[error(
+        "ranks {first} and {second} share GPU {device}, which NCCL does as an experiment only: set \
+         {MANY_RANKS_SWITCH}=1"
+    )]
     Switch {
         /// One rank.
         first: usize,
@@ -96,7 +106,10 @@ pub enum NcclError {
         reason: String,
     },
     /// The time is up: somebody is dead, or never came. The group is aborted.
-    #[error("NCCL, {phase}: {busy} of this process's ranks were not done after {limit:?}; is a peer dead?")]
+    #[error(
+        "NCCL, {phase}: {busy} of this process's ranks were not done after {limit:?}; is a peer \
+         dead?"
+    )]
     Late {
         /// Doing what.
         phase: Phase,

@@ -25,11 +25,12 @@ enum Trouble {
     Other(String),
 }
 
-/// The GPU of a worker among those of others. NCCL runs on a thread and a stream of its own, beside whatever the trainer computes; a
-/// group is given up from outside, at any time.
+/// The GPU of a worker among those of others. NCCL runs on a thread and a stream of its own, beside
+/// whatever the trainer computes; a group is given up from outside, at any time.
 ///
-/// A sum is a reduce-scatter and an all-gather, both by sends and receives: every member sends the others their parts of its vectors,
-/// sums its own part of all terms with [`Cuda::combine_into`], and so with the bits of every other exchange, and sends it to all.
+/// A sum is a reduce-scatter and an all-gather, both by sends and receives: every member sends the
+/// others their parts of its vectors, sums its own part of all terms with [`Cuda::combine_into`],
+/// and so with the bits of every other exchange, and sends it to all.
 #[derive(Debug)]
 pub struct NcclFabric {
     orders: Option<Sender<(Told, Cancel)>>,
@@ -41,7 +42,8 @@ pub struct NcclFabric {
 }
 
 impl NcclFabric {
-    /// The end of a worker whose vectors lie on a device and on a shelf. Makes a stream, and looks for NCCL.
+    /// The end of a worker whose vectors lie on a device and on a shelf. Makes a stream, and looks
+    /// for NCCL.
     ///
     /// # Errors
     /// [`NcclError`] without NCCL, or when the driver refuses.
@@ -109,16 +111,26 @@ impl Weaver {
     fn serve(mut self, orders: &Receiver<(Told, Cancel)>, report: &dyn Fn(Reported)) {
         while let Ok((told, cancel)) = orders.recv() {
             let (group, done) = match told {
-                Told::Name { group } => {
-                    (group, unique_id().map_err(Trouble::from).map(|id| report(Reported::Named { group, id: id.to_string() })))
+                Told::Name { group } => (
+                    group,
+                    unique_id()
+                        .map_err(Trouble::from)
+                        .map(|id| report(Reported::Named { group, id: id.to_string() })),
+                ),
+                Told::Join { group, id, members, rank } => (
+                    group,
+                    self.join(group, &id, members, rank, cancel)
+                        .map(|()| report(Reported::Joined { group })),
+                ),
+                Told::Sum { group, .. }
+                    if self.group.as_ref().is_none_or(|joined| joined.number != group) =>
+                {
+                    continue;
                 }
-                Told::Join { group, id, members, rank } => {
-                    (group, self.join(group, &id, members, rank, cancel).map(|()| report(Reported::Joined { group })))
-                }
-                Told::Sum { group, .. } if self.group.as_ref().is_none_or(|joined| joined.number != group) => continue,
                 Told::Sum { group, weave } => (group, self.sum(&weave, report)),
                 Told::Give { step, attempt, to } => {
-                    let length = self.shelf.sum(step, attempt).map_or(0, |sum| Vector::length(&*sum));
+                    let length =
+                        self.shelf.sum(step, attempt).map_or(0, |sum| Vector::length(&*sum));
                     if let Err(trouble) = self.show(step, attempt, 0..length, &[to], report) {
                         tracing::error!("the sum of {step} cannot be had: {trouble}");
                     }
@@ -138,8 +150,16 @@ impl Weaver {
         }
     }
 
-    /// Finds the others of a group, and sends each of them a number, since NCCL connects two ranks when they first meet.
-    fn join(&mut self, number: u64, id: &str, members: Vec<Worker>, rank: usize, cancel: Cancel) -> Result<(), Trouble> {
+    /// Finds the others of a group, and sends each of them a number, since NCCL connects two ranks
+    /// when they first meet.
+    fn join(
+        &mut self,
+        number: u64,
+        id: &str,
+        members: Vec<Worker>,
+        rank: usize,
+        cancel: Cancel,
+    ) -> Result<(), Trouble> {
         self.group = None;
         let (id, size): (UniqueId, usize) = (id.parse()?, members.len());
         let member = vec![(rank, Arc::clone(self.cuda.stream()))];
@@ -172,8 +192,11 @@ impl Weaver {
         let Some(mut joined) = self.group.take() else { return Ok(()) };
         let mut sum = self.vector(weave.length);
         self.scatter(&mut joined, weave, &mut sum)?;
-        let parts: Vec<_> =
-            weave.parts.iter().map(|(worker, part)| Ok((joined.rank(*worker)?, part.clone()))).collect::<Result<_, Trouble>>()?;
+        let parts: Vec<_> = weave
+            .parts
+            .iter()
+            .map(|(worker, part)| Ok((joined.rank(*worker)?, part.clone())))
+            .collect::<Result<_, Trouble>>()?;
         joined.group.gather(&parts, &mut sum.target()?)?;
         let finite = self.cuda.largest(&DeviceSource::F32(sum.view()?))?.is_finite();
         let folded = Folded { digest: sum.digest()?, finite };
@@ -182,28 +205,61 @@ impl Weaver {
         self.group = Some(joined);
         report(Reported::Summed { step, attempt, folded });
         let own = weave.parts.iter().filter(|(worker, _)| *worker == weave.me);
-        own.map(|(_, part)| part.clone()).try_for_each(|part| self.show(step, attempt, part, &weave.shown, report))
+        own.map(|(_, part)| part.clone())
+            .try_for_each(|part| self.show(step, attempt, part, &weave.shown, report))
     }
 
     /// Gives a part of a sum that is kept to nodes outside the group.
-    fn show(&self, step: Step, attempt: u32, part: Range<usize>, to: &[u32], report: &dyn Fn(Reported)) -> Result<(), Trouble> {
-        let Some(sum) = self.shelf.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty()) else { return Ok(()) };
+    fn show(
+        &self,
+        step: Step,
+        attempt: u32,
+        part: Range<usize>,
+        to: &[u32],
+        report: &dyn Fn(Reported),
+    ) -> Result<(), Trouble> {
+        let Some(sum) =
+            self.shelf.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty())
+        else {
+            return Ok(());
+        };
         let mut numbers = vec![0.0; part.len()];
         sum.read(part.start, 1.0, Wire::F32(&mut numbers))?;
-        report(Reported::Part { step, attempt, start: part.start, numbers: Arc::new(numbers), to: to.to_vec() });
+        report(Reported::Part {
+            step,
+            attempt,
+            start: part.start,
+            numbers: Arc::new(numbers),
+            to: to.to_vec(),
+        });
         Ok(())
     }
 
     /// Sends the others their parts of this worker's vectors, and sums its own part of all.
-    fn scatter(&mut self, joined: &mut Joined, weave: &Weave, sum: &mut DeviceVector) -> Result<(), Trouble> {
+    fn scatter(
+        &mut self,
+        joined: &mut Joined,
+        weave: &Weave,
+        sum: &mut DeviceVector,
+    ) -> Result<(), Trouble> {
         let rank = joined.rank(weave.me)?;
         let (mut held, mut came) = (Vec::new(), Vec::new());
-        for (place, (worker, part)) in weave.parts.iter().enumerate().filter(|(_, (_, part))| !part.is_empty()) {
+        for (place, (worker, part)) in
+            weave.parts.iter().enumerate().filter(|(_, (_, part))| !part.is_empty())
+        {
             for term in &weave.terms {
-                let piece = term.source(*worker, place).ok_or_else(|| Trouble::Other("a term that nobody holds".into()))?;
+                let piece = term
+                    .source(*worker, place)
+                    .ok_or_else(|| Trouble::Other("a term that nobody holds".into()))?;
                 match (*worker == weave.me, piece.worker == weave.me) {
-                    (_, true) => held.push((joined.rank(*worker)?, self.held(weave, piece.what)?, part.clone())),
-                    (true, false) => came.push((joined.rank(piece.worker)?, self.vector(part.len()))),
+                    (_, true) => held.push((
+                        joined.rank(*worker)?,
+                        self.held(weave, piece.what)?,
+                        part.clone(),
+                    )),
+                    (true, false) => {
+                        came.push((joined.rank(piece.worker)?, self.vector(part.len())))
+                    }
                     (false, false) => {}
                 }
             }
@@ -217,17 +273,23 @@ impl Weaver {
             receives.push(Receiving { at: rank, from: *from, vector: vector.target()? });
         }
         joined.group.exchange(&sends, &mut receives)?;
-        let own = weave.parts.iter().enumerate().find(|(_, (worker, part))| *worker == weave.me && !part.is_empty());
+        let own = weave
+            .parts
+            .iter()
+            .enumerate()
+            .find(|(_, (worker, part))| *worker == weave.me && !part.is_empty());
         if let Some((place, (_, part))) = own {
             let (mut here, mut there) = (held.iter().filter(|(to, ..)| *to == rank), came.iter());
             let mut terms = Vec::with_capacity(weave.terms.len());
             for term in &weave.terms {
-                let is_here = term.source(weave.me, place).is_some_and(|piece| piece.worker == weave.me);
+                let is_here =
+                    term.source(weave.me, place).is_some_and(|piece| piece.worker == weave.me);
                 let source = match is_here {
                     true => here.next().map(|(_, vector, part)| vector.part(part.clone())),
                     false => there.next().map(|(_, vector)| vector.view().map(DeviceSource::F32)),
                 };
-                let source = source.ok_or_else(|| Trouble::Other("a term that did not come".into()))??;
+                let source =
+                    source.ok_or_else(|| Trouble::Other("a term that did not come".into()))??;
                 terms.push(DeviceTerm { weight: term.weight as f32, source });
             }
             sum.sum_part(part.clone(), &terms)?;
@@ -238,7 +300,10 @@ impl Weaver {
     }
 
     fn held(&self, weave: &Weave, what: What) -> Result<Arc<DeviceVector>, Trouble> {
-        let vector = self.shelf.vector(weave.step, what).filter(|vector| Vector::length(&**vector) == weave.length);
+        let vector = self
+            .shelf
+            .vector(weave.step, what)
+            .filter(|vector| Vector::length(&**vector) == weave.length);
         vector.ok_or_else(|| Trouble::Other(format!("{}: {what:?} is not held", weave.step)))
     }
 }

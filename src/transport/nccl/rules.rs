@@ -44,9 +44,10 @@ impl fmt::Display for Version {
     }
 }
 
-/// What all ranks of a communicator must have before they connect: 128 bytes that one of them makes and hands to the others
-/// by whatever they have: a file, an environment variable, a message. Written as 256 hexadecimal digits. Good for one
-/// communicator; whoever connects again needs another.
+/// What all ranks of a communicator must have before they connect: 128 bytes that one of them makes
+/// and hands to the others by whatever they have: a file, an environment variable, a message.
+/// Written as 256 hexadecimal digits. Good for one communicator; whoever connects again needs
+/// another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; 128]);
 
@@ -83,14 +84,23 @@ pub(super) fn check_ranks(size: usize, ranks: &[usize]) -> Result<(), NcclError>
     if ranks.is_empty() {
         return Err(NcclError::NoRanks);
     }
-    match ranks.iter().enumerate().find(|(place, rank)| **rank >= size || ranks[..*place].contains(rank)) {
+    match ranks
+        .iter()
+        .enumerate()
+        .find(|(place, rank)| **rank >= size || ranks[..*place].contains(rank))
+    {
         Some((_, rank)) => Err(NcclError::Rank { rank: *rank, size }),
         None => Ok(()),
     }
 }
 
 /// Refuses two ranks on one device where NCCL would; `switch` is what [`MANY_RANKS_SWITCH`] says.
-pub(super) fn check_devices(version: Version, switch: Option<&str>, ranks: &[usize], devices: &[usize]) -> Result<(), NcclError> {
+pub(super) fn check_devices(
+    version: Version,
+    switch: Option<&str>,
+    ranks: &[usize],
+    devices: &[usize],
+) -> Result<(), NcclError> {
     let shared = devices.iter().enumerate().find_map(|(place, device)| {
         let first = devices[..place].iter().position(|other| other == device)?;
         Some((ranks[first], ranks[place], *device))
@@ -105,7 +115,8 @@ pub(super) fn check_devices(version: Version, switch: Option<&str>, ranks: &[usi
     }
 }
 
-/// The rank that an old one has among the survivors, in the order of old ranks; none for a rank that is not among them.
+/// The rank that an old one has among the survivors, in the order of old ranks; none for a rank
+/// that is not among them.
 pub(super) fn rank_among(survivors: &[usize], old: usize) -> Option<usize> {
     survivors.contains(&old).then(|| survivors.iter().filter(|rank| **rank < old).count())
 }
@@ -116,11 +127,18 @@ mod tests {
 
     #[test]
     fn versions_are_read_as_nccl_writes_them() {
-        for (code, text) in [(2708, "2.7.8"), (21403, "2.14.3"), (23000, "2.30.0"), (23203, "2.32.3")] {
+        for (code, text) in
+            [(2708, "2.7.8"), (21403, "2.14.3"), (23000, "2.30.0"), (23203, "2.32.3")]
+        {
             assert_eq!(Version::of_code(code).to_string(), text);
         }
-        assert!(Version::of_code(2804) < Version::OLDEST && Version::of_code(21400) >= Version::OLDEST);
-        assert!(Version::of_code(22907) < Version::MANY_RANKS && Version::of_code(23003) >= Version::MANY_RANKS);
+        assert!(
+            Version::of_code(2804) < Version::OLDEST && Version::of_code(21400) >= Version::OLDEST
+        );
+        assert!(
+            Version::of_code(22907) < Version::MANY_RANKS
+                && Version::of_code(23003) >= Version::MANY_RANKS
+        );
     }
 
     #[test]
@@ -130,7 +148,10 @@ mod tests {
         assert_eq!((text.len(), text.parse::<UniqueId>().unwrap()), (256, id));
         assert_eq!(text.to_uppercase().parse::<UniqueId>().unwrap(), id);
         for bad in [&text[1..], &format!("+{}", &text[1..]), &"é".repeat(128), ""] {
-            assert!(matches!(bad.parse::<UniqueId>(), Err(NcclError::BadId { length }) if length == bad.len()), "{bad}");
+            assert!(
+                matches!(bad.parse::<UniqueId>(), Err(NcclError::BadId { length }) if length == bad.len()),
+                "{bad}"
+            );
         }
     }
 
@@ -148,10 +169,16 @@ mod tests {
         for switch in [None, Some("0"), Some("1")] {
             assert!(check_devices(old, switch, &[4, 5, 6], &[0, 1, 2]).is_ok());
             let refused = check_devices(old, switch, &[4, 5, 6], &[0, 1, 0]);
-            assert_eq!(refused, Err(NcclError::SharedDevice { first: 4, second: 6, device: 0, version: old }));
+            assert_eq!(
+                refused,
+                Err(NcclError::SharedDevice { first: 4, second: 6, device: 0, version: old })
+            );
         }
         for switch in [None, Some("0"), Some("")] {
-            assert_eq!(check_devices(new, switch, &[0, 1], &[3, 3]), Err(NcclError::Switch { first: 0, second: 1, device: 3 }));
+            assert_eq!(
+                check_devices(new, switch, &[0, 1], &[3, 3]),
+                Err(NcclError::Switch { first: 0, second: 1, device: 3 })
+            );
         }
         assert!(check_devices(new, Some("1"), &[0, 1], &[3, 3]).is_ok());
         let words = check_devices(new, None, &[0, 1], &[3, 3]).unwrap_err().to_string();
@@ -160,7 +187,8 @@ mod tests {
 
     #[test]
     fn survivors_close_ranks() {
-        let ranks = |survivors: &[usize]| (0..5).map(|old| rank_among(survivors, old)).collect::<Vec<_>>();
+        let ranks =
+            |survivors: &[usize]| (0..5).map(|old| rank_among(survivors, old)).collect::<Vec<_>>();
         assert_eq!(ranks(&[4, 0, 3]), [Some(0), None, None, Some(1), Some(2)]);
         assert_eq!(ranks(&[]), [None; 5]);
     }

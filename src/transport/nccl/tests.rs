@@ -1,5 +1,5 @@
-//! NCCL where it is, with and without GPUs, and what becomes of communicators where it says no, for which a table of functions
-//! stands in for it.
+//! NCCL where it is, with and without GPUs, and what becomes of communicators where it says no, for
+//! which a table of functions stands in for it.
 
 use super::*;
 use crate::gpu::cuda::{Cuda, DeviceSource, devices};
@@ -23,11 +23,16 @@ fn library(what: &str) -> Option<&'static Library> {
 #[test]
 fn a_library_that_is_not_there_or_is_another_is_no_panic() {
     let absent = Library::open("libnccl-that-nobody-has.so.2").unwrap_err();
-    assert!(matches!(absent, NcclError::NoLibrary { .. }) && absent.to_string().contains("pip install nvidia-nccl-cu12"), "{absent}");
-    let other = ["libc.so.6", "libSystem.B.dylib"].into_iter().find_map(|file| match Library::open(file) {
-        Err(NcclError::NoLibrary { .. }) => None,
-        opened => Some(opened.unwrap_err()),
-    });
+    assert!(
+        matches!(absent, NcclError::NoLibrary { .. })
+            && absent.to_string().contains("pip install nvidia-nccl-cu12"),
+        "{absent}"
+    );
+    let other =
+        ["libc.so.6", "libSystem.B.dylib"].into_iter().find_map(|file| match Library::open(file) {
+            Err(NcclError::NoLibrary { .. }) => None,
+            opened => Some(opened.unwrap_err()),
+        });
     assert_eq!(other, Some(NcclError::NoSymbol { symbol: "ncclGetVersion" }));
 }
 
@@ -41,11 +46,19 @@ fn the_library_says_its_version_and_makes_ids_without_a_gpu() {
     assert_eq!(first.to_string().parse::<UniqueId>().expect("no error"), first);
     assert!(library.words(IN_PROGRESS).contains("in progress"), "{}", library.words(IN_PROGRESS));
     let file = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let file = file.lines().filter_map(|line| line.split_whitespace().last()).find(|file| file.contains(FILE));
+    let file = file
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .find(|file| file.contains(FILE));
     if let Some(file) = file {
         let bytes = std::fs::read(Path::new(file)).expect("no error");
-        let has_switch = bytes.windows(MANY_RANKS_SWITCH.len()).any(|word| word == MANY_RANKS_SWITCH.as_bytes());
-        assert_eq!(has_switch, library.version >= Version::MANY_RANKS, "the rule of two ranks on one GPU");
+        let has_switch =
+            bytes.windows(MANY_RANKS_SWITCH.len()).any(|word| word == MANY_RANKS_SWITCH.as_bytes());
+        assert_eq!(
+            has_switch,
+            library.version >= Version::MANY_RANKS,
+            "the rule of two ranks on one GPU"
+        );
     }
 }
 
@@ -56,9 +69,18 @@ fn without_a_driver_nccl_refuses_in_words() {
         println!("not checked: what NCCL says where there is no GPU, since there is one");
         return;
     }
-    let refused =
-        Clique::connect(library, unique_id().expect("no error"), 1, &[0], (Limits::default(), Cancel::default()), |_| Ok(())).unwrap_err();
-    let NcclError::Refused { phase: Phase::Connecting, reason } = refused else { panic!("{refused}") };
+    let refused = Clique::connect(
+        library,
+        unique_id().expect("no error"),
+        1,
+        &[0],
+        (Limits::default(), Cancel::default()),
+        |_| Ok(()),
+    )
+    .unwrap_err();
+    let NcclError::Refused { phase: Phase::Connecting, reason } = refused else {
+        panic!("{refused}")
+    };
     assert!(reason.contains("cuda"), "{reason}");
 }
 
@@ -73,7 +95,8 @@ struct Fate {
     abort: Duration,
 }
 
-/// Communicators by their addresses, which lead nowhere: what becomes of them, and how many aborts there were.
+/// Communicators by their addresses, which lead nowhere: what becomes of them, and how many aborts
+/// there were.
 static COMMS: Mutex<BTreeMap<usize, (Fate, usize)>> = Mutex::new(BTreeMap::new());
 
 fn comms() -> MutexGuard<'static, BTreeMap<usize, (Fate, usize)>> {
@@ -87,7 +110,10 @@ fn address(id: u8, rank: usize) -> usize {
 
 extern "C" fn init_rank(comm: &Comm, _: c_int, id: Id, rank: c_int, config: &mut Config) -> c_int {
     assert_eq!((config.size, config.blocking), (48, 0));
-    comm.store(std::ptr::without_provenance_mut(address(id.0[0], rank as usize)), Ordering::Release);
+    comm.store(
+        std::ptr::without_provenance_mut(address(id.0[0], rank as usize)),
+        Ordering::Release,
+    );
     IN_PROGRESS
 }
 
@@ -131,15 +157,39 @@ extern "C" fn get_unique_id(_: &mut Id) -> c_int {
     SUCCESS
 }
 
-extern "C" fn reduce(_: u64, _: u64, _: usize, _: c_int, _: c_int, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
+extern "C" fn reduce(
+    _: u64,
+    _: u64,
+    _: usize,
+    _: c_int,
+    _: c_int,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut c_void,
+) -> c_int {
     unreachable!("cliques launch what they are told to")
 }
 
-extern "C" fn all_reduce(_: u64, _: u64, _: usize, _: c_int, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
+extern "C" fn all_reduce(
+    _: u64,
+    _: u64,
+    _: usize,
+    _: c_int,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut c_void,
+) -> c_int {
     unreachable!("cliques launch what they are told to")
 }
 
-extern "C" fn transfer(_: u64, _: usize, _: c_int, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
+extern "C" fn transfer(
+    _: u64,
+    _: usize,
+    _: c_int,
+    _: c_int,
+    _: *mut c_void,
+    _: *mut c_void,
+) -> c_int {
     unreachable!("cliques launch what they are told to")
 }
 
@@ -174,10 +224,22 @@ fn table() -> Library {
 }
 
 /// Connects ranks 0 and 1 of communicator `id`, whose fates these are.
-fn connect(id: u8, fates: [Fate; 2], connect: Duration, abort_limit: Duration) -> Result<Clique, NcclError> {
+fn connect(
+    id: u8,
+    fates: [Fate; 2],
+    connect: Duration,
+    abort_limit: Duration,
+) -> Result<Clique, NcclError> {
     comms().extend([0, 1].map(|rank| (address(id, rank), (fates[rank], 0))));
     let limits = Limits { connect, operate: connect, abort: abort_limit };
-    Clique::connect(Box::leak(Box::new(table().asked()?)), UniqueId([id; 128]), 2, &[0, 1], (limits, Cancel::default()), |_| Ok(()))
+    Clique::connect(
+        Box::leak(Box::new(table().asked()?)),
+        UniqueId([id; 128]),
+        2,
+        &[0, 1],
+        (limits, Cancel::default()),
+        |_| Ok(()),
+    )
 }
 
 fn aborts(id: u8) -> [usize; 2] {
@@ -201,7 +263,9 @@ fn a_clique_waits_for_all_and_is_aborted_once_when_it_ends() {
 
 #[test]
 fn a_failure_of_one_aborts_all_and_leaves_a_closed_clique() {
-    let failed = connect(2, [Fate::default(), Fate { busy: 2, then: 6, ..Fate::default() }], LONG, LONG).unwrap_err();
+    let failed =
+        connect(2, [Fate::default(), Fate { busy: 2, then: 6, ..Fate::default() }], LONG, LONG)
+            .unwrap_err();
     assert_eq!(failed, NcclError::Refused { phase: Phase::Connecting, reason: "no".into() });
     assert_eq!(aborts(2), [1, 1]);
     let mut clique = connect(3, [Fate::default(); 2], LONG, LONG).expect("no error");
@@ -210,7 +274,10 @@ fn a_failure_of_one_aborts_all_and_leaves_a_closed_clique() {
         asked += 1;
         5
     });
-    assert_eq!((refused, asked), (Err(NcclError::Refused { phase: Phase::Launching, reason: "no".into() }), 1));
+    assert_eq!(
+        (refused, asked),
+        (Err(NcclError::Refused { phase: Phase::Launching, reason: "no".into() }), 1)
+    );
     assert_eq!(clique.call(Phase::Launching, LONG, |_, _, _| SUCCESS), Err(NcclError::Aborted));
     drop(clique);
     assert_eq!(aborts(3), [1, 1]);
@@ -222,8 +289,15 @@ fn a_device_that_cannot_be_entered_ends_connecting_at_once() {
     comms().insert(address(7, 0), (Fate::default(), 0));
     let enter = |member| if member == 0 { Ok(()) } else { Err(CudaError::NoDriver) };
     let limits = Limits { connect: LONG, operate: LONG, abort: LONG };
-    let refused = Clique::connect(Box::leak(Box::new(library)), UniqueId([7; 128]), 2, &[0, 1], (limits, Cancel::default()), enter)
-        .expect_err("no device");
+    let refused = Clique::connect(
+        Box::leak(Box::new(library)),
+        UniqueId([7; 128]),
+        2,
+        &[0, 1],
+        (limits, Cancel::default()),
+        enter,
+    )
+    .expect_err("no device");
     assert_eq!(refused, NcclError::Cuda(CudaError::NoDriver));
     assert_eq!(comms()[&address(7, 0)].1, 1, "who was connecting is aborted");
 }
@@ -249,7 +323,10 @@ fn whoever_cancels_ends_what_is_under_way() {
     clique.cancel.cancel();
     assert_eq!(clique.wait(Phase::Running, LONG, |_| true), Ok(()), "what is done is done");
     assert_eq!(clique.wait(Phase::Running, LONG, |member| member == 0), Err(NcclError::Aborted));
-    assert_eq!((clique.call(Phase::Launching, LONG, |_, _, _| SUCCESS), aborts(8)), (Err(NcclError::Aborted), [1, 1]));
+    assert_eq!(
+        (clique.call(Phase::Launching, LONG, |_, _, _| SUCCESS), aborts(8)),
+        (Err(NcclError::Aborted), [1, 1])
+    );
 }
 
 #[test]
@@ -273,7 +350,8 @@ fn gpus(what: &str) -> Option<Vec<Cuda>> {
 fn gpus_reduce_sum_and_exchange() {
     let Some(gpus) = gpus("sums between GPUs") else { return };
     println!("NCCL {} with {} GPUs", version().expect("no error"), gpus.len());
-    let mut group = Group::within(gpus.iter().map(|gpu| gpu.stream().clone()), Limits::default()).expect("no error");
+    let mut group = Group::within(gpus.iter().map(|gpu| gpu.stream().clone()), Limits::default())
+        .expect("no error");
     let count = gpus.len();
     let numbers = |gpu: usize| [gpu as f32 + 1.0, 10.0 * (gpu as f32 + 1.0), f32::NAN];
     let total = (count * (count + 1) / 2) as f32;
@@ -284,52 +362,90 @@ fn gpus_reduce_sum_and_exchange() {
     assert!(matches!(group.reduce(count, &mut targets), Err(NcclError::Rank { .. })));
     group.reduce(root, &mut targets).expect("no error");
     assert_eq!(gpus[root].stream().clone_dtoh(&x[root]).expect("no error"), [total, 10.0 * total]);
-    assert!(count == 1 || gpus[0].stream().clone_dtoh(&x[0]).expect("no error") == numbers(0)[..2], "others' vectors are left alone");
+    assert!(
+        count == 1 || gpus[0].stream().clone_dtoh(&x[0]).expect("no error") == numbers(0)[..2],
+        "others' vectors are left alone"
+    );
 
     let weights: Vec<f32> = (0..count).map(|gpu| if gpu == root { -2.0 } else { 0.0 }).collect();
-    let mut x: Vec<_> = (0..count).map(|gpu| gpus[gpu].stream().clone_htod(&numbers(gpu)).expect("no error")).collect();
+    let mut x: Vec<_> = (0..count)
+        .map(|gpu| gpus[gpu].stream().clone_htod(&numbers(gpu)).expect("no error"))
+        .collect();
     x[root] = gpus[root].stream().clone_htod(&[1.0, 2.0, 4.0]).expect("no error");
     let mut targets: Vec<_> = x.iter_mut().map(|x| DeviceTarget::F32(x.as_view_mut())).collect();
     group.sum(&weights, &mut targets).expect("no error");
     for (gpu, x) in gpus.iter().zip(&x) {
-        assert_eq!(gpu.stream().clone_dtoh(x).expect("no error"), [-2.0, -4.0, -8.0], "a vector of weight zero is no part of the sum");
+        assert_eq!(
+            gpu.stream().clone_dtoh(x).expect("no error"),
+            [-2.0, -4.0, -8.0],
+            "a vector of weight zero is no part of the sum"
+        );
     }
-    let mut narrow: Vec<_> = gpus.iter().map(|gpu| gpu.stream().clone_htod(&[bf16::ONE; 3]).expect("no error")).collect();
-    let mut targets: Vec<_> = narrow.iter_mut().map(|x| DeviceTarget::Bf16(x.as_view_mut())).collect();
+    let mut narrow: Vec<_> = gpus
+        .iter()
+        .map(|gpu| gpu.stream().clone_htod(&[bf16::ONE; 3]).expect("no error"))
+        .collect();
+    let mut targets: Vec<_> =
+        narrow.iter_mut().map(|x| DeviceTarget::Bf16(x.as_view_mut())).collect();
     group.sum(&vec![0.5; count], &mut targets).expect("no error");
-    assert_eq!(gpus[0].stream().clone_dtoh(&narrow[0]).expect("no error"), [bf16::from_f32(0.5 * count as f32); 3]);
+    assert_eq!(
+        gpus[0].stream().clone_dtoh(&narrow[0]).expect("no error"),
+        [bf16::from_f32(0.5 * count as f32); 3]
+    );
 
     let x: Vec<_> = (0..count).map(upload).collect();
-    let mut y: Vec<_> = gpus.iter().map(|gpu| gpu.stream().alloc_zeros::<f32>(2).expect("no error")).collect();
+    let mut y: Vec<_> =
+        gpus.iter().map(|gpu| gpu.stream().alloc_zeros::<f32>(2).expect("no error")).collect();
     let after = |gpu: usize| (gpu + 1) % count;
-    let sends: Vec<_> =
-        x.iter().enumerate().map(|(gpu, x)| Sending { from: gpu, to: after(gpu), vector: DeviceSource::F32(x.as_view()) }).collect();
+    let sends: Vec<_> = x
+        .iter()
+        .enumerate()
+        .map(|(gpu, x)| Sending {
+            from: gpu,
+            to: after(gpu),
+            vector: DeviceSource::F32(x.as_view()),
+        })
+        .collect();
     let mut receives: Vec<_> = y
         .iter_mut()
         .enumerate()
-        .map(|(gpu, y)| Receiving { at: gpu, from: (gpu + count - 1) % count, vector: DeviceTarget::F32(y.as_view_mut()) })
+        .map(|(gpu, y)| Receiving {
+            at: gpu,
+            from: (gpu + count - 1) % count,
+            vector: DeviceTarget::F32(y.as_view_mut()),
+        })
         .collect();
     group.exchange(&sends, &mut receives).expect("no error");
     for gpu in 0..count {
-        assert_eq!(gpus[after(gpu)].stream().clone_dtoh(&y[after(gpu)]).expect("no error"), numbers(gpu)[..2]);
+        assert_eq!(
+            gpus[after(gpu)].stream().clone_dtoh(&y[after(gpu)]).expect("no error"),
+            numbers(gpu)[..2]
+        );
     }
 }
 
-/// Each rank a thread, as a process would be; parts of different lengths, one of them empty, and a rank that has no part in it.
+/// Each rank a thread, as a process would be; parts of different lengths, one of them empty, and a
+/// rank that has no part in it.
 #[test]
 fn gpus_gather_parts_among_some_of_them() {
     let Some(gpus) = gpus("gathering parts between GPUs") else { return };
     let (id, count) = (unique_id().expect("no error"), gpus.len());
-    let parts: Vec<_> = (0..count).filter(|rank| count < 4 || *rank != 1).zip([0..3, 3..3, 3..10]).collect();
+    let parts: Vec<_> =
+        (0..count).filter(|rank| count < 4 || *rank != 1).zip([0..3, 3..3, 3..10]).collect();
     let gathered: Vec<Vec<f32>> = std::thread::scope(|scope| {
         let ranks = gpus.iter().enumerate().map(|(rank, gpu)| {
             let parts = &parts;
             scope.spawn(move || {
-                let mut group = Group::join(id, count, vec![(rank, gpu.stream().clone())], Limits::default()).expect("no error");
+                let mut group =
+                    Group::join(id, count, vec![(rank, gpu.stream().clone())], Limits::default())
+                        .expect("no error");
                 let mut x = gpu.stream().clone_htod(&[rank as f32; 10]).expect("no error");
                 let mut target = DeviceTarget::F32(x.as_view_mut());
                 let beyond = [(rank, 0..11)];
-                assert!(matches!(group.gather(&beyond, &mut target), Err(NcclError::Part { end: 11, length: 10, .. })));
+                assert!(matches!(
+                    group.gather(&beyond, &mut target),
+                    Err(NcclError::Part { end: 11, length: 10, .. })
+                ));
                 match parts.iter().any(|part| part.0 == rank) {
                     true => group.gather(parts, &mut target).expect("no error"),
                     false => assert_eq!(group.gather(parts, &mut target), Err(NcclError::NoRanks)),
@@ -339,10 +455,13 @@ fn gpus_gather_parts_among_some_of_them() {
         });
         ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().expect("no panic")).collect()
     });
-    let of = |at: usize| parts.iter().find(|(_, part)| part.contains(&at)).map(|(rank, _)| *rank as f32);
+    let of =
+        |at: usize| parts.iter().find(|(_, part)| part.contains(&at)).map(|(rank, _)| *rank as f32);
     for (rank, found) in gathered.iter().enumerate() {
         let own = rank as f32;
-        let expected = (0..10).map(|at| of(at).filter(|_| parts.iter().any(|part| part.0 == rank)).unwrap_or(own)).collect::<Vec<f32>>();
+        let expected = (0..10)
+            .map(|at| of(at).filter(|_| parts.iter().any(|part| part.0 == rank)).unwrap_or(own))
+            .collect::<Vec<f32>>();
         assert_eq!(*found, expected, "rank {rank}");
     }
 }
@@ -354,10 +473,14 @@ fn gpus_with_a_dead_peer_cost_the_limit_and_connect_again() {
     let member = || vec![(0, gpus[0].stream().clone())];
     let alone = Group::join(unique_id().expect("no error"), 2, member(), limits).unwrap_err();
     assert_eq!(alone, NcclError::Late { phase: Phase::Connecting, busy: 1, limit: limits.connect });
-    let mut group = Group::join(unique_id().expect("no error"), 1, member(), Limits::default()).expect("no error");
+    let mut group = Group::join(unique_id().expect("no error"), 1, member(), Limits::default())
+        .expect("no error");
     group.abort().expect("no error");
     let mut x = gpus[0].stream().clone_htod(&[1.0f32, 2.0]).expect("no error");
-    assert_eq!(group.sum(&[1.0], &mut [DeviceTarget::F32(x.as_view_mut())]), Err(NcclError::Aborted));
+    assert_eq!(
+        group.sum(&[1.0], &mut [DeviceTarget::F32(x.as_view_mut())]),
+        Err(NcclError::Aborted)
+    );
     let mut group = group.rejoin(unique_id().expect("no error"), &[0]).expect("no error");
     group.sum(&[3.0], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
     assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [3.0, 6.0]);
@@ -367,7 +490,9 @@ fn gpus_with_a_dead_peer_cost_the_limit_and_connect_again() {
     let limits = Limits { operate: Duration::from_secs(1), ..Limits::default() };
     let id = unique_id().expect("no error");
     let joined = std::thread::scope(|scope| {
-        let joins = |rank: usize, gpu: &Cuda| Group::join(id, 2, vec![(rank, gpu.stream().clone())], limits).expect("no error");
+        let joins = |rank: usize, gpu: &Cuda| {
+            Group::join(id, 2, vec![(rank, gpu.stream().clone())], limits).expect("no error")
+        };
         let dies = scope.spawn(move || {
             let mut group = joins(1, other);
             let mut x = other.stream().clone_htod(&[10.0f32, 20.0]).expect("no error");
@@ -379,7 +504,10 @@ fn gpus_with_a_dead_peer_cost_the_limit_and_connect_again() {
         assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [23.0, 46.0]);
         assert_eq!(dies.join().expect("the other thread"), [23.0, 46.0], "both have the same sum");
         let late = group.sum(&[1.0], &mut [DeviceTarget::F32(x.as_view_mut())]);
-        assert_eq!(late, Err(NcclError::Late { phase: Phase::Running, busy: 1, limit: limits.operate }));
+        assert_eq!(
+            late,
+            Err(NcclError::Late { phase: Phase::Running, busy: 1, limit: limits.operate })
+        );
         group
     });
     let mut alone = joined.rejoin(unique_id().expect("no error"), &[0]).expect("no error");

@@ -1,4 +1,5 @@
-//! When a call of several ranks is over: all are ready, one failed, or the time is up. Reads no clock.
+//! When a call of several ranks is over: all are ready, one failed, or the time is up. Reads no
+//! clock.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -38,7 +39,11 @@ pub struct Limits {
 impl Default for Limits {
     /// A minute to connect, ten seconds for an operation, ten to give up.
     fn default() -> Self {
-        Self { connect: Duration::from_secs(60), operate: Duration::from_secs(10), abort: Duration::from_secs(10) }
+        Self {
+            connect: Duration::from_secs(60),
+            operate: Duration::from_secs(10),
+            abort: Duration::from_secs(10),
+        }
     }
 }
 
@@ -60,9 +65,12 @@ pub(super) enum Verdict {
     Late { busy: usize },
 }
 
-/// A failure of anybody's counts before the time limit, and that everybody is ready counts whenever it is seen.
+/// A failure of anybody's counts before the time limit, and that everybody is ready counts whenever
+/// it is seen.
 pub(super) fn judge(statuses: &[Status], now: Instant, deadline: Instant) -> Verdict {
-    let failure = statuses.iter().find_map(|status| if let Status::Failed(code) = status { Some(*code) } else { None });
+    let failure = statuses
+        .iter()
+        .find_map(|status| if let Status::Failed(code) = status { Some(*code) } else { None });
     if let Some(code) = failure {
         return Verdict::Failed(code);
     }
@@ -97,7 +105,11 @@ mod tests {
             (&[Failed(1), Ready, Failed(6)], 0, Verdict::Failed(1)),
         ];
         for (statuses, seconds, verdict) in cases {
-            assert_eq!(judge(statuses, after(seconds), deadline), verdict, "{statuses:?} after {seconds} s");
+            assert_eq!(
+                judge(statuses, after(seconds), deadline),
+                verdict,
+                "{statuses:?} after {seconds} s"
+            );
         }
     }
 }

@@ -35,7 +35,9 @@ impl Block {
     pub(super) fn source(&self) -> Source<'_> {
         match self.format {
             Format::F32 => Source::F32(&self.room[..self.count]),
-            Format::Bf16 => Source::Bf16(cast_slice::<f32, u16>(&self.room)[..self.count].reinterpret_cast()),
+            Format::Bf16 => {
+                Source::Bf16(cast_slice::<f32, u16>(&self.room)[..self.count].reinterpret_cast())
+            }
         }
     }
 
@@ -49,7 +51,8 @@ impl Block {
         match self.format {
             Format::F32 => self.room[..self.count].copy_from_slice(values),
             Format::Bf16 => {
-                let narrow: &mut [bf16] = cast_slice_mut::<f32, u16>(&mut self.room)[..self.count].reinterpret_cast_mut();
+                let narrow: &mut [bf16] =
+                    cast_slice_mut::<f32, u16>(&mut self.room)[..self.count].reinterpret_cast_mut();
                 narrow.convert_from_f32_slice(values);
             }
         }
@@ -111,7 +114,9 @@ impl Vectors {
 
     pub(super) fn take(&self, length: usize) -> Vec<f32> {
         let mut spare = lock(&self.0);
-        let free = spare.iter().position(|vector| Arc::strong_count(vector) == 1 && vector.len() == length);
+        let free = spare
+            .iter()
+            .position(|vector| Arc::strong_count(vector) == 1 && vector.len() == length);
         let free = free.and_then(|at| Arc::into_inner(spare.swap_remove(at)));
         drop(spare);
         free.unwrap_or_else(|| vec![0.0; length])

@@ -20,8 +20,14 @@ const AT_FIRST: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Opens the port for other workers.
-pub(super) async fn listen(network: &dyn Network, join: &Join) -> Result<Box<dyn Listener>, TcpError> {
-    let unreachable = |error: std::io::Error| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
+pub(super) async fn listen(
+    network: &dyn Network,
+    join: &Join,
+) -> Result<Box<dyn Listener>, TcpError> {
+    let unreachable = |error: std::io::Error| TcpError::Unreachable {
+        address: join.address.clone(),
+        reason: error.to_string(),
+    };
     let address = match join.listen {
         Some(address) => address,
         None => SocketAddr::new(network.route(&join.address).await.map_err(unreachable)?, 0),
@@ -29,10 +35,15 @@ pub(super) async fn listen(network: &dyn Network, join: &Join) -> Result<Box<dyn
     let checked = security::check_address(address, &join.security);
     // Where nothing else was asked for, it is the way to the coordinator that leaves this host.
     checked.map_err(|error| match error {
-        SecurityError::Exposed { .. } if join.listen.is_none() => SecurityError::Exposed { address: join.address.clone() },
+        SecurityError::Exposed { .. } if join.listen.is_none() => {
+            SecurityError::Exposed { address: join.address.clone() }
+        }
         error => error,
     })?;
-    network.bind(address).await.map_err(|source| TcpError::Listen { address: address.to_string(), source })
+    network
+        .bind(address)
+        .await
+        .map_err(|source| TcpError::Listen { address: address.to_string(), source })
 }
 
 /// Calls the coordinator until it answers, and says hello.
@@ -48,7 +59,9 @@ pub(super) async fn call(
     let mut tries = 0;
     loop {
         tries += 1;
-        let attempt = tokio::time::timeout(HANDSHAKE, hello(network, join, address.clone(), (offer, facts))).await;
+        let attempt =
+            tokio::time::timeout(HANDSHAKE, hello(network, join, address.clone(), (offer, facts)))
+                .await;
         let error = match attempt {
             Ok(Ok(welcome)) => return Ok(welcome),
             Ok(Err(
@@ -62,7 +75,9 @@ pub(super) async fn call(
                 )),
             )) => return Err(error),
             Ok(Err(error)) => error,
-            Err(_) => TcpError::Unreachable { address: join.address.clone(), reason: "no answer".into() },
+            Err(_) => {
+                TcpError::Unreachable { address: join.address.clone(), reason: "no answer".into() }
+            }
         };
         if Instant::now() + pause > deadline {
             return Err(error);
@@ -80,14 +95,29 @@ async fn hello(
     (offer, facts): (Option<Offer>, &RunFacts),
 ) -> Result<(Stream, Welcome), TcpError> {
     let stream = dial(network, &join.address, &join.security).await?;
-    let (mut stream, _) = security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
+    let (mut stream, _) =
+        security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
     let Join { worker, process, has, .. } = *join;
     let (identity, facts) = (join.identity.clone(), facts.clone());
-    let hello = Up::Hello { worker, identity, process, address, offer, has, facts: Box::new(facts), weaves: true };
-    let lost = |error: PipeError| TcpError::Unreachable { address: join.address.clone(), reason: error.to_string() };
+    let hello = Up::Hello {
+        worker,
+        identity,
+        process,
+        address,
+        offer,
+        has,
+        facts: Box::new(facts),
+        weaves: true,
+    };
+    let lost = |error: PipeError| TcpError::Unreachable {
+        address: join.address.clone(),
+        reason: error.to_string(),
+    };
     write_first(&mut stream, &hello).await.map_err(lost)?;
     let body = read_hello(&mut stream, CONTROL_BYTES_MAX).await.map_err(lost)?;
-    match wire::decode(&body).map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })? {
+    match wire::decode(&body)
+        .map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })?
+    {
         Down::Welcome {
             worker,
             workers,
@@ -132,7 +162,10 @@ async fn hello(
         }
         Down::Refused { reason, again } => Err(TcpError::Refused { reason, again }),
         Down::Replaced {} => Err(TcpError::Replaced),
-        other => Err(TcpError::Unreachable { address: join.address.clone(), reason: format!("{other:?} came where a welcome was due") }),
+        other => Err(TcpError::Unreachable {
+            address: join.address.clone(),
+            reason: format!("{other:?} came where a welcome was due"),
+        }),
     }
 }
 
@@ -151,11 +184,17 @@ pub(super) async fn answer(
             drop(pass);
             match met {
                 Ok((_, peer, Across::Peer { worker, run: theirs, .. }))
-                    if theirs != run || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) =>
+                    if theirs != run
+                        || peer.role.is_some_and(|role| role != Role::Worker(Worker(worker))) =>
                 {
-                    door.refuse(from, &format!("worker {worker} of run {theirs:x} is not who it says"));
+                    door.refuse(
+                        from,
+                        &format!("worker {worker} of run {theirs:x} is not who it says"),
+                    );
                 }
-                Ok((stream, _, Across::Peer { worker, epoch, .. })) => drop(streams.send((worker, epoch, Some(stream)))),
+                Ok((stream, _, Across::Peer { worker, epoch, .. })) => {
+                    drop(streams.send((worker, epoch, Some(stream))))
+                }
                 Err(reason) => door.refuse(from, &reason),
             }
         });
@@ -171,8 +210,12 @@ pub(super) async fn call_peer(
     hello: &Across,
 ) -> Result<Stream, TcpError> {
     let stream = dial(network, address, security).await?;
-    let (mut stream, _) = security::connect(stream, Role::Worker(worker), security, HANDSHAKE).await?;
-    let lost = |error: PipeError| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
+    let (mut stream, _) =
+        security::connect(stream, Role::Worker(worker), security, HANDSHAKE).await?;
+    let lost = |error: PipeError| TcpError::Unreachable {
+        address: address.into(),
+        reason: error.to_string(),
+    };
     write_first(&mut stream, hello).await.map_err(lost)?;
     Ok(stream)
 }

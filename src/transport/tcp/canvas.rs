@@ -72,8 +72,8 @@ impl Canvas {
     }
 }
 
-/// A chunk that a connection reads into its place; whoever drops it before it is [settled](Claim::settle) frees the
-/// place.
+/// A chunk that a connection reads into its place; whoever drops it before it is
+/// [settled](Claim::settle) frees the place.
 #[derive(Debug)]
 pub(super) struct Claim {
     canvas: Arc<Canvas>,
@@ -82,7 +82,8 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Lets something be written to the place, or read; none if it was filled from elsewhere meanwhile, or given up.
+    /// Lets something be written to the place, or read; none if it was filled from elsewhere
+    /// meanwhile, or given up.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
         let painted = &mut *lock(&self.canvas.painted);
         let current = painted.spots[self.chunk] == Spot::Claimed(self.number);
@@ -90,7 +91,8 @@ impl Claim {
         Some(act(cast_slice_mut(place)))
     }
 
-    /// Notes that the chunk is there, if it is one of this vector; false if it is not, or came from elsewhere meanwhile.
+    /// Notes that the chunk is there, if it is one of this vector; false if it is not, or came from
+    /// elsewhere meanwhile.
     pub(super) fn settle(&self, canvas: &Arc<Canvas>) -> bool {
         let spot = &mut lock(&self.canvas.painted).spots[self.chunk];
         let settles = Arc::ptr_eq(&self.canvas, canvas) && *spot == Spot::Claimed(self.number);
@@ -157,7 +159,10 @@ mod tests {
 
     fn header(chunk: usize) -> Header {
         let range = chunk_range(chunk, LENGTH);
-        Header { digest: 1, ..Header::chunk(Kind::Sum, Format::F32, range.start, range.len()).of_step(Step(3), 1, 0) }
+        Header {
+            digest: 1,
+            ..Header::chunk(Kind::Sum, Format::F32, range.start, range.len()).of_step(Step(3), 1, 0)
+        }
     }
 
     #[test]
@@ -165,7 +170,10 @@ mod tests {
         let (canvases, canvas) = hung();
         let claim = canvases.claim(&header(1)).unwrap();
         assert!(canvases.claim(&header(1)).is_none(), "somebody reads it");
-        assert_eq!(claim.with(|bytes| bytes.copy_from_slice(cast_slice_mut(&mut [2.0f32, 3.0]))), Some(()));
+        assert_eq!(
+            claim.with(|bytes| bytes.copy_from_slice(cast_slice_mut(&mut [2.0f32, 3.0]))),
+            Some(())
+        );
         assert!(claim.settle(&canvas));
         drop(claim);
         assert!(canvases.claim(&header(1)).is_none(), "it is there");

@@ -1,4 +1,5 @@
-//! A worker's end: one connection to the coordinator, and one to every other worker where they sum among themselves.
+//! A worker's end: one connection to the coordinator, and one to every other worker where they sum
+//! among themselves.
 
 mod again;
 mod kept;
@@ -47,7 +48,8 @@ impl From {
 
 /// What the trainer says.
 enum Command {
-    /// Said after an order that came over this connection, while the trainer was at the tasks of that order.
+    /// Said after an order that came over this connection, while the trainer was at the tasks of
+    /// that order.
     Notice {
         connection: u64,
         order: u64,
@@ -82,7 +84,8 @@ struct Hub {
     shop: Shop,
     coordinator: Pipe,
     connection: u64,
-    /// Whether an order has come over this connection, and over how many in a row before it none had.
+    /// Whether an order has come over this connection, and over how many in a row before it none
+    /// had.
     of_use: bool,
     of_no_use: u32,
     heard: Instant,
@@ -110,9 +113,11 @@ struct Hub {
     word: Word,
     /// What the trainer said of itself.
     facts: RunFacts,
-    /// The state that the trainer was given last: over which connection, the number of its transfer, and its `next`.
+    /// The state that the trainer was given last: over which connection, the number of its
+    /// transfer, and its `next`.
     taking: Option<(u64, u64, Step)>,
-    /// Since when the next step to be applied is not the one that comes first; told the coordinator.
+    /// Since when the next step to be applied is not the one that comes first; told the
+    /// coordinator.
     gap_since: Option<Instant>,
     states: Arriving,
     transfers: u64,
@@ -137,7 +142,8 @@ impl Hub {
                 command = commands.recv() => match command {
                     Some(Command::Notice { connection, order, notice }) => self.notice(connection, order, notice),
                     Some(Command::Facts(facts)) => {
-                        // The coordinator compares; a difference to what this worker said before is one to the run's.
+                        // The coordinator compares; a difference to what this worker said before is
+                        // one to the run's.
                         let _ = self.facts.agree(&facts);
                         self.coordinator.tell(&Up::Facts { facts: Box::new(facts) });
                     }
@@ -190,7 +196,8 @@ impl Hub {
                 if finite && self.welcome.hold {
                     let vector = self.kept.take(task);
                     if let Some(vector) = vector {
-                        super::landing::frames(&vector, task, order).for_each(|frame| self.send(COORDINATOR, frame));
+                        super::landing::frames(&vector, task, order)
+                            .for_each(|frame| self.send(COORDINATOR, frame));
                         self.vectors.give(vector);
                     }
                 }
@@ -202,7 +209,8 @@ impl Hub {
             Notice::Freed if current => self.coordinator.tell(&Up::Freed { order }),
             Notice::Applied { step, digest } => {
                 self.word.applied(step, digest);
-                // The offer over this connection has told that it would be applied, but not the digest.
+                // The offer over this connection has told that it would be applied, but not the
+                // digest.
                 if from == self.connection || self.word.is_due(step) && digest.is_some() {
                     self.coordinator.tell(&Up::Applied { step, digest });
                 }
@@ -220,7 +228,12 @@ impl Hub {
             Notice::State { needy, state } => {
                 self.transfers += 1;
                 let lengths = state.vectors.iter().map(Vec::len).collect();
-                self.coordinator.tell(&Up::State { needy: needy.0, transfer: self.transfers, next: state.next, lengths });
+                self.coordinator.tell(&Up::State {
+                    needy: needy.0,
+                    transfer: self.transfers,
+                    next: state.next,
+                    lengths,
+                });
                 for frame in super::states::frames(&Arc::new(state), self.transfers) {
                     self.coordinator.send(frame, usize::MAX);
                 }
@@ -249,19 +262,33 @@ impl Hub {
                 tracing::warn!("the coordinator is gone: {reason}");
                 return self.call_again().await;
             }
-            (from, Incoming::Chunk(header, _) | Incoming::Landed(header, _)) if header.worker != from.node() => {
-                tracing::warn!("{} sends a chunk of {}", name_of(from.node()), name_of(header.worker));
+            (from, Incoming::Chunk(header, _) | Incoming::Landed(header, _))
+                if header.worker != from.node() =>
+            {
+                tracing::warn!(
+                    "{} sends a chunk of {}",
+                    name_of(from.node()),
+                    name_of(header.worker)
+                );
             }
-            (From::Coordinator(_), Incoming::Chunk(header, block)) if header.kind == Kind::State => {
+            (From::Coordinator(_), Incoming::Chunk(header, block))
+                if header.kind == Kind::State =>
+            {
                 if let Some(state) = self.states.chunk(&header, &block) {
                     self.summer.moved(state.next);
                 }
                 self.shop.blocks.give(block);
                 self.advance();
             }
-            (From::Peer(worker, line), Incoming::Chunk(header, block)) if header.kind == Kind::Result => {
+            (From::Peer(worker, line), Incoming::Chunk(header, block))
+                if header.kind == Kind::Result =>
+            {
                 let current = self.peers.get(&worker).is_some_and(|remote| remote.is_line(line));
-                let taken = if current { self.summer.pushed(&header, worker, block, Instant::now()) } else { Ok(()) };
+                let taken = if current {
+                    self.summer.pushed(&header, worker, block, Instant::now())
+                } else {
+                    Ok(())
+                };
                 self.came(from, taken);
             }
             (from, Incoming::Chunk(header, block)) => {
@@ -272,8 +299,12 @@ impl Hub {
                 let taken = self.summer.landed(&header, from.node(), &claim, Instant::now());
                 self.came(from, taken);
             }
-            (From::Peer(worker, line), Incoming::Ended(reason)) => self.disconnected(worker, line, &reason),
-            (From::Peer(worker, _), Incoming::Control(_)) => tracing::warn!("worker {worker} sends what is no chunk"),
+            (From::Peer(worker, line), Incoming::Ended(reason)) => {
+                self.disconnected(worker, line, &reason)
+            }
+            (From::Peer(worker, _), Incoming::Control(_)) => {
+                tracing::warn!("worker {worker} sends what is no chunk")
+            }
         }
         true
     }
@@ -313,7 +344,10 @@ impl Hub {
                 let cancel = Cancel::default();
                 self.live = Some(cancel.clone());
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
-                self.queue.push_back(Queued::Order(self.connection << ORDER_BITS | order, Order::Compute { tasks, cancel }));
+                self.queue.push_back(Queued::Order(
+                    self.connection << ORDER_BITS | order,
+                    Order::Compute { tasks, cancel },
+                ));
             }
             Down::Abandon {} => {
                 if let Some(cancel) = &self.live {
@@ -345,7 +379,14 @@ impl Hub {
             Down::Apply { step, attempt, digest, tail, .. } => {
                 self.of_use = true;
                 self.summer.decided(step, Some(attempt));
-                self.queue.push_back(Queued::Apply { step, attempt, digest, tail, since: Instant::now(), asked: false });
+                self.queue.push_back(Queued::Apply {
+                    step,
+                    attempt,
+                    digest,
+                    tail,
+                    since: Instant::now(),
+                    asked: false,
+                });
             }
             Down::Skip { step, units, .. } => {
                 self.summer.decided(step, None);
@@ -384,7 +425,8 @@ impl Hub {
         self.queue.push_back(Queued::Order(self.connection << ORDER_BITS, order));
     }
 
-    /// The coordinator has shown this worker the door: the trainer is told why, and nobody is called again.
+    /// The coordinator has shown this worker the door: the trainer is told why, and nobody is
+    /// called again.
     fn leave(&mut self, why: Dismissal) -> bool {
         if let Some(cancel) = self.live.take() {
             cancel.cancel();
@@ -398,8 +440,9 @@ impl Hub {
         if !self.given.is_empty() {
             return;
         }
-        let (tasks, rest) =
-            std::mem::take(&mut self.queue).into_iter().partition(|queued| matches!(queued, Queued::Order(_, Order::Compute { .. })));
+        let (tasks, rest) = std::mem::take(&mut self.queue)
+            .into_iter()
+            .partition(|queued| matches!(queued, Queued::Order(_, Order::Compute { .. })));
         self.queue = rest;
         let tasks: VecDeque<Queued> = tasks;
         for queued in tasks {
@@ -434,7 +477,11 @@ impl Hub {
 
     /// Sends a frame unless so many bytes wait already.
     fn send_at_most(&self, to: u32, frame: Frame, most: usize) {
-        let pipe = if to == COORDINATOR { Some(&self.coordinator) } else { self.peers.get(&to).map(|remote| &remote.pipe) };
+        let pipe = if to == COORDINATOR {
+            Some(&self.coordinator)
+        } else {
+            self.peers.get(&to).map(|remote| &remote.pipe)
+        };
         if !pipe.is_some_and(|pipe| pipe.send(frame, most)) {
             tracing::debug!("a chunk for {} is dropped", name_of(to));
         }
@@ -459,8 +506,9 @@ impl Hub {
 
     /// Hands on what the trainer can have now.
     ///
-    /// Steps are applied one after the other: one that is already applied is left out, and where one was left out on
-    /// the way, all that comes after it waits until the worker has taken over a state.
+    /// Steps are applied one after the other: one that is already applied is left out, and where
+    /// one was left out on the way, all that comes after it waits until the worker has taken over a
+    /// state.
     fn advance(&mut self) {
         while let Some(front) = self.queue.front() {
             if front.step().is_some_and(|step| step < self.next) {
@@ -471,7 +519,8 @@ impl Hub {
                 front if front.step().is_some_and(|step| step > self.next) => false,
                 Queued::Order(..) => true,
                 Queued::Apply { step, attempt, digest, .. } => {
-                    self.kept.has(*step, *attempt, *digest) || self.summer.has(*step, *attempt, *digest)
+                    self.kept.has(*step, *attempt, *digest)
+                        || self.summer.has(*step, *attempt, *digest)
                 }
                 Queued::Take(transfer) => self.states.is_whole(*transfer),
             };
@@ -512,7 +561,8 @@ impl Hub {
             self.coordinator.tell(&Up::Waiting { step, attempt, on });
         }
         self.renew(now);
-        let left_out = self.queue.front().and_then(Queued::step).is_some_and(|step| step > self.next);
+        let left_out =
+            self.queue.front().and_then(Queued::step).is_some_and(|step| step > self.next);
         if !left_out {
             self.gap_since = None;
         } else if self.gap_since.is_none_or(|since| now.duration_since(since) > 5 * OVERDUE) {
@@ -525,7 +575,9 @@ impl Hub {
         if let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() {
             let open = self.summer.is_open(*step, *attempt) || self.kept.is_open(*step, *attempt);
             let patience = if open { OVERDUE } else { QUIET };
-            if now.duration_since(*since) > patience && (!*asked || now.duration_since(*since) > 5 * OVERDUE) {
+            if now.duration_since(*since) > patience
+                && (!*asked || now.duration_since(*since) > 5 * OVERDUE)
+            {
                 (*asked, *since) = (true, now);
                 self.coordinator.tell(&Up::Missing { step: *step });
             }

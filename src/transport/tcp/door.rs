@@ -1,4 +1,5 @@
-//! A port as strangers find it: who is let in, how many at once, and what is said of those who are not.
+//! A port as strangers find it: who is let in, how many at once, and what is said of those who are
+//! not.
 
 use super::pipe::read_hello;
 use super::security::{self, Gate, Pass, Peer, Refusals, Security, Stream};
@@ -37,7 +38,11 @@ pub(super) struct Door {
 
 impl Door {
     /// A door where strangers find places, and so many workers besides: they may all come at once.
-    pub(super) fn new(security: Security, workers: usize, status: Option<Arc<Mutex<Status>>>) -> Arc<Self> {
+    pub(super) fn new(
+        security: Security,
+        workers: usize,
+        status: Option<Arc<Mutex<Status>>>,
+    ) -> Arc<Self> {
         let gate = Gate::new(Gate::STRANGERS.saturating_add(workers));
         let (refusals, failed) = (Mutex::default(), AtomicU32::new(0));
         Arc::new(Self { gate, security, refusals, begun: Instant::now(), failed, status })
@@ -57,7 +62,8 @@ impl Door {
     async fn cannot(&self, error: &io::Error) {
         let times = self.failed.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if times.is_power_of_two() {
-            let too_many = error.raw_os_error().is_some_and(|number| TOO_MANY_FILES.contains(&number));
+            let too_many =
+                error.raw_os_error().is_some_and(|number| TOO_MANY_FILES.contains(&number));
             let advice = if too_many { "; `ulimit -n` says how many it may have" } else { "" };
             tracing::warn!("cannot take a call, {times} times so far: {error}{advice}");
         }
@@ -65,11 +71,16 @@ impl Door {
     }
 
     /// Lets a caller prove itself, and reads its first message.
-    pub(super) async fn meet<M: DeserializeOwned>(&self, stream: Stream, pass: &Pass) -> Result<(Stream, Peer, M), String> {
+    pub(super) async fn meet<M: DeserializeOwned>(
+        &self,
+        stream: Stream,
+        pass: &Pass,
+    ) -> Result<(Stream, Peer, M), String> {
         let proven = async {
             let accepted = security::accept(stream, &self.security, HANDSHAKE).await;
             let (mut stream, peer) = accepted.map_err(|error| error.to_string())?;
-            let body = tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, HELLO_BYTES_MAX)).await;
+            let body =
+                tokio::time::timeout(HANDSHAKE, read_hello(&mut stream, HELLO_BYTES_MAX)).await;
             let body = body.map_err(|_| "it says nothing".to_owned())?;
             let body = body.map_err(|error| error.to_string())?;
             Ok((stream, peer, wire::decode(&body)?))
@@ -77,7 +88,8 @@ impl Door {
         tokio::select! {
             biased;
             met = proven => met,
-            () = pass.lost() => Err("it had not proved itself yet when others needed its place".into()),
+            () = pass.lost() => Err("it had not proved itself yet when others needed its \
+                place".into()),
         }
     }
 
@@ -104,7 +116,11 @@ impl Door {
 }
 
 /// Refuses what is too much of a hello, in words that do not repeat it.
-pub(super) fn check_hello(identity: &str, address: Option<&str>, offer: Option<Offer>) -> Result<(), String> {
+pub(super) fn check_hello(
+    identity: &str,
+    address: Option<&str>,
+    offer: Option<Offer>,
+) -> Result<(), String> {
     for (what, text) in [("identity", Some(identity)), ("address", address)] {
         let length = text.map_or(0, str::len);
         if length > WORDS_MAX {
@@ -112,9 +128,9 @@ pub(super) fn check_hello(identity: &str, address: Option<&str>, offer: Option<O
         }
     }
     match offer {
-        Some(Offer { epoch: epoch @ EPOCHS_MAX.., .. }) => {
-            Err(format!("it says that it has joined {epoch} times; it must be less than {EPOCHS_MAX}"))
-        }
+        Some(Offer { epoch: epoch @ EPOCHS_MAX.., .. }) => Err(format!(
+            "it says that it has joined {epoch} times; it must be less than {EPOCHS_MAX}"
+        )),
         _ => Ok(()),
     }
 }
@@ -125,7 +141,8 @@ pub(super) fn brief(text: &str) -> String {
     if start.len() < text.len() { format!("{start:?}..") } else { format!("{start:?}") }
 }
 
-/// A pause that is another one for everybody: from half of `pause` to all of it, by who calls and how often it has.
+/// A pause that is another one for everybody: from half of `pause` to all of it, by who calls and
+/// how often it has.
 pub(super) fn jittered(pause: Duration, caller: &str, tries: u32) -> Duration {
     let drawn = xxhash_rust::xxh3::xxh3_64_with_seed(caller.as_bytes(), tries.into());
     pause.mul_f64(0.5 + 0.5 * (drawn >> 40) as f64 / (1u64 << 24) as f64)
@@ -143,9 +160,19 @@ mod tests {
         let long = "é".repeat(128);
         assert_eq!(check_hello(&long[2..], None, None), Ok(()));
         assert_eq!(check_hello("me", Some("host:1"), offer(EPOCHS_MAX - 1)), Ok(()));
-        assert_eq!(check_hello(&long, None, None), Err("its identity has 256 bytes; at most 255 can be".into()));
-        assert_eq!(check_hello("me", Some(&long), None), Err("its address has 256 bytes; at most 255 can be".into()));
-        assert!(check_hello("me", None, offer(EPOCHS_MAX)).unwrap_err().contains("joined 2147483648 times"));
+        assert_eq!(
+            check_hello(&long, None, None),
+            Err("its identity has 256 bytes; at most 255 can be".into())
+        );
+        assert_eq!(
+            check_hello("me", Some(&long), None),
+            Err("its address has 256 bytes; at most 255 can be".into())
+        );
+        assert!(
+            check_hello("me", None, offer(EPOCHS_MAX))
+                .unwrap_err()
+                .contains("joined 2147483648 times")
+        );
     }
 
     #[test]
@@ -157,9 +184,13 @@ mod tests {
     #[test]
     fn pauses_differ_from_caller_to_caller_and_from_time_to_time() {
         let pause = Duration::from_secs(1);
-        let drawn = |tries| (0..100).map(move |worker| jittered(pause, &format!("worker {worker}"), tries));
+        let drawn =
+            |tries| (0..100).map(move |worker| jittered(pause, &format!("worker {worker}"), tries));
         let all: BTreeSet<Duration> = drawn(1).chain(drawn(2)).collect();
-        assert!(all.len() > 190 && all.iter().all(|drawn| (pause / 2..=pause).contains(drawn)), "{all:?}");
+        assert!(
+            all.len() > 190 && all.iter().all(|drawn| (pause / 2..=pause).contains(drawn)),
+            "{all:?}"
+        );
         assert!((all.iter().sum::<Duration>() / 200).abs_diff(pause * 3 / 4) < pause / 20);
     }
 }

@@ -1,7 +1,9 @@
-//! One sum made by several nodes: what each of them sends, sums and gathers. Chunks in, chunks out; no socket.
+//! One sum made by several nodes: what each of them sends, sums and gathers. Chunks in, chunks out;
+//! no socket.
 //!
-//! Every owner sums its chunks of all terms, in the order of the terms, and sends the sums to all receivers. With one
-//! owner that is a star; with the survivors as owners it is a direct reduce-scatter and all-gather among them.
+//! Every owner sums its chunks of all terms, in the order of the terms, and sends the sums to all
+//! receivers. With one owner that is a star; with the survivors as owners it is a direct
+//! reduce-scatter and all-gather among them.
 
 use super::block::{Block, Blocks, Body};
 use super::canvas::{Canvas, Claim};
@@ -23,7 +25,8 @@ pub(super) struct Plan {
     /// Which terms these are, for a node that is told of some only.
     pub(super) places: Vec<u32>,
     pub(super) terms: Vec<Summand>,
-    /// The order that each holder's result answers, term by term, where results are sent before there is a plan.
+    /// The order that each holder's result answers, term by term, where results are sent before
+    /// there is a plan.
     pub(super) orders: Vec<Vec<u64>>,
     pub(super) owners: Vec<Owner>,
     pub(super) receivers: Vec<u32>,
@@ -41,11 +44,15 @@ impl Plan {
         Some((piece.worker.0, piece.what))
     }
 
-    /// The same, if it is a result that may have been sent before the plan, with the order that it answers.
+    /// The same, if it is a result that may have been sent before the plan, with the order that it
+    /// answers.
     fn sent(&self, place: usize, term: usize) -> Option<(u32, Task, u32)> {
         let (node, what) = self.source(place, term)?;
         let What::Result(task) = what else { return None };
-        let at = self.terms[term].holders.iter().position(|piece| (piece.worker.0, piece.what) == (node, what))?;
+        let at = self.terms[term]
+            .holders
+            .iter()
+            .position(|piece| (piece.worker.0, piece.what) == (node, what))?;
         let order = self.orders.get(term)?.get(at).filter(|order| **order > 0)?;
         Some((node, task.in_header(), *order as u32))
     }
@@ -91,9 +98,22 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// A part in which nothing but the sum is received.
-    pub(super) fn listening(me: u32, step: Step, attempt: u32, out: Arc<Canvas>, blocks: Blocks) -> Self {
-        let plan =
-            Plan { step, attempt, places: Vec::new(), terms: Vec::new(), orders: Vec::new(), owners: Vec::new(), receivers: vec![me] };
+    pub(super) fn listening(
+        me: u32,
+        step: Step,
+        attempt: u32,
+        out: Arc<Canvas>,
+        blocks: Blocks,
+    ) -> Self {
+        let plan = Plan {
+            step,
+            attempt,
+            places: Vec::new(),
+            terms: Vec::new(),
+            orders: Vec::new(),
+            owners: Vec::new(),
+            receivers: vec![me],
+        };
         let count = chunks(out.len());
         Self {
             me,
@@ -115,27 +135,52 @@ impl Exchange {
     /// Takes part by a plan, with the vectors this node holds; gives back what it sends at once.
     ///
     /// What arrived of the sum before the plan is kept.
-    pub(super) fn join(&mut self, plan: Plan, format: Format, held: impl Fn(What) -> Option<Arc<Vec<f32>>>, sent: &Sent) -> Vec<Outgoing> {
+    pub(super) fn join(
+        &mut self,
+        plan: Plan,
+        format: Format,
+        held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
+        sent: &Sent,
+    ) -> Vec<Outgoing> {
         let mut sends = Vec::new();
         let longest = plan.owners.iter().map(|owner| owner.end - owner.start).max().unwrap_or(0);
         for row in 0..longest {
-            for (place, owner) in plan.owners.iter().enumerate().filter(|(_, owner)| owner.node != self.me && owner.start + row < owner.end)
+            for (place, owner) in plan
+                .owners
+                .iter()
+                .enumerate()
+                .filter(|(_, owner)| owner.node != self.me && owner.start + row < owner.end)
             {
                 for term in 0..plan.terms.len() {
-                    let there = |(_, task, order)| sent.covers(task, order, owner.node, owner.start + row);
-                    if let Some((_, what)) = plan.source(place, term).filter(|source| source.0 == self.me)
+                    let there =
+                        |(_, task, order)| sent.covers(task, order, owner.node, owner.start + row);
+                    if let Some((_, what)) =
+                        plan.source(place, term).filter(|source| source.0 == self.me)
                         && !plan.sent(place, term).is_some_and(there)
                         && let Some(vector) = held(what)
                     {
-                        sends.push((owner.node, self.term_frame(&plan, owner.start + row, term, vector)));
+                        sends.push((
+                            owner.node,
+                            self.term_frame(&plan, owner.start + row, term, vector),
+                        ));
                     }
                 }
             }
         }
-        self.own = plan.owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
+        self.own = plan
+            .owners
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(|(_, owner)| owner.node == self.me)
+            .collect();
         if let Some((place, _)) = self.own.first() {
             // A node's own vector comes before others', whatever its place.
-            let mine = |term| plan.source(*place, term).filter(|source| source.0 == self.me).and_then(|(_, what)| held(what));
+            let mine = |term| {
+                plan.source(*place, term)
+                    .filter(|source| source.0 == self.me)
+                    .and_then(|(_, what)| held(what))
+            };
             self.local = (0..plan.terms.len()).map(mine).collect();
         }
         for (_, owner) in self.own.iter().rev() {
@@ -148,17 +193,31 @@ impl Exchange {
         sends
     }
 
-    /// What another node is to get of this one, as far as it is here: for one to which it may not have come through.
-    pub(super) fn owed_to(&self, node: u32, held: impl Fn(What) -> Option<Arc<Vec<f32>>>) -> Vec<Frame> {
+    /// What another node is to get of this one, as far as it is here: for one to which it may not
+    /// have come through.
+    pub(super) fn owed_to(
+        &self,
+        node: u32,
+        held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
+    ) -> Vec<Frame> {
         let mut owed = Vec::new();
-        for (place, owner) in self.plan.owners.iter().enumerate().filter(|(_, owner)| owner.node == node) {
+        for (place, owner) in
+            self.plan.owners.iter().enumerate().filter(|(_, owner)| owner.node == node)
+        {
             for term in 0..self.plan.terms.len() {
                 let mine = self.plan.source(place, term).filter(|source| source.0 == self.me);
                 let Some(vector) = mine.and_then(|(_, what)| held(what)) else { continue };
-                owed.extend((owner.start..owner.end).map(|chunk| self.term_frame(&self.plan, chunk, term, Arc::clone(&vector))));
+                owed.extend(
+                    (owner.start..owner.end)
+                        .map(|chunk| self.term_frame(&self.plan, chunk, term, Arc::clone(&vector))),
+                );
             }
         }
-        let own = self.own.iter().filter(|_| self.plan.receivers.contains(&node)).flat_map(|(_, owner)| owner.start..owner.end);
+        let own = self
+            .own
+            .iter()
+            .filter(|_| self.plan.receivers.contains(&node))
+            .flat_map(|(_, owner)| owner.start..owner.end);
         for chunk in own.filter(|chunk| self.digests[*chunk].is_some()) {
             let range = self.out.range(chunk);
             let mut block = self.blocks.take(range.len(), self.format);
@@ -166,7 +225,11 @@ impl Exchange {
                 block.fill(sum);
                 poison_of(sum) == 0.0
             });
-            let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(self.plan.step, self.plan.attempt, 0);
+            let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(
+                self.plan.step,
+                self.plan.attempt,
+                0,
+            );
             let header = Header { finite, ..header };
             owed.push(Frame { header, body: Body::Block(Arc::new(block)) });
         }
@@ -175,19 +238,29 @@ impl Exchange {
 
     /// The place among the owners for which this node sums a chunk.
     fn place_of(&self, chunk: usize) -> Option<usize> {
-        self.own.iter().find(|(_, owner)| (owner.start..owner.end).contains(&chunk)).map(|(place, _)| *place)
+        self.own
+            .iter()
+            .find(|(_, owner)| (owner.start..owner.end).contains(&chunk))
+            .map(|(place, _)| *place)
     }
 
     /// Which term a chunk of a result is that was sent before the plan, if this node is to sum it.
     pub(super) fn term_of(&self, header: &Header, from: u32) -> Option<u32> {
         let place = self.place_of(header.chunk_of(self.out.len()).ok()?)?;
         let result = (from, header.task(), header.attempt);
-        (0u32..).zip(0..self.plan.terms.len()).find(|(_, term)| self.plan.sent(place, *term) == Some(result)).map(|(term, _)| term)
+        (0u32..)
+            .zip(0..self.plan.terms.len())
+            .find(|(_, term)| self.plan.sent(place, *term) == Some(result))
+            .map(|(term, _)| term)
     }
 
     fn term_frame(&self, plan: &Plan, chunk: usize, term: usize, vector: Arc<Vec<f32>>) -> Frame {
         let range = self.out.range(chunk);
-        let header = Header::chunk(Kind::Term, Format::F32, range.start, range.len()).of_step(plan.step, plan.attempt, plan.place(term));
+        let header = Header::chunk(Kind::Term, Format::F32, range.start, range.len()).of_step(
+            plan.step,
+            plan.attempt,
+            plan.place(term),
+        );
         Frame { header, body: Body::Slice(vector, range) }
     }
 
@@ -195,12 +268,16 @@ impl Exchange {
     pub(super) fn term(&mut self, header: &Header, from: u32, block: Block) -> Result<(), String> {
         let chunk = header.chunk_of(self.out.len())?;
         let term = header.piece as usize;
-        let source = self.place_of(chunk).filter(|_| term < self.plan.terms.len()).and_then(|place| self.plan.source(place, term));
+        let source = self
+            .place_of(chunk)
+            .filter(|_| term < self.plan.terms.len())
+            .and_then(|place| self.plan.source(place, term));
         if source.is_none_or(|source| source.0 != from) {
             return Err(format!("term {term}, chunk {chunk} is not to come from {from}"));
         }
         let terms = self.plan.terms.len();
-        let waiting = self.waiting.entry(chunk).or_insert_with(|| (0..terms).map(|_| None).collect());
+        let waiting =
+            self.waiting.entry(chunk).or_insert_with(|| (0..terms).map(|_| None).collect());
         if self.digests[chunk].is_some() || waiting[term].is_some() || self.ready.contains(&chunk) {
             self.blocks.give(block);
             return Ok(());
@@ -218,14 +295,21 @@ impl Exchange {
         let came = self.waiting.remove(&chunk).unwrap_or_default();
         let range = self.out.range(chunk);
         let mut block = self.blocks.take(range.len(), Format::F32);
-        let rounded: Vec<Option<Block>> = self.local.iter().map(|local| self.rounded(local.as_ref()?, range.clone())).collect();
-        let source = |term: usize| match (came.get(term).and_then(Option::as_ref), &rounded[term], &self.local[term]) {
+        let rounded: Vec<Option<Block>> =
+            self.local.iter().map(|local| self.rounded(local.as_ref()?, range.clone())).collect();
+        let source = |term: usize| match (
+            came.get(term).and_then(Option::as_ref),
+            &rounded[term],
+            &self.local[term],
+        ) {
             (Some(block), ..) | (None, Some(block), _) => block.source(),
             (None, None, Some(vector)) => Source::F32(&vector[range.clone()]),
             (None, None, None) => unreachable!("a chunk is ready when all its terms are here"),
         };
         let weighted = self.plan.terms.iter().enumerate();
-        let terms: Vec<Term<'_>> = weighted.map(|(at, term)| Term { weight: term.weight as f32, source: source(at) }).collect();
+        let terms: Vec<Term<'_>> = weighted
+            .map(|(at, term)| Term { weight: term.weight as f32, source: source(at) })
+            .collect();
         let mut folded = fold_chunk(&terms, block.floats_mut());
         if !folded.finite {
             let blamed = self.blamed(chunk, &terms);
@@ -237,7 +321,10 @@ impl Exchange {
             let mut narrow = self.blocks.take(range.len(), Format::Bf16);
             narrow.fill(block.floats_mut());
             narrow.copy_to(block.floats_mut());
-            folded = Folded { digest: xxh3_64(block.bytes()), finite: poison_of(block.floats_mut()) == 0.0 };
+            folded = Folded {
+                digest: xxh3_64(block.bytes()),
+                finite: poison_of(block.floats_mut()) == 0.0,
+            };
             narrow
         });
         self.out.paint(chunk, |out| out.copy_from_slice(block.floats_mut()));
@@ -246,11 +333,19 @@ impl Exchange {
         if let Some(narrow) = narrow {
             self.blocks.give(std::mem::replace(&mut block, narrow));
         }
-        let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(self.plan.step, self.plan.attempt, 0);
+        let header = Header::chunk(Kind::Sum, self.format, range.start, range.len()).of_step(
+            self.plan.step,
+            self.plan.attempt,
+            0,
+        );
         let header = Header { finite: folded.finite, digest: wire_digest, ..header };
         let block = Arc::new(block);
         let others = self.plan.receivers.iter().filter(|node| **node != self.me);
-        Some(others.map(|node| (*node, Frame { header, body: Body::Block(Arc::clone(&block)) })).collect())
+        Some(
+            others
+                .map(|node| (*node, Frame { header, body: Body::Block(Arc::clone(&block)) }))
+                .collect(),
+        )
     }
 
     /// Whose terms of a chunk are not finite.
@@ -277,13 +372,19 @@ impl Exchange {
     }
 
     /// Takes in a chunk of the sum.
-    pub(super) fn summed(&mut self, header: &Header, from: u32, block: Block) -> Result<(), String> {
+    pub(super) fn summed(
+        &mut self,
+        header: &Header,
+        from: u32,
+        block: Block,
+    ) -> Result<(), String> {
         let chunk = header.chunk_of(self.out.len())?;
         if self.place_of(chunk).is_some() {
             return Err(format!("{from} sends a sum of chunk {chunk}, which is summed here"));
         }
         if self.digests[chunk].is_none() {
-            let of_wire = Some(header.digest).filter(|digest| header.format == Format::F32 && *digest != 0);
+            let of_wire =
+                Some(header.digest).filter(|digest| header.format == Format::F32 && *digest != 0);
             let mut digest = 0;
             self.out.paint(chunk, |out| {
                 block.copy_to(out);
@@ -295,7 +396,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Notes a chunk of the sum that was read into its place; false if it is not in the place of this sum.
+    /// Notes a chunk of the sum that was read into its place; false if it is not in the place of
+    /// this sum.
     pub(super) fn landed(&mut self, header: &Header, claim: &Claim) -> bool {
         let settled = claim.settle(&self.out);
         if settled && let Ok(chunk) = header.chunk_of(self.out.len()) {
@@ -319,7 +421,8 @@ impl Exchange {
         let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
         let Plan { step, attempt, .. } = self.plan;
         let vector = Arc::new(self.out.take());
-        let digest = if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
+        let digest =
+            if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
         Sum { step, attempt, vector, digest, finite: self.finite, spoilt: self.spoilt }
     }
 
@@ -334,8 +437,15 @@ impl Exchange {
             }
             for chunk in open {
                 let came = self.waiting.get(&chunk);
-                let lacks = |term: &usize| self.local[*term].is_none() && came.is_none_or(|came| came[*term].is_none());
-                nodes.extend((0..self.local.len()).filter(lacks).filter_map(|term| self.plan.source(place, term)).map(|source| source.0));
+                let lacks = |term: &usize| {
+                    self.local[*term].is_none() && came.is_none_or(|came| came[*term].is_none())
+                };
+                nodes.extend(
+                    (0..self.local.len())
+                        .filter(lacks)
+                        .filter_map(|term| self.plan.source(place, term))
+                        .map(|source| source.0),
+                );
             }
         }
         nodes.sort_unstable();
@@ -344,21 +454,34 @@ impl Exchange {
     }
 }
 
-/// The chunks of a sum of `length` numbers, for a node that lacks it, as far as they are in its vector, which begins at `start`.
+/// The chunks of a sum of `length` numbers, for a node that lacks it, as far as they are in its
+/// vector, which begins at `start`.
 pub(super) fn chunks_of(sum: &Sum, start: usize, length: usize) -> impl Iterator<Item = Frame> {
     let end = start + sum.vector.len();
-    (0..chunks(length)).map(move |chunk| chunk_range(chunk, length)).filter(move |chunk| start <= chunk.start && chunk.end <= end).map(
-        move |chunk| {
-            let header = Header::chunk(Kind::Sum, Format::F32, chunk.start, chunk.len()).of_step(sum.step, sum.attempt, 0);
+    (0..chunks(length))
+        .map(move |chunk| chunk_range(chunk, length))
+        .filter(move |chunk| start <= chunk.start && chunk.end <= end)
+        .map(move |chunk| {
+            let header = Header::chunk(Kind::Sum, Format::F32, chunk.start, chunk.len()).of_step(
+                sum.step,
+                sum.attempt,
+                0,
+            );
             let part = chunk.start - start..chunk.end - start;
-            Frame { header: Header { finite: sum.finite, ..header }, body: Body::Slice(Arc::clone(&sum.vector), part) }
-        },
-    )
+            Frame {
+                header: Header { finite: sum.finite, ..header },
+                body: Body::Slice(Arc::clone(&sum.vector), part),
+            }
+        })
 }
 
 /// Cuts a vector's chunks among nodes, as evenly as whole chunks can be.
 pub(super) fn share_out(nodes: &[u32], length: usize) -> Vec<Owner> {
     let (count, nodes) = (chunks(length), &nodes[..nodes.len().min(chunks(length)).max(1)]);
     let edge = |at: usize| count * at / nodes.len();
-    nodes.iter().enumerate().map(|(at, node)| Owner { node: *node, start: edge(at), end: edge(at + 1) }).collect()
+    nodes
+        .iter()
+        .enumerate()
+        .map(|(at, node)| Owner { node: *node, start: edge(at), end: edge(at + 1) })
+        .collect()
 }

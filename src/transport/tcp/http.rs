@@ -1,4 +1,5 @@
-//! Pages for whoever watches a run: a small HTTP/1.1 responder. GET only, short requests only, in limited time.
+//! Pages for whoever watches a run: a small HTTP/1.1 responder. GET only, short requests only, in
+//! limited time.
 
 use super::security::Gate;
 use super::{HANDSHAKE, TcpError, runtime};
@@ -14,7 +15,8 @@ use tokio::runtime::Runtime;
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// Longest page that is taken.
 const PAGE_BYTES_MAX: u64 = 16 << 20;
-/// How many are answered at a time; if there are more, who has been there for longest is hung up on.
+/// How many are answered at a time; if there are more, who has been there for longest is hung up
+/// on.
 const CLIENTS: usize = 16;
 
 /// A page.
@@ -31,15 +33,22 @@ pub struct Page {
 /// # Errors
 /// Whatever keeps the page from coming within `patience` per step, or what comes instead.
 pub fn fetch(address: &str, path: &str, patience: Duration) -> io::Result<String> {
-    let there = address.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("no such host"))?;
+    let there =
+        address.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("no such host"))?;
     let mut stream = TcpStream::connect_timeout(&there, patience)?;
     stream.set_read_timeout(Some(patience))?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    stream.write_all(
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes(),
+    )?;
     let mut answer = String::new();
     stream.take(PAGE_BYTES_MAX).read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| io::Error::other("it does not talk HTTP"))?;
+    let (head, body) =
+        answer.split_once("\r\n\r\n").ok_or_else(|| io::Error::other("it does not talk HTTP"))?;
     if !head.starts_with("HTTP/1.1 200 ") {
-        return Err(io::Error::other(format!("it answers {:?}", head.lines().next().unwrap_or_default())));
+        return Err(io::Error::other(format!(
+            "it answers {:?}",
+            head.lines().next().unwrap_or_default()
+        )));
     }
     Ok(body.to_owned())
 }
@@ -47,7 +56,8 @@ pub fn fetch(address: &str, path: &str, patience: Duration) -> io::Result<String
 /// Makes the page at a path, if there is one.
 type Pages = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
 
-/// Answers on a port until it is dropped. It knows no secrets and tells everything to everybody who can reach it.
+/// Answers on a port until it is dropped. It knows no secrets and tells everything to everybody who
+/// can reach it.
 #[derive(Debug)]
 pub struct HttpServer {
     address: SocketAddr,
@@ -59,7 +69,10 @@ impl HttpServer {
     ///
     /// # Errors
     /// [`TcpError`] when it cannot be opened.
-    pub fn serve(address: SocketAddr, pages: impl Fn(&str) -> Option<Page> + Send + Sync + 'static) -> Result<Self, TcpError> {
+    pub fn serve(
+        address: SocketAddr,
+        pages: impl Fn(&str) -> Option<Page> + Send + Sync + 'static,
+    ) -> Result<Self, TcpError> {
         let runtime = runtime()?;
         let refused = |source| TcpError::Listen { address: address.to_string(), source };
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(refused)?;
@@ -101,7 +114,10 @@ async fn answer(listener: TcpListener, pages: Pages) {
     }
 }
 
-async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, pages: &Pages) -> std::io::Result<()> {
+async fn respond(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    pages: &Pages,
+) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
         let mut some = [0; 1024];
@@ -121,16 +137,24 @@ fn response(request: &[u8], pages: &Pages) -> String {
     let mut words = line.split(' ');
     let plain = |text: &str| Page { kind: "text/plain; charset=utf-8", body: format!("{text}\n") };
     let (status, page) = match (words.next(), words.next()) {
-        _ if request.len() >= REQUEST_BYTES_MAX => ("431 Request Header Fields Too Large", plain("too long")),
+        _ if request.len() >= REQUEST_BYTES_MAX => {
+            ("431 Request Header Fields Too Large", plain("too long"))
+        }
         (Some("GET"), Some(path)) => match pages(path.split('?').next().unwrap_or(path)) {
             Some(page) => ("200 OK", page),
             None => ("404 Not Found", plain("no such page")),
         },
-        (Some("POST" | "PUT" | "HEAD" | "DELETE" | "OPTIONS" | "PATCH"), Some(_)) => ("405 Method Not Allowed", plain("GET only")),
+        (Some("POST" | "PUT" | "HEAD" | "DELETE" | "OPTIONS" | "PATCH"), Some(_)) => {
+            ("405 Method Not Allowed", plain("GET only"))
+        }
         _ => ("400 Bad Request", plain("this is HTTP, GET only")),
     };
     let Page { kind, body } = page;
-    format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: \
+         close\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 #[cfg(test)]
@@ -139,10 +163,15 @@ mod tests {
 
     #[test]
     fn only_short_gets_of_known_pages_are_answered() {
-        let pages: Pages = Arc::new(|path| (path == "/status").then(|| Page { kind: "application/json", body: "{}".into() }));
+        let pages: Pages = Arc::new(|path| {
+            (path == "/status").then(|| Page { kind: "application/json", body: "{}".into() })
+        });
         let first = |request: &[u8]| response(request, &pages).lines().next().unwrap().to_owned();
         assert_eq!(first(b"GET /status?x=1 HTTP/1.1\r\nHost: here\r\n\r\n"), "HTTP/1.1 200 OK");
-        assert!(response(b"GET /status HTTP/1.0\r\n\r\n", &pages).ends_with("Content-Length: 2\r\nConnection: close\r\n\r\n{}"));
+        assert!(
+            response(b"GET /status HTTP/1.0\r\n\r\n", &pages)
+                .ends_with("Content-Length: 2\r\nConnection: close\r\n\r\n{}")
+        );
         assert_eq!(first(b"GET /../etc/passwd HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
         assert_eq!(first(b"POST /status HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
         for garbage in [&b""[..], b"GET", b"\xff\xfe\r\n", b"CGRAD\0\x01\0"] {

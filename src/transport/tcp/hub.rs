@@ -1,4 +1,5 @@
-//! What the coordinator's end does: seats workers, tells them what to exchange, and looks after those that stop.
+//! What the coordinator's end does: seats workers, tells them what to exchange, and looks after
+//! those that stop.
 
 mod doubts;
 mod groups;
@@ -97,7 +98,10 @@ pub(super) struct Hub {
 }
 
 /// Waits until these connections are over.
-async fn until_ended(left: &mut BTreeSet<(u32, u32)>, events: &mut mpsc::Receiver<((u32, u32), Incoming)>) {
+async fn until_ended(
+    left: &mut BTreeSet<(u32, u32)>,
+    events: &mut mpsc::Receiver<((u32, u32), Incoming)>,
+) {
     while let (false, Some((name, incoming))) = (left.is_empty(), events.recv().await) {
         if matches!(incoming, Incoming::Ended(_)) {
             left.remove(&name);
@@ -106,16 +110,24 @@ async fn until_ended(left: &mut BTreeSet<(u32, u32)>, events: &mut mpsc::Receive
 }
 
 impl Hub {
-    pub(super) fn new(listen: Listen, watched: Watched, events: mpsc::Sender<((u32, u32), Incoming)>) -> Self {
+    pub(super) fn new(
+        listen: Listen,
+        watched: Watched,
+        events: mpsc::Sender<((u32, u32), Incoming)>,
+    ) -> Self {
         let layout = wire::layout(listen.length, listen.units, &listen.job);
-        let stamp = Stamp { run: listen.run, epoch: 0, worker: COORDINATOR, layout, format: listen.format };
+        let stamp =
+            Stamp { run: listen.run, epoch: 0, worker: COORDINATOR, layout, format: listen.format };
         let (blocks, canvases) = (Blocks::new(listen.length), Canvases::default());
         let of_bits = listen.exchange == Exchange::Nccl;
         let shop = Shop { stamp, blocks, canvases, traffic: Arc::new(Traffic::default()), of_bits };
         let kept = listen.log_steps as usize + 1;
         let Watched { notices, sums, status, offers, held } = watched;
-        let landings = held.map(|(ledgers, vectors)| Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone()));
-        let (length, units, micro_steps) = (Some(listen.length), Some(listen.units), Some(listen.micro_steps));
+        let landings = held.map(|(ledgers, vectors)| {
+            Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone())
+        });
+        let (length, units, micro_steps) =
+            (Some(listen.length), Some(listen.units), Some(listen.micro_steps));
         let facts = RunFacts { length, units, micro_steps, ..listen.facts.clone() };
         Self {
             layout,
@@ -188,7 +200,8 @@ impl Hub {
             self.work();
             self.hand_on();
         }
-        let mut left: BTreeSet<(u32, u32)> = self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
+        let mut left: BTreeSet<(u32, u32)> =
+            self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
         if self.stops {
             self.members.tell_all(&Down::Stop {});
             // Workers hang up when they have said what they still had to say.
@@ -214,8 +227,11 @@ impl Hub {
     fn command(&mut self, command: Command) {
         match command {
             Command::Order(_, _, Order::Stop) => self.stops = true,
-            // It was meant for a connection that is over; the coordinator does not know yet that there is another.
-            Command::Order(worker, epoch, _) | Command::Reduce(epoch, _, Weighted { worker, .. }) | Command::Discard(worker, epoch, _)
+            // It was meant for a connection that is over; the coordinator does not know yet that
+            // there is another.
+            Command::Order(worker, epoch, _)
+            | Command::Reduce(epoch, _, Weighted { worker, .. })
+            | Command::Discard(worker, epoch, _)
                 if !self.members.is_current(worker.0, epoch) =>
             {
                 tracing::debug!("an order for connection {epoch} of {worker} is void");
@@ -224,13 +240,22 @@ impl Hub {
             Command::Reduce(_, step, Weighted { worker, task, weight }) => {
                 self.members.tell(worker.0, &Down::Reduce { step, task, weight });
             }
-            Command::Discard(worker, _, task) => self.members.tell(worker.0, &Down::Discard { task }),
-            Command::StateOf(worker) => self.order(worker, self.members.epoch(worker.0), Order::Provide { needy: Worker(COORDINATOR) }),
+            Command::Discard(worker, _, task) => {
+                self.members.tell(worker.0, &Down::Discard { task })
+            }
+            Command::StateOf(worker) => self.order(
+                worker,
+                self.members.epoch(worker.0),
+                Order::Provide { needy: Worker(COORDINATOR) },
+            ),
             Command::Fold(step, attempt, summands) => self.fold(step, attempt, summands),
             Command::Release(step, end) => {
                 self.members.tell_all(&Down::Release { step, end });
                 self.orders.retain(|(_, task), _| task.job >= end);
-                self.running.iter_mut().filter(|(key, _)| key.0 == step).for_each(|(_, running)| running.done = true);
+                self.running
+                    .iter_mut()
+                    .filter(|(key, _)| key.0 == step)
+                    .for_each(|(_, running)| running.done = true);
                 let oldest = Step(step.0.saturating_sub(self.listen.log_steps + 1));
                 self.running.retain(|key, _| key.0 >= oldest);
                 self.decided.retain(|step, _| *step >= oldest);
@@ -245,8 +270,9 @@ impl Hub {
         }
     }
 
-    /// The run begins: who is missing or in another state counts as lost, and the latter as come back. All losses come
-    /// first, so that nobody takes over the state of one who is just as wrong.
+    /// The run begins: who is missing or in another state counts as lost, and the latter as come
+    /// back. All losses come first, so that nobody takes over the state of one who is just as
+    /// wrong.
     fn begin(&mut self, start: Step) {
         self.begun = true;
         self.summer.moved(start);
@@ -256,7 +282,10 @@ impl Hub {
             match offer {
                 None => self.notify(*worker, Notice::Lost { reason: "it has not come".into() }),
                 Some(next) if *next == Some(start) => {}
-                Some(_) => self.notify(*worker, Notice::Lost { reason: format!("it begins without the state of {start}") }),
+                Some(_) => self.notify(
+                    *worker,
+                    Notice::Lost { reason: format!("it begins without the state of {start}") },
+                ),
             }
         }
         for (worker, offer) in offers {
@@ -274,7 +303,8 @@ impl Hub {
                 if let Some(landings) = &mut self.landings {
                     landings.ordered(worker.0, order, tasks.iter().map(|(task, _)| *task));
                 }
-                let tasks = tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
+                let tasks =
+                    tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
                 Down::Compute { epoch, order, tasks }
             }
             Order::Abandon => Down::Abandon {},
@@ -284,7 +314,13 @@ impl Hub {
                 self.members.sent(worker.0, step);
                 self.complete(worker.0, step, attempt, &decoded);
                 if self.applies.as_ref().is_none_or(|(of, _)| *of != (step, attempt, epoch)) {
-                    let apply = Down::Apply { epoch, step, attempt, digest: decoded.digest, tail: decoded.tail.clone() };
+                    let apply = Down::Apply {
+                        epoch,
+                        step,
+                        attempt,
+                        digest: decoded.digest,
+                        tail: decoded.tail.clone(),
+                    };
                     self.applies = Some(((step, attempt, epoch), Frame::control(&apply)));
                 }
                 let frame = self.applies.as_ref().map(|(_, frame)| frame.clone());
@@ -296,7 +332,10 @@ impl Hub {
                 Down::Skip { epoch, step, units: units.to_vec() }
             }
             Order::Provide { needy } => {
-                self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.provides.push(needy.0));
+                self.members
+                    .seat_of(worker.0)
+                    .into_iter()
+                    .for_each(|seat| seat.provides.push(needy.0));
                 Down::Provide { epoch, needy: needy.0 }
             }
             Order::Take { state } => {
@@ -308,7 +347,10 @@ impl Hub {
                     seat.misses.takes(state.next);
                 });
                 let lengths = state.vectors.iter().map(Vec::len).collect();
-                self.members.tell(worker.0, &Down::Take { epoch, transfer: self.transfers, next: state.next, lengths });
+                self.members.tell(
+                    worker.0,
+                    &Down::Take { epoch, transfer: self.transfers, next: state.next, lengths },
+                );
                 for frame in super::states::frames(&state, self.transfers) {
                     self.send(worker.0, frame, usize::MAX);
                 }
@@ -317,7 +359,9 @@ impl Hub {
             }
             Order::Stop => return,
             Order::Dismiss(why) => return self.dismiss(worker.0, &why),
-            Order::Hold { step, attempt, decoded } => return self.hold(worker.0, step, attempt, &decoded),
+            Order::Hold { step, attempt, decoded } => {
+                return self.hold(worker.0, step, attempt, &decoded);
+            }
         };
         self.members.tell(worker.0, &down);
     }
@@ -356,11 +400,15 @@ impl Hub {
                     None => Err("it sends a result, which is not asked for here".to_owned()),
                 };
                 match landed {
-                    Ok(notice) => notice.into_iter().for_each(|notice| self.notify(Worker(worker), notice)),
+                    Ok(notice) => {
+                        notice.into_iter().for_each(|notice| self.notify(Worker(worker), notice))
+                    }
                     Err(reason) => self.lose(worker, &reason),
                 }
             }
-            Incoming::Chunk(header, block) if !self.running.contains_key(&(Step(header.number), header.attempt)) => {
+            Incoming::Chunk(header, block)
+                if !self.running.contains_key(&(Step(header.number), header.attempt)) =>
+            {
                 tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(worker));
                 self.shop.blocks.give(block);
             }
@@ -387,7 +435,9 @@ impl Hub {
                 let notice = match &mut self.landings {
                     Some(landings) if finite => landings.done(worker.0, order, task, tail),
                     landings => {
-                        landings.iter_mut().for_each(|landings| landings.refused(worker.0, order, task));
+                        landings
+                            .iter_mut()
+                            .for_each(|landings| landings.refused(worker.0, order, task));
                         Some(Notice::Done { task, tail, finite })
                     }
                 };
@@ -401,7 +451,8 @@ impl Hub {
             Up::Held { step, attempt, digest } => self.held(worker, step, attempt, digest),
             Up::Overflowed { step, attempt } => self.overflowed(worker, step, attempt),
             // Said before it had taken over the state that it was sent.
-            Up::Applied { .. } if self.members.seat_of(worker.0).is_some_and(|seat| seat.taking.is_some()) => {}
+            Up::Applied { .. }
+                if self.members.seat_of(worker.0).is_some_and(|seat| seat.taking.is_some()) => {}
             Up::Applied { step, digest } => {
                 let Some(seat) = self.members.seat_of(worker.0) else { return };
                 if seat.unapplied.remove(&step) {
@@ -410,23 +461,38 @@ impl Hub {
                     seat.offered.1 -= 1;
                     self.notify(worker, Notice::AppliedBefore { step, digest });
                 } else {
-                    self.lose(worker.0, &format!("it says it has applied {step}, which it was not sent"));
+                    self.lose(
+                        worker.0,
+                        &format!("it says it has applied {step}, which it was not sent"),
+                    );
                 }
             }
             Up::State { needy, transfer, next, lengths } => {
                 let seat = self.members.seat_of(worker.0);
-                let asked = seat.and_then(|seat| seat.provides.iter().position(|other| *other == needy).map(|at| seat.provides.remove(at)));
+                let asked = seat.and_then(|seat| {
+                    seat.provides
+                        .iter()
+                        .position(|other| *other == needy)
+                        .map(|at| seat.provides.remove(at))
+                });
                 let entry = self.states.entry(worker).or_default();
                 entry.0.insert(transfer, needy);
                 let most = STATE_FACTOR * self.listen.length + (1 << 20);
                 if asked.is_none() || !entry.1.expect(transfer, next, lengths, most) {
-                    self.lose(worker.0, "it sends a state that nobody asked for, or that is too large");
+                    self.lose(
+                        worker.0,
+                        "it sends a state that nobody asked for, or that is too large",
+                    );
                 }
             }
             Up::Facts { facts } => self.agree(worker, &facts),
             Up::Taken { transfer, digests, unfit } => {
                 // A later one may be on its way.
-                if self.members.seat_of(worker.0).is_some_and(|seat| seat.taking.take_if(|taking| *taking == transfer).is_some()) {
+                if self
+                    .members
+                    .seat_of(worker.0)
+                    .is_some_and(|seat| seat.taking.take_if(|taking| *taking == transfer).is_some())
+                {
                     self.notify(worker, Notice::Taken { digests, unfit });
                 }
             }
@@ -434,7 +500,8 @@ impl Hub {
             Up::Missing { step } => self.missing(worker, step),
             Up::Waiting { step, attempt, on } => {
                 let running = self.running.get_mut(&(step, attempt));
-                let first = running.is_some_and(|running| running.waits(worker.0, on, Instant::now()));
+                let first =
+                    running.is_some_and(|running| running.waits(worker.0, on, Instant::now()));
                 if first && self.listen.exchange.is_sharded() {
                     self.give(step, attempt, worker.0);
                 }
@@ -454,17 +521,23 @@ impl Hub {
             self.members.tell_all(&Down::Ping { number: self.pings });
         }
         for worker in self.members.silent(now, self.listen.silence) {
-            self.lose(worker, &format!("nothing was heard of it for {:.0} s", self.listen.silence.as_secs_f64()));
+            self.lose(
+                worker,
+                &format!("nothing was heard of it for {:.0} s", self.listen.silence.as_secs_f64()),
+            );
         }
         self.look_after_exchanges(now);
         self.look_after_groups(now);
         let mut status = lock(&self.status);
         for (worker, seat) in self.members.connected() {
-            status.workers[worker as usize].silent_seconds = now.saturating_duration_since(seat.heard).as_secs_f64();
+            status.workers[worker as usize].silent_seconds =
+                now.saturating_duration_since(seat.heard).as_secs_f64();
         }
         let traffic = &self.shop.traffic;
-        (status.sent, status.received) = (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
-        let states: usize = self.states.values().map(|(needy, arriving)| needy.len() + arriving.len()).sum();
+        (status.sent, status.received) =
+            (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
+        let states: usize =
+            self.states.values().map(|(needy, arriving)| needy.len() + arriving.len()).sum();
         status.kept = (self.running.len() + self.decided.len() + self.summer.len() + states) as u64;
     }
 
@@ -499,7 +572,8 @@ impl Hub {
         unmade.into_iter().for_each(|notice| self.notify(Worker(worker), notice));
         self.part_from(worker);
         // What it would still have sent of a sum that others have comes from them.
-        let open: Vec<(Step, u32)> = self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();
+        let open: Vec<(Step, u32)> =
+            self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();
         open.into_iter().for_each(|(step, attempt)| self.spread(step, attempt));
     }
 

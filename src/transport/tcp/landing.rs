@@ -11,12 +11,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The frames of a result that answers an order.
-pub(super) fn frames(vector: &Arc<Vec<f32>>, task: Task, order: u64) -> impl Iterator<Item = Frame> + use<> {
+pub(super) fn frames(
+    vector: &Arc<Vec<f32>>,
+    task: Task,
+    order: u64,
+) -> impl Iterator<Item = Frame> + use<> {
     let (vector, length) = (Arc::clone(vector), vector.len());
     (0..chunks(length)).map(move |chunk| {
         let range = chunk_range(chunk, length);
-        let header = Header::chunk(Kind::Result, Format::F32, range.start, range.len()).of_task(task);
-        Frame { header: Header { attempt: order as u32, ..header }, body: Body::Slice(Arc::clone(&vector), range) }
+        let header =
+            Header::chunk(Kind::Result, Format::F32, range.start, range.len()).of_task(task);
+        Frame {
+            header: Header { attempt: order as u32, ..header },
+            body: Body::Slice(Arc::clone(&vector), range),
+        }
     })
 }
 
@@ -37,8 +45,8 @@ struct Ordered {
     done: Option<Vec<f64>>,
 }
 
-/// The results that are due: nothing else is taken in, and what workers can make the coordinator keep is bounded by
-/// what they were told to compute.
+/// The results that are due: nothing else is taken in, and what workers can make the coordinator
+/// keep is bounded by what they were told to compute.
 #[derive(Debug)]
 pub(super) struct Landings {
     length: usize,
@@ -68,12 +76,19 @@ impl Landings {
         self.ordered.retain(|key, _| key.0 != worker);
     }
 
-    /// Takes in a chunk; gives back what there is to report if it was the last thing to come of a result.
-    pub(super) fn chunk(&mut self, worker: u32, header: &Header, block: Block) -> Result<Option<Notice>, String> {
+    /// Takes in a chunk; gives back what there is to report if it was the last thing to come of a
+    /// result.
+    pub(super) fn chunk(
+        &mut self,
+        worker: u32,
+        header: &Header,
+        block: Block,
+    ) -> Result<Option<Notice>, String> {
         let (length, vectors) = (self.length, &self.vectors);
         let task = header.task();
         let of_plan = |plan| (worker, header.attempt, Task { plan, ..task });
-        let Some((&key, ordered)) = self.ordered.range_mut(of_plan(0)..=of_plan(u32::MAX)).next() else {
+        let Some((&key, ordered)) = self.ordered.range_mut(of_plan(0)..=of_plan(u32::MAX)).next()
+        else {
             self.blocks.give(block);
             return Ok(None);
         };
@@ -92,9 +107,15 @@ impl Landings {
         Ok(self.landed(key))
     }
 
-    /// A worker says that it is done with a task and that its result is finite, of which the chunks may still be on their
-    /// way; gives back what there is to report.
-    pub(super) fn done(&mut self, worker: u32, order: u64, task: Task, tail: Vec<f64>) -> Option<Notice> {
+    /// A worker says that it is done with a task and that its result is finite, of which the chunks
+    /// may still be on their way; gives back what there is to report.
+    pub(super) fn done(
+        &mut self,
+        worker: u32,
+        order: u64,
+        task: Task,
+        tail: Vec<f64>,
+    ) -> Option<Notice> {
         let key = (worker, order as u32, task);
         self.ordered.get_mut(&key)?.done = Some(tail);
         self.landed(key)
@@ -106,7 +127,10 @@ impl Landings {
     }
 
     fn landed(&mut self, key: (u32, u32, Task)) -> Option<Notice> {
-        let whole = |ordered: &Ordered| ordered.done.is_some() && ordered.landing.as_ref().is_some_and(|landing| landing.left == 0);
+        let whole = |ordered: &Ordered| {
+            ordered.done.is_some()
+                && ordered.landing.as_ref().is_some_and(|landing| landing.left == 0)
+        };
         self.ordered.get(&key).filter(|ordered| whole(ordered))?;
         let Ordered { landing, done } = self.ordered.remove(&key)?;
         let (Landing { vector, finite, .. }, tail) = (landing?, done?);
@@ -150,7 +174,10 @@ mod tests {
         let notice = land(&mut landings, 1, &frames[0]).unwrap();
         assert!(matches!(notice, Some(Notice::Done { task: TASK, finite: true, .. })));
         assert!(landings.ledgers.of(Worker(1)).result(TASK).is_some_and(|held| **held == *vector));
-        assert!(landings.done(1, 7, TASK, vec![2.0]).is_none() && landings.ordered.is_empty(), "once");
+        assert!(
+            landings.done(1, 7, TASK, vec![2.0]).is_none() && landings.ordered.is_empty(),
+            "once"
+        );
     }
 
     #[test]
@@ -161,7 +188,10 @@ mod tests {
         for frame in frames(&vector, TASK, 2).chain(frames(&vector, Task { piece: 9, ..TASK }, 1)) {
             assert!(land(&mut landings, 0, &frame).unwrap().is_none());
         }
-        assert!(frames(&vector, TASK, 1).all(|frame| land(&mut landings, 1, &frame).unwrap().is_none()), "another worker's");
+        assert!(
+            frames(&vector, TASK, 1).all(|frame| land(&mut landings, 1, &frame).unwrap().is_none()),
+            "another worker's"
+        );
         assert!(landings.ordered.values().all(|ordered| ordered.landing.is_none()));
         landings.freed(0, 1);
         assert!(landings.ordered.is_empty());
@@ -174,11 +204,19 @@ mod tests {
         let mut landings = landings();
         landings.ordered(0, 1, [TASK].into_iter());
         assert!(landings.done(0, 1, TASK, Vec::new()).is_none());
-        let notices: Vec<_> = frames(&Arc::new(vector), TASK, 1).filter_map(|frame| land(&mut landings, 0, &frame).unwrap()).collect();
-        assert!(matches!(notices[..], [Notice::Done { finite: false, .. }]), "it said it was finite, and it is not");
+        let notices: Vec<_> = frames(&Arc::new(vector), TASK, 1)
+            .filter_map(|frame| land(&mut landings, 0, &frame).unwrap())
+            .collect();
+        assert!(
+            matches!(notices[..], [Notice::Done { finite: false, .. }]),
+            "it said it was finite, and it is not"
+        );
         assert!(landings.ledgers.of(Worker(0)).is_empty());
         landings.ordered(0, 2, [TASK].into_iter());
-        let beyond = Header { attempt: 2, ..Header::chunk(Kind::Result, Format::F32, 2 * CHUNK, 3).of_task(TASK) };
+        let beyond = Header {
+            attempt: 2,
+            ..Header::chunk(Kind::Result, Format::F32, 2 * CHUNK, 3).of_task(TASK)
+        };
         let block = landings.blocks.take(3, Format::F32);
         assert!(landings.chunk(0, &beyond, block).is_err());
     }

@@ -1,4 +1,5 @@
-//! The workers of a run, as their coordinator knows them: who is connected, under which number and name.
+//! The workers of a run, as their coordinator knows them: who is connected, under which number and
+//! name.
 
 use super::misses::Misses;
 use super::pipe::{Frame, Pipe};
@@ -23,8 +24,9 @@ pub(super) struct Seat {
     pub(super) order: u64,
     /// Steps it was sent and has not said to have applied.
     pub(super) unapplied: BTreeSet<Step>,
-    /// First step that was not applied in what it offered, and how many digests of steps before that it may still say
-    /// anew: one per model, since they may have been lost with its last connection.
+    /// First step that was not applied in what it offered, and how many digests of steps before
+    /// that it may still say anew: one per model, since they may have been lost with its last
+    /// connection.
     pub(super) offered: (Step, u64),
     /// What it may say it misses.
     pub(super) misses: Misses,
@@ -91,7 +93,9 @@ impl Members {
     }
 
     pub(super) fn peers(&self) -> Vec<Peer> {
-        let peer = |(worker, seat): (u32, &Seat)| Some(Peer { worker, epoch: seat.epoch, address: seat.address.clone()? });
+        let peer = |(worker, seat): (u32, &Seat)| {
+            Some(Peer { worker, epoch: seat.epoch, address: seat.address.clone()? })
+        };
         self.connected().filter_map(peer).collect()
     }
 
@@ -120,7 +124,10 @@ impl Members {
 
     /// Notes a sign of life; false if it is of a connection that was given up.
     pub(super) fn heard(&mut self, worker: u32, epoch: u32) -> bool {
-        let seat = self.place(worker).and_then(|place| place.seat.as_mut()).filter(|seat| seat.epoch == epoch);
+        let seat = self
+            .place(worker)
+            .and_then(|place| place.seat.as_mut())
+            .filter(|seat| seat.epoch == epoch);
         seat.map(|seat| seat.heard = Instant::now()).is_some()
     }
 
@@ -137,7 +144,10 @@ impl Members {
     }
 
     pub(super) fn silent(&self, now: Instant, silence: Duration) -> Vec<u32> {
-        self.connected().filter(|(_, seat)| now.saturating_duration_since(seat.heard) > silence).map(|(worker, _)| worker).collect()
+        self.connected()
+            .filter(|(_, seat)| now.saturating_duration_since(seat.heard) > silence)
+            .map(|(worker, _)| worker)
+            .collect()
     }
 
     /// The number of a worker's next order, if it is there.
@@ -147,14 +157,16 @@ impl Members {
         Some(seat.order)
     }
 
-    /// Whether a worker was given that order. What it says of one before the last may still be on its way.
+    /// Whether a worker was given that order. What it says of one before the last may still be on
+    /// its way.
     pub(super) fn is_order(&self, worker: u32, order: u64) -> bool {
         self.of(worker).is_some_and(|seat| (1..=seat.order).contains(&order))
     }
 
-    /// The number for a worker that calls. The newest process of a name holds the number that it asks for: an older one
-    /// that hung is replaced by it. Who asks for no number gets that of its name; while another process of that name is
-    /// there, two hosts have given theirs the same name, and neither may throw the other out.
+    /// The number for a worker that calls. The newest process of a name holds the number that it
+    /// asks for: an older one that hung is replaced by it. Who asks for no number gets that of its
+    /// name; while another process of that name is there, two hosts have given theirs the same
+    /// name, and neither may throw the other out.
     pub(super) fn seat(&self, claim: Claim<'_>) -> Result<u32, NoSeat> {
         let Claim { worker, identity, process } = claim;
         let all = || (0u32..).zip(&self.0);
@@ -164,23 +176,33 @@ impl Members {
         let last = self.0.len().saturating_sub(1);
         if let Some(worker) = worker {
             let place = self.0.get(worker as usize);
-            let place = place.ok_or(NoSeat::Refused(format!("there is no worker {worker}: they are 0 to {last}")))?;
+            let place = place.ok_or(NoSeat::Refused(format!(
+                "there is no worker {worker}: they are 0 to {last}"
+            )))?;
             return match &place.seat {
-                Some(seat) if seat.identity != identity => {
-                    Err(NoSeat::Taken(format!("worker {worker} is already there, by the name {:?}", seat.identity)))
-                }
+                Some(seat) if seat.identity != identity => Err(NoSeat::Taken(format!(
+                    "worker {worker} is already there, by the name {:?}",
+                    seat.identity
+                ))),
                 _ => Ok(worker),
             };
         }
         let known = all().find(|(_, place)| place.identity.as_deref() == Some(identity));
-        if known.is_some_and(|(_, place)| place.seat.as_ref().is_some_and(|seat| seat.process != process)) {
-            let why = format!("another process is there by the name {identity:?}; give each worker a number or a name of its own");
+        if known.is_some_and(|(_, place)| {
+            place.seat.as_ref().is_some_and(|seat| seat.process != process)
+        }) {
+            let why = format!(
+                "another process is there by the name {identity:?}; give each worker a number or a \
+                 name of its own"
+            );
             return Err(NoSeat::Refused(why));
         }
         let fresh = || all().find(|(_, place)| place.identity.is_none());
         let free = || all().find(|(_, place)| place.seat.is_none());
         let found = known.or_else(fresh).or_else(free);
-        found.map(|(worker, _)| worker).ok_or(NoSeat::Taken(format!("all {} workers are there", self.0.len())))
+        found
+            .map(|(worker, _)| worker)
+            .ok_or(NoSeat::Taken(format!("all {} workers are there", self.0.len())))
     }
 
     /// Whether a worker is there, and its process another than this one.
@@ -222,7 +244,9 @@ impl Members {
 
     /// A connection ends, after a last word if there is one; false if there was none.
     pub(super) fn leave(&mut self, worker: u32, word: Option<&Down>) -> bool {
-        let Some(seat) = self.place(worker).and_then(|place| place.seat.take()) else { return false };
+        let Some(seat) = self.place(worker).and_then(|place| place.seat.take()) else {
+            return false;
+        };
         match word {
             // A pipe that is dropped writes what waits before it ends.
             Some(word) => seat.pipe.tell(word),

@@ -1,4 +1,5 @@
-//! What a worker may say it misses: a step that it was sent over the connection it has, and not too often.
+//! What a worker may say it misses: a step that it was sent over the connection it has, and not too
+//! often.
 
 use crate::ids::Step;
 use std::collections::BTreeMap;
@@ -57,7 +58,10 @@ impl Misses {
         if asked.is_some_and(|(_, states)| *states > STATES) {
             return Miss::Endless;
         }
-        if Some(step) < self.next || self.recalled || asked.is_some_and(|(at, _)| now.saturating_duration_since(*at) < AGAIN) {
+        if Some(step) < self.next
+            || self.recalled
+            || asked.is_some_and(|(at, _)| now.saturating_duration_since(*at) < AGAIN)
+        {
             return Miss::Wait;
         }
         if self.asked.len() >= KNOWN {
@@ -89,7 +93,10 @@ mod tests {
         );
         misses.takes(Step(7));
         misses.sent(Step(8));
-        assert_eq!([6, 8, 9].map(|step| misses.ask(Step(step), now)), [Miss::Wait, Miss::Answer, Miss::NeverSent]);
+        assert_eq!(
+            [6, 8, 9].map(|step| misses.ask(Step(step), now)),
+            [Miss::Wait, Miss::Answer, Miss::NeverSent]
+        );
     }
 
     #[test]
@@ -120,7 +127,8 @@ mod tests {
     fn what_is_noted_stays_small() {
         let (mut misses, now) = (Misses::default(), Instant::now());
         misses.sent(Step(1 << 40));
-        let answered = (0..100_000).filter(|step| misses.ask(Step(*step), now) == Miss::Answer).count();
+        let answered =
+            (0..100_000).filter(|step| misses.ask(Step(*step), now) == Miss::Answer).count();
         assert_eq!(answered, 100_000, "each of them for the first time");
         assert!(misses.asked.len() <= KNOWN);
     }

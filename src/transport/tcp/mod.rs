@@ -1,8 +1,8 @@
 //! Workers in other processes and on other hosts, over TCP.
 //!
-//! Every worker has one connection to the coordinator ([`TcpTransport`] there, [`TcpLink`] at the worker); with
-//! [`Exchange::Sharded`] workers also have one to each other, and vectors never go through the coordinator.
-//! `docs/protocol.md` describes the bytes.
+//! Every worker has one connection to the coordinator ([`TcpTransport`] there, [`TcpLink`] at the
+//! worker); with [`Exchange::Sharded`] workers also have one to each other, and vectors never go
+//! through the coordinator. `docs/protocol.md` describes the bytes.
 
 mod block;
 mod calls;
@@ -45,7 +45,8 @@ use tokio::runtime::{Builder, Runtime};
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How often it is looked whether something does not go on.
 const TICK: Duration = Duration::from_millis(100);
-/// How long nothing may come of a sum before the coordinator is told who is waited for, tick by tick.
+/// How long nothing may come of a sum before the coordinator is told who is waited for, tick by
+/// tick.
 const QUIET: Duration = Duration::from_millis(200);
 /// How long that word holds.
 const WORD: Duration = Duration::from_millis(300);
@@ -59,17 +60,20 @@ const DATA_WAITING_MAX: usize = 1 << 30;
 pub enum Exchange {
     /// The coordinator: every vector goes there and comes back.
     Star,
-    /// The workers whose vectors are summed, each a part: a reduce-scatter and an all-gather among them.
+    /// The workers whose vectors are summed, each a part: a reduce-scatter and an all-gather among
+    /// them.
     #[default]
     Sharded,
-    /// The coordinator, to which every worker sends its result as soon as it is done, before anybody knows its weight:
-    /// for whatever has to be judged by what was received.
+    /// The coordinator, to which every worker sends its result as soon as it is done, before
+    /// anybody knows its weight: for whatever has to be judged by what was received.
     Hold,
-    /// The workers that are there, each a part, to whom every worker sends its result as soon as it is done: when the
-    /// round closes, what has come is there already. Who is late with its result still sums.
+    /// The workers that are there, each a part, to whom every worker sends its result as soon as it
+    /// is done: when the round closes, what has come is there already. Who is late with its result
+    /// still sums.
     HoldSharded,
-    /// As [`Exchange::Sharded`], but where all workers whose vectors are summed have found each other by a fabric, they exchange by
-    /// that ([`crate::transport::fabric`]): NCCL between their GPUs.
+    /// As [`Exchange::Sharded`], but where all workers whose vectors are summed have found each
+    /// other by a fabric, they exchange by that ([`crate::transport::fabric`]): NCCL between their
+    /// GPUs.
     Nccl,
 }
 
@@ -90,7 +94,10 @@ impl FromStr for Exchange {
             "hold" => Ok(Self::Hold),
             "hold-sharded" => Ok(Self::HoldSharded),
             "nccl" => Ok(Self::Nccl),
-            _ => Err(format!("{text:?} is no way to exchange vectors; it is star, sharded, hold, hold-sharded or nccl")),
+            _ => Err(format!(
+                "{text:?} is no way to exchange vectors; it is star, sharded, hold, hold-sharded \
+                 or nccl"
+            )),
         }
     }
 }
@@ -171,7 +178,10 @@ pub enum TcpError {
     #[error("another process has taken this worker's place")]
     Replaced,
     /// A format that not all ways of an exchange have.
-    #[error("vectors go between GPUs as they are, in f32: exchange nccl has no bf16 on the wire; take f32, or another exchange")]
+    #[error(
+        "vectors go between GPUs as they are, in f32: exchange nccl has no bf16 on the wire; take \
+         f32, or another exchange"
+    )]
     Narrow,
     /// One side does not know the other.
     #[error(transparent)]
@@ -191,15 +201,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads that carry bytes: half of the cores, since the other half computes, and no more than a fast network needs.
+/// Threads that carry bytes: half of the cores, since the other half computes, and no more than a
+/// fast network needs.
 fn runtime() -> Result<Runtime, TcpError> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut builder = Builder::new_multi_thread();
-    builder.worker_threads((cores / 2).clamp(1, 4)).thread_name("codedgrad-io").enable_all().build().map_err(TcpError::Threads)
+    builder
+        .worker_threads((cores / 2).clamp(1, 4))
+        .thread_name("codedgrad-io")
+        .enable_all()
+        .build()
+        .map_err(TcpError::Threads)
 }
 
-async fn dial(network: &dyn Network, address: &str, security: &Security) -> Result<Stream, TcpError> {
-    let unreachable = |error: std::io::Error| TcpError::Unreachable { address: address.into(), reason: error.to_string() };
+async fn dial(
+    network: &dyn Network,
+    address: &str,
+    security: &Security,
+) -> Result<Stream, TcpError> {
+    let unreachable = |error: std::io::Error| TcpError::Unreachable {
+        address: address.into(),
+        reason: error.to_string(),
+    };
     let (stream, peer) = network.connect(address).await.map_err(unreachable)?;
     security::check_address(peer, security)?;
     Ok(stream)

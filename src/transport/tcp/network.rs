@@ -1,4 +1,5 @@
-//! What the transport needs of a network: ports, calls, and a way to say where a node can be reached.
+//! What the transport needs of a network: ports, calls, and a way to say where a node can be
+//! reached.
 
 use super::security::{Duplex, Stream};
 use std::fmt::Debug;
@@ -43,7 +44,9 @@ fn ready(stream: TcpStream) -> io::Result<Box<dyn Duplex>> {
 
 impl Network for Sockets {
     fn bind(&self, address: SocketAddr) -> Promise<'_, Box<dyn Listener>> {
-        Box::pin(async move { Ok(Box::new(TcpListener::bind(address).await?) as Box<dyn Listener>) })
+        Box::pin(
+            async move { Ok(Box::new(TcpListener::bind(address).await?) as Box<dyn Listener>) },
+        )
     }
 
     fn connect<'a>(&'a self, address: &'a str) -> Promise<'a, (Stream, SocketAddr)> {
@@ -56,8 +59,12 @@ impl Network for Sockets {
 
     fn route<'a>(&'a self, address: &'a str) -> Promise<'a, IpAddr> {
         Box::pin(async move {
-            let there = tokio::net::lookup_host(address).await?.next().ok_or_else(|| io::Error::other("no such host"))?;
-            let any: SocketAddr = if there.is_ipv4() { ([0u8; 4], 0).into() } else { ([0u16; 8], 0).into() };
+            let there = tokio::net::lookup_host(address)
+                .await?
+                .next()
+                .ok_or_else(|| io::Error::other("no such host"))?;
+            let any: SocketAddr =
+                if there.is_ipv4() { ([0u8; 4], 0).into() } else { ([0u16; 8], 0).into() };
             let socket = UdpSocket::bind(any).await?;
             socket.connect(there).await?;
             Ok(socket.local_addr()?.ip())

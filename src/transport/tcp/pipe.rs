@@ -1,10 +1,13 @@
-//! One connection between two nodes: a task that writes frames, control first, and one that reads them.
+//! One connection between two nodes: a task that writes frames, control first, and one that reads
+//! them.
 
 use super::block::{Block, Blocks, Body};
 use super::canvas::{Canvases, Claim};
 use super::lock;
 use super::security::Stream;
-use crate::transport::wire::{self, CONTROL_BYTES_MAX, Format, HEADER_BYTES, Header, Kind, WireError};
+use crate::transport::wire::{
+    self, CONTROL_BYTES_MAX, Format, HEADER_BYTES, Header, Kind, WireError,
+};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -140,7 +143,13 @@ pub(super) struct Shop {
 impl Shop {
     pub(super) fn of_tests(worker: u32, length: usize) -> Self {
         let stamp = Stamp { run: 0, epoch: 0, worker, layout: 0, format: Format::F32 };
-        Self { stamp, blocks: Blocks::new(length), canvases: Canvases::default(), traffic: Arc::default(), of_bits: false }
+        Self {
+            stamp,
+            blocks: Blocks::new(length),
+            canvases: Canvases::default(),
+            traffic: Arc::default(),
+            of_bits: false,
+        }
     }
 }
 
@@ -196,7 +205,8 @@ impl Drop for Pipe {
 }
 
 impl Queues {
-    /// Waits for frames and takes as many as are written together, control first; none when the pipe was dropped.
+    /// Waits for frames and takes as many as are written together, control first; none when the
+    /// pipe was dropped.
     async fn next(&self, frames: &mut Vec<Frame>) -> Result<(), PipeError> {
         loop {
             {
@@ -243,7 +253,11 @@ impl Drop for Queues {
 }
 
 /// Writes frames until the queues or the connection are closed.
-async fn write(stream: &mut WriteHalf<Stream>, queues: &Queues, shop: &Shop) -> Result<(), PipeError> {
+async fn write(
+    stream: &mut WriteHalf<Stream>,
+    queues: &Queues,
+    shop: &Shop,
+) -> Result<(), PipeError> {
     let mut frames = Vec::new();
     loop {
         queues.next(&mut frames).await?;
@@ -280,16 +294,24 @@ fn dressed(frame: Frame, shop: &Shop) -> ([u8; HEADER_BYTES], Body) {
     let bytes = body.bytes();
     header.length = bytes.len() as u32;
     header.format = if let Body::Block(block) = &body { block.format } else { Format::F32 };
-    // Terms are summed at once and the sum has a digest; all that is kept by several must be the same.
+    // Terms are summed at once and the sum has a digest; all that is kept by several must be the
+    // same.
     if matches!(header.kind, Kind::Sum | Kind::State | Kind::Result) && header.digest == 0 {
         header.digest = xxh3_64(bytes);
     }
     (header.encode(), body)
 }
 
-async fn put(stream: &mut WriteHalf<Stream>, frames: impl Iterator<Item = Frame>, shop: &Shop) -> Result<(), PipeError> {
+async fn put(
+    stream: &mut WriteHalf<Stream>,
+    frames: impl Iterator<Item = Frame>,
+    shop: &Shop,
+) -> Result<(), PipeError> {
     let dressed: Vec<_> = frames.map(|frame| dressed(frame, shop)).collect();
-    let mut rest: Vec<IoSlice<'_>> = dressed.iter().flat_map(|(head, body)| [IoSlice::new(head), IoSlice::new(body.bytes())]).collect();
+    let mut rest: Vec<IoSlice<'_>> = dressed
+        .iter()
+        .flat_map(|(head, body)| [IoSlice::new(head), IoSlice::new(body.bytes())])
+        .collect();
     let sent: usize = rest.iter().map(|slice| slice.len()).sum();
     let mut rest = &mut rest[..];
     while !rest.is_empty() {
@@ -322,7 +344,10 @@ pub(super) async fn read_hello(stream: &mut Stream, most: usize) -> Result<Vec<u
 }
 
 /// Writes one control frame to a connection that has no tasks yet.
-pub(super) async fn write_first(stream: &mut Stream, message: &impl serde::Serialize) -> Result<(), PipeError> {
+pub(super) async fn write_first(
+    stream: &mut Stream,
+    message: &impl serde::Serialize,
+) -> Result<(), PipeError> {
     let body = wire::encode(message);
     stream.write_all(&[&Header::control(body.len()).encode(), &body[..]].concat()).await?;
     stream.flush().await?;
@@ -330,7 +355,13 @@ pub(super) async fn write_first(stream: &mut Stream, message: &impl serde::Seria
 }
 
 /// Carries frames both ways until the connection ends, and says so.
-pub(super) async fn run<N: Clone>(stream: Stream, queues: Queues, shop: Shop, name: N, events: mpsc::Sender<(N, Incoming)>) {
+pub(super) async fn run<N: Clone>(
+    stream: Stream,
+    queues: Queues,
+    shop: Shop,
+    name: N,
+    events: mpsc::Sender<(N, Incoming)>,
+) {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
     let error = tokio::select! {
@@ -354,13 +385,18 @@ async fn read<N: Clone>(
                     return PipeError::Closed;
                 }
             }
-            Err(PipeError::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => return PipeError::Closed,
+            Err(PipeError::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                return PipeError::Closed;
+            }
             Err(error) => return error,
         }
     }
 }
 
-async fn next(stream: &mut BufReader<ReadHalf<Stream>>, shop: &Shop) -> Result<Incoming, PipeError> {
+async fn next(
+    stream: &mut BufReader<ReadHalf<Stream>>,
+    shop: &Shop,
+) -> Result<Incoming, PipeError> {
     loop {
         let mut bytes = [0; HEADER_BYTES];
         stream.read_exact(&mut bytes).await?;
@@ -395,17 +431,28 @@ async fn next(stream: &mut BufReader<ReadHalf<Stream>>, shop: &Shop) -> Result<I
 
 fn check(header: &Header, body: &[u8]) -> Result<(), WireError> {
     let expected = xxh3_64(body);
-    if expected == header.digest { Ok(()) } else { Err(WireError::Digest { expected, found: header.digest }) }
+    if expected == header.digest {
+        Ok(())
+    } else {
+        Err(WireError::Digest { expected, found: header.digest })
+    }
 }
 
 /// Reads a chunk of a sum into its place; false if that was filled from elsewhere meanwhile.
-async fn land(stream: &mut BufReader<ReadHalf<Stream>>, shop: &Shop, header: &Header, claim: &Claim) -> Result<bool, PipeError> {
+async fn land(
+    stream: &mut BufReader<ReadHalf<Stream>>,
+    shop: &Shop,
+    header: &Header,
+    claim: &Claim,
+) -> Result<bool, PipeError> {
     let mut filled = 0;
     while filled < header.length as usize {
         let read = poll_fn(|context| {
             let read = claim.with(|place| {
                 let mut rest = ReadBuf::new(&mut place[filled..]);
-                Pin::new(&mut *stream).poll_read(context, &mut rest).map_ok(|()| rest.filled().len())
+                Pin::new(&mut *stream)
+                    .poll_read(context, &mut rest)
+                    .map_ok(|()| rest.filled().len())
             });
             read.map_or(Poll::Ready(Ok(None)), |read| read.map_ok(Some))
         });
@@ -420,5 +467,9 @@ async fn land(stream: &mut BufReader<ReadHalf<Stream>>, shop: &Shop, header: &He
             }
         }
     }
-    claim.with(|place| check(header, place)).transpose().map(|checked| checked.is_some()).map_err(PipeError::from)
+    claim
+        .with(|place| check(header, place))
+        .transpose()
+        .map(|checked| checked.is_some())
+        .map_err(PipeError::from)
 }

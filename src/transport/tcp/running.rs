@@ -26,7 +26,8 @@ pub(super) struct Running {
     pub(super) receivers: Vec<u32>,
     /// Who has something that is summed, or sums.
     pub(super) sources: BTreeSet<u32>,
-    /// One of them went before anybody had the sum: it is made anew, once what was lost is there again.
+    /// One of them went before anybody had the sum: it is made anew, once what was lost is there
+    /// again.
     pub(super) void: bool,
     /// Who gets the sum without asking for it.
     pub(super) given: BTreeSet<u32>,
@@ -68,15 +69,23 @@ impl Running {
 
     /// A node says that nothing has come to it for a while; whether that is news.
     pub(super) fn waits(&mut self, node: u32, on: Vec<u32>, now: Instant) -> bool {
-        let since = self.still_waiting(now).find(|(other, _)| *other == node).map(|(_, waiting)| waiting.since);
+        let since = self
+            .still_waiting(now)
+            .find(|(other, _)| *other == node)
+            .map(|(_, waiting)| waiting.since);
         self.waiting.insert(node, Waiting { since: since.unwrap_or(now), said: now, on });
         since.is_none()
     }
 
-    /// Who can hand the sum to a node that lacks it: if there is a choice, none of those for whom it waits in vain.
+    /// Who can hand the sum to a node that lacks it: if there is a choice, none of those for whom
+    /// it waits in vain.
     pub(super) fn giver(&self, to: u32, is_there: impl Fn(u32) -> bool) -> Option<u32> {
         let on = self.waiting.get(&to).map_or(&[][..], |waiting| &waiting.on);
-        self.holders.keys().copied().filter(|holder| *holder != to && is_there(*holder)).min_by_key(|holder| on.contains(holder))
+        self.holders
+            .keys()
+            .copied()
+            .filter(|holder| *holder != to && is_there(*holder))
+            .min_by_key(|holder| on.contains(holder))
     }
 
     /// A node has the whole sum; false if not the bytes that were decided.
@@ -95,12 +104,14 @@ impl Running {
             return Vec::new();
         }
         let wrong = |held: Option<u64>| held.is_some_and(|held| held != digest);
-        let nodes = self.holders.iter().filter(|(_, held)| wrong(**held)).map(|(node, _)| *node).collect();
+        let nodes =
+            self.holders.iter().filter(|(_, held)| wrong(**held)).map(|(node, _)| *node).collect();
         self.holders.retain(|_, held| !wrong(*held));
         nodes
     }
 
-    /// A node is gone; whether the sum cannot be made without it, and none of the workers that are left has it.
+    /// A node is gone; whether the sum cannot be made without it, and none of the workers that are
+    /// left has it.
     pub(super) fn forget(&mut self, node: u32) -> bool {
         self.holders.remove(&node);
         self.given.remove(&node);
@@ -112,23 +123,34 @@ impl Running {
     }
 
     fn still_waiting(&self, now: Instant) -> impl Iterator<Item = (u32, &Waiting)> {
-        self.waiting.iter().map(|(node, waiting)| (*node, waiting)).filter(move |(_, waiting)| now.duration_since(waiting.said) < WORD)
+        self.waiting
+            .iter()
+            .map(|(node, waiting)| (*node, waiting))
+            .filter(move |(_, waiting)| now.duration_since(waiting.said) < WORD)
     }
 
     /// Whether some node waits in vain for `patience`, or the whole takes longer than `longest`.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration, longest: Duration) -> bool {
-        let in_vain = |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
-        !self.done && !self.void && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
+        let in_vain =
+            |(_, waiting): (u32, &Waiting)| now.duration_since(waiting.since) + QUIET > patience;
+        !self.done
+            && !self.void
+            && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
     }
 
     /// The worker for whom most wait; one that waits itself is a victim, unless everybody waits.
     pub(super) fn culprit(&self, now: Instant) -> Option<u32> {
         let mut blames: BTreeMap<u32, usize> = BTreeMap::new();
-        self.still_waiting(now).flat_map(|(_, waiting)| &waiting.on).for_each(|node| *blames.entry(*node).or_default() += 1);
+        self.still_waiting(now)
+            .flat_map(|(_, waiting)| &waiting.on)
+            .for_each(|node| *blames.entry(*node).or_default() += 1);
         // Who came later owes nothing.
         blames.retain(|node, _| *node != COORDINATOR && self.receivers.contains(node));
         let waits = |node: u32| self.still_waiting(now).any(|(other, _)| other == node);
-        blames.into_iter().max_by_key(|(node, blames)| (!waits(*node), *blames, Reverse(*node))).map(|(node, _)| node)
+        blames
+            .into_iter()
+            .max_by_key(|(node, blames)| (!waits(*node), *blames, Reverse(*node)))
+            .map(|(node, _)| node)
     }
 }
 
@@ -145,14 +167,20 @@ mod tests {
         let mut running = Running::new(vec![0, 1, 2], BTreeSet::new(), begun);
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
-        (10..=20).for_each(|tenths| assert_eq!(running.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10));
+        (10..=20).for_each(|tenths| {
+            assert_eq!(running.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10)
+        });
         assert!(!running.is_stuck(at(2.0), 3 * SECOND, longest));
         assert!(!running.is_stuck(at(4.5), 3 * SECOND, longest), "it does not say so any more");
         running.waits(0, vec![2], at(6.0));
         assert!(!running.is_stuck(at(6.5), 3 * SECOND, longest), "it had got something in between");
-        (61..90).for_each(|tenths| assert!(!running.waits(0, vec![2], at(f64::from(tenths) / 10.0))));
+        (61..90)
+            .for_each(|tenths| assert!(!running.waits(0, vec![2], at(f64::from(tenths) / 10.0))));
         assert!(running.is_stuck(at(8.9), 3 * SECOND, longest));
-        assert!(running.is_stuck(at(61.0), 3 * SECOND, longest), "and there is an end to everything");
+        assert!(
+            running.is_stuck(at(61.0), 3 * SECOND, longest),
+            "and there is an end to everything"
+        );
         running.done = true;
         assert!(!running.is_stuck(at(8.9), 3 * SECOND, longest));
     }

@@ -2,9 +2,10 @@
 //!
 //! # The exchange
 //!
-//! Both sides prove that they know the job's token and show that nothing is replayed: each names 32 fresh random bytes, and
-//! both end up in both proofs. With TLS, all of this goes through the encrypted stream, after its handshake. Numbers are
-//! little-endian, nothing else is sent, and nothing is longer than this:
+//! Both sides prove that they know the job's token and show that nothing is replayed: each names 32
+//! fresh random bytes, and both end up in both proofs. With TLS, all of this goes through the
+//! encrypted stream, after its handshake. Numbers are little-endian, nothing else is sent, and
+//! nothing is longer than this:
 //!
 //! | from | bytes | what |
 //! |---|---|---|
@@ -17,8 +18,8 @@
 //! | client | 32 | `HMAC-SHA256(token, "codedgrad client" + version + client's nonce + server's nonce)` |
 //! | server | 1 | 1: welcome |
 //!
-//! The key is the token's 32 bytes. Where TLS is used without a token it is 32 zeros: TLS has said who is who, and the
-//! exchange only settles the version. In Python:
+//! The key is the token's 32 bytes. Where TLS is used without a token it is 32 zeros: TLS has said
+//! who is who, and the exchange only settles the version. In Python:
 //!
 //! ```python
 //! import hmac, secrets, socket
@@ -39,13 +40,14 @@
 //! assert read(connection, 1) == b"\1"
 //! ```
 //!
-//! With TLS, `connection` is first wrapped by an `ssl.create_default_context(cafile="keys/ca.pem")` that has loaded
-//! `worker-0.pem` and `worker-0.key`, with `server_hostname="coordinator.codedgrad"`.
+//! With TLS, `connection` is first wrapped by an `ssl.create_default_context(cafile="keys/ca.pem")`
+//! that has loaded `worker-0.pem` and `worker-0.key`, with
+//! `server_hostname="coordinator.codedgrad"`.
 //!
 //! # What this does not do
 //!
-//! Without TLS, nothing after the exchange is encrypted or authenticated, and who can relay packets can take a connection
-//! over. So plain connections are for one host alone: see [`check_address`].
+//! Without TLS, nothing after the exchange is encrypted or authenticated, and who can relay packets
+//! can take a connection over. So plain connections are for one host alone: see [`check_address`].
 
 mod error;
 mod exchange;
@@ -124,12 +126,16 @@ pub struct Peer {
     pub role: Option<Role>,
 }
 
-/// Lets a client in that proves itself within `patience`. With TLS, what it may do is for the caller to decide by its
-/// role. Needs a runtime with timers.
+/// Lets a client in that proves itself within `patience`. With TLS, what it may do is for the
+/// caller to decide by its role. Needs a runtime with timers.
 ///
 /// # Errors
 /// [`SecurityError`] says what was wrong with the client. The stream is dropped.
-pub async fn accept<S>(stream: S, security: &Security, patience: Duration) -> Result<(Stream, Peer), SecurityError>
+pub async fn accept<S>(
+    stream: S,
+    security: &Security,
+    patience: Duration,
+) -> Result<(Stream, Peer), SecurityError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -138,7 +144,8 @@ where
             Security::Plain { .. } => (Box::new(stream), Peer { role: None }),
             Security::Tls { keys, .. } => {
                 let tls = TlsAcceptor::from(keys.server()).accept(stream).await;
-                let tls = tls.map_err(|error| stream_error(Side::Client, "its TLS handshake", error))?;
+                let tls =
+                    tls.map_err(|error| stream_error(Side::Client, "its TLS handshake", error))?;
                 let role = keys::role_of(tls.get_ref().1.peer_certificates(), Side::Client)?;
                 (Box::new(tls), Peer { role: Some(role) })
             }
@@ -149,12 +156,17 @@ where
     .await
 }
 
-/// Proves itself to a server, which must prove itself within `patience`, with TLS as the one that is `expected`.
-/// Needs a runtime with timers.
+/// Proves itself to a server, which must prove itself within `patience`, with TLS as the one that
+/// is `expected`. Needs a runtime with timers.
 ///
 /// # Errors
 /// [`SecurityError`] says what was wrong with the server. The stream is dropped.
-pub async fn connect<S>(stream: S, expected: Role, security: &Security, patience: Duration) -> Result<(Stream, Peer), SecurityError>
+pub async fn connect<S>(
+    stream: S,
+    expected: Role,
+    security: &Security,
+    patience: Duration,
+) -> Result<(Stream, Peer), SecurityError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -162,8 +174,11 @@ where
         let (mut stream, peer): (Stream, Peer) = match security {
             Security::Plain { .. } => (Box::new(stream), Peer { role: None }),
             Security::Tls { keys, .. } => {
-                let tls = TlsConnector::from(keys.client()).connect(keys::server_name(expected), stream).await;
-                let tls = tls.map_err(|error| stream_error(Side::Server, "its TLS handshake", error))?;
+                let tls = TlsConnector::from(keys.client())
+                    .connect(keys::server_name(expected), stream)
+                    .await;
+                let tls =
+                    tls.map_err(|error| stream_error(Side::Server, "its TLS handshake", error))?;
                 (Box::new(tls), Peer { role: Some(expected) })
             }
         };
@@ -173,16 +188,23 @@ where
     .await
 }
 
-async fn in_time<T>(from: Side, patience: Duration, work: impl Future<Output = Result<T, SecurityError>>) -> Result<T, SecurityError> {
-    tokio::time::timeout(patience, work).await.unwrap_or(Err(SecurityError::TooSlow { from, patience }))
+async fn in_time<T>(
+    from: Side,
+    patience: Duration,
+    work: impl Future<Output = Result<T, SecurityError>>,
+) -> Result<T, SecurityError> {
+    tokio::time::timeout(patience, work)
+        .await
+        .unwrap_or(Err(SecurityError::TooSlow { from, patience }))
 }
 
 fn stream_error(from: Side, missing: &'static str, source: io::Error) -> SecurityError {
     match source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).cloned() {
         Some(rustls::Error::InvalidMessage(_)) => SecurityError::NoTls { from },
-        Some(reason @ (rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)) => {
-            SecurityError::Certificate { from, reason }
-        }
+        Some(
+            reason
+            @ (rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented),
+        ) => SecurityError::Certificate { from, reason },
         Some(reason) => SecurityError::Tls { from, reason },
         None => match source.kind() {
             io::ErrorKind::UnexpectedEof
@@ -231,14 +253,17 @@ mod tests {
     /// What the server and the client make of each other.
     fn meet(server: &Security, client: &Security, expected: Role) -> Ends {
         let (near, far) = duplex(1 << 14);
-        wait(async { tokio::join!(accept(near, server, PATIENCE), connect(far, expected, client, PATIENCE)) })
+        wait(async {
+            tokio::join!(accept(near, server, PATIENCE), connect(far, expected, client, PATIENCE))
+        })
     }
 
     fn fails((server, client): Ends) -> (SecurityError, SecurityError) {
         (server.err().unwrap(), client.err().unwrap())
     }
 
-    /// What a server makes of somebody who sends `bytes`; whether they hang up afterwards is up to `stays`.
+    /// What a server makes of somebody who sends `bytes`; whether they hang up afterwards is up to
+    /// `stays`.
     fn served(bytes: &[u8], stays: bool, security: &Security) -> SecurityError {
         wait(async {
             let (near, mut far) = duplex(1 << 14);
@@ -251,7 +276,8 @@ mod tests {
     }
 
     fn talk((server, client): Ends) -> (Peer, Peer) {
-        let ((mut server, client_peer), (mut client, server_peer)) = (server.unwrap(), client.unwrap());
+        let ((mut server, client_peer), (mut client, server_peer)) =
+            (server.unwrap(), client.unwrap());
         wait(async {
             let mut bytes = [0; 4];
             server.write_all(b"work").await.unwrap();
@@ -294,7 +320,8 @@ mod tests {
                 let answer = answer(&mut far).await;
                 assert_eq!(&answer[..2], b"\x01\0");
                 let transcript = [b"\x01\0", &[7; 32][..], &answer[2..34]].concat();
-                hmac::verify(&key, &[b"codedgrad server", &transcript[..]].concat(), &answer[34..]).unwrap();
+                hmac::verify(&key, &[b"codedgrad server", &transcript[..]].concat(), &answer[34..])
+                    .unwrap();
                 let proof = hmac::sign(&key, &[b"codedgrad client", &transcript[..]].concat());
                 far.write_all(proof.as_ref()).await.unwrap();
                 assert_eq!(far.read_u8().await.unwrap(), 1);
@@ -310,7 +337,10 @@ mod tests {
         let (here, there) = (plain(&Token::fresh().unwrap()), plain(&Token::fresh().unwrap()));
         let (server, client) = fails(meet(&here, &there, COORDINATOR));
         assert!(matches!(client, SecurityError::WrongToken { from: Side::Server }), "{client}");
-        assert!(matches!(server, SecurityError::Closed { from: Side::Client, missing: "its proof" }), "{server}");
+        assert!(
+            matches!(server, SecurityError::Closed { from: Side::Client, missing: "its proof" }),
+            "{server}"
+        );
         // A client that does not care who it talks to.
         let oversized = [greeting([1; 32]), vec![0; 10_000]].concat();
         let server = served(&oversized, true, &here);
@@ -319,7 +349,9 @@ mod tests {
 
     /// Runs a whole exchange with the server and returns the client's half of it.
     fn overheard(security: &Security) -> Vec<u8> {
-        let Security::Plain { token } = security else { panic!("plain connections can be overheard") };
+        let Security::Plain { token } = security else {
+            panic!("plain connections can be overheard")
+        };
         wait(async {
             let (near, mut far) = duplex(1 << 14);
             let client = async {
@@ -356,7 +388,8 @@ mod tests {
             };
             let (server, ()) = tokio::join!(accept(near, &security, PATIENCE), client);
             assert!(matches!(server.err().unwrap(), SecurityError::WrongToken { .. }));
-            // The client's nonce comes back to it, with the proof that another client gave for the same two nonces.
+            // The client's nonce comes back to it, with the proof that another client gave for the
+            // same two nonces.
             let (near, mut far) = duplex(1 << 14);
             let server = async {
                 let mut greeting = [0; 40];
@@ -365,7 +398,8 @@ mod tests {
                 let proof = hmac::sign(&security.key(), &transcript(Side::Client, nonce, nonce));
                 far.write_all(&[&greeting[6..], proof.as_ref()].concat()).await.unwrap();
             };
-            let (client, ()) = tokio::join!(connect(near, COORDINATOR, &security, PATIENCE), server);
+            let (client, ()) =
+                tokio::join!(connect(near, COORDINATOR, &security, PATIENCE), server);
             assert!(matches!(client.err().unwrap(), SecurityError::WrongToken { .. }));
             // And simply everything comes back.
             let (near, far) = duplex(1 << 14);
@@ -373,7 +407,8 @@ mod tests {
                 let (mut read, mut write) = tokio::io::split(far);
                 drop(tokio::io::copy(&mut read, &mut write).await);
             };
-            let (client, ()) = tokio::join!(connect(near, COORDINATOR, &security, IMPATIENCE), echo);
+            let (client, ()) =
+                tokio::join!(connect(near, COORDINATOR, &security, IMPATIENCE), echo);
             assert!(matches!(client.err().unwrap(), SecurityError::Version { .. }));
         });
     }
@@ -382,11 +417,17 @@ mod tests {
     fn garbage_is_refused_and_shown() {
         let security = plain(&Token::fresh().unwrap());
         let error = served(b"GET / HTTP/1.1\r\n\r\n", true, &security);
-        assert_eq!(error.to_string(), "the client does not talk codedgrad; it began with \"GET / \"");
+        assert_eq!(
+            error.to_string(),
+            "the client does not talk codedgrad; it began with \"GET / \""
+        );
         let error = served(&[b"\xff\0\"\n", &[0; 9000][..]].concat(), true, &security);
         assert!(error.to_string().ends_with(r#"it began with "\xff\x00\"\n\x00\x00""#), "{error}");
         let error = served(b"CGRAD\0\x02\0", true, &security);
-        assert!(matches!(error, SecurityError::Version { from: Side::Client, theirs: 2, ours: 1 }), "{error}");
+        assert!(
+            matches!(error, SecurityError::Version { from: Side::Client, theirs: 2, ours: 1 }),
+            "{error}"
+        );
     }
 
     #[test]
@@ -396,9 +437,18 @@ mod tests {
         let whole = overheard(&security);
         for length in [0, 1, 5, 6, 7, 8, 39, 40, 71] {
             let error = served(&whole[..length], false, &security);
-            assert!(matches!(error, SecurityError::Closed { from: Side::Client, .. }), "{length} bytes: {error}");
+            assert!(
+                matches!(error, SecurityError::Closed { from: Side::Client, .. }),
+                "{length} bytes: {error}"
+            );
             let error = served(&whole[..length], true, &security);
-            assert!(matches!(error, SecurityError::TooSlow { from: Side::Client, patience: IMPATIENCE }), "{length} bytes: {error}");
+            assert!(
+                matches!(
+                    error,
+                    SecurityError::TooSlow { from: Side::Client, patience: IMPATIENCE }
+                ),
+                "{length} bytes: {error}"
+            );
         }
         let error = served(b"\x16\x03\x01", true, &tls(dir.path(), "coordinator"));
         assert!(matches!(error, SecurityError::TooSlow { .. }), "{error}");
@@ -414,10 +464,16 @@ mod tests {
                 }
             };
             let (server, ()) = tokio::join!(accept(near, &security, IMPATIENCE), dripping);
-            assert!(matches!(server.err().unwrap(), SecurityError::TooSlow { from: Side::Client, .. }));
+            assert!(matches!(
+                server.err().unwrap(),
+                SecurityError::TooSlow { from: Side::Client, .. }
+            ));
             let (near, _far) = duplex(1 << 14);
             let client = connect(near, COORDINATOR, &security, IMPATIENCE).await;
-            assert!(matches!(client.err().unwrap(), SecurityError::TooSlow { from: Side::Server, .. }));
+            assert!(matches!(
+                client.err().unwrap(),
+                SecurityError::TooSlow { from: Side::Server, .. }
+            ));
         });
     }
 
@@ -436,9 +492,13 @@ mod tests {
     fn a_token_counts_with_tls_too() {
         let dir = keys();
         let token = Token::read(&dir.path().join("token")).unwrap();
-        let with = |name| Security::Tls { keys: Keys::read(dir.path(), name).unwrap(), token: Some(token.clone()) };
+        let with = |name| Security::Tls {
+            keys: Keys::read(dir.path(), name).unwrap(),
+            token: Some(token.clone()),
+        };
         talk(meet(&with("coordinator"), &with("worker-0"), COORDINATOR));
-        let (_, client) = fails(meet(&with("coordinator"), &tls(dir.path(), "worker-0"), COORDINATOR));
+        let (_, client) =
+            fails(meet(&with("coordinator"), &tls(dir.path(), "worker-0"), COORDINATOR));
         assert!(matches!(client, SecurityError::WrongToken { from: Side::Server }), "{client}");
     }
 
@@ -447,14 +507,25 @@ mod tests {
         let (ours, theirs) = (keys(), keys());
         let coordinator = tls(ours.path(), "coordinator");
         // The client refuses first.
-        let (server, client) = fails(meet(&coordinator, &tls(theirs.path(), "worker-0"), COORDINATOR));
-        assert!(matches!(client, SecurityError::Certificate { from: Side::Server, .. }), "{client}");
+        let (server, client) =
+            fails(meet(&coordinator, &tls(theirs.path(), "worker-0"), COORDINATOR));
+        assert!(
+            matches!(client, SecurityError::Certificate { from: Side::Server, .. }),
+            "{client}"
+        );
         assert!(matches!(server, SecurityError::Tls { from: Side::Client, .. }), "{server}");
         // A client that trusts the server, and is not trusted.
-        let stranger = Keys::files(&ours.path().join("ca.pem"), &theirs.path().join("worker-0.pem"), &theirs.path().join("worker-0.key"));
+        let stranger = Keys::files(
+            &ours.path().join("ca.pem"),
+            &theirs.path().join("worker-0.pem"),
+            &theirs.path().join("worker-0.key"),
+        );
         let stranger = Security::Tls { keys: stranger.unwrap(), token: None };
         let (server, client) = fails(meet(&coordinator, &stranger, COORDINATOR));
-        assert!(matches!(server, SecurityError::Certificate { from: Side::Client, .. }), "{server}");
+        assert!(
+            matches!(server, SecurityError::Certificate { from: Side::Client, .. }),
+            "{server}"
+        );
         assert!(matches!(client, SecurityError::Tls { from: Side::Server, .. }), "{client}");
     }
 
@@ -464,7 +535,10 @@ mod tests {
         let (worker, other) = (tls(dir.path(), "worker-0"), tls(dir.path(), "worker-1"));
         for expected in [COORDINATOR, Role::Worker(Worker(1))] {
             let (_, client) = fails(meet(&worker, &other, expected));
-            assert!(matches!(client, SecurityError::Certificate { from: Side::Server, .. }), "{client}");
+            assert!(
+                matches!(client, SecurityError::Certificate { from: Side::Server, .. }),
+                "{client}"
+            );
             assert!(client.to_string().contains("worker-0.codedgrad"), "{client}");
         }
     }
@@ -486,12 +560,16 @@ mod tests {
     fn plain_connections_stay_on_the_host() {
         let dir = keys();
         let (plain, tls) = (plain(&Token::fresh().unwrap()), tls(dir.path(), "coordinator"));
-        for address in ["127.0.0.1:7000", "127.3.2.1:7000", "[::1]:7000", "[::ffff:127.0.0.1]:7000"] {
+        for address in ["127.0.0.1:7000", "127.3.2.1:7000", "[::1]:7000", "[::ffff:127.0.0.1]:7000"]
+        {
             check_address(address.parse().unwrap(), &plain).unwrap();
         }
         for address in ["0.0.0.0:7000", "[::]:7000", "10.0.0.1:7000", "[::ffff:10.0.0.1]:7000"] {
             let error = check_address(address.parse().unwrap(), &plain).unwrap_err().to_string();
-            assert!(error.contains("codedgrad keygen DIR") && error.contains("--keys DIR"), "{error}");
+            assert!(
+                error.contains("codedgrad keygen DIR") && error.contains("--keys DIR"),
+                "{error}"
+            );
             check_address(address.parse().unwrap(), &tls).unwrap();
         }
     }
@@ -502,7 +580,8 @@ mod tests {
         assert_eq!(token.text(), format!("{}\n", "ab".repeat(32)));
         assert_eq!(format!("{:?}", plain(&token)), "Plain { token: Token(..) }");
         assert_ne!(Token::fresh().unwrap().text(), Token::fresh().unwrap().text());
-        for text in ["", "ab", &"g".repeat(64), &"a".repeat(65), &"+a".repeat(32), &"é".repeat(32)] {
+        for text in ["", "ab", &"g".repeat(64), &"a".repeat(65), &"+a".repeat(32), &"é".repeat(32)]
+        {
             let error = Token::parse(text).unwrap_err();
             assert!(matches!(error, SecurityError::NoToken { digits: 64, .. }), "{error}");
         }
@@ -513,7 +592,10 @@ mod tests {
         let dir = TempDir::new().unwrap();
         std::fs::write(dir.path().join("worker-1.pem"), "mine").unwrap();
         let error = keygen(dir.path(), 2, true).unwrap_err();
-        assert!(matches!(&error, SecurityError::Exists { path } if path.ends_with("worker-1.pem")), "{error}");
+        assert!(
+            matches!(&error, SecurityError::Exists { path } if path.ends_with("worker-1.pem")),
+            "{error}"
+        );
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         let written = keygen(&dir.path().join("new/keys"), 2, true).unwrap();
         assert_eq!(written.len(), 9);
@@ -534,10 +616,15 @@ mod tests {
             assert_eq!(secret, mode == 0o600, "{} has mode {mode:o}", path.display());
         }
         for name in ["token", "worker-0.key"] {
-            std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(0o640)).unwrap();
+            std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(0o640))
+                .unwrap();
         }
         let error = Token::read(&dir.path().join("token")).unwrap_err();
-        assert!(matches!(error, SecurityError::Readable { mode: 0o640, .. }) && error.to_string().contains("640"), "{error}");
+        assert!(
+            matches!(error, SecurityError::Readable { mode: 0o640, .. })
+                && error.to_string().contains("640"),
+            "{error}"
+        );
         let error = Keys::read(dir.path(), "worker-0").unwrap_err();
         assert!(matches!(error, SecurityError::Readable { .. }), "{error}");
     }
@@ -548,19 +635,35 @@ mod tests {
         let path = |name| dir.path().join(name);
         assert_eq!(Keys::read(dir.path(), "worker-1").unwrap().role(), Role::Worker(Worker(1)));
         let error = Keys::read(dir.path(), "worker-7").unwrap_err();
-        assert!(matches!(error, SecurityError::File { .. }) && error.to_string().contains("worker-7.pem"), "{error}");
-        let error = Keys::files(&path("ca.pem"), &path("worker-0.pem"), &path("worker-1.key")).unwrap_err();
+        assert!(
+            matches!(error, SecurityError::File { .. })
+                && error.to_string().contains("worker-7.pem"),
+            "{error}"
+        );
+        let error =
+            Keys::files(&path("ca.pem"), &path("worker-0.pem"), &path("worker-1.key")).unwrap_err();
         assert!(matches!(error, SecurityError::Unusable { .. }), "{error}");
-        let error = Keys::files(&path("ca.pem"), &path("ca.pem"), &path("worker-1.key")).unwrap_err();
+        let error =
+            Keys::files(&path("ca.pem"), &path("ca.pem"), &path("worker-1.key")).unwrap_err();
         assert!(matches!(error, SecurityError::OwnRole { count: 0, .. }), "{error}");
-        let error = Keys::files(&path("token"), &path("worker-0.pem"), &path("worker-0.key")).unwrap_err();
+        let error =
+            Keys::files(&path("token"), &path("worker-0.pem"), &path("worker-0.key")).unwrap_err();
         assert!(matches!(error, SecurityError::Pem { what: "certificate", .. }), "{error}");
     }
 
     #[test]
     fn only_whole_names_are_roles() {
         assert_eq!(Role::from_label("worker-10"), Some(Role::Worker(Worker(10))));
-        for label in ["", "worker", "worker-", "worker-+1", "worker-01", "xcoordinator", "worker-4294967296", "Coordinator"] {
+        for label in [
+            "",
+            "worker",
+            "worker-",
+            "worker-+1",
+            "worker-01",
+            "xcoordinator",
+            "worker-4294967296",
+            "Coordinator",
+        ] {
             assert_eq!(Role::from_label(label), None, "{label}");
         }
     }
@@ -568,7 +671,8 @@ mod tests {
     /// Enters a gate from hosts of these numbers, and says which of them have lost their places.
     fn lose(places: usize, hosts: &[u8]) -> Vec<usize> {
         let gate = Gate::new(places);
-        let passes: Vec<Pass> = hosts.iter().map(|host| gate.enter([10, 0, 0, *host].into())).collect();
+        let passes: Vec<Pass> =
+            hosts.iter().map(|host| gate.enter([10, 0, 0, *host].into())).collect();
         (0..hosts.len()).filter(|caller| passes[*caller].is_lost()).collect()
     }
 
@@ -597,13 +701,19 @@ mod tests {
         assert!(second.is_lost() && !third.is_lost());
         wait(second.lost());
         drop(second);
-        assert!(!third.is_lost() && !fourth.is_lost(), "who has lost its place has none to give back");
+        assert!(
+            !third.is_lost() && !fourth.is_lost(),
+            "who has lost its place has none to give back"
+        );
     }
 
     #[test]
     fn a_host_is_one_whatever_addresses_it_chooses() {
         let host = |address: &str| Host::of(address.parse().unwrap());
-        assert_eq!((host("127.0.0.1"), host("::ffff:10.0.0.7")), (host("127.9.8.7"), host("10.0.0.7")));
+        assert_eq!(
+            (host("127.0.0.1"), host("::ffff:10.0.0.7")),
+            (host("127.9.8.7"), host("10.0.0.7"))
+        );
         assert_eq!(host("2001:db8:1:2::1"), host("2001:db8:1:2:ffff:ffff:ffff:ffff"));
         assert_ne!(host("2001:db8:1:2::1"), host("2001:db8:1:3::1"));
         assert_ne!(host("10.0.0.7"), host("10.0.0.8"));
@@ -616,7 +726,11 @@ mod tests {
     fn a_full_gate_is_not_mistaken_for_another_token() {
         let closed = |missing| SecurityError::Closed { from: Side::Server, missing }.to_string();
         for missing in ["its version", "its TLS handshake"] {
-            assert!(closed(missing).contains("as many callers as it takes at once"), "{}", closed(missing));
+            assert!(
+                closed(missing).contains("as many callers as it takes at once"),
+                "{}",
+                closed(missing)
+            );
             assert!(!closed(missing).contains("token"), "{}", closed(missing));
         }
         assert!(closed("its welcome").contains("another token or certificate?"));

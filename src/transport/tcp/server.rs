@@ -10,7 +10,9 @@ use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{COORDINATOR, Format, Up};
-use crate::transport::{Notice, Order, Piece, RunFacts, State, Summand, Summed, Transport, Weighted, What};
+use crate::transport::{
+    Notice, Order, Piece, RunFacts, State, Summand, Summed, Transport, Weighted, What,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -47,26 +49,35 @@ pub struct Listen {
     pub exchange: Exchange,
     /// Whether every sum is sent to the coordinator too, if it does not sum itself.
     pub keeps: bool,
-    /// First step that a replica made anew from the job has not applied; none if the job does not tell how to make one.
+    /// First step that a replica made anew from the job has not applied; none if the job does not
+    /// tell how to make one.
     pub first: Option<Step>,
     /// What is trained, in words that this program and the worker's understand.
     pub job: String,
-    /// What is known of what is trained beside the above: each worker's own word on it is compared with this, and what
-    /// only a worker knows holds for those that come after it.
+    /// What is known of what is trained beside the above: each worker's own word on it is compared
+    /// with this, and what only a worker knows holds for those that come after it.
     pub facts: RunFacts,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
-    /// An exchange in which nothing comes to somebody for so long is made again without whoever holds it up.
+    /// An exchange in which nothing comes to somebody for so long is made again without whoever
+    /// holds it up.
     pub stall: Duration,
-    /// Where the scheme can spare a worker, 20 times as long as exchanges take is enough, and at least so long.
+    /// Where the scheme can spare a worker, 20 times as long as exchanges take is enough, and at
+    /// least so long.
     pub spare: Duration,
 }
 
 impl Listen {
-    /// A run of which every step is one job, begun with fresh replicas; everything else as is usual, to be changed
-    /// field by field.
+    /// A run of which every step is one job, begun with fresh replicas; everything else as is
+    /// usual, to be changed field by field.
     #[must_use]
-    pub fn new(address: SocketAddr, security: Security, workers: usize, length: usize, units: u32) -> Self {
+    pub fn new(
+        address: SocketAddr,
+        security: Security,
+        workers: usize,
+        length: usize,
+        units: u32,
+    ) -> Self {
         Self {
             address,
             security,
@@ -141,7 +152,8 @@ pub struct Status {
 
 #[derive(Debug)]
 pub(super) enum Command {
-    /// For one connection of a worker, which it had when the order was thought of; void on every other.
+    /// For one connection of a worker, which it had when the order was thought of; void on every
+    /// other.
     Order(Worker, u32, Order),
     Reduce(u32, Step, Weighted),
     Discard(Worker, u32, Task),
@@ -185,8 +197,9 @@ pub struct TcpTransport {
     offers: watch::Receiver<Offers>,
     /// What came with something else, or while something else was waited for.
     early: VecDeque<Heard>,
-    /// The connection of each worker that orders are for: the last one of which the coordinator was told. Until it is
-    /// told that a worker has called again, what it decides for that worker is meant for the lost connection.
+    /// The connection of each worker that orders are for: the last one of which the coordinator was
+    /// told. Until it is told that a worker has called again, what it decides for that worker is
+    /// meant for the lost connection.
     epochs: Vec<u32>,
     hub: Option<tokio::task::JoinHandle<()>>,
     runtime: Option<Runtime>,
@@ -215,9 +228,10 @@ impl TcpTransport {
         Ok(transport)
     }
 
-    /// Opens a port of any network, on the caller's runtime. Such a transport never waits: [`Transport::receive`] gives
-    /// none when there is no notice yet, and [`TcpTransport::bell`] tells when to ask again; between
-    /// [`TcpTransport::begin`] and the first step, its tasks need a moment.
+    /// Opens a port of any network, on the caller's runtime. Such a transport never waits:
+    /// [`Transport::receive`] gives none when there is no notice yet, and [`TcpTransport::bell`]
+    /// tells when to ask again; between [`TcpTransport::begin`] and the first step, its tasks need
+    /// a moment.
     ///
     /// # Errors
     /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
@@ -230,7 +244,10 @@ impl TcpTransport {
         let (notices_in, notices, bell) = mailbox();
         let (offers_in, offers) = watch::channel(Offers::new());
         let sums = Sums::default();
-        let status = Arc::new(Mutex::new(Status { workers: vec![WorkerStatus::default(); listen.workers], ..Status::default() }));
+        let status = Arc::new(Mutex::new(Status {
+            workers: vec![WorkerStatus::default(); listen.workers],
+            ..Status::default()
+        }));
         let refused = |source| TcpError::Listen { address: listen.address.to_string(), source };
         let listener = network.bind(listen.address).await.map_err(refused)?;
         let address = listener.address().map_err(refused)?;
@@ -239,9 +256,16 @@ impl TcpTransport {
         let door = Door::new(listen.security.clone(), listen.workers, Some(Arc::clone(&status)));
         let calls = tokio::spawn(answer(listener, door, callers_in));
         let format = listen.format;
-        let held = (listen.exchange == Exchange::Hold).then(|| (Ledgers::new(listen.workers), Vectors::default()));
+        let held = (listen.exchange == Exchange::Hold)
+            .then(|| (Ledgers::new(listen.workers), Vectors::default()));
         let (sums_in, status_in) = (Arc::clone(&sums), Arc::clone(&status));
-        let watched = Watched { notices: notices_in, sums: sums_in, status: status_in, offers: offers_in, held: held.clone() };
+        let watched = Watched {
+            notices: notices_in,
+            sums: sums_in,
+            status: status_in,
+            offers: offers_in,
+            held: held.clone(),
+        };
         let span = info_span!("run", run = listen.run);
         let workers = listen.workers;
         let hub = Hub::new(listen, watched, events);
@@ -283,18 +307,25 @@ impl TcpTransport {
     /// Waits until all workers have joined, at most so long.
     pub fn gather(&mut self, patience: Duration) -> Gathered {
         if let Some(runtime) = &self.runtime {
-            let all = self.offers.wait_for(|offers| !offers.is_empty() && offers.iter().all(Option::is_some));
-            let _ = runtime.block_on(async { tokio::time::timeout(patience, all).await.map(|_| ()) });
+            let all = self
+                .offers
+                .wait_for(|offers| !offers.is_empty() && offers.iter().all(Option::is_some));
+            let _ =
+                runtime.block_on(async { tokio::time::timeout(patience, all).await.map(|_| ()) });
         }
         let offers = self.offers.borrow().clone();
         let workers = lock(&self.status).workers.len();
         let of = |worker: Worker| offers.get(worker.index()).copied().flatten();
-        let present = Worker::all(workers).filter_map(|worker| Some((worker, of(worker)?))).collect();
-        Gathered { present, absent: Worker::all(workers).filter(|worker| of(*worker).is_none()).collect() }
+        let present =
+            Worker::all(workers).filter_map(|worker| Some((worker, of(worker)?))).collect();
+        Gathered {
+            present,
+            absent: Worker::all(workers).filter(|worker| of(*worker).is_none()).collect(),
+        }
     }
 
-    /// The run begins with a step: workers that are not there count as lost until they come, those in another state are
-    /// brought up to date first.
+    /// The run begins with a step: workers that are not there count as lost until they come, those
+    /// in another state are brought up to date first.
     pub fn begin(&mut self, start: Step) {
         let (done, begun) = std::sync::mpsc::channel();
         self.command(Command::Begin(start, done));
@@ -315,7 +346,9 @@ impl TcpTransport {
             let mut found = None;
             for heard in self.notices.recv_timeout(left).ok()? {
                 match heard {
-                    Heard::Notice(_, _, Notice::State { needy: Worker(COORDINATOR), state }) => found = Some(state),
+                    Heard::Notice(_, _, Notice::State { needy: Worker(COORDINATOR), state }) => {
+                        found = Some(state)
+                    }
                     other => self.early.push_back(other),
                 }
             }
@@ -344,7 +377,9 @@ impl Transport for TcpTransport {
     }
 
     fn flush(&mut self) {
-        if !self.decided.is_empty() && self.commands.send(std::mem::take(&mut self.decided)).is_err() {
+        if !self.decided.is_empty()
+            && self.commands.send(std::mem::take(&mut self.decided)).is_err()
+        {
             tracing::debug!("the transport has ended");
         }
     }
@@ -398,7 +433,13 @@ impl Transport for TcpTransport {
         }
     }
 
-    fn fold(&mut self, step: Step, attempt: u32, summands: &[Summand], length: usize) -> Result<Option<Summed>, CombineError> {
+    fn fold(
+        &mut self,
+        step: Step,
+        attempt: u32,
+        summands: &[Summand],
+        length: usize,
+    ) -> Result<Option<Summed>, CombineError> {
         if let Some((ledgers, vectors)) = &self.held {
             let mut gradient = vectors.take(length);
             let folded = ledgers.fold(step, summands, &mut gradient)?;
@@ -414,7 +455,10 @@ impl Transport for TcpTransport {
     }
 
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        lock(&self.sums).iter().find(|sum| (sum.0, sum.1) == (step, attempt)).map(|sum| Arc::clone(&sum.2))
+        lock(&self.sums)
+            .iter()
+            .find(|sum| (sum.0, sum.1) == (step, attempt))
+            .map(|sum| Arc::clone(&sum.2))
     }
 
     fn release(&mut self, step: Step, end: Job) {
@@ -463,7 +507,9 @@ async fn answer(listener: Box<dyn Listener>, door: Arc<Door>, callers: mpsc::Sen
             let met = door.meet::<Up>(stream, &pass).await;
             drop(pass);
             match met {
-                Ok((stream, peer, hello)) => drop(callers.send(Caller { stream, from, role: peer.role, hello, door }).await),
+                Ok((stream, peer, hello)) => {
+                    drop(callers.send(Caller { stream, from, role: peer.role, hello, door }).await)
+                }
                 Err(reason) => door.refuse(from, &reason),
             }
         });

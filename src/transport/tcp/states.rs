@@ -11,10 +11,9 @@ use std::sync::Arc;
 /// The frames that follow the announcement of a state.
 pub(super) fn frames(state: &Arc<State>, transfer: u64) -> impl Iterator<Item = Frame> {
     let lengths: Vec<usize> = state.vectors.iter().map(Vec::len).collect();
-    let cut = lengths
-        .into_iter()
-        .enumerate()
-        .flat_map(|(vector, length)| (0..chunks(length)).map(move |chunk| (vector, chunk_range(chunk, length))));
+    let cut = lengths.into_iter().enumerate().flat_map(|(vector, length)| {
+        (0..chunks(length)).map(move |chunk| (vector, chunk_range(chunk, length)))
+    });
     cut.map(move |(vector, range)| {
         let header = Header::chunk(Kind::State, Format::F32, range.start, range.len());
         let header = Header { number: transfer, piece: vector as u32, ..header };
@@ -38,14 +37,21 @@ impl Arriving {
         self.0.len()
     }
 
-    /// A state is announced; one that is announced anew replaces what came of it. False if it has more than so many
-    /// numbers.
-    pub(super) fn expect(&mut self, transfer: u64, next: Step, lengths: Vec<usize>, most: usize) -> bool {
+    /// A state is announced; one that is announced anew replaces what came of it. False if it has
+    /// more than so many numbers.
+    pub(super) fn expect(
+        &mut self,
+        transfer: u64,
+        next: Step,
+        lengths: Vec<usize>,
+        most: usize,
+    ) -> bool {
         let numbers = lengths.iter().try_fold(0usize, |sum, length| sum.checked_add(*length));
         if numbers.is_none_or(|numbers| numbers > most) || lengths.len() > most {
             return false;
         }
-        let missing: Vec<Vec<bool>> = lengths.iter().map(|length| vec![true; chunks(*length)]).collect();
+        let missing: Vec<Vec<bool>> =
+            lengths.iter().map(|length| vec![true; chunks(*length)]).collect();
         let left = missing.iter().map(Vec::len).sum();
         let vectors = lengths.into_iter().map(|length| vec![0.0; length]).collect();
         self.0.insert(transfer, Half { state: State { next, vectors }, missing, left });
@@ -58,7 +64,9 @@ impl Arriving {
         let (vector, chunk) = (header.piece as usize, usize::try_from(header.offset).ok()? / CHUNK);
         let missing = half.missing.get_mut(vector)?.get_mut(chunk)?;
         let range = chunk_range(chunk, half.state.vectors[vector].len());
-        if (header.offset, header.count()) != (range.start as u64, range.len()) || !std::mem::take(missing) {
+        if (header.offset, header.count()) != (range.start as u64, range.len())
+            || !std::mem::take(missing)
+        {
             return None;
         }
         block.copy_to(&mut half.state.vectors[vector][range]);

@@ -24,7 +24,11 @@ fn results_of(plan: &Plan) -> Vec<(u32, Task, u32)> {
         What::Result(task) => Some((piece.worker.0, task.in_header(), *order as u32)),
         What::Sum => None,
     };
-    plan.terms.iter().zip(&plan.orders).flat_map(|(term, orders)| term.holders.iter().zip(orders).filter_map(of)).collect()
+    plan.terms
+        .iter()
+        .zip(&plan.orders)
+        .flat_map(|(term, orders)| term.holders.iter().zip(orders).filter_map(of))
+        .collect()
 }
 
 /// An exchange under way.
@@ -129,21 +133,32 @@ impl Summer {
                 }
             }
         }
-        early.into_iter().filter_map(|(header, from, block)| open.exchange.term(&header, from, block).err()).collect()
+        early
+            .into_iter()
+            .filter_map(|(header, from, block)| open.exchange.term(&header, from, block).err())
+            .collect()
     }
 
-    /// An attempt at a step is begun: older ones are given up, and what it was for another coordinator.
+    /// An attempt at a step is begun: older ones are given up, and what it was for another
+    /// coordinator.
     pub(super) fn supersede(&mut self, step: Step, attempt: u32) {
         self.open.retain(|other, _| other.0 != step || other.1 >= attempt);
         if self.before.remove(&(step, attempt))
-            && let Some(at) = self.sums.iter().position(|sum| (sum.step, sum.attempt) == (step, attempt))
+            && let Some(at) =
+                self.sums.iter().position(|sum| (sum.step, sum.attempt) == (step, attempt))
         {
             self.sums.remove(at).into_iter().for_each(|sum| self.vectors.give(sum.vector));
         }
     }
 
     /// Takes in a chunk of a result that a worker has sent before it knows of a plan.
-    pub(super) fn pushed(&mut self, header: &Header, from: u32, block: Block, now: Instant) -> Result<(), String> {
+    pub(super) fn pushed(
+        &mut self,
+        header: &Header,
+        from: u32,
+        block: Block,
+        now: Instant,
+    ) -> Result<(), String> {
         for open in self.open.values_mut().filter(|open| open.planned) {
             if let Some(piece) = open.exchange.term_of(header, from) {
                 open.progressed = now;
@@ -156,7 +171,13 @@ impl Summer {
     }
 
     /// Takes in a chunk of a term or a sum.
-    pub(super) fn chunk(&mut self, header: &Header, from: u32, block: Block, now: Instant) -> Result<(), String> {
+    pub(super) fn chunk(
+        &mut self,
+        header: &Header,
+        from: u32,
+        block: Block,
+        now: Instant,
+    ) -> Result<(), String> {
         let key = (Step(header.number), header.attempt);
         let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
         let whole = self.sum(key.0, key.1).is_some() && !self.before.contains(&key);
@@ -167,7 +188,10 @@ impl Summer {
         let early_max = 2 * chunks(self.length) + 64;
         let ahead = key.0.0 > self.first.0 + 2 * self.kept_max as u64 + 64;
         if ahead {
-            return Err(format!("a chunk of {} while steps from {} on are under way", key.0, self.first));
+            return Err(format!(
+                "a chunk of {} while steps from {} on are under way",
+                key.0, self.first
+            ));
         }
         let open = self.entry(key, now);
         open.progressed = now;
@@ -183,7 +207,13 @@ impl Summer {
     }
 
     /// Takes in a chunk of a sum that was read into the place where it belongs.
-    pub(super) fn landed(&mut self, header: &Header, from: u32, claim: &Claim, now: Instant) -> Result<(), String> {
+    pub(super) fn landed(
+        &mut self,
+        header: &Header,
+        from: u32,
+        claim: &Claim,
+        now: Instant,
+    ) -> Result<(), String> {
         if let Some(open) = self.open.get_mut(&(Step(header.number), header.attempt))
             && open.exchange.landed(header, claim)
         {
@@ -211,9 +241,12 @@ impl Summer {
 
     /// The sums that became whole.
     pub(super) fn finished(&mut self) -> Vec<Sum> {
-        let (whole, open): (BTreeMap<_, _>, _) = std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.exchange.is_whole());
+        let (whole, open): (BTreeMap<_, _>, _) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(|(_, open)| open.exchange.is_whole());
         self.open = open;
-        let done: Vec<Sum> = whole.into_values().map(|open| open.exchange.finish(self.of_bits)).collect();
+        let done: Vec<Sum> =
+            whole.into_values().map(|open| open.exchange.finish(self.of_bits)).collect();
         done.iter().cloned().for_each(|sum| self.push(sum));
         done
     }
@@ -273,13 +306,19 @@ impl Summer {
     }
 
     /// What a node is owed of all exchanges under way.
-    pub(super) fn owed_to(&self, node: u32, held: impl Fn(Step, What) -> Option<Arc<Vec<f32>>>) -> Vec<Frame> {
+    pub(super) fn owed_to(
+        &self,
+        node: u32,
+        held: impl Fn(Step, What) -> Option<Arc<Vec<f32>>>,
+    ) -> Vec<Frame> {
         let planned = self.open.iter().filter(|(_, open)| open.planned);
-        planned.flat_map(|(key, open)| open.exchange.owed_to(node, |what| held(key.0, what))).collect()
+        planned
+            .flat_map(|(key, open)| open.exchange.owed_to(node, |what| held(key.0, what)))
+            .collect()
     }
 
-    /// Gives up everything under way. Sums are kept, for steps that are decided; a coordinator that was restarted may
-    /// make some of them again.
+    /// Gives up everything under way. Sums are kept, for steps that are decided; a coordinator that
+    /// was restarted may make some of them again.
     pub(super) fn reset(&mut self) {
         self.open.clear();
         (self.sent, self.came) = (Sent::default(), Came::new(self.blocks.clone()));
@@ -288,7 +327,9 @@ impl Summer {
 
     /// Exchanges for which nothing has come for so long, and whose chunks are missing.
     pub(super) fn stalled(&self, now: Instant, patience: Duration) -> Vec<(Step, u32, Vec<u32>)> {
-        let old = self.open.iter().filter(|(_, open)| open.planned && now.saturating_duration_since(open.progressed) > patience);
+        let old = self.open.iter().filter(|(_, open)| {
+            open.planned && now.saturating_duration_since(open.progressed) > patience
+        });
         old.map(|((step, attempt), open)| (*step, *attempt, open.exchange.waits_for())).collect()
     }
 }
@@ -309,11 +350,15 @@ mod tests {
         let shop = Shop::of_tests(1, length);
         let blocks = shop.blocks.clone();
         let mut summer = Summer::new(&shop, length, Vectors::default(), 4);
-        let come = |summer: &mut Summer, step: u64, chunk: usize| {
-            let range = chunk_range(chunk, length);
-            let header = Header::chunk(Kind::Sum, Format::F32, range.start, range.len()).of_step(Step(step), 0, 0);
-            summer.chunk(&header, 0, blocks.take(range.len(), Format::F32), Instant::now()).unwrap();
-        };
+        let come =
+            |summer: &mut Summer, step: u64, chunk: usize| {
+                let range = chunk_range(chunk, length);
+                let header = Header::chunk(Kind::Sum, Format::F32, range.start, range.len())
+                    .of_step(Step(step), 0, 0);
+                summer
+                    .chunk(&header, 0, blocks.take(range.len(), Format::F32), Instant::now())
+                    .unwrap();
+            };
         come(&mut summer, 6, 0);
         come(&mut summer, 7, 0);
         summer.moved(Step(7));
@@ -322,23 +367,35 @@ mod tests {
         assert_eq!(summer.finished().iter().map(|sum| sum.step).collect::<Vec<_>>(), [Step(7)]);
     }
 
-    /// What was sent before the plan is not sent again, and is summed; what answers another order is not.
+    /// What was sent before the plan is not sent again, and is summed; what answers another order
+    /// is not.
     #[test]
     fn results_that_came_before_the_plan_are_its_terms() {
         let length = 2 * CHUNK;
         let task = Task { job: crate::ids::Job(7), piece: 1, plan: 0 };
         let plan = |attempt: u32| {
             let holders = vec![Piece { worker: Worker(1), what: What::Result(task) }];
-            let owners = vec![Owner { node: 0, start: 0, end: 1 }, Owner { node: 1, start: 1, end: 2 }];
+            let owners =
+                vec![Owner { node: 0, start: 0, end: 1 }, Owner { node: 1, start: 1, end: 2 }];
             let terms = vec![Summand { weight: 2.0, holders }];
-            Plan { step: Step(7), attempt, places: Vec::new(), terms, orders: vec![vec![5]], owners, receivers: vec![0, 1] }
+            Plan {
+                step: Step(7),
+                attempt,
+                places: Vec::new(),
+                terms,
+                orders: vec![vec![5]],
+                owners,
+                receivers: vec![0, 1],
+            }
         };
         let (shops, now) = ([0, 1].map(|node| Shop::of_tests(node, length)), Instant::now());
         for (order, sent_again) in [(5, 0), (4, 1)] {
-            let [mut owner, mut source] = [0, 1].map(|node| Summer::new(&shops[node], length, Vectors::default(), 4));
+            let [mut owner, mut source] =
+                [0, 1].map(|node| Summer::new(&shops[node], length, Vectors::default(), 4));
             let vector = Arc::new(vec![1.5; length]);
             let owners = plan(0).owners;
-            let frame = crate::transport::tcp::landing::frames(&vector, task, order).next().unwrap();
+            let frame =
+                crate::transport::tcp::landing::frames(&vector, task, order).next().unwrap();
             let mut block = shops[0].blocks.take(CHUNK, Format::F32);
             block.fill(frame.body.floats().unwrap());
             owner.pushed(&frame.header, 1, block, now).unwrap();
@@ -358,7 +415,8 @@ mod tests {
         }
     }
 
-    /// A coordinator that was restarted can come to a step that was held before, and not applied by anybody.
+    /// A coordinator that was restarted can come to a step that was held before, and not applied by
+    /// anybody.
     #[test]
     fn a_step_is_summed_again_for_another_coordinator() {
         let mut summer = Summer::new(&Shop::of_tests(0, 3), 3, Vectors::default(), 4);
@@ -377,11 +435,19 @@ mod tests {
                 owners,
                 receivers: vec![0, COORDINATOR],
             };
-            let wrong = summer.begin(plan, |_| Some(Arc::new(vec![1.0; 3])), Instant::now(), &mut out);
+            let wrong =
+                summer.begin(plan, |_| Some(Arc::new(vec![1.0; 3])), Instant::now(), &mut out);
             assert!(wrong.is_empty());
             out.len()
         };
-        summer.keep(Sum { step: key.0, attempt: key.1, vector: Arc::new(vec![2.0; 3]), digest: 5, finite: true, spoilt: BTreeSet::new() });
+        summer.keep(Sum {
+            step: key.0,
+            attempt: key.1,
+            vector: Arc::new(vec![2.0; 3]),
+            digest: 5,
+            finite: true,
+            spoilt: BTreeSet::new(),
+        });
         assert_eq!(sends(&mut summer), 0, "it is whole");
         summer.reset();
         assert!(summer.has(key.0, key.1, 5), "if it is decided, it is applied");

@@ -53,8 +53,8 @@ pub struct Offer {
     pub run: u64,
     /// How many times it had joined.
     pub epoch: u32,
-    /// First step that is not applied in its parameters. What it says of the steps before it, one per model, it says
-    /// anew ([`Up::Applied`]), since that may have been lost.
+    /// First step that is not applied in its parameters. What it says of the steps before it, one
+    /// per model, it says anew ([`Up::Applied`]), since that may have been lost.
     pub next: Step,
 }
 
@@ -133,11 +133,12 @@ pub enum Down {
         /// Whether finite results go to the workers that sum them as soon as they are done.
         #[serde(default)]
         push: bool,
-        /// Whether workers may sum among themselves by something else than their connections: then digests of sums are
-        /// [`crate::gpu::digest_of_bits`].
+        /// Whether workers may sum among themselves by something else than their connections: then
+        /// digests of sums are [`crate::gpu::digest_of_bits`].
         #[serde(default)]
         weave: bool,
-        /// Seconds after which a side that has said nothing counts as gone; the coordinator pings more often.
+        /// Seconds after which a side that has said nothing counts as gone; the coordinator pings
+        /// more often.
         silence: f64,
         /// What is trained; the coordinator's program and the worker's understand it.
         job: String,
@@ -153,7 +154,8 @@ pub enum Down {
         #[serde(default)]
         again: bool,
     },
-    /// Another process has the worker's number now: first, or at any time. The receiver must not call again.
+    /// Another process has the worker's number now: first, or at any time. The receiver must not
+    /// call again.
     Replaced {},
     /// Where the others are.
     Peers {
@@ -201,20 +203,24 @@ pub enum Down {
         /// Which terms of the sum are told of, to a worker that sums nothing; absent: all.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         places: Vec<u32>,
-        /// What is summed, in this order, by the tree of [`crate::gpu::Combine`]; to a worker that sums nothing, what it holds of that.
+        /// What is summed, in this order, by the tree of [`crate::gpu::Combine`]; to a worker that
+        /// sums nothing, what it holds of that.
         terms: Vec<Summand>,
-        /// The order that each holder's result answers, term by term; none where nothing was sent before the plan.
+        /// The order that each holder's result answers, term by term; none where nothing was sent
+        /// before the plan.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         orders: Vec<Vec<u64>>,
         /// Who sums which chunks.
         owners: Vec<Owner>,
         /// Who gets the sum, for those who sum.
         receivers: Vec<u32>,
-        /// The group in which the sum is made, all owners by what connects them there; absent: by connections.
+        /// The group in which the sum is made, all owners by what connects them there; absent: by
+        /// connections.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<u64>,
     },
-    /// Name a group, by which its members find each other elsewhere than here; answered with [`Up::Named`].
+    /// Name a group, by which its members find each other elsewhere than here; answered with
+    /// [`Up::Named`].
     Name {
         /// Number of the group.
         group: u64,
@@ -301,7 +307,8 @@ pub enum Up {
         worker: Option<u32>,
         /// A name that stays the same when it comes back.
         identity: String,
-        /// A number of the process, drawn at random when it began: tells it from others of the same name.
+        /// A number of the process, drawn at random when it began: tells it from others of the same
+        /// name.
         process: u64,
         /// Where other workers can connect to it, if they can.
         address: Option<String>,
@@ -313,7 +320,8 @@ pub enum Up {
         /// What it trains, as far as it knows that already.
         #[serde(default)]
         facts: Box<RunFacts>,
-        /// Whether it knows of groups, and may be told of them: where vectors are summed in groups, others are refused.
+        /// Whether it knows of groups, and may be told of them: where vectors are summed in groups,
+        /// others are refused.
         #[serde(default)]
         weaves: bool,
     },
@@ -376,14 +384,15 @@ pub enum Up {
     Taken {
         /// Number of the transfer, as in [`Down::Take`].
         transfer: u64,
-        /// Digests of the parameters after the last steps before the state's `next`, one per model, that of `next - 1`
-        /// last; none if none are taken.
+        /// Digests of the parameters after the last steps before the state's `next`, one per model,
+        /// that of `next - 1` last; none if none are taken.
         digests: Vec<u64>,
         /// Why the worker cannot go on from that state; absent: it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unfit: Option<String>,
     },
-    /// The run is to end, for everybody, after a step, or after the next that is decided if that is later.
+    /// The run is to end, for everybody, after a step, or after the next that is decided if that is
+    /// later.
     Finish {
         /// Which step.
         after: Step,
@@ -471,7 +480,9 @@ mod tests {
         let task = Task { job: Job(7), piece: 2, plan: 0 };
         let parts = vec![Part { units: Units { start: 1, end: 3 }, coefficient: 0.1 }];
         let part = r#"{"units":{"start":1,"end":3},"coefficient":0.1}"#;
-        let text = format!(r#"{{"compute":{{"epoch":1,"order":4,"tasks":[{{"task":{{"job":7,"piece":2}},"parts":[{part}]}}]}}}}"#);
+        let text = format!(
+            r#"{{"compute":{{"epoch":1,"order":4,"tasks":[{{"task":{{"job":7,"piece":2}},"parts":[{part}]}}]}}}}"#
+        );
         let message = Down::Compute { epoch: 1, order: 4, tasks: vec![TaskOrder { task, parts }] };
         assert_eq!(String::from_utf8(encode(&message)).unwrap(), text);
         assert_eq!(decode::<Down>(text.as_bytes()), Ok(message));
@@ -482,8 +493,15 @@ mod tests {
     proptest! {
         /// Weights and digests come back to the last bit.
         #[test]
-        fn numbers_come_back(weight in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO, digest: u64) {
-            let reduce = Down::Reduce { step: Step(digest), task: Task { job: Job(digest), piece: 3, plan: 0 }, weight };
+        fn numbers_come_back(
+            weight in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO,
+            digest: u64,
+        ) {
+            let reduce = Down::Reduce {
+                step: Step(digest),
+                task: Task { job: Job(digest), piece: 3, plan: 0 },
+                weight,
+            };
             prop_assert_eq!(decode::<Down>(&encode(&reduce)), Ok(reduce));
             let held = Up::Held { step: Step(1), attempt: 2, digest: Some(digest) };
             prop_assert_eq!(decode::<Up>(&encode(&held)), Ok(held));

@@ -1,8 +1,9 @@
 //! The bytes on the wire: frames and what is in them. Pure: no socket, no clock.
 //!
-//! A frame is a [`Header`] of [`HEADER_BYTES`] bytes, little-endian, and a body. The body of a control frame is one
-//! JSON object ([`Down`] from the coordinator, [`Up`] from a worker, [`Across`] between workers); that of any other
-//! frame is a chunk of a vector. docs/protocol.md tells the same to those who write a worker in another language.
+//! A frame is a [`Header`] of [`HEADER_BYTES`] bytes, little-endian, and a body. The body of a
+//! control frame is one JSON object ([`Down`] from the coordinator, [`Up`] from a worker,
+//! [`Across`] between workers); that of any other frame is a chunk of a vector. docs/protocol.md
+//! tells the same to those who write a worker in another language.
 
 mod message;
 
@@ -15,7 +16,8 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 72;
 /// Version of everything described here; peers of another version are refused.
 pub const VERSION: u16 = 2;
-/// Elements of every chunk of a vector but its last; the unit in which vectors are cut, digested and owned.
+/// Elements of every chunk of a vector but its last; the unit in which vectors are cut, digested
+/// and owned.
 pub const CHUNK: usize = 1 << 16;
 /// Most bytes of a control body.
 pub const CONTROL_BYTES_MAX: usize = 16 << 20;
@@ -209,7 +211,8 @@ impl Header {
         Self { number: task.job.0, piece: task.piece, ..self }
     }
 
-    /// The result that [`Self::of_task`] named, but for its plan, which the order tells that it answers.
+    /// The result that [`Self::of_task`] named, but for its plan, which the order tells that it
+    /// answers.
     #[must_use]
     pub fn task(&self) -> Task {
         Task { job: Job(self.number), piece: self.piece, plan: 0 }
@@ -223,7 +226,13 @@ impl Header {
             (self.offset, self.count()) == (range.start as u64, range.len())
         };
         let chunk = Some(chunk).filter(|chunk| *chunk < chunks(length)).filter(is_whole);
-        chunk.ok_or_else(|| format!("{} numbers from {} on are no chunk of a vector of {length}", self.count(), self.offset))
+        chunk.ok_or_else(|| {
+            format!(
+                "{} numbers from {} on are no chunk of a vector of {length}",
+                self.count(),
+                self.offset
+            )
+        })
     }
 
     /// Elements of the chunk.
@@ -295,7 +304,8 @@ impl Header {
         header.layout = u64::from_le_bytes(take(&mut rest));
         header.digest = u64::from_le_bytes(take(&mut rest));
         header.length = u32::from_le_bytes(take(&mut rest));
-        let (expected, found) = (crc32fast::hash(&bytes[..68]), u32::from_le_bytes(take(&mut rest)));
+        let (expected, found) =
+            (crc32fast::hash(&bytes[..68]), u32::from_le_bytes(take(&mut rest)));
         if found != expected {
             return Err(WireError::Checksum { expected, found });
         }
@@ -313,8 +323,10 @@ impl Header {
             1 => Format::Bf16,
             _ => return Err(WireError::Unknown { kind, format }),
         };
-        let most = if header.kind == Kind::Control { control_max } else { CHUNK * header.format.bytes() };
-        let whole = header.kind == Kind::Control || (header.length as usize).is_multiple_of(header.format.bytes());
+        let most =
+            if header.kind == Kind::Control { control_max } else { CHUNK * header.format.bytes() };
+        let whole = header.kind == Kind::Control
+            || (header.length as usize).is_multiple_of(header.format.bytes());
         if header.length as usize > most || !whole {
             return Err(WireError::Length { found: header.length, most });
         }
@@ -335,7 +347,8 @@ pub type Framed<'a> = (Header, &'a [u8], &'a [u8]);
 /// ```
 ///
 /// # Errors
-/// [`WireError`] when the bytes begin with no frame, or with one whose body is not what its digest says.
+/// [`WireError`] when the bytes begin with no frame, or with one whose body is not what its digest
+/// says.
 pub fn frame(bytes: &[u8], control_max: usize) -> Result<Option<Framed<'_>>, WireError> {
     let Some((header, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let header = Header::decode(header, control_max)?;
@@ -353,8 +366,8 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     *head
 }
 
-/// Hash of what sender and receiver of vectors must agree on: the numbers in a gradient, the units of a batch, and a
-/// text that describes the job.
+/// Hash of what sender and receiver of vectors must agree on: the numbers in a gradient, the units
+/// of a batch, and a text that describes the job.
 #[must_use]
 pub fn layout(length: usize, units: u32, job: &str) -> u64 {
     let text = format!("{length} {units} {job}");
@@ -379,14 +392,43 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        let kinds = prop::sample::select(vec![Kind::Control, Kind::Term, Kind::Sum, Kind::Result, Kind::State]);
-        let numbers = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>());
+        let kinds = prop::sample::select(vec![
+            Kind::Control,
+            Kind::Term,
+            Kind::Sum,
+            Kind::Result,
+            Kind::State,
+        ]);
+        let numbers = (
+            any::<u64>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u64>(),
+            any::<u32>(),
+            any::<u32>(),
+            any::<u64>(),
+            any::<u64>(),
+        );
         (kinds, any::<(bool, bool)>(), numbers, any::<u64>(), 0u32..=1 << 15).prop_map(
             |(kind, (narrow, finite), numbers, digest, count)| {
                 let (run, epoch, worker, number, attempt, piece, offset, layout) = numbers;
                 let format = if narrow { Format::Bf16 } else { Format::F32 };
                 let length = count * format.bytes() as u32;
-                Header { kind, format, finite, run, epoch, worker, number, attempt, piece, offset, layout, digest, length }
+                Header {
+                    kind,
+                    format,
+                    finite,
+                    run,
+                    epoch,
+                    worker,
+                    number,
+                    attempt,
+                    piece,
+                    offset,
+                    layout,
+                    digest,
+                    length,
+                }
             },
         )
     }
@@ -415,8 +457,12 @@ mod tests {
     #[test]
     fn bodies_are_bounded() {
         let long = Header { length: HELLO_BYTES_MAX as u32 + 1, ..Header::control(0) };
-        assert!(matches!(Header::decode(&long.encode(), HELLO_BYTES_MAX), Err(WireError::Length { most: HELLO_BYTES_MAX, .. })));
-        let chunk = Header { length: 4 * CHUNK as u32 + 4, ..Header::chunk(Kind::Sum, Format::F32, 0, 1) };
+        assert!(matches!(
+            Header::decode(&long.encode(), HELLO_BYTES_MAX),
+            Err(WireError::Length { most: HELLO_BYTES_MAX, .. })
+        ));
+        let chunk =
+            Header { length: 4 * CHUNK as u32 + 4, ..Header::chunk(Kind::Sum, Format::F32, 0, 1) };
         assert!(Header::decode(&chunk.encode(), CONTROL_BYTES_MAX).is_err());
         let odd = Header { length: 7, ..Header::chunk(Kind::Term, Format::F32, 0, 1) };
         assert!(Header::decode(&odd.encode(), CONTROL_BYTES_MAX).is_err());
@@ -424,10 +470,15 @@ mod tests {
 
     #[test]
     fn a_header_is_of_a_chunk_or_of_none() {
-        let of = |offset: usize, count| Header::chunk(Kind::Sum, Format::F32, offset, count).chunk_of(CHUNK + 3);
+        let of = |offset: usize, count| {
+            Header::chunk(Kind::Sum, Format::F32, offset, count).chunk_of(CHUNK + 3)
+        };
         assert_eq!((of(0, CHUNK), of(CHUNK, 3)), (Ok(0), Ok(1)));
         for (offset, count) in [(0, 3), (1, CHUNK), (CHUNK, 4), (2 * CHUNK, 0), (usize::MAX, 3)] {
-            assert!(of(offset, count).unwrap_err().contains("no chunk of a vector of 65539"), "{offset}");
+            assert!(
+                of(offset, count).unwrap_err().contains("no chunk of a vector of 65539"),
+                "{offset}"
+            );
         }
         let task = Task { job: Job(7), piece: 2, plan: 0 };
         assert_eq!(Header::chunk(Kind::Result, Format::F32, 0, 1).of_task(task).task(), task);

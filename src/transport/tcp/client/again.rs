@@ -10,15 +10,19 @@ use crate::transport::wire::{Offer, Up};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// After a connection over which no order came there is a pause, longer every time: whoever is thrown out as soon as it
-/// is let in does not come back at once.
+/// After a connection over which no order came there is a pause, longer every time: whoever is
+/// thrown out as soon as it is let in does not come back at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Hub {
-    /// The connection is given up, since nothing came through for too long; false if there is no other.
+    /// The connection is given up, since nothing came through for too long; false if there is no
+    /// other.
     pub(super) async fn silent(&mut self) -> bool {
-        tracing::warn!("nothing was heard of the coordinator for {:.0} s", self.welcome.silence.as_secs_f64());
+        tracing::warn!(
+            "nothing was heard of the coordinator for {:.0} s",
+            self.welcome.silence.as_secs_f64()
+        );
         self.coordinator.close();
         self.call_again().await
     }
@@ -42,14 +46,21 @@ impl Hub {
         let join = Join { worker: Some(self.welcome.worker.0), ..self.join.clone() };
         match call(&*self.network, &join, self.address.clone(), (Some(offer), &self.facts)).await {
             Ok((stream, welcome))
-                if (welcome.run, welcome.worker, welcome.layout) == (self.welcome.run, self.welcome.worker, self.welcome.layout) =>
+                if (welcome.run, welcome.worker, welcome.layout)
+                    == (self.welcome.run, self.welcome.worker, self.welcome.layout) =>
             {
                 let (pipe, queues) = Pipe::new();
                 self.coordinator = pipe;
                 self.connection += 1;
                 (self.heard, self.of_use) = (Instant::now(), false);
                 self.shop.stamp.epoch = welcome.epoch;
-                tokio::spawn(run(stream, queues, self.shop.clone(), From::Coordinator(self.connection), self.events.clone()));
+                tokio::spawn(run(
+                    stream,
+                    queues,
+                    self.shop.clone(),
+                    From::Coordinator(self.connection),
+                    self.events.clone(),
+                ));
                 self.welcome = welcome;
                 self.gap_since = None;
                 for (step, digest) in self.word.again(self.next) {

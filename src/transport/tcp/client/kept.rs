@@ -1,4 +1,5 @@
-//! What a worker holds for sums, in the host's memory or where a fabric sums it, and what its fabric is told and says.
+//! What a worker holds for sums, in the host's memory or where a fabric sums it, and what its
+//! fabric is told and says.
 
 use super::super::block::Vectors;
 use super::super::exchange::{Plan, Sum, chunks_of};
@@ -41,14 +42,23 @@ pub(super) struct Kept {
     /// Sums that a fabric has made, the last ones, with their digests.
     made: VecDeque<(Step, u32, u64)>,
     most: usize,
-    /// How often the fabric has not yet left what another coordinator had asked for: it is not listened to until then.
+    /// How often the fabric has not yet left what another coordinator had asked for: it is not
+    /// listened to until then.
     leaving: usize,
 }
 
 impl Kept {
     pub(super) fn new(ledger: Arc<Mutex<Ledger>>, vectors: Vectors, most: usize) -> Self {
         let beside = Beside::Unknown { asked: Vec::new() };
-        Self { ledger, vectors, beside, under_way: Vec::new(), made: VecDeque::new(), most, leaving: 0 }
+        Self {
+            ledger,
+            vectors,
+            beside,
+            under_way: Vec::new(),
+            made: VecDeque::new(),
+            most,
+            leaving: 0,
+        }
     }
 
     fn holds(&self) -> Option<&dyn Holds> {
@@ -181,9 +191,16 @@ impl Hub {
         self.kept.under_way.push((step, attempt));
         self.kept.made.retain(|(of, made, _)| (*of, *made) != (step, attempt));
         let length = self.welcome.length;
-        let shown = receivers.into_iter().filter(|node| owners.iter().all(|owner| owner.node != *node)).collect();
-        let parts = owners.iter().map(|owner| (Worker(owner.node), owner.elements(length))).collect();
-        self.told(Told::Sum { group, weave: Weave { me: self.welcome.worker, step, attempt, length, terms, parts, shown } });
+        let shown = receivers
+            .into_iter()
+            .filter(|node| owners.iter().all(|owner| owner.node != *node))
+            .collect();
+        let parts =
+            owners.iter().map(|owner| (Worker(owner.node), owner.elements(length))).collect();
+        self.told(Told::Sum {
+            group,
+            weave: Weave { me: self.welcome.worker, step, attempt, length, terms, parts, shown },
+        });
     }
 
     /// The fabric says something.
@@ -212,8 +229,14 @@ impl Hub {
                 self.coordinator.tell(&Up::Overflowed { step, attempt });
             }
             Reported::Part { step, attempt, start, numbers, to } => {
-                let part =
-                    Sum { step, attempt, finite: poison_of(&numbers) == 0.0, vector: numbers, digest: 0, spoilt: Default::default() };
+                let part = Sum {
+                    step,
+                    attempt,
+                    finite: poison_of(&numbers) == 0.0,
+                    vector: numbers,
+                    digest: 0,
+                    spoilt: Default::default(),
+                };
                 for frame in chunks_of(&part, start, self.welcome.length) {
                     // It is in memory anyway, and nobody would ask for what is dropped.
                     to.iter().for_each(|node| self.send_at_most(*node, frame.clone(), usize::MAX));

@@ -41,22 +41,24 @@ pub struct Join {
     pub worker: Option<u32>,
     /// A name that stays the same when the worker comes back.
     pub identity: String,
-    /// A number that only this process has: it tells it from others of the same name. Of two processes that ask for one
-    /// number, the newer one has it and the older one is told to end.
+    /// A number that only this process has: it tells it from others of the same name. Of two
+    /// processes that ask for one number, the newer one has it and the older one is told to end.
     pub process: u64,
     /// Which replica this worker has before it joins.
     pub has: Has,
-    /// What this worker trains, as far as it knows before it joins; compared with what the run trains.
+    /// What this worker trains, as far as it knows before it joins; compared with what the run
+    /// trains.
     pub facts: RunFacts,
-    /// Where other workers may connect to this one; if not given, on the interface that reaches the coordinator.
+    /// Where other workers may connect to this one; if not given, on the interface that reaches the
+    /// coordinator.
     pub listen: Option<SocketAddr>,
     /// How long the coordinator is called again when it cannot be reached.
     pub patience: Duration,
 }
 
 impl Join {
-    /// A worker that takes any number, by a name that nobody else has, and calls for half a minute. Its replica is as
-    /// the run's start.
+    /// A worker that takes any number, by a name that nobody else has, and calls for half a minute.
+    /// Its replica is as the run's start.
     #[must_use]
     pub fn new(address: String, security: Security) -> Self {
         let process = random();
@@ -117,10 +119,18 @@ fn shop_of(welcome: &Welcome, traffic: &Arc<Traffic>) -> Shop {
 }
 
 /// Starts a worker's tasks: its connection, its port, and the hub between them.
-fn launch(hub: Hub, (stream, queues): (Stream, Queues), listener: Box<dyn Listener>, outlets: Outlets) -> JoinHandle<()> {
+fn launch(
+    hub: Hub,
+    (stream, queues): (Stream, Queues),
+    listener: Box<dyn Listener>,
+    outlets: Outlets,
+) -> JoinHandle<()> {
     let Welcome { run: id, worker: Worker(worker), workers, .. } = hub.welcome;
     let span = info_span!("worker", run = id, worker);
-    tokio::spawn(run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone()).instrument(span.clone()));
+    tokio::spawn(
+        run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone())
+            .instrument(span.clone()),
+    );
     let door = Door::new(hub.join.security.clone(), workers, None);
     let calls = tokio::spawn(answer(listener, door, id, hub.dialled.clone()));
     let serving = async move {
@@ -142,19 +152,24 @@ impl TcpLink {
         Ok((link, welcome))
     }
 
-    /// Joins a run over any network, on the caller's runtime. Such a link never waits: [`Link::receive`] gives none
-    /// when there is no order yet, and [`TcpLink::bell`] tells when to ask again.
+    /// Joins a run over any network, on the caller's runtime. Such a link never waits:
+    /// [`Link::receive`] gives none when there is no order yet, and [`TcpLink::bell`] tells when to
+    /// ask again.
     ///
     /// # Errors
     /// [`TcpError`] when nobody answers, or the coordinator refuses.
-    pub async fn join_over(network: Arc<dyn Network>, join: Join) -> Result<(Self, Welcome), TcpError> {
+    pub async fn join_over(
+        network: Arc<dyn Network>,
+        join: Join,
+    ) -> Result<(Self, Welcome), TcpError> {
         let (orders_in, orders, bell) = mailbox();
         let (commands, commands_out) = mpsc::unbounded_channel();
         let ledger = Arc::new(Mutex::new(Ledger::default()));
         let (vectors, traffic) = (Vectors::default(), Arc::new(Traffic::default()));
         let listener = listen(&*network, &join).await?;
         let address = listener.address().ok().map(|address| address.to_string());
-        let (stream, welcome) = call(&*network, &join, address.clone(), (None, &join.facts)).await?;
+        let (stream, welcome) =
+            call(&*network, &join, address.clone(), (None, &join.facts)).await?;
         let (events, events_out) = mpsc::channel(64);
         let (dialled, dialled_out) = mpsc::unbounded_channel();
         let (coordinator, queues) = Pipe::new();
@@ -196,7 +211,12 @@ impl TcpLink {
             shop,
             join,
         };
-        let outlets = Outlets { commands: commands_out, events: events_out, dialled: dialled_out, reports: reports_out };
+        let outlets = Outlets {
+            commands: commands_out,
+            events: events_out,
+            dialled: dialled_out,
+            reports: reports_out,
+        };
         let hub = launch(hub, (stream, queues), listener, outlets);
         Ok((
             Self {
@@ -223,9 +243,10 @@ impl TcpLink {
         self.bell.clone()
     }
 
-    /// The same link for a worker whose vectors lie elsewhere: they stay there, on a shelf, and a fabric sums them; what it cannot
-    /// sum is copied to the host's memory when it is asked for. Without a fabric, and for a run that wants none, as [`Staged::new`].
-    /// Why there is none is told the coordinator.
+    /// The same link for a worker whose vectors lie elsewhere: they stay there, on a shelf, and a
+    /// fabric sums them; what it cannot sum is copied to the host's memory when it is asked for.
+    /// Without a fabric, and for a run that wants none, as [`Staged::new`]. Why there is none is
+    /// told the coordinator.
     #[must_use]
     pub fn woven<V: Vector + Gradient + GradientMut>(
         mut self,
@@ -276,7 +297,11 @@ impl Link for TcpLink {
         if !self.equipped {
             self.unwoven("its trainer keeps its vectors in the host's memory");
         }
-        let next = if self.runtime.is_some() { self.orders.recv().ok() } else { self.orders.try_recv().ok() };
+        let next = if self.runtime.is_some() {
+            self.orders.recv().ok()
+        } else {
+            self.orders.try_recv().ok()
+        };
         let (number, order) = next?;
         self.connection = number >> ORDER_BITS;
         if matches!(order, Order::Compute { .. }) {
@@ -290,7 +315,11 @@ impl Link for TcpLink {
     }
 
     fn send(&mut self, notice: Notice) {
-        let _ = self.commands.send(Command::Notice { connection: self.connection, order: self.order, notice });
+        let _ = self.commands.send(Command::Notice {
+            connection: self.connection,
+            order: self.order,
+            notice,
+        });
     }
 
     fn first(&self) -> Option<Step> {
@@ -316,7 +345,8 @@ impl Drop for TcpLink {
         self.commands = closed;
         if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
             // What was said last is still to be sent.
-            let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), hub).await });
+            let _ =
+                runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), hub).await });
             runtime.shutdown_background();
         }
     }

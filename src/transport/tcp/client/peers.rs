@@ -18,8 +18,9 @@ use tokio::time::Instant;
 
 /// A worker that owes chunks and of whom nothing has come for so long is called anew.
 const RENEWAL: Duration = Duration::from_secs(3);
-/// All workers of a run learn of each other at once. A worker is called the later the further its number is from the
-/// caller's: nobody calls all others at the same moment, and nobody is called by all others.
+/// All workers of a run learn of each other at once. A worker is called the later the further its
+/// number is from the caller's: nobody calls all others at the same moment, and nobody is called by
+/// all others.
 const STAGGER: Duration = Duration::from_millis(1);
 /// The pause after a call that failed, which doubles, and the longest.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -52,9 +53,15 @@ impl Hub {
     pub(super) fn meet(&mut self, peers: Vec<Peer>) {
         let me = self.welcome.worker.0;
         self.among = peers.iter().map(|peer| peer.worker).collect();
-        let stays = |worker: u32, epoch: u32| peers.iter().any(|peer| (peer.worker, peer.epoch) == (worker, epoch));
-        let gone: Vec<u32> =
-            self.peers.iter().filter(|(worker, remote)| !stays(**worker, remote.epoch)).map(|(worker, _)| *worker).collect();
+        let stays = |worker: u32, epoch: u32| {
+            peers.iter().any(|peer| (peer.worker, peer.epoch) == (worker, epoch))
+        };
+        let gone: Vec<u32> = self
+            .peers
+            .iter()
+            .filter(|(worker, remote)| !stays(**worker, remote.epoch))
+            .map(|(worker, _)| *worker)
+            .collect();
         for worker in gone {
             self.peers.remove(&worker);
             self.unpush(worker);
@@ -64,7 +71,18 @@ impl Hub {
                 continue;
             }
             let (pipe, queues) = Pipe::new();
-            self.peers.insert(worker, Remote { epoch, address, pipe, queues: Some(queues), line: 0, tries: 0, owing: None });
+            self.peers.insert(
+                worker,
+                Remote {
+                    epoch,
+                    address,
+                    pipe,
+                    queues: Some(queues),
+                    line: 0,
+                    tries: 0,
+                    owing: None,
+                },
+            );
             if worker < me {
                 self.dial(worker, STAGGER * (me - worker - 1));
             }
@@ -79,8 +97,13 @@ impl Hub {
         let vector = self.kept.read(Step(0), What::Result(task));
         let Some(vector) = vector.filter(|_| !self.among.is_empty()) else { return };
         let owners = share_out(&self.among, vector.len());
-        for Owner { node, start, end } in owners.iter().copied().filter(|owner| owner.node != self.welcome.worker.0) {
-            frames(&vector, task, order).skip(start).take(end - start).for_each(|frame| self.send(node, frame));
+        for Owner { node, start, end } in
+            owners.iter().copied().filter(|owner| owner.node != self.welcome.worker.0)
+        {
+            frames(&vector, task, order)
+                .skip(start)
+                .take(end - start)
+                .for_each(|frame| self.send(node, frame));
         }
         self.summer.sent.note(task.in_header(), order as u32, owners);
     }
@@ -91,14 +114,19 @@ impl Hub {
         self.summer.came.forget(worker);
     }
 
-    /// Calls a worker after a pause. It is said if that fails, but not the first time, when it may only have had many
-    /// calls, and of many times only now and then.
+    /// Calls a worker after a pause. It is said if that fails, but not the first time, when it may
+    /// only have had many calls, and of many times only now and then.
     fn dial(&mut self, worker: u32, pause: Duration) {
         let Some(remote) = self.peers.get_mut(&worker) else { return };
         remote.tries = remote.tries.saturating_add(1);
         let (tries, epoch, address) = (remote.tries, remote.epoch, remote.address.clone());
-        let (network, security, dialled) = (Arc::clone(&self.network), self.join.security.clone(), self.dialled.clone());
-        let hello = Across::Peer { worker: self.welcome.worker.0, run: self.welcome.run, epoch: self.welcome.epoch };
+        let (network, security, dialled) =
+            (Arc::clone(&self.network), self.join.security.clone(), self.dialled.clone());
+        let hello = Across::Peer {
+            worker: self.welcome.worker.0,
+            run: self.welcome.run,
+            epoch: self.welcome.epoch,
+        };
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             let stream = call_peer(&*network, &address, Worker(worker), &security, &hello).await;
@@ -115,7 +143,8 @@ impl Hub {
 
     /// A connection to another worker is there, or could not be made.
     pub(super) fn connected(&mut self, worker: u32, epoch: u32, stream: Option<Stream>) {
-        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.epoch == epoch) else {
+        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.epoch == epoch)
+        else {
             // It may have heard of this worker before this worker has heard of it.
             self.early.retain(|early| early.0 != worker);
             self.early.extend(stream.map(|stream| (worker, epoch, stream)));
@@ -131,13 +160,20 @@ impl Hub {
                 self.lines += 1;
                 let again = remote.line > 0;
                 (remote.line, remote.tries, remote.owing) = (self.lines, 0, None);
-                tokio::spawn(run(stream, queues, self.shop.clone(), From::Peer(worker, self.lines), self.events.clone()));
+                tokio::spawn(run(
+                    stream,
+                    queues,
+                    self.shop.clone(),
+                    From::Peer(worker, self.lines),
+                    self.events.clone(),
+                ));
                 if again {
                     self.send_again(worker);
                 }
             }
             None if remote.queues.is_some() => {
-                let pause = (PAUSE * (1 << remote.tries.saturating_sub(1).min(2))).min(LONGEST_PAUSE);
+                let pause =
+                    (PAUSE * (1 << remote.tries.saturating_sub(1).min(2))).min(LONGEST_PAUSE);
                 let me = format!("worker {} to worker {worker}", self.welcome.worker.0);
                 let pause = jittered(pause, &me, remote.tries);
                 self.dial(worker, pause);
@@ -146,7 +182,8 @@ impl Hub {
         }
     }
 
-    /// Sends a worker what it is owed of sums under way: with the old connection it may have been lost.
+    /// Sends a worker what it is owed of sums under way: with the old connection it may have been
+    /// lost.
     fn send_again(&self, worker: u32) {
         let held = |step, what| self.kept.read(step, what);
         self.summer.owed_to(worker, held).into_iter().for_each(|frame| self.send(worker, frame));
@@ -159,23 +196,32 @@ impl Hub {
         }
     }
 
-    /// A connection can be gone without a word. Whoever waits for a worker in vain, if for several sums, calls it,
-    /// whoever of the two has called before; the newest connection counts.
+    /// A connection can be gone without a word. Whoever waits for a worker in vain, if for several
+    /// sums, calls it, whoever of the two has called before; the newest connection counts.
     pub(super) fn renew(&mut self, now: Instant) {
-        let owing: BTreeSet<u32> = self.summer.stalled(now, QUIET).into_iter().flat_map(|(_, _, on)| on).collect();
+        let owing: BTreeSet<u32> =
+            self.summer.stalled(now, QUIET).into_iter().flat_map(|(_, _, on)| on).collect();
         for worker in owing {
-            let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.queues.is_none()) else { continue };
+            let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.queues.is_none())
+            else {
+                continue;
+            };
             if now.duration_since(*remote.owing.get_or_insert(now)) < RENEWAL {
                 continue;
             }
             remote.owing = None;
-            tracing::warn!("worker {worker} owes chunks and has sent nothing for {:.0} s: calling it anew", RENEWAL.as_secs_f64());
+            tracing::warn!(
+                "worker {worker} owes chunks and has sent nothing for {:.0} s: calling it anew",
+                RENEWAL.as_secs_f64()
+            );
             self.dial(worker, Duration::ZERO);
         }
     }
 
     pub(super) fn disconnected(&mut self, worker: u32, line: u64, reason: &str) {
-        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.line == line) else { return };
+        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.line == line) else {
+            return;
+        };
         tracing::debug!("worker {worker} is gone from here: {reason}");
         let (pipe, queues) = Pipe::new();
         (remote.pipe, remote.queues) = (pipe, Some(queues));

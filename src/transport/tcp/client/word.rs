@@ -1,19 +1,21 @@
-//! What a worker's trainer has said of the steps that it applied, for a coordinator that may not have heard it.
+//! What a worker's trainer has said of the steps that it applied, for a coordinator that may not
+//! have heard it.
 
 use crate::ids::Step;
 use std::collections::BTreeMap;
 
 /// The digests of a trainer's parameters, after the last step of each model.
 ///
-/// A coordinator lets a result count only if it knows the parameters that it was computed with. What a worker said over
-/// a connection that broke may be lost, so over the next one it says again what it said of the steps before the first
-/// one that it lacks: [`Word::again`] right after the welcome. What the trainer says of such a step later passes
-/// [`Word::is_due`].
+/// A coordinator lets a result count only if it knows the parameters that it was computed with.
+/// What a worker said over a connection that broke may be lost, so over the next one it says again
+/// what it said of the steps before the first one that it lacks: [`Word::again`] right after the
+/// welcome. What the trainer says of such a step later passes [`Word::is_due`].
 #[derive(Debug)]
 pub(super) struct Word {
     models: u64,
     said: BTreeMap<Step, u64>,
-    /// Steps of which the coordinator waits for a word over this connection though it was not sent them over it.
+    /// Steps of which the coordinator waits for a word over this connection though it was not sent
+    /// them over it.
     due: Vec<Step>,
 }
 
@@ -24,7 +26,8 @@ impl Word {
 
     /// The trainer says that it has applied a step.
     pub(super) fn applied(&mut self, step: Step, digest: Option<u64>) {
-        // Without one the step changed nothing, or none is taken; what was said of the step before it still holds.
+        // Without one the step changed nothing, or none is taken; what was said of the step before
+        // it still holds.
         if let Some(digest) = digest {
             self.said.insert(step, digest);
         }
@@ -35,7 +38,8 @@ impl Word {
 
     /// The trainer has taken over a state in which all below `next` is applied.
     pub(super) fn taken(&mut self, next: Step, digests: &[u64]) {
-        self.said = self.before(next).into_iter().rev().zip(digests.iter().rev().copied()).collect();
+        self.said =
+            self.before(next).into_iter().rev().zip(digests.iter().rev().copied()).collect();
         self.due.clear();
     }
 
@@ -44,9 +48,11 @@ impl Word {
         (next.0.saturating_sub(self.models)..next.0).map(Step).collect()
     }
 
-    /// There is another connection, over which all below `next` is offered: what is to be said again.
+    /// There is another connection, over which all below `next` is offered: what is to be said
+    /// again.
     pub(super) fn again(&mut self, next: Step) -> Vec<(Step, u64)> {
-        self.due = self.before(next).into_iter().filter(|step| !self.said.contains_key(step)).collect();
+        self.due =
+            self.before(next).into_iter().filter(|step| !self.said.contains_key(step)).collect();
         self.said.iter().map(|(step, digest)| (*step, *digest)).collect()
     }
 
@@ -70,7 +76,10 @@ mod tests {
         assert!(!word.is_due(Step(4)), "it is said");
         word.again(Step(6));
         word.applied(Step(5), Some(50));
-        assert!(word.is_due(Step(5)) && !word.is_due(Step(5)), "it was given to the trainer, which had not applied it yet");
+        assert!(
+            word.is_due(Step(5)) && !word.is_due(Step(5)),
+            "it was given to the trainer, which had not applied it yet"
+        );
         word.applied(Step(6), None);
         assert_eq!(word.again(Step(7)), [(Step(5), 50)], "a step that was refused changed nothing");
     }

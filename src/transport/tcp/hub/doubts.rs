@@ -1,5 +1,6 @@
-//! Sums that somebody says are not finite. The coordinator believes its own eyes only: it has such a sum made once more with
-//! itself as the one who sums, and sees whose terms are not finite, if any.
+//! Sums that somebody says are not finite. The coordinator believes its own eyes only: it has such
+//! a sum made once more with itself as the one who sums, and sees whose terms are not finite, if
+//! any.
 
 use super::super::Exchange;
 use super::super::exchange::Sum;
@@ -8,7 +9,8 @@ use crate::ids::{Step, Worker};
 use crate::transport::Notice;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who said of which attempt that it is not finite, by steps that are summed by the coordinator therefore.
+/// Who said of which attempt that it is not finite, by steps that are summed by the coordinator
+/// therefore.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(BTreeMap<Step, BTreeSet<(u32, u32)>>);
 
@@ -44,9 +46,12 @@ impl Hub {
             Some(false) => return,
             None => {}
         }
-        let Some(running) = self.running.get_mut(&(step, attempt)).filter(|running| !running.done) else {
+        let Some(running) = self.running.get_mut(&(step, attempt)).filter(|running| !running.done)
+        else {
             // The others who say so of an attempt that is given up for it.
-            let of_it = |accusers: &&mut BTreeSet<(u32, u32)>| accusers.iter().any(|accuser| accuser.0 == attempt);
+            let of_it = |accusers: &&mut BTreeSet<(u32, u32)>| {
+                accusers.iter().any(|accuser| accuser.0 == attempt)
+            };
             if let Some(accusers) = self.doubts.0.get_mut(&step).filter(of_it) {
                 accusers.insert((attempt, worker.0));
             }
@@ -75,7 +80,10 @@ impl Hub {
         if !self.sees(step, attempt) {
             return self.doubt(step, attempt);
         }
-        let of = self.running.get(&(step, attempt)).and_then(|running| running.receivers.first().copied());
+        let of = self
+            .running
+            .get(&(step, attempt))
+            .and_then(|running| running.receivers.first().copied());
         if sum.spoilt.is_empty() {
             self.notify(Worker(of.unwrap_or_default()), Notice::Overflowed { step, attempt });
         }
@@ -86,21 +94,30 @@ impl Hub {
         self.doubts.0.get_mut(&step).into_iter().for_each(BTreeSet::clear);
     }
 
-    /// A sum that was made here is finite: whoever said of it that it is not is lost. Of a sum that others made, one who says so
-    /// alone is taken at its word; where several do, whoever summed or was summed may have told them what is not so.
+    /// A sum that was made here is finite: whoever said of it that it is not is lost. Of a sum that
+    /// others made, one who says so alone is taken at its word; where several do, whoever summed or
+    /// was summed may have told them what is not so.
     pub(super) fn is_finite(&mut self, step: Step, attempt: u32) {
         if !self.sees(step, attempt) {
             return;
         }
         let accusers = self.doubts.0.get_mut(&step).map(std::mem::take).unwrap_or_default();
-        let (own, others): (Vec<_>, Vec<_>) = accusers.into_iter().partition(|accuser| accuser.0 == attempt);
+        let (own, others): (Vec<_>, Vec<_>) =
+            accusers.into_iter().partition(|accuser| accuser.0 == attempt);
         let mut liars: BTreeSet<u32> = own.into_iter().map(|(_, worker)| worker).collect();
         match others[..] {
             [(_, worker)] => liars.extend([worker]),
             [] => {}
             _ => {
-                let names = others.iter().map(|(_, worker)| Worker(*worker).to_string()).collect::<Vec<_>>().join(", ");
-                tracing::warn!("{names} say that the sum of {step} is not finite, and it is; it cannot be told who is wrong");
+                let names = others
+                    .iter()
+                    .map(|(_, worker)| Worker(*worker).to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                tracing::warn!(
+                    "{names} say that the sum of {step} is not finite, and it is; it cannot be \
+                     told who is wrong"
+                );
             }
         }
         for worker in liars {
@@ -111,7 +128,10 @@ impl Hub {
     /// A worker says that it holds a sum which is not finite.
     pub(super) fn holds_what_is_not_finite(&mut self, worker: Worker, step: Step, attempt: u32) {
         if self.sees(step, attempt) {
-            self.lose(worker.0, &format!("it says that it holds the sum of {step}, which is not finite"));
+            self.lose(
+                worker.0,
+                &format!("it says that it holds the sum of {step}, which is not finite"),
+            );
         }
     }
 }

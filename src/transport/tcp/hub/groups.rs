@@ -1,5 +1,6 @@
-//! Groups of workers that sum among themselves by a fabric, as NCCL between their GPUs. A group is whoever is there; when somebody
-//! comes or goes, or something goes wrong, it is given up and another one is made, and sums go by connections meanwhile.
+//! Groups of workers that sum among themselves by a fabric, as NCCL between their GPUs. A group is
+//! whoever is there; when somebody comes or goes, or something goes wrong, it is given up and
+//! another one is made, and sums go by connections meanwhile.
 
 use super::super::exchange::share_out;
 use super::super::{Exchange, lock};
@@ -49,7 +50,9 @@ pub(super) struct Groups {
 impl Groups {
     /// The group whose members these are, if it has found itself.
     fn of(&self, workers: &[u32]) -> Option<&Group> {
-        self.group.as_ref().filter(|group| group.is_together() && workers.iter().all(|worker| group.members.contains(worker)))
+        self.group.as_ref().filter(|group| {
+            group.is_together() && workers.iter().all(|worker| group.members.contains(worker))
+        })
     }
 
     /// A sum was made in a group.
@@ -73,10 +76,16 @@ impl Hub {
         if self.listen.exchange != Exchange::Nccl || !self.begun {
             return;
         }
-        let lost = |group: &Group| !group.is_together() && now.duration_since(group.since) > MEETING;
+        let lost =
+            |group: &Group| !group.is_together() && now.duration_since(group.since) > MEETING;
         if let Some(group) = self.groups.group.as_ref().filter(|group| lost(group)) {
-            let absent = group.members.iter().filter(|member| !group.joined.contains(*member)).map(|member| Worker(*member).to_string());
-            let reason = format!("{} did not find the others", absent.collect::<Vec<_>>().join(", "));
+            let absent = group
+                .members
+                .iter()
+                .filter(|member| !group.joined.contains(*member))
+                .map(|member| Worker(*member).to_string());
+            let reason =
+                format!("{} did not find the others", absent.collect::<Vec<_>>().join(", "));
             return self.failed(&reason, now);
         }
         let rests = self.groups.rest.is_some_and(|rest| now < rest);
@@ -86,11 +95,16 @@ impl Hub {
         let members: Vec<u32> = self.members.connected().map(|(worker, _)| worker).collect();
         let [first, _, ..] = members[..] else { return };
         self.groups.count += 1;
-        // A coordinator that was restarted goes on above, since whoever comes back to it has a new epoch.
-        let epoch = Worker::all(self.listen.workers).map(|worker| self.members.epoch(worker.0)).max().unwrap_or(0);
+        // A coordinator that was restarted goes on above, since whoever comes back to it has a new
+        // epoch.
+        let epoch = Worker::all(self.listen.workers)
+            .map(|worker| self.members.epoch(worker.0))
+            .max()
+            .unwrap_or(0);
         let number = u64::from(epoch) << 32 | u64::from(self.groups.count);
         self.members.tell(first, &Down::Name { group: number });
-        self.groups.group = Some(Group { number, members, since: now, named: false, joined: BTreeSet::new() });
+        self.groups.group =
+            Some(Group { number, members, since: now, named: false, joined: BTreeSet::new() });
     }
 
     fn group(&mut self, number: u64) -> Option<&mut Group> {
@@ -98,7 +112,11 @@ impl Hub {
     }
 
     pub(super) fn named(&mut self, worker: Worker, number: u64, id: &str) {
-        let Some(group) = self.group(number).filter(|group| group.members[0] == worker.0 && !group.named) else { return };
+        let Some(group) =
+            self.group(number).filter(|group| group.members[0] == worker.0 && !group.named)
+        else {
+            return;
+        };
         group.named = true;
         let members = group.members.clone();
         let join = Down::Join { group: number, id: id.to_owned(), members: members.clone() };
@@ -106,7 +124,11 @@ impl Hub {
     }
 
     pub(super) fn together(&mut self, worker: Worker, number: u64) {
-        let Some(group) = self.group(number).filter(|group| group.named && group.members.contains(&worker.0)) else { return };
+        let Some(group) =
+            self.group(number).filter(|group| group.named && group.members.contains(&worker.0))
+        else {
+            return;
+        };
         group.joined.insert(worker.0);
         if group.is_together() {
             let size = group.members.len();
@@ -126,7 +148,11 @@ impl Hub {
         self.groups.failures += 1;
         let failures = self.groups.failures;
         self.groups.rest = Some(now + PAUSE * (1 << failures.min(10)) / 2);
-        let what = if failures < TRIES { "another group is tried later" } else { "no other group is tried until somebody comes or goes" };
+        let what = if failures < TRIES {
+            "another group is tried later"
+        } else {
+            "no other group is tried until somebody comes or goes"
+        };
         tracing::warn!("sums go by connections, {what}: {reason}");
         self.part();
     }
@@ -146,11 +172,17 @@ impl Hub {
 
     /// Gives up the group; of the sums under way those that somebody has.
     fn dissolve(&mut self) -> Vec<(Step, u32)> {
-        let Some(Group { number, members, .. }) = self.groups.group.take() else { return Vec::new() };
-        members.into_iter().for_each(|member| self.members.tell(member, &Down::Leave { group: number }));
+        let Some(Group { number, members, .. }) = self.groups.group.take() else {
+            return Vec::new();
+        };
+        members
+            .into_iter()
+            .for_each(|member| self.members.tell(member, &Down::Leave { group: number }));
         lock(&self.status).group = 0;
         let (mut begun, mut unmade) = (Vec::new(), Vec::new());
-        for (&(step, attempt), running) in self.running.iter_mut().filter(|(_, running)| running.group == Some(number)) {
+        for (&(step, attempt), running) in
+            self.running.iter_mut().filter(|(_, running)| running.group == Some(number))
+        {
             running.group = None;
             let void = running.holders.is_empty() && !running.done;
             if void && !std::mem::replace(&mut running.void, true) {
@@ -167,16 +199,26 @@ impl Hub {
     /// The group that can make a sum of what these workers hold, and what each of them sums.
     pub(super) fn group_for(&self, holders: &[u32]) -> Option<(u64, Vec<Owner>)> {
         let number = self.groups.of(holders).filter(|_| !holders.is_empty())?.number;
-        let (mut owners, end) = (share_out(holders, self.listen.length), chunks(self.listen.length));
-        let without = holders.iter().skip(owners.len()).map(|node| Owner { node: *node, start: end, end });
+        let (mut owners, end) =
+            (share_out(holders, self.listen.length), chunks(self.listen.length));
+        let without =
+            holders.iter().skip(owners.len()).map(|node| Owner { node: *node, start: end, end });
         owners.extend(without);
         Some((number, owners))
     }
 
     /// Gives up a group whose sum is not made in time: who holds it up is found by connections.
-    pub(super) fn look_after_sums_of_groups(&mut self, now: Instant, [patience, longest]: [Duration; 2], needed: usize) {
+    pub(super) fn look_after_sums_of_groups(
+        &mut self,
+        now: Instant,
+        [patience, longest]: [Duration; 2],
+        needed: usize,
+    ) {
         let late = self.running.iter().find(|(_, running)| {
-            let waits = running.group.is_some() && !running.done && !running.void && running.holders.len() < needed;
+            let waits = running.group.is_some()
+                && !running.done
+                && !running.void
+                && running.holders.len() < needed;
             // Where one worker makes the sum alone, the next to hold it has it by its connection.
             let most = if running.sources.len() < needed { longest } else { patience };
             waits && !running.overflowed && now.duration_since(running.begun) > most
@@ -189,9 +231,17 @@ impl Hub {
 
     /// Whoever lacks a sum that others have gets it from them.
     pub(super) fn spread(&mut self, step: Step, attempt: u32) {
-        let holders = self.running.get(&(step, attempt)).map(|running| running.holders.clone()).unwrap_or_default();
-        let mut lacking: Vec<u32> =
-            self.members.connected().map(|(worker, _)| worker).filter(|worker| !holders.contains_key(worker)).collect();
+        let holders = self
+            .running
+            .get(&(step, attempt))
+            .map(|running| running.holders.clone())
+            .unwrap_or_default();
+        let mut lacking: Vec<u32> = self
+            .members
+            .connected()
+            .map(|(worker, _)| worker)
+            .filter(|worker| !holders.contains_key(worker))
+            .collect();
         if self.takes_part() && self.summer.sum(step, attempt).is_none() {
             lacking.push(super::COORDINATOR);
         }

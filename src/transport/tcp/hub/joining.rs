@@ -19,11 +19,17 @@ impl Hub {
     /// The number for a worker that calls.
     fn seat_for(&self, role: Option<Role>, claim: Claim<'_>) -> Result<u32, NoSeat> {
         match (role, claim.worker) {
-            (Some(Role::Coordinator), _) => Err(NoSeat::Refused("its certificate is the coordinator's".to_owned())),
-            (Some(Role::Worker(Worker(named))), Some(worker)) if worker != named => {
-                Err(NoSeat::Refused(format!("its certificate is worker {named}'s, it says it is worker {worker}")))
+            (Some(Role::Coordinator), _) => {
+                Err(NoSeat::Refused("its certificate is the coordinator's".to_owned()))
             }
-            (Some(Role::Worker(Worker(named))), _) => self.members.seat(Claim { worker: Some(named), ..claim }),
+            (Some(Role::Worker(Worker(named))), Some(worker)) if worker != named => {
+                Err(NoSeat::Refused(format!(
+                    "its certificate is worker {named}'s, it says it is worker {worker}"
+                )))
+            }
+            (Some(Role::Worker(Worker(named))), _) => {
+                self.members.seat(Claim { worker: Some(named), ..claim })
+            }
             (None, _) => self.members.seat(claim),
         }
     }
@@ -31,17 +37,23 @@ impl Hub {
     /// Lets in who calls, or tells it why not.
     pub(super) async fn call(&mut self, caller: Caller) {
         let Caller { mut stream, from, role, hello, door } = caller;
-        let Up::Hello { worker, identity, process, address, offer, has, facts, weaves } = hello else {
+        let Up::Hello { worker, identity, process, address, offer, has, facts, weaves } = hello
+        else {
             return door.refuse(from, "no hello");
         };
         let found = if !weaves && self.listen.exchange == Exchange::Nccl {
-            Err(NoSeat::Refused("this run sums in groups of workers, of which its program knows nothing".to_owned()))
+            Err(NoSeat::Refused(
+                "this run sums in groups of workers, of which its program knows nothing".to_owned(),
+            ))
         } else {
             let claim = Claim { worker, identity: &identity, process };
-            let checked = check_hello(&identity, address.as_deref(), offer).map_err(NoSeat::Refused);
-            checked.and_then(|()| self.seat_for(role, claim)).and_then(|worker| match self.facts.agree(&facts) {
-                Ok(()) => Ok(worker),
-                Err(difference) => Err(NoSeat::Refused(difference.to_string())),
+            let checked =
+                check_hello(&identity, address.as_deref(), offer).map_err(NoSeat::Refused);
+            checked.and_then(|()| self.seat_for(role, claim)).and_then(|worker| {
+                match self.facts.agree(&facts) {
+                    Ok(()) => Ok(worker),
+                    Err(difference) => Err(NoSeat::Refused(difference.to_string())),
+                }
             })
         };
         let worker = match found {
@@ -52,7 +64,11 @@ impl Hub {
                     NoSeat::Taken(reason) => Down::Refused { reason, again: true },
                     NoSeat::Refused(reason) => Down::Refused { reason, again: false },
                 };
-                let why = if let Down::Refused { reason, .. } = &answer { reason } else { "another process has its place" };
+                let why = if let Down::Refused { reason, .. } = &answer {
+                    reason
+                } else {
+                    "another process has its place"
+                };
                 door.refuse(from, &format!("{}: {why}", brief(&identity)));
                 let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &answer)).await;
                 return;
@@ -67,12 +83,18 @@ impl Hub {
         let earlier = offer.map_or(0, |offer| offer.epoch);
         let epoch = self.members.epoch(worker).max(earlier).saturating_add(1);
         let welcome = self.welcome(worker, epoch);
-        if !matches!(tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &welcome)).await, Ok(Ok(()))) {
+        if !matches!(
+            tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &welcome)).await,
+            Ok(Ok(()))
+        ) {
             return tracing::warn!("{from} was gone before it was welcomed");
         }
         let (pipe, queues) = Pipe::new();
         let span = info_span!("connection", worker, epoch);
-        tokio::spawn(run(stream, queues, self.shop.clone(), (worker, epoch), self.events.clone()).instrument(span));
+        tokio::spawn(
+            run(stream, queues, self.shop.clone(), (worker, epoch), self.events.clone())
+                .instrument(span),
+        );
         let offered = offer.filter(|offer| offer.run == self.listen.run).map(|offer| offer.next);
         let next = offered.or_else(|| has.next(self.listen.first));
         let models = self.facts.models.unwrap_or(1).max(1);
@@ -91,8 +113,13 @@ impl Hub {
             taking: None,
         };
         self.members.enter(worker, seat, next);
-        lock(&self.status).workers[worker as usize] =
-            WorkerStatus { identity, address: from.to_string(), connected: true, epoch, silent_seconds: 0.0 };
+        lock(&self.status).workers[worker as usize] = WorkerStatus {
+            identity,
+            address: from.to_string(),
+            connected: true,
+            epoch,
+            silent_seconds: 0.0,
+        };
         if self.begun {
             self.notify(Worker(worker), Notice::Joined { next });
             self.offer_sums(worker, next);
@@ -133,8 +160,12 @@ impl Hub {
     /// A worker has to leave, and is told why.
     pub(super) fn dismiss(&mut self, worker: u32, why: &Dismissal) {
         let (word, reason) = match why {
-            Dismissal::Replaced => (Down::Replaced {}, "another process has taken its place".to_owned()),
-            Dismissal::Refused { reason } => (Down::Refused { reason: reason.clone(), again: false }, reason.clone()),
+            Dismissal::Replaced => {
+                (Down::Replaced {}, "another process has taken its place".to_owned())
+            }
+            Dismissal::Refused { reason } => {
+                (Down::Refused { reason: reason.clone(), again: false }, reason.clone())
+            }
         };
         self.part_with(worker, &reason, Some(&word));
     }

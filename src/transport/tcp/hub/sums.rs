@@ -1,4 +1,5 @@
-//! Sums as the coordinator's end sees them: who makes and holds them, and what becomes of those that stand still.
+//! Sums as the coordinator's end sees them: who makes and holds them, and what becomes of those
+//! that stand still.
 
 use super::super::exchange::{Plan, Sum, share_out};
 use super::super::misses::Miss;
@@ -14,21 +15,27 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The terms that a worker is told of, which those are of all, and the orders that their results answer.
+/// The terms that a worker is told of, which those are of all, and the orders that their results
+/// answer.
 type Told = (Vec<u32>, Vec<Summand>, Vec<Vec<u64>>);
 
 impl Hub {
     /// Whether every worker has a sum that is decided: then it is not needed any more.
     pub(super) fn all_hold(&self, step: Step, attempt: u32) -> bool {
         self.running.get(&(step, attempt)).is_none_or(|running| {
-            running.receivers.iter().all(|node| running.holders.contains_key(node) || self.members.pipe(*node).is_none())
+            running.receivers.iter().all(|node| {
+                running.holders.contains_key(node) || self.members.pipe(*node).is_none()
+            })
         })
     }
 
     /// Has a worker hold a sum that was made on this side, unless it was sent it.
     pub(super) fn hold(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
         let connected = || self.members.connected().map(|(worker, _)| worker).collect();
-        let running = self.running.entry((step, attempt)).or_insert_with(|| Running::new(connected(), BTreeSet::new(), Instant::now()));
+        let running = self
+            .running
+            .entry((step, attempt))
+            .or_insert_with(|| Running::new(connected(), BTreeSet::new(), Instant::now()));
         if !running.given.insert(worker) {
             return;
         }
@@ -47,29 +54,43 @@ impl Hub {
     pub(super) fn complete(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
         if self.landings.is_some() {
             self.hold(worker, step, attempt, decoded);
-        } else if self.running.get_mut(&(step, attempt)).is_none_or(|running| running.given.insert(worker)) {
+        } else if self
+            .running
+            .get_mut(&(step, attempt))
+            .is_none_or(|running| running.given.insert(worker))
+        {
             self.give(step, attempt, worker);
         }
     }
 
     pub(super) fn fold(&mut self, step: Step, attempt: u32, terms: Vec<Summand>) {
         let connected: BTreeSet<u32> = self.members.connected().map(|(worker, _)| worker).collect();
-        let holders: BTreeSet<u32> = terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
+        let holders: BTreeSet<u32> =
+            terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
         let holders: Vec<u32> = holders.intersection(&connected).copied().collect();
         let doubted = self.doubts.of(step);
         let star = self.listen.exchange == Exchange::Star || holders.is_empty() || doubted;
         let pushes = self.listen.exchange == Exchange::HoldSharded && !doubted;
         let takes_part = star || self.listen.keeps;
-        let receivers: Vec<u32> = connected.iter().copied().chain(takes_part.then_some(COORDINATOR)).collect();
+        let receivers: Vec<u32> =
+            connected.iter().copied().chain(takes_part.then_some(COORDINATOR)).collect();
         // Whoever is gone meanwhile cannot be a source; the engine hears of it and folds again.
         let terms: Vec<Summand> = terms
             .into_iter()
             .map(|term| {
-                let here = term.holders.iter().copied().filter(|piece| connected.contains(&piece.worker.0)).collect::<Vec<_>>();
+                let here = term
+                    .holders
+                    .iter()
+                    .copied()
+                    .filter(|piece| connected.contains(&piece.worker.0))
+                    .collect::<Vec<_>>();
                 Summand { holders: if here.is_empty() { term.holders } else { here }, ..term }
             })
             .collect();
-        let here = terms.iter().flat_map(|term| term.holders.first()).all(|piece| connected.contains(&piece.worker.0));
+        let here = terms
+            .iter()
+            .flat_map(|term| term.holders.first())
+            .all(|piece| connected.contains(&piece.worker.0));
         let (group, owners) = match self.group_for(&holders).filter(|_| here && !doubted) {
             Some((group, owners)) => (Some(group), owners),
             None if star => (None, share_out(&[COORDINATOR], self.listen.length)),
@@ -82,7 +103,8 @@ impl Hub {
             Some(group) => self.tell_group(&plan, group),
             None => self.tell_plan(&plan),
         }
-        let sources = holders.iter().copied().chain(plan.owners.iter().map(|owner| owner.node)).collect();
+        let sources =
+            holders.iter().copied().chain(plan.owners.iter().map(|owner| owner.node)).collect();
         let mut running = Running::new(plan.receivers.clone(), sources, Instant::now());
         (running.group, running.own) = (group, group.is_none() && star);
         running.given.extend(&plan.receivers);
@@ -97,12 +119,15 @@ impl Hub {
         }
     }
 
-    /// Whoever was sent parts of the results sums those, but for workers whose own is not summed: only whose vector is
-    /// summed is missed at once when it is gone, so theirs go to such a one.
+    /// Whoever was sent parts of the results sums those, but for workers whose own is not summed:
+    /// only whose vector is summed is missed at once when it is gone, so theirs go to such a one.
     fn owners_of_pushes(&self, holders: &[u32]) -> Vec<Owner> {
         let among: Vec<u32> = self.members.peers().iter().map(|peer| peer.worker).collect();
-        let mut owners = share_out(if among.is_empty() { holders } else { &among }, self.listen.length);
-        for (place, owner) in owners.iter_mut().enumerate().filter(|(_, owner)| !holders.contains(&owner.node)) {
+        let mut owners =
+            share_out(if among.is_empty() { holders } else { &among }, self.listen.length);
+        for (place, owner) in
+            owners.iter_mut().enumerate().filter(|(_, owner)| !holders.contains(&owner.node))
+        {
             owner.node = holders[place % holders.len()];
         }
         owners
@@ -129,11 +154,21 @@ impl Hub {
         let Plan { step, attempt, terms, owners, receivers, .. } = plan.clone();
         let nodes: Vec<u32> = owners.iter().map(|owner| owner.node).collect();
         let (places, orders) = (Vec::new(), Vec::new());
-        let told = Frame::control(&Down::Exchange { step, attempt, places, terms, orders, owners, receivers, group: Some(group) });
+        let told = Frame::control(&Down::Exchange {
+            step,
+            attempt,
+            places,
+            terms,
+            orders,
+            owners,
+            receivers,
+            group: Some(group),
+        });
         nodes.into_iter().for_each(|node| self.members.tell_frame(node, told.clone()));
     }
 
-    /// Tells everybody their part in an exchange: whoever sums, all of it; others, the terms they hold.
+    /// Tells everybody their part in an exchange: whoever sums, all of it; others, the terms they
+    /// hold.
     fn tell_plan(&self, plan: &Plan) {
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         let Plan { step, attempt, .. } = *plan;
@@ -141,7 +176,10 @@ impl Hub {
             let owners = plan.owners.clone();
             Down::Exchange { step, attempt, places, terms, orders, owners, receivers, group: None }
         };
-        let whole = Frame::control(&message((Vec::new(), plan.terms.clone(), plan.orders.clone()), plan.receivers.clone()));
+        let whole = Frame::control(&message(
+            (Vec::new(), plan.terms.clone(), plan.orders.clone()),
+            plan.receivers.clone(),
+        ));
         let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
         for (place, term) in (0..).zip(&plan.terms) {
             for piece in term.holders.iter().filter(|piece| !owners.contains(&piece.worker.0)) {
@@ -176,7 +214,8 @@ impl Hub {
         let own = own.map(|sum| sum.digest);
         let waits = self.takes_part() && own.is_none();
         if own.zip(digest).is_some_and(|(own, digest)| own != digest) {
-            return self.lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
+            return self
+                .lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
         }
         let Some(running) = self.running.get_mut(&(step, attempt)) else { return };
         if !running.holds(worker.0, digest) {
@@ -184,7 +223,8 @@ impl Hub {
         }
         if running.holders.len() == 2 && !running.done {
             let mut status = lock(&self.status);
-            (status.exchanges, status.exchange_seconds) = (status.exchanges + 1, running.begun.elapsed().as_secs_f64());
+            (status.exchanges, status.exchange_seconds) =
+                (status.exchanges + 1, running.begun.elapsed().as_secs_f64());
             if running.group.is_some() {
                 status.woven += 1;
                 self.groups.went_well();
@@ -207,11 +247,17 @@ impl Hub {
         let Some(seat) = self.members.seat_of(worker.0) else { return };
         match seat.misses.ask(step, Instant::now()) {
             Miss::Wait => return,
-            Miss::NeverSent => return self.lose(worker.0, &format!("it says it misses {step}, which it was not sent")),
-            Miss::Endless => return self.lose(worker.0, &format!("it misses {step} whatever it is sent")),
+            Miss::NeverSent => {
+                return self
+                    .lose(worker.0, &format!("it says it misses {step}, which it was not sent"));
+            }
+            Miss::Endless => {
+                return self.lose(worker.0, &format!("it misses {step} whatever it is sent"));
+            }
             Miss::Answer => {}
         }
-        // A step that it was not sent over this connection, though a later one was, is not due there: a state has to come.
+        // A step that it was not sent over this connection, though a later one was, is not due
+        // there: a state has to come.
         let was_sent = seat.unapplied.contains(&step);
         let attempt = self.decided.get(&step).copied().filter(|_| was_sent);
         if attempt.is_some_and(|attempt| self.give(step, attempt, worker.0)) {
@@ -225,17 +271,24 @@ impl Hub {
     fn hand_out(&mut self, step: Step, attempt: u32) {
         let running = self.running.get_mut(&(step, attempt)).filter(|running| !running.done);
         let Some(given) = running.map(|running| &mut running.given) else { return };
-        let late: Vec<u32> = self.members.connected().map(|(worker, _)| worker).filter(|worker| given.insert(*worker)).collect();
+        let late: Vec<u32> = self
+            .members
+            .connected()
+            .map(|(worker, _)| worker)
+            .filter(|worker| given.insert(*worker))
+            .collect();
         for worker in late {
             self.give(step, attempt, worker);
         }
     }
 
-    /// Gives whoever has come, in a state that is one of the last, the sums that are whole and wait for holders.
+    /// Gives whoever has come, in a state that is one of the last, the sums that are whole and wait
+    /// for holders.
     pub(super) fn offer_sums(&mut self, worker: u32, next: Option<Step>) {
         let Some(next) = next else { return };
         let recent = |step: Step| step.0.saturating_sub(next.0) <= self.listen.log_steps;
-        let open = self.running.iter().filter(|((step, _), running)| !running.done && recent(*step));
+        let open =
+            self.running.iter().filter(|((step, _), running)| !running.done && recent(*step));
         let whole = |key: &(Step, u32)| self.summer.sum(key.0, key.1).is_some_and(|sum| sum.finite);
         let sums: Vec<(Step, u32)> = open.map(|(key, _)| *key).filter(whole).collect();
         for (step, attempt) in sums {
@@ -253,7 +306,8 @@ impl Hub {
             return true;
         }
         let running = self.running.get(&(step, attempt));
-        let found = running.and_then(|running| running.giver(to, |holder| self.members.pipe(holder).is_some()));
+        let found = running
+            .and_then(|running| running.giver(to, |holder| self.members.pipe(holder).is_some()));
         if let Some(holder) = found {
             self.members.tell(holder, &Down::Give { step, attempt, to });
         }
@@ -288,7 +342,10 @@ impl Hub {
             for (worker, notice) in reports.into_iter().flatten() {
                 match notice {
                     Notice::Held { digest, .. } if digest != sum.digest => {
-                        self.lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
+                        self.lose(
+                            worker.0,
+                            &format!("it holds other bytes of {step} than were summed"),
+                        );
                     }
                     notice => self.notify(worker, notice),
                 }
@@ -298,8 +355,8 @@ impl Hub {
         }
     }
 
-    /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes to them, or who is
-    /// left when it has taken much longer than exchanges take.
+    /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes
+    /// to them, or who is left when it has taken much longer than exchanges take.
     pub(super) fn look_after_exchanges(&mut self, now: Instant) {
         for (step, attempt, on) in self.summer.stalled(now, QUIET) {
             if let Some(running) = self.running.get_mut(&(step, attempt)) {
@@ -307,15 +364,31 @@ impl Hub {
             }
         }
         let usual = self.exchange_time * PATIENCE_FACTOR;
-        let patience = if self.may_lose { usual.max(self.listen.spare).min(self.listen.stall) } else { self.listen.stall };
+        let patience = if self.may_lose {
+            usual.max(self.listen.spare).min(self.listen.stall)
+        } else {
+            self.listen.stall
+        };
         let bytes = self.listen.length * self.listen.format.bytes();
         let longest = patience.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
         let needed = self.members.connected().count().min(2);
         self.look_after_sums_of_groups(now, [patience, longest], needed);
-        let stuck = |running: &&Running| running.holders.len() < needed && running.is_stuck(now, patience, longest);
-        let found = self.running.values().filter(stuck).find_map(|running| Some((running.culprit(now)?, running.begun)));
+        let stuck = |running: &&Running| {
+            running.holders.len() < needed && running.is_stuck(now, patience, longest)
+        };
+        let found = self
+            .running
+            .values()
+            .filter(stuck)
+            .find_map(|running| Some((running.culprit(now)?, running.begun)));
         if let Some((worker, begun)) = found {
-            self.lose(worker, &format!("its vectors did not come for {:.1} s", now.duration_since(begun).as_secs_f64()));
+            self.lose(
+                worker,
+                &format!(
+                    "its vectors did not come for {:.1} s",
+                    now.duration_since(begun).as_secs_f64()
+                ),
+            );
         }
     }
 }

@@ -25,12 +25,13 @@ impl fmt::Display for Side {
     }
 }
 
-/// What may be the reason when the other side hangs up. A listener that knows another token says so in its proof: before
-/// that it is no reason.
+/// What may be the reason when the other side hangs up. A listener that knows another token says so
+/// in its proof: before that it is no reason.
 fn reason_to_close(from: Side, missing: &str) -> &'static str {
     match (from, missing) {
         (Side::Server, "its version" | "its TLS handshake") => {
-            "it may have as many callers as it takes at once, or another certificate; its own messages say"
+            "it may have as many callers as it takes at once, or another certificate; its own \
+             messages say"
         }
         _ => "its own messages may say why (another token or certificate?)",
     }
@@ -63,19 +64,27 @@ pub enum SecurityError {
         first: String,
     },
     /// The other side talks TLS and this side does not.
-    #[error("the {from} talks TLS and this side does not; pass `--keys DIR` on both sides or on none")]
+    #[error(
+        "the {from} talks TLS and this side does not; pass `--keys DIR` on both sides or on none"
+    )]
     UnexpectedTls {
         /// Who.
         from: Side,
     },
     /// This side talks TLS and the other does not.
-    #[error("the {from} does not talk TLS and this side does; pass `--keys DIR` on both sides or on none")]
+    #[error(
+        "the {from} does not talk TLS and this side does; pass `--keys DIR` on both sides or on \
+         none"
+    )]
     NoTls {
         /// Who.
         from: Side,
     },
     /// The other side is another version.
-    #[error("the {from} talks version {theirs} of the protocol and this side version {ours}; run the same codedgrad everywhere")]
+    #[error(
+        "the {from} talks version {theirs} of the protocol and this side version {ours}; run the \
+         same codedgrad everywhere"
+    )]
     Version {
         /// Who.
         from: Side,
@@ -101,7 +110,10 @@ pub enum SecurityError {
         reason: rustls::Error,
     },
     /// A certificate that is trusted but says not who it is for.
-    #[error("the {from}'s certificate must name one role, as `coordinator{DOMAIN}` or `worker-0{DOMAIN}`; it names {count}")]
+    #[error(
+        "the {from}'s certificate must name one role, as `coordinator{DOMAIN}` or \
+         `worker-0{DOMAIN}`; it names {count}"
+    )]
     PeerRole {
         /// Whose.
         from: Side,
@@ -149,7 +161,10 @@ pub enum SecurityError {
         path: PathBuf,
     },
     /// A secret that is none.
-    #[error("{} has mode {mode:03o}, so others can read this secret; `chmod 600` it", path.display())]
+    #[error(
+        "{} has mode {mode:03o}, so others can read this secret; `chmod 600` it",
+        path.display()
+    )]
     Readable {
         /// Where it is.
         path: PathBuf,
@@ -183,7 +198,8 @@ pub enum SecurityError {
         reason: rustls::Error,
     },
     /// This process's certificate says not who it is for.
-    #[error("{} must name one role, as `coordinator{DOMAIN}` or `worker-0{DOMAIN}`, among its DNS names; it names {count}", path.display())]
+    #[error("{} must name one role, as `coordinator{DOMAIN}` or `worker-0{DOMAIN}`, among its DNS \
+        names; it names {count}", path.display())]
     OwnRole {
         /// Which.
         path: PathBuf,

@@ -30,9 +30,16 @@ pub(super) async fn serve(stream: &mut Stream, key: &hmac::Key) -> Result<(), Se
     let client = receive(stream, from, "its nonce").await?;
     let server = random()?;
     let proof = hmac::sign(key, &transcript(Side::Server, &client, &server));
-    send(stream, from, "its proof", &[&VERSION.to_le_bytes(), &server[..], proof.as_ref()].concat()).await?;
+    send(
+        stream,
+        from,
+        "its proof",
+        &[&VERSION.to_le_bytes(), &server[..], proof.as_ref()].concat(),
+    )
+    .await?;
     let proof: [u8; 32] = receive(stream, from, "its proof").await?;
-    hmac::verify(key, &transcript(Side::Client, &client, &server), &proof).map_err(|_| SecurityError::WrongToken { from })?;
+    hmac::verify(key, &transcript(Side::Client, &client, &server), &proof)
+        .map_err(|_| SecurityError::WrongToken { from })?;
     send(stream, from, "its first message", &[WELCOME]).await
 }
 
@@ -40,7 +47,9 @@ pub(super) async fn serve(stream: &mut Stream, key: &hmac::Key) -> Result<(), Se
 pub(super) async fn greet(stream: &mut Stream, key: &hmac::Key) -> Result<(), SecurityError> {
     let from = Side::Server;
     let client = random()?;
-    let sent = send(stream, from, "its version", &[&MAGIC, &VERSION.to_le_bytes()[..], &client].concat()).await;
+    let sent =
+        send(stream, from, "its version", &[&MAGIC, &VERSION.to_le_bytes()[..], &client].concat())
+            .await;
     if let Err(error) = sent {
         tracing::debug!("{error}; what the server said last can still be read");
     }
@@ -54,7 +63,8 @@ pub(super) async fn greet(stream: &mut Stream, key: &hmac::Key) -> Result<(), Se
     }
     let server = receive(stream, from, "its nonce").await?;
     let proof: [u8; 32] = receive(stream, from, "its proof").await?;
-    hmac::verify(key, &transcript(Side::Server, &client, &server), &proof).map_err(|_| SecurityError::WrongToken { from })?;
+    hmac::verify(key, &transcript(Side::Server, &client, &server), &proof)
+        .map_err(|_| SecurityError::WrongToken { from })?;
     let proof = hmac::sign(key, &transcript(Side::Client, &client, &server));
     send(stream, from, "its welcome", proof.as_ref()).await?;
     match receive(stream, from, "its welcome").await? {
@@ -68,13 +78,22 @@ pub(super) fn transcript(prover: Side, client: &[u8; 32], server: &[u8; 32]) -> 
     [format!("codedgrad {prover}").as_bytes(), &VERSION.to_le_bytes(), client, server].concat()
 }
 
-async fn receive<const N: usize>(stream: &mut Stream, from: Side, what: &'static str) -> Result<[u8; N], SecurityError> {
+async fn receive<const N: usize>(
+    stream: &mut Stream,
+    from: Side,
+    what: &'static str,
+) -> Result<[u8; N], SecurityError> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes).await.map_err(|error| stream_error(from, what, error))?;
     Ok(bytes)
 }
 
-async fn send(stream: &mut Stream, to: Side, next: &'static str, bytes: &[u8]) -> Result<(), SecurityError> {
+async fn send(
+    stream: &mut Stream,
+    to: Side,
+    next: &'static str,
+    bytes: &[u8],
+) -> Result<(), SecurityError> {
     let sent = async {
         stream.write_all(bytes).await?;
         stream.flush().await

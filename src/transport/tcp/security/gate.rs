@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// Where calls come from, as far as it can be told: an IPv4 address, the upper half of an IPv6 address, since the lower
-/// half is the caller's to choose, or this host, whatever loopback address it uses.
+/// Where calls come from, as far as it can be told: an IPv4 address, the upper half of an IPv6
+/// address, since the lower half is the caller's to choose, or this host, whatever loopback address
+/// it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Host(IpAddr);
 
@@ -36,10 +37,11 @@ impl fmt::Display for Host {
     }
 }
 
-/// Bounds how many callers are proving themselves at once, so that strangers cannot use up a listener's memory, and so
-/// that they cannot keep others out either: when all places are taken, whoever comes gets the place of another. The host
-/// with the most places, the newcomer's among them, loses the one that it has had for longest. So a host that has none
-/// always finds one, and of one host those who get on with it get in before those who sit and wait.
+/// Bounds how many callers are proving themselves at once, so that strangers cannot use up a
+/// listener's memory, and so that they cannot keep others out either: when all places are taken,
+/// whoever comes gets the place of another. The host with the most places, the newcomer's among
+/// them, loses the one that it has had for longest. So a host that has none always finds one, and
+/// of one host those who get on with it get in before those who sit and wait.
 ///
 /// ```
 /// use codedgrad::transport::tcp::security::Gate;
@@ -60,8 +62,9 @@ struct Places {
     taken: BTreeMap<u64, (Host, Arc<Notify>)>,
 }
 
-/// A place among those who prove themselves, until it is dropped or lost to another: to be kept until
-/// [`accept`](super::accept) returns and, by those who expect a first message, until that is read.
+/// A place among those who prove themselves, until it is dropped or lost to another: to be kept
+/// until [`accept`](super::accept) returns and, by those who expect a first message, until that is
+/// read.
 #[derive(Debug)]
 pub struct Pass {
     gate: Gate,
@@ -79,7 +82,8 @@ impl Gate {
         Self(Arc::new(Mutex::new(Places { most: places.max(1), next: 0, taken: BTreeMap::new() })))
     }
 
-    /// A place for a caller. If another loses its own for it, that one's connection should be dropped: see [`Pass::lost`].
+    /// A place for a caller. If another loses its own for it, that one's connection should be
+    /// dropped: see [`Pass::lost`].
     #[must_use]
     pub fn enter(&self, from: IpAddr) -> Pass {
         let (host, lost) = (Host::of(from), Arc::new(Notify::new()));
@@ -108,7 +112,11 @@ impl Places {
             *counts.entry(*host).or_default() += 1;
         }
         let most = counts.values().copied().max().unwrap_or_default();
-        let oldest = self.taken.iter().find(|(_, (host, _))| counts[host] == most).map(|(number, _)| *number);
+        let oldest = self
+            .taken
+            .iter()
+            .find(|(_, (host, _))| counts[host] == most)
+            .map(|(number, _)| *number);
         if let Some((_, lost)) = oldest.and_then(|number| self.taken.remove(&number)) {
             lost.notify_one();
         }

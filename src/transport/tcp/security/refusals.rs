@@ -19,8 +19,8 @@ const NAMED: usize = 3;
 /// Longest reason, in characters.
 const REASON: usize = 300;
 
-/// Decides what is logged of refused calls: the first of every host, then one line per 10 s that counts the others. A
-/// host that goes on after such a line is only counted.
+/// Decides what is logged of refused calls: the first of every host, then one line per 10 s that
+/// counts the others. A host that goes on after such a line is only counted.
 ///
 /// Time is told, as time since any moment:
 ///
@@ -28,7 +28,8 @@ const REASON: usize = 300;
 /// use codedgrad::transport::tcp::security::Refusals;
 /// use std::time::Duration;
 /// let (mut refusals, host) = (Refusals::default(), "192.0.2.1".parse().unwrap());
-/// let lines: Vec<_> = (0..100).flat_map(|ms| refusals.note(host, "no", Duration::from_millis(ms))).collect();
+/// let lines: Vec<_> =
+///     (0..100).flat_map(|ms| refusals.note(host, "no", Duration::from_millis(ms))).collect();
 /// assert_eq!(lines.len(), 3);
 /// let sum = refusals.sum(Duration::from_secs(10)).unwrap();
 /// assert_eq!(sum, "refused 97 more calls within 10 s: 97 from 192.0.2.1; the last one: no");
@@ -96,7 +97,8 @@ impl Refusals {
         let hidden = std::mem::take(&mut self.hidden);
         self.said = hidden.keys().map(|host| (*host, FIRST)).collect();
         let others = std::mem::take(&mut self.others);
-        let mut hosts: Vec<(u64, Host)> = hidden.into_iter().map(|(host, count)| (count, host)).collect();
+        let mut hosts: Vec<(u64, Host)> =
+            hidden.into_iter().map(|(host, count)| (count, host)).collect();
         hosts.sort_by_key(|(count, host)| (std::cmp::Reverse(*count), *host));
         let all = hosts.iter().map(|(count, _)| count).sum::<u64>() + others;
         if all == 0 {
@@ -133,19 +135,35 @@ mod tests {
     fn the_first_of_each_host_are_said() {
         let mut refusals = Refusals::default();
         for number in 0..5 {
-            assert_eq!(refusals.note(host(number), "no", at(0.0)), [format!("refused a call from 10.0.0.{number}: no")]);
+            assert_eq!(
+                refusals.note(host(number), "no", at(0.0)),
+                [format!("refused a call from 10.0.0.{number}: no")]
+            );
         }
-        assert_eq!((refusals.due(), refusals.sum(at(100.0))), (None, None), "there is nothing to be summed up");
+        assert_eq!(
+            (refusals.due(), refusals.sum(at(100.0))),
+            (None, None),
+            "there is nothing to be summed up"
+        );
         assert_eq!(refusals.note(host(0), "no", at(101.0)).len(), 1);
     }
 
     #[test]
     fn a_flood_is_one_line_per_window() {
         let mut refusals = Refusals::default();
-        let lines: Vec<String> = (0..10_000).flat_map(|i| refusals.note(host(i % 2), "no", at(0.004 * f64::from(i)))).collect();
+        let lines: Vec<String> = (0..10_000)
+            .flat_map(|i| refusals.note(host(i % 2), "no", at(0.004 * f64::from(i))))
+            .collect();
         assert_eq!(lines.len(), 6 + 3, "three of each host, and three windows that are over");
-        assert!(lines[..6].iter().all(|line| line.starts_with("refused a call from 10.0.0.")), "{lines:?}");
-        assert_eq!(lines[7], "refused 2500 more calls within 10 s: 1250 from 10.0.0.0, 1250 from 10.0.0.1; the last one: no");
+        assert!(
+            lines[..6].iter().all(|line| line.starts_with("refused a call from 10.0.0.")),
+            "{lines:?}"
+        );
+        assert_eq!(
+            lines[7],
+            "refused 2500 more calls within 10 s: 1250 from 10.0.0.0, 1250 from 10.0.0.1; the last \
+             one: no"
+        );
         assert_eq!((refusals.due(), refusals.sum(at(39.9))), (Some(at(40.0)), None));
         assert!(refusals.sum(at(40.0)).is_some() && refusals.due().is_none());
         // It has been quiet for a while: the next ones are said again.
@@ -156,16 +174,28 @@ mod tests {
     fn however_many_hosts_there_are_a_window_has_so_many_lines() {
         let mut refusals = Refusals::default();
         let long = "é".repeat(10_000);
-        let lines: Vec<String> = (0..100_000).flat_map(|i| refusals.note(host(i), &long, at(1.0))).collect();
+        let lines: Vec<String> =
+            (0..100_000).flat_map(|i| refusals.note(host(i), &long, at(1.0))).collect();
         assert_eq!(lines.len(), LINES);
         assert!(lines.iter().all(|line| line.chars().count() < REASON + 50));
         assert!(refusals.said.len() <= HOSTS && refusals.hidden.len() <= HOSTS);
         let sum = refusals.sum(at(11.0)).unwrap();
-        assert!(sum.starts_with("refused 99980 more calls within 10 s: 1 from 10.0.0.20, 1 from "), "{sum}");
+        assert!(
+            sum.starts_with("refused 99980 more calls within 10 s: 1 from 10.0.0.20, 1 from "),
+            "{sum}"
+        );
         assert!(sum.contains(", 99977 from other hosts; the last one: é"), "{sum}");
         // Those hosts are loud; one that is not is still heard.
         assert_eq!(refusals.note(host(20), "no", at(11.0)).len(), 0);
-        assert_eq!(refusals.note(host(200_000), "no", at(11.0)).len(), 0, "there are as many as are told apart");
-        assert_eq!(refusals.note(host(200_000), "no", at(31.1)).len(), 2, "one that sums up, and its own");
+        assert_eq!(
+            refusals.note(host(200_000), "no", at(11.0)).len(),
+            0,
+            "there are as many as are told apart"
+        );
+        assert_eq!(
+            refusals.note(host(200_000), "no", at(31.1)).len(),
+            2,
+            "one that sums up, and its own"
+        );
     }
 }

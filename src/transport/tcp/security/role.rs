@@ -6,8 +6,8 @@ use std::fmt;
 /// What ends the name of every role in a certificate.
 pub(super) const DOMAIN: &str = ".codedgrad";
 
-/// What a process is in a job. As text it is the DNS name in its certificate: `coordinator.codedgrad`,
-/// `worker-3.codedgrad`.
+/// What a process is in a job. As text it is the DNS name in its certificate:
+/// `coordinator.codedgrad`, `worker-3.codedgrad`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The one that assigns the work.

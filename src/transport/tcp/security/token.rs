@@ -49,7 +49,8 @@ impl Token {
     /// From a file.
     ///
     /// # Errors
-    /// [`SecurityError`] when it cannot be read, holds no token or, on Unix, can be read by others than its owner.
+    /// [`SecurityError`] when it cannot be read, holds no token or, on Unix, can be read by others
+    /// than its owner.
     pub fn read(path: &Path) -> Result<Self, SecurityError> {
         Self::parse(&String::from_utf8_lossy(&read_secret(path)?))
     }
@@ -80,7 +81,9 @@ impl fmt::Debug for Token {
 
 /// Fresh random bytes.
 pub(super) fn random() -> Result<[u8; BYTES], SecurityError> {
-    ring::rand::generate(&SystemRandom::new()).map(ring::rand::Random::expose).map_err(|_| SecurityError::Random)
+    ring::rand::generate(&SystemRandom::new())
+        .map(ring::rand::Random::expose)
+        .map_err(|_| SecurityError::Random)
 }
 
 /// Reads a file, unless others than its owner could.
