@@ -124,12 +124,8 @@ fn run(
     log
 }
 
-const EXCHANGES: [(Exchange, bool); 4] = [
-    (Exchange::Star, true),
-    (Exchange::Sharded, false),
-    (Exchange::Sharded, true),
-    (Exchange::HoldSharded, false),
-];
+const EXCHANGES: [(Exchange, bool); 3] =
+    [(Exchange::Star, true), (Exchange::Sharded, false), (Exchange::Sharded, true)];
 
 /// A worker whose results are NaN, and which says that they are finite.
 fn nan(mut link: impl Link) {

@@ -35,10 +35,7 @@ fn training_over_tcp_has_the_record_of_training_over_threads() {
     ] {
         let common = [&["--scheme", scheme, "--compare", "uncoded", "--force"], more].concat();
         let summary = train(&[&common[..], &["--out", "threads"]].concat());
-        // Tasks of a queue are added up at the workers, unless they are sent as they are.
-        for exchange in
-            &["star", "sharded", "hold-sharded"][..if scheme == "queue:m=2" { 2 } else { 3 }]
-        {
+        for exchange in ["star", "sharded"] {
             let over = train(
                 &[&common[..], &["--out", exchange, "--transport", "tcp", "--exchange", exchange]]
                     .concat(),
@@ -70,8 +67,8 @@ fn training_over_tcp_has_the_record_of_training_over_threads() {
     let difference = narrow["max_gradient_difference"].as_f64().unwrap();
     assert!(difference > 0.0 && difference < 0.02, "{difference}");
     refused(folder.path(), &["train", "--exchange", "star"], &["--transport tcp"]);
-    let early = ["train", "--transport", "tcp", "--exchange", "hold-sharded", "--reduce", "worker"];
-    refused(folder.path(), &early, &["--exchange hold-sharded", "use tree or auto"]);
+    let dropped = ["train", "--transport", "tcp", "--exchange", "hold-sharded"];
+    refused(folder.path(), &dropped, &["hold-sharded was dropped", "use sharded"]);
     let between = ["train", "--transport", "tcp", "--exchange", "nccl"];
     refused(folder.path(), &between, &["--exchange nccl", "--device cuda"]);
     let narrow = [&between[..], &["--device", "cuda", "--wire", "bf16"]].concat();

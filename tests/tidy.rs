@@ -166,7 +166,12 @@ fn files_stay_short() {
             path.display()
         );
     }
-    assert!(long.len() <= LONG_LINES, "{} lines over 100 columns:\n{}", long.len(), long.join("\n"));
+    assert!(
+        long.len() <= LONG_LINES,
+        "{} lines over 100 columns:\n{}",
+        long.len(),
+        long.join("\n")
+    );
     let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert!(architecture.lines().count() <= 150);
 }

@@ -225,7 +225,7 @@ fn drills(words: &[String]) -> Outcome<()> {
     let at = steps / 4;
     if let Some(count) = value("--reconnects") {
         return reconnects::reconnects(
-            &value("--exchange").unwrap_or("star,sharded,hold,hold-sharded".into()),
+            &value("--exchange").unwrap_or("star,sharded,hold".into()),
             count.parse()?,
         );
     }

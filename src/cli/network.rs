@@ -15,7 +15,10 @@ use crate::transport::tcp::{Exchange, Listen, TcpError, TcpTransport};
 use crate::transport::wire::Format;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -60,16 +63,45 @@ pub(super) enum ExchangeKind {
     Star,
     /// The workers among themselves, each a part: no vector goes through one place.
     #[default]
+    // Plans of runs from before it was dropped; the bits are the same.
+    #[serde(alias = "hold-sharded")]
     Sharded,
     /// The coordinator, which gets every result as soon as it is done, before its weight is known;
     /// all of them wait in its memory.
     Hold,
-    /// The workers among themselves, each a part, which gets every result as soon as it is done:
-    /// less is left to be sent when the round closes, more is sent in all.
-    HoldSharded,
     /// The workers' GPUs by NCCL, one of each worker; by connections, as sharded, for who is late,
     /// and whenever NCCL cannot.
     Nccl,
+}
+
+/// Parses an [`ExchangeKind`]; one that was dropped is answered with what to write instead.
+#[derive(Clone)]
+pub(super) struct ExchangeParser;
+
+impl TypedValueParser for ExchangeParser {
+    type Value = ExchangeKind;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<ExchangeKind, clap::Error> {
+        let kinds = EnumValueParser::<ExchangeKind>::new();
+        kinds.parse_ref(command, argument, value).map_err(|error| {
+            match value.to_string_lossy().parse::<Exchange>() {
+                Err(reason) if value == "hold-sharded" => {
+                    command.clone().error(ErrorKind::InvalidValue, format!("--exchange {reason}"))
+                }
+                _ => error,
+            }
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let kinds = ExchangeKind::value_variants().iter();
+        Some(Box::new(kinds.filter_map(ValueEnum::to_possible_value)))
+    }
 }
 
 /// Numbers on the wire.
@@ -190,7 +222,6 @@ pub(super) fn listen(
             ExchangeKind::Star => Exchange::Star,
             ExchangeKind::Sharded => Exchange::Sharded,
             ExchangeKind::Hold => Exchange::Hold,
-            ExchangeKind::HoldSharded => Exchange::HoldSharded,
             ExchangeKind::Nccl => Exchange::Nccl,
         },
         keeps: true,

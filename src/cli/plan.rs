@@ -335,10 +335,6 @@ impl Plan {
             grace_seconds: self.grace_seconds,
             mu: self.mu,
             reduce: match self.reduce {
-                // What is sent before the plan is single results.
-                ReduceKind::Auto if self.exchange == ExchangeKind::HoldSharded => {
-                    Some(Reduce::Tree)
-                }
                 ReduceKind::Auto => None,
                 ReduceKind::Tree => Some(Reduce::Tree),
                 ReduceKind::Worker => Some(Reduce::Worker),

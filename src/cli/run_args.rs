@@ -1,7 +1,7 @@
 //! The flags that `codedgrad train` and `codedgrad coordinator` share.
 
 use super::attack::AttackArgs;
-use super::network::{self, ExchangeKind, TransportKind, WireKind};
+use super::network::{self, ExchangeKind, ExchangeParser, TransportKind, WireKind};
 use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
 use super::{Failure, OrInput, checkpoint};
 use crate::train::AdamWConfig;
@@ -174,9 +174,9 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) attack: AttackArgs,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
-    /// closes), or the workers among themselves, each a part (sharded; hold-sharded: they get them
-    /// before the round closes; nccl: their GPUs, which needs --device cuda) [default: sharded]
-    #[arg(long, value_enum)]
+    /// closes), or the workers among themselves, each a part (sharded;
+    /// nccl: their GPUs, which needs --device cuda) [default: sharded]
+    #[arg(long, value_parser = ExchangeParser)]
     pub(super) exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
     /// uncoded training [default: f32]
@@ -231,12 +231,6 @@ pub(super) struct Own {
 impl RunArgs {
     /// Refuses an exchange that does not go with the rest.
     fn check_exchange(&self) -> Result<(), Failure> {
-        if self.exchange == Some(ExchangeKind::HoldSharded) && self.reduce == ReduceKind::Worker {
-            return Err(Failure::Input(anyhow!(
-                "--exchange hold-sharded sends every result as it is; --reduce worker adds them up \
-                 before: use tree or auto"
-            )));
-        }
         if self.exchange == Some(ExchangeKind::Nccl) {
             if self.device != DeviceKind::Cuda {
                 return Err(Failure::Input(anyhow!(

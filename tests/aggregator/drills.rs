@@ -129,7 +129,6 @@ fn a_cut_connection_costs_no_step() {
     }
     for when in [PHASES[0], PHASES[1], When { up: false, bytes: 2000 }] {
         drill(Exchange::Sharded, Fault::Cut, when, QUICK);
-        drill(Exchange::HoldSharded, Fault::Cut, when, QUICK);
     }
 }
 
@@ -147,7 +146,6 @@ fn a_trickling_connection_is_given_up() {
     drill(Exchange::Star, Fault::Trickle, PHASES[2], QUICK);
     drill(Exchange::Sharded, Fault::Trickle, PHASES[1], QUICK);
     drill(Exchange::Hold, Fault::Trickle, PHASES[2], QUICK);
-    drill(Exchange::HoldSharded, Fault::Trickle, PHASES[1], QUICK);
 }
 
 /// Who can be spared is not waited for as long as others are.
@@ -164,7 +162,7 @@ fn a_worker_that_can_be_spared_is_given_up_soon() {
 /// Workers die in their tasks, several at once, and their results with them.
 #[test]
 fn dead_workers_cost_no_step() {
-    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold, Exchange::HoldSharded] {
+    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold] {
         for (scheme, dead) in [
             ("groups:s=1", vec![(2, 1)]),
             ("groups:s=3", vec![(0, 1), (1, 2), (2, 2)]),

@@ -539,21 +539,19 @@ fn without_faults(length: usize, steps: u64) -> Vec<Expected> {
     (0..).zip(&log.gradients).map(&mut expected).collect()
 }
 
-const VOYAGES: [(Exchange, &str); 7] = [
+const VOYAGES: [(Exchange, &str); 6] = [
     (Exchange::Star, "groups:s=1"),
     (Exchange::Sharded, "groups:s=1"),
     (Exchange::Sharded, "queue:m=1"),
     (Exchange::Star, "queue:m=1"),
-    (Exchange::HoldSharded, "groups:s=1"),
     (Exchange::Nccl, "groups:s=1"),
     (Exchange::Nccl, "queue:m=1"),
 ];
 
-const CUTS: [(Exchange, &str); 5] = [
+const CUTS: [(Exchange, &str); 4] = [
     (Exchange::Star, "groups:s=1"),
     (Exchange::Sharded, "groups:s=1"),
     (Exchange::Hold, "groups:s=1"),
-    (Exchange::HoldSharded, "groups:s=1"),
     (Exchange::Sharded, "queue:m=1"),
 ];
 

@@ -63,7 +63,6 @@ fn workers_that_come_and_go_cost_no_step() {
         (Exchange::Sharded, "queue:m=1", 3),
         (Exchange::Star, "queue:m=1", 4),
         (Exchange::Hold, "groups:s=1", 5),
-        (Exchange::HoldSharded, "groups:s=1", 6),
     ] {
         soak(exchange, scheme, 1_500, seed);
     }
@@ -82,7 +81,7 @@ fn workers_come_and_go_for_long() {
 /// Two bytes per number: the gradient is near the wide one, and the same for all.
 #[test]
 fn narrow_numbers_on_the_wire_keep_replicas_equal() {
-    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold, Exchange::HoldSharded] {
+    for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold] {
         let over = Over::Tcp(Settings { format: Format::Bf16, ..settings(exchange) });
         let (_, _, plain) = train(setup("groups:s=1", 4, 1, modelled(4, 1, 1)));
         let (outcome, trained, log) =

@@ -123,7 +123,6 @@ fn over_tcp_training_has_the_bits_of_training_over_threads() {
         settings(Exchange::Star),
         settings(Exchange::Sharded),
         settings(Exchange::Hold),
-        settings(Exchange::HoldSharded),
         Settings { tls: true, ..settings(Exchange::Star) },
         Settings { tls: true, ..settings(Exchange::Sharded) },
     ];

@@ -90,8 +90,6 @@ struct Hub {
     of_no_use: u32,
     heard: Instant,
     peers: BTreeMap<u32, Remote>,
-    /// Workers that sum, each a part.
-    among: Vec<u32>,
     /// Connections to other workers that there were.
     lines: u64,
     /// Calls of workers that are not known yet.
@@ -201,9 +199,6 @@ impl Hub {
                         self.vectors.give(vector);
                     }
                 }
-                if finite && self.welcome.push {
-                    self.push(task, order);
-                }
                 self.coordinator.tell(&Up::Done { order, task, tail, finite });
             }
             Notice::Freed if current => self.coordinator.tell(&Up::Freed { order }),
@@ -280,17 +275,6 @@ impl Hub {
                 self.shop.blocks.give(block);
                 self.advance();
             }
-            (From::Peer(worker, line), Incoming::Chunk(header, block))
-                if header.kind == Kind::Result =>
-            {
-                let current = self.peers.get(&worker).is_some_and(|remote| remote.is_line(line));
-                let taken = if current {
-                    self.summer.pushed(&header, worker, block, Instant::now())
-                } else {
-                    Ok(())
-                };
-                self.came(from, taken);
-            }
             (from, Incoming::Chunk(header, block)) => {
                 let taken = self.summer.chunk(&header, from.node(), block, Instant::now());
                 self.came(from, taken);
@@ -361,13 +345,9 @@ impl Hub {
                 }
             }
             Down::Discard { task } => self.kept.discard(task),
-            Down::Release { step, end } => {
-                self.summer.sent.release(end);
-                self.summer.came.release(end);
-                self.kept.release(step, end);
-            }
-            Down::Exchange { step, attempt, places, terms, orders, owners, receivers, group } => {
-                let plan = Plan { step, attempt, places, terms, orders, owners, receivers };
+            Down::Release { step, end } => self.kept.release(step, end),
+            Down::Exchange { step, attempt, places, terms, owners, receivers, group } => {
+                let plan = Plan { step, attempt, places, terms, owners, receivers };
                 match group {
                     Some(group) => self.weave(group, plan),
                     None => self.exchange(plan),

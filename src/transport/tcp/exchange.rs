@@ -8,9 +8,8 @@
 use super::block::{Block, Blocks, Body};
 use super::canvas::{Canvas, Claim};
 use super::pipe::Frame;
-use super::pushes::Sent;
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, poison_of};
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Step, Worker};
 use crate::transport::wire::{Format, Header, Kind, Owner, chunk_range, chunks};
 use crate::transport::{Summand, What};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,9 +24,6 @@ pub(super) struct Plan {
     /// Which terms these are, for a node that is told of some only.
     pub(super) places: Vec<u32>,
     pub(super) terms: Vec<Summand>,
-    /// The order that each holder's result answers, term by term, where results are sent before
-    /// there is a plan.
-    pub(super) orders: Vec<Vec<u64>>,
     pub(super) owners: Vec<Owner>,
     pub(super) receivers: Vec<u32>,
 }
@@ -42,19 +38,6 @@ impl Plan {
     fn source(&self, place: usize, term: usize) -> Option<(u32, What)> {
         let piece = self.terms[term].source(Worker(self.owners[place].node), place)?;
         Some((piece.worker.0, piece.what))
-    }
-
-    /// The same, if it is a result that may have been sent before the plan, with the order that it
-    /// answers.
-    fn sent(&self, place: usize, term: usize) -> Option<(u32, Task, u32)> {
-        let (node, what) = self.source(place, term)?;
-        let What::Result(task) = what else { return None };
-        let at = self.terms[term]
-            .holders
-            .iter()
-            .position(|piece| (piece.worker.0, piece.what) == (node, what))?;
-        let order = self.orders.get(term)?.get(at).filter(|order| **order > 0)?;
-        Some((node, task.in_header(), *order as u32))
     }
 }
 
@@ -110,7 +93,6 @@ impl Exchange {
             attempt,
             places: Vec::new(),
             terms: Vec::new(),
-            orders: Vec::new(),
             owners: Vec::new(),
             receivers: vec![me],
         };
@@ -140,7 +122,6 @@ impl Exchange {
         plan: Plan,
         format: Format,
         held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
-        sent: &Sent,
     ) -> Vec<Outgoing> {
         let mut sends = Vec::new();
         let longest = plan.owners.iter().map(|owner| owner.end - owner.start).max().unwrap_or(0);
@@ -152,11 +133,8 @@ impl Exchange {
                 .filter(|(_, owner)| owner.node != self.me && owner.start + row < owner.end)
             {
                 for term in 0..plan.terms.len() {
-                    let there =
-                        |(_, task, order)| sent.covers(task, order, owner.node, owner.start + row);
                     if let Some((_, what)) =
                         plan.source(place, term).filter(|source| source.0 == self.me)
-                        && !plan.sent(place, term).is_some_and(there)
                         && let Some(vector) = held(what)
                     {
                         sends.push((
@@ -242,16 +220,6 @@ impl Exchange {
             .iter()
             .find(|(_, owner)| (owner.start..owner.end).contains(&chunk))
             .map(|(place, _)| *place)
-    }
-
-    /// Which term a chunk of a result is that was sent before the plan, if this node is to sum it.
-    pub(super) fn term_of(&self, header: &Header, from: u32) -> Option<u32> {
-        let place = self.place_of(header.chunk_of(self.out.len()).ok()?)?;
-        let result = (from, header.task(), header.attempt);
-        (0u32..)
-            .zip(0..self.plan.terms.len())
-            .find(|(_, term)| self.plan.sent(place, *term) == Some(result))
-            .map(|(term, _)| term)
     }
 
     fn term_frame(&self, plan: &Plan, chunk: usize, term: usize, vector: Arc<Vec<f32>>) -> Frame {

@@ -71,8 +71,6 @@ pub(super) struct Hub {
     doubts: Doubts,
     /// Attempts at steps that are decided, and who holds them.
     decided: BTreeMap<Step, u32>,
-    /// The order that each result answers, where workers send results to each other at once.
-    orders: BTreeMap<(Worker, Task), u64>,
     /// States on their way from each worker, and for whom each transfer is.
     states: BTreeMap<Worker, (BTreeMap<u64, u32>, Arriving)>,
     transfers: u64,
@@ -140,7 +138,6 @@ impl Hub {
             groups: Groups::default(),
             doubts: Doubts::default(),
             decided: BTreeMap::new(),
-            orders: BTreeMap::new(),
             states: BTreeMap::new(),
             transfers: 0,
             exchange_time: EXCHANGE,
@@ -251,7 +248,6 @@ impl Hub {
             Command::Fold(step, attempt, summands) => self.fold(step, attempt, summands),
             Command::Release(step, end) => {
                 self.members.tell_all(&Down::Release { step, end });
-                self.orders.retain(|(_, task), _| task.job >= end);
                 self.running
                     .iter_mut()
                     .filter(|(key, _)| key.0 == step)
@@ -429,9 +425,6 @@ impl Hub {
     fn up(&mut self, worker: Worker, message: Up) {
         match message {
             Up::Done { order, task, tail, finite } if self.members.is_order(worker.0, order) => {
-                if finite && self.listen.exchange == Exchange::HoldSharded {
-                    self.orders.insert((worker, task), order);
-                }
                 let notice = match &mut self.landings {
                     Some(landings) if finite => landings.done(worker.0, order, task, tail),
                     landings => {
@@ -554,7 +547,6 @@ impl Hub {
         self.landings.iter_mut().for_each(|landings| landings.forget(worker));
         lock(&self.status).workers[worker as usize].connected = false;
         self.states.remove(&Worker(worker));
-        self.orders.retain(|(of, _), _| of.0 != worker);
         self.doubts.forget(worker);
         self.announce();
         if self.begun {

@@ -18,7 +18,6 @@ mod members;
 mod misses;
 mod network;
 mod pipe;
-mod pushes;
 mod running;
 pub mod security;
 mod server;
@@ -67,10 +66,6 @@ pub enum Exchange {
     /// The coordinator, to which every worker sends its result as soon as it is done, before
     /// anybody knows its weight: for whatever has to be judged by what was received.
     Hold,
-    /// The workers that are there, each a part, to whom every worker sends its result as soon as it
-    /// is done: when the round closes, what has come is there already. Who is late with its result
-    /// still sums.
-    HoldSharded,
     /// As [`Exchange::Sharded`], but where all workers whose vectors are summed have found each
     /// other by a fabric, they exchange by that ([`crate::transport::fabric`]): NCCL between their
     /// GPUs.
@@ -80,7 +75,7 @@ pub enum Exchange {
 impl Exchange {
     /// Whether workers sum among themselves.
     fn is_sharded(self) -> bool {
-        matches!(self, Self::Sharded | Self::HoldSharded | Self::Nccl)
+        matches!(self, Self::Sharded | Self::Nccl)
     }
 }
 
@@ -92,11 +87,13 @@ impl FromStr for Exchange {
             "star" => Ok(Self::Star),
             "sharded" => Ok(Self::Sharded),
             "hold" => Ok(Self::Hold),
-            "hold-sharded" => Ok(Self::HoldSharded),
             "nccl" => Ok(Self::Nccl),
+            "hold-sharded" => Err("hold-sharded was dropped, since it was slower than sharded \
+                                   wherever workers answer together: use sharded, which has the \
+                                   same bits"
+                .into()),
             _ => Err(format!(
-                "{text:?} is no way to exchange vectors; it is star, sharded, hold, hold-sharded \
-                 or nccl"
+                "{text:?} is no way to exchange vectors; it is star, sharded, hold or nccl"
             )),
         }
     }
@@ -127,8 +124,6 @@ pub struct Welcome {
     pub format: Format,
     /// Whether every finite result goes to the coordinator as soon as it is done.
     pub hold: bool,
-    /// Whether every finite result goes to the workers that sum it as soon as it is done.
-    pub push: bool,
     /// Whether workers may sum among themselves by a fabric.
     pub weave: bool,
     /// A coordinator that has said nothing for so long counts as gone.

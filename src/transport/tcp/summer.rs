@@ -4,32 +4,15 @@ use super::block::{Block, Blocks, Vectors};
 use super::canvas::{Canvas, Canvases, Claim};
 use super::exchange::{Exchange, Outgoing, Plan, Sum, chunks_of};
 use super::pipe::{Frame, Shop};
-use super::pushes::{Came, Sent};
-use crate::ids::{Step, Task};
+use crate::ids::Step;
+use crate::transport::What;
 use crate::transport::wire::{Format, Header, Kind, chunks};
-use crate::transport::{Piece, What};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 type Key = (Step, u32);
-
-/// Results of one worker that may wait for a plan.
-const PUSHES_MAX: usize = 8;
-
-/// The results of which a plan makes a sum, whose they are, and which order each answers.
-fn results_of(plan: &Plan) -> Vec<(u32, Task, u32)> {
-    let of = |(piece, order): (&Piece, &u64)| match piece.what {
-        What::Result(task) => Some((piece.worker.0, task.in_header(), *order as u32)),
-        What::Sum => None,
-    };
-    plan.terms
-        .iter()
-        .zip(&plan.orders)
-        .flat_map(|(term, orders)| term.holders.iter().zip(orders).filter_map(of))
-        .collect()
-}
 
 /// An exchange under way.
 #[derive(Debug)]
@@ -60,9 +43,6 @@ pub(super) struct Summer {
     first: Step,
     vectors: Vectors,
     canvases: Canvases,
-    /// Results that were sent, and have come, before a plan.
-    pub(super) sent: Sent,
-    pub(super) came: Came,
 }
 
 impl Summer {
@@ -80,14 +60,12 @@ impl Summer {
             first: Step(0),
             vectors,
             canvases: shop.canvases.clone(),
-            sent: Sent::default(),
-            came: Came::new(shop.blocks.clone()),
         }
     }
 
     /// Exchanges under way and sums that are kept.
     pub(super) fn len(&self) -> usize {
-        self.open.len() + self.sums.len() + self.came.len()
+        self.open.len() + self.sums.len()
     }
 
     fn entry(&mut self, key: Key, now: Instant) -> &mut Open {
@@ -114,26 +92,12 @@ impl Summer {
         if self.sum(key.0, key.1).is_some() {
             return Vec::new();
         }
-        let results = results_of(&plan);
         self.entry(key, now);
-        let Self { me, format, open, sent, came, .. } = self;
+        let Self { format, open, .. } = self;
         let Some(open) = open.get_mut(&key).filter(|open| !open.planned) else { return Vec::new() };
         (open.planned, open.progressed) = (true, now);
-        out.extend(open.exchange.join(plan, *format, held, sent));
-        let mut early = std::mem::take(&mut open.early);
-        for (node, task, order) in results {
-            if node == *me {
-                sent.planned(task);
-                continue;
-            }
-            for (header, block) in came.take(node, task, order) {
-                match open.exchange.term_of(&header, node) {
-                    Some(piece) => early.push((Header { piece, ..header }, node, block)),
-                    None => self.blocks.give(block),
-                }
-            }
-        }
-        early
+        out.extend(open.exchange.join(plan, *format, held));
+        std::mem::take(&mut open.early)
             .into_iter()
             .filter_map(|(header, from, block)| open.exchange.term(&header, from, block).err())
             .collect()
@@ -149,25 +113,6 @@ impl Summer {
         {
             self.sums.remove(at).into_iter().for_each(|sum| self.vectors.give(sum.vector));
         }
-    }
-
-    /// Takes in a chunk of a result that a worker has sent before it knows of a plan.
-    pub(super) fn pushed(
-        &mut self,
-        header: &Header,
-        from: u32,
-        block: Block,
-        now: Instant,
-    ) -> Result<(), String> {
-        for open in self.open.values_mut().filter(|open| open.planned) {
-            if let Some(piece) = open.exchange.term_of(header, from) {
-                open.progressed = now;
-                return open.exchange.term(&Header { piece, ..*header }, from, block);
-            }
-        }
-        let most = PUSHES_MAX * chunks(self.length);
-        self.came.put(from, *header, block, most);
-        Ok(())
     }
 
     /// Takes in a chunk of a term or a sum.
@@ -197,6 +142,9 @@ impl Summer {
         open.progressed = now;
         match header.kind {
             Kind::Sum => open.exchange.summed(header, from, block),
+            Kind::Control | Kind::State | Kind::Result => {
+                Err(format!("a chunk of kind {:?} belongs to no exchange", header.kind))
+            }
             _ if open.planned => open.exchange.term(header, from, block),
             _ if open.early.len() < early_max => {
                 open.early.push((*header, from, block));
@@ -321,7 +269,6 @@ impl Summer {
     /// was restarted may make some of them again.
     pub(super) fn reset(&mut self) {
         self.open.clear();
-        (self.sent, self.came) = (Sent::default(), Came::new(self.blocks.clone()));
         self.before = self.sums.iter().map(|sum| (sum.step, sum.attempt)).collect();
     }
 
@@ -339,9 +286,8 @@ mod tests {
     use super::*;
     use crate::gpu::Source;
     use crate::ids::Worker;
-    use crate::transport::Summand;
-    use crate::transport::tcp::block::Body;
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};
+    use crate::transport::{Piece, Summand};
 
     /// A worker that takes over a state goes on receiving the sum of the step that comes after it.
     #[test]
@@ -367,54 +313,6 @@ mod tests {
         assert_eq!(summer.finished().iter().map(|sum| sum.step).collect::<Vec<_>>(), [Step(7)]);
     }
 
-    /// What was sent before the plan is not sent again, and is summed; what answers another order
-    /// is not.
-    #[test]
-    fn results_that_came_before_the_plan_are_its_terms() {
-        let length = 2 * CHUNK;
-        let task = Task { job: crate::ids::Job(7), piece: 1, plan: 0 };
-        let plan = |attempt: u32| {
-            let holders = vec![Piece { worker: Worker(1), what: What::Result(task) }];
-            let owners =
-                vec![Owner { node: 0, start: 0, end: 1 }, Owner { node: 1, start: 1, end: 2 }];
-            let terms = vec![Summand { weight: 2.0, holders }];
-            Plan {
-                step: Step(7),
-                attempt,
-                places: Vec::new(),
-                terms,
-                orders: vec![vec![5]],
-                owners,
-                receivers: vec![0, 1],
-            }
-        };
-        let (shops, now) = ([0, 1].map(|node| Shop::of_tests(node, length)), Instant::now());
-        for (order, sent_again) in [(5, 0), (4, 1)] {
-            let [mut owner, mut source] =
-                [0, 1].map(|node| Summer::new(&shops[node], length, Vectors::default(), 4));
-            let vector = Arc::new(vec![1.5; length]);
-            let owners = plan(0).owners;
-            let frame =
-                crate::transport::tcp::landing::frames(&vector, task, order).next().unwrap();
-            let mut block = shops[0].blocks.take(CHUNK, Format::F32);
-            block.fill(frame.body.floats().unwrap());
-            owner.pushed(&frame.header, 1, block, now).unwrap();
-            source.sent.note(task, order as u32, owners);
-            let mut out = Vec::new();
-            assert!(source.begin(plan(0), |_| Some(Arc::clone(&vector)), now, &mut out).is_empty());
-            assert_eq!(out.len(), sent_again);
-            assert!(owner.begin(plan(0), |_| None, now, &mut Vec::new()).is_empty());
-            let mut sums = Vec::new();
-            assert_eq!(owner.work(&mut sums), sent_again == 0);
-            assert!(
-                sums.iter().all(|(_, frame)| matches!(&frame.body, Body::Block(block) if matches!(block.source(), Source::F32([3.0, ..]))))
-            );
-            out.clear();
-            source.begin(plan(1), |_| Some(Arc::clone(&vector)), now, &mut out);
-            assert_eq!(out.len(), 1, "another attempt gets all of it");
-        }
-    }
-
     /// A coordinator that was restarted can come to a step that was held before, and not applied by
     /// anybody.
     #[test]
@@ -431,7 +329,6 @@ mod tests {
                 attempt: key.1,
                 places: Vec::new(),
                 terms,
-                orders: Vec::new(),
                 owners,
                 receivers: vec![0, COORDINATOR],
             };

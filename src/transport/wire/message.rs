@@ -130,9 +130,6 @@ pub enum Down {
         /// Whether workers send every finite result to the coordinator as soon as it is done.
         #[serde(default)]
         hold: bool,
-        /// Whether finite results go to the workers that sum them as soon as they are done.
-        #[serde(default)]
-        push: bool,
         /// Whether workers may sum among themselves by something else than their connections: then
         /// digests of sums are [`crate::gpu::digest_of_bits`].
         #[serde(default)]
@@ -206,10 +203,6 @@ pub enum Down {
         /// What is summed, in this order, by the tree of [`crate::gpu::Combine`]; to a worker that
         /// sums nothing, what it holds of that.
         terms: Vec<Summand>,
-        /// The order that each holder's result answers, term by term; none where nothing was sent
-        /// before the plan.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        orders: Vec<Vec<u64>>,
         /// Who sums which chunks.
         owners: Vec<Owner>,
         /// Who gets the sum, for those who sum.

@@ -195,7 +195,6 @@ impl TcpLink {
             of_no_use: 0,
             heard: Instant::now(),
             peers: BTreeMap::new(),
-            among: Vec::new(),
             lines: 0,
             early: Vec::new(),
             vectors: vectors.clone(),

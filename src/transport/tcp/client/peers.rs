@@ -41,18 +41,10 @@ pub(super) struct Remote {
     owing: Option<Instant>,
 }
 
-impl Remote {
-    /// Whether this is the connection that counts.
-    pub(super) fn is_line(&self, line: u64) -> bool {
-        self.line == line
-    }
-}
-
 impl Hub {
     /// Learns who the others are, and calls those with a lower number.
     pub(super) fn meet(&mut self, peers: Vec<Peer>) {
         let me = self.welcome.worker.0;
-        self.among = peers.iter().map(|peer| peer.worker).collect();
         let stays = |worker: u32, epoch: u32| {
             peers.iter().any(|peer| (peer.worker, peer.epoch) == (worker, epoch))
         };
@@ -64,7 +56,6 @@ impl Hub {
             .collect();
         for worker in gone {
             self.peers.remove(&worker);
-            self.unpush(worker);
         }
         for Peer { worker, epoch, address } in peers {
             if worker == me || self.peers.contains_key(&worker) {
@@ -90,28 +81,6 @@ impl Hub {
         for (worker, epoch, stream) in std::mem::take(&mut self.early) {
             self.connected(worker, epoch, Some(stream));
         }
-    }
-
-    /// Sends a result to those who will sum it if it counts.
-    pub(super) fn push(&mut self, task: Task, order: u64) {
-        let vector = self.kept.read(Step(0), What::Result(task));
-        let Some(vector) = vector.filter(|_| !self.among.is_empty()) else { return };
-        let owners = share_out(&self.among, vector.len());
-        for Owner { node, start, end } in
-            owners.iter().copied().filter(|owner| owner.node != self.welcome.worker.0)
-        {
-            frames(&vector, task, order)
-                .skip(start)
-                .take(end - start)
-                .for_each(|frame| self.send(node, frame));
-        }
-        self.summer.sent.note(task.in_header(), order as u32, owners);
-    }
-
-    /// What was sent to a worker, and has come of it, before there was a plan, may have been lost.
-    fn unpush(&mut self, worker: u32) {
-        self.summer.sent.lost(worker);
-        self.summer.came.forget(worker);
     }
 
     /// Calls a worker after a pause. It is said if that fails, but not the first time, when it may
@@ -225,7 +194,6 @@ impl Hub {
         tracing::debug!("worker {worker} is gone from here: {reason}");
         let (pipe, queues) = Pipe::new();
         (remote.pipe, remote.queues) = (pipe, Some(queues));
-        self.unpush(worker);
         if worker < self.welcome.worker.0 {
             self.dial(worker, Duration::from_millis(50));
         }

@@ -141,7 +141,6 @@ impl Hub {
             log_steps: listen.log_steps,
             format: listen.format,
             hold: listen.exchange == Exchange::Hold,
-            push: listen.exchange == Exchange::HoldSharded,
             weave: listen.exchange == Exchange::Nccl,
             silence: listen.silence.as_secs_f64(),
             job: listen.job.clone(),

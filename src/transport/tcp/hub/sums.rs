@@ -8,16 +8,15 @@ use super::super::running::Running;
 use super::super::{DATA_WAITING_MAX, Exchange, QUIET, lock};
 use super::{Hub, PATIENCE_FACTOR, SLOWEST};
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{COORDINATOR, Down, Owner};
-use crate::transport::{Decoded, Notice, Piece, Summand, What};
+use crate::transport::wire::{COORDINATOR, Down};
+use crate::transport::{Decoded, Notice, Summand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The terms that a worker is told of, which those are of all, and the orders that their results
-/// answer.
-type Told = (Vec<u32>, Vec<Summand>, Vec<Vec<u64>>);
+/// The terms that a worker is told of, and which those are of all.
+type Told = (Vec<u32>, Vec<Summand>);
 
 impl Hub {
     /// Whether every worker has a sum that is decided: then it is not needed any more.
@@ -70,7 +69,6 @@ impl Hub {
         let holders: Vec<u32> = holders.intersection(&connected).copied().collect();
         let doubted = self.doubts.of(step);
         let star = self.listen.exchange == Exchange::Star || holders.is_empty() || doubted;
-        let pushes = self.listen.exchange == Exchange::HoldSharded && !doubted;
         let takes_part = star || self.listen.keeps;
         let receivers: Vec<u32> =
             connected.iter().copied().chain(takes_part.then_some(COORDINATOR)).collect();
@@ -94,11 +92,9 @@ impl Hub {
         let (group, owners) = match self.group_for(&holders).filter(|_| here && !doubted) {
             Some((group, owners)) => (Some(group), owners),
             None if star => (None, share_out(&[COORDINATOR], self.listen.length)),
-            None if pushes => (None, self.owners_of_pushes(&holders)),
             None => (None, share_out(&holders, self.listen.length)),
         };
-        let orders = if pushes { self.orders_of(&terms) } else { Vec::new() };
-        let plan = Plan { step, attempt, places: Vec::new(), terms, orders, owners, receivers };
+        let plan = Plan { step, attempt, places: Vec::new(), terms, owners, receivers };
         match group {
             Some(group) => self.tell_group(&plan, group),
             None => self.tell_plan(&plan),
@@ -119,29 +115,6 @@ impl Hub {
         }
     }
 
-    /// Whoever was sent parts of the results sums those, but for workers whose own is not summed:
-    /// only whose vector is summed is missed at once when it is gone, so theirs go to such a one.
-    fn owners_of_pushes(&self, holders: &[u32]) -> Vec<Owner> {
-        let among: Vec<u32> = self.members.peers().iter().map(|peer| peer.worker).collect();
-        let mut owners =
-            share_out(if among.is_empty() { holders } else { &among }, self.listen.length);
-        for (place, owner) in
-            owners.iter_mut().enumerate().filter(|(_, owner)| !holders.contains(&owner.node))
-        {
-            owner.node = holders[place % holders.len()];
-        }
-        owners
-    }
-
-    /// The order that each holder's result answers, 0 where that is not known.
-    fn orders_of(&self, terms: &[Summand]) -> Vec<Vec<u64>> {
-        let order = |piece: &Piece| match piece.what {
-            What::Result(task) => self.orders.get(&(piece.worker, task)).copied().unwrap_or(0),
-            What::Sum => 0,
-        };
-        terms.iter().map(|term| term.holders.iter().map(order).collect()).collect()
-    }
-
     /// A worker is sent a step: whoever holds other bytes of it than these gets them anew.
     pub(super) fn decide(&mut self, step: Step, attempt: u32, digest: u64) {
         self.decided.insert(step, attempt);
@@ -153,13 +126,11 @@ impl Hub {
     fn tell_group(&self, plan: &Plan, group: u64) {
         let Plan { step, attempt, terms, owners, receivers, .. } = plan.clone();
         let nodes: Vec<u32> = owners.iter().map(|owner| owner.node).collect();
-        let (places, orders) = (Vec::new(), Vec::new());
         let told = Frame::control(&Down::Exchange {
             step,
             attempt,
-            places,
+            places: Vec::new(),
             terms,
-            orders,
             owners,
             receivers,
             group: Some(group),
@@ -172,14 +143,12 @@ impl Hub {
     fn tell_plan(&self, plan: &Plan) {
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         let Plan { step, attempt, .. } = *plan;
-        let message = |(places, terms, orders), receivers| {
+        let message = |(places, terms), receivers| {
             let owners = plan.owners.clone();
-            Down::Exchange { step, attempt, places, terms, orders, owners, receivers, group: None }
+            Down::Exchange { step, attempt, places, terms, owners, receivers, group: None }
         };
-        let whole = Frame::control(&message(
-            (Vec::new(), plan.terms.clone(), plan.orders.clone()),
-            plan.receivers.clone(),
-        ));
+        let whole =
+            Frame::control(&message((Vec::new(), plan.terms.clone()), plan.receivers.clone()));
         let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
         for (place, term) in (0..).zip(&plan.terms) {
             for piece in term.holders.iter().filter(|piece| !owners.contains(&piece.worker.0)) {
@@ -188,7 +157,6 @@ impl Hub {
                 if part.0.last() != Some(&place) {
                     part.0.push(place);
                     part.1.push(term.clone());
-                    part.2.extend(plan.orders.get(place as usize).cloned());
                 }
             }
         }
