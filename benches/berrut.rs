@@ -1,7 +1,7 @@
 //! Locating two wrong workers among 64 with a million elements each, against one read of what they
 //! sent.
 //!
-//! `cargo bench --no-default-features --features berrut --bench berrut`
+//! `cargo bench -p codedgrad --no-default-features --features berrut --bench berrut`
 
 use codedgrad::codes::berrut::{
     BerrutCode, Decoder, Encoder, Evidence, Gram, Interpolant, Points, Security, robust_locate,

@@ -2,7 +2,7 @@
 //! workers in processes of their own or, where they are many, all in one other process, over real
 //! sockets.
 //!
-//! `cargo bench --no-default-features --features tcp --bench control -- --workers 64 --processes 64
+//! `cargo bench -p codedgrad --bench control -- --workers 64 --processes 64
 //! --exchange sharded`
 
 use codedgrad::codes::SchemeSpec;

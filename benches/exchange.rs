@@ -2,7 +2,7 @@
 //! which all workers that are not late give at one instant agreed beforehand, to the last replica,
 //! and how many bytes a worker sends. `benches/peers` measures gloo and torchft on the same.
 //!
-//! `cargo bench --no-default-features --features tcp --bench exchange -- --workers 4 --elements
+//! `cargo bench -p codedgrad --bench exchange -- --workers 4 --elements
 //! 16777216`
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 

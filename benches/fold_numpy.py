@@ -1,7 +1,7 @@
 """numpy's weighted sum of messages, to set against the fold: `a @ X` with a: [M] and X: [M, 2^25], both f32.
 
     pip install numpy
-    cargo bench --no-default-features --bench fold
+    cargo bench -p codedgrad --no-default-features --bench fold
     python benches/fold_numpy.py [target/criterion]
 
 Prints the best and the median of several runs, with the rows of X right after one another (the worse case for a

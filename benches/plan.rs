@@ -1,6 +1,6 @@
 //! The planner: all families, up to three rounds late, 256 serverless workers over 100 rounds.
 //!
-//! `cargo bench --no-default-features --bench plan`
+//! `cargo bench -p codedgrad --no-default-features --bench plan`
 
 use codedgrad::delays::Preset;
 use codedgrad::sim::planner::{Question, plan};

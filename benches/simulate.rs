@@ -1,6 +1,6 @@
 //! The simulator: whole runs of 256 workers on a serverless-like trace.
 //!
-//! `cargo bench --no-default-features --bench simulate`
+//! `cargo bench -p codedgrad --no-default-features --bench simulate`
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon};

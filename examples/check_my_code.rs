@@ -1,6 +1,6 @@
 //! Checks a gradient code of one's own: here a small one with a mistake in it.
 //!
-//! `cargo run --no-default-features --example check_my_code`
+//! `cargo run -p codedgrad --no-default-features --example check_my_code`
 
 use codedgrad::codes::{DenseCode, Gate, GradientCode, Verified, Wire, verify};
 

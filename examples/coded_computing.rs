@@ -1,7 +1,7 @@
 //! Runs arbitrary closures over worker threads of which some are late and some lie, and decodes
 //! their results.
 //!
-//! `cargo run --no-default-features --features berrut --example coded_computing`
+//! `cargo run -p codedgrad --no-default-features --features berrut --example coded_computing`
 
 use codedgrad::codes::berrut::{BerrutCode, Decoder, Encoder, Interpolant, Points, Security};
 use codedgrad::ids::Worker;

@@ -1,7 +1,7 @@
 //! A trainer in plain Rust on the aggregator: four worker threads fit a line, two workers hold each
 //! half of the batch, one worker dies on the way, and the gradient stays whole.
 //!
-//! `cargo run --no-default-features --example plain_trainer`
+//! `cargo run -p codedgrad --no-default-features --example plain_trainer`
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;

@@ -2,7 +2,7 @@
 //! in a thread here and in a process of its own in earnest. Two of three hold each third of the
 //! batch, so one may be late or die.
 //!
-//! `cargo run --no-default-features --features tcp --example tcp_trainer`
+//! `cargo run -p codedgrad --example tcp_trainer`
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;

@@ -13,8 +13,10 @@
 //! | `L`, `c` | load, [`codes::Facts::load`]; `c = n L` is the redundancy |
 //! | `T` | delay, [`codes::sequential::SchemeFacts::delay`] |
 
-#[cfg(feature = "cli")]
-pub mod cli;
+// Test helpers that other crates share name this one from outside.
+#[cfg(test)]
+extern crate self as codedgrad;
+
 pub mod codes;
 pub mod delays;
 pub mod gpu;

@@ -1,8 +1,5 @@
 //! The planner: what it recommends holds on fresh draws, and bad traces get honest answers.
 
-#[cfg(feature = "cli")]
-mod program;
-
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::delays::{Growth, Preset};
@@ -212,7 +209,7 @@ fn recommendations_hold_on_fresh_draws() {
     }
 }
 
-/// `cargo test --release --no-default-features --test planner regret -- --ignored --nocapture`
+/// `cargo test --release -p codedgrad --no-default-features --test planner regret -- --ignored --nocapture`
 #[test]
 #[ignore = "minutes, even when optimized"]
 fn regret_over_30_traces_of_all_presets() {
@@ -362,141 +359,4 @@ fn what_cannot_be_a_trace_is_refused() {
         asked(Question { share_costs: Some(&trace[1..]), ..question })
             .contains("costs of shares for 29 rounds")
     );
-}
-
-#[cfg(feature = "cli")]
-mod command {
-    use super::program::{codedgrad, refused, text};
-    use serde_json::Value;
-    use std::fs;
-
-    #[test]
-    fn plan_prints_the_contract() {
-        let folder = tempfile::tempdir().unwrap();
-        let output = codedgrad(
-            folder.path(),
-            &[
-                "plan",
-                "--delays",
-                "hotspot",
-                "--workers",
-                "6",
-                "--rounds",
-                "40",
-                "--json",
-                "--out",
-                "here",
-            ],
-        );
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        let shown: Value =
-            serde_json::from_slice(&output.stdout).expect("one JSON object and nothing else");
-        assert!(
-            ["baseline", "recommended", "gain", "candidates"]
-                .iter()
-                .all(|key| shown.get(key).is_some())
-        );
-        let keys = [
-            "scheme",
-            "close",
-            "mu",
-            "load",
-            "work",
-            "time_per_job",
-            "gain",
-            "low",
-            "high",
-            "coverage",
-            "reason",
-        ];
-        for candidate in shown["candidates"].as_array().unwrap() {
-            assert!(keys.iter().all(|key| candidate.get(key).is_some()), "{candidate}");
-            assert!(
-                ["all", "incremental", "decodable"].contains(&candidate["close"].as_str().unwrap())
-            );
-        }
-        let kept: Value = serde_json::from_str(
-            &fs::read_to_string(folder.path().join("here/plan.json")).unwrap(),
-        )
-        .unwrap();
-        assert_eq!(kept, shown);
-        for picture in ["time-work.svg", "schemes.svg"] {
-            assert!(
-                fs::read_to_string(folder.path().join("here").join(picture))
-                    .unwrap()
-                    .starts_with("<svg")
-            );
-        }
-    }
-
-    /// The command it prints gives the time it promises.
-    #[test]
-    fn the_check_it_names_gives_the_same_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let rows = super::rows(super::Preset::Bursts, 5, 30, 4);
-        let lines: String = rows
-            .iter()
-            .map(|row| row.iter().map(|x| format!("{x}")).collect::<Vec<_>>().join(",") + "\n")
-            .collect();
-        fs::write(folder.path().join("trace.csv"), lines).unwrap();
-        for more in [
-            &[][..],
-            &["--base-load", "0.2", "--slope", "1.5"],
-            &["--families", "m-sgc,sr-sgc"],
-            &["--dispatch", "0.02"],
-        ] {
-            let arguments = [&["plan", "--delays", "trace.csv"][..], more].concat();
-            let said = text(&codedgrad(folder.path(), &arguments).stdout);
-            let json = codedgrad(folder.path(), &[&arguments[..], &["--json"]].concat());
-            let shown: Value = serde_json::from_slice(&json.stdout).unwrap();
-            let chosen = shown["candidates"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .find(|found| found["scheme"] == shown["recommended"])
-                .unwrap();
-            let check = said
-                .lines()
-                .find_map(|line| line.strip_prefix("To check: codedgrad "))
-                .expect("a command");
-            let arguments: Vec<&str> = check.split(' ').chain(["--json"]).collect();
-            let simulated: Value =
-                serde_json::from_slice(&codedgrad(folder.path(), &arguments).stdout).unwrap();
-            let time =
-                simulated["total_time"].as_f64().unwrap() / simulated["jobs"].as_f64().unwrap();
-            assert!(
-                (time / chosen["time_per_job"].as_f64().unwrap() - 1.0).abs() < 1e-12,
-                "{check}"
-            );
-        }
-    }
-
-    #[test]
-    fn bad_input_is_named_and_short_traces_are_answered() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("dead.csv"), "1,2\n1,inf\n").unwrap();
-        fs::write(folder.path().join("short.csv"), "1,1,4\n1,1,1\n5,1,1\n").unwrap();
-        fs::write(folder.path().join("ragged.csv"), "1,2\n1\n").unwrap();
-        for (arguments, needles) in [
-            (&["--delays", "dead.csv"][..], &["line 2, column 2", "\"inf\""][..]),
-            (&["--delays", "ragged.csv"], &["line 2, column 2"]),
-            (&["--delays", "hotspott"], &["did you mean \"hotspot\""]),
-            (&["--delays", "hotspot", "--max-work", "0.9"], &["--max-work 0.9"]),
-            (&["--delays", "hotspot", "--dispatch", "-1"], &["dispatch = -1"]),
-            (&["--delays", "hotspot", "--workers", "0"], &["0 is not in 1..=4096"]),
-            (&["--delays", "hotspot", "--families", "grups"], &["groups"]),
-            (&["--delays", "short.csv", "--base-load", "0.3"], &["needs --slope A"]),
-            (&["--delays", "short.csv", "--share-costs", "ragged.csv"], &["line 1 has 2 columns"]),
-            (&["--delays", "short.csv", "--accumulate", "9"], &["does not fit"]),
-            (&[], &["--delays"]),
-        ] {
-            refused(folder.path(), &[&["plan"], arguments].concat(), needles);
-        }
-        let output = codedgrad(folder.path(), &["plan", "--delays", "short.csv"]);
-        assert_eq!(output.status.code(), Some(0));
-        assert!(
-            text(&output.stdout).contains("closed forms")
-                && text(&output.stderr).contains("3 rounds are too few")
-        );
-    }
 }

@@ -3,7 +3,7 @@
 //! and coordinator are processes; a fault befalls worker 0 (or the coordinator) once, at one step;
 //! its twin, which computes the same, is a tenth slower.
 //!
-//! `cargo bench --no-default-features --features tcp --bench drills -- --exchange sharded`;
+//! `cargo bench -p codedgrad --bench drills -- --exchange sharded`;
 //! `--only stopped`, `--only sums` or the like for a part of it. `--reconnects 3000` instead cuts
 //! connections so often in all, by seeds, and says of how many runs the gradients were equal: some
 //! ten minutes.

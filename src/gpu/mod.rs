@@ -13,6 +13,9 @@ mod cpu;
 pub mod cuda;
 mod gradient;
 mod real;
+#[cfg(test)]
+#[path = "../../tests/staying/mod.rs"]
+pub(crate) mod staying;
 mod step;
 mod vector;
 
@@ -24,8 +27,6 @@ pub use gradient::{Gradient, GradientError, GradientMut, Wire, largest};
 pub use real::{Real, gram, signed_fold};
 pub(crate) use step::{Rates, step};
 pub use vector::Vector;
-#[cfg(test)]
-pub(crate) use vector::staying;
 
 use half::{bf16, f16};
 use thiserror::Error;

@@ -3,11 +3,9 @@
 //! A trainer sees [`Aggregator`]: it is handed events ("compute these samples with this
 //! coefficient", "apply this gradient") and knows nothing of codes. [`Coordinator`] runs the round
 //! engine behind it, on a wall clock or a virtual one ([`Pace`]), and shows every step to an
-//! [`Observer`]. With feature `candle`, `candle` holds a GPT and the loop that trains it this way.
+//! [`Observer`].
 
 mod aggregator;
-#[cfg(feature = "candle")]
-pub mod candle;
 mod coordinator;
 #[cfg(feature = "cuda")]
 mod device_adamw;

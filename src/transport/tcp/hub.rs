@@ -17,7 +17,7 @@ use super::server::{Caller, Command, Heard, Listen, Offers, Status, Sums};
 use super::states::Arriving;
 use super::summer::Summer;
 use super::{Exchange, TICK, lock};
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, TaskOrder, Up};
 use crate::transport::{Notice, Order, RunFacts, Weighted};

@@ -52,6 +52,8 @@
 mod error;
 mod exchange;
 mod gate;
+#[cfg(feature = "keys")]
+mod keygen;
 mod keys;
 mod refusals;
 mod role;
@@ -59,7 +61,9 @@ mod token;
 
 pub use error::{SecurityError, Side};
 pub use gate::{Gate, Host, Pass};
-pub use keys::{Keys, keygen};
+#[cfg(feature = "keys")]
+pub use keygen::keygen;
+pub use keys::Keys;
 pub use refusals::Refusals;
 use role::DOMAIN;
 pub use role::Role;
@@ -216,7 +220,7 @@ fn stream_error(from: Side, missing: &'static str, source: io::Error) -> Securit
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "keys"))]
 mod tests {
     use super::exchange::{MAGIC, VERSION, transcript};
     use super::*;

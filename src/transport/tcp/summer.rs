@@ -284,7 +284,6 @@ impl Summer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Source;
     use crate::ids::Worker;
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};
     use crate::transport::{Piece, Summand};

@@ -164,14 +164,6 @@ pub enum WireError {
     },
 }
 
-impl Task {
-    /// The task as a chunk's header names it: the order that it answers tells its plan.
-    #[must_use]
-    pub(crate) fn in_header(self) -> Self {
-        Self { plan: 0, ..self }
-    }
-}
-
 impl Header {
     /// The header of a control frame.
     #[must_use]

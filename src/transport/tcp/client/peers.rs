@@ -3,14 +3,11 @@
 use super::super::QUIET;
 use super::super::calls::call_peer;
 use super::super::door::jittered;
-use super::super::exchange::share_out;
-use super::super::landing::frames;
 use super::super::pipe::{Pipe, Queues, run};
 use super::super::security::Stream;
 use super::{From, Hub};
-use crate::ids::{Step, Task, Worker};
-use crate::transport::What;
-use crate::transport::wire::{Across, Owner, Peer};
+use crate::ids::Worker;
+use crate::transport::wire::{Across, Peer};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

@@ -207,6 +207,7 @@ pub enum SecurityError {
         count: usize,
     },
     /// A certificate or key cannot be made.
+    #[cfg(feature = "keys")]
     #[error("cannot make a certificate: {0}")]
     Keygen(#[from] rcgen::Error),
     /// The operating system has no random bytes.

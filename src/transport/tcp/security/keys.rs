@@ -1,12 +1,7 @@
 //! Certificates: a job's own authority, and who a certificate is for.
 
-use super::token::{read_secret, write_new};
-use super::{DOMAIN, Role, SecurityError, Side, Token};
-use crate::ids::Worker;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
-};
+use super::token::read_secret;
+use super::{DOMAIN, Role, SecurityError, Side};
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -15,7 +10,7 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The certificate of one process, its private key, and the authorities whose certificates it
@@ -32,8 +27,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads `ca.pem`, `{name}.pem` and `{name}.key` from a folder that [`keygen`] or the user
-    /// filled.
+    /// Reads `ca.pem`, `{name}.pem` and `{name}.key` from a folder that
+    /// `codedgrad keygen` or the user filled.
     ///
     /// # Errors
     /// See [`Self::files`].
@@ -160,7 +155,7 @@ pub(super) fn role_of(
 
 /// The roles among a certificate's DNS names. Names are searched for in its bytes, and count if
 /// they verify.
-fn roles(certificate: &CertificateDer<'_>) -> Result<Vec<Role>, rustls::Error> {
+pub(super) fn roles(certificate: &CertificateDer<'_>) -> Result<Vec<Role>, rustls::Error> {
     let parsed = ParsedCertificate::try_from(certificate)?;
     let mut roles = Vec::new();
     for end in
@@ -177,105 +172,4 @@ fn roles(certificate: &CertificateDer<'_>) -> Result<Vec<Role>, rustls::Error> {
         }
     }
     Ok(roles)
-}
-
-/// Makes a job's own authority, the certificates of a coordinator and `workers` workers, and a
-/// token, in a folder: `ca.pem`, `coordinator.pem`, `coordinator.key`, `worker-0.pem`, ...,
-/// `token`. A process needs `ca.pem`, its own two files and, where it is used, the token. Private
-/// keys and the token can be read by their owner only.
-///
-/// The authority's own key is forgotten, so that nobody can join the job later, unless `keep_ca`
-/// asks for it as `ca.key`. Certificates do not expire; a job ends by deleting them. Returns what
-/// was written.
-///
-/// # Errors
-/// [`SecurityError`] when one of the files exists or cannot be written; then none is left behind.
-pub fn keygen(dir: &Path, workers: u32, keep_ca: bool) -> Result<Vec<PathBuf>, SecurityError> {
-    fs::create_dir_all(dir).map_err(|source| SecurityError::File { path: dir.into(), source })?;
-    let ca = authority()?;
-    let mut files = vec![
-        ("ca.pem".to_owned(), ca.pem(), false),
-        ("token".into(), Token::fresh()?.text(), true),
-    ];
-    if keep_ca {
-        files.push(("ca.key".into(), ca.key().serialize_pem(), true));
-    }
-    for role in std::iter::once(Role::Coordinator)
-        .chain((0..workers).map(|worker| Role::Worker(Worker(worker))))
-    {
-        let key = KeyPair::generate()?;
-        let certificate = parameters(role)?.signed_by(&key, &ca)?;
-        files.push((format!("{}.pem", role.label()), certificate.pem(), false));
-        files.push((format!("{}.key", role.label()), key.serialize_pem(), true));
-    }
-    let mut written = Vec::new();
-    for (name, text, secret) in files {
-        let path = dir.join(name);
-        if let Err(error) = write_new(&path, text.as_bytes(), secret) {
-            written.iter().for_each(|path| drop(fs::remove_file(path)));
-            return Err(error);
-        }
-        written.push(path);
-    }
-    Ok(written)
-}
-
-fn authority() -> Result<CertifiedIssuer<'static, KeyPair>, SecurityError> {
-    let mut parameters = CertificateParams::default();
-    parameters.distinguished_name = named("codedgrad job");
-    parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    Ok(CertifiedIssuer::self_signed(parameters, KeyPair::generate()?)?)
-}
-
-fn parameters(role: Role) -> Result<CertificateParams, SecurityError> {
-    let mut parameters = CertificateParams::new([role.to_string()])?;
-    parameters.distinguished_name = named(&role.label());
-    parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    parameters.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    parameters.use_authority_key_identifier_extension = true;
-    Ok(parameters)
-}
-
-fn named(name: &str) -> DistinguishedName {
-    let mut distinguished = DistinguishedName::new();
-    distinguished.push(DnType::CommonName, name);
-    distinguished
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn named_roles(common: &str, names: &[&str]) -> Vec<Role> {
-        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let mut parameters = CertificateParams::new(names).unwrap();
-        parameters.distinguished_name = named(common);
-        roles(parameters.self_signed(&KeyPair::generate().unwrap()).unwrap().der()).unwrap()
-    }
-
-    #[test]
-    fn only_dns_names_give_roles() {
-        let worker = |number| Role::Worker(Worker(number));
-        assert_eq!(
-            named_roles(
-                "coordinator.codedgrad",
-                &["worker-1.codedgrad", "10.0.0.1", "host.example"]
-            ),
-            [worker(1)]
-        );
-        assert_eq!(
-            named_roles("x", &["coordinator.codedgrad", "worker-0.codedgrad"]),
-            [Role::Coordinator, worker(0)]
-        );
-        for name in [
-            "coordinator.codedgrad.example",
-            "my-worker-1.codedgrad",
-            "a.worker-1.codedgrad",
-            "worker-01.codedgrad",
-        ] {
-            assert_eq!(named_roles("worker-1.codedgrad", &[name]), [], "{name}");
-        }
-    }
 }

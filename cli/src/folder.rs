@@ -1,0 +1,317 @@
+//! The folder of one run: files are written whole or not at all, the record grows line by line, and
+//! one command at a time works in it.
+#![cfg_attr(
+    not(feature = "trainer"),
+    expect(dead_code, reason = "tools write files, only runs have records")
+)]
+
+use super::lock::FolderLock;
+use super::{Failure, OrInput, OrWork};
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// Where runs without `--out` go.
+const DEFAULT_PARENT: &str = "runs";
+/// Present in every run folder.
+const PLAN: &str = "plan.json";
+
+/// Lines of its steps.
+pub(crate) const RECORD: &str = "run.jsonl";
+/// What else a run may leave, beside models and the logs of its workers.
+const WRITTEN: [&str; 10] = [
+    RECORD,
+    "checkpoint.safetensors",
+    "checkpoint.before.safetensors",
+    "checkpoint.damaged.safetensors",
+    "start.safetensors",
+    "summary.json",
+    "loss.svg",
+    "steps.svg",
+    "token",
+    "address",
+];
+
+/// What was at a folder's path before this command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// A folder without a run.
+    Folder,
+    Run,
+}
+
+/// A run's folder, in which no other command works meanwhile.
+#[derive(Debug)]
+pub(crate) struct RunFolder {
+    path: PathBuf,
+    found: Found,
+    /// Held until this command is done with the folder.
+    lock: FolderLock,
+}
+
+impl RunFolder {
+    /// A folder that holds no other run: a new one under `runs/`, or the one asked for.
+    pub(crate) fn create(out: Option<&Path>, force: bool) -> Result<Self, Failure> {
+        let Some(path) = out else { return Self::numbered(Path::new(DEFAULT_PARENT)) };
+        let holds_run = || path.join(PLAN).exists();
+        let refused = || {
+            let name = path.display();
+            Failure::Input(anyhow!(
+                "{name} holds another run; --force overwrites it, --resume {name} goes on with it"
+            ))
+        };
+        if holds_run() && !force {
+            return Err(refused());
+        }
+        if path.exists() && !path.is_dir() {
+            return Err(Failure::Input(anyhow!("{} is not a folder", path.display())));
+        }
+        let made = make(path)
+            .with_context(|| format!("cannot make the folder {}", path.display()))
+            .or_input()?;
+        let lock = FolderLock::take(path)?;
+        // Another command may have come and gone before the lock was taken.
+        let found = match (made, holds_run()) {
+            (_, true) if !force => return Err(refused()),
+            (_, true) => Found::Run,
+            (true, false) => Found::Nothing,
+            (false, false) => Found::Folder,
+        };
+        if found == Found::Run {
+            clear(path)
+                .with_context(|| format!("cannot overwrite the run in {}", path.display()))
+                .or_input()?;
+        }
+        Ok(Self { path: path.into(), found, lock })
+    }
+
+    fn numbered(parent: &Path) -> Result<Self, Failure> {
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot make the folder {}", parent.display()))
+            .or_input()?;
+        for number in 1.. {
+            let path = parent.join(format!("{number:04}"));
+            match fs::create_dir(&path) {
+                Ok(()) => {
+                    let lock = FolderLock::take(&path)?;
+                    return Ok(Self { path, found: Found::Nothing, lock });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("cannot make the folder {}", path.display()))
+                        .or_input();
+                }
+            }
+        }
+        unreachable!("numbers do not end")
+    }
+
+    /// The folder of a run that is to go on. Nothing in it may be read before.
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        if !path.join(PLAN).is_file() {
+            return Err(Failure::Input(anyhow!(
+                "{} holds no run to resume (no {PLAN} in it)",
+                path.display()
+            )));
+        }
+        let lock = FolderLock::take(path)?;
+        Ok(Self { path: path.into(), found: Found::Run, lock })
+    }
+
+    /// Passes on how a command went. One that failed before its first step leaves nothing that
+    /// would keep it from being tried again: of a folder that it made itself, only what its workers
+    /// said.
+    pub(crate) fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        if outcome.is_ok() || self.found == Found::Run || self.has_steps() {
+            return outcome;
+        }
+        let logs = self.logs();
+        if logs.is_empty() {
+            if let Err(error) = self.vacate() {
+                tracing::warn!("cannot remove what was made in {}: {error}", self.path.display());
+            }
+        } else {
+            eprintln!(
+                "{} stays, since its workers may have said why: {}",
+                self.path.display(),
+                logs.join(", ")
+            );
+        }
+        outcome
+    }
+
+    /// Whether [`RunFolder::settle`] leaves a run here that can go on, should it fail now.
+    pub(crate) fn outlives_failure(&self) -> bool {
+        self.found == Found::Run || self.has_steps() || !self.logs().is_empty()
+    }
+
+    fn has_steps(&self) -> bool {
+        fs::metadata(self.file(RECORD)).is_ok_and(|record| record.len() > 0)
+    }
+
+    /// The logs of workers, by path.
+    fn logs(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let logs = entries.filter(|entry| is_log(&entry.file_name().to_string_lossy()));
+        let mut paths: Vec<_> = logs.map(|entry| entry.path().display().to_string()).collect();
+        paths.sort_unstable();
+        paths
+    }
+
+    /// Removes the run that was begun here: from a folder of somebody else's its plan, which is
+    /// what makes it a run's.
+    fn vacate(&self) -> io::Result<()> {
+        if self.found == Found::Nothing {
+            clear(&self.path)?;
+        }
+        match fs::remove_file(self.plan()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        if self.found == Found::Nothing { self.lock.remove_folder() } else { Ok(()) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(crate) fn plan(&self) -> PathBuf {
+        self.file(PLAN)
+    }
+
+    pub(crate) fn write_plan(&self, plan: &impl Serialize) -> anyhow::Result<()> {
+        self.write_json(PLAN, plan)
+    }
+
+    /// Writes a file under another name first, so that it is never there by halves.
+    pub(crate) fn write_whole(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+        self.write_by_part(name, bytes, |part, path| fs::rename(part, path))
+    }
+
+    /// The same, and the file that was there before stays under a name of its own. Whatever ends
+    /// this process or its host, one of the two is whole.
+    pub(crate) fn write_keeping(
+        &self,
+        name: &str,
+        before: &str,
+        bytes: &[u8],
+    ) -> anyhow::Result<()> {
+        self.write_by_part(name, bytes, |part, path| {
+            if path.exists() {
+                fs::rename(path, self.file(before))?;
+            }
+            fs::rename(part, path)?;
+            self.sync()
+        })
+    }
+
+    /// Makes what was renamed here last longer than the host's power.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        // Elsewhere folders cannot be opened.
+        if cfg!(unix) { File::open(&self.path)?.sync_all() } else { Ok(()) }
+    }
+
+    fn write_by_part(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        put: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let (path, part) = (self.file(name), self.file(&format!("{name}.part")));
+        let write = || {
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            let mut file = File::create(&part)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            put(&part, &path)
+        };
+        write()
+            .inspect_err(|_| drop(fs::remove_file(&part)))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
+        let mut text = serde_json::to_string_pretty(value)?;
+        text.push('\n');
+        self.write_whole(name, text.as_bytes())
+    }
+}
+
+/// Makes a folder where none is; false if one is there.
+fn make(path: &Path) -> io::Result<bool> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::create_dir(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a file is what a worker of this host said.
+fn is_log(name: &str) -> bool {
+    name.starts_with("worker-") && name.ends_with(".log")
+}
+
+/// Takes away what an earlier run left, and nothing else.
+fn clear(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let whole = name.strip_suffix(".part").unwrap_or(&name);
+        if is_log(&name) || WRITTEN.contains(&whole) {
+            fs::remove_file(entry.path())?;
+        } else if name.starts_with("model-") && entry.path().join("model.safetensors").is_file() {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// A file of one JSON object per line that only grows.
+#[derive(Debug)]
+pub(crate) struct LineFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LineFile {
+    /// Opens a record and cuts it after its first `lines` lines.
+    pub(crate) fn open(path: &Path, lines: usize) -> Result<Self, Failure> {
+        let open = || -> anyhow::Result<Self> {
+            let file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+            let mut reader = BufReader::new(&file);
+            let (mut kept, mut line) = (0, Vec::new());
+            for _ in 0..lines {
+                line.clear();
+                kept += reader.read_until(b'\n', &mut line)? as u64;
+            }
+            file.set_len(kept)?;
+            Ok(Self { file, path: path.into() })
+        };
+        open().with_context(|| format!("cannot open {}", path.display())).or_work()
+    }
+
+    /// Has the lines so far outlive the host's power, as a checkpoint that counts them does.
+    pub(crate) fn sync(&self) -> anyhow::Result<()> {
+        self.file.sync_data().with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// Adds one line; it is with the operating system when this returns.
+    pub(crate) fn push(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        self.file.write_all(&line).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}

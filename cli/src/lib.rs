@@ -1,0 +1,187 @@
+//! The command line: [`main`] runs it.
+//!
+//! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `trace`, `berrut`,
+//! `keygen` and `status`. With feature `trainer` (the default) there are `codedgrad train`,
+//! `coordinator` and `worker` too, which train the bundled GPT.
+
+mod folder;
+mod lock;
+mod pictures;
+#[cfg(feature = "trainer")]
+mod run;
+mod tools;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::env;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "codedgrad",
+    version,
+    about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
+        losing a sample",
+    long_about = "Gradient coding: data-parallel training at the speed of the fast workers, \
+        without losing a sample.\n\n\
+        Each worker computes a little more than its share of a batch, so that the exact gradient can be put\n\
+        together from any fast enough subset of them. Without a subcommand, `codedgrad train` runs on its\n\
+        defaults: a small GPT on embedded text, once uncoded and once coded, under the same stragglers.",
+    after_help = "Exit status: 0 good, 2 bad usage or input, 1 failed at work. Ctrl-C saves and \
+        exits with 0."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a small GPT through injected stragglers, once uncoded and once coded
+    #[cfg(feature = "trainer")]
+    Train(Box<run::train::TrainArgs>),
+    /// Coordinate a training run whose workers are processes of this or other hosts
+    #[cfg(feature = "trainer")]
+    Coordinator(Box<run::coordinator::CoordinatorArgs>),
+    /// Be a worker of a run: join its coordinator, compute what it asks for
+    #[cfg(feature = "trainer")]
+    Worker(run::worker::WorkerArgs),
+    /// Make the certificates and the token of a job that spans hosts
+    Keygen(tools::keygen::KeygenArgs),
+    /// Show how a coordinator's run is going
+    Status(tools::status::StatusArgs),
+    /// Show a code: its matrix, what it tolerates, and the decode of given survivors
+    Code(tools::code::CodeArgs),
+    /// Run a scheme over recorded or drawn delays on virtual time
+    Simulate(tools::simulate::SimulateArgs),
+    /// Should I code at all, and with what? From a trace, every scheme compared
+    Plan(tools::planner::PlanArgs),
+    /// Record, import and measure delays of workers
+    Trace(tools::trace::TraceArgs),
+    /// Decode any function of coded data through stragglers and wrong workers, and measure the
+    /// error
+    Berrut(Box<tools::berrut::BerrutArgs>),
+}
+
+/// What ends a command early.
+#[derive(Debug)]
+enum Failure {
+    /// Usage or input that cannot be right: exit status 2.
+    Input(anyhow::Error),
+    /// Work that could not be done: exit status 1.
+    Work(anyhow::Error),
+    /// Another process does this one's work: exit status 4.
+    #[cfg_attr(not(feature = "trainer"), expect(dead_code, reason = "only workers are replaced"))]
+    Replaced(anyhow::Error),
+}
+
+/// Marks errors of what the user gave.
+trait OrInput<T> {
+    fn or_input(self) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<anyhow::Error>> OrInput<T> for Result<T, E> {
+    fn or_input(self) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Input(error.into()))
+    }
+}
+
+/// Marks errors of what the program does.
+trait OrWork<T> {
+    fn or_work(self) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<anyhow::Error>> OrWork<T> for Result<T, E> {
+    fn or_work(self) -> Result<T, Failure> {
+        self.map_err(|error| Failure::Work(error.into()))
+    }
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    ExitCode::from(execute(env::args_os()))
+}
+
+/// Runs a command line, the program's name first, and gives back the exit status: 0 done, 1 failed
+/// at work, 2 bad usage or input, 4 replaced by another process. For programs in other languages
+/// that carry the commands; [`main`] is for those that are nothing else.
+#[must_use]
+pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where there is nobody to read it there is nothing to be done about it.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+    };
+    let Some(command) = cli.command.or_else(default_command) else {
+        let _ = Cli::command().print_help();
+        return 2;
+    };
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .init();
+    let (error, status) = match run_command(command) {
+        Ok(()) => return 0,
+        Err(Failure::Input(error)) => (error, 2),
+        Err(Failure::Work(error)) => (error, 1),
+        Err(Failure::Replaced(error)) => (error, 4),
+    };
+    eprintln!("error: {}", told(&error));
+    status
+}
+
+/// What runs where no command is given.
+#[cfg(feature = "trainer")]
+fn default_command() -> Option<Command> {
+    Cli::parse_from(["codedgrad", "train"]).command
+}
+
+/// What runs where no command is given.
+#[cfg(not(feature = "trainer"))]
+fn default_command() -> Option<Command> {
+    None
+}
+
+fn run_command(command: Command) -> Result<(), Failure> {
+    match command {
+        #[cfg(feature = "trainer")]
+        Command::Coordinator(args) => run::with_one_thread(|| run::coordinator::run(&args)),
+        #[cfg(feature = "trainer")]
+        Command::Worker(args) => run::with_one_thread(|| run::worker::run(&args)),
+        #[cfg(feature = "trainer")]
+        Command::Train(args) => run::with_one_thread(|| run::train::run(&args)),
+        Command::Berrut(args) => tools::berrut::run(&args),
+        Command::Code(args) => tools::code::run(&args),
+        Command::Keygen(args) => tools::keygen::run(&args),
+        Command::Status(args) => tools::status::run(&args),
+        Command::Simulate(args) => tools::simulate::run(&args),
+        Command::Plan(args) => tools::planner::run(&args),
+        Command::Trace(args) => tools::trace::run(&args),
+    }
+}
+
+/// An error with its causes, but those that it already tells of.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
+        cause if text.is_empty() => cause,
+        cause if text.contains(&cause) => text,
+        cause => format!("{text}: {cause}"),
+    })
+}
+
+/// A bar for long work; it stays hidden where nobody looks.
+fn progress_bar(total: u64, name: &str) -> ProgressBar {
+    let bar = ProgressBar::new(total).with_prefix(name.to_owned());
+    let style = ProgressStyle::with_template(
+        "{prefix:.bold} {bar:24.cyan/dim} {pos}/{len} {msg} (eta {eta})",
+    );
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}

@@ -1,0 +1,195 @@
+//! Workers that answer wrongly on purpose: who they are, and how many of them were found out.
+
+use super::observer::Line;
+use super::plan::Plan;
+use crate::Failure;
+use crate::tools::code::parse_workers;
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+use codedgrad::codes::SchemeSpec;
+use codedgrad::ids::Worker;
+use codedgrad::train::StepRecord;
+use codedgrad_trainer::{AttackKind, Lanes};
+use rand::SeedableRng;
+use rand::seq::index::sample;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::ops::AddAssign;
+
+/// What wrong workers send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AttackArg {
+    /// Their message times -10
+    Flip,
+    /// Zeros
+    Zeros,
+    /// Their message and normal noise of 10 times its rms
+    Gauss,
+}
+
+/// How the lanes of mixtures are filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LanesArg {
+    /// Windows with many equal tokens are mixed with each other
+    Alike,
+    /// As they are drawn
+    Drawn,
+}
+
+/// Flags about workers that answer wrongly, and schemes that mix data to find them.
+#[derive(Debug, Args)]
+pub(crate) struct AttackArgs {
+    /// Let workers answer wrongly in every step, to see who is found out (`vote`, `sbacc`) and what
+    /// becomes of the rest
+    #[arg(long, value_enum)]
+    attack: Option<AttackArg>,
+    /// Who answers wrongly, such as 0,5-6 [default: drawn, as many as the schemes can find out, at
+    /// least one]
+    #[arg(long, value_name = "LIST", requires = "attack")]
+    attackers: Option<String>,
+    /// Which windows of text `bacc` and `sbacc` mix
+    #[arg(long, value_enum, default_value_t = LanesArg::Alike)]
+    lanes: LanesArg,
+}
+
+impl AttackArgs {
+    pub(crate) fn lanes(&self) -> Lanes {
+        match self.lanes {
+            LanesArg::Alike => Lanes::Alike,
+            LanesArg::Drawn => Lanes::Drawn,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Option<AttackKind> {
+        self.attack.map(|attack| match attack {
+            AttackArg::Flip => AttackKind::Flip,
+            AttackArg::Zeros => AttackKind::Zeros,
+            AttackArg::Gauss => AttackKind::Gauss,
+        })
+    }
+
+    /// The workers that are named, or drawn ones.
+    pub(crate) fn attackers(
+        &self,
+        schemes: &[String],
+        workers: usize,
+        seed: u64,
+    ) -> Result<Vec<Worker>, Failure> {
+        let Some(list) = &self.attackers else {
+            let most = schemes
+                .iter()
+                .filter_map(|text| Some(text.parse::<SchemeSpec>().ok()?.wrong()))
+                .max();
+            let count =
+                if self.attack.is_some() { most.unwrap_or(0).max(1).min(workers) } else { 0 };
+            let mut drawn: Vec<Worker> =
+                sample(&mut ChaCha8Rng::seed_from_u64(seed), workers, count)
+                    .iter()
+                    .map(|i| Worker(i as u32))
+                    .collect();
+            drawn.sort_unstable();
+            return Ok(drawn);
+        };
+        let set = parse_workers(list, workers)
+            .map_err(|problem| Failure::Input(anyhow!("--attackers {list}: {problem}")))?;
+        Ok(set.iter().collect())
+    }
+}
+
+/// How wrong workers and honest ones were judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Caught {
+    /// Wrong workers whose results were left out for that.
+    pub(crate) located: usize,
+    /// Wrong workers that had answered in time and were not noticed.
+    pub(crate) missed: usize,
+    /// Honest workers whose results were left out as wrong.
+    pub(crate) accused: usize,
+}
+
+impl Caught {
+    /// Of one step; none where nobody is wrong and nobody is looked for.
+    pub(crate) fn of(plan: &Plan, looked: bool, record: &StepRecord) -> Option<Self> {
+        if plan.attack.is_none() && !looked {
+            return None;
+        }
+        let (located, accused): (Vec<Worker>, Vec<Worker>) =
+            record.wrong.iter().partition(|worker| plan.attackers.contains(worker));
+        let answered = |worker: &&Worker| {
+            record.rounds.iter().any(|round| round.arrivals[worker.index()].is_some())
+        };
+        let missed = plan
+            .attackers
+            .iter()
+            .filter(answered)
+            .filter(|worker| !located.contains(worker))
+            .count();
+        Some(Self { located: located.len(), missed, accused: accused.len() })
+    }
+}
+
+impl AddAssign for Caught {
+    fn add_assign(&mut self, other: Self) {
+        self.located += other.located;
+        self.missed += other.missed;
+        self.accused += other.accused;
+    }
+}
+
+/// How honest a run's gradients were.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Honesty {
+    /// Over all steps.
+    #[serde(flatten)]
+    pub(crate) caught: Option<Caught>,
+    /// Median of `|found - true| / |true|` over the first third of the steps whose gradients were
+    /// checked, and the last.
+    pub(crate) early_gradient_error: Option<f64>,
+    pub(crate) late_gradient_error: Option<f64>,
+}
+
+impl Honesty {
+    pub(crate) fn of(lines: &[Line]) -> Self {
+        let caught = lines.iter().filter_map(|line| line.caught).reduce(|mut sum, caught| {
+            sum += caught;
+            sum
+        });
+        let errors: Vec<f64> = lines.iter().filter_map(|line| line.gradient_error).collect();
+        let third = errors.len().div_ceil(3);
+        let median = |errors: &[f64]| {
+            let mut sorted = errors.to_vec();
+            sorted.sort_by(f64::total_cmp);
+            sorted.get(sorted.len() / 2).copied()
+        };
+        Self {
+            caught,
+            early_gradient_error: median(&errors[..third]),
+            late_gradient_error: median(&errors[errors.len() - third..]),
+        }
+    }
+}
+
+/// Who was found out in each run, and how far its gradients were from the true ones.
+pub(crate) fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a Honesty)>) -> String {
+    let mut text =
+        format!("{:<28} {:>7} {:>7} {:>7}   {:>12}\n", "", "wrong", "", "honest", "grad. error");
+    let _ = writeln!(
+        text,
+        "{:<28} {:>7} {:>7} {:>7} {:>8} {:>8}",
+        "scheme", "located", "missed", "accused", "early", "late"
+    );
+    for (scheme, Honesty { caught, early_gradient_error, late_gradient_error }) in rows {
+        let caught = caught.unwrap_or_default();
+        let error = |x: Option<f64>| {
+            x.map_or("-".into(), |x| if x == 0.0 { "0".into() } else { format!("{x:.1e}") })
+        };
+        let (early, late) = (error(*early_gradient_error), error(*late_gradient_error));
+        let _ = writeln!(
+            text,
+            "{scheme:<28} {:>7} {:>7} {:>7} {early:>8} {late:>8}",
+            caught.located, caught.missed, caught.accused
+        );
+    }
+    text
+}

@@ -1,0 +1,264 @@
+//! How a coordinator's run is going, kept by the coordinator and shown by it over HTTP.
+
+use crate::tools::status::{OfWorker, Progress, Shown};
+use crate::{Failure, OrWork};
+use codedgrad::ids::Worker;
+use codedgrad::train::StepRecord;
+use codedgrad::transport::tcp;
+use codedgrad::transport::tcp::http::{HttpServer, Page};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A worker is late in a round if it takes so many times as long as the first answer.
+const LATE: f64 = 1.5;
+
+/// The state of a run, for whoever asks.
+#[derive(Debug)]
+pub(crate) struct Board {
+    progress: Mutex<Progress>,
+    network: Arc<Mutex<tcp::Status>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Board {
+    pub(crate) fn new(
+        scheme: &str,
+        workers: usize,
+        steps: (u64, u64),
+        network: Arc<Mutex<tcp::Status>>,
+    ) -> Arc<Self> {
+        let workers = vec![OfWorker::default(); workers];
+        let progress = Progress {
+            scheme: scheme.into(),
+            steps: steps.0,
+            steps_planned: steps.1,
+            workers,
+            ..Progress::default()
+        };
+        Arc::new(Self { progress: Mutex::new(progress), network })
+    }
+
+    pub(crate) fn step(&self, record: &StepRecord, loss: Option<f64>, mu: f64) {
+        let mut progress = lock(&self.progress);
+        progress.steps = record.step + 1;
+        progress.loss = loss.or(progress.loss);
+        progress.last_step_seconds = record.seconds;
+        progress.step_seconds += record.seconds;
+        progress.last_decode_seconds = record
+            .rounds
+            .last()
+            .map_or(0.0, |round| record.committed - round.opened - round.seconds);
+        progress.decode_seconds += progress.last_decode_seconds;
+        for round in &record.rounds {
+            progress.rounds += 1;
+            progress.last_round_seconds = round.seconds;
+            progress.round_seconds += round.seconds;
+            let first = round.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            progress.wait_outs += u64::from(round.seconds > (1.0 + mu) * first);
+            for (arrival, worker) in round.arrivals.iter().zip(&mut progress.workers) {
+                let took = arrival.unwrap_or(round.seconds);
+                worker.answers += u64::from(arrival.is_some());
+                worker.last_arrival = arrival.or(worker.last_arrival);
+                worker.late_rounds += u64::from(arrival.is_none() || took > LATE * first);
+                worker.lateness_seconds += (took - first).max(0.0);
+            }
+        }
+    }
+
+    pub(crate) fn fault(&self, worker: Worker, what: &str) {
+        let mut progress = lock(&self.progress);
+        progress.faults += 1;
+        progress.last_fault = Some(format!("{worker}: {what}"));
+        if let Some(of) = progress.workers.get_mut(worker.index()) {
+            of.faults += 1;
+        }
+    }
+
+    fn shown(&self) -> Shown {
+        Shown { progress: lock(&self.progress).clone(), network: lock(&self.network).clone() }
+    }
+
+    /// Shows it at an address.
+    pub(crate) fn serve(self: &Arc<Self>, address: SocketAddr) -> Result<HttpServer, Failure> {
+        let board = Arc::clone(self);
+        let pages = move |path: &str| match path {
+            "/metrics" => Some(Page {
+                kind: "text/plain; version=0.0.4; charset=utf-8",
+                body: board.shown().metrics(),
+            }),
+            "/status" => Some(Page {
+                kind: "application/json",
+                body: serde_json::to_string(&board.shown()).ok()? + "\n",
+            }),
+            "/" => Some(Page { kind: "text/plain; charset=utf-8", body: board.shown().table() }),
+            _ => None,
+        };
+        HttpServer::serve(address, pages).or_work()
+    }
+}
+
+impl Shown {
+    /// As Prometheus reads it.
+    fn metrics(&self) -> String {
+        let Self { progress, network } = self;
+        let connected = network.workers.iter().filter(|worker| worker.connected).count();
+        let mut text = String::new();
+        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+            let _ = write!(
+                text,
+                "# HELP codedgrad_{name} {help}\n# TYPE codedgrad_{name} {kind}\ncodedgrad_{name} \
+                 {value}\n"
+            );
+        };
+        one("steps_total", "counter", "Steps decided.", progress.steps as f64);
+        one("steps_planned", "gauge", "Steps of the whole run.", progress.steps_planned as f64);
+        one("rounds_total", "counter", "Rounds closed.", progress.rounds as f64);
+        one(
+            "round_seconds",
+            "gauge",
+            "How long the last round was open.",
+            progress.last_round_seconds,
+        );
+        one(
+            "round_seconds_total",
+            "counter",
+            "How long all rounds were open.",
+            progress.round_seconds,
+        );
+        one("step_seconds", "gauge", "How long the last step took.", progress.last_step_seconds);
+        one("step_seconds_total", "counter", "How long all steps took.", progress.step_seconds);
+        one(
+            "wait_outs_total",
+            "counter",
+            "Rounds kept open since the scheme could not do without somebody.",
+            progress.wait_outs as f64,
+        );
+        one(
+            "decode_seconds",
+            "gauge",
+            "From the close of the last round to its step's commit.",
+            progress.last_decode_seconds,
+        );
+        one("decode_seconds_total", "counter", "The same of all steps.", progress.decode_seconds);
+        one(
+            "loss",
+            "gauge",
+            "Training loss per token of the last step.",
+            progress.loss.unwrap_or(f64::NAN),
+        );
+        one(
+            "faults_total",
+            "counter",
+            "Faults of workers that were survived.",
+            progress.faults as f64,
+        );
+        one("workers_connected", "gauge", "Workers connected now.", connected as f64);
+        one("sent_bytes_total", "counter", "Bytes the coordinator has sent.", network.sent as f64);
+        one(
+            "received_bytes_total",
+            "counter",
+            "Bytes the coordinator has received.",
+            network.received as f64,
+        );
+        one(
+            "exchanges_total",
+            "counter",
+            "Exchanges of vectors that ended.",
+            network.exchanges as f64,
+        );
+        one(
+            "exchanges_woven_total",
+            "counter",
+            "Those of them that workers made by NCCL.",
+            network.woven as f64,
+        );
+        one(
+            "group_workers",
+            "gauge",
+            "Workers whose GPUs can sum by NCCL now.",
+            network.group as f64,
+        );
+        one(
+            "exchange_seconds",
+            "gauge",
+            "How long the last exchange took.",
+            network.exchange_seconds,
+        );
+        one("refused_calls_total", "counter", "Calls that were refused.", network.refused as f64);
+        let mut each =
+            |name: &str,
+             kind: &str,
+             help: &str,
+             value: &dyn Fn(&OfWorker, &tcp::WorkerStatus) -> Option<f64>| {
+                let _ = write!(
+                    text,
+                    "# HELP codedgrad_worker_{name} {help}\n# TYPE codedgrad_worker_{name} {kind}\n"
+                );
+                for (number, (of, status)) in
+                    progress.workers.iter().zip(&network.workers).enumerate()
+                {
+                    if let Some(value) = value(of, status) {
+                        let _ = writeln!(
+                            text,
+                            "codedgrad_worker_{name}{{worker=\"{number}\"}} {value}"
+                        );
+                    }
+                }
+            };
+        each("connected", "gauge", "Whether it is connected.", &|_, status| {
+            Some(f64::from(u8::from(status.connected)))
+        });
+        each("silent_seconds", "gauge", "For how long nothing was heard of it.", &|_, status| {
+            status.connected.then_some(status.silent_seconds)
+        });
+        each("joins_total", "counter", "How many times it has joined.", &|_, status| {
+            Some(f64::from(status.epoch))
+        });
+        each("answers_total", "counter", "Rounds in which it answered in time.", &|of, _| {
+            Some(of.answers as f64)
+        });
+        each("arrival_seconds", "gauge", "Its last answer, since the round opened.", &|of, _| {
+            of.last_arrival
+        });
+        each("late_rounds_total", "counter", "Rounds it was late in, or absent.", &|of, _| {
+            Some(of.late_rounds as f64)
+        });
+        each(
+            "lateness_seconds_total",
+            "counter",
+            "How much later than the first it was.",
+            &|of, _| Some(of.lateness_seconds),
+        );
+        each("faults_total", "counter", "Its faults.", &|of, _| Some(of.faults as f64));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_moves_no_cursor() {
+        let evil = "evil\n\x1b[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
+        let workers =
+            vec![tcp::WorkerStatus { identity: evil.into(), ..tcp::WorkerStatus::default() }];
+        let network = tcp::Status { workers, ..tcp::Status::default() };
+        let board = Board::new(evil, 1, (0, 1), Arc::new(Mutex::new(network)));
+        board.fault(Worker(0), evil);
+        let table = board.shown().table();
+        let strange = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+        assert!(!table.contains(strange), "{table:?}");
+        assert_eq!(
+            table.lines().count(),
+            5,
+            "what there is to say, the last fault, a heading and one worker: {table}"
+        );
+        let shown = r"evil\n\u{1b}[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
+        assert_eq!(table.matches(shown).count(), 3, "{table}");
+    }
+}

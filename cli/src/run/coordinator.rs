@@ -1,0 +1,345 @@
+//! `codedgrad coordinator`: a training run whose workers are processes of this or other hosts.
+
+use super::auto::AUTO;
+use super::board::Board;
+use super::network::{self, Port, TOKEN, Team, TransportKind};
+use super::plan::{self, ClockKind, Plan};
+use super::report::Summary;
+use super::run_args::{Own, RunArgs};
+use super::session::Session;
+use super::train;
+use crate::folder::RunFolder;
+use crate::{Failure, OrInput, OrWork};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use codedgrad::delays::Unit;
+use codedgrad::ids::Step;
+use codedgrad::transport::State;
+use codedgrad::transport::tcp::TcpTransport;
+use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
+use codedgrad_trainer::ReplicaState;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Where the coordinator listens, in the run's folder.
+const ADDRESS: &str = "address";
+/// How long a worker may take to hand over its state.
+const HAND_OVER: Duration = Duration::from_secs(60);
+/// How often it is said who is still missing.
+const SAY: Duration = Duration::from_secs(5);
+/// Nobody waits for longer than a year, in seconds.
+const PATIENCE_MAX: f64 = 365.0 * 86400.0;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "On one host, plain connections and a token will do: the token is made afresh, \
+        and the command that
+starts a worker is printed. Between hosts connections are encrypted: make certificates with
+`codedgrad keygen keys --workers N`, copy each worker's to its host, and give --keys everywhere.
+
+The run begins when all workers have joined, or after --join-wait with those that have: the scheme
+then counts the others as lost, and they may come later. A worker that dies is replaced by starting
+`codedgrad worker` again. If the coordinator dies, `codedgrad coordinator --resume DIR` goes on: its
+workers call it for their --patience, and the step they have come to is where it goes on.
+
+With --device cuda every worker computes on the GPUs of its own host, number W on the W-th of them
+(CUDA_VISIBLE_DEVICES gives it others). This host needs none; without one, no gradient is compared
+with that of the whole batch. With --exchange nccl besides, GPUs of different workers sum by NCCL;
+`codedgrad status` says whether they do.
+
+Schemes and delays are those of `codedgrad train`; --scheme auto is not. Nobody is delayed on purpose
+unless --delays says so.
+
+Examples:
+  codedgrad coordinator --listen 127.0.0.1:0 --workers 3 --scheme groups:s=1 --steps 100
+  codedgrad worker --join 127.0.0.1:PORT --token runs/0001/token          three times, as printed
+  codedgrad coordinator --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme queue:m=2 --metrics 127.0.0.1:9400
+  codedgrad worker --join host0:7000 --keys keys --worker 3               on each host
+  codedgrad coordinator --resume runs/0001 --keys keys"
+)]
+pub(crate) struct CoordinatorArgs {
+    /// Where to listen; port 0 is any free one. A resumed run listens where it did
+    #[arg(long, value_name = "ADDR", required_unless_present = "resume")]
+    listen: Option<String>,
+    /// Number of workers
+    #[arg(
+        long, required_unless_present = "resume", conflicts_with = "resume",
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
+    workers: Option<u32>,
+    /// Scheme to train with; `codedgrad train --help` lists them
+    #[arg(
+        long,
+        value_name = "TEXT",
+        required_unless_present = "resume",
+        conflicts_with = "resume"
+    )]
+    scheme: Option<String>,
+    /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+    /// File with the job's token [default: a fresh one, written to the run's folder]
+    #[arg(long, value_name = "FILE", alias = "token-file")]
+    token: Option<PathBuf>,
+    /// How long to wait for all workers before the run begins without those that are missing
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    join_wait: u64,
+    /// How long lost workers may take to come back when too few are left to go on, at most
+    /// --max-wait; and how long a resumed run waits for its workers
+    /// [default: --max-wait; when resumed, as the run had it]
+    #[arg(long, value_name = "SECONDS")]
+    return_wait: Option<u64>,
+    /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
+    /// reach it
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+    /// Injected stragglers: a preset or a CSV file [default: none]
+    #[arg(long, value_name = "PRESET|FILE", conflicts_with = "resume")]
+    delays: Option<String>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+impl CoordinatorArgs {
+    fn plan(&self, vocabulary: usize) -> Result<Plan, Failure> {
+        let (Some(scheme), Some(workers)) = (self.scheme.clone(), self.workers) else {
+            return Err(Failure::Input(anyhow!("--scheme and --workers are needed")));
+        };
+        if scheme == AUTO {
+            return Err(Failure::Input(anyhow!(
+                "--scheme auto is for `codedgrad train`, which may use --transport tcp"
+            )));
+        }
+        let own = Own {
+            schemes: vec![scheme],
+            workers,
+            delays: self.delays.clone(),
+            replan_every: 2,
+            probe: 1,
+            transport: TransportKind::Tcp,
+            return_seconds: self.return_wait.map_or(self.run.max_wait, |seconds| seconds as f64),
+        };
+        let plan = self.run.plan(vocabulary, own)?;
+        let in_steps = plan.delays.is_some() && plan.delays()?.unit() == Unit::StepTimes;
+        if in_steps && plan.clock == ClockKind::Wall && self.run.step_seconds.is_none() {
+            return Err(Failure::Input(anyhow!(
+                "these delays count in step times, which the coordinator's host cannot measure for \
+                 its workers: give --step-seconds"
+            )));
+        }
+        Ok(plan)
+    }
+
+    /// The address to listen at: the one asked for, or the one the run had.
+    fn address(&self, folder: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
+        let text = match (&self.listen, folder) {
+            (Some(text), _) => text.clone(),
+            (None, Some(folder)) => {
+                let path = folder.file(ADDRESS);
+                std::fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}; give --listen", path.display()))
+                    .or_input()?
+            }
+            (None, None) => return Err(Failure::Input(anyhow!("--listen is needed"))),
+        };
+        let wrong =
+            || format!("{:?} is no address; write HOST:PORT, for example 127.0.0.1:0", text.trim());
+        let mut found = text.trim().to_socket_addrs().with_context(wrong).or_input()?;
+        found.next().with_context(wrong).or_input()
+    }
+
+    /// Refuses what cannot be secured before anything is written.
+    fn check(&self, address: SocketAddr) -> Result<(), Failure> {
+        match &self.keys {
+            Some(keys) => Keys::read(keys, "coordinator").map(drop).or_input(),
+            None => check_address(address, &Security::Plain { token: Token::fresh().or_work()? })
+                .or_input(),
+        }
+    }
+
+    fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
+        let Some(dir) = &self.keys else {
+            let token = match &self.token {
+                Some(path) => Token::read(path).or_input()?,
+                None => network::token_at(&folder.file(TOKEN))?,
+            };
+            return Ok(Security::Plain { token });
+        };
+        let path =
+            self.token.clone().or_else(|| Some(dir.join(TOKEN)).filter(|path| path.exists()));
+        let token = path.map(|path| Token::read(&path)).transpose().or_input()?;
+        Ok(Security::Tls { keys: Keys::read(dir, "coordinator").or_input()?, token })
+    }
+
+    /// Says how workers join.
+    fn invite(&self, address: SocketAddr, folder: &RunFolder) -> Result<(), Failure> {
+        folder.write_whole(ADDRESS, format!("{address}\n").as_bytes()).or_work()?;
+        let host = if address.ip().is_unspecified() {
+            format!("HOST:{}", address.port())
+        } else {
+            address.to_string()
+        };
+        let secret = match (&self.keys, &self.token) {
+            (Some(_), _) => "--keys DIR".into(),
+            (None, Some(path)) => format!("--token {}", path.display()),
+            (None, None) => format!("--token {}", folder.file(TOKEN).display()),
+        };
+        eprintln!(
+            "listening on {address}; workers join with: codedgrad worker --join {host} {secret}"
+        );
+        Ok(())
+    }
+}
+
+/// Waits for the workers, and says who is missing.
+fn gather(
+    transport: &TcpTransport,
+    workers: usize,
+    patience: Duration,
+    interrupted: &AtomicBool,
+) -> Result<(), Failure> {
+    let (mut there, mut said) = (None, Duration::ZERO);
+    network::wait_for(transport, workers, patience, &mut |connected, waited| {
+        if there != Some(connected) || waited >= said + SAY {
+            eprintln!(
+                "{connected} of {workers} workers are there, after {} of {} s",
+                waited.as_secs(),
+                patience.as_secs()
+            );
+            (there, said) = (Some(connected), waited);
+        }
+        Ok(interrupted.load(Ordering::Relaxed))
+    })?;
+    let connected = network::connected(transport);
+    if connected > 0 {
+        eprintln!("{connected} of {workers} workers are there: the run goes on");
+    } else if !interrupted.load(Ordering::Relaxed) {
+        return Err(Failure::Work(anyhow!("no worker has come within {} s", patience.as_secs())));
+    }
+    Ok(())
+}
+
+/// Takes over the state of a worker that has come further than the checkpoint, as far as the record
+/// goes.
+fn catch_up(session: &mut Session, transport: &mut TcpTransport) -> Result<(), Failure> {
+    let recorded = session.recorded()?;
+    let offers = transport.gather(Duration::ZERO).present;
+    let steps = offers.into_iter().filter_map(|(worker, step)| Some((step?.0, worker)));
+    let mut ahead: Vec<_> =
+        steps.filter(|(step, _)| (session.next_step() + 1..=recorded).contains(step)).collect();
+    ahead.sort_unstable_by_key(|(step, worker)| (std::cmp::Reverse(*step), *worker));
+    for (step, worker) in ahead {
+        let state = transport.state_of(worker, HAND_OVER).filter(|state| state.next.0 == step);
+        let Some(states) = state.and_then(|state| states_of(&state, session.plan())) else {
+            tracing::warn!("{worker} has not handed over the state of step {step}");
+            continue;
+        };
+        eprintln!("going on from step {step}, in the state of {worker}");
+        return session.move_to(step, states);
+    }
+    Ok(())
+}
+
+/// The replicas in a worker's state, if they are the plan's.
+fn states_of(state: &State, plan: &Plan) -> Option<Vec<ReplicaState>> {
+    let (replicas, rest) = state.vectors.as_chunks();
+    let fits = rest.is_empty() && replicas.len() as u64 == plan.models;
+    let whole = state.vectors.iter().all(|vector| vector.len() == plan.model.parameters());
+    (fits && whole).then(|| replicas.iter().cloned().map(ReplicaState::from_vectors).collect())
+}
+
+fn session(
+    args: &CoordinatorArgs,
+    interrupted: Arc<AtomicBool>,
+) -> Result<(Session, SocketAddr), Failure> {
+    if let Some(path) = &args.run.resume {
+        let folder = RunFolder::open(path)?;
+        let mut plan = Plan::read(&folder.plan())?;
+        if plan.transport != TransportKind::Tcp || !folder.file(ADDRESS).exists() {
+            return Err(Failure::Input(anyhow!(
+                "{} is no coordinator's run; try `codedgrad train --resume`",
+                path.display()
+            )));
+        }
+        plan.return_seconds =
+            args.return_wait.map_or(plan.return_seconds, |seconds| seconds as f64);
+        let address = args.address(Some(&folder))?;
+        args.check(address)?;
+        return Ok((Session::resume(plan, folder, interrupted)?, address));
+    }
+    let address = args.address(None)?;
+    args.check(address)?;
+    let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;
+    let plan = args.plan(tokens.vocabulary)?;
+    let batches = plan.batches(tokens)?;
+    Ok((
+        Session::begin(
+            plan,
+            batches,
+            (args.run.out.as_deref(), args.run.force),
+            false,
+            interrupted,
+        )?,
+        address,
+    ))
+}
+
+pub(crate) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
+    let interrupted = train::interruption()?;
+    let (mut session, address) = session(args, Arc::clone(&interrupted))?;
+    let outcome = carry_out(args, &mut session, address, &interrupted);
+    match session.folder().settle(outcome)? {
+        Some(summary) => train::show(&session, &summary, args.run.json, "coordinator"),
+        None => Ok(()),
+    }
+}
+
+/// Makes the run; nothing comes of it if it is interrupted before it begins.
+fn carry_out(
+    args: &CoordinatorArgs,
+    session: &mut Session,
+    address: SocketAddr,
+    interrupted: &AtomicBool,
+) -> Result<Option<Summary>, Failure> {
+    let mut metrics = None;
+    if !session.is_complete() {
+        let port = Port { address, security: args.security(session.folder())? };
+        let begin = Step(session.next_step());
+        let mut transport = network::listen(
+            &session.local()?,
+            session.plan(),
+            session.batches(),
+            port,
+            (Step(0), None),
+        )?;
+        let board = Board::new(
+            &session.plan().schemes[0],
+            session.plan().workers,
+            (begin.0, session.plan().all_steps()),
+            transport.status(),
+        );
+        if let Some(address) = args.metrics {
+            let server = board.serve(address)?;
+            eprintln!("metrics are at http://{}/metrics", server.address());
+            metrics = Some(server);
+        }
+        args.invite(transport.address(), session.folder())?;
+        let resumed = args.run.resume.is_some();
+        let patience = if resumed { session.plan().return_seconds } else { args.join_wait as f64 };
+        let patience = Duration::from_secs_f64(patience.clamp(0.0, PATIENCE_MAX));
+        gather(&transport, session.plan().workers, patience, interrupted)?;
+        if interrupted.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        catch_up(session, &mut transport)?;
+        let first = Step(session.next_step());
+        session.with_team(Team::of(transport, first), board);
+    }
+    session.introduce(args.run.json);
+    let summary = session.execute()?;
+    drop(metrics);
+    Ok(Some(summary))
+}

@@ -1,0 +1,434 @@
+//! Training runs over TCP: what workers are told, the coordinator's port, and workers that this
+//! process starts.
+
+use super::checkpoint::{self, Place};
+use super::plan::Plan;
+use crate::folder::RunFolder;
+use crate::{Failure, OrInput, OrWork};
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use codedgrad::codes::Wire;
+use codedgrad::ids::{Step, Worker};
+use codedgrad::train::{Observer, Outcome, Pace};
+use codedgrad::transport::RunFacts;
+use codedgrad::transport::tcp::security::{Security, Token};
+use codedgrad::transport::tcp::{Exchange, Listen, TcpError, TcpTransport};
+use codedgrad::transport::wire::Format;
+use codedgrad_trainer::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_judged};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Where the token of a run is, in its folder.
+pub(crate) const TOKEN: &str = "token";
+/// States from which workers of this host begin.
+const START: &str = "start.safetensors";
+/// How often it is looked whether workers have come.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long workers that this process starts may take to join.
+const JOIN: Duration = Duration::from_secs(120);
+/// How long, in seconds, they call this process when they cannot reach it, and it waits for them.
+pub(crate) const CHILD_PATIENCE: u32 = 5;
+const SILENCE: Duration = Duration::from_secs(20);
+const STALL: Duration = Duration::from_secs(10);
+/// Twice what the library takes: several workers may share a core.
+const SPARE: Duration = Duration::from_secs(1);
+
+/// How workers are reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TransportKind {
+    /// Threads of this process.
+    #[default]
+    Local,
+    /// Processes, over TCP.
+    Tcp,
+}
+
+/// Who sums the workers' vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ExchangeKind {
+    /// The coordinator: every vector goes there and comes back.
+    Star,
+    /// The workers among themselves, each a part: no vector goes through one place.
+    #[default]
+    // Plans of runs from before it was dropped; the bits are the same.
+    #[serde(alias = "hold-sharded")]
+    Sharded,
+    /// The coordinator, which gets every result as soon as it is done, before its weight is known;
+    /// all of them wait in its memory.
+    Hold,
+    /// The workers' GPUs by NCCL, one of each worker; by connections, as sharded, for who is late,
+    /// and whenever NCCL cannot.
+    Nccl,
+}
+
+/// Parses an [`ExchangeKind`]; one that was dropped is answered with what to write instead.
+#[derive(Clone)]
+pub(crate) struct ExchangeParser;
+
+impl TypedValueParser for ExchangeParser {
+    type Value = ExchangeKind;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<ExchangeKind, clap::Error> {
+        let kinds = EnumValueParser::<ExchangeKind>::new();
+        kinds.parse_ref(command, argument, value).map_err(|error| {
+            match value.to_string_lossy().parse::<Exchange>() {
+                Err(reason) if value == "hold-sharded" => {
+                    command.clone().error(ErrorKind::InvalidValue, format!("--exchange {reason}"))
+                }
+                _ => error,
+            }
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let kinds = ExchangeKind::value_variants().iter();
+        Some(Box::new(kinds.filter_map(ValueEnum::to_possible_value)))
+    }
+}
+
+/// Numbers on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WireKind {
+    /// 4 bytes each, as they are computed.
+    #[default]
+    F32,
+    /// 2 bytes each, rounded to 8 bits of precision.
+    Bf16,
+}
+
+impl WireKind {
+    pub(crate) fn of_codes(self) -> Wire {
+        match self {
+            Self::F32 => Wire::F32,
+            Self::Bf16 => Wire::Bf16,
+        }
+    }
+
+    fn format(self) -> Format {
+        match self {
+            Self::F32 => Format::F32,
+            Self::Bf16 => Format::Bf16,
+        }
+    }
+}
+
+/// A number that no other run is likely to have.
+pub(crate) fn fresh_id() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// What a worker is told: the plan, which text it is about, and where to begin if that is not the
+/// plan's beginning.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) plan: Plan,
+    /// The scheme, for workers whose tasks are mixtures.
+    scheme: String,
+    tokens: usize,
+    digest: String,
+    /// A file of this host with the states at the first step.
+    state: Option<PathBuf>,
+}
+
+impl Job {
+    /// Whether a worker has the run's text.
+    pub(crate) fn check(&self, tokens: &Tokens) -> Result<(), Failure> {
+        let (here, digest) = (tokens.tokens.len(), digest_of(tokens));
+        if (here, &digest) == (self.tokens, &self.digest) {
+            return Ok(());
+        }
+        Err(Failure::Input(anyhow!(
+            "the text here has {here} tokens with digest {digest}, the run's has {} with digest \
+             {}: \
+             give the run's text with --corpus (and its tokenizer with --tokenizer)",
+            self.tokens,
+            self.digest
+        )))
+    }
+
+    /// The states in which a worker begins.
+    pub(crate) fn states(&self) -> Result<Vec<ReplicaState>, Failure> {
+        match &self.state {
+            Some(path) => Ok(checkpoint::load_from(path, &self.plan.model, self.plan.models)?.1),
+            None => self.plan.fresh_states(),
+        }
+    }
+
+    /// The run as far as it is a worker's affair.
+    pub(crate) fn run(&self) -> Result<LocalRun, Failure> {
+        self.plan.local_run(&self.scheme.parse().or_input()?)
+    }
+}
+
+fn digest_of(tokens: &Tokens) -> String {
+    format!("{:016x}", tokens.digest())
+}
+
+/// The coordinator's port.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) address: SocketAddr,
+    pub(crate) security: Security,
+}
+
+/// Opens the coordinator's port for a plan. Workers begin at `first`, in the states of the file if
+/// there is one.
+pub(crate) fn listen(
+    run: &LocalRun,
+    plan: &Plan,
+    batches: &Batches,
+    port: Port,
+    from: (Step, Option<PathBuf>),
+) -> Result<TcpTransport, Failure> {
+    let (first, state) = from;
+    let job = Job {
+        plan: plan.clone(),
+        scheme: run.scheme.to_string(),
+        tokens: batches.tokens().tokens.len(),
+        digest: digest_of(batches.tokens()),
+        state,
+    };
+    let listen = Listen {
+        address: port.address,
+        security: port.security,
+        workers: plan.workers,
+        run: plan.id,
+        length: plan.model.parameters(),
+        result_length: run.result_length().or_input()?,
+        units: plan.micro_batches,
+        micro_steps: plan.micro_steps,
+        log_steps: run.log_steps(plan.delay()),
+        format: plan.wire.format(),
+        exchange: match plan.exchange {
+            ExchangeKind::Star => Exchange::Star,
+            ExchangeKind::Sharded => Exchange::Sharded,
+            ExchangeKind::Hold => Exchange::Hold,
+            ExchangeKind::Nccl => Exchange::Nccl,
+        },
+        keeps: true,
+        first: Some(first),
+        job: serde_json::to_string(&job).or_work()?,
+        facts: RunFacts {
+            unit_samples: Some(plan.micro_batch_rows),
+            models: Some(plan.models),
+            steps: Some(plan.all_steps()),
+            dtype: Some("f32".to_owned()),
+            ..RunFacts::default()
+        },
+        silence: SILENCE,
+        stall: STALL,
+        spare: SPARE,
+    };
+    TcpTransport::listen(listen).map_err(|error| match error {
+        TcpError::Security(_) => Failure::Input(error.into()),
+        _ => Failure::Work(error.into()),
+    })
+}
+
+/// How many workers are there.
+pub(crate) fn connected(transport: &TcpTransport) -> usize {
+    let status = transport.status();
+    let status = status.lock().unwrap_or_else(PoisonError::into_inner);
+    status.workers.iter().filter(|worker| worker.connected).count()
+}
+
+/// Waits until all workers have joined, `patience` is over, or `stop` says so: it is told how many
+/// there are and how long that took.
+#[expect(clippy::disallowed_methods, reason = "people wait in real time")]
+pub(crate) fn wait_for(
+    transport: &TcpTransport,
+    workers: usize,
+    patience: Duration,
+    stop: &mut dyn FnMut(usize, Duration) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        let (there, waited) = (connected(transport), begun.elapsed());
+        if there == workers || waited >= patience || stop(there, waited)? {
+            return Ok(());
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// A stretch of a run to be made.
+pub(crate) struct Leg<'a> {
+    pub(crate) run: &'a LocalRun,
+    pub(crate) plan: &'a Plan,
+    pub(crate) batches: &'a Batches,
+    pub(crate) folder: &'a RunFolder,
+    pub(crate) start: Start<'a>,
+}
+
+/// Workers that have joined, and their processes if this one has started them.
+pub(crate) struct Team {
+    transport: TcpTransport,
+    crew: Option<Crew>,
+}
+
+impl Team {
+    /// Those that others have started, for a run that begins with a step.
+    pub(crate) fn of(mut transport: TcpTransport, step: Step) -> Self {
+        transport.begin(step);
+        Self { transport, crew: None }
+    }
+
+    /// Starts a process per worker on this host; none if that was interrupted.
+    pub(crate) fn start(leg: &Leg<'_>, interrupted: &AtomicBool) -> Result<Option<Self>, Failure> {
+        let Leg { run, plan, batches, folder, start } = leg;
+        let (step, file) = (Step(start.step), std::path::absolute(folder.file(START)).or_work()?);
+        checkpoint::save_as(folder, START, Place { run: 0, next_step: start.step }, start.states)
+            .or_work()?;
+        let (token, path) = (Token::fresh().or_work()?, folder.file(TOKEN));
+        if path.exists() {
+            std::fs::remove_file(&path)
+                .with_context(|| format!("cannot replace {}", path.display()))
+                .or_work()?;
+        }
+        token.write(&path).or_work()?;
+        let port =
+            Port { address: (Ipv4Addr::LOCALHOST, 0).into(), security: Security::Plain { token } };
+        let mut transport = listen(run, plan, batches, port, (step, Some(file)))?;
+        let mut crew = Crew::start(folder, &transport.address().to_string(), plan.workers)?;
+        let mut stop = |_, _| {
+            crew.all_there()?;
+            Ok(interrupted.load(Ordering::Relaxed))
+        };
+        wait_for(&transport, plan.workers, JOIN, &mut stop)?;
+        if interrupted.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        transport.begin(step);
+        Ok(Some(Self { transport, crew: Some(crew) }))
+    }
+
+    /// Makes the steps of a run.
+    pub(crate) fn carry(
+        self,
+        run: &LocalRun,
+        stretch: Stretch,
+        batches: &Batches,
+        pace: Pace,
+        observer: &mut dyn Observer,
+    ) -> anyhow::Result<Outcome> {
+        let outcome = run_judged(run, self.transport, stretch, batches, pace, observer)?;
+        if let Some(mut crew) = self.crew {
+            crew.let_end();
+        }
+        Ok(outcome)
+    }
+}
+
+/// Worker processes of this one; they end with it.
+struct Crew(Vec<(PathBuf, Child)>);
+
+impl Crew {
+    fn start(folder: &RunFolder, address: &str, workers: usize) -> Result<Self, Failure> {
+        let program =
+            std::env::current_exe().context("cannot tell where this program is").or_work()?;
+        let mut crew = Self(Vec::new());
+        for worker in Worker::all(workers) {
+            let log = folder.file(&format!("worker-{}.log", worker.0));
+            let child = start_worker(&program, &log, folder, (worker, address));
+            crew.0.push((log, child.with_context(|| format!("cannot start {worker}")).or_work()?));
+        }
+        Ok(crew)
+    }
+
+    /// Fails if one has ended, with what it said last.
+    fn all_there(&mut self) -> Result<(), Failure> {
+        for (log, child) in &mut self.0 {
+            if let Some(status) = child.try_wait().or_work()? {
+                let said = std::fs::read_to_string(&*log).unwrap_or_default();
+                let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+                return Err(Failure::Work(anyhow!(
+                    "a worker ended before the run began ({status}): {last}; see {}",
+                    log.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives them a moment to end by themselves.
+    fn let_end(&mut self) {
+        for _ in 0..100 {
+            if self.0.iter_mut().all(|(_, child)| matches!(child.try_wait(), Ok(Some(_)))) {
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for (log, child) in &mut self.0 {
+            if let Ok(None) = child.try_wait()
+                && let Err(error) = child.kill()
+            {
+                tracing::warn!("cannot end the worker of {}: {error}", log.display());
+            }
+        }
+        self.0.iter_mut().for_each(|(_, child)| drop(child.wait()));
+    }
+}
+
+fn start_worker(
+    program: &Path,
+    log: &Path,
+    folder: &RunFolder,
+    (worker, address): (Worker, &str),
+) -> anyhow::Result<Child> {
+    let said = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .with_context(|| format!("cannot write {}", log.display()))?;
+    let mut command = Command::new(program);
+    command.args([
+        "worker",
+        "--join",
+        address,
+        "--patience",
+        &CHILD_PATIENCE.to_string(),
+        "--worker",
+        &worker.0.to_string(),
+        "--token",
+    ]);
+    command.arg(folder.file(TOKEN)).env(super::ONE_THREAD.0, super::ONE_THREAD.1);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    // Ctrl-C is for the coordinator: it finishes the step, and then ends its workers.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    Ok(command.spawn()?)
+}
+
+/// A token file, or a fresh token written there.
+pub(crate) fn token_at(path: &Path) -> Result<Token, Failure> {
+    if path.exists() {
+        return Token::read(path).or_input();
+    }
+    let token = Token::fresh().or_work()?;
+    token.write(path).or_work()?;
+    Ok(token)
+}

@@ -1,0 +1,317 @@
+//! What happens at every step of a run: its gradient is checked, its record written, its state
+//! kept.
+
+use super::attack::Caught;
+use super::auto::Using;
+use super::board::Board;
+use super::checkpoint::{self, Place};
+use super::plan::{LateKind, Plan};
+use crate::folder::{LineFile, RunFolder};
+use crate::tools::status::plain;
+use codedgrad::gpu::Real;
+use codedgrad::ids::{Step, Worker};
+use codedgrad::train::{Flow, Observer, RoundRecord, StepRecord};
+use codedgrad::transport::{Decoded, State};
+use codedgrad_trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One line of `run.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// Which of the plan's schemes, from 0.
+    pub(crate) run: usize,
+    pub(crate) scheme: String,
+    /// Mean loss per token of the decoded batch; null for a refused step.
+    pub(crate) loss: Option<f64>,
+    /// Largest difference from the gradient of the whole batch at the same parameters, relative to
+    /// that gradient's largest entry; null where it was not checked.
+    pub(crate) gradient_difference: Option<f64>,
+    /// Length of that difference, relative to that gradient's; null where it was not checked.
+    #[serde(default)]
+    pub(crate) gradient_error: Option<f64>,
+    /// Who was found out, where somebody is wrong or looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) caught: Option<Caught>,
+    /// What `auto` trained this step with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) using: Option<Using>,
+    #[serde(flatten)]
+    pub(crate) record: StepRecord,
+}
+
+/// Something that went wrong with a worker while the run went on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct FaultLine {
+    pub(crate) run: usize,
+    pub(crate) step: u64,
+    pub(crate) worker: Worker,
+    pub(crate) what: String,
+}
+
+/// A replica of each model beside the workers': it checks gradients against the whole batch, and
+/// its state is what checkpoints and models are written from. Its time is not counted.
+pub(crate) struct Keeper<'a> {
+    pub(crate) replicas: Vec<Replica>,
+    pub(crate) batches: &'a Batches,
+    pub(crate) loss_weight: f64,
+}
+
+impl Keeper<'_> {
+    pub(crate) fn states(&self) -> Result<Vec<ReplicaState>, ReplicaError> {
+        self.replicas.iter().map(Replica::state).collect()
+    }
+
+    /// The gradient of all batches of a step, unit by unit, at the replica's parameters.
+    fn reference(&self, plan: &Plan, step: u64) -> Result<Vec<f32>, ReplicaError> {
+        let model = step % plan.models;
+        let replica = &self.replicas[model as usize];
+        let mut units = Vec::new();
+        for job in step * plan.micro_steps..(step + 1) * plan.micro_steps {
+            for unit in 0..plan.micro_batches as usize {
+                let mut gradient = vec![0.0; replica.parameters()];
+                let samples = unit * plan.micro_batch_rows..(unit + 1) * plan.micro_batch_rows;
+                let windows = self.batches.rows_of(model, job / plan.models, samples);
+                replica.gradient(&windows, self.loss_weight, &mut gradient)?;
+                units.push(gradient);
+            }
+        }
+        let messages: Vec<&[f32]> = units.iter().map(Vec::as_slice).collect();
+        let mut sum = vec![0.0; replica.parameters()];
+        f32::combine(&vec![1.0; messages.len()], &messages, &mut sum)
+            .unwrap_or_else(|error| unreachable!("{error}"));
+        Ok(sum)
+    }
+}
+
+/// Largest difference of `found` from `expected`, relative to the largest entry of `expected`.
+fn relative_difference(found: &[f32], expected: &[f32]) -> f64 {
+    let largest =
+        |x: &mut dyn Iterator<Item = f32>| f64::from(x.fold(0.0f32, |a, b| a.max(b.abs())));
+    let difference = largest(&mut found.iter().zip(expected).map(|(a, b)| a - b));
+    if difference == 0.0 { 0.0 } else { difference / largest(&mut expected.iter().copied()) }
+}
+
+/// Length of the difference of `found` from `expected`, relative to that of `expected`.
+fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
+    let squares = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>();
+    let difference =
+        squares(&mut found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    if difference == 0.0 {
+        0.0
+    } else {
+        (difference / squares(&mut expected.iter().map(|x| f64::from(*x)))).sqrt()
+    }
+}
+
+/// Follows one run.
+pub(crate) struct RunObserver<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) run: usize,
+    pub(crate) keeper: Keeper<'a>,
+    pub(crate) folder: &'a RunFolder,
+    pub(crate) record: &'a mut LineFile,
+    pub(crate) lines: Vec<Line>,
+    /// Lines of the first run, if this is a later one: equal digests prove equal gradients.
+    pub(crate) baseline: &'a [Line],
+    /// Whether all steps so far had the bytes of the first run's, so that both are in the same
+    /// state.
+    pub(crate) in_step: bool,
+    pub(crate) faults: Vec<FaultLine>,
+    pub(crate) bar: ProgressBar,
+    /// Whether the scheme looks for wrong workers.
+    pub(crate) looks: bool,
+    /// Under `auto`, what the steps are trained with now.
+    pub(crate) using: Option<Using>,
+    pub(crate) interrupted: &'a AtomicBool,
+    /// Where the run is shown to whoever asks.
+    pub(crate) board: Option<Arc<Board>>,
+    /// Digest of the replica's parameters after the last step, if it is of the kind that workers
+    /// take.
+    pub(crate) digest: Option<u64>,
+}
+
+impl RunObserver<'_> {
+    /// How far the decoded gradient is from the uncoded one: nothing if the first run, in the same
+    /// state, had the same bytes; else computed every so many steps and whenever bytes first
+    /// differ.
+    fn difference<V: Memory>(
+        &self,
+        step: &StepRecord,
+        decoded: &Decoded<V>,
+    ) -> Result<Option<(f64, f64)>, ReplicaError> {
+        let counterpart = self.baseline.get(self.lines.len()).filter(|_| self.in_step);
+        if counterpart.is_some_and(|line| same_gradient(&line.record, step)) {
+            return Ok(Some((0.0, 0.0)));
+        }
+        // A step that took over late samples of another has no whole batch to be compared with.
+        let other_samples = self.plan.late == LateKind::NextStep;
+        if other_samples
+            || !self.plan.computes_here()
+            || counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every)
+        {
+            return Ok(None);
+        }
+        let reference = self.keeper.reference(self.plan, step.step)?;
+        let gradient = decoded.gradient.numbers()?;
+        let errors =
+            (relative_difference(&gradient, &reference), relative_error(&gradient, &reference));
+        Ok(Some(errors))
+    }
+
+    fn follow<V: Memory>(
+        &mut self,
+        record: &StepRecord,
+        decoded: Option<&Decoded<V>>,
+    ) -> anyhow::Result<Flow> {
+        let mut difference = None;
+        if let Some(decoded) = decoded {
+            difference = self.difference(record, decoded)?;
+            let (model, step) = (record.step % self.plan.models, record.step / self.plan.models);
+            let digest = self.keeper.replicas[model as usize].apply(&*decoded.gradient, step)?;
+            self.digest = self.plan.computes_here().then_some(digest);
+        } else if record.refused.is_empty() {
+            anyhow::bail!("the sum of step {} has not come by here", record.step);
+        }
+        let loss = match record.tail[..] {
+            [sum, tokens] if tokens > 0.0 => Some(sum / tokens),
+            _ => None,
+        };
+        let line = Line {
+            run: self.run,
+            scheme: self.plan.schemes[self.run].clone(),
+            loss,
+            gradient_difference: difference.map(|errors| errors.0),
+            gradient_error: difference.map(|errors| errors.1),
+            caught: Caught::of(self.plan, self.looks, record),
+            using: self.using.clone(),
+            record: record.clone(),
+        };
+        if let Some(using) = &mut self.using {
+            using.why = None;
+        }
+        self.record.push(&line)?;
+        if let Some(board) = &self.board {
+            board.step(&line.record, line.loss, self.plan.mu);
+        }
+        self.show(&line);
+        self.in_step &= self
+            .baseline
+            .get(self.lines.len())
+            .is_some_and(|theirs| same_gradient(&theirs.record, record));
+        self.lines.push(line);
+        let interrupted = self.interrupted.load(Ordering::Relaxed);
+        let next_step = record.step + 1;
+        if interrupted
+            || next_step.is_multiple_of(self.plan.checkpoint_every)
+            || next_step == self.plan.all_steps()
+        {
+            // A checkpoint counts the steps of the record.
+            self.record.sync()?;
+            checkpoint::save(
+                self.folder,
+                Place { run: self.run, next_step },
+                &self.keeper.states()?,
+            )?;
+        }
+        Ok(if interrupted && next_step < self.plan.all_steps() {
+            Flow::Stop
+        } else {
+            Flow::Continue
+        })
+    }
+
+    fn show(&self, line: &Line) {
+        let late: BTreeSet<Worker> = line.record.rounds.iter().flat_map(stragglers).collect();
+        let late: Vec<String> = late.iter().map(|worker| worker.0.to_string()).collect();
+        let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
+        let late =
+            if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
+        self.bar.set_message(format!("{loss} · {:.2} s · {late}", line.record.seconds));
+        self.bar.inc(1);
+        let (done, tenth) = (line.record.step + 1, (self.plan.all_steps() / 10).max(1));
+        if self.bar.is_hidden() && (done % tenth == 0 || done == self.plan.all_steps()) {
+            eprintln!(
+                "{}: step {done}/{}: {loss}, {:.2} s, {late}",
+                line.scheme,
+                self.plan.all_steps(),
+                line.record.seconds
+            );
+        }
+    }
+}
+
+/// Whether a step had the same gradient as the first run's.
+fn same_gradient(theirs: &StepRecord, mine: &StepRecord) -> bool {
+    theirs.digest == mine.digest && theirs.refused.is_empty()
+}
+
+/// Whether a run has had the first run's gradients in all its steps.
+pub(crate) fn in_step(lines: &[Line], baseline: &[Line]) -> bool {
+    lines.len() <= baseline.len()
+        && lines
+            .iter()
+            .zip(baseline)
+            .all(|(mine, theirs)| same_gradient(&theirs.record, &mine.record))
+}
+
+/// The stragglers of a round: workers that were held up for more than half the fastest answer's
+/// time. Where no delays were injected, whoever had not answered at the close, or later than 1.5
+/// times the median.
+pub(crate) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
+    let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
+    arrived.sort_by(f64::total_cmp);
+    let Some(&fastest) = arrived.first() else { return Vec::new() };
+    let median = arrived[arrived.len() / 2];
+    let late = |worker: &Worker| match (
+        record.delays.get(worker.index()),
+        record.arrivals[worker.index()],
+    ) {
+        (Some(held_up), _) => *held_up > 0.5 * fastest,
+        (None, Some(arrival)) => arrival > 1.5 * median,
+        (None, None) => !record.erased.contains(worker),
+    };
+    Worker::all(record.arrivals.len()).filter(late).collect()
+}
+
+impl<V: Memory> Observer<V> for RunObserver<'_> {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        decoded: Option<&Decoded<V>>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        self.follow(record, decoded).map_err(|error| format!("{error:#}").into())
+    }
+
+    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
+        if let Some(board) = &self.board {
+            board.fault(worker, what);
+        }
+        let text = format!("step {step}: {worker}: {}", plain(what));
+        self.bar.suspend(|| eprintln!("{}: {text}", self.plan.schemes[self.run]));
+        self.faults.push(FaultLine { run: self.run, step, worker, what: what.into() });
+    }
+
+    fn state(&mut self) -> Option<State> {
+        let states = self
+            .keeper
+            .states()
+            .inspect_err(|error| tracing::warn!("the state kept beside the workers: {error}"))
+            .ok()?;
+        let vectors = states.into_iter().flat_map(ReplicaState::into_vectors).collect();
+        Some(State { next: Step(self.lines.len() as u64), vectors })
+    }
+
+    fn state_lengths(&mut self) -> Option<Vec<usize>> {
+        let of_one = |replica: &Replica| [replica.parameters(); 3];
+        Some(self.keeper.replicas.iter().flat_map(of_one).collect())
+    }
+
+    fn parameters(&mut self) -> Option<u64> {
+        self.digest
+    }
+}

@@ -1,0 +1,378 @@
+//! What a training run is to do, as kept in its folder: enough to do it again or to go on with it.
+
+use super::auto::AUTO;
+use super::checkpoint;
+use super::network::{ExchangeKind, TransportKind, WireKind};
+use crate::{Failure, OrInput};
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::sequential::{Accept, Horizon, SchemeFacts};
+use codedgrad::delays::Delays;
+use codedgrad::ids::{Job, Worker};
+use codedgrad::schedulers::{ConfigError, Reduce};
+use codedgrad::train::AdamWConfig;
+use codedgrad_trainer::{
+    Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor,
+    ReplicaState, Tokens,
+};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Rounds beyond the plan's that have delays of their own, for steps that are begun again.
+const SPARE_ROUNDS: u64 = 64;
+
+/// What time a run goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ClockKind {
+    /// Real time; injected delays are waited for.
+    Wall,
+    /// Modelled time; nobody waits, and the record is reproducible to the byte.
+    Virtual,
+}
+
+/// Where results are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ReduceKind {
+    /// By one tree where that keeps the bits of uncoded training, else at the workers.
+    Auto,
+    /// All at once when a step is decoded, by one tree over its micro-batches.
+    Tree,
+    /// At each worker, one sum per open step: least memory.
+    Worker,
+}
+
+/// Where units go that were late in `defer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LateKind {
+    /// Into their own step, which is complete some rounds later.
+    SameStep,
+    /// Into the next step, at its parameters: steps differ in how many samples they have.
+    NextStep,
+}
+
+/// A training run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) schemes: Vec<String>,
+    pub(crate) workers: usize,
+    pub(crate) steps: u64,
+    pub(crate) corpus: Option<PathBuf>,
+    pub(crate) tokenizer: Option<PathBuf>,
+    pub(crate) init: Option<PathBuf>,
+    pub(crate) delays: Option<String>,
+    pub(crate) clock: ClockKind,
+    /// Uncoded compute time of a step: calibrated under a wall clock, given under a virtual one.
+    pub(crate) step_seconds: f64,
+    pub(crate) micro_batch_rows: usize,
+    pub(crate) micro_batches: u32,
+    pub(crate) models: u64,
+    pub(crate) micro_steps: u64,
+    pub(crate) mu: f64,
+    pub(crate) reduce: ReduceKind,
+    pub(crate) late: LateKind,
+    pub(crate) model: GptConfig,
+    /// Where it is computed, how exactly, and what that could do at best.
+    #[serde(flatten)]
+    pub(crate) compute: Compute,
+    #[serde(default)]
+    pub(crate) peak_tflops: Option<f64>,
+    pub(crate) optimizer: AdamWConfig,
+    pub(crate) seed: u64,
+    pub(crate) max_wait_seconds: f64,
+    /// How long lost workers may take to come back when too few are left.
+    #[serde(default)]
+    pub(crate) return_seconds: f64,
+    pub(crate) grace_seconds: f64,
+    pub(crate) checkpoint_every: u64,
+    pub(crate) audit_every: u64,
+    /// Steps of a block of `auto`, and how many of them are recorded uncoded.
+    pub(crate) replan_every: u64,
+    pub(crate) probe: u64,
+    pub(crate) faults: Vec<String>,
+    /// What wrong workers send, and who they are.
+    #[serde(default)]
+    pub(crate) attack: Option<AttackKind>,
+    #[serde(default)]
+    pub(crate) attackers: Vec<Worker>,
+    #[serde(default)]
+    pub(crate) lanes: Lanes,
+    /// How workers are reached, and, unless they are threads, who sums and in which numbers.
+    #[serde(default)]
+    pub(crate) min_workers: Option<usize>,
+    #[serde(default)]
+    pub(crate) transport: TransportKind,
+    #[serde(default)]
+    pub(crate) exchange: ExchangeKind,
+    #[serde(default)]
+    pub(crate) wire: WireKind,
+    /// A number that no other run over TCP has.
+    #[serde(default)]
+    pub(crate) id: u64,
+}
+
+impl Plan {
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))
+            .or_input()?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a plan of this version", path.display()))
+            .or_input()
+    }
+
+    pub(crate) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
+        let spec = |text: &String| -> Result<SchemeSpec, Failure> {
+            if text == AUTO {
+                if self.micro_steps > 1 {
+                    return Err(Failure::Input(anyhow!(
+                        "--scheme auto plans for steps of one job; leave out --micro-steps"
+                    )));
+                }
+                return Ok(SchemeSpec::uncoded());
+            }
+            let mut spec: SchemeSpec = text.parse().or_input()?;
+            let natural = self.natural(&spec)?;
+            if self.transport == TransportKind::Tcp
+                && (natural.wrong > 0 || natural.mixture)
+                && self.exchange != ExchangeKind::Hold
+            {
+                return Err(Failure::Input(anyhow!(
+                    "{text} looks at every result as the coordinator received it: over TCP it \
+                     needs --exchange hold"
+                )));
+            }
+            if natural.mixture && self.compute.devices_per_worker > 1 {
+                return Err(Failure::Input(anyhow!(
+                    "{text} computes mixtures on one GPU; leave out --gpus-per-worker"
+                )));
+            }
+            if natural.mixture && self.wire == WireKind::Bf16 {
+                return Err(Failure::Input(anyhow!(
+                    "{text} decodes what it judges in f32; leave out --wire bf16"
+                )));
+            }
+            if self.min_workers.is_some() && (natural.mixture || self.late == LateKind::NextStep) {
+                return Err(Failure::Input(anyhow!(
+                    "--min-workers plans anew for whoever is left, which {text} cannot do in the \
+                     middle of a run{}",
+                    if natural.mixture { "" } else { " with --late next-step" }
+                )));
+            }
+            if self.late == LateKind::NextStep {
+                spec = match spec.clone().deferring_to_next_step() {
+                    Some(spec) if self.models * self.micro_steps == 1 => spec,
+                    Some(_) => {
+                        return Err(Failure::Input(anyhow!(
+                            "--late next-step is for one model without --micro-steps"
+                        )));
+                    }
+                    None => spec,
+                };
+            }
+            let scheme =
+                spec.scheme(self.workers, self.micro_batches, 0..self.steps).map_err(|error| {
+                    let context = format!(
+                        "{text} with {} workers needs --micro-batches {} or more",
+                        self.workers, natural.units
+                    );
+                    Failure::Input(anyhow::Error::new(error).context(context))
+                })?;
+            self.local_run(&spec)?.check_jobs(scheme.facts()).map_err(|error| {
+                let flags = match error {
+                    ConfigError::TooFewModels { rounds, .. } => {
+                        format!("{text} needs --models {rounds} or more, or --micro-steps 8")
+                    }
+                    _ => text.clone(),
+                };
+                Failure::Input(anyhow::Error::new(error).context(flags))
+            })?;
+            if self.micro_batches < natural.units {
+                eprintln!(
+                    "warning: {text} cuts a batch into {} parts; {} micro-batches make its loads \
+                     uneven (--micro-batches {})",
+                    natural.units, self.micro_batches, natural.units
+                );
+            }
+            Ok(spec)
+        };
+        let specs = self.schemes.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
+        if self.late == LateKind::NextStep
+            && !self.schemes.iter().any(|text| text.starts_with("defer"))
+        {
+            return Err(Failure::Input(anyhow!(
+                "--late next-step is for defer schemes, and {} is none",
+                self.schemes.join(", ")
+            )));
+        }
+        Ok(specs)
+    }
+
+    /// Steps of each run, over all models.
+    pub(crate) fn all_steps(&self) -> u64 {
+        self.steps * self.models
+    }
+
+    /// The first rounds of a run, at least as many as its longest scheme takes if nothing goes
+    /// wrong.
+    fn rounds(&self) -> u64 {
+        let longest = |text: &String| {
+            let spec = text.parse::<SchemeSpec>().ok()?;
+            let facts = self.natural(&spec).ok()?;
+            Some(self.local_run(&spec).ok()?.rounds(self.all_steps(), &facts))
+        };
+        self.schemes.iter().filter_map(longest).max().unwrap_or_else(|| self.all_steps())
+            + SPARE_ROUNDS
+    }
+
+    /// The longest delay of its schemes, as far as it can be known.
+    pub(crate) fn delay(&self) -> usize {
+        let delay = |text: &String| Some(self.natural(&text.parse().ok()?).ok()?.delay);
+        self.schemes.iter().filter_map(delay).max().unwrap_or(0).max(self.models as usize - 1)
+    }
+
+    /// The facts of a scheme that cuts batches as it likes best.
+    pub(crate) fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
+        let horizon = Horizon {
+            workers: self.workers,
+            units: None,
+            jobs: Job(0)..Job(0),
+            accept: Accept::Lookahead,
+        };
+        Ok(spec.over(horizon).or_input()?.facts().clone())
+    }
+
+    /// Delays for all its rounds, and how many those are.
+    pub(crate) fn delay_rows(&self) -> Result<(Delays, usize), Failure> {
+        Ok((self.delays()?, self.rounds() as usize))
+    }
+
+    pub(crate) fn delays(&self) -> Result<Delays, Failure> {
+        match &self.delays {
+            None => Ok(Delays::None),
+            Some(text) => {
+                Delays::for_rounds(text, self.workers, self.seed, self.rounds() as usize).or_input()
+            }
+        }
+    }
+
+    /// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a
+    /// seed higher by `m`.
+    pub(crate) fn fresh_states(&self) -> Result<Vec<ReplicaState>, Failure> {
+        let fresh = (0..self.models)
+            .map(|model| ReplicaState::fresh(&self.model, self.seed.wrapping_add(model)));
+        match &self.init {
+            None => Ok(fresh.collect()),
+            Some(path) => {
+                let parameters = checkpoint::load_model(path)?.1;
+                Ok(fresh
+                    .map(|fresh| ReplicaState { parameters: parameters.clone(), ..fresh })
+                    .collect())
+            }
+        }
+    }
+
+    pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
+        tokens(self.corpus.as_deref(), self.tokenizer.as_deref())
+    }
+
+    pub(crate) fn batches(&self, tokens: Tokens) -> Result<Batches, Failure> {
+        let batches = Batches::new(tokens, self.model.context, self.seed).or_input()?;
+        let (rows, batch) = (
+            batches.sizes().0 / (self.model.context + 1),
+            self.micro_batch_rows * self.micro_batches as usize,
+        );
+        if rows < batch {
+            return Err(Failure::Input(anyhow!(
+                "the corpus has {rows} windows of {} tokens for training, fewer than one batch of \
+                 {batch}",
+                self.model.context + 1
+            )));
+        }
+        Ok(batches)
+    }
+
+    /// Whether this host could compute what its workers do.
+    pub(crate) fn computes_here(&self) -> bool {
+        self.compute.processor.devices().is_ok()
+    }
+
+    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that
+    /// cannot, where it takes its steps and checks no gradient.
+    pub(crate) fn beside(&self) -> Compute {
+        let processor = if self.computes_here() { self.compute.processor } else { Processor::Cpu };
+        Compute { processor, devices_per_worker: 1, ..self.compute }
+    }
+
+    pub(crate) fn local_run(&self, scheme: &SchemeSpec) -> Result<LocalRun, Failure> {
+        let faults = self
+            .faults
+            .iter()
+            .map(|text| text.parse::<Fault>().map_err(|error| Failure::Input(anyhow!(error))))
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(stray) = faults.iter().find(|fault| fault.worker.index() >= self.workers) {
+            return Err(Failure::Input(anyhow!(
+                "--fault names {}, but workers are 0 to {}",
+                stray.worker,
+                self.workers - 1
+            )));
+        }
+        Ok(LocalRun {
+            scheme: scheme.clone(),
+            workers: self.workers,
+            unit_samples: self.micro_batch_rows,
+            units: self.micro_batches,
+            models: self.models,
+            micro_steps: self.micro_steps,
+            model: self.model,
+            compute: self.compute,
+            optimizer: self.optimizer,
+            max_wait_seconds: self.max_wait_seconds,
+            return_seconds: self.return_seconds,
+            restores: self.transport == TransportKind::Tcp,
+            grace_seconds: self.grace_seconds,
+            mu: self.mu,
+            reduce: match self.reduce {
+                ReduceKind::Auto => None,
+                ReduceKind::Tree => Some(Reduce::Tree),
+                ReduceKind::Worker => Some(Reduce::Worker),
+            },
+            faults,
+            min_workers: self.min_workers,
+            wire: self.wire.of_codes(),
+            attack: self.attack.map(|kind| Attack {
+                kind,
+                workers: self.attackers.clone(),
+                seed: self.seed,
+            }),
+            lanes: self.lanes,
+        })
+    }
+}
+
+/// The tokens of a corpus: the embedded one if none is named, bytes if no tokenizer is.
+pub(crate) fn tokens(corpus: Option<&Path>, tokenizer: Option<&Path>) -> Result<Tokens, Failure> {
+    let corpus = match corpus {
+        None => Corpus::embedded(),
+        Some(path) => Corpus::read(path).or_input()?,
+    };
+    match tokenizer {
+        None => Ok(corpus.byte_tokens()),
+        Some(path) => tokens_by(&corpus, path),
+    }
+}
+
+#[cfg(feature = "tokenizers")]
+fn tokens_by(corpus: &Corpus, path: &Path) -> Result<Tokens, Failure> {
+    corpus.tokens_by(path).or_input()
+}
+
+#[cfg(not(feature = "tokenizers"))]
+fn tokens_by(_: &Corpus, _: &Path) -> Result<Tokens, Failure> {
+    Err(Failure::Input(anyhow!(
+        "--tokenizer needs a program built with --features tokenizers; without it, tokens are bytes"
+    )))
+}

@@ -1,0 +1,366 @@
+//! The flags that `codedgrad train` and `codedgrad coordinator` share.
+
+use super::attack::AttackArgs;
+use super::checkpoint;
+use super::network::{self, ExchangeKind, ExchangeParser, TransportKind, WireKind};
+use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
+use crate::{Failure, OrInput};
+use anyhow::anyhow;
+use clap::Args;
+use codedgrad::train::AdamWConfig;
+use codedgrad_trainer::{Compute, GptConfig, Precision, Processor};
+use std::path::PathBuf;
+
+/// Flags that a resumed run takes from its folder.
+const PLANNED: [&str; 37] = [
+    "corpus",
+    "tokenizer",
+    "init",
+    "steps",
+    "clock",
+    "step_seconds",
+    "models",
+    "micro_steps",
+    "mu",
+    "reduce",
+    "late",
+    "micro_batches",
+    "micro_batch_rows",
+    "layers",
+    "heads",
+    "width",
+    "context",
+    "untied_head",
+    "device",
+    "gpus_per_worker",
+    "peak_tflops",
+    "precision",
+    "learning_rate",
+    "seed",
+    "max_wait",
+    "min_workers",
+    "grace",
+    "out",
+    "force",
+    "checkpoint_every",
+    "audit_every",
+    "fault",
+    "exchange",
+    "wire",
+    "attack",
+    "attackers",
+    "lanes",
+];
+
+/// What is trained, how long and on what.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Text to train on: a file or a folder of files; embedded text if not given
+    #[arg(long, value_name = "FILE|DIR")]
+    pub(crate) corpus: Option<PathBuf>,
+    /// Hugging Face tokenizer.json (needs feature `tokenizers`); without it, tokens are bytes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Start from a model saved by an earlier run (a folder with model.safetensors and config.json)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) init: Option<PathBuf>,
+    /// Optimizer steps of each run, and of each model
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: u64,
+    /// Real time, or modelled time in which nobody waits
+    #[arg(long, value_enum, default_value_t = ClockKind::Wall)]
+    pub(crate) clock: ClockKind,
+    /// Uncoded compute time of a step: what presets of delays count in, and a modelled step takes
+    /// [default: 1 under the virtual clock; measured under the wall clock]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) step_seconds: Option<f64>,
+    /// Models trained in turn, one step of each after the other: schemes over T+1 rounds need T+1
+    /// of them
+    #[arg(
+        long, value_name = "M", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=1024)
+    )]
+    pub(crate) models: u64,
+    /// Batches added up to one step of one model; for one model, `queue` over the whole step
+    /// (--micro-batches instead of --micro-steps) is the rival to beat
+    #[arg(
+        long, value_name = "A", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=65536)
+    )]
+    pub(crate) micro_steps: u64,
+    /// Schemes over rounds wait for everybody until (1+mu) times the first answer
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) mu: f64,
+    /// Where results are added up
+    #[arg(long, value_enum, default_value_t = ReduceKind::Auto)]
+    pub(crate) reduce: ReduceKind,
+    /// Which step the late units of `defer` count for
+    #[arg(long, value_enum, default_value_t = LateKind::SameStep)]
+    pub(crate) late: LateKind,
+    /// Micro-batches per batch, the units in which batches are cut [default: two per worker]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) micro_batches: Option<u32>,
+    /// Windows of text per micro-batch
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=65536)
+    )]
+    pub(crate) micro_batch_rows: u32,
+    /// Transformer blocks
+    #[arg(long, default_value_t = 4)]
+    pub(crate) layers: usize,
+    /// Attention heads
+    #[arg(long, default_value_t = 4)]
+    pub(crate) heads: usize,
+    /// Width of the residual stream
+    #[arg(long, default_value_t = 128)]
+    pub(crate) width: usize,
+    /// Tokens per window
+    #[arg(long, default_value_t = 64)]
+    pub(crate) context: usize,
+    /// Give the head a matrix of its own instead of the embedding's
+    #[arg(long)]
+    pub(crate) untied_head: bool,
+    /// Where workers compute the model; cuda needs programs with feature `candle-cuda` there
+    #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
+    pub(crate) device: DeviceKind,
+    /// GPUs of each worker, which share the windows of its micro-batches; their gradients are added
+    /// up by NCCL (feature `nccl`) or else copied to the first
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=64)
+    )]
+    pub(crate) gpus_per_worker: u32,
+    /// What all devices together could do at best, in 10^12 floating point operations per second,
+    /// to tell which part of that (MFU) the run made
+    /// [default of `train`: the data sheet's, for known GPUs]
+    #[arg(long, value_name = "TFLOPS", value_parser = positive)]
+    pub(crate) peak_tflops: Option<f64>,
+    /// Numbers in which matrices are multiplied, f32 or bf16 (tensor cores; slower on CPUs);
+    /// parameters, gradients, norms and losses are f32 either way
+    #[arg(long, value_name = "f32|bf16", default_value = "f32")]
+    pub(crate) precision: Precision,
+    /// Largest learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 2e-3)]
+    pub(crate) learning_rate: f64,
+    /// Seed of parameters, batches and delays
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Give up on workers that have not answered after so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    pub(crate) max_wait: f64,
+    /// When more workers are gone than the scheme can do without, go on with whoever is left,
+    /// planned anew, as long as those are so many or more
+    /// [default: wait for their return, then end]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) min_workers: Option<u32>,
+    /// Let approximate schemes wait so much longer than they must
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub(crate) grace: f64,
+    /// Steps between checkpoints
+    #[arg(
+        long, value_name = "N", default_value_t = 50,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub(crate) checkpoint_every: u64,
+    /// Steps between checks of the gradient against the whole batch, where no equal run is at hand
+    #[arg(
+        long, value_name = "N", default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub(crate) audit_every: u64,
+    /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
+    #[arg(long, value_name = "FAULT")]
+    pub(crate) fault: Vec<String>,
+    #[command(flatten)]
+    pub(crate) attack: AttackArgs,
+    /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
+    /// closes), or the workers among themselves, each a part (sharded;
+    /// nccl: their GPUs, which needs --device cuda) [default: sharded]
+    #[arg(long, value_parser = ExchangeParser)]
+    pub(crate) exchange: Option<ExchangeKind>,
+    /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
+    /// uncoded training [default: f32]
+    #[arg(long, value_enum)]
+    pub(crate) wire: Option<WireKind>,
+    /// Folder for the run [default: a new one under runs/]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Overwrite the run that --out holds
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
+    /// Go on with an interrupted run; everything else is as it was
+    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED)]
+    pub(crate) resume: Option<PathBuf>,
+    /// Print summary.json to standard output, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeviceKind {
+    Cpu,
+    Cuda,
+}
+
+impl DeviceKind {
+    fn processor(self) -> Processor {
+        match self {
+            Self::Cpu => Processor::Cpu,
+            Self::Cuda => Processor::Cuda,
+        }
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| format!("{text:?} is not a number above 0"))
+}
+
+/// What a command adds to the shared flags.
+pub(crate) struct Own {
+    pub(crate) schemes: Vec<String>,
+    pub(crate) workers: u32,
+    pub(crate) delays: Option<String>,
+    pub(crate) replan_every: u64,
+    pub(crate) probe: u64,
+    pub(crate) transport: TransportKind,
+    /// How long lost workers may take to come back.
+    pub(crate) return_seconds: f64,
+}
+
+impl RunArgs {
+    /// Refuses an exchange that does not go with the rest.
+    fn check_exchange(&self) -> Result<(), Failure> {
+        if self.exchange == Some(ExchangeKind::Nccl) {
+            if self.device != DeviceKind::Cuda {
+                return Err(Failure::Input(anyhow!(
+                    "--exchange nccl is between GPUs: it needs --device cuda"
+                )));
+            }
+            if self.wire == Some(WireKind::Bf16) {
+                return Err(Failure::Input(anyhow!(
+                    "--exchange nccl sends vectors as they are, in f32: it has no --wire bf16"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the command line asks for; the vocabulary is that of the text.
+    pub(crate) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
+        let step_seconds = self.step_seconds.unwrap_or(1.0);
+        let positive = [
+            ("--step-seconds", step_seconds),
+            ("--learning-rate", self.learning_rate),
+            ("--max-wait", self.max_wait),
+        ];
+        if let Some((flag, value)) =
+            positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0))
+        {
+            return Err(Failure::Input(anyhow!("{flag} {value}: a number above 0 is needed")));
+        }
+        let not_negative = [("--grace", self.grace), ("--mu", self.mu)];
+        if let Some((flag, value)) =
+            not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0))
+        {
+            return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
+        }
+        self.check_exchange()?;
+        let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
+        let model = match &self.init {
+            None => {
+                GptConfig { vocabulary, context, layers, heads, width, tied: !self.untied_head }
+            }
+            Some(path) => checkpoint::load_model(path)?.0,
+        };
+        model.check().or_input()?;
+        if model.vocabulary != vocabulary {
+            return Err(Failure::Input(anyhow!(
+                "the model of --init has {} tokens, the text {vocabulary}: use its tokenizer",
+                model.vocabulary
+            )));
+        }
+        Ok(Plan {
+            attack: self.attack.kind(),
+            attackers: self.attack.attackers(&own.schemes, own.workers as usize, self.seed)?,
+            lanes: self.attack.lanes(),
+            schemes: own.schemes,
+            workers: own.workers as usize,
+            steps: self.steps,
+            corpus: absolute(self.corpus.as_ref())?,
+            tokenizer: absolute(self.tokenizer.as_ref())?,
+            init: absolute(self.init.as_ref())?,
+            delays: own.delays,
+            clock: self.clock,
+            step_seconds,
+            micro_batch_rows: self.micro_batch_rows as usize,
+            micro_batches: self.micro_batches.unwrap_or(2 * own.workers),
+            models: self.models,
+            micro_steps: self.micro_steps,
+            mu: self.mu,
+            reduce: self.reduce,
+            late: self.late,
+            model,
+            compute: self.compute()?,
+            peak_tflops: self.peak_tflops,
+            optimizer: self.optimizer(),
+            seed: self.seed,
+            max_wait_seconds: self.max_wait,
+            return_seconds: own.return_seconds,
+            grace_seconds: self.grace,
+            checkpoint_every: self.checkpoint_every,
+            audit_every: self.audit_every,
+            replan_every: own.replan_every,
+            probe: own.probe,
+            faults: self.fault.clone(),
+            min_workers: self.min_workers.map(|workers| workers as usize),
+            transport: own.transport,
+            exchange: self.exchange.unwrap_or_default(),
+            wire: self.wire.unwrap_or_default(),
+            id: if own.transport == TransportKind::Local { 0 } else { network::fresh_id() },
+        })
+    }
+
+    fn compute(&self) -> Result<Compute, Failure> {
+        let (gpus, rows) = (self.gpus_per_worker, self.micro_batch_rows);
+        if gpus > 1 && self.device == DeviceKind::Cpu {
+            return Err(Failure::Input(anyhow!(
+                "--gpus-per-worker {gpus}: workers have no GPUs without --device cuda"
+            )));
+        }
+        if gpus > rows {
+            return Err(Failure::Input(anyhow!(
+                "--gpus-per-worker {gpus}: they share the windows of a micro-batch, and \
+                 --micro-batch-rows is {rows}"
+            )));
+        }
+        Ok(Compute {
+            processor: self.device.processor(),
+            precision: self.precision,
+            devices_per_worker: gpus as usize,
+        })
+    }
+
+    fn shape(&self, vocabulary: usize) -> GptConfig {
+        let Self { context, layers, heads, width, untied_head, .. } = *self;
+        GptConfig { vocabulary, context, layers, heads, width, tied: !untied_head }
+    }
+
+    fn optimizer(&self) -> AdamWConfig {
+        AdamWConfig {
+            learning_rate: self.learning_rate,
+            warmup_steps: (self.steps / 5).clamp(1, 100),
+            decay_steps: self.steps,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            clip_norm: 1.0,
+        }
+    }
+}
+
+fn absolute(path: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
+    path.map(std::path::absolute).transpose().or_input()
+}

@@ -1,0 +1,213 @@
+//! `codedgrad train`: the main job.
+
+use super::network::{CHILD_PATIENCE, TransportKind};
+use super::plan::{self, Plan};
+use super::report::Summary;
+use super::run_args::{Own, RunArgs};
+use super::session::Session;
+use crate::folder::RunFolder;
+use crate::{Failure, OrInput, OrWork};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | \
+        interval:cuts=FILE |
+         interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
+         drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is;
+         with feedback: queue:m=2 | ring:reach=3; over several rounds, for --models or
+         --micro-steps: m-sgc:B=1,W=2,lambda=3[,rep|,cyclic] | sr-sgc:B=1,W=2,lambda=4 |
+         defer:T=1,cap=2,cut=4[,copies=1]; or auto: steps are recorded uncoded, the planner is
+         asked, and the run goes on with what it finds fastest, where that saves more than 5 %;
+         against wrong workers: vote:s=1,b=1 (exact, groups of s+2b+1, bitwise deterministic
+         workers) | sbacc:K=4,byzantine=2[,s=0] | bacc:K=4[,s=0] (approximate: they train on
+         mixtures of K blocks; --micro-batches must be a multiple of K)
+Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
+         compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
+         seconds: one line per step, one number per worker; `codedgrad trace stats` measures them
+
+Examples:
+  codedgrad train                                    uncoded, groups:s=1 and queue:m=2, about 2 minutes
+  codedgrad train --scheme defer:cap=2,cut=2 --models 2 --compare uncoded
+  codedgrad train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --micro-steps 8
+  codedgrad train --scheme auto --compare uncoded    let the planner choose, and see if it was right
+  codedgrad train --scheme vote:s=1,b=1 --attack flip --compare uncoded --workers 12
+  codedgrad train --no-stragglers                    what redundancy costs when nobody is slow
+  codedgrad train --scheme groups:s=2 --compare uncoded --workers 9 --corpus notes/
+  codedgrad train --clock virtual --json             modelled time, reproducible to the byte")]
+pub(crate) struct TrainArgs {
+    /// Scheme to train with; without it, `uncoded` is compared with `groups:s=1` and `queue:m=2`
+    #[arg(long, conflicts_with = "resume", value_name = "TEXT")]
+    scheme: Option<String>,
+    /// Another scheme to run first, for comparison
+    #[arg(long, conflicts_with = "resume", value_name = "TEXT", requires = "scheme")]
+    compare: Option<String>,
+    /// Number of workers
+    #[arg(
+        long, conflicts_with = "resume", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
+    workers: u32,
+    /// Injected stragglers: a preset or a CSV file
+    #[arg(long, conflicts_with = "resume", value_name = "PRESET|FILE", default_value = "hotspot")]
+    delays: String,
+    /// Delay nobody
+    #[arg(long, conflicts_with_all = ["resume", "delays"])]
+    no_stragglers: bool,
+    /// Steps after which `--scheme auto` asks the planner again
+    #[arg(
+        long, conflicts_with = "resume", value_name = "N", default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(2..)
+    )]
+    replan_every: u64,
+    /// Uncoded steps that `--scheme auto` records each time; of fewer than 20 little can be
+    /// concluded
+    #[arg(
+        long, conflicts_with = "resume", value_name = "N", default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    probe: u64,
+    /// Worker threads of this process, or worker processes that it starts and talks to over TCP
+    #[arg(long, value_enum, default_value_t = TransportKind::Local, conflicts_with = "resume")]
+    transport: TransportKind,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+impl TrainArgs {
+    /// What the command line asks for; the vocabulary is that of the text.
+    fn plan(&self, vocabulary: usize) -> Result<Plan, Failure> {
+        if self.probe >= self.replan_every {
+            let (probe, block) = (self.probe, self.replan_every);
+            return Err(Failure::Input(anyhow!(
+                "--probe {probe}: it must be less than --replan-every {block}, or nothing is left \
+                 to gain"
+            )));
+        }
+        if self.transport == TransportKind::Local
+            && (self.run.exchange.is_some() || self.run.wire.is_some())
+        {
+            return Err(Failure::Input(anyhow!(
+                "--exchange and --wire are for --transport tcp: threads of one process share their \
+                 memory"
+            )));
+        }
+        let schemes = match (&self.scheme, &self.compare) {
+            (None, _) => vec!["uncoded".into(), "groups:s=1".into(), "queue:m=2".into()],
+            (Some(scheme), None) => vec![scheme.clone()],
+            (Some(scheme), Some(rival)) => vec![rival.clone(), scheme.clone()],
+        };
+        let own = Own {
+            schemes,
+            workers: self.workers,
+            delays: (!self.no_stragglers).then(|| self.delays.clone()),
+            replan_every: self.replan_every,
+            probe: self.probe,
+            transport: self.transport,
+            return_seconds: if self.transport == TransportKind::Local {
+                0.0
+            } else {
+                CHILD_PATIENCE.into()
+            },
+        };
+        let plan = self.run.plan(vocabulary, own)?;
+        let devices = plan
+            .compute
+            .processor
+            .devices()
+            .or_input()?
+            .min(self.workers as usize * plan.compute.devices_per_worker);
+        let peak_tflops =
+            plan.peak_tflops.or_else(|| Some(devices as f64 * plan.compute.peak_tflops()?));
+        Ok(Plan { peak_tflops, ..plan })
+    }
+}
+
+/// Set by the first Ctrl-C (or a polite termination); the second one ends the process at once.
+pub(crate) fn interruption() -> Result<Arc<AtomicBool>, Failure> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    let handler = move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\ninterrupted: finishing the step and saving (again to stop at once)");
+    };
+    ctrlc::set_handler(handler).context("cannot catch Ctrl-C").or_work()?;
+    Ok(interrupted)
+}
+
+pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
+    let mut session = match &args.run.resume {
+        Some(path) => {
+            let folder = RunFolder::open(path)?;
+            let plan = Plan::read(&folder.plan())?;
+            plan.compute.processor.devices().or_input()?;
+            Session::resume(plan, folder, interruption()?)?
+        }
+        None => {
+            let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;
+            let plan = args.plan(tokens.vocabulary)?;
+            let batches = plan.batches(tokens)?;
+            Session::begin(
+                plan,
+                batches,
+                (args.run.out.as_deref(), args.run.force),
+                args.run.step_seconds.is_none(),
+                interruption()?,
+            )?
+        }
+    };
+    session.introduce(args.run.json);
+    let outcome = session.execute();
+    let summary = session.folder().settle(outcome)?;
+    show(&session, &summary, args.run.json, "train")
+}
+
+/// Shows what came of a run, and how it can go on.
+pub(crate) fn show(
+    session: &Session,
+    summary: &Summary,
+    json: bool,
+    command: &str,
+) -> Result<(), Failure> {
+    if json {
+        println!("{}", serde_json::to_string(summary).or_work()?);
+        return Ok(());
+    }
+    println!("\n{}", summary.table());
+    if let Some(speeds) = summary.speeds() {
+        println!("{}", wrapped(&speeds));
+    }
+    for table in summary.honesty_table().into_iter().chain(summary.legs_tables()) {
+        println!("{table}");
+    }
+    println!("{}", wrapped(&summary.sentence(session.plan())));
+    let path = session.folder().path().display();
+    if summary.interrupted {
+        println!("\nInterrupted. Go on with: codedgrad {command} --resume {path}");
+    } else {
+        println!(
+            "\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models."
+        );
+    }
+    Ok(())
+}
+
+/// Breaks a text into lines of at most 80 columns.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= 80 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,218 @@
+//! `codedgrad worker`: one worker of a run over TCP.
+
+use super::network::Job;
+use super::plan;
+use crate::{Failure, OrInput, OrWork};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use codedgrad::ids::Worker;
+use codedgrad::train::AggregatorError;
+use codedgrad::transport::tcp::security::{Keys, Security, Token};
+use codedgrad::transport::tcp::{Join, TcpError, TcpLink, Welcome};
+use codedgrad_trainer::{Start, TrainError, run_worker_in_place};
+use std::env;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where launchers say which process this is.
+const RANKS: [&str; 5] =
+    ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"];
+/// Where they say how many there are.
+const SIZES: [&str; 4] = ["WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+const TOKEN_FILE: &str = "CODEDGRAD_TOKEN_FILE";
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The coordinator tells the worker what to train; only the text must be at hand \
+        here as well, at the
+same path or at --corpus. A worker that dies is replaced by starting this command again, on any
+host, with the same --worker: it takes over the state of another and goes on. If the coordinator
+dies, its workers call it for --patience seconds; `codedgrad coordinator --resume` finds them.
+Ctrl-C leaves the run, which goes on without. A worker whose number another process has
+taken meanwhile ends with exit status 4: it must not be started again.
+
+What is not given comes from the launcher's environment: the worker's number from RANK (torchrun),
+SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK or JOB_COMPLETION_INDEX (Kubernetes), the address from
+MASTER_ADDR and MASTER_PORT, the token from the file that CODEDGRAD_TOKEN_FILE names.
+
+One thread computes, so that several workers of a host do not fight for its cores; set
+RAYON_NUM_THREADS to give a worker more.
+
+Examples:
+  codedgrad worker --join 127.0.0.1:43127 --token runs/0001/token
+  codedgrad worker --join host0:7000 --keys keys --worker 3 --corpus /data/text
+  srun --kill-on-bad-exit=0 codedgrad worker --join host0:7000 --keys keys"
+)]
+pub(crate) struct WorkerArgs {
+    /// Where the coordinator listens [default: MASTER_ADDR:MASTER_PORT]
+    #[arg(long, value_name = "HOST:PORT")]
+    join: Option<String>,
+    /// The worker's number, from 0 [default: the launcher's rank, else whichever is free]
+    #[arg(long, value_name = "K")]
+    worker: Option<u32>,
+    /// A name that stays the same when the worker is started again [default: host and number]
+    #[arg(long, value_name = "NAME")]
+    identity: Option<String>,
+    /// Folder with ca.pem, worker-K.pem and worker-K.key, as `codedgrad keygen` makes it
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+    /// File with the job's token
+    #[arg(long, value_name = "FILE", alias = "token-file")]
+    token: Option<PathBuf>,
+    /// Where other workers connect to this one [default: any port, on the interface that reaches
+    /// the coordinator]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// The run's text, if it is elsewhere on this host
+    #[arg(long, value_name = "FILE|DIR")]
+    corpus: Option<PathBuf>,
+    /// The run's tokenizer.json, if it is elsewhere on this host
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// How long the coordinator is called when it does not answer, at first and when it is lost
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+}
+
+/// The first of some variables that is set, and its value.
+fn from_launcher(names: &[&'static str]) -> Result<Option<(&'static str, u32)>, Failure> {
+    let Some((name, value)) = names.iter().find_map(|name| Some((*name, env::var(name).ok()?)))
+    else {
+        return Ok(None);
+    };
+    let number = value.trim().parse().map_err(|_| {
+        Failure::Input(anyhow!("{name} is {value:?} and not a number; give --worker"))
+    })?;
+    Ok(Some((name, number)))
+}
+
+impl WorkerArgs {
+    fn number(&self) -> Result<Option<u32>, Failure> {
+        if self.worker.is_some() {
+            return Ok(self.worker);
+        }
+        Ok(from_launcher(&RANKS)?.map(|(_, rank)| rank))
+    }
+
+    fn address(&self) -> Result<String, Failure> {
+        if let Some(address) = &self.join {
+            return Ok(address.clone());
+        }
+        let [host, port] = ["MASTER_ADDR", "MASTER_PORT"].map(|name| env::var(name).ok());
+        let missing = || {
+            Failure::Input(anyhow!(
+                "where is the coordinator? give --join HOST:PORT (or MASTER_ADDR and MASTER_PORT)"
+            ))
+        };
+        Ok(format!("{}:{}", host.ok_or_else(missing)?, port.ok_or_else(missing)?))
+    }
+
+    fn security(&self, worker: Option<u32>) -> Result<Security, Failure> {
+        let file = self.token.clone().or_else(|| env::var_os(TOKEN_FILE).map(PathBuf::from));
+        let Some(dir) = &self.keys else {
+            let file = file.ok_or_else(|| {
+                Failure::Input(anyhow!(
+                    "the job's secret is needed: --token FILE (or {TOKEN_FILE}) \
+                    on one host, --keys DIR between hosts"
+                ))
+            })?;
+            return Ok(Security::Plain { token: Token::read(&file).or_input()? });
+        };
+        let keys = Keys::read(dir, &certificate(dir, worker)?).or_input()?;
+        let file = file.or_else(|| Some(dir.join("token")).filter(|file| file.exists()));
+        let token = file.map(|file| Token::read(&file)).transpose().or_input()?;
+        Ok(Security::Tls { keys, token })
+    }
+
+    fn join(&self) -> Result<Join, Failure> {
+        let worker = self.number()?;
+        let identity = self.identity.clone().unwrap_or_else(|| match worker {
+            Some(worker) => format!("{}/{worker}", host()),
+            None => format!("{}/process-{}", host(), std::process::id()),
+        });
+        let (address, security) = (self.address()?, self.security(worker)?);
+        let patience = Duration::from_secs(self.patience);
+        Ok(Join { worker, identity, listen: self.listen, patience, ..Join::new(address, security) })
+    }
+}
+
+/// The name of this worker's certificate: by its number, or the only one there.
+fn certificate(dir: &Path, worker: Option<u32>) -> Result<String, Failure> {
+    if let Some(worker) = worker {
+        return Ok(format!("worker-{worker}"));
+    }
+    let entries = std::fs::read_dir(dir)
+        .with_context(|| format!("cannot read {}", dir.display()))
+        .or_input()?;
+    let names = entries.filter_map(|entry| {
+        Some(entry.ok()?.file_name().to_string_lossy().strip_suffix(".pem")?.to_owned())
+    });
+    let names: Vec<String> = names.filter(|name| name.starts_with("worker-")).collect();
+    match &names[..] {
+        [name] => Ok(name.clone()),
+        _ => Err(Failure::Input(anyhow!(
+            "{} holds the certificates of {} workers; say which with --worker",
+            dir.display(),
+            names.len()
+        ))),
+    }
+}
+
+fn host() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let name = read("/proc/sys/kernel/hostname")
+        .or_else(|| read("/etc/hostname"))
+        .or_else(|| env::var("HOSTNAME").ok());
+    name.map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "host".into())
+}
+
+fn joined(join: Join) -> Result<(TcpLink, Welcome), Failure> {
+    TcpLink::join(join).map_err(|error| match error {
+        TcpError::Refused { .. } | TcpError::Security(_) => Failure::Input(error.into()),
+        TcpError::Replaced => Failure::Replaced(error.into()),
+        _ => Failure::Work(error.into()),
+    })
+}
+
+pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
+    let join = args.join()?;
+    ctrlc::set_handler(|| {
+        eprintln!("leaving the run");
+        std::process::exit(0);
+    })
+    .context("cannot catch Ctrl-C")
+    .or_work()?;
+    let (link, welcome) = joined(join)?;
+    let Worker(number) = welcome.worker;
+    eprintln!(
+        "worker {number} of {}, run {:016x}, joined for the {}. time",
+        welcome.workers, welcome.run, welcome.epoch
+    );
+    if let Some((name, size)) =
+        from_launcher(&SIZES)?.filter(|(_, size)| *size as usize != welcome.workers)
+    {
+        tracing::warn!("{name} is {size}, and the run has {} workers", welcome.workers);
+    }
+    let job: Job = serde_json::from_str(&welcome.job)
+        .context("the coordinator's job is not one of this version")
+        .or_input()?;
+    let [corpus, tokenizer] =
+        [(&args.corpus, &job.plan.corpus), (&args.tokenizer, &job.plan.tokenizer)]
+            .map(|(own, theirs)| own.as_ref().or(theirs.as_ref()));
+    let tokens = plan::tokens(corpus.map(PathBuf::as_path), tokenizer.map(PathBuf::as_path))?;
+    job.check(&tokens)?;
+    let batches = job.plan.batches(tokens)?;
+    let states = job.states()?;
+    let start = Start { states: &states, step: welcome.first.0, round: 0 };
+    run_worker_in_place(&job.run()?, &welcome, link, start, &batches).map_err(
+        |error| match error {
+            TrainError::Aggregator(AggregatorError::Replaced) => Failure::Replaced(error.into()),
+            _ => Failure::Work(error.into()),
+        },
+    )?;
+    eprintln!("worker {number}: the run is over");
+    Ok(())
+}

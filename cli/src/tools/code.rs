@@ -1,0 +1,379 @@
+//! `codedgrad code`: one code, looked at closely.
+
+use crate::{Failure, OrInput, OrWork};
+use anyhow::anyhow;
+use clap::Args;
+use codedgrad::codes::{
+    Choice, Facts, FailedSet, Gate, GradientCode, Report, SchemeSpec, Verified, Wire, decode,
+    verify,
+};
+use codedgrad::ids::{Share, Worker, WorkerSet};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Rows and columns drawn; a larger matrix is cut.
+const DRAWN_MAX: usize = 48;
+/// Rounding of a sum of shares' weights.
+const COVERAGE_ROUNDING: f64 = 1e-9;
+/// Cells of the largest matrix that is printed.
+const CELLS_MAX: usize = 1 << 25;
+/// Failures listed in words.
+const FAILURES_SHOWN: usize = 10;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  codedgrad code groups:s=1 --workers 8
+  codedgrad code groups:l=3 --workers 7 --survivors 0,3-6
+  codedgrad code min-load:s=2 --workers 8 --verify
+  codedgrad code graph:d=3,err=0.01 --workers 240 --verify
+  codedgrad code matrix:my_code.csv --workers 6 --verify --json
+
+FILE of matrix: one line per worker, coefficients separated by commas.
+FILE of interval:cuts: one line l,r per worker, cut points counted from 0.
+FILE of interval:speeds: the workers' speeds, separated by commas or lines.")]
+pub(crate) struct CodeArgs {
+    /// The code: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
+    /// interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
+    /// drop:b=1 | matrix:FILE[,s=1]
+    scheme: String,
+    /// Number of workers
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    workers: u32,
+    /// Workers whose messages arrived, such as 0,2,5-11; all of them if not given
+    #[arg(long, value_name = "LIST")]
+    survivors: Option<String>,
+    /// Try every set of tolerated stragglers (sampled ones and bursts where there are over a
+    /// million)
+    #[arg(long)]
+    verify: bool,
+    /// Print one JSON object instead of a picture and words
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    scheme: &'a str,
+    workers: usize,
+    shares: usize,
+    share_weights: &'a [f64],
+    stragglers: usize,
+    load: f64,
+    matrix: Vec<Vec<f64>>,
+    survivors: Vec<Worker>,
+    decodable: bool,
+    weights: &'a [f64],
+    residual: f64,
+    amplification: f64,
+    coverage: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<ShownVerified>,
+}
+
+/// What `--verify` found.
+#[derive(Debug, Serialize)]
+struct ShownVerified {
+    sets: u64,
+    exhaustive: bool,
+    worst_residual: f64,
+    worst_amplification: f64,
+    failed: u64,
+    failures: Vec<ShownFailure>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownFailure {
+    stragglers: Vec<Worker>,
+    residual: f64,
+    amplification: f64,
+    error: f64,
+    reason: String,
+}
+
+/// Seed of the sets that are sampled.
+const VERIFY_SEED: u64 = 7;
+
+pub(crate) fn run(args: &CodeArgs) -> Result<(), Failure> {
+    let workers = args.workers as usize;
+    let spec: SchemeSpec = args.scheme.parse().or_input()?;
+    let code = spec.code(workers).or_input()?;
+    let survivors = match &args.survivors {
+        None => WorkerSet::full(workers),
+        Some(list) => parse_workers(list, workers)
+            .map_err(|problem| Failure::Input(anyhow!("--survivors {list}: {problem}")))?,
+    };
+    let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
+    let verified = args.verify.then(|| verified(&args.scheme, &*code));
+    if let Some(warning) = spec.warning(workers) {
+        eprintln!("warning: {warning}");
+    }
+    if args.json {
+        let facts = code.facts();
+        if workers.saturating_mul(facts.shares()) > CELLS_MAX {
+            return Err(Failure::Input(anyhow!(
+                "a matrix of {workers} x {} is too large to print; leave out --json, or take fewer \
+                 workers",
+                facts.shares()
+            )));
+        }
+        let shown = Shown {
+            scheme: &args.scheme,
+            workers,
+            shares: facts.shares(),
+            share_weights: &facts.share_weights,
+            stragglers: facts.tolerance,
+            load: facts.load,
+            matrix: Worker::all(workers).map(|worker| dense_row(&*code, worker)).collect(),
+            survivors: survivors.iter().collect(),
+            decodable: report.decodable,
+            weights: &weights,
+            residual: report.residual,
+            amplification: report.amplification,
+            coverage: report.coverage,
+            verified: verified.map(ShownVerified::from),
+        };
+        println!("{}", serde_json::to_string(&shown).or_work()?);
+        return Ok(());
+    }
+    print!("{}", picture(&*code, &survivors, &weights));
+    print!("{}", words(&args.scheme, code.facts(), &survivors, &report));
+    if let Some(verified) = verified {
+        print!("{}", verdict(code.facts(), &verified));
+    }
+    Ok(())
+}
+
+fn gate(code: &dyn GradientCode) -> Gate {
+    Gate::new(Wire::F32, code.facts())
+}
+
+fn verified(scheme: &str, code: &dyn GradientCode) -> Verified {
+    let bar = crate::progress_bar(0, scheme);
+    let verified = verify(code, &gate(code), VERIFY_SEED, &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    verified
+}
+
+impl From<Verified> for ShownVerified {
+    fn from(found: Verified) -> Self {
+        let shown = |failure: FailedSet| ShownFailure {
+            stragglers: failure.stragglers.iter().collect(),
+            residual: failure.report.residual,
+            amplification: failure.report.amplification,
+            error: failure.report.error,
+            reason: reason(&failure),
+        };
+        Self {
+            sets: found.sets,
+            exhaustive: found.exhaustive,
+            worst_residual: found.worst_residual,
+            worst_amplification: found.worst_amplification,
+            failed: found.failed,
+            failures: found.failures.into_iter().map(shown).collect(),
+        }
+    }
+}
+
+fn reason(failure: &FailedSet) -> String {
+    failure
+        .refusal
+        .map_or("the code's own rule is not satisfied".into(), |refusal| refusal.to_string())
+}
+
+/// What trying the straggler sets has shown, in words.
+fn verdict(facts: &Facts, found: &Verified) -> String {
+    let sets = match (found.exhaustive, facts.tolerance) {
+        (true, 0) => "the one set without stragglers".into(),
+        (true, 1) => format!("all {} sets of at most 1 straggler", found.sets),
+        (true, s) => format!("all {} sets of at most {s} stragglers", found.sets),
+        (false, s) => {
+            format!(
+                "{} sets of at most {s} stragglers (bursts of neighbours and random ones; there \
+                 are too many for all)",
+                found.sets
+            )
+        }
+    };
+    let mut text = format!(
+        "Tried {sets}: worst residual {:.1e}, worst amplification {:.3}. ",
+        found.worst_residual, found.worst_amplification
+    );
+    if found.failed == 0 {
+        text.push_str("Every one decodes within its gate.\n");
+        return text;
+    }
+    let _ = writeln!(text, "{} FAILED:", found.failed);
+    for failure in found.failures.iter().take(FAILURES_SHOWN) {
+        let _ = writeln!(text, "  without {}: {}", failure.stragglers, reason(failure));
+    }
+    if found.failed as usize > FAILURES_SHOWN {
+        let _ = writeln!(text, "  ... and {} more", found.failed as usize - FAILURES_SHOWN);
+    }
+    text
+}
+
+/// Reads a list such as `0,2,5-11`.
+pub(crate) fn parse_workers(list: &str, workers: usize) -> Result<WorkerSet, String> {
+    let mut set = WorkerSet::empty(workers);
+    let number = |text: &str| {
+        text.trim().parse::<u32>().map_err(|_| format!("{text:?} is not a worker's number"))
+    };
+    for item in list.split(',').filter(|_| !list.is_empty()) {
+        let (from, to) = match item.split_once('-') {
+            Some((from, to)) => (number(from)?, number(to)?),
+            None => (number(item)?, number(item)?),
+        };
+        if from > to {
+            return Err(format!("the range {item} runs backwards"));
+        }
+        if to as usize >= workers {
+            return Err(format!("there is no worker {to}: workers are 0 to {}", workers - 1));
+        }
+        if let Some(twice) = (from..=to).find(|worker| !set.insert(Worker(*worker))) {
+            return Err(format!("worker {twice} is named twice"));
+        }
+    }
+    Ok(set)
+}
+
+fn dense_row(code: &dyn GradientCode, worker: Worker) -> Vec<f64> {
+    let mut row = vec![0.0; code.facts().shares()];
+    for &(Share(share), coefficient) in code.row(worker) {
+        row[share as usize] = coefficient;
+    }
+    row
+}
+
+/// The matrix, one row per worker, with the decode weights beside it.
+fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> String {
+    let (workers, shares) = (code.facts().workers, code.facts().shares());
+    let columns = shares.min(DRAWN_MAX);
+    let mut text = format!("{:>12} {:<columns$}   decode weight\n", "", "shares");
+    for worker in Worker::all(workers.min(DRAWN_MAX)) {
+        let cell = |coefficient: &f64| match *coefficient {
+            0.0 => '·',
+            ..0.0 => '-',
+            x if x >= 0.75 => '█',
+            x if x >= 0.5 => '▓',
+            x if x >= 0.25 => '▒',
+            _ => '░',
+        };
+        let row: String = dense_row(code, worker).iter().take(columns).map(cell).collect();
+        let weight = match (survivors.contains(worker), weights[worker.index()]) {
+            (false, _) => "straggler".into(),
+            (true, 0.0) => "0".into(),
+            (true, weight) => format!("{weight:.4}"),
+        };
+        let _ = writeln!(text, "{:>12} {row}   {weight}", worker.to_string());
+    }
+    if workers > DRAWN_MAX || shares > DRAWN_MAX {
+        let _ = writeln!(
+            text,
+            "{:>12} (the first {DRAWN_MAX} of {workers} workers and {shares} shares)",
+            ""
+        );
+    }
+    text
+}
+
+fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) -> String {
+    let Facts { workers, tolerance, load, .. } = facts;
+    let mut text = format!("\n{scheme}: {workers} workers, {} shares. ", facts.shares());
+    let any = match tolerance {
+        0 => "no straggler".to_owned(),
+        1 => "any 1 straggler".to_owned(),
+        s => format!("any {s} stragglers"),
+    };
+    let _ = writeln!(
+        text,
+        "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {any} tolerated.",
+        load * *workers as f64
+    );
+    if facts.error_max > 0.0 {
+        let _ = writeln!(
+            text,
+            "Decodes with a normalised error of at most {:.3} are accepted.",
+            facts.error_max
+        );
+    }
+    let missing = survivors.complement();
+    if missing.is_empty() {
+        text.push_str("Everybody has answered: ");
+    } else {
+        let _ = write!(text, "Without {} of {workers} (workers {missing}): ", missing.len());
+    }
+    let exact =
+        Gate::new(Wire::F32, &Facts { error_max: 0.0, ..facts.clone() }).check(report).is_ok();
+    let _ = match (report.decodable, exact) {
+        (true, true) => write!(text, "the exact gradient can be decoded. "),
+        (true, false) if report.coverage < 1.0 - COVERAGE_ROUNDING => {
+            write!(
+                text,
+                "accepted, but {:.1} % of the batch is missing: the gradient is biased. ",
+                100.0 * (1.0 - report.coverage)
+            )
+        }
+        (true, false) if facts.error_max > 0.0 => {
+            write!(
+                text,
+                "accepted with normalised error {:.2e} (at most {:.2e}). ",
+                report.error, facts.error_max
+            )
+        }
+        (true, false) => write!(
+            text,
+            "decodable by rule, but beyond the gate of f32 messages: it would be refused. "
+        ),
+        (false, _) => write!(
+            text,
+            "NOT decodable: at best {:.1} % of the batch is covered. ",
+            100.0 * report.coverage
+        ),
+    };
+    let _ = writeln!(
+        text,
+        "Residual {:.1e}, amplification {:.3} (1 = as uncoded), coverage {:.3}.",
+        report.residual, report.amplification, report.coverage
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_workers() {
+        assert_eq!(parse_workers("0,2,5-7", 8).unwrap().to_string(), "0,2,5-7");
+        assert!(parse_workers("", 8).unwrap().is_empty());
+        for (list, problem) in [
+            ("8", "no worker 8"),
+            ("1,1", "named twice"),
+            ("0-3,2", "worker 2 is named twice"),
+            ("5-2", "backwards"),
+            ("x", "not a worker"),
+        ] {
+            assert!(parse_workers(list, 8).unwrap_err().contains(problem), "{list}");
+        }
+    }
+
+    #[test]
+    fn pictures_are_as_they_were() {
+        let show = |scheme: &str, workers: usize, list: &str| {
+            let code = scheme.parse::<SchemeSpec>().unwrap().code(workers).unwrap();
+            let survivors = parse_workers(list, workers).unwrap();
+            let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
+            picture(&*code, &survivors, &weights)
+                + &words(scheme, code.facts(), &survivors, &report)
+        };
+        insta::assert_snapshot!("groups", show("groups:s=1", 7, "0,2-6"));
+        insta::assert_snapshot!("groups_lost", show("groups:l=3,rescale", 7, "0-4"));
+        insta::assert_snapshot!("drop", show("drop:b=2", 6, "0-3"));
+        insta::assert_snapshot!("min_load", show("min-load:s=2", 8, "1-4,6,7"));
+        insta::assert_snapshot!("cyclic", show("cyclic:s=7,seed=3", 16, "0-8"));
+        insta::assert_snapshot!("graph", show("graph:d=3,err=0.1", 12, "0-7,9-11"));
+    }
+}

@@ -1,0 +1,47 @@
+//! `codedgrad keygen`: the certificates of a job.
+
+use crate::{Failure, OrInput};
+use clap::Args;
+use codedgrad::transport::tcp::security::keygen;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Connections that leave a host are encrypted, and both ends show a certificate of \
+        the job's own
+authority (mutual TLS 1.3). This command makes that authority, one certificate for the coordinator
+and one per worker, and a token. No existing file is overwritten. The authority's own key is
+thrown away, so that nobody can add workers later, unless --keep-ca is given.
+
+Example:
+  codedgrad keygen keys --workers 8
+  scp keys/ca.pem keys/token keys/worker-3.* host3:keys/
+  codedgrad coordinator --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme groups:s=1
+  codedgrad worker --join host0:7000 --keys keys              on host3"
+)]
+pub(crate) struct KeygenArgs {
+    /// Folder for the files; it is made if it does not exist
+    dir: PathBuf,
+    /// Number of workers
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: u32,
+    /// Keep the authority's key as ca.key, to sign further certificates with; keep it safe
+    #[arg(long)]
+    keep_ca: bool,
+}
+
+pub(crate) fn run(args: &KeygenArgs) -> Result<(), Failure> {
+    let written = keygen(&args.dir, args.workers, args.keep_ca).or_input()?;
+    let dir = args.dir.display();
+    println!("{} files are in {dir}. Copy, and let nobody else read them:", written.len());
+    println!("  to the coordinator's host:  ca.pem, token, coordinator.pem, coordinator.key");
+    println!(
+        "  to the host of worker K:    ca.pem, token, worker-K.pem, worker-K.key    (K = 0 to {})",
+        args.workers - 1
+    );
+    if args.keep_ca {
+        println!("  nowhere:                    ca.key; who has it can join the job");
+    }
+    println!("Then pass --keys DIR to `codedgrad coordinator` and to every `codedgrad worker`.");
+    Ok(())
+}

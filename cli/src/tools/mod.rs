@@ -1,0 +1,10 @@
+//! Commands that need no trainer: codes, simulations, plans, traces, keys, and how a run is going.
+
+pub(crate) mod berrut;
+mod berrut_sweep;
+pub(crate) mod code;
+pub(crate) mod keygen;
+pub(crate) mod planner;
+pub(crate) mod simulate;
+pub(crate) mod status;
+pub(crate) mod trace;

@@ -1,0 +1,303 @@
+//! `codedgrad plan`: should I code at all, and with what?
+
+mod pictures;
+
+use super::simulate::LoadArgs;
+use crate::{Failure, OrInput, OrWork, progress_bar};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use codedgrad::delays::{DelayRows, Growth, Preset, TraceReader};
+use codedgrad::sim::Close;
+use codedgrad::sim::planner::{Candidate, Family, Method, Plan, Question, plan};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Rounds of a preset, and the most of a file, that are looked at unless a number is given.
+const ROUNDS: (usize, usize) = (100, 1000);
+/// A front point is worth mentioning if it saves so much of the work and costs at most so much more
+/// time.
+const THRIFT: (f64, f64) = (0.9, 1.1);
+/// Marks on the progress bar.
+const MARKS: u64 = 1000;
+
+fn family() -> impl TypedValueParser<Value = Family> {
+    let names = PossibleValuesParser::new(Family::ALL.map(Family::name));
+    names.map(|name| {
+        let named = |family: &Family| family.name() == name;
+        Family::ALL.into_iter().find(named).unwrap_or_else(|| unreachable!("{name} is checked"))
+    })
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It runs every scheme with all its parameters over the trace, asks for the best \
+        of each kind how sure
+its time is (bootstrap over runs of whole rounds, the same for all), and recommends the fastest that
+loses no sample, or `uncoded` where nothing saves 3 %. It names what no code cures.
+
+Trace:   a CSV file without header, one line per round, one number of seconds per worker, as an
+         UNCODED run had them (`codedgrad trace record` and `import` make such files), or a preset:
+         hotspot | bursts | iid | static | calm | stalls | proportional | serverless | serverless-cold.
+         A file's times are taken to be proportional to the load, recorded at 1/n (computing takes
+         all the time), unless --base-load X --slope A says that a fixed part does not grow.
+Delay:   --max-delay 0 if the next step needs the gradient of this one (one model). A scheme of delay
+         T needs T+1 jobs in flight, such as T+1 models trained in turn.
+One model with gradient accumulation: --accumulate R. Only the sum of R rounds counts, so the whole
+         step is one job, and uncoded workers do not wait for one another within it.
+JSON:    {baseline, recommended, gain, why, candidates, front, causes, notes, ...}; baseline = seconds
+         per job uncoded, gain = share of it that is saved, low and high = 95 % of time_per_job.
+
+Examples:
+  codedgrad plan --delays hotspot --workers 8 --max-delay 0
+  codedgrad plan --delays serverless --workers 256 --max-work 1.5
+  codedgrad plan --delays mine.csv --base-load 0.125 --slope 6.4 --out plan/
+  codedgrad plan --delays mine.csv --accumulate 8 --dispatch 0.0002 --families groups,queue --json"
+)]
+pub(crate) struct PlanArgs {
+    /// Delays: a CSV file or a preset
+    #[arg(long, value_name = "PRESET|FILE")]
+    delays: String,
+    /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
+    /// ones
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: Option<u32>,
+    /// Rounds to look at [default: a file's, up to 1000; 100 of a preset]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rounds: Option<u32>,
+    /// Rounds a job may be late
+    #[arg(
+        long, value_name = "T", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(0..=16)
+    )]
+    max_delay: u32,
+    /// Work allowed, in uncoded batches per job [default: any]
+    #[arg(long, value_name = "W", allow_negative_numbers = true)]
+    max_work: Option<f64>,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Seconds that pulling one task within a round costs (queue, ring)
+    /// [default: 0; serverless presets: 0.63]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    dispatch: Option<f64>,
+    /// Micro-batches in a worker's share of a round: how finely queue and defer may cut it
+    #[arg(
+        long, value_name = "M", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
+    cut: u32,
+    /// Rounds that make up one optimizer step of one model: the step is the job
+    #[arg(
+        long, value_name = "R", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
+    accumulate: u32,
+    /// Which kinds of schemes to try besides uncoded [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = family())]
+    families: Vec<Family>,
+    /// Recommend drop and graph too, whose gradients are not the whole batch's
+    #[arg(long)]
+    allow_inexact: bool,
+    /// What each share cost (tokens, bytes): a CSV file like the trace; tells slow shares from slow
+    /// workers
+    #[arg(long, value_name = "FILE")]
+    share_costs: Option<PathBuf>,
+    /// Seed of a preset and of the bootstrap
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Folder for plan.json, time-work.svg and schemes.svg
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
+    if let Some(work) = args.max_work.filter(|work| !(work.is_finite() && *work >= 1.0)) {
+        return Err(Failure::Input(anyhow!(
+            "--max-work {work}: must be 1 or more, in uncoded batches per job (uncoded work is 1)"
+        )));
+    }
+    let preset = Preset::named(&args.delays);
+    let rows = rows(args, preset)?;
+    let workers = rows.first().map_or(0, Vec::len);
+    let growth = args
+        .load
+        .growth(preset, workers)?
+        .unwrap_or(Growth::Proportional { base: 1.0 / workers.max(1) as f64 });
+    let costs =
+        args.share_costs.as_deref().map(|path| table(path, workers, rows.len())).transpose()?;
+    let question = Question {
+        dispatch: args.dispatch.unwrap_or(preset.map_or(0.0, Preset::pull)),
+        max_delay: args.max_delay as usize,
+        max_work: args.max_work.unwrap_or(f64::INFINITY),
+        cut: args.cut as usize,
+        accumulate: args.accumulate as usize,
+        inexact: args.allow_inexact,
+        share_costs: costs.as_deref(),
+        families: if args.families.is_empty() { &Family::ALL } else { &args.families },
+        seed: args.seed,
+        ..Question::new(&rows, growth)
+    };
+    let bar = progress_bar(MARKS, &args.delays);
+    let found = plan(&question, &|part| {
+        let mark = (part * MARKS as f64) as u64;
+        bar.set_position(bar.position().max(mark));
+    });
+    bar.finish_and_clear();
+    let found = found.or_input()?;
+    found.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let json = serde_json::to_string(&found).or_work()?;
+    if let Some(folder) = &args.out {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))
+            .or_work()?;
+        write(folder, "plan.json", &(json.clone() + "\n"))?;
+        write(folder, "time-work.svg", &pictures::time_against_work(&found).or_work()?)?;
+        write(folder, "schemes.svg", &pictures::by_scheme(&found).or_work()?)?;
+    }
+    if args.json {
+        println!("{json}");
+    } else {
+        print!("{}", words(args, &question, &found));
+    }
+    Ok(())
+}
+
+/// The trace, in answer times.
+fn rows(args: &PlanArgs, preset: Option<Preset>) -> Result<Vec<Vec<f64>>, Failure> {
+    let workers = args.workers.map(|workers| workers as usize);
+    let wanted = args.rounds.map(|rounds| rounds as usize);
+    if preset.is_some() || !Path::new(&args.delays).exists() {
+        let rows = DelayRows::open(&args.delays, workers, args.seed).or_input()?;
+        let unit = rows.unit();
+        let answers = rows
+            .take(wanted.unwrap_or(ROUNDS.0))
+            .map(|row| row.map(|row| row.into_iter().map(|d| unit.answer_time(d)).collect()));
+        return answers.collect::<Result<_, _>>().or_input();
+    }
+    let mut trace = TraceReader::open(Path::new(&args.delays), workers).or_input()?;
+    if trace.columns() > trace.workers() {
+        eprintln!(
+            "{}: using the first {} of {} columns",
+            args.delays,
+            trace.workers(),
+            trace.columns()
+        );
+    }
+    let most = wanted.unwrap_or(ROUNDS.1);
+    let rows = trace.by_ref().take(most).collect::<Result<Vec<_>, _>>().or_input()?;
+    if wanted.is_none() && trace.next().is_some() {
+        eprintln!("{}: using the first {most} rounds; --rounds takes more", args.delays);
+    } else if let Some(wanted) = wanted.filter(|wanted| *wanted > rows.len()) {
+        eprintln!(
+            "{}: has {} rounds, not {wanted}; a plan uses each only once",
+            args.delays,
+            rows.len()
+        );
+    }
+    Ok(rows)
+}
+
+/// The first rounds of another table for the same workers.
+fn table(path: &Path, workers: usize, rounds: usize) -> Result<Vec<Vec<f64>>, Failure> {
+    TraceReader::open(path, Some(workers))
+        .or_input()?
+        .take(rounds)
+        .collect::<Result<_, _>>()
+        .or_input()
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
+    let path = folder.join(name);
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display())).or_work()
+}
+
+fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan) -> String {
+    let (jobs, unit) = (found.jobs, if args.accumulate > 1 { "steps" } else { "rounds" });
+    let mut text = format!(
+        "{}: {jobs} {unit} of {} workers, {:.4} s per job uncoded",
+        args.delays, found.workers, found.baseline
+    );
+    text.push_str(if found.method == Method::ClosedForms { " (closed forms)\n\n" } else { "\n\n" });
+    let width =
+        found.candidates.iter().map(|candidate| candidate.scheme.len()).max().unwrap_or(0).max(6);
+    let _ = writeln!(
+        text,
+        "{:width$}  {:>5}  {:>6}  {:>9}  {:^17}  {:>7}  why",
+        "scheme", "delay", "work", "s/job", "95 %", "saves"
+    );
+    for candidate in &found.candidates {
+        let mu = candidate.mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
+        let interval = format!("{:.4}-{:.4}", candidate.low, candidate.high);
+        let (time, gain) = (candidate.time_per_job, format!("{:.1} %", 100.0 * candidate.gain));
+        let Candidate { scheme, delay, work, reason, .. } = candidate;
+        let _ = writeln!(
+            text,
+            "{scheme:width$}  {delay:>5}  {work:>6.2}  {time:>9.4}  {interval:^17}  {gain:>7}  \
+             {reason}{mu}"
+        );
+    }
+    let _ = writeln!(text, "\n{}", found.why);
+    let choice = found.choice();
+    if let Some(prompt) =
+        found.choice_without_delay().filter(|prompt| choice.delay > 0 && prompt.scheme != "uncoded")
+    {
+        let saved = 100.0 * prompt.gain;
+        let _ = writeln!(
+            text,
+            "With no delay (one model, no jobs to fill in with): {} saves {saved:.1} %.",
+            prompt.scheme
+        );
+    }
+    let thrifty = |point: &&codedgrad::sim::planner::Point| {
+        point.work <= THRIFT.0 * choice.work
+            && point.time_per_job <= THRIFT.1 * choice.time_per_job
+            && choice.scheme != "uncoded"
+    };
+    if let Some(point) = found.front.iter().find(thrifty) {
+        let slower = 100.0 * (point.time_per_job / choice.time_per_job - 1.0);
+        let _ = writeln!(
+            text,
+            "With less work: {} at {:.2}, {slower:.1} % slower.",
+            point.scheme, point.work
+        );
+    }
+    for cause in found.causes.iter().filter(|cause| !found.why.contains(&cause.words[1..])) {
+        let _ = writeln!(
+            text,
+            "No code cures this: {} ({:.1} % of the uncoded time).",
+            cause.words,
+            100.0 * cause.costs
+        );
+    }
+    if found.method == Method::Replay && args.accumulate == 1 && args.share_costs.is_none() {
+        let _ = writeln!(text, "To check: {}", check(args, question, found));
+    }
+    text
+}
+
+/// The command that replays what is recommended.
+fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan) -> String {
+    let choice = found.choice();
+    let mut command = format!(
+        "codedgrad simulate {} --delays {} --workers {} --jobs {}",
+        choice.scheme, args.delays, found.workers, found.jobs
+    );
+    if let (Close::Incremental, Some(mu)) = (choice.close, choice.mu) {
+        let _ = write!(command, " --close incremental --mu {mu}");
+    }
+    let _ = match question.growth {
+        Growth::Additive { base, slope } => write!(command, " --base-load {base} --slope {slope}"),
+        Growth::Proportional { base } => write!(command, " --base-load {base} --proportional"),
+    };
+    if question.dispatch > 0.0 && choice.delay == 0 {
+        let _ = write!(command, " --dispatch {}", question.dispatch);
+    }
+    if Preset::named(&args.delays).is_some() {
+        let _ = write!(command, " --seed {}", args.seed);
+    }
+    command
+}

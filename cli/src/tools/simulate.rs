@@ -1,0 +1,360 @@
+//! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
+
+use crate::{Failure, OrInput, OrWork, pictures};
+use anyhow::{Context, anyhow};
+use clap::{Args, ValueEnum};
+use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
+use codedgrad::delays::{DelayError, DelayRows, Growth, Preset};
+use codedgrad::ids::{Job, Worker};
+use codedgrad::sim::{Close, Outcome, Rules, Seen, simulate};
+use serde_json::json;
+use std::fmt::{self, Write as _};
+use std::path::PathBuf;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CloseArg {
+    All,
+    Incremental,
+    Decodable,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AcceptArg {
+    Model,
+    Lookahead,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Schemes: those of `codedgrad code`, and queue:m=16 | ring:reach=4 | \
+        defer:T=1,cap=12,cut=16,copies=1 |
+         sr-sgc:B=2,W=3,lambda=23[,rep|,cyclic] | m-sgc:B=1,W=2,lambda=27[,rep|,cyclic]
+
+Delays:  a CSV file without header, one line per round, one number of seconds per worker; it starts
+         again when it is used up. Or a preset: hotspot | bursts | iid | static | calm | stalls |
+         proportional | serverless | serverless-cold.
+         A delay d recorded at load X becomes d + (L - X) A at load L (--base-load X --slope A), or d L / X
+         (--base-load X --proportional); without these options it stays, except that queue, ring and defer
+         take delays as proportional and recorded at load 1/n. Presets take one second for an uncoded step;
+         serverless ones are at load 0 and cost 2.2 s a batch, as recorded.
+
+Examples:
+  codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
+  codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays trace.csv --jobs 40 --mu 0.5 --grid
+  codedgrad simulate queue:m=16 --delays trace.csv --jobs 40 --base-load 0.00390625 --slope 2.2 --dispatch 0.6 --json")]
+pub(crate) struct SimulateArgs {
+    /// The scheme
+    scheme: String,
+    /// Delays: a CSV file or a preset
+    #[arg(long, value_name = "PRESET|FILE")]
+    delays: String,
+    /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
+    /// ones
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    workers: Option<u32>,
+    /// Number of jobs
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    jobs: u64,
+    /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    mu: f64,
+    /// When a round closes [default: decodable without delay, else incremental]
+    #[arg(long, value_enum)]
+    close: Option<CloseArg>,
+    /// Which stragglers a round may close without: by the scheme's model, or the weakest sound rule
+    #[arg(long, value_enum, default_value = "lookahead")]
+    accept: AcceptArg,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Seconds that handing out one task costs (queue, ring, defer)
+    #[arg(long, value_name = "S", default_value_t = 0.0, allow_negative_numbers = true)]
+    dispatch: f64,
+    /// Seed of a preset
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Draw who did what in every round (on standard error with --json)
+    #[arg(long)]
+    grid: bool,
+    /// Draw when each job was complete
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// How delays grow with the load.
+#[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// Load at which the delays were recorded, in batches per worker and round
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    base_load: Option<f64>,
+    /// Seconds that a whole batch costs one worker
+    #[arg(
+        long,
+        value_name = "A",
+        allow_negative_numbers = true,
+        requires = "base_load",
+        conflicts_with = "proportional"
+    )]
+    slope: Option<f64>,
+    /// Delays grow in proportion to the load
+    #[arg(long, requires = "base_load")]
+    proportional: bool,
+}
+
+impl LoadArgs {
+    /// As the options say, else as the preset was recorded; none for a file without options.
+    pub(crate) fn growth(
+        &self,
+        preset: Option<Preset>,
+        workers: usize,
+    ) -> Result<Option<Growth>, Failure> {
+        if let Some(wrong) =
+            [self.base_load, self.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0)
+        {
+            return Err(Failure::Input(anyhow!(
+                "{wrong} is no load or slope: both must be numbers of 0 or more"
+            )));
+        }
+        match (self.base_load, self.slope, self.proportional) {
+            (Some(base), Some(slope), _) => Ok(Some(Growth::Additive { base, slope })),
+            (Some(base), None, true) if base > 0.0 => Ok(Some(Growth::Proportional { base })),
+            (Some(base), None, _) => Err(Failure::Input(anyhow!(
+                "--base-load {base} needs --slope A, or --proportional and a load above 0"
+            ))),
+            (None, ..) => Ok(preset.map(|preset| preset.growth(workers))),
+        }
+    }
+}
+
+pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
+    let spec: SchemeSpec = args.scheme.parse().or_input()?;
+    for (name, value) in [("mu", args.mu), ("dispatch", args.dispatch)] {
+        if !value.is_finite() || value < 0.0 {
+            return Err(Failure::Input(anyhow!("--{name} {value}: must be a number of 0 or more")));
+        }
+    }
+    let mut delays =
+        DelayRows::open(&args.delays, args.workers.map(|workers| workers as usize), args.seed)
+            .or_input()?;
+    let (workers, unit) = (delays.workers(), delays.unit());
+    if let Some(columns) = delays.columns().filter(|columns| *columns > workers) {
+        eprintln!("{}: using the first {workers} of {columns} columns", args.delays);
+    }
+    let accept = if args.accept == AcceptArg::Model { Accept::Model } else { Accept::Lookahead };
+    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs), accept };
+    let mut scheme = spec.over(horizon).or_input()?;
+    let rules = rules(args, &*scheme)?;
+    if let Some(warning) = spec.warning(workers) {
+        eprintln!("warning: {warning}");
+    }
+    let rounds = args.jobs + scheme.facts().delay as u64;
+    let mut rows = || {
+        let row = delays.next().unwrap_or_else(|| unreachable!("delays do not end"))?;
+        Ok::<_, DelayError>(row.into_iter().map(|delay| unit.answer_time(delay)).collect())
+    };
+    let bar = crate::progress_bar(rounds, &args.scheme);
+    let mut grid = Grid::default();
+    let labels = Horizon { workers, units: None, jobs: Job(0)..Job(0), accept };
+    let labels = if args.grid { Some(spec.over(labels).or_input()?) } else { None };
+    let outcome = simulate(&mut *scheme, args.jobs, &mut rows, &rules, &mut |seen| {
+        if let Some(labels) = &labels {
+            grid.add(&**labels, workers, &seen);
+        }
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let outcome = outcome.or_input()?;
+    if let Some(path) = &args.svg {
+        let picture = pictures::finish_times(&args.scheme, &outcome.job_finish_time).or_work()?;
+        std::fs::write(path, picture)
+            .with_context(|| format!("cannot write {}", path.display()))
+            .or_work()?;
+    }
+    if args.json {
+        eprint!("{grid}");
+        println!("{}", shown(args, &*scheme, &outcome));
+    } else {
+        print!("{grid}{}", words(args, &*scheme, &outcome));
+    }
+    Ok(())
+}
+
+fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {
+    let facts = scheme.facts();
+    let stated = args.load.growth(Preset::named(&args.delays), facts.workers)?;
+    let growth = stated.or_else(|| {
+        facts.partial.then_some(Growth::Proportional { base: 1.0 / facts.workers as f64 })
+    });
+    let close = match (args.close, facts.delay) {
+        (Some(CloseArg::All), _) => Close::All,
+        (Some(CloseArg::Incremental), _) => Close::Incremental,
+        (Some(CloseArg::Decodable), _) | (None, 0) => Close::Decodable,
+        (None, _) => Close::Incremental,
+    };
+    Ok(Rules { close, mu: args.mu, growth, dispatch: args.dispatch })
+}
+
+fn shown(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> serde_json::Value {
+    let time = outcome.round_time;
+    let mut shown = json!({
+        "scheme": args.scheme,
+        "workers": scheme.facts().workers,
+        "jobs": args.jobs,
+        "delay": scheme.facts().delay,
+        "load": outcome.load,
+        "work": outcome.work,
+        "total_time": outcome.total_time,
+        "rounds": outcome.rounds,
+        "round_time": {"mean": time.mean, "p50": time.p50, "p95": time.p95, "p99": time.p99,
+        "max": time.max},
+        "wait_outs": outcome.wait_outs,
+        "jobs_decoded": outcome.jobs_decoded,
+        "coverage": outcome.coverage,
+        "job_finish_time": outcome.job_finish_time,
+        "straggler_fraction": outcome.straggler_fraction,
+    });
+    if args.scheme.starts_with("defer") {
+        shown["deferred"] = json!(outcome.unfinished_fraction);
+    }
+    shown
+}
+
+fn words(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> String {
+    let (facts, time) = (scheme.facts(), outcome.round_time);
+    let mut text = format!(
+        "{}: {} jobs of {} workers in {:.3} s, {:.4} s per job.\n",
+        args.scheme,
+        args.jobs,
+        facts.workers,
+        outcome.total_time,
+        outcome.total_time / args.jobs as f64
+    );
+    let _ = writeln!(
+        text,
+        "Rounds: {} ({} kept open past their deadline), mean {:.4} s, median {:.4}, 95 % {:.4}, 99 \
+         % {:.4}, longest {:.4}.",
+        outcome.rounds, outcome.wait_outs, time.mean, time.p50, time.p95, time.p99, time.max
+    );
+    let _ = writeln!(
+        text,
+        "Load {:.6} of a batch per worker and round, {:.3} times the uncoded work, a job complete \
+         at most {} rounds after its first.",
+        outcome.load, outcome.work, facts.delay
+    );
+    let _ = write!(
+        text,
+        "{:.2} % of the answers were later than the deadline.",
+        100.0 * outcome.straggler_fraction
+    );
+    if outcome.coverage < 1.0 {
+        let _ = write!(
+            text,
+            " The gradients lack {:.2} % of their batches: they are BIASED.",
+            100.0 * (1.0 - outcome.coverage)
+        );
+    }
+    text.push('\n');
+    text
+}
+
+/// One line per round, one cell per worker: its tasks, and `x` where its answer was not waited for.
+#[derive(Default)]
+struct Grid {
+    rounds: Vec<(Vec<String>, String)>,
+}
+
+impl Grid {
+    fn add(&mut self, scheme: &dyn Scheme, workers: usize, seen: &Seen<'_>) {
+        if seen.free {
+            return self.rounds.push((Vec::new(), " nothing left to do".into()));
+        }
+        let mut cells: Vec<Vec<(String, u32)>> = vec![Vec::new(); workers];
+        for run in seen.runs {
+            let label = scheme.label(run.first, seen.round - 1 - run.first.job.0 as usize);
+            let cell = &mut cells[run.worker.index()];
+            match cell.last_mut() {
+                Some((last, times)) if *last == label => *times += run.count,
+                _ => cell.push((label, run.count)),
+            }
+        }
+        let text = |worker: Worker| {
+            let words = cells[worker.index()].iter().map(|(label, times)| {
+                if *times > 1 { format!("{label}x{times}") } else { label.clone() }
+            });
+            let mark = seen.missing.contains(worker).then(|| "x".to_owned());
+            words.chain(mark).collect::<Vec<_>>().join(" ")
+        };
+        let decoded: String =
+            seen.decoded.iter().map(|job| format!("  g({})", job.0 + 1)).collect();
+        self.rounds.push((Worker::all(workers).map(text).collect(), decoded));
+    }
+}
+
+impl fmt::Display for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width =
+            self.rounds.iter().flat_map(|round| &round.0).map(String::len).max().unwrap_or(0);
+        let number = self.rounds.len().to_string().len();
+        for (round, (cells, end)) in (1..).zip(&self.rounds) {
+            write!(f, "r={round:<number$} |")?;
+            cells.iter().try_for_each(|cell| write!(f, " {cell:<width$} |"))?;
+            writeln!(f, "{end}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    /// The worked traces: the given workers miss the given rounds.
+    fn trace(text: &str, jobs: u64, missing: &[&[u32]]) -> String {
+        let horizon = |jobs| Horizon {
+            workers: 4,
+            units: None,
+            jobs: Job(0)..Job(jobs),
+            accept: Accept::Lookahead,
+        };
+        let spec: SchemeSpec = text.parse().unwrap();
+        let (mut scheme, labels) =
+            (spec.over(horizon(jobs)).unwrap(), spec.over(horizon(0)).unwrap());
+        let rows = missing.iter().map(|late| {
+            (0..4).map(|i| if late.contains(&i) { 9.0 } else { 1.0 }).collect::<Vec<f64>>()
+        });
+        let mut rows = rows.chain(std::iter::repeat(vec![1.0; 4]));
+        let rules = Rules {
+            close: Close::All,
+            mu: 1.0,
+            growth: Some(Growth::Proportional { base: scheme.facts().load }),
+            dispatch: 0.0,
+        };
+        let mut grid = Grid::default();
+        let mut next = || Ok::<_, Infallible>(rows.next().unwrap());
+        let outcome = simulate(&mut *scheme, jobs, &mut next, &rules, &mut |seen| {
+            grid.add(&*labels, 4, &seen)
+        })
+        .unwrap();
+        assert_eq!((outcome.jobs_decoded as u64, outcome.wait_outs), (jobs, 0));
+        format!("{text}\n{grid}")
+    }
+
+    #[test]
+    fn worked_traces_are_as_they_were() {
+        let traces = [
+            trace("m-sgc:B=2,W=3,lambda=2", 3, &[&[], &[0, 1], &[0], &[], &[], &[2]]),
+            trace("m-sgc:B=1,W=2,lambda=1", 3, &[&[1], &[], &[2]]),
+            trace("sr-sgc:B=1,W=2,lambda=4", 4, &[&[1, 2, 3], &[], &[0, 1]]),
+            trace("sr-sgc:B=2,W=3,lambda=3", 4, &[&[0], &[0, 1, 2]]),
+        ];
+        insta::assert_snapshot!("worked_traces", traces.join("\n"));
+    }
+
+    #[test]
+    fn feedback_is_drawn_too() {
+        insta::assert_snapshot!("defer_grid", trace("defer:T=1,cap=1,cut=2", 2, &[&[3]]));
+    }
+}

@@ -1,0 +1,177 @@
+//! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by
+//! `codedgrad status`.
+
+use crate::{Failure, OrWork};
+use anyhow::Context;
+use clap::Args;
+use codedgrad::transport::tcp;
+use codedgrad::transport::tcp::http::fetch;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::Duration;
+
+/// How long `codedgrad status` waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "ADDR is what the coordinator was given as --metrics. There, /metrics is for \
+        Prometheus and /status is
+what this command shows.
+
+Examples:
+  codedgrad coordinator --listen 127.0.0.1:0 --metrics 127.0.0.1:9400 --workers 3 --scheme groups:s=1
+  codedgrad status 127.0.0.1:9400
+  codedgrad status 127.0.0.1:9400 --watch"
+)]
+pub(crate) struct StatusArgs {
+    /// Where the coordinator shows its metrics
+    #[arg(value_name = "ADDR")]
+    address: String,
+    /// Print the answer as JSON, as it came
+    #[arg(long)]
+    json: bool,
+    /// Ask again every second until the coordinator is gone
+    #[arg(long)]
+    watch: bool,
+}
+
+/// What happened so far, of one worker.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct OfWorker {
+    /// Rounds in which it answered in time, and when it did in the last of them, since the round
+    /// opened.
+    pub(crate) answers: u64,
+    pub(crate) last_arrival: Option<f64>,
+    pub(crate) late_rounds: u64,
+    /// Sum of how much later than the first it answered.
+    pub(crate) lateness_seconds: f64,
+    pub(crate) faults: u64,
+}
+
+/// What happened so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    pub(crate) scheme: String,
+    pub(crate) steps: u64,
+    pub(crate) steps_planned: u64,
+    pub(crate) loss: Option<f64>,
+    pub(crate) rounds: u64,
+    pub(crate) last_round_seconds: f64,
+    pub(crate) round_seconds: f64,
+    pub(crate) last_step_seconds: f64,
+    pub(crate) step_seconds: f64,
+    /// Rounds that were kept open past `(1+mu)` times the first answer, since the scheme could not
+    /// do without somebody.
+    pub(crate) wait_outs: u64,
+    /// From the close of the last round of a step to its commit: weights, sum, and the sum held.
+    pub(crate) last_decode_seconds: f64,
+    pub(crate) decode_seconds: f64,
+    pub(crate) faults: u64,
+    pub(crate) last_fault: Option<String>,
+    pub(crate) workers: Vec<OfWorker>,
+}
+
+/// All that is shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Shown {
+    pub(crate) progress: Progress,
+    pub(crate) network: tcp::Status,
+}
+
+/// Text of others as it may be printed: what would move the cursor, or turn the direction of
+/// writing, is escaped.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if c.is_control() || turns {
+            plain.extend(c.escape_default());
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
+impl Shown {
+    /// As people read it.
+    pub(crate) fn table(&self) -> String {
+        let Self { progress, network } = self;
+        let loss = progress.loss.map_or("-".into(), |loss| format!("{loss:.3}"));
+        let mean = progress.round_seconds / progress.rounds.max(1) as f64;
+        let mut text = format!(
+            "{}: step {} of {}, loss {loss}, last step {:.3} s, mean round {mean:.3} s, decode \
+             {:.1} ms, {} wait-outs\n",
+            plain(&progress.scheme),
+            progress.steps,
+            progress.steps_planned,
+            progress.last_step_seconds,
+            1e3 * progress.last_decode_seconds,
+            progress.wait_outs
+        );
+        let _ = writeln!(
+            text,
+            "sent {:.1} MB, received {:.1} MB, last exchange {:.1} ms, {} calls refused, {} faults",
+            network.sent as f64 / 1e6,
+            network.received as f64 / 1e6,
+            1e3 * network.exchange_seconds,
+            network.refused,
+            progress.faults
+        );
+        if network.woven > 0 || network.group > 0 {
+            let _ = writeln!(
+                text,
+                "{} of {} exchanges by NCCL, {} workers can now",
+                network.woven, network.exchanges, network.group
+            );
+        }
+        if let Some(fault) = &progress.last_fault {
+            let _ = writeln!(text, "last fault: {}", plain(fault));
+        }
+        let _ = writeln!(
+            text,
+            "{:>6} {:<9} {:>7} {:>5} {:>9} {:>8} {:>6}  identity",
+            "worker", "", "silent", "joins", "arrival", "answers", "late"
+        );
+        for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
+            let there = if status.connected { "connected" } else { "gone" };
+            let arrival = of.last_arrival.map_or("-".into(), |arrival| format!("{arrival:.3} s"));
+            let silent = if status.connected {
+                format!("{:.1} s", status.silent_seconds)
+            } else {
+                "-".into()
+            };
+            let (joins, answers, late) = (status.epoch, of.answers, of.late_rounds);
+            let identity = plain(&status.identity);
+            let _ = writeln!(
+                text,
+                "{number:>6} {there:<9} {silent:>7} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {identity}"
+            );
+        }
+        text
+    }
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
+    loop {
+        let body = fetch(&args.address, "/status", PATIENCE)
+            .with_context(|| format!("no status from {}", args.address))
+            .or_work()?;
+        if args.json {
+            // Whoever answers there may be no coordinator.
+            body.lines().for_each(|line| println!("{}", plain(line)));
+        } else {
+            let shown: Shown = serde_json::from_str(&body)
+                .context("this is no status of a coordinator of this version")
+                .or_work()?;
+            print!("{}{}", if args.watch { "\x1b[2J\x1b[H" } else { "" }, shown.table());
+        }
+        std::io::stdout().flush().or_work()?;
+        if !args.watch {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}

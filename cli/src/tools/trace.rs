@@ -1,0 +1,422 @@
+//! `codedgrad trace`: delays recorded, imported and measured.
+
+mod show;
+
+use crate::{Failure, OrInput, OrWork, progress_bar};
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
+use codedgrad::delays::{
+    DelayError, DelayRows, Format, Preset, StragglerStats, TableReader, TraceReader, Unit,
+    recorded_row, write_row,
+};
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// Rounds of a preset that are measured where no number is given.
+const PRESET_ROUNDS: u64 = 5000;
+/// Rows between two moves of the progress bar.
+const ROWS_PER_MOVE: u64 = 256;
+/// Answers not waited for, as a share of all, above which a recording says little about stragglers.
+const CENSORED_MAX: f64 = 0.05;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A trace is a CSV file without a header: one line per round, one number per \
+        worker, the
+seconds its answer took. `codedgrad train --delays FILE` runs under it.
+
+Examples:
+  codedgrad trace record runs/0001 --out mine.csv     what the workers of a training run did
+  codedgrad trace import compute_AR.csv --columns 's0d*' --out stage0.csv
+  codedgrad trace stats mine.csv                      who straggles, how long, how correlated
+  codedgrad trace stats serverless --rounds 100 --json"
+)]
+pub(crate) struct TraceArgs {
+    #[command(subcommand)]
+    command: TraceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TraceCommand {
+    /// Make a trace of a training run: when each worker's answer arrived, step by step
+    Record(RecordArgs),
+    /// Make a trace of a table with a header, as public data sets have them
+    Import(ImportArgs),
+    /// Measure how the workers of a trace or a preset straggle
+    Stats(StatsArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A worker's number is when its answer arrived, since the round opened. Where it \
+        had not
+arrived by the close, the step's time is written; where lateness was injected, the time at which
+the answer was due, if that is later. How many are such estimates is said on standard error."
+)]
+struct RecordArgs {
+    /// Folder of a run, or its run.jsonl
+    run: PathBuf,
+    /// Which of the folder's runs, from 0; the first if not given
+    #[arg(long = "run", value_name = "N")]
+    number: Option<usize>,
+    /// File to write; standard output if not given
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Known by their headers:
+  round,w0,w1,...                     a row per round (Alibaba PAI mini-batch times); rows with an
+                                      empty cell are left out
+  step,s0d0,s0d1,...                  a column per pipeline stage and rank (ByteDance traces)
+  epoch,step_end,same_epoch,w0,...    MLPerf HPC instances; rows with same_epoch other than 1 are
+                                      left out")]
+struct ImportArgs {
+    /// CSV file whose first line names its columns
+    file: PathBuf,
+    /// Columns to take, such as w0,w3 or 's0d*'; all workers' columns if not given
+    #[arg(long, value_name = "NAMES")]
+    columns: Option<String>,
+    /// How many of the file's units of time are a second: 1000 for milliseconds
+    #[arg(long, value_name = "UNITS", default_value_t = 1.0)]
+    per_second: f64,
+    /// File to write; standard output if not given
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct StatsArgs {
+    /// A trace, or a preset: hotspot | bursts | iid | static | calm | stalls | proportional |
+    /// serverless | serverless-cold
+    #[arg(value_name = "FILE|PRESET")]
+    delays: String,
+    /// Number of workers, the first columns of a file; all of them if not given (a preset: 8,
+    /// serverless 256)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    workers: Option<u32>,
+    /// Rounds to measure, a file starting again when it is used up; the file once if not given (a
+    /// preset: 5000)
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: Option<u64>,
+    /// Seed of a preset's draws
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
+    match &args.command {
+        TraceCommand::Record(args) => record(args),
+        TraceCommand::Import(args) => import(args),
+        TraceCommand::Stats(args) => stats(args),
+    }
+}
+
+/// What a line of `run.jsonl` says of its rounds.
+#[derive(Debug, Deserialize)]
+struct Step {
+    #[serde(default)]
+    run: usize,
+    #[serde(default)]
+    scheme: String,
+    rounds: Vec<Round>,
+}
+
+/// The answers of a round.
+#[derive(Debug, Deserialize)]
+struct Round {
+    seconds: f64,
+    arrivals: Vec<Option<f64>>,
+    #[serde(default)]
+    delays: Vec<f64>,
+}
+
+impl Round {
+    fn check(&self, workers: usize) -> Result<(), String> {
+        let times = || self.arrivals.iter().flatten().chain(&self.delays).chain([&self.seconds]);
+        if self.arrivals.is_empty() || self.arrivals.len() != workers {
+            return Err(format!(
+                "arrivals of {} workers, where {workers} are expected",
+                self.arrivals.len()
+            ));
+        }
+        match times().find(|time| !(time.is_finite() && **time >= 0.0)) {
+            Some(time) => Err(format!("{time} is no time in seconds")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The lines of a run's record, one at a time.
+struct Steps {
+    path: PathBuf,
+    input: BufReader<File>,
+    line: usize,
+    read: u64,
+}
+
+impl Steps {
+    fn open(run: &Path) -> Result<Self, Failure> {
+        let path = if run.is_dir() { run.join("run.jsonl") } else { run.to_owned() };
+        let file = File::open(&path)
+            .with_context(|| format!("cannot read the record {}", path.display()))
+            .or_input()?;
+        Ok(Self { path, input: BufReader::new(file), line: 0, read: 0 })
+    }
+
+    /// The next step. A last line that was cut off, as a killed run leaves it, is passed over.
+    fn next(&mut self) -> Result<Option<Step>, Failure> {
+        let mut text = Vec::new();
+        let read = self
+            .input
+            .read_until(b'\n', &mut text)
+            .with_context(|| format!("cannot read {}", self.path.display()))
+            .or_input()?;
+        self.line += 1;
+        self.read += read as u64;
+        if read == 0 {
+            return Ok(None);
+        }
+        match serde_json::from_slice(&text) {
+            Ok(step) => Ok(Some(step)),
+            Err(_) if text.last() != Some(&b'\n') && self.line > 1 => {
+                eprintln!(
+                    "line {} of {} was cut off and is left out",
+                    self.line,
+                    self.path.display()
+                );
+                Ok(None)
+            }
+            Err(error) => Err(self.wrong(&format!("not a step of a training run: {error}"))),
+        }
+    }
+
+    fn wrong(&self, problem: &str) -> Failure {
+        Failure::Input(anyhow!("{}: line {}: {problem}", self.path.display(), self.line))
+    }
+}
+
+fn record(args: &RecordArgs) -> Result<(), Failure> {
+    let mut steps = Steps::open(&args.run)?;
+    let bar = file_bar(&steps.path, args.out.is_some());
+    let (mut number, mut workers) = (args.number, None);
+    let mut schemes: BTreeMap<usize, String> = BTreeMap::new();
+    let (mut rows, mut censored) = (0u64, 0u64);
+    to_output(args.out.as_deref(), |output| {
+        while let Some(step) = steps.next()? {
+            let wanted = *number.get_or_insert(step.run) == step.run;
+            for round in step.rounds.iter().filter(|_| wanted) {
+                let workers = *workers.get_or_insert(round.arrivals.len());
+                round.check(workers).map_err(|problem| steps.wrong(&problem))?;
+                let (row, missing) = recorded_row(&round.arrivals, &round.delays, round.seconds);
+                write_row(output, &row).or_work()?;
+                (rows, censored) = (rows + 1, censored + missing as u64);
+            }
+            schemes.entry(step.run).or_insert(step.scheme);
+            bar.set_position(steps.read);
+        }
+        if rows == 0 {
+            let there = schemes
+                .iter()
+                .map(|(run, scheme)| format!("{run} ({scheme})"))
+                .collect::<Vec<_>>()
+                .join(", ");
+            let there = if there.is_empty() {
+                "no step at all".into()
+            } else {
+                format!("the runs {there}")
+            };
+            return Err(Failure::Input(anyhow!(
+                "no step to record: {} holds {there}",
+                steps.path.display()
+            )));
+        }
+        Ok(())
+    })?;
+    bar.finish_and_clear();
+    let (workers, run) = (workers.unwrap_or(0), number.unwrap_or(0));
+    let share = censored as f64 / (rows as f64 * workers as f64).max(1.0);
+    let scheme = schemes.get(&run).map_or("", String::as_str);
+    eprintln!(
+        "recorded {rows} steps of {workers} workers, run {run} ({scheme}) of {}",
+        schemes.len()
+    );
+    eprintln!(
+        "censored: {censored} answers ({:.1} %) had not arrived by the close; they are estimates, \
+         and may be too low",
+        100.0 * share
+    );
+    if share > CENSORED_MAX {
+        eprintln!(
+            "warning: that is a lot; a run that waits for everybody (uncoded) gives a better trace"
+        );
+    }
+    Ok(())
+}
+
+fn import(args: &ImportArgs) -> Result<(), Failure> {
+    if !(args.per_second.is_finite() && args.per_second > 0.0) {
+        return Err(Failure::Input(anyhow!(
+            "--per-second {}: expected a number above 0",
+            args.per_second
+        )));
+    }
+    let mut table = TableReader::open(&args.file, args.columns.as_deref()).or_input()?;
+    let stages = |name: &String| name.split_once('d').map(|(stage, _)| stage.to_owned());
+    if table.format() == Format::Stages
+        && table.workers().iter().map(stages).any(|stage| stage != stages(&table.workers()[0]))
+    {
+        eprintln!(
+            "warning: the columns are of several pipeline stages, whose times differ by design; \
+             --columns 's0d*' takes one of them"
+        );
+    }
+    let bar = file_bar(&args.file, args.out.is_some());
+    let mut rows = 0u64;
+    to_output(args.out.as_deref(), |output| {
+        while let Some(row) = table.next() {
+            let row: Vec<f64> =
+                row.or_input()?.into_iter().map(|delay| delay / args.per_second).collect();
+            write_row(output, &row).or_work()?;
+            rows += 1;
+            bar.set_position(table.bytes_read());
+        }
+        if rows == 0 {
+            return Err(Failure::Input(anyhow!(
+                "{}: no row has a number for every worker",
+                args.file.display()
+            )));
+        }
+        Ok(())
+    })?;
+    bar.finish_and_clear();
+    let format = match table.format() {
+        Format::Rounds => "a table of rounds",
+        Format::Stages => "a table of pipeline stages and ranks",
+        Format::Intervals => "a table of intervals",
+        Format::Chosen => "the columns chosen",
+    };
+    eprintln!("imported {rows} rows of {} workers from {format}", table.workers().len());
+    let left_out = [
+        (table.incomplete(), "a number was missing"),
+        (table.evaluations(), "an evaluation took place (same_epoch)"),
+    ];
+    for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
+        eprintln!("left out: {count} rows in which {why}");
+    }
+    Ok(())
+}
+
+fn stats(args: &StatsArgs) -> Result<(), Failure> {
+    let workers = args.workers.map(|workers| workers as usize);
+    let preset = Preset::named(&args.delays);
+    let path = Path::new(&args.delays);
+    let (found, unit) = if preset.is_none() && args.rounds.is_none() && path.exists() {
+        let mut trace = TraceReader::open(path, workers).or_input()?;
+        mention_columns(trace.workers(), Some(trace.columns()));
+        let bar = file_bar(path, true);
+        let mut stats = StragglerStats::new(trace.workers());
+        while let Some(row) = trace.next() {
+            stats.push(&row.or_input()?);
+            bar.set_position(trace.bytes_read());
+        }
+        bar.finish_and_clear();
+        (stats.summary(), Unit::Seconds)
+    } else {
+        let rows = DelayRows::open(&args.delays, workers, args.seed).or_input()?;
+        let rounds = args.rounds.unwrap_or(PRESET_ROUNDS);
+        mention_columns(rows.workers(), rows.columns());
+        let unit = rows.unit();
+        (measured(rows, rounds, &args.delays).or_input()?.summary(), unit)
+    };
+    let shown = show::Shown { delays: &args.delays, unit: show::unit_name(unit), summary: &found };
+    let text = if args.json {
+        serde_json::to_string(&shown).or_work()? + "\n"
+    } else {
+        shown.tables(preset)
+    };
+    to_output(None, |output| output.write_all(text.as_bytes()).or_work())
+}
+
+/// Measures the first rounds, in answer times.
+fn measured(rows: DelayRows, rounds: u64, name: &str) -> Result<StragglerStats, DelayError> {
+    let unit = rows.unit();
+    let bar = progress_bar(rounds, name);
+    let mut stats = StragglerStats::new(rows.workers());
+    for (round, row) in (1..=rounds).zip(rows) {
+        stats.push(&row?.into_iter().map(|delay| unit.answer_time(delay)).collect::<Vec<_>>());
+        if round.is_multiple_of(ROWS_PER_MOVE) {
+            bar.set_position(round);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(stats)
+}
+
+/// Says so where a file has more columns than there are workers.
+fn mention_columns(workers: usize, columns: Option<usize>) {
+    if let Some(columns) = columns.filter(|columns| *columns > workers) {
+        eprintln!("taking the first {workers} of {columns} columns");
+    }
+}
+
+/// A bar over the bytes of a file.
+fn file_bar(path: &Path, wanted: bool) -> ProgressBar {
+    let length = fs::metadata(path).map_or(0, |file| file.len());
+    if wanted { progress_bar(length, &path.display().to_string()) } else { ProgressBar::hidden() }
+}
+
+/// Has a file written, or standard output. A file is written under another name and renamed when
+/// all is well, so that it is never there by halves. Nobody listening any more is no failure.
+fn to_output(
+    out: Option<&Path>,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let Some(path) = out else {
+        let mut output = BufWriter::new(std::io::stdout().lock());
+        let closed = |error: &anyhow::Error| {
+            error
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+        };
+        return match write(&mut output).and_then(|()| output.flush().or_work()) {
+            Err(Failure::Work(error)) if closed(&error) => Ok(()),
+            result => result,
+        };
+    };
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let half = PathBuf::from(name);
+    let file = File::create(&half)
+        .with_context(|| format!("cannot write {}", path.display()))
+        .or_input()?;
+    let mut output = BufWriter::new(file);
+    let kept = write(&mut output).and_then(|()| {
+        output
+            .flush()
+            .and_then(|()| fs::rename(&half, path))
+            .with_context(|| format!("cannot write {}", path.display()))
+            .or_work()
+    });
+    kept.inspect_err(|_| drop(fs::remove_file(&half)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_all_in_the_help() {
+        use clap::Args as _;
+        let help =
+            StatsArgs::augment_args(clap::Command::new("stats")).render_long_help().to_string();
+        assert!(Preset::names().into_iter().all(|name| help.contains(name)), "{help}");
+    }
+}

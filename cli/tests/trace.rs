@@ -1,0 +1,408 @@
+//! `codedgrad trace` as its users meet it.
+#![cfg(feature = "trainer")]
+
+mod program;
+
+use program::{codedgrad, refused, text};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A model small enough for a debug build, on a virtual clock of one second per uncoded step.
+const SMALL: [&str; 15] = [
+    "train",
+    "--clock",
+    "virtual",
+    "--layers",
+    "1",
+    "--heads",
+    "2",
+    "--width",
+    "16",
+    "--context",
+    "16",
+    "--micro-batch-rows",
+    "1",
+    "--out",
+    "run",
+];
+
+fn good(folder: &Path, arguments: &[&str]) -> (String, String) {
+    let output = codedgrad(folder, arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn stats(folder: &Path, arguments: &[&str]) -> Value {
+    let arguments = [&["trace", "stats"], arguments, &["--json"]].concat();
+    serde_json::from_str(&good(folder, &arguments).0)
+        .expect("one JSON object on standard output and nothing else")
+}
+
+fn data(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+fn rows(trace: &str) -> Vec<Vec<f64>> {
+    trace.lines().map(|line| line.split(',').map(|cell| cell.parse().unwrap()).collect()).collect()
+}
+
+#[test]
+fn a_recorded_run_gives_back_the_delays_it_ran_under() {
+    let folder = tempfile::tempdir().unwrap();
+    let injected = "0,0.25,0,5\n0,0,0,0\n1.5,1.75,6,8\n";
+    fs::write(folder.path().join("injected.csv"), injected).unwrap();
+    let compared = [
+        "--workers",
+        "4",
+        "--steps",
+        "6",
+        "--scheme",
+        "groups:s=1",
+        "--compare",
+        "uncoded",
+        "--delays",
+        "injected.csv",
+    ];
+    good(folder.path(), &[&SMALL[..], &compared].concat());
+    // Computation takes 1 s uncoded and 2 s at twice the load; the least delay of a round is
+    // nobody's lateness.
+    let expected = |compute: f64| {
+        let late = |row: Vec<f64>| {
+            let least = row.iter().copied().fold(f64::INFINITY, f64::min);
+            row.into_iter().map(|d| compute + d - least).collect()
+        };
+        rows(injected).into_iter().map(late).cycle().take(6).collect::<Vec<Vec<f64>>>()
+    };
+    let near = |found: &[Vec<f64>], expected: &[Vec<f64>]| {
+        assert_eq!(found.len(), expected.len());
+        let pairs = found.iter().flatten().zip(expected.iter().flatten());
+        assert!(pairs.clone().all(|(a, b)| (a - b).abs() < 1e-9), "{found:?} {expected:?}");
+    };
+    let (uncoded, said) = good(folder.path(), &["trace", "record", "run"]);
+    near(&rows(&uncoded), &expected(1.0));
+    assert!(
+        said.contains("6 steps of 4 workers, run 0 (uncoded) of 2")
+            && said.contains("censored: 0 answers"),
+        "{said}"
+    );
+    let (nothing, said) = good(
+        folder.path(),
+        &["trace", "record", "run/run.jsonl", "--run", "1", "--out", "coded.csv"],
+    );
+    assert_eq!(nothing, "");
+    near(&rows(&fs::read_to_string(folder.path().join("coded.csv")).unwrap()), &expected(2.0));
+    assert!(
+        !said.contains("censored: 0 answers") && said.contains("a run that waits for everybody"),
+        "{said}"
+    );
+    assert!(!folder.path().join("coded.csv.part").exists());
+
+    // And back again: what was recorded can be trained under and measured.
+    fs::write(folder.path().join("recorded.csv"), uncoded).unwrap();
+    fs::remove_dir_all(folder.path().join("run")).unwrap();
+    let again =
+        ["--workers", "3", "--steps", "2", "--scheme", "uncoded", "--delays", "recorded.csv"];
+    let (said, _) = good(folder.path(), &[&SMALL[..], &again].concat());
+    assert!(said.contains("the first 3 of 4 columns"), "{said}");
+    let found = stats(folder.path(), &["recorded.csv"]);
+    assert_eq!(
+        (found["rounds"].as_u64(), found["workers"].as_u64(), found["unit"].as_str()),
+        (Some(6), Some(4), Some("seconds"))
+    );
+    assert_eq!(found["slowest_mean"].as_f64(), Some((6.0 + 1.0 + 7.5) / 3.0));
+}
+
+#[test]
+fn records_that_cannot_be_used_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, lines: &str| fs::write(folder.path().join(name), lines).unwrap();
+    refused(folder.path(), &["trace", "record", "absent"], &["cannot read the record absent"]);
+    write("words.jsonl", "{}\nhello\n");
+    refused(
+        folder.path(),
+        &["trace", "record", "words.jsonl"],
+        &["words.jsonl: line 1: not a step of a training run"],
+    );
+    write(
+        "few.jsonl",
+        "{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[1.0,null]}]}\n{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[1.0]}]}\n",
+    );
+    refused(
+        folder.path(),
+        &["trace", "record", "few.jsonl", "--out", "few.csv"],
+        &["line 2: arrivals of 1 workers, where 2"],
+    );
+    assert!(
+        !folder.path().join("few.csv").exists() && !folder.path().join("few.csv.part").exists(),
+        "no half file"
+    );
+    write("less.jsonl", "{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[-1.0]}]}\n");
+    refused(folder.path(), &["trace", "record", "less.jsonl"], &["line 1: -1 is no time"]);
+    write(
+        "one.jsonl",
+        "{\"run\":0,\"scheme\":\"uncoded\",\"rounds\":[{\"seconds\":2.5,\"arrivals\":[1.0,null]}]}\n{\"run\":0,\"sch",
+    );
+    refused(
+        folder.path(),
+        &["trace", "record", "one.jsonl", "--run", "3"],
+        &["holds the runs 0 (uncoded)"],
+    );
+    let (trace, said) = good(folder.path(), &["trace", "record", "one.jsonl"]);
+    assert_eq!(trace, "1,2.5\n");
+    assert!(
+        said.contains("line 2 of one.jsonl was cut off")
+            && said.contains("censored: 1 answers (50.0 %)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn public_tables_are_imported() {
+    let folder = tempfile::tempdir().unwrap();
+    let (alibaba, said) = good(
+        folder.path(),
+        &["trace", "import", &data("alibaba_pai_job3.csv"), "--per-second", "1000"],
+    );
+    assert_eq!(
+        (rows(&alibaba).len(), rows(&alibaba)[0][..3].to_vec()),
+        (7, vec![0.816, 0.764, 0.703])
+    );
+    assert!(
+        said.contains("7 rows of 10 workers from a table of rounds")
+            && said.contains("left out: 1 rows in which a number"),
+        "{said}"
+    );
+    let (juwels, said) = good(folder.path(), &["trace", "import", &data("mlperf_juwels.csv")]);
+    assert_eq!((rows(&juwels).len(), rows(&juwels)[0].len()), (7, 22));
+    assert!(said.contains("1 rows in which an evaluation"), "{said}");
+    let (all, said) = good(folder.path(), &["trace", "import", &data("bytedance_ar.csv")]);
+    assert!(
+        rows(&all)[0].len() == 16
+            && said.contains("warning: the columns are of several pipeline stages"),
+        "{said}"
+    );
+    let stage =
+        ["trace", "import", &data("bytedance_ar.csv"), "--columns", "s0d*", "--out", "stage.csv"];
+    let (_, said) = good(folder.path(), &stage);
+    assert!(
+        said.contains("8 rows of 4 workers from the columns chosen") && !said.contains("warning"),
+        "{said}"
+    );
+    // The artificially slowed worker of the job: 2.35 times as slow as the others, always.
+    let found = stats(folder.path(), &["stage.csv"]);
+    assert!((found["bound_by_median"].as_f64().unwrap() - 2.35).abs() < 0.05, "{found}");
+    assert!(found["static_share"].as_f64().unwrap() > 0.99);
+    assert_eq!(found["over_median"]["bursts"], serde_json::json!({"8": 1}));
+}
+
+#[test]
+fn tables_that_cannot_be_used_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, lines: &str| fs::write(folder.path().join(name), lines).unwrap();
+    write("faults.csv", "node,start_day\n0,1\n");
+    refused(
+        folder.path(),
+        &["trace", "import", "faults.csv"],
+        &["\"node\"", "expected a header such as round,w0,w1,..."],
+    );
+    write("trace.csv", "1,2\n");
+    refused(folder.path(), &["trace", "import", "trace.csv"], &["it may be a trace already"]);
+    write("bad.csv", "step,w0,w1\n1,2,3\n2,3,-4\n");
+    refused(
+        folder.path(),
+        &["trace", "import", "bad.csv", "--out", "out.csv"],
+        &["bad.csv: line 3, column 3: \"-4\""],
+    );
+    write("ragged.csv", "step,w0,w1\n1,2,3,4\n");
+    refused(
+        folder.path(),
+        &["trace", "import", "ragged.csv"],
+        &["line 2, column 4: the line has 4 columns, but the first one has 3"],
+    );
+    write("holes.csv", "step,w0,w1\n1,,3\n");
+    refused(
+        folder.path(),
+        &["trace", "import", "holes.csv", "--out", "out.csv"],
+        &["no row has a number for every worker"],
+    );
+    refused(
+        folder.path(),
+        &["trace", "import", "holes.csv", "--columns", "v0"],
+        &["no column is named \"v0\"; the columns are step, w0, w1"],
+    );
+    refused(
+        folder.path(),
+        &["trace", "import", "holes.csv", "--per-second", "0"],
+        &["--per-second 0"],
+    );
+    refused(folder.path(), &["trace", "import", "absent.csv"], &["absent.csv"]);
+    assert!(
+        !folder.path().join("out.csv").exists() && !folder.path().join("out.csv.part").exists()
+    );
+}
+
+#[test]
+fn stats_of_files() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("trace.csv"), "1,1,4,9\n1,1,4,9\n1,2.5,1,9\n").unwrap();
+    let found = stats(folder.path(), &["trace.csv", "--workers", "3"]);
+    assert_eq!((found["mean"].as_f64(), found["median"].as_f64()), (Some(16.5 / 9.0), Some(1.0)));
+    assert_eq!(found["over_fastest"]["bursts"], serde_json::json!({"1": 1, "2": 1}));
+    assert_eq!(found["over_fastest"]["windows"].as_array().unwrap().len(), 3);
+    let endless = stats(folder.path(), &["trace.csv", "--workers", "3", "--rounds", "7"]);
+    assert_eq!(endless["rounds"].as_u64(), Some(7));
+    let (shown, said) = good(folder.path(), &["trace", "stats", "trace.csv", "--workers", "3"]);
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(said.contains("taking the first 3 of 4 columns"), "{said}");
+    let lines = [
+        "3 rounds of 3 workers; times in seconds",
+        "all answers   mean 1.8333, median 1.0000",
+        "over 1.5 x    the median: somebody in 100.0 % of rounds, 33.33 % of answers",
+        "at most       1.91 times as fast",
+        "to be gained  3.50 times",
+        "B = 1, W = 2           2       2    50.0 %",
+    ];
+    assert!(lines.iter().all(|line| shown.contains(line)), "{shown}");
+    assert!(shown.contains("static "), "{shown}");
+    refused(
+        folder.path(),
+        &["trace", "stats", "trace.csv", "--workers", "5"],
+        &["line 1 has 4 columns, but the run has 5 workers"],
+    );
+    refused(folder.path(), &["trace", "stats", "trase.csv"], &["neither a preset nor a file"]);
+    refused(folder.path(), &["trace", "stats", "serverles"], &["did you mean \"serverless\""]);
+    refused(
+        folder.path(),
+        &["trace", "stats", &data("mlperf_juwels.csv")],
+        &["\"epoch\" looks like a header", "trace import"],
+    );
+    for (cell, named) in [("", "\"\""), ("NaN", "\"NaN\""), ("-3", "\"-3\""), ("x", "\"x\"")] {
+        fs::write(folder.path().join("bad.csv"), format!("1,2\n1,2\n1,{cell}\n")).unwrap();
+        refused(
+            folder.path(),
+            &["trace", "stats", "bad.csv", "--json"],
+            &["bad.csv: line 3, column 2: ", named],
+        );
+    }
+}
+
+#[test]
+fn stats_of_presets_tell_them_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let serverless = stats(folder.path(), &["serverless", "--rounds", "100"]);
+    assert_eq!(
+        (serverless["workers"].as_u64(), serverless["unit"].as_str()),
+        (Some(256), Some("seconds"))
+    );
+    assert!((serverless["over_fastest"]["share"].as_f64().unwrap() - 0.047).abs() < 0.012);
+    let hotspot = stats(folder.path(), &["hotspot", "--rounds", "2000"]);
+    assert_eq!(
+        (hotspot["workers"].as_u64(), hotspot["unit"].as_str()),
+        (Some(8), Some("step_times"))
+    );
+    assert!(
+        (hotspot["slowest_mean"].as_f64().unwrap() - 4.0).abs() < 0.01
+            && hotspot["over_median"]["per_round_most"] == 1
+    );
+    let stay = |found: &Value| found["over_median"]["stay"].as_f64().unwrap();
+    assert!((stay(&hotspot) - 0.6).abs() < 0.05);
+    assert!((stay(&stats(folder.path(), &["iid"])) - 0.08).abs() < 0.02);
+    let stalls = stats(folder.path(), &["stalls", "--workers", "256"]);
+    assert!(stalls["over_median"]["dispersion"].as_f64().unwrap() > 20.0);
+    assert_eq!(
+        stats(folder.path(), &["bursts", "--seed", "3"]),
+        stats(folder.path(), &["bursts", "--seed", "3"])
+    );
+}
+
+/// Krishnan, Ebrahimi, Khisti (ICLR 2023), the authors' replay of 80 recorded rounds of 256
+/// workers, every round waiting for all that is not admitted: 122.64 s uncoded, 103.73 s for M-SGC
+/// with B = 1, W = 2, lambda = 27.
+#[test]
+fn serverless_rounds_take_as_long_as_the_recorded_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    for (scheme, recorded) in [("uncoded", 122.64), ("m-sgc:B=1,W=2,lambda=27", 103.73)] {
+        let rules = [
+            "--delays",
+            "serverless",
+            "--jobs",
+            "80",
+            "--close",
+            "all",
+            "--accept",
+            "model",
+            "--json",
+        ];
+        let total = |seed| {
+            let (shown, _) =
+                good(folder.path(), &[&["simulate", scheme, "--seed", seed], &rules[..]].concat());
+            serde_json::from_str::<Value>(&shown).unwrap()["total_time"].as_f64().unwrap()
+        };
+        let found = ["1", "2", "3", "4"].map(total).iter().sum::<f64>() / 4.0;
+        assert!(
+            (found / recorded - 1.0).abs() < 0.03,
+            "{scheme}: {found} s, recorded {recorded} s"
+        );
+    }
+}
+
+#[test]
+fn the_load_counts_as_each_preset_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mean = |scheme: &str, preset: &str| {
+        let (shown, _) = good(
+            folder.path(),
+            &[
+                "simulate",
+                scheme,
+                "--delays",
+                preset,
+                "--workers",
+                "8",
+                "--jobs",
+                "400",
+                "--close",
+                "all",
+                "--json",
+            ],
+        );
+        serde_json::from_str::<Value>(&shown).unwrap()["round_time"]["mean"].as_f64().unwrap()
+    };
+    assert!((mean("uncoded", "calm") - 1.0).abs() < 0.02);
+    assert!(
+        (mean("groups:s=7", "calm") - 8.0).abs() < 0.02,
+        "a step time more for each further share"
+    );
+    assert!(
+        (mean("groups:s=1", "proportional") / mean("uncoded", "proportional") - 2.0).abs() < 0.05
+    );
+    let slope = mean("groups:s=7", "serverless") - mean("uncoded", "serverless");
+    assert!(slope > 1.5 && slope < 2.2, "{slope}: 7/8 of 2.2 s, less what the deadline cuts off");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let table: String = std::iter::once("step,w0,w1\n".to_owned())
+        .chain((0..200_000).map(|step| format!("{step},1.5,2.5\n")))
+        .collect();
+    fs::write(folder.path().join("long.csv"), table).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+    command.args(["trace", "import", "long.csv"]).current_dir(folder.path());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn help_teaches() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(good(folder.path(), &["trace", "--help"]).0.contains("Examples"));
+    assert!(
+        good(folder.path(), &["trace", "import", "--help"]).0.contains("epoch,step_end,same_epoch")
+    );
+    assert!(good(folder.path(), &["trace", "record", "--help"]).0.contains("had not"));
+}

@@ -1,0 +1,633 @@
+//! A whole run, over worker threads of this process or any other transport.
+
+use super::mixture::{Mixed, MixtureJudge};
+use super::{
+    Attack, Batches, Compute, Fault, FaultKind, GptConfig, Lanes, Memory, Processor, Replica,
+    ReplicaError, ReplicaState,
+};
+use codedgrad::codes::sequential::SchemeFacts;
+use codedgrad::codes::{ParameterError, SchemeSpec, Wire};
+use codedgrad::delays::Delays;
+use codedgrad::gpu::Vector;
+#[cfg(feature = "candle-cuda")]
+use codedgrad::gpu::cuda::DeviceVector;
+use codedgrad::ids::{Job, Step, Worker};
+use codedgrad::schedulers::{Config, ConfigError, Engine, Reduce};
+use codedgrad::train::{
+    AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer,
+    Outcome, Pace, RunError, Shape, StepRecord,
+};
+use codedgrad::transport::{Decoded, Link, State, Transport, local};
+use std::sync::Arc;
+use std::thread;
+use thiserror::Error;
+
+/// Bytes of decoded gradients kept for workers that missed some steps.
+const LOG_BYTES_MAX: usize = 256 << 20;
+/// Most steps kept for them, however small the model.
+const LOG_STEPS_MAX: u64 = 64;
+/// Uncoded steps run to find out how long one takes; the first ones only warm up.
+const CALIBRATION_STEPS: u64 = 6;
+
+/// Everything about a run but its delays, its clock and where it starts.
+#[derive(Clone, Debug)]
+pub struct LocalRun {
+    /// The scheme.
+    pub scheme: SchemeSpec,
+    /// Number of workers.
+    pub workers: usize,
+    /// Samples per micro-batch, the unit in which batches are cut.
+    pub unit_samples: usize,
+    /// Micro-batches per batch.
+    pub units: u32,
+    /// How many models are trained in turn: step `t` is step `t / models` of model `t mod models`.
+    pub models: u64,
+    /// Batches whose gradients add up to one step of one model.
+    pub micro_steps: u64,
+    /// The model.
+    pub model: GptConfig,
+    /// Where it is computed, and how exactly.
+    pub compute: Compute,
+    /// The optimizer.
+    pub optimizer: AdamWConfig,
+    /// Seconds a round may stay open before the run gives up on whoever never came.
+    pub max_wait_seconds: f64,
+    /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when too few
+    /// are left.
+    pub return_seconds: f64,
+    /// Whether the observer has a state for workers that come when no other has one.
+    pub restores: bool,
+    /// Seconds an approximate scheme waits for more than it needs.
+    pub grace_seconds: f64,
+    /// Deadline tolerance of schemes over rounds.
+    pub mu: f64,
+    /// Where results are added up; if not given, where that keeps the bits of uncoded training at
+    /// no cost.
+    pub reduce: Option<Reduce>,
+    /// Faults to inject.
+    pub faults: Vec<Fault>,
+    /// Format of messages between workers, by whose precision decodes are judged.
+    pub wire: Wire,
+    /// Where more workers are gone than the scheme can do without, the run goes on with so many or
+    /// more, if at all.
+    pub min_workers: Option<usize>,
+    /// Workers that answer wrongly.
+    pub attack: Option<Attack>,
+    /// How mixtures are made up, under schemes that mix.
+    pub lanes: Lanes,
+}
+
+/// Why a run broke off.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The scheme does not fit.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+    /// The scheme and the way its jobs are made up do not fit.
+    #[error("{scheme}: {source}")]
+    Config {
+        /// The scheme.
+        scheme: String,
+        /// What does not fit.
+        source: ConfigError,
+    },
+    /// Results that are looked at by the coordinator, of workers that keep them.
+    #[error(
+        "the results of {scheme} are looked at by the coordinator: they cannot stay where they are \
+         computed"
+    )]
+    Judged {
+        /// The scheme.
+        scheme: String,
+    },
+    /// The coordinator gave up.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A replica cannot compute.
+    #[error(transparent)]
+    Replica(#[from] ReplicaError),
+    /// A worker lost its coordinator.
+    #[error(transparent)]
+    Aggregator(#[from] AggregatorError),
+}
+
+impl LocalRun {
+    /// A run of one model on the CPU, a micro-batch of one sample for each worker; everything else
+    /// as is usual, to be changed field by field.
+    ///
+    /// ```
+    /// use codedgrad::train::AdamWConfig;
+    /// use codedgrad_trainer::{GptConfig, LocalRun};
+    /// let model =
+    ///     GptConfig { vocabulary: 256, context: 32, layers: 2, heads: 2, width: 32, tied: true };
+    /// let optimizer = AdamWConfig {
+    ///     learning_rate: 1e-3,
+    ///     warmup_steps: 10,
+    ///     decay_steps: 1000,
+    ///     beta1: 0.9,
+    ///     beta2: 0.95,
+    ///     epsilon: 1e-8,
+    ///     weight_decay: 0.1,
+    ///     clip_norm: 1.0,
+    /// };
+    /// let run = LocalRun {
+    ///     unit_samples: 8,
+    ///     ..LocalRun::new("groups:s=1".parse()?, 4, model, optimizer)
+    /// };
+    /// assert_eq!((run.workers, run.units, run.micro_steps), (4, 4, 1));
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn new(
+        scheme: SchemeSpec,
+        workers: usize,
+        model: GptConfig,
+        optimizer: AdamWConfig,
+    ) -> Self {
+        let Config { max_wait_seconds, return_seconds, grace_seconds, mu, .. } = Config::default();
+        Self {
+            scheme,
+            workers,
+            unit_samples: 1,
+            units: workers as u32,
+            models: 1,
+            micro_steps: 1,
+            model,
+            compute: Compute::default(),
+            optimizer,
+            max_wait_seconds,
+            return_seconds,
+            restores: false,
+            grace_seconds,
+            mu,
+            reduce: None,
+            faults: Vec::new(),
+            wire: Wire::F32,
+            min_workers: None,
+            attack: None,
+            lanes: Lanes::Alike,
+        }
+    }
+
+    /// Whether the jobs that overlap under the scheme are there.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with what would be enough.
+    pub fn check_jobs(&self, facts: &SchemeFacts) -> Result<(), ConfigError> {
+        self.config(facts).check(facts)
+    }
+
+    /// The rounds that so many steps take at most, if nobody dies and none is refused.
+    #[must_use]
+    pub fn rounds(&self, steps: u64, facts: &SchemeFacts) -> u64 {
+        let delay = facts.delay as u64;
+        if self.micro_steps > 1 { steps * (self.micro_steps + delay) } else { steps + delay }
+    }
+
+    /// Samples of a batch.
+    #[must_use]
+    pub fn batch(&self) -> usize {
+        self.unit_samples * self.units as usize
+    }
+
+    /// Weight that turns a batch's summed loss into its mean per token.
+    #[must_use]
+    pub fn loss_weight(&self) -> f64 {
+        1.0 / (self.batch() as u64 * self.micro_steps * self.model.context as u64) as f64
+    }
+
+    /// Whether gradients and sums of workers in one process can stay on the GPUs where they are
+    /// computed: not where results are looked at by the coordinator.
+    ///
+    /// # Errors
+    /// [`ParameterError`] when the scheme does not fit.
+    pub fn stays(&self) -> Result<bool, ParameterError> {
+        Ok(self.compute.processor == Processor::Cuda && !self.is_judged()?)
+    }
+
+    fn is_judged(&self) -> Result<bool, ParameterError> {
+        Ok(self.scheme.wrong() > 0 || self.scheme.mixture(self.workers)?.is_some())
+    }
+
+    /// Numbers of a worker's result: more than a gradient's where data are mixed.
+    ///
+    /// # Errors
+    /// [`ParameterError`] when the scheme does not fit.
+    pub fn result_length(&self) -> Result<usize, ParameterError> {
+        let mixed = self.scheme.mixture(self.workers)?.map(|mixture| Mixed::new(self, &mixture));
+        Ok(mixed.as_ref().map_or(self.model.parameters(), Mixed::length))
+    }
+
+    fn config(&self, facts: &SchemeFacts) -> Config {
+        // With coded parts there are no uncoded bits to keep.
+        let tree = facts.plain || facts.delay == 0;
+        Config {
+            max_wait_seconds: self.max_wait_seconds,
+            return_seconds: self.return_seconds,
+            restores: self.restores,
+            grace_seconds: self.grace_seconds,
+            wire: self.wire,
+            log_steps: self.log_steps(facts.delay),
+            micro_steps: self.micro_steps,
+            models: self.models,
+            mu: self.mu,
+            reduce: self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker }),
+        }
+    }
+
+    /// Decoded gradients that are kept for workers that missed some steps, under a scheme of a
+    /// delay.
+    #[must_use]
+    pub fn log_steps(&self, delay: usize) -> u64 {
+        let kept =
+            ((LOG_BYTES_MAX / (4 * self.model.parameters().max(1))) as u64).clamp(2, LOG_STEPS_MAX);
+        kept.max(delay as u64 + 1)
+    }
+}
+
+/// Where a run begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// One state per model, the same for all workers.
+    pub states: &'a [ReplicaState],
+    /// First step.
+    pub step: u64,
+    /// Number of the first round.
+    pub round: u64,
+}
+
+/// Which steps and rounds a run consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// First step, counted over all models.
+    pub step: u64,
+    /// One past the last step.
+    pub end: u64,
+    /// Number of the first round.
+    pub round: u64,
+}
+
+/// Trains the steps from `start` up to `end`, counted over all models, over worker threads.
+///
+/// # Errors
+/// [`TrainError`] when the scheme does not fit or the run cannot go on.
+///
+/// # Panics
+/// When the operating system gives no threads, or there is not one state per model.
+pub fn run_local(
+    run: &LocalRun,
+    start: Start<'_>,
+    end: u64,
+    batches: &Batches,
+    pace: Pace,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, TrainError> {
+    run_local_at(run, start, end, batches, pace, observer)
+}
+
+/// The same with results, and the sums of them, in another memory than the host's, if they can be
+/// there ([`LocalRun::stays`]): with feature `candle-cuda` that of the GPUs, where they are
+/// `DeviceVector`s.
+///
+/// # Errors
+/// As [`run_local`].
+///
+/// # Panics
+/// As [`run_local`].
+pub fn run_local_at<V: Memory>(
+    run: &LocalRun,
+    start: Start<'_>,
+    end: u64,
+    batches: &Batches,
+    pace: Pace,
+    observer: &mut dyn Observer<V>,
+) -> Result<Outcome, TrainError> {
+    let stretch = Stretch { step: start.step, end, round: start.round };
+    engine(run, stretch)?;
+    let host = V::of_host(Arc::default()).is_some();
+    if !host && run.is_judged()? {
+        return Err(TrainError::Judged { scheme: run.scheme.to_string() });
+    }
+    let places = (0..run.workers)
+        .map(|worker| V::place(run.compute.first_of(worker)))
+        .collect::<Result<_, _>>()?;
+    let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (worker, link) in Worker::all(run.workers).zip(links) {
+            let body = move || match run_worker(run, worker, Box::new(link), start, batches) {
+                Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
+                Err(error) => tracing::error!("{worker} ends: {error}"),
+            };
+            threads.push(
+                thread::Builder::new()
+                    .name(format!("worker-{}", worker.0))
+                    .spawn_scoped(scope, body)
+                    .expect("a thread per worker"),
+            );
+        }
+        let outcome = run_judged(run, transport, stretch, batches, pace, observer);
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::debug!("a worker had panicked; the coordinator was told when it happened");
+            }
+        }
+        outcome
+    })
+}
+
+/// An [`Observer`] of runs over every memory that this build has.
+#[cfg(not(feature = "candle-cuda"))]
+pub trait ObserverFor: Observer {}
+#[cfg(not(feature = "candle-cuda"))]
+impl<T: Observer> ObserverFor for T {}
+/// An [`Observer`] of runs over every memory that this build has.
+#[cfg(feature = "candle-cuda")]
+pub trait ObserverFor: Observer + Observer<DeviceVector> {}
+#[cfg(feature = "candle-cuda")]
+impl<T: Observer + Observer<DeviceVector>> ObserverFor for T {}
+
+/// [`run_local_at`] the memory where the run's gradients are computed, if they are to stay there.
+///
+/// # Errors
+/// [`TrainError`] when the scheme does not fit or the run cannot go on.
+pub fn run_in_place(
+    (run, stays): (&LocalRun, bool),
+    start: Start<'_>,
+    end: u64,
+    batches: &Batches,
+    pace: Pace,
+    observer: &mut impl ObserverFor,
+) -> Result<Outcome, TrainError> {
+    #[cfg(feature = "candle-cuda")]
+    if stays {
+        return run_local_at::<DeviceVector>(run, start, end, batches, pace, observer);
+    }
+    #[cfg(not(feature = "candle-cuda"))]
+    debug_assert!(!stays, "this build has no other memory than the host's");
+    run_local(run, start, end, batches, pace, observer)
+}
+
+/// Coordinates the workers behind a transport, each of which runs [`run_worker`].
+///
+/// # Errors
+/// [`TrainError`] when the scheme does not fit or the run cannot go on.
+pub fn run_over<T: Transport>(
+    run: &LocalRun,
+    transport: T,
+    stretch: Stretch,
+    pace: Pace,
+    observer: &mut dyn Observer<T::Vector>,
+) -> Result<Outcome, TrainError> {
+    Ok(coordinator(run, transport, stretch, pace)?.run(observer)?)
+}
+
+/// The same under any scheme, those included whose results must be judged: the coordinator has the
+/// batches.
+///
+/// # Errors
+/// [`TrainError`] when the scheme does not fit or the run cannot go on.
+pub fn run_judged<T: Transport>(
+    run: &LocalRun,
+    transport: T,
+    stretch: Stretch,
+    batches: &Batches,
+    pace: Pace,
+    observer: &mut dyn Observer<T::Vector>,
+) -> Result<Outcome, TrainError> {
+    let mut coordinator = coordinator(run, transport, stretch, pace)?;
+    if let Some(mixture) = run.scheme.mixture(run.workers)? {
+        coordinator = coordinator.judged_by(Box::new(MixtureJudge::new(run, mixture, batches)));
+    }
+    Ok(coordinator.run(observer)?)
+}
+
+fn coordinator<T: Transport>(
+    run: &LocalRun,
+    transport: T,
+    stretch: Stretch,
+    pace: Pace,
+) -> Result<Coordinator<T>, TrainError> {
+    let (engine, config) = engine(run, stretch)?;
+    let shape = Shape {
+        workers: run.workers,
+        length: run.model.parameters(),
+        units: run.units,
+        first: Step(stretch.step),
+    };
+    Ok(Coordinator::new(transport, engine, pace, config, shape))
+}
+
+fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {
+    let Stretch { step, end, round } = stretch;
+    let scheme =
+        run.scheme.scheme(run.workers, run.units, step * run.micro_steps..end * run.micro_steps)?;
+    let config = run.config(scheme.facts());
+    let misfit = |source| TrainError::Config { scheme: run.scheme.to_string(), source };
+    let mut engine = Engine::new(scheme, config, Step(step)..Step(end), round).map_err(misfit)?;
+    if let Some(fewest) = run
+        .min_workers
+        .filter(|_| run.scheme.mixture(run.workers).is_ok_and(|mixture| mixture.is_none()))
+    {
+        let (spec, units, jobs) =
+            (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
+        let plan = move |workers| {
+            [&spec, &SchemeSpec::uncoded()]
+                .iter()
+                .find_map(|spec| spec.scheme(workers, units, jobs.clone()).ok())
+        };
+        engine = engine.replanning(fewest, Box::new(plan));
+    }
+    Ok((engine, config))
+}
+
+/// The loop of one worker, until the run is over: compute what is asked for, apply what is decided.
+/// Of the run, only the model and how batches are cut count here, not the scheme.
+///
+/// # Errors
+/// [`TrainError`] when the model cannot be computed, or the coordinator is gone.
+///
+/// # Panics
+/// When there is not one state per model, and where a fault asks for it.
+pub fn run_worker<V: Memory>(
+    run: &LocalRun,
+    worker: Worker,
+    link: Box<dyn Link<V>>,
+    start: Start<'_>,
+    batches: &Batches,
+) -> Result<(), TrainError> {
+    assert_eq!(start.states.len() as u64, run.models, "a state per model");
+    let replicas = start
+        .states
+        .iter()
+        .map(|state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state));
+    let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
+    let mixed = run.scheme.mixture(run.workers)?.map(|mixture| Mixed::new(run, &mixture));
+    let length = mixed.as_ref().map_or(run.model.parameters(), Mixed::length);
+    let aggregator = Aggregator::new(link, length, run.unit_samples);
+    let mut aggregator = aggregator.accumulating(run.micro_steps).resumed_at(start.step);
+    let model = |step: u64| (step % run.models) as usize;
+    while let Some(event) = aggregator.next_event()? {
+        match event {
+            Event::Compute(task) => {
+                compute(run, worker, task, &replicas[..], batches, mixed.as_ref())?
+            }
+            Event::Apply(step) => {
+                let digest =
+                    replicas[model(step.index)].apply(step.vector(), step.index / run.models)?;
+                step.applied_with(digest);
+            }
+            Event::Skip(_) => {}
+            Event::Provide(request) => {
+                let states = replicas.iter().map(Replica::state).collect::<Result<Vec<_>, _>>()?;
+                request.reply(states.into_iter().flat_map(ReplicaState::into_vectors).collect());
+            }
+            Event::Resync(resync) => match take_over(&mut replicas, &resync) {
+                Ok(digests) => resync.taken_with(digests),
+                Err(
+                    error @ (ReplicaError::WrongLength { .. } | ReplicaError::WrongVectors { .. }),
+                ) => resync.refuse(error.to_string()),
+                Err(error) => return Err(error.into()),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Loads a state into all replicas, or into none; gives back the digests of the last steps before
+/// it, in their order.
+fn take_over(replicas: &mut [Replica], state: &State) -> Result<Vec<u64>, ReplicaError> {
+    let (of_models, rest) = state.vectors.as_chunks();
+    if !rest.is_empty() || of_models.len() != replicas.len() {
+        return Err(ReplicaError::WrongVectors {
+            expected: 3 * replicas.len(),
+            found: state.vectors.len(),
+        });
+    }
+    let states: Vec<ReplicaState> =
+        of_models.iter().cloned().map(ReplicaState::from_vectors).collect();
+    for (replica, state) in replicas.iter().zip(&states) {
+        state.check(replica.parameters())?;
+    }
+    for (replica, state) in replicas.iter_mut().zip(&states) {
+        replica.load(state)?;
+    }
+    let models = replicas.len() as u64;
+    let last = state.next.0.saturating_sub(models)..state.next.0;
+    last.map(|step| replicas[(step % models) as usize].digest()).collect()
+}
+
+/// Computes a task, or what is left of it when nobody wants it any more, and hands it in.
+fn compute<V: Memory>(
+    run: &LocalRun,
+    worker: Worker,
+    mut task: ComputeTask<'_, V>,
+    replicas: &[Replica],
+    batches: &Batches,
+    mixed: Option<&Mixed>,
+) -> Result<(), TrainError> {
+    let fault = run
+        .faults
+        .iter()
+        .find(|fault| (fault.step, fault.worker) == (task.step(), worker))
+        .map(|fault| fault.kind);
+    assert!(
+        fault != Some(FaultKind::Panic),
+        "injected fault: {worker} panics at step {}",
+        task.step()
+    );
+    let (model, batch, weight) =
+        (task.step() % run.models, task.batch() / run.models, run.loss_weight());
+    let replica = &replicas[model as usize];
+    let mut tail = [0.0; 2];
+    if let Some(mixed) = mixed {
+        let windows = mixed.windows(batches, Job(task.batch()));
+        let parts = task.mixture();
+        let cancel = task.cancel();
+        let mixture = |message: &mut [f32]| {
+            mixed.compute(replica, &windows, &parts, message, || !cancel.is_cancelled())
+        };
+        match task.vector().change(mixture)?? {
+            Some(decoded) => tail = decoded,
+            None => return Ok(()),
+        }
+    }
+    while let Some(part) = task.next_part() {
+        let windows = batches.rows_of(model, batch, part.samples);
+        let (loss, tokens) =
+            replica.gradient(&windows, part.coefficient * weight, task.vector())?;
+        tail[0] += part.coefficient * loss;
+        tail[1] += part.coefficient * tokens as f64;
+    }
+    let (batch, attack) =
+        (task.batch(), run.attack.as_ref().filter(|attack| attack.workers.contains(&worker)));
+    if attack.is_none() && fault != Some(FaultKind::Nan) {
+        return Ok(task.submit(tail.to_vec())?);
+    }
+    let wrong = |message: &mut [f32]| {
+        if let Some(attack) = attack {
+            attack.alter(worker, batch, message);
+        }
+        if fault == Some(FaultKind::Nan) {
+            message[0] = f32::NAN;
+        }
+    };
+    let mut changed = Ok(());
+    task.submit_altered(tail.to_vec(), |message| {
+        changed = message.change(wrong);
+        if changed.is_err() {
+            message.scale(f32::NAN);
+        }
+    })?;
+    Ok(changed?)
+}
+
+/// Measures the compute time of an uncoded step on this machine, in seconds: the median of a few
+/// steps after warming up.
+///
+/// # Errors
+/// [`TrainError`] when the run cannot go on.
+pub fn calibrate(
+    run: &LocalRun,
+    start: &ReplicaState,
+    batches: &Batches,
+) -> Result<f64, TrainError> {
+    struct Seconds(Vec<f64>);
+    impl<V: Vector> Observer<V> for Seconds {
+        fn step(
+            &mut self,
+            record: &StepRecord,
+            _: Option<&Decoded<V>>,
+        ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+            self.0.push(record.seconds);
+            Ok(Flow::Continue)
+        }
+        fn fault(&mut self, _: u64, worker: Worker, what: &str) {
+            tracing::warn!("while calibrating, {worker}: {what}");
+        }
+    }
+    let uncoded = LocalRun {
+        scheme: SchemeSpec::uncoded(),
+        models: 1,
+        micro_steps: 1,
+        restores: false,
+        faults: Vec::new(),
+        attack: None,
+        ..run.clone()
+    };
+    let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
+    let mut seconds = Seconds(Vec::new());
+    let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
+    run_in_place(
+        (&uncoded, uncoded.stays()?),
+        start,
+        CALIBRATION_STEPS,
+        batches,
+        pace,
+        &mut seconds,
+    )?;
+    let mut kept = seconds.0.split_off(2);
+    kept.sort_by(f64::total_cmp);
+    Ok(kept[kept.len() / 2])
+}
