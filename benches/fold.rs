@@ -1,7 +1,8 @@
 //! The fold against the speed of memory and the way it replaces, on vectors far larger than any
 //! cache.
 //!
-//! `cargo bench -p codedgrad --no-default-features --bench fold`; numpy's turn is `benches/fold_numpy.py`.
+//! `cargo bench -p codedgrad --no-default-features --bench fold`; numpy's turn is
+//! `benches/fold_numpy.py`.
 
 use codedgrad::gpu::{Combine, Cpu, Source, Term};
 use criterion::measurement::WallTime;

@@ -209,7 +209,8 @@ fn recommendations_hold_on_fresh_draws() {
     }
 }
 
-/// `cargo test --release -p codedgrad --no-default-features --test planner regret -- --ignored --nocapture`
+/// `cargo test --release -p codedgrad --no-default-features --test planner regret -- --ignored
+/// --nocapture`
 #[test]
 #[ignore = "minutes, even when optimized"]
 fn regret_over_30_traces_of_all_presets() {

@@ -42,7 +42,7 @@ fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
 
 /// The part of a file that ships: its tests and comments left out.
 fn shipped(text: &str) -> String {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let code = text.split("\nmod tests {").next().unwrap_or(text);
     code.lines()
         .filter(|line| !line.trim_start().starts_with("//"))
         .map(|line| format!("{line}\n"))
@@ -169,7 +169,7 @@ fn no_unsafe_and_no_unwrap_in_what_ships() {
 }
 
 /// Lines that rustfmt cannot break: tables and formulas in documentation, texts of `--help`.
-const LONG_LINES: usize = 92;
+const LONG_LINES: usize = 88;
 
 #[test]
 fn files_stay_short() {

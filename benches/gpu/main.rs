@@ -2,9 +2,9 @@
 //! of 21. Then steps of four workers on that card, whose gradients stay on it, with the aggregator
 //! and without, and of four in processes of their own.
 //!
-//! `cargo bench -p codedgrad --no-default-features --features nccl,tcp --bench gpu`; torch's turn is
-//! `benches/peers/torch_axpy.py`. Without a GPU it says so and measures nothing; `-- --test` goes
-//! through the steps in the host's memory, small.
+//! `cargo bench -p codedgrad --no-default-features --features nccl,tcp --bench gpu`; torch's turn
+//! is `benches/peers/torch_axpy.py`. Without a GPU it says so and measures nothing; `-- --test`
+//! goes through the steps in the host's memory, small.
 
 mod four_workers;
 mod processes;

@@ -299,7 +299,8 @@ async fn live(
             trained = work(&shared, Arc::clone(&process), me, coordinator.clone(), own) => trained,
             Ok(()) = deaths.changed() => {
                 let loud = deaths.borrow().1;
-                shared.net.note(&format!("worker {me} dies, {}", if loud { "heard" } else { "unheard" }));
+                let how = if loud { "heard" } else { "unheard" };
+                shared.net.note(&format!("worker {me} dies, {how}"));
                 process.kill(loud);
                 None
             }

@@ -84,7 +84,7 @@ fn polynomials_are_located_at_full_radius() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release -p codedgrad --no-default-features --features berrut --test berrut -- \
+#[ignore = "minutes: cargo test --release --features berrut --test berrut -- \
     --ignored"]
 fn polynomials_are_located_at_full_radius_everywhere() {
     full_radius(&(3..=32).collect::<Vec<_>>(), 10);
@@ -109,7 +109,7 @@ fn sixty_workers_are_located_in_99_per_cent() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release -p codedgrad --no-default-features --features berrut --test berrut -- \
+#[ignore = "minutes: cargo test --release --features berrut --test berrut -- \
     --ignored"]
 fn sixty_workers_are_located_in_99_per_cent_of_many() {
     let (right, all) = sixty(100);

@@ -151,7 +151,7 @@ fn default_locator() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release -p codedgrad --no-default-features --features berrut --test berrut -- \
+#[ignore = "minutes: cargo test --release --features berrut --test berrut -- \
     --ignored"]
 fn default_locator_in_many_runs() {
     claims(100..164);
@@ -244,7 +244,7 @@ fn splines_decode_better_than_berrut() {
 }
 
 #[test]
-#[ignore = "a minute: cargo test --release -p codedgrad --no-default-features --features berrut --test berrut \
+#[ignore = "a minute: cargo test --release --features berrut --test berrut \
     -- --ignored"]
 fn splines_decode_better_than_berrut_over_many_draws() {
     nine_rows(61);

@@ -1,5 +1,5 @@
-//! A memory of vectors that stay where they were computed, as those of a device do, for the unit tests
-//! of the library and of the trainer.
+//! A memory of vectors that stay where they were computed, as those of a device do, for the unit
+//! tests of the library and of the trainer.
 
 use codedgrad::gpu::{
     CombineError, Folded, Gradient, GradientError, GradientMut, Vector, Wire, add_into,

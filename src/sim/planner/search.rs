@@ -337,7 +337,8 @@ mod tests {
         agree(Preset::Hotspot, 5, 30, 3);
     }
 
-    /// `cargo test --release -p codedgrad --no-default-features --lib exhaustive -- --ignored --nocapture`
+    /// `cargo test --release -p codedgrad --no-default-features --lib exhaustive -- --ignored
+    /// --nocapture`
     #[test]
     #[ignore = "a minute, even when optimized"]
     fn descents_agree_with_exhaustive_searches_of_16_workers() {
