@@ -6,6 +6,7 @@
 //! [`Observer`]. With feature `candle`, `candle` holds a GPT and the loop that trains it this way.
 
 mod aggregator;
+mod builder;
 #[cfg(feature = "candle")]
 pub mod candle;
 mod coordinator;
@@ -18,9 +19,14 @@ mod pace;
 mod sum_tree;
 
 pub use aggregator::{
-    Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Resync, Samples,
-    Skipped,
+    Aggregator, AggregatorError, ComputeTask, Decided, Event, OwnedEvent, ProvideRequest, Resync,
+    Samples, Skipped,
 };
+#[cfg(feature = "tcp")]
+pub use aggregator::{JoinError, Joining};
+#[cfg(feature = "tcp")]
+pub use builder::Served;
+pub use builder::{BuildError, Builder};
 pub use coordinator::{
     Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape,
     StepRecord,
