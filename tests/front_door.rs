@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: Exchange::Star };
 const LONG: Duration = Duration::from_secs(60);
@@ -213,40 +213,63 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
+type Told = (&'static str, Vec<Option<u64>>, Option<f64>);
+
+fn anything() -> impl Strategy<Value = Told> {
+    let scheme = prop::sample::select(SchemeSpec::EXAMPLES.to_vec());
+    let numbers = prop::collection::vec(prop::option::of(number()), 12);
+    (scheme, numbers, prop::option::of(any::<f64>()))
+}
+
+fn told((scheme, numbers, real): Told) -> Builder {
+    let set: [fn(Builder, u64) -> Builder; 12] = [
+        |run, n| run.workers(n as usize),
+        |run, n| run.steps(n),
+        |run, n| run.length(n as usize),
+        |run, n| run.units(n as u32),
+        |run, n| run.unit_samples(n as usize),
+        |run, n| run.first(n),
+        |run, n| run.micro_steps(n),
+        |run, n| run.models(n),
+        |run, n| run.log_steps(n),
+        |run, n| run.min_workers(n as usize),
+        |run, n| run.max_wait(Duration::from_secs(n)).return_within(Duration::from_millis(n)),
+        |run, n| run.delays("hotspot", n).step_seconds(0.1),
+    ];
+    // Most runs are told what has no default.
+    let mut run = Coordinator::builder(scheme).workers(4).steps(5).length(6);
+    for (set, number) in set.into_iter().zip(numbers) {
+        run = number.into_iter().fold(run, set);
+    }
+    match real {
+        Some(real) => run.mu(real).step_seconds(real),
+        None => run,
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     /// Whatever numbers it is told, a builder gives a run or an error.
     #[test]
-    fn no_number_makes_a_builder_panic(
-        scheme in prop::sample::select(SchemeSpec::EXAMPLES.to_vec()),
-        numbers in prop::collection::vec(prop::option::of(number()), 12),
-        real in prop::option::of(any::<f64>()),
-    ) {
-        let mut run = Coordinator::builder(scheme);
-        let set: [fn(Builder, u64) -> Builder; 12] = [
-            |run, n| run.workers(n as usize),
-            |run, n| run.steps(n),
-            |run, n| run.length(n as usize),
-            |run, n| run.units(n as u32),
-            |run, n| run.unit_samples(n as usize),
-            |run, n| run.first(n),
-            |run, n| run.micro_steps(n),
-            |run, n| run.models(n),
-            |run, n| run.log_steps(n),
-            |run, n| run.min_workers(n as usize),
-            |run, n| run.max_wait(Duration::from_secs(n)).return_within(Duration::from_millis(n)),
-            |run, n| run.delays("hotspot", n).step_seconds(0.1),
-        ];
-        // Most runs are told what has no default.
-        run = run.workers(4).steps(5).length(6);
-        for (set, number) in set.into_iter().zip(numbers) {
-            run = number.into_iter().fold(run, set);
+    fn no_number_makes_a_builder_panic(all in anything()) {
+        drop(told(all).local());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// The same for a run with a port, which a worker joins and leaves.
+    #[test]
+    fn no_number_makes_a_port_panic(all in anything(), wait in number()) {
+        let (security, wait) = (plain(), Duration::from_secs(wait));
+        let run = told(all).silence(wait).stall(wait, wait).gather_within(Duration::ZERO);
+        if let Ok(served) = run.serve("127.0.0.1:0", security.clone()) {
+            let joining = Aggregator::join(served.address().to_string()).security(security);
+            let joined = joining.patience(Duration::ZERO).connect();
+            prop_assert!(joined.is_ok(), "{:?}", joined.err());
         }
-        if let Some(real) = real {
-            run = run.mu(real).step_seconds(real);
-        }
-        drop(run.local());
     }
 }
 
@@ -347,6 +370,8 @@ fn somebody_says_how_many_samples_a_unit_has() {
     let join = || Aggregator::join(transport.address().to_string()).security(security.clone());
     let error = join().connect().err().unwrap();
     assert!(matches!(error, JoinError::NoUnitSamples) && error.to_string().contains("(8) for 8"));
+    let error = join().unit_samples(0).connect().err().unwrap().to_string();
+    assert!(error.starts_with("unit_samples is 0: "), "{error}");
     assert_eq!(join().worker(0).unit_samples(4).connect().unwrap().unit_samples(), 4);
     let error = join().worker(1).unit_samples(8).connect().err().unwrap().to_string();
     assert!(error.ends_with("samples per unit: 8 here, 4 in the run"), "{error}");
@@ -377,11 +402,11 @@ fn a_closed_worker_stops_waiting_and_is_lost_to_the_run() {
     let (closer, status) = (worker.closer(), served.status());
     let connected = || status.lock().unwrap().workers.iter().any(|worker| worker.connected);
     let until = |done: &dyn Fn() -> bool| {
-        let deadline = Instant::now() + LONG;
-        while !done() {
-            assert!(Instant::now() < deadline);
+        let waited = (0..60_000).find(|_| {
             thread::sleep(Duration::from_millis(1));
-        }
+            done()
+        });
+        assert!(waited.is_some(), "that takes no minute");
     };
     until(&connected);
     let wait = waiting(worker);
@@ -625,9 +650,8 @@ fn a_late_answer_is_dropped() {
     let security = plain();
     let served = builder(JOB).serve("127.0.0.1:0", security.clone()).unwrap();
     let (link, _) = TcpLink::join(Join::new(served.address().to_string(), security)).unwrap();
-    let (say, before) = (link.later(), Instant::now());
+    let say = link.later();
     drop(link);
-    assert!(before.elapsed() < Duration::from_secs(2), "nobody waits for what it may say");
     say(codedgrad::transport::Notice::Missed);
 }
 

@@ -25,6 +25,9 @@ pub enum JoinError {
         "the run does not say how many samples each unit of a batch has: say .unit_samples(8) for 8"
     )]
     NoUnitSamples,
+    /// Units without samples.
+    #[error("unit_samples is 0: each unit of a batch has 1 sample or more")]
+    EmptyUnits,
 }
 
 /// A worker that is about to join a run: what it says of itself. All of it may be left out.
@@ -88,7 +91,8 @@ impl<V: Vector> Aggregator<V> {
     /// that carry vectors of devices. The samples of a unit are as told, or else those of the run.
     ///
     /// # Errors
-    /// [`JoinError::NoUnitSamples`] when neither says how many there are.
+    /// [`JoinError::NoUnitSamples`] when neither says how many there are, [`JoinError::EmptyUnits`]
+    /// when it is none.
     pub fn joined(
         link: Box<dyn Link<V>>,
         welcome: &Welcome,
@@ -96,6 +100,9 @@ impl<V: Vector> Aggregator<V> {
     ) -> Result<Self, JoinError> {
         let unit_samples = unit_samples.or(welcome.facts.unit_samples);
         let unit_samples = unit_samples.ok_or(JoinError::NoUnitSamples)?;
+        if unit_samples == 0 {
+            return Err(JoinError::EmptyUnits);
+        }
         let Welcome { worker, workers, .. } = *welcome;
         let seat = Seat { worker, workers, job: welcome.job.clone() };
         Ok(Self::new(link, welcome.length, unit_samples)
@@ -230,6 +237,9 @@ impl Joining {
     /// refuses.
     pub fn connect(self) -> Result<Aggregator, JoinError> {
         let Self { unit_samples, has, listen, .. } = self;
+        if unit_samples == Some(0) {
+            return Err(JoinError::EmptyUnits);
+        }
         let mut environment = Environment::default();
         if self.address.is_none() || self.security.is_none() {
             environment = Environment::of_process()?;

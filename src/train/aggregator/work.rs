@@ -21,8 +21,9 @@ impl<V: Vector> Desk<'_, V> {
     }
 
     fn samples(&self, (unit, coefficient): (u32, f64)) -> Samples {
-        let start = unit as usize * self.unit_samples;
-        Samples { unit, samples: start..start + self.unit_samples, coefficient }
+        // Of absurd sizes, numbers that no batch has.
+        let start = (unit as usize).saturating_mul(self.unit_samples);
+        Samples { unit, samples: start..start.saturating_add(self.unit_samples), coefficient }
     }
 }
 

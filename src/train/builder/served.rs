@@ -23,6 +23,7 @@ pub(super) struct Port {
     exchange: Option<Exchange>,
     keeps: bool,
     job: String,
+    run: Option<u64>,
     dtype: Option<String>,
     layout: Option<u64>,
     silence: Option<Duration>,
@@ -119,6 +120,19 @@ impl Builder {
     /// ```
     pub fn job(mut self, job: impl Into<String>) -> Self {
         self.port.job = job.into();
+        self
+    }
+
+    /// The number of the run, which no other has: a coordinator that is started again with it is
+    /// the same to its workers, which call for their patience. A random one if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.run_number(0xc0de).local().is_ok());
+    /// ```
+    pub fn run_number(mut self, number: u64) -> Self {
+        self.port.run = Some(number);
         self
     }
 
@@ -252,6 +266,7 @@ impl Builder {
             ..RunFacts::default()
         };
         Ok(Listen {
+            run: self.port.run.unwrap_or(usual.run),
             result_length: plan.result_length,
             micro_steps: config.micro_steps,
             log_steps: config.log_steps,
