@@ -5,10 +5,11 @@
 mod integers;
 
 use codedgrad::codes::{SchemeSpec, Wire};
+use codedgrad::delays::Delays;
 use codedgrad::ids::{Job as JobNumber, Step, Task, Worker};
 use codedgrad::train::{
-    Aggregator, AggregatorError, Builder, Coordinator, Event, JoinError, Outcome, OwnedEvent,
-    RunError,
+    Aggregator, AggregatorError, Builder, Coordinator, Event, JoinError, Outcome, OwnedEvent, Pace,
+    RunError, VirtualClock,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{
@@ -16,7 +17,9 @@ use codedgrad::transport::tcp::{
 };
 use codedgrad::transport::wire::Has;
 use codedgrad::transport::{Link, Transport, local};
-use integers::{Job, Log, UNIT_SAMPLES, UNITS, WORKERS, Watch, add_gradient, run_locally, train};
+use integers::{
+    Job, Log, UNIT_SAMPLES, UNITS, WORKERS, Watch, add_gradient, coordinate_at, run_locally, train,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -101,6 +104,26 @@ fn a_local_run_has_the_bits_of_one_put_together_by_hand() {
         let delays = |log: &Log| log.records[0].rounds[0].delays.clone();
         assert_eq!(delays(&log), delays(&expected));
     }
+}
+
+/// Delays and a modelled clock are put on from outside: nothing of the record is another's.
+#[test]
+fn an_experiment_has_the_record_of_one_put_together_by_hand() {
+    let delays = Delays::open("hotspot", WORKERS, 7).unwrap();
+    let model = VirtualClock { step_seconds: 0.5 };
+    let pace = Pace::modelled(WORKERS, &delays, JOB.steps as usize, model, 0.0);
+    let (transport, links) = local::connect(WORKERS);
+    let threads = links
+        .into_iter()
+        .map(|link| thread::spawn(move || integers::work(Box::new(link), JOB.length, |_| true)));
+    let threads: Vec<_> = threads.collect();
+    let mut watch = Watch::new(|_| {});
+    coordinate_at(pace, JOB, transport, &mut watch).unwrap();
+    let trained: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let run = builder(JOB).delays("hotspot", 7).step_seconds(0.5).modelled();
+    let (log, parameters) = locally(run, false);
+    assert_eq!((log.records, parameters), (watch.log.records, trained));
+    assert!(log.gradients.iter().all(|gradient| gradient.len() == JOB.length));
 }
 
 #[test]
@@ -512,6 +535,16 @@ fn tokens_are_good_for_what_is_at_hand() {
         assert!(matches!(worker.next_event_within(LONG), Ok(Some(OwnedEvent::Over))));
     }
     assert!(worker.next_event().unwrap().is_none());
+}
+
+#[test]
+fn a_closed_worker_hands_nothing_in() {
+    let (mut worker, task) = at_a_task();
+    worker.part(task).unwrap();
+    worker.closer().close();
+    assert!(worker.part(task).unwrap().is_none(), "nobody wants it");
+    worker.submit(task, vec![]).unwrap();
+    assert!(matches!(worker.next_event_within(LONG), Err(AggregatorError::Closed)));
 }
 
 #[test]
