@@ -1,5 +1,6 @@
 //! Training with coded aggregation.
 //!
+//! [`Coordinator::builder`] is told a run once and makes its coordinator, over threads or over TCP.
 //! A trainer sees [`Aggregator`]: it is handed events ("compute these samples with this
 //! coefficient", "apply this gradient") and knows nothing of codes. [`Coordinator`] runs the round
 //! engine behind it, on a wall clock or a virtual one ([`Pace`]), and shows every step to an
