@@ -272,3 +272,10 @@ pub enum ParameterError {
     #[error(transparent)]
     Cut(#[from] CutError),
 }
+
+/// What is a scheme already has nothing wrong.
+impl From<std::convert::Infallible> for ParameterError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}

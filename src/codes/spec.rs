@@ -461,6 +461,22 @@ impl FromStr for SchemeSpec {
     }
 }
 
+impl TryFrom<&str> for SchemeSpec {
+    type Error = ParameterError;
+
+    fn try_from(text: &str) -> Result<Self, ParameterError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for SchemeSpec {
+    type Error = ParameterError;
+
+    fn try_from(text: String) -> Result<Self, ParameterError> {
+        text.parse()
+    }
+}
+
 fn contents(path: &str) -> Result<String, ParameterError> {
     std::fs::read_to_string(path)
         .map_err(|error| ParameterError::File { path: path.into(), problem: error.to_string() })

@@ -1,39 +1,32 @@
 //! What a data-parallel trainer calls instead of all-reduce.
+//!
+//! [`Aggregator::next_event`] gives events that borrow the aggregator and settle themselves when
+//! they are dropped; [`Aggregator::next_event_within`] gives values of their own, for those who
+//! cannot borrow: bindings to other languages. Both are one and the same underneath.
 
-use super::sum_tree::SumTree;
-use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
-use crate::ids::{Part, Step, Task, Units, Worker};
-use crate::transport::{Cancel, Decoded, Dismissal, Link, Notice, Order, RunFacts, State};
+mod borrowed;
+mod error;
+#[cfg(feature = "tcp")]
+mod joining;
+mod owned;
+mod work;
+
+pub use borrowed::{ComputeTask, Decided, Event, Resync, Skipped};
+pub use error::AggregatorError;
+#[cfg(feature = "tcp")]
+pub use joining::{JoinError, Joining};
+pub use owned::{OwnedEvent, ProvideRequest};
+
+use crate::gpu::Vector;
+use crate::ids::{Part, Step, Task, Worker};
+use crate::transport::{
+    Cancel, Closer, Decoded, Dismissal, Link, Notice, Order, Received, RunFacts,
+};
 use std::collections::VecDeque;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::Arc;
-use thiserror::Error;
-
-/// Misuse of the aggregator, or a run that ended under it.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum AggregatorError {
-    /// The coordinator is gone before the run was over.
-    #[error("the coordinator is gone")]
-    Disconnected,
-    /// Another process has the worker's number now; the run goes on with that.
-    #[error("this worker was replaced: another process has taken its number")]
-    Replaced,
-    /// The coordinator does not want this worker.
-    #[error("the coordinator refuses this worker: {reason}")]
-    Refused {
-        /// Why.
-        reason: String,
-    },
-    /// A task was submitted before all its parts were computed.
-    #[error("{task:?} was submitted with {left} of its parts not computed")]
-    Unfinished {
-        /// Which task.
-        task: Task,
-        /// Parts not yet handed out.
-        left: usize,
-    },
-}
+use std::time::{Duration, Instant};
+use work::{Desk, Work};
 
 /// A worker's handle to a run, for gradients in one kind of memory: the host's, or that of a
 /// [`Vector`] of whatever kind.
@@ -79,128 +72,29 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
     /// Tasks of the last order that are not begun.
     tasks: VecDeque<(Task, Vec<Part>)>,
     cancel: Cancel,
+    closer: Closer,
+    at_hand: Option<AtHand<V>>,
+    /// What is written while no part of a task is at hand.
+    astray: Option<V>,
+    /// The run is over.
+    over: bool,
+    seat: Option<Seat>,
 }
 
-/// What a worker has to do next.
-pub enum Event<'a, V: Vector = Vec<f32>> {
-    /// Compute gradients of some samples.
-    Compute(ComputeTask<'a, V>),
-    /// Apply a decoded gradient: every step comes by this way, in order, also those the worker
-    /// missed.
-    Apply(Decided<'a, V>),
-    /// A step that no worker may apply: nobody has a finite gradient for some of its samples.
-    Skip(Skipped<'a, V>),
-    /// Another worker needs this one's state.
-    Provide(ProvideRequest<'a, V>),
-    /// Take over this state: this worker missed too much, or its parameters differ from the
-    /// others'.
-    Resync(Resync<'a, V>),
+/// Who a worker is in its run.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub(super) worker: Worker,
+    pub(super) workers: usize,
+    pub(super) job: String,
 }
 
-impl<V: Vector> Aggregator<V> {
-    /// A handle over `link` for gradients of `length` numbers, where each unit of a batch is
-    /// `unit_samples` consecutive samples (the micro-batch, the same under every scheme).
-    #[must_use]
-    pub fn new(mut link: Box<dyn Link<V>>, length: usize, unit_samples: usize) -> Self {
-        link.agree(RunFacts { unit_samples: Some(unit_samples), ..RunFacts::default() });
-        let next = link.first().unwrap_or(Step(0));
-        Self {
-            link,
-            length,
-            unit_samples,
-            micro_steps: 1,
-            next,
-            tasks: VecDeque::new(),
-            cancel: Cancel::default(),
-        }
-    }
-
-    /// The same handle for a run whose steps are sums of so many jobs.
-    #[must_use]
-    pub fn accumulating(mut self, micro_steps: u64) -> Self {
-        self.micro_steps = micro_steps;
-        self
-    }
-
-    /// The same handle for a replica in which all steps below `step` are already applied.
-    #[must_use]
-    pub fn resumed_at(mut self, step: u64) -> Self {
-        self.next = Step(step);
-        self
-    }
-
-    /// The next event, none when the run is over. The event must be dropped before the next call.
-    ///
-    /// # Errors
-    /// [`AggregatorError::Disconnected`] when the coordinator is gone.
-    pub fn next_event(&mut self) -> Result<Option<Event<'_, V>>, AggregatorError> {
-        if self.cancel.is_cancelled() && !self.tasks.is_empty() {
-            self.drop_tasks();
-        }
-        if let Some((task, parts)) = self.tasks.pop_front() {
-            return Ok(Some(Event::Compute(ComputeTask::new(self, task, &parts))));
-        }
-        Ok(match self.link.receive().ok_or(AggregatorError::Disconnected)? {
-            Order::Stop => None,
-            Order::Compute { tasks, cancel } => {
-                (self.tasks, self.cancel) = (tasks.into(), cancel);
-                return self.next_event();
-            }
-            Order::Hold { step, attempt, decoded } => {
-                self.link.send(Notice::Held { step, attempt, digest: decoded.digest });
-                return self.next_event();
-            }
-            Order::Apply { step, attempt, decoded } => {
-                if step < self.next {
-                    return self.next_event();
-                }
-                let Some(gradient) = V::of_host(Arc::clone(&decoded.gradient))
-                    .or_else(|| self.link.decoded(step, attempt))
-                else {
-                    self.link.send(Notice::Missed);
-                    return self.next_event();
-                };
-                Some(Event::Apply(Decided {
-                    index: step.0,
-                    decoded,
-                    gradient,
-                    digest: None,
-                    aggregator: self,
-                }))
-            }
-            Order::Skip { step, units } => {
-                Some(Event::Skip(Skipped { index: step.0, units, aggregator: self }))
-            }
-            Order::Provide { needy } => {
-                Some(Event::Provide(ProvideRequest { needy, aggregator: self }))
-            }
-            Order::Take { state } => {
-                self.next = state.next;
-                Some(Event::Resync(Resync {
-                    state,
-                    digests: Vec::new(),
-                    unfit: None,
-                    aggregator: self,
-                }))
-            }
-            Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
-            Order::Dismiss(Dismissal::Refused { reason }) => {
-                return Err(AggregatorError::Refused { reason });
-            }
-            Order::Abandon => return self.next_event(),
-        })
-    }
-
-    fn applied(&mut self, step: Step, digest: Option<u64>) {
-        self.next = step.next();
-        self.link.send(Notice::Applied { step, digest });
-    }
-
-    /// Drops all tasks at hand and says so.
-    fn drop_tasks(&mut self) {
-        self.tasks.clear();
-        self.link.send(Notice::Freed);
-    }
+/// The event that was given last, until it is settled.
+enum AtHand<V> {
+    Task(Work<V>),
+    Step { step: Step, decoded: Arc<Decoded>, gradient: Arc<V> },
+    Skipped(Step),
+    State,
 }
 
 /// Samples to compute and the coefficient to weight their summed loss with.
@@ -214,333 +108,409 @@ pub struct Samples {
     pub coefficient: f64,
 }
 
-/// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those
-/// that were ordered with it.
-pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
-    aggregator: &'a mut Aggregator<V>,
-    task: Task,
-    parts: Vec<(u32, f64)>,
-    handed_out: usize,
-    tree: SumTree<V>,
-    current: Option<(u32, V)>,
-    submitted: bool,
-}
-
-impl<'a, V: Vector> ComputeTask<'a, V> {
-    fn new(aggregator: &'a mut Aggregator<V>, task: Task, parts: &[Part]) -> Self {
-        let parts = parts
-            .iter()
-            .flat_map(|part| {
-                (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))
-            })
-            .collect();
+impl<V: Vector> Aggregator<V> {
+    /// A handle over `link` for gradients of `length` numbers, where each unit of a batch is
+    /// `unit_samples` consecutive samples (the micro-batch, the same under every scheme).
+    #[must_use]
+    pub fn new(mut link: Box<dyn Link<V>>, length: usize, unit_samples: usize) -> Self {
+        link.agree(RunFacts { unit_samples: Some(unit_samples), ..RunFacts::default() });
+        let (next, closer) = (link.first().unwrap_or(Step(0)), link.closer());
         Self {
-            aggregator,
-            task,
-            parts,
-            handed_out: 0,
-            tree: SumTree::new(),
-            current: None,
-            submitted: false,
+            link,
+            length,
+            unit_samples,
+            micro_steps: 1,
+            next,
+            tasks: VecDeque::new(),
+            cancel: Cancel::default(),
+            closer,
+            at_hand: None,
+            astray: None,
+            over: false,
+            seat: None,
         }
     }
 
-    /// Which step the task is a part of.
+    /// The same handle for a run whose steps are sums of so many jobs; of 0 it is as of 1.
     #[must_use]
-    pub fn step(&self) -> u64 {
-        self.task.job.step(self.aggregator.micro_steps).0
+    pub fn accumulating(mut self, micro_steps: u64) -> Self {
+        self.micro_steps = micro_steps.max(1);
+        self
     }
 
-    /// Which batch its samples are of: the number of its job, from 0. It is the step's number
-    /// unless a step is the sum of several jobs.
+    /// The same handle for a replica in which all steps below `step` are already applied.
     #[must_use]
-    pub fn batch(&self) -> u64 {
-        self.task.job.0
+    pub fn resumed_at(mut self, step: u64) -> Self {
+        self.next = Step(step);
+        self
     }
 
-    /// The next micro-batch; none when all are done or nobody wants the task any more.
-    pub fn next_part(&mut self) -> Option<Samples> {
-        self.store();
-        if self.aggregator.cancel.is_cancelled() {
-            return None;
-        }
-        let &(unit, coefficient) = self.parts.get(self.handed_out)?;
-        self.handed_out += 1;
-        self.take_buffer(unit);
-        let start = unit as usize * self.aggregator.unit_samples;
-        Some(Samples { unit, samples: start..start + self.aggregator.unit_samples, coefficient })
+    pub(super) fn seated(mut self, seat: Seat) -> Self {
+        self.seat = Some(seat);
+        self
     }
 
-    /// All parts at once, for schemes that mix the data of their parts: there is one buffer for the
-    /// whole task. Drop the task when [nobody wants it](Self::cancel) any more.
-    pub fn mixture(&mut self) -> Vec<Samples> {
-        self.handed_out = self.parts.len();
-        if let Some(&(unit, _)) = self.parts.first() {
-            self.take_buffer(unit);
-        }
-        let size = self.aggregator.unit_samples;
-        let samples = |(unit, coefficient): (u32, f64)| Samples {
-            unit,
-            samples: unit as usize * size..(unit as usize + 1) * size,
-            coefficient,
-        };
-        self.parts.iter().copied().map(samples).collect()
-    }
-
-    /// Tells whether the result is still wanted, while its message is written.
-    #[must_use]
-    pub fn cancel(&self) -> Cancel {
-        self.aggregator.cancel.clone()
-    }
-
-    fn take_buffer(&mut self, unit: u32) {
-        let mut buffer = self.aggregator.link.buffer(self.aggregator.length);
-        buffer.spoil();
-        self.current = Some((unit, buffer));
-    }
-
-    /// Where the gradient of the part at hand goes, already weighted by its coefficient. Every
-    /// element must be overwritten; what is in it before is left over from earlier steps.
+    /// Numbers of a gradient.
     ///
-    /// # Panics
-    /// When there is no part at hand.
-    pub fn vector(&mut self) -> &mut V {
-        &mut self.current.as_mut().expect("next_part comes first").1
+    /// ```
+    /// # use codedgrad::{train::Aggregator, transport::local};
+    /// let link = local::connect(1).1.remove(0);
+    /// assert_eq!(Aggregator::new(Box::new(link), 12, 8).length(), 12);
+    /// ```
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
     }
 
-    /// Hands the finished message in, with scalars that are decoded with the same weights.
+    /// Samples of each unit of a batch.
     ///
-    /// A task that nobody wants any more is dropped quietly.
+    /// ```
+    /// # use codedgrad::{train::Aggregator, transport::local};
+    /// let link = local::connect(1).1.remove(0);
+    /// assert_eq!(Aggregator::new(Box::new(link), 12, 8).unit_samples(), 8);
+    /// ```
+    #[must_use]
+    pub fn unit_samples(&self) -> usize {
+        self.unit_samples
+    }
+
+    /// The first step that is not applied: with which the worker begins, or goes on.
+    ///
+    /// ```
+    /// # use codedgrad::{ids::Step, train::Aggregator, transport::local};
+    /// let link = local::connect(1).1.remove(0);
+    /// assert_eq!(Aggregator::new(Box::new(link), 12, 8).resumed_at(5).next_step(), Step(5));
+    /// ```
+    #[must_use]
+    pub fn next_step(&self) -> Step {
+        self.next
+    }
+
+    /// The worker's number, if it is known here: by `Aggregator::join` or a
+    /// [`Builder`](super::Builder).
+    ///
+    /// ```
+    /// # use codedgrad::{ids::Worker, train::Coordinator};
+    /// let (_, workers) = Coordinator::builder("uncoded").workers(3).steps(1).length(1).local()?;
+    /// assert_eq!(workers[1].worker(), Some(Worker(1)));
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn worker(&self) -> Option<Worker> {
+        self.seat.as_ref().map(|seat| seat.worker)
+    }
+
+    /// How many workers the run has, if that is known here.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let (_, workers) = Coordinator::builder("uncoded").workers(3).steps(1).length(1).local()?;
+    /// assert_eq!(workers[1].workers(), Some(3));
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn workers(&self) -> Option<usize> {
+        self.seat.as_ref().map(|seat| seat.workers)
+    }
+
+    /// What is trained, in the words of who began the run; empty if it said nothing.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let (_, workers) = Coordinator::builder("uncoded").workers(3).steps(1).length(1).local()?;
+    /// assert_eq!(workers[1].job(), "");
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn job(&self) -> &str {
+        self.seat.as_ref().map_or("", |seat| &seat.job)
+    }
+
+    /// Ends this worker's part in the run from any thread, also while it waits or computes: the
+    /// next wait for an event is [`AggregatorError::Closed`] at once, and the coordinator takes the
+    /// worker for lost.
+    ///
+    /// ```
+    /// use codedgrad::train::{AggregatorError, Coordinator};
+    /// use std::thread;
+    /// let run = Coordinator::builder("uncoded").workers(1).steps(1).length(1);
+    /// let (_coordinator, mut workers) = run.local()?;
+    /// let closer = workers[0].closer();
+    /// // The coordinator does not run: it would wait for ever.
+    /// let waiting = thread::spawn(move || workers[0].next_event().map(|_| ()).unwrap_err());
+    /// closer.close();
+    /// assert_eq!(waiting.join().unwrap(), AggregatorError::Closed);
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn closer(&self) -> Closer {
+        self.closer.clone()
+    }
+
+    /// The next event, none when the run is over. The event must be dropped before the next call.
     ///
     /// # Errors
-    /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted.
-    pub fn submit(self, tail: Vec<f64>) -> Result<(), AggregatorError> {
-        self.submit_altered(tail, |_| {})
+    /// [`AggregatorError::Disconnected`] when the coordinator is gone, and what else ends a
+    /// worker's part in a run.
+    pub fn next_event(&mut self) -> Result<Option<Event<'_, V>>, AggregatorError> {
+        // Where a link never waits, there is none yet.
+        let event = self.advance(None)?.ok_or(AggregatorError::Disconnected)?;
+        Ok(Event::of(event, self))
     }
 
-    /// [`ComputeTask::submit`] with the message altered first: what a worker does that is wrong on
-    /// purpose.
+    /// The next event as a value of its own, and what to do with it by its token (a [`Task`] or a
+    /// [`Step`]): [`Aggregator::part`], [`Aggregator::buffer`] and [`Aggregator::submit`];
+    /// [`Aggregator::gradient`] and [`Aggregator::applied`]; [`Aggregator::taken`]. None if nothing
+    /// comes within `patience`.
+    ///
+    /// One event is at hand at a time. A task that is not submitted counts as abandoned when the
+    /// next event is asked for; of a step and a state it must be said first what became of them.
     ///
     /// # Errors
-    /// As [`ComputeTask::submit`].
-    pub fn submit_altered(
-        mut self,
-        tail: Vec<f64>,
-        alter: impl FnOnce(&mut V),
-    ) -> Result<(), AggregatorError> {
-        self.store();
-        let left = self.parts.len() - self.handed_out;
-        if left > 0 {
-            return if self.aggregator.cancel.is_cancelled() {
-                Ok(())
-            } else {
-                Err(AggregatorError::Unfinished { task: self.task, left })
-            };
-        }
-        let link = &mut *self.aggregator.link;
-        let sum = std::mem::replace(&mut self.tree, SumTree::new()).finish(link).0;
-        let mut message = sum.unwrap_or_else(|| {
-            let mut nothing = link.buffer(self.aggregator.length);
-            nothing.clear();
-            nothing
-        });
-        alter(&mut message);
-        let finite = message.finite() && tail.iter().all(|x| x.is_finite());
-        self.submitted = true;
-        if finite {
-            link.keep(self.task, message);
-        } else {
-            link.recycle(message);
-        }
-        link.send(Notice::Done { task: self.task, tail, finite });
-        Ok(())
-    }
-
-    fn store(&mut self) {
-        if let Some((unit, buffer)) = self.current.take() {
-            self.tree.push(unit, buffer, &mut *self.aggregator.link);
-        }
-    }
-}
-
-/// Gradients in the host's memory.
-impl ComputeTask<'_> {
-    /// [`ComputeTask::vector`] as the numbers it is.
+    /// [`AggregatorError::Disconnected`] when the coordinator is gone, [`AggregatorError::Closed`]
+    /// when this side has left, [`AggregatorError::Unsettled`] when a step or a state is at hand,
+    /// and what else ends a worker's part in a run.
     ///
-    /// # Panics
-    /// When there is no part at hand.
-    pub fn message(&mut self) -> &mut [f32] {
-        self.vector()
-    }
-
-    /// Overwrites the message of the part at hand with `scale` times a gradient, wherever that
-    /// lies.
-    ///
-    /// # Errors
-    /// [`GradientError`] when the gradient is shorter than the message, or its device fails.
-    ///
-    /// # Panics
-    /// When there is no part at hand.
-    pub fn read_message(
+    /// ```
+    /// use codedgrad::train::{Coordinator, OwnedEvent};
+    /// use std::{thread, time::Duration};
+    /// let run = Coordinator::builder("uncoded").workers(1).steps(3).length(2);
+    /// let (coordinator, mut workers) = run.local()?;
+    /// let mut worker = workers.remove(0);
+    /// assert!(worker.next_event_within(Duration::ZERO)?.is_none(), "nothing has begun");
+    /// let coordinator = thread::spawn(move || coordinator.run(&mut ()));
+    /// let mut sum = 0.0;
+    /// loop {
+    ///     match worker.next_event_within(Duration::from_secs(60))?.ok_or("too slow")? {
+    ///         OwnedEvent::Compute(task) => {
+    ///             while let Some(part) = worker.part(task)? {
+    ///                 worker.buffer(task)?.fill(part.coefficient as f32);
+    ///             }
+    ///             worker.submit(task, vec![])?;
+    ///         }
+    ///         OwnedEvent::Apply(step) => {
+    ///             sum += worker.gradient(step)?[1];
+    ///             worker.applied(step, None)?;
+    ///         }
+    ///         OwnedEvent::Skip { step, .. } => worker.applied(step, None)?,
+    ///         OwnedEvent::Provide(request) => request.reply(vec![vec![sum]]),
+    ///         OwnedEvent::Resync(_) => worker.taken(vec![])?,
+    ///         OwnedEvent::Over => break,
+    ///     }
+    /// }
+    /// assert_eq!(sum, 3.0);
+    /// coordinator.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_event_within(
         &mut self,
-        gradient: &dyn Gradient,
-        scale: f32,
-    ) -> Result<(), GradientError> {
-        gradient.read(0, scale, Wire::F32(self.message()))
+        patience: Duration,
+    ) -> Result<Option<OwnedEvent>, AggregatorError> {
+        self.advance(Some(patience))
     }
-}
 
-impl<V: Vector> Drop for ComputeTask<'_, V> {
-    fn drop(&mut self) {
-        if !self.submitted {
-            self.tree.discard(&mut *self.aggregator.link);
-            if !std::thread::panicking() {
-                self.aggregator.drop_tasks();
+    /// The next event, for which it is waited at most so long.
+    fn advance(
+        &mut self,
+        patience: Option<Duration>,
+    ) -> Result<Option<OwnedEvent>, AggregatorError> {
+        self.leave()?;
+        self.astray = None;
+        // Beyond what a clock can say, it is for ever.
+        let deadline = patience.and_then(|patience| now().checked_add(patience));
+        loop {
+            if self.over {
+                return Ok(Some(OwnedEvent::Over));
+            }
+            if self.closer.is_closed() {
+                return Err(AggregatorError::Closed);
+            }
+            if self.cancel.is_cancelled() && !self.tasks.is_empty() {
+                self.drop_tasks();
+            }
+            if let Some((task, parts)) = self.tasks.pop_front() {
+                self.at_hand = Some(AtHand::Task(Work::new(task, &parts)));
+                return Ok(Some(OwnedEvent::Compute(task)));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(now()));
+            match self.link.receive_within(left) {
+                Received::Nothing => return Ok(None),
+                Received::Gone if self.closer.is_closed() => return Err(AggregatorError::Closed),
+                Received::Gone => return Err(AggregatorError::Disconnected),
+                Received::Order(order) => {
+                    if let Some(event) = self.take(order)? {
+                        return Ok(Some(event));
+                    }
+                }
             }
         }
     }
-}
 
-/// A committed step. Dropping it reports it as applied.
-pub struct Decided<'a, V: Vector = Vec<f32>> {
-    /// Number of the step, from 0.
-    pub index: u64,
-    decoded: Arc<Decoded>,
-    gradient: Arc<V>,
-    digest: Option<u64>,
-    aggregator: &'a mut Aggregator<V>,
-}
-
-impl Decided<'_> {
-    /// The decoded gradient, the same bytes for every worker.
-    #[must_use]
-    pub fn gradient(&self) -> &[f32] {
-        &self.gradient
+    /// The event that an order is, unless the trainer need not know of it.
+    fn take(&mut self, order: Order) -> Result<Option<OwnedEvent>, AggregatorError> {
+        Ok(match order {
+            Order::Stop => {
+                self.over = true;
+                Some(OwnedEvent::Over)
+            }
+            Order::Compute { tasks, cancel } => {
+                (self.tasks, self.cancel) = (tasks.into(), cancel);
+                None
+            }
+            Order::Hold { step, attempt, decoded } => {
+                self.link.send(Notice::Held { step, attempt, digest: decoded.digest });
+                None
+            }
+            Order::Apply { step, .. } if step < self.next => None,
+            Order::Apply { step, attempt, decoded } => {
+                let host = V::of_host(Arc::clone(&decoded.gradient));
+                let Some(gradient) = host.or_else(|| self.link.decoded(step, attempt)) else {
+                    self.link.send(Notice::Missed);
+                    return Ok(None);
+                };
+                self.at_hand = Some(AtHand::Step { step, decoded, gradient });
+                Some(OwnedEvent::Apply(step))
+            }
+            Order::Skip { step, units } => {
+                self.at_hand = Some(AtHand::Skipped(step));
+                Some(OwnedEvent::Skip { step, units })
+            }
+            Order::Provide { needy } => {
+                let (next, say) = (self.next, self.link.later());
+                Some(OwnedEvent::Provide(ProvideRequest::new(needy, next, say)))
+            }
+            Order::Take { state } => {
+                self.next = state.next;
+                self.at_hand = Some(AtHand::State);
+                Some(OwnedEvent::Resync(state))
+            }
+            Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
+            Order::Dismiss(Dismissal::Refused { reason }) => {
+                return Err(AggregatorError::Refused { reason });
+            }
+            Order::Abandon => None,
+        })
     }
 
-    /// Writes the decoded gradient to where the optimizer wants it.
-    ///
-    /// # Errors
-    /// [`GradientError`] when there is no room for it, or the device fails.
-    pub fn write_gradient(&self, to: &mut dyn GradientMut) -> Result<(), GradientError> {
-        to.write(0, self.gradient())
-    }
-}
-
-impl<V: Vector> Decided<'_, V> {
-    /// The decoded gradient where it lies.
-    #[must_use]
-    pub fn vector(&self) -> &V {
-        &self.gradient
-    }
-
-    /// The decoded tail.
-    #[must_use]
-    pub fn tail(&self) -> &[f64] {
-        &self.decoded.tail
+    /// Ends the event at hand, where that needs no word of the trainer's.
+    fn leave(&mut self) -> Result<(), AggregatorError> {
+        let (what, due) = match &self.at_hand {
+            None => return Ok(()),
+            Some(AtHand::Task(_)) => {
+                self.give_up(true);
+                return Ok(());
+            }
+            Some(AtHand::Step { step, .. } | AtHand::Skipped(step)) => {
+                (step.to_string(), "applied")
+            }
+            Some(AtHand::State) => ("a state".to_owned(), "taken"),
+        };
+        Err(AggregatorError::Unsettled { what, due })
     }
 
-    /// Ends the run for everybody: after this step, or after the one that is already under way. The
-    /// trainer has had enough, or no more data.
-    pub fn end_run(&mut self) {
-        self.aggregator.link.send(Notice::Finish { after: Step(self.index) });
-    }
-
-    /// Reports the step as applied, with a digest of the parameters after it: replicas whose digest
-    /// differs from the others' are named and resynchronised.
-    pub fn applied_with(mut self, digest: u64) {
-        self.digest = Some(digest);
-    }
-}
-
-impl<V: Vector> Drop for Decided<'_, V> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.aggregator.applied(Step(self.index), self.digest);
+    /// Gives the task at hand up, and those that were ordered with it, and says so if that is of
+    /// any use.
+    fn give_up(&mut self, say: bool) {
+        if let Some(AtHand::Task(work)) =
+            self.at_hand.take_if(|at_hand| matches!(at_hand, AtHand::Task(_)))
+        {
+            work.discard(&mut *self.link);
+            if say {
+                self.drop_tasks();
+            }
         }
     }
-}
 
-/// A refused step. Dropping it reports it as skipped.
-pub struct Skipped<'a, V: Vector = Vec<f32>> {
-    /// Number of the step, from 0.
-    pub index: u64,
-    /// Units of the batch that nobody had a finite gradient for.
-    pub units: Arc<[Units]>,
-    aggregator: &'a mut Aggregator<V>,
-}
-
-impl<V: Vector> Drop for Skipped<'_, V> {
-    fn drop(&mut self) {
-        self.aggregator.applied(Step(self.index), None);
-    }
-}
-
-/// A state to be taken over: the vectors that another worker's trainer handed over. Dropping it
-/// says that it was.
-pub struct Resync<'a, V: Vector = Vec<f32>> {
-    state: Arc<State>,
-    digests: Vec<u64>,
-    unfit: Option<String>,
-    aggregator: &'a mut Aggregator<V>,
-}
-
-impl<V: Vector> Resync<'_, V> {
-    /// The state.
-    #[must_use]
-    pub fn state(&self) -> &State {
-        &self.state
+    /// Whether nobody wants the tasks at hand any more.
+    fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled() || self.closer.is_closed()
     }
 
-    /// Says that the state was taken over, with the digests that the trainer would have reported
-    /// after the last steps before [`State::next`], one per model and the last step's last: if they
-    /// are not those of the others, the state was not right, and another worker's is fetched.
-    pub fn taken_with(mut self, digests: Vec<u64>) {
-        self.digests = digests;
+    /// Drops all tasks at hand and says so.
+    fn drop_tasks(&mut self) {
+        self.tasks.clear();
+        self.link.send(Notice::Freed);
     }
 
-    /// Says that the trainer cannot go on from this state, since it does not fit its model: another
-    /// worker's is fetched.
-    pub fn refuse(mut self, reason: impl Into<String>) {
-        self.unfit = Some(reason.into());
-    }
-}
-
-impl<V: Vector> Deref for Resync<'_, V> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl<V: Vector> Drop for Resync<'_, V> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let (digests, unfit) = (std::mem::take(&mut self.digests), self.unfit.take());
-            self.aggregator.link.send(Notice::Taken { digests, unfit });
+    /// Reports the step at hand as applied or counted, if it is the one meant.
+    fn report(&mut self, step: Step, digest: Option<u64>) -> bool {
+        let meant = |at_hand: &mut AtHand<V>| match at_hand {
+            AtHand::Step { step: at, .. } | AtHand::Skipped(at) => *at == step,
+            AtHand::Task(_) | AtHand::State => false,
+        };
+        let there = self.at_hand.take_if(meant).is_some();
+        if there {
+            self.next = step.next();
+            self.link.send(Notice::Applied { step, digest });
         }
+        there
+    }
+
+    /// Reports what became of the state at hand, if there is one.
+    fn answer(&mut self, digests: Vec<u64>, unfit: Option<String>) -> bool {
+        let there = self.at_hand.take_if(|at_hand| matches!(at_hand, AtHand::State)).is_some();
+        if there {
+            self.link.send(Notice::Taken { digests, unfit });
+        }
+        there
+    }
+
+    /// The task at hand, and where it gets its buffers.
+    fn work(&mut self) -> Option<(&mut Work<V>, Desk<'_, V>)> {
+        let Some(AtHand::Task(work)) = &mut self.at_hand else { return None };
+        let (length, unit_samples) = (self.length, self.unit_samples);
+        Some((work, Desk { link: &mut *self.link, length, unit_samples }))
+    }
+
+    /// The buffer of the part at hand, or one that is of no part if none is.
+    fn any_buffer(&mut self) -> &mut V {
+        if let Some(AtHand::Task(work)) = &mut self.at_hand
+            && let Some(buffer) = work.buffer()
+        {
+            return buffer;
+        }
+        let (length, unit_samples) = (self.length, self.unit_samples);
+        let mut desk = Desk { link: &mut *self.link, length, unit_samples };
+        self.astray.get_or_insert_with(|| desk.buffer())
+    }
+
+    /// Hands the task at hand in; one that nobody wants any more is dropped quietly, one that
+    /// cannot be handed in stays at hand.
+    fn finish(
+        &mut self,
+        tail: Vec<f64>,
+        alter: impl FnOnce(&mut V),
+    ) -> Result<(), AggregatorError> {
+        let (cancelled, astray) = (self.is_cancelled(), self.astray.is_some());
+        let Some((work, mut desk)) = self.work() else { return Ok(()) };
+        if cancelled && work.left() > 0 {
+            self.give_up(true);
+            return Ok(());
+        }
+        if astray {
+            return Err(AggregatorError::NoPart { task: work.task });
+        }
+        work.check(&mut desk)?;
+        if let Some(AtHand::Task(work)) = self.at_hand.take() {
+            let (length, unit_samples) = (self.length, self.unit_samples);
+            let mut desk = Desk { link: &mut *self.link, length, unit_samples };
+            work.submit(tail, alter, &mut desk);
+        }
+        Ok(())
     }
 }
 
-/// A request for this worker's parameters and optimizer state.
-pub struct ProvideRequest<'a, V: Vector = Vec<f32>> {
-    needy: Worker,
-    aggregator: &'a mut Aggregator<V>,
-}
-
-impl<V: Vector> ProvideRequest<'_, V> {
-    /// Hands over the vectors of which [`Event::Resync`] will hold a copy.
-    pub fn reply(self, vectors: Vec<Vec<f32>>) {
-        let state = State { next: self.aggregator.next, vectors };
-        self.aggregator.link.send(Notice::State { needy: self.needy, state });
-    }
+/// The time, by which it is told how long an event was waited for.
+#[expect(clippy::disallowed_methods, reason = "a trainer waits by the wall's clock")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Job;
+    use crate::gpu::GradientError;
+    use crate::ids::{Job, Units};
     use crate::transport::{Transport, local};
 
     /// A gradient goes out and a decoded one comes in through the two traits, whatever memory they

@@ -1,11 +1,13 @@
 //! Training with coded aggregation.
 //!
+//! [`Coordinator::builder`] is told a run once and makes its coordinator, over threads or over TCP.
 //! A trainer sees [`Aggregator`]: it is handed events ("compute these samples with this
 //! coefficient", "apply this gradient") and knows nothing of codes. [`Coordinator`] runs the round
 //! engine behind it, on a wall clock or a virtual one ([`Pace`]), and shows every step to an
 //! [`Observer`].
 
 mod aggregator;
+mod builder;
 mod coordinator;
 #[cfg(feature = "cuda")]
 mod device_adamw;
@@ -16,9 +18,14 @@ mod pace;
 mod sum_tree;
 
 pub use aggregator::{
-    Aggregator, AggregatorError, ComputeTask, Decided, Event, ProvideRequest, Resync, Samples,
-    Skipped,
+    Aggregator, AggregatorError, ComputeTask, Decided, Event, OwnedEvent, ProvideRequest, Resync,
+    Samples, Skipped,
 };
+#[cfg(feature = "tcp")]
+pub use aggregator::{JoinError, Joining};
+#[cfg(feature = "tcp")]
+pub use builder::Served;
+pub use builder::{BuildError, Builder};
 pub use coordinator::{
     Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape,
     StepRecord,

@@ -89,6 +89,8 @@ enum Wanted {
 pub struct Pace {
     clock: Clock,
     delays: Vec<Vec<f64>>,
+    /// Of a round beyond them: nobody is late.
+    calm: Vec<f64>,
     workers: usize,
     /// Of each worker, in the order in which they were ordered.
     outs: Vec<Vec<Out>>,
@@ -196,6 +198,7 @@ impl Pace {
         Self {
             clock,
             delays,
+            calm: vec![0.0; workers],
             workers,
             outs,
             dues: Dues::default(),
@@ -255,7 +258,7 @@ impl Pace {
 
     /// Injected lateness of a round in seconds, one number per worker.
     pub(super) fn lateness(&self, round: u64) -> &[f64] {
-        self.delays.get(round as usize).map_or(&[], Vec::as_slice)
+        self.delays.get(round as usize).unwrap_or(&self.calm)
     }
 
     /// A worker is given tasks, with the share of the batch each one is. Its lateness is charged

@@ -4,11 +4,14 @@
 //! then they are summed there, and what is decoded stays there too.
 
 use super::ledger::Ledgers;
-use super::{Cancel, Link, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What};
+use super::{
+    Cancel, Closer, Link, Notice, Order, Piece, Received, Say, Summand, Summed, Transport,
+    Weighted, What,
+};
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Job, Step, Task, Worker};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,10 +60,43 @@ impl<V> Staying<V> {
     }
 }
 
+/// An order, or none to wake a worker whose link was closed.
+type Posted = Option<Order>;
+
+/// Where a worker's notices go, until its link is closed or dropped: after that nothing of it may
+/// come.
+#[derive(Clone, Debug)]
+struct Outbox(Arc<Mutex<Option<Notices>>>);
+
+type Notices = Sender<(Worker, Notice)>;
+
+impl Outbox {
+    fn new(notices: Notices) -> Self {
+        Self(Arc::new(Mutex::new(Some(notices))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Notices>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// False if nobody hears it.
+    fn send(&self, worker: Worker, notice: Notice) -> bool {
+        self.lock().as_ref().is_some_and(|notices| notices.send((worker, notice)).is_ok())
+    }
+
+    /// The last thing that the worker says, if there is something to say.
+    fn end(&self, worker: Worker, last: Option<Notice>) {
+        if let (Some(notices), Some(last)) = (self.lock().take(), last) {
+            // Nobody may be listening any more.
+            let _ = notices.send((worker, last));
+        }
+    }
+}
+
 /// The coordinator's end of the channels to all workers.
 #[derive(Debug)]
 pub struct LocalTransport<V: Vector = Vec<f32>> {
-    workers: Vec<Sender<Order>>,
+    workers: Vec<Arc<Sender<Posted>>>,
     running: Vec<Option<Cancel>>,
     notices: Receiver<(Worker, Notice)>,
     ledgers: Ledgers<V>,
@@ -79,8 +115,9 @@ pub struct LocalTransport<V: Vector = Vec<f32>> {
 #[derive(Debug)]
 pub struct LocalLink<V: Vector = Vec<f32>> {
     worker: Worker,
-    orders: Receiver<Order>,
-    notices: Sender<(Worker, Notice)>,
+    orders: Receiver<Posted>,
+    notices: Outbox,
+    closer: Closer,
     ledgers: Ledgers<V>,
     pool: Pool<V>,
     place: V::Place,
@@ -121,14 +158,17 @@ pub fn connect_at<V: Vector>(
         .zip(workers)
         .map(|(worker, place)| {
             let (sender, orders) = channel();
-            let (notices, ledgers, pool, staying) =
-                (notice_sender.clone(), ledgers.clone(), pool.clone(), staying.clone());
+            let sender = Arc::new(sender);
+            let (ledgers, pool, staying) = (ledgers.clone(), pool.clone(), staying.clone());
+            let notices = Outbox::new(notice_sender.clone());
+            let closer = closer_of(worker, &sender, &notices);
             (
                 sender,
                 LocalLink {
                     worker,
                     orders,
                     notices,
+                    closer,
                     ledgers,
                     pool,
                     place,
@@ -152,6 +192,18 @@ pub fn connect_at<V: Vector>(
         },
         links,
     )
+}
+
+fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> Closer {
+    // A closer that is kept must not keep the channel open when the coordinator is gone.
+    let (orders, notices) = (Arc::downgrade(orders), notices.clone());
+    Closer::new(move || {
+        notices.end(worker, Some(Notice::Lost { reason: "its link was closed".into() }));
+        if let Some(orders) = orders.upgrade() {
+            // The worker may be gone.
+            let _ = orders.send(None);
+        }
+    })
 }
 
 impl<V: Vector> LocalTransport<V> {
@@ -197,7 +249,8 @@ impl<V: Vector> Transport for LocalTransport<V> {
             Order::Take { state } => self.progress(worker, Some(state.next)),
             _ => {}
         }
-        if !matches!(order, Order::Abandon) && self.workers[worker.index()].send(order).is_err() {
+        let posted = Some(order).filter(|order| !matches!(order, Order::Abandon));
+        if posted.is_some() && self.workers[worker.index()].send(posted).is_err() {
             tracing::debug!("{worker} is gone; its order is dropped");
         }
     }
@@ -278,10 +331,29 @@ impl<V: Vector> Transport for LocalTransport<V> {
 }
 
 impl<V: Vector> Link<V> for LocalLink<V> {
-    fn receive(&mut self) -> Option<Order> {
-        let order = self.orders.recv().ok();
+    fn receive_within(&mut self, patience: Option<Duration>) -> Received {
+        let posted = match patience {
+            _ if self.closer.is_closed() => None,
+            None => self.orders.recv().ok().flatten(),
+            Some(patience) => match self.orders.recv_timeout(patience) {
+                Err(RecvTimeoutError::Timeout) => return Received::Nothing,
+                posted => posted.ok().flatten(),
+            },
+        };
+        let order = posted.filter(|_| !self.closer.is_closed());
         self.stopped |= matches!(order, None | Some(Order::Stop));
-        order
+        order.map_or(Received::Gone, Received::Order)
+    }
+
+    fn closer(&self) -> Closer {
+        self.closer.clone()
+    }
+
+    fn later(&self) -> Say {
+        let (worker, notices) = (self.worker, self.notices.clone());
+        Box::new(move |notice| {
+            notices.send(worker, notice);
+        })
     }
 
     fn keep(&mut self, task: Task, result: V) {
@@ -289,9 +361,7 @@ impl<V: Vector> Link<V> for LocalLink<V> {
     }
 
     fn send(&mut self, notice: Notice) {
-        if self.notices.send((self.worker, notice)).is_err() {
-            self.stopped = true;
-        }
+        self.stopped |= !self.notices.send(self.worker, notice);
     }
 
     fn buffer(&mut self, length: usize) -> V {
@@ -309,14 +379,10 @@ impl<V: Vector> Link<V> for LocalLink<V> {
 
 impl<V: Vector> Drop for LocalLink<V> {
     fn drop(&mut self) {
-        if !self.stopped {
-            let reason = if std::thread::panicking() {
-                "its thread panicked"
-            } else {
-                "its thread ended early"
-            };
-            Link::send(self, Notice::Lost { reason: reason.into() });
-        }
+        let reason =
+            if std::thread::panicking() { "its thread panicked" } else { "its thread ended early" };
+        let lost = Notice::Lost { reason: reason.into() };
+        self.notices.end(self.worker, Some(lost).filter(|_| !self.stopped));
     }
 }
 

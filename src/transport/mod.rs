@@ -1,5 +1,6 @@
 //! How a coordinator and its workers talk: orders down, notices up. No code, no schedule, no clock.
 
+mod closer;
 pub mod fabric;
 mod facts;
 pub mod ledger;
@@ -7,13 +8,16 @@ pub mod local;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 mod staged;
+mod state;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 #[cfg(feature = "tcp")]
 pub mod wire;
 
+pub use closer::Closer;
 pub use facts::{Disagreement, RunFacts};
 pub use staged::Staged;
+pub use state::{NotBytes, State};
 
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, Worker};
@@ -32,15 +36,6 @@ pub struct Decoded<V = Vec<f32>> {
     pub tail: Vec<f64>,
     /// Digest of the gradient's bytes.
     pub digest: u64,
-}
-
-/// Everything a replica needs to go on from a step: the vectors its trainer handed over.
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    /// First step that is not applied in it.
-    pub next: Step,
-    /// Parameters and optimizer state, in the trainer's own order.
-    pub vectors: Vec<Vec<f32>>,
 }
 
 /// Whether anybody still wants a task; set once, seen by the worker between parts.
@@ -330,10 +325,37 @@ pub trait Transport {
     fn recycle(&mut self, vector: Vec<f32>);
 }
 
+/// What comes of a wait for an order.
+#[derive(Clone, Debug)]
+pub enum Received {
+    /// An order.
+    Order(Order),
+    /// None in that time, or none yet where a link never waits.
+    Nothing,
+    /// None any more: the coordinator is gone, or the link was closed.
+    Gone,
+}
+
+/// Says one thing, whenever it is called, from any thread.
+pub type Say = Box<dyn FnOnce(Notice) + Send>;
+
 /// A worker's side, for results of one kind of memory.
 pub trait Link<V = Vec<f32>>: Send {
-    /// The next order; none when the coordinator is gone.
-    fn receive(&mut self) -> Option<Order>;
+    /// The next order, for which it is waited at most so long (none = for ever).
+    fn receive_within(&mut self, patience: Option<Duration>) -> Received;
+    /// The next order; none when the coordinator is gone, and where a link that never waits has
+    /// none yet.
+    fn receive(&mut self) -> Option<Order> {
+        match self.receive_within(None) {
+            Received::Order(order) => Some(order),
+            Received::Nothing | Received::Gone => None,
+        }
+    }
+    /// Ends the link from outside, also while it waits.
+    fn closer(&self) -> Closer;
+    /// A way to send one notice later as if it were sent now: what an earlier connection was asked
+    /// for means nothing to a later one.
+    fn later(&self) -> Say;
     /// What the trainer says of itself, to be compared with the run; a difference ends the link
     /// with [`Order::Dismiss`]. Nothing to compare where both ends are of one program.
     fn agree(&mut self, _facts: RunFacts) {}

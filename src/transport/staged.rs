@@ -2,10 +2,11 @@
 //! of the host.
 
 use super::fabric::Shelf;
-use super::{Link, Notice, Order, RunFacts};
+use super::{Closer, Link, Notice, Order, Received, RunFacts, Say};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
 use crate::ids::{Step, Task};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A link over another: what a worker adds up lies where it is computed, and goes through the host
 /// once, when a task is done; what is decoded goes back once.
@@ -71,16 +72,17 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
 }
 
 impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
-    fn receive(&mut self) -> Option<Order> {
+    fn receive_within(&mut self, patience: Option<Duration>) -> Received {
         // Nobody may have an order for who has not answered.
         if self.failed {
-            return None;
+            return Received::Gone;
         }
-        let order = self.link.receive()?;
-        if let Order::Apply { step, attempt, decoded } = &order {
+        let received = self.link.receive_within(patience);
+        let Received::Order(order) = &received else { return received };
+        if let Order::Apply { step, attempt, decoded } = order {
             self.bring(*step, *attempt, &decoded.gradient);
         }
-        let next = match &order {
+        let next = match order {
             Order::Apply { step, .. } | Order::Skip { step, .. } => Some(step.next()),
             Order::Take { state } => Some(state.next),
             _ => None,
@@ -88,7 +90,18 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         if let Some((shelf, next)) = self.shelf.as_ref().zip(next) {
             shelf.passed(next);
         }
-        Some(order).filter(|_| !self.failed)
+        if self.failed { Received::Gone } else { received }
+    }
+
+    fn closer(&self) -> Closer {
+        self.link.closer()
+    }
+
+    fn later(&self) -> Say {
+        if self.failed {
+            return Box::new(drop);
+        }
+        self.link.later()
     }
 
     fn agree(&mut self, facts: RunFacts) {

@@ -61,8 +61,11 @@ pub(crate) fn add_gradient(
 /// A worker, from its first event to its last; its parameters then. It is in no hurry at any step
 /// before it `may` go on.
 pub(crate) fn work(link: Box<dyn Link>, length: usize, may: impl Fn(u64) -> bool) -> Vec<f32> {
-    let mut aggregator = Aggregator::new(link, length, UNIT_SAMPLES);
-    let mut parameters = vec![0.0f32; length];
+    train(Aggregator::new(link, length, UNIT_SAMPLES), may)
+}
+
+pub(crate) fn train(mut aggregator: Aggregator, may: impl Fn(u64) -> bool) -> Vec<f32> {
+    let mut parameters = vec![0.0f32; aggregator.length()];
     while let Ok(Some(event)) = aggregator.next_event() {
         match event {
             Event::Compute(mut task) => {

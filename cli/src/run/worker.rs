@@ -7,20 +7,15 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::ids::Worker;
 use codedgrad::train::AggregatorError;
-use codedgrad::transport::tcp::security::{Keys, Security, Token};
-use codedgrad::transport::tcp::{Join, TcpError, TcpLink, Welcome};
+use codedgrad::transport::tcp::security::Security;
+use codedgrad::transport::tcp::{
+    Environment, EnvironmentError, Join, Secrets, TcpError, TcpLink, Welcome,
+};
 use codedgrad_trainer::{Start, TrainError, run_worker_in_place};
 use std::env;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
-
-/// Where launchers say which process this is.
-const RANKS: [&str; 5] =
-    ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"];
-/// Where they say how many there are.
-const SIZES: [&str; 4] = ["WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
-const TOKEN_FILE: &str = "CODEDGRAD_TOKEN_FILE";
 
 #[derive(Debug, Args)]
 #[command(
@@ -32,9 +27,10 @@ dies, its workers call it for --patience seconds; `codedgrad coordinator --resum
 Ctrl-C leaves the run, which goes on without. A worker whose number another process has
 taken meanwhile ends with exit status 4: it must not be started again.
 
-What is not given comes from the launcher's environment: the worker's number from RANK (torchrun),
-SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK or JOB_COMPLETION_INDEX (Kubernetes), the address from
-MASTER_ADDR and MASTER_PORT, the token from the file that CODEDGRAD_TOKEN_FILE names.
+What is not given comes from the launcher's environment: the worker's number from CODEDGRAD_WORKER,
+RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK or JOB_COMPLETION_INDEX (Kubernetes), the
+address from CODEDGRAD_ADDRESS or MASTER_ADDR and MASTER_PORT, the token from the file that
+CODEDGRAD_TOKEN_FILE names or CODEDGRAD_TOKEN, the folder of keys from CODEDGRAD_KEYS.
 
 One thread computes, so that several workers of a host do not fight for its cores; set
 RAYON_NUM_THREADS to give a worker more.
@@ -75,87 +71,46 @@ pub(crate) struct WorkerArgs {
     patience: u64,
 }
 
-/// The first of some variables that is set, and its value.
-fn from_launcher(names: &[&'static str]) -> Result<Option<(&'static str, u32)>, Failure> {
-    let Some((name, value)) = names.iter().find_map(|name| Some((*name, env::var(name).ok()?)))
-    else {
-        return Ok(None);
-    };
-    let number = value.trim().parse().map_err(|_| {
-        Failure::Input(anyhow!("{name} is {value:?} and not a number; give --worker"))
-    })?;
-    Ok(Some((name, number)))
+fn environment() -> Result<Environment, Failure> {
+    Environment::of_command(|name| env::var_os(name)).or_input()
 }
 
 impl WorkerArgs {
-    fn number(&self) -> Result<Option<u32>, Failure> {
-        if self.worker.is_some() {
-            return Ok(self.worker);
-        }
-        Ok(from_launcher(&RANKS)?.map(|(_, rank)| rank))
-    }
-
-    fn address(&self) -> Result<String, Failure> {
-        if let Some(address) = &self.join {
-            return Ok(address.clone());
-        }
-        let [host, port] = ["MASTER_ADDR", "MASTER_PORT"].map(|name| env::var(name).ok());
-        let missing = || {
-            Failure::Input(anyhow!(
-                "where is the coordinator? give --join HOST:PORT (or MASTER_ADDR and MASTER_PORT)"
-            ))
+    /// What is given here comes before what the environment says.
+    fn security(&self, found: Secrets, worker: Option<u32>) -> Result<Security, Failure> {
+        let keys = self.keys.clone().or(found.keys);
+        let (token, token_file) = match &self.token {
+            Some(file) => (None, Some(file.clone())),
+            None => (found.token, found.token_file),
         };
-        Ok(format!("{}:{}", host.ok_or_else(missing)?, port.ok_or_else(missing)?))
+        Secrets { keys, token, token_file }.security(worker).map_err(|error| match error {
+            EnvironmentError::NoSecret => Failure::Input(anyhow!(
+                "the job's secret is needed: --token FILE (or CODEDGRAD_TOKEN_FILE) on one host, \
+                 --keys DIR between hosts"
+            )),
+            EnvironmentError::WhichCertificate { dir, found } => Failure::Input(anyhow!(
+                "{} holds the certificates of {found} workers; say which with --worker",
+                dir.display()
+            )),
+            error => Failure::Input(error.into()),
+        })
     }
 
-    fn security(&self, worker: Option<u32>) -> Result<Security, Failure> {
-        let file = self.token.clone().or_else(|| env::var_os(TOKEN_FILE).map(PathBuf::from));
-        let Some(dir) = &self.keys else {
-            let file = file.ok_or_else(|| {
-                Failure::Input(anyhow!(
-                    "the job's secret is needed: --token FILE (or {TOKEN_FILE}) \
-                    on one host, --keys DIR between hosts"
-                ))
-            })?;
-            return Ok(Security::Plain { token: Token::read(&file).or_input()? });
-        };
-        let keys = Keys::read(dir, &certificate(dir, worker)?).or_input()?;
-        let file = file.or_else(|| Some(dir.join("token")).filter(|file| file.exists()));
-        let token = file.map(|file| Token::read(&file)).transpose().or_input()?;
-        Ok(Security::Tls { keys, token })
-    }
-
-    fn join(&self) -> Result<Join, Failure> {
-        let worker = self.number()?;
+    fn join(&self, environment: Environment) -> Result<Join, Failure> {
+        let worker = self.worker.or(environment.worker);
         let identity = self.identity.clone().unwrap_or_else(|| match worker {
             Some(worker) => format!("{}/{worker}", host()),
             None => format!("{}/process-{}", host(), std::process::id()),
         });
-        let (address, security) = (self.address()?, self.security(worker)?);
+        let address = self.join.clone().or(environment.address).ok_or_else(|| {
+            Failure::Input(anyhow!(
+                "where is the coordinator? give --join HOST:PORT (or CODEDGRAD_ADDRESS, or \
+                 MASTER_ADDR and MASTER_PORT)"
+            ))
+        })?;
+        let security = self.security(environment.secrets, worker)?;
         let patience = Duration::from_secs(self.patience);
         Ok(Join { worker, identity, listen: self.listen, patience, ..Join::new(address, security) })
-    }
-}
-
-/// The name of this worker's certificate: by its number, or the only one there.
-fn certificate(dir: &Path, worker: Option<u32>) -> Result<String, Failure> {
-    if let Some(worker) = worker {
-        return Ok(format!("worker-{worker}"));
-    }
-    let entries = std::fs::read_dir(dir)
-        .with_context(|| format!("cannot read {}", dir.display()))
-        .or_input()?;
-    let names = entries.filter_map(|entry| {
-        Some(entry.ok()?.file_name().to_string_lossy().strip_suffix(".pem")?.to_owned())
-    });
-    let names: Vec<String> = names.filter(|name| name.starts_with("worker-")).collect();
-    match &names[..] {
-        [name] => Ok(name.clone()),
-        _ => Err(Failure::Input(anyhow!(
-            "{} holds the certificates of {} workers; say which with --worker",
-            dir.display(),
-            names.len()
-        ))),
     }
 }
 
@@ -178,7 +133,9 @@ fn joined(join: Join) -> Result<(TcpLink, Welcome), Failure> {
 }
 
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
-    let join = args.join()?;
+    let environment = environment()?;
+    let size = environment.workers;
+    let join = args.join(environment)?;
     ctrlc::set_handler(|| {
         eprintln!("leaving the run");
         std::process::exit(0);
@@ -191,9 +148,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
         "worker {number} of {}, run {:016x}, joined for the {}. time",
         welcome.workers, welcome.run, welcome.epoch
     );
-    if let Some((name, size)) =
-        from_launcher(&SIZES)?.filter(|(_, size)| *size as usize != welcome.workers)
-    {
+    if let Some((name, size)) = size.filter(|(_, size)| *size as usize != welcome.workers) {
         tracing::warn!("{name} is {size}, and the run has {} workers", welcome.workers);
     }
     let job: Job = serde_json::from_str(&welcome.job)

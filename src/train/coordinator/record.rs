@@ -156,6 +156,12 @@ pub enum RunError {
     /// All workers have left.
     #[error("all workers have left")]
     NobodyLeft,
+    /// No worker has come for the run to begin with.
+    #[error("no worker has joined within {waited_seconds} s")]
+    NobodyCame {
+        /// How long it was waited.
+        waited_seconds: f64,
+    },
     /// Under a modelled clock, which stands still meanwhile: nobody says that it has done what is
     /// to be done before it goes on.
     #[error(

@@ -18,6 +18,8 @@ use tokio::time::Instant;
 const PAUSE_AT_FIRST: Duration = Duration::from_millis(250);
 const AT_FIRST: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(2);
+/// Nobody waits for longer than a year.
+const PATIENCE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// Opens the port for other workers.
 pub(super) async fn listen(
@@ -54,7 +56,7 @@ pub(super) async fn call(
     (offer, facts): (Option<Offer>, &RunFacts),
 ) -> Result<(Stream, Welcome), TcpError> {
     let begun = Instant::now();
-    let deadline = begun + join.patience;
+    let deadline = begun + join.patience.min(PATIENCE_MAX);
     let mut pause = Duration::from_millis(50);
     let mut tries = 0;
     loop {

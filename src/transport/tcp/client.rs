@@ -57,6 +57,8 @@ enum Command {
     },
     Facts(RunFacts),
     Equip(Equipment),
+    /// It is gone.
+    Leave,
 }
 
 /// What waits for its turn with the trainer.
@@ -146,7 +148,7 @@ impl Hub {
                         self.coordinator.tell(&Up::Facts { facts: Box::new(facts) });
                     }
                     Some(Command::Equip(equipment)) => self.equip(equipment),
-                    None => break,
+                    Some(Command::Leave) | None => break,
                 },
                 Some(reported) = reports.recv() => self.reported(reported),
                 Some((from, incoming)) = events.recv() => {

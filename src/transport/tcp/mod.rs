@@ -9,6 +9,7 @@ mod calls;
 mod canvas;
 mod client;
 mod door;
+mod environment;
 mod exchange;
 pub mod http;
 mod hub;
@@ -25,6 +26,7 @@ mod states;
 mod summer;
 
 pub use client::{Join, TcpLink};
+pub use environment::{Environment, EnvironmentError, Secrets};
 pub use mailbox::Bell;
 pub use network::{Listener, Network, Promise, Sockets};
 pub use server::{Gathered, Listen, Status, TcpTransport, WorkerStatus};

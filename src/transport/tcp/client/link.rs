@@ -18,14 +18,15 @@ use crate::ids::{Step, Worker};
 use crate::transport::fabric::{Fabric, Reported, Shelf};
 use crate::transport::ledger::Ledger;
 use crate::transport::wire::Has;
-use crate::transport::{Link, Notice, Order, RunFacts, Staged};
+use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
@@ -85,7 +86,7 @@ pub struct TcpLink {
     ledger: Arc<Mutex<Ledger>>,
     vectors: Vectors,
     traffic: Arc<Traffic>,
-    /// The order whose tasks are at hand.
+    closer: Closer,
     /// First step not applied in the replica that the worker has joined with.
     first: Step,
     /// Number of the order at hand.
@@ -104,6 +105,7 @@ struct Outlets {
     events: mpsc::Receiver<(From, Incoming)>,
     dialled: mpsc::UnboundedReceiver<(u32, u32, Option<Stream>)>,
     reports: mpsc::UnboundedReceiver<Reported>,
+    closed: Arc<Notify>,
 }
 
 /// What the connections of a worker have in common.
@@ -134,7 +136,12 @@ fn launch(
     let door = Door::new(hub.join.security.clone(), workers, None);
     let calls = tokio::spawn(answer(listener, door, id, hub.dialled.clone()));
     let serving = async move {
-        hub.serve(outlets.commands, outlets.events, outlets.dialled, outlets.reports).await;
+        // What waits on connections is still sent when the hub is dropped at whatever it is.
+        tokio::select! {
+            biased;
+            () = outlets.closed.notified() => {}
+            () = hub.serve(outlets.commands, outlets.events, outlets.dialled, outlets.reports) => {}
+        }
         calls.abort();
     };
     tokio::spawn(serving.instrument(span))
@@ -210,11 +217,13 @@ impl TcpLink {
             shop,
             join,
         };
+        let closed = Arc::new(Notify::new());
         let outlets = Outlets {
             commands: commands_out,
             events: events_out,
             dialled: dialled_out,
             reports: reports_out,
+            closed: Arc::clone(&closed),
         };
         let hub = launch(hub, (stream, queues), listener, outlets);
         Ok((
@@ -225,6 +234,7 @@ impl TcpLink {
                 ledger,
                 vectors,
                 traffic,
+                closer: Closer::new(move || closed.notify_one()),
                 first,
                 order: 0,
                 connection: 0,
@@ -292,21 +302,41 @@ impl TcpLink {
 }
 
 impl Link for TcpLink {
-    fn receive(&mut self) -> Option<Order> {
+    fn receive_within(&mut self, patience: Option<Duration>) -> Received {
         if !self.equipped {
             self.unwoven("its trainer keeps its vectors in the host's memory");
         }
-        let next = if self.runtime.is_some() {
-            self.orders.recv().ok()
-        } else {
-            self.orders.try_recv().ok()
+        let next = match patience {
+            _ if self.closer.is_closed() => return Received::Gone,
+            _ if self.runtime.is_none() => self.orders.try_recv().map_err(|gone| match gone {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            }),
+            None => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(patience) => self.orders.recv_timeout(patience),
         };
-        let (number, order) = next?;
+        let (number, order) = match next {
+            Ok(next) => next,
+            Err(RecvTimeoutError::Timeout) => return Received::Nothing,
+            Err(RecvTimeoutError::Disconnected) => return Received::Gone,
+        };
         self.connection = number >> ORDER_BITS;
         if matches!(order, Order::Compute { .. }) {
             self.order = number;
         }
-        Some(order)
+        Received::Order(order)
+    }
+
+    fn closer(&self) -> Closer {
+        self.closer.clone()
+    }
+
+    fn later(&self) -> Say {
+        let (commands, connection, order) = (self.commands.clone(), self.connection, self.order);
+        Box::new(move |notice| {
+            // The link may be gone.
+            let _ = commands.send(Command::Notice { connection, order, notice });
+        })
     }
 
     fn keep(&mut self, task: crate::ids::Task, result: Vec<f32>) {
@@ -340,8 +370,8 @@ impl Link for TcpLink {
 
 impl Drop for TcpLink {
     fn drop(&mut self) {
-        let (closed, _) = mpsc::unbounded_channel();
-        self.commands = closed;
+        // Whoever may still say something later must not hold up the end.
+        let _ = self.commands.send(Command::Leave);
         if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
             // What was said last is still to be sent.
             let _ =

@@ -12,7 +12,7 @@ const BYTES: usize = 32;
 /// No secret is longer; a file that is, is none.
 const LONGEST: u64 = 1 << 20;
 
-/// A job's shared secret. It is never shown.
+/// A job's shared secret, shown by [`Token::hex`] alone.
 #[derive(Clone)]
 pub struct Token([u8; BYTES]);
 
@@ -63,9 +63,23 @@ impl Token {
         write_new(path, self.text().as_bytes(), true)
     }
 
+    /// The 64 hexadecimal digits that [`Token::parse`] reads, to hand to a process that is to
+    /// join: whoever sees them is one of the job.
+    ///
+    /// ```
+    /// use codedgrad::transport::tcp::security::Token;
+    /// let token = Token::parse(&"5a".repeat(32))?;
+    /// assert_eq!(token.hex(), "5a".repeat(32));
+    /// assert_eq!(format!("{token:?}"), "Token(..)", "it is not shown by mistake");
+    /// # Ok::<(), codedgrad::transport::tcp::security::SecurityError>(())
+    /// ```
+    #[must_use]
+    pub fn hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     pub(super) fn text(&self) -> String {
-        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        digits + "\n"
+        self.hex() + "\n"
     }
 
     pub(super) fn key(&self) -> hmac::Key {

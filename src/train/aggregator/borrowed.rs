@@ -1,0 +1,270 @@
+//! Events that borrow the aggregator, and settle themselves when they are dropped.
+
+use super::{Aggregator, AggregatorError, AtHand, OwnedEvent, ProvideRequest, Samples};
+use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
+use crate::ids::{Step, Task, Units};
+use crate::transport::{Cancel, Decoded, State};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// What a worker has to do next.
+pub enum Event<'a, V: Vector = Vec<f32>> {
+    /// Compute gradients of some samples.
+    Compute(ComputeTask<'a, V>),
+    /// Apply a decoded gradient: every step comes by this way, in order, also those the worker
+    /// missed.
+    Apply(Decided<'a, V>),
+    /// A step that no worker may apply: nobody has a finite gradient for some of its samples.
+    Skip(Skipped<'a, V>),
+    /// Another worker needs this one's state.
+    Provide(ProvideRequest),
+    /// Take over this state: this worker missed too much, or its parameters differ from the
+    /// others'.
+    Resync(Resync<'a, V>),
+}
+
+impl<'a, V: Vector> Event<'a, V> {
+    /// The event at hand; none if the run is over.
+    pub(super) fn of(event: OwnedEvent, aggregator: &'a mut Aggregator<V>) -> Option<Self> {
+        Some(match event {
+            OwnedEvent::Compute(task) => Self::Compute(ComputeTask { aggregator, task }),
+            OwnedEvent::Apply(step) => {
+                let Some(AtHand::Step { decoded, gradient, .. }) = &aggregator.at_hand else {
+                    return None;
+                };
+                let (decoded, gradient) = (Arc::clone(decoded), Arc::clone(gradient));
+                let index = step.0;
+                Self::Apply(Decided { index, decoded, gradient, digest: None, aggregator })
+            }
+            OwnedEvent::Skip { step, units } => {
+                Self::Skip(Skipped { index: step.0, units, aggregator })
+            }
+            OwnedEvent::Provide(request) => Self::Provide(request),
+            OwnedEvent::Resync(state) => {
+                Self::Resync(Resync { state, digests: Vec::new(), unfit: None, aggregator })
+            }
+            OwnedEvent::Over => return None,
+        })
+    }
+}
+
+/// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those
+/// that were ordered with it.
+pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
+    aggregator: &'a mut Aggregator<V>,
+    task: Task,
+}
+
+impl<V: Vector> ComputeTask<'_, V> {
+    /// Which step the task is a part of.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.aggregator.step_of(self.task).0
+    }
+
+    /// Which batch its samples are of: the number of its job, from 0. It is the step's number
+    /// unless a step is the sum of several jobs.
+    #[must_use]
+    pub fn batch(&self) -> u64 {
+        self.task.job.0
+    }
+
+    /// The next micro-batch; none when all are done or nobody wants the task any more.
+    pub fn next_part(&mut self) -> Option<Samples> {
+        self.aggregator.part(self.task).ok().flatten()
+    }
+
+    /// All parts at once, for schemes that mix the data of their parts: there is one buffer for the
+    /// whole task. Drop the task when [nobody wants it](Self::cancel) any more.
+    pub fn mixture(&mut self) -> Vec<Samples> {
+        self.aggregator.mixture(self.task).unwrap_or_default()
+    }
+
+    /// Tells whether the result is still wanted, while its message is written.
+    #[must_use]
+    pub fn cancel(&self) -> Cancel {
+        self.aggregator.cancel()
+    }
+
+    /// Where the gradient of the part at hand goes, already weighted by its coefficient. Every
+    /// element must be overwritten; what is in it before is left over from earlier steps. What is
+    /// written while no part is at hand is of no samples, and [`ComputeTask::submit`] refuses the
+    /// task.
+    pub fn vector(&mut self) -> &mut V {
+        self.aggregator.any_buffer()
+    }
+
+    /// Hands the finished message in, with scalars that are decoded with the same weights.
+    ///
+    /// A task that nobody wants any more is dropped quietly.
+    ///
+    /// # Errors
+    /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted,
+    /// [`AggregatorError::NoPart`] when something was written while no part was at hand,
+    /// [`AggregatorError::Length`] when the buffer of one was made longer or shorter.
+    pub fn submit(self, tail: Vec<f64>) -> Result<(), AggregatorError> {
+        self.submit_altered(tail, |_| {})
+    }
+
+    /// [`ComputeTask::submit`] with the message altered first: what a worker does that is wrong on
+    /// purpose.
+    ///
+    /// # Errors
+    /// As [`ComputeTask::submit`].
+    pub fn submit_altered(
+        self,
+        tail: Vec<f64>,
+        alter: impl FnOnce(&mut V),
+    ) -> Result<(), AggregatorError> {
+        self.aggregator.finish(tail, alter)
+    }
+}
+
+/// Gradients in the host's memory.
+impl ComputeTask<'_> {
+    /// [`ComputeTask::vector`] as the numbers it is.
+    pub fn message(&mut self) -> &mut [f32] {
+        self.vector()
+    }
+
+    /// Overwrites the message of the part at hand with `scale` times a gradient, wherever that
+    /// lies.
+    ///
+    /// # Errors
+    /// [`GradientError`] when the gradient is shorter than the message, or its device fails.
+    pub fn read_message(
+        &mut self,
+        gradient: &dyn Gradient,
+        scale: f32,
+    ) -> Result<(), GradientError> {
+        gradient.read(0, scale, Wire::F32(self.message()))
+    }
+}
+
+impl<V: Vector> Drop for ComputeTask<'_, V> {
+    fn drop(&mut self) {
+        self.aggregator.give_up(!std::thread::panicking());
+    }
+}
+
+/// A committed step. Dropping it reports it as applied.
+pub struct Decided<'a, V: Vector = Vec<f32>> {
+    /// Number of the step, from 0.
+    pub index: u64,
+    decoded: Arc<Decoded>,
+    gradient: Arc<V>,
+    digest: Option<u64>,
+    aggregator: &'a mut Aggregator<V>,
+}
+
+impl Decided<'_> {
+    /// The decoded gradient, the same bytes for every worker.
+    #[must_use]
+    pub fn gradient(&self) -> &[f32] {
+        &self.gradient
+    }
+
+    /// Writes the decoded gradient to where the optimizer wants it.
+    ///
+    /// # Errors
+    /// [`GradientError`] when there is no room for it, or the device fails.
+    pub fn write_gradient(&self, to: &mut dyn GradientMut) -> Result<(), GradientError> {
+        to.write(0, self.gradient())
+    }
+}
+
+impl<V: Vector> Decided<'_, V> {
+    /// The decoded gradient where it lies.
+    #[must_use]
+    pub fn vector(&self) -> &V {
+        &self.gradient
+    }
+
+    /// The decoded tail.
+    #[must_use]
+    pub fn tail(&self) -> &[f64] {
+        &self.decoded.tail
+    }
+
+    /// Ends the run for everybody: after this step, or after the one that is already under way. The
+    /// trainer has had enough, or no more data.
+    pub fn end_run(&mut self) {
+        self.aggregator.end_run();
+    }
+
+    /// Reports the step as applied, with a digest of the parameters after it: replicas whose digest
+    /// differs from the others' are named and resynchronised.
+    pub fn applied_with(mut self, digest: u64) {
+        self.digest = Some(digest);
+    }
+}
+
+impl<V: Vector> Drop for Decided<'_, V> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.aggregator.report(Step(self.index), self.digest);
+        }
+    }
+}
+
+/// A refused step. Dropping it reports it as skipped.
+pub struct Skipped<'a, V: Vector = Vec<f32>> {
+    /// Number of the step, from 0.
+    pub index: u64,
+    /// Units of the batch that nobody had a finite gradient for.
+    pub units: Arc<[Units]>,
+    aggregator: &'a mut Aggregator<V>,
+}
+
+impl<V: Vector> Drop for Skipped<'_, V> {
+    fn drop(&mut self) {
+        self.aggregator.report(Step(self.index), None);
+    }
+}
+
+/// A state to be taken over: the vectors that another worker's trainer handed over. Dropping it
+/// says that it was.
+pub struct Resync<'a, V: Vector = Vec<f32>> {
+    state: Arc<State>,
+    digests: Vec<u64>,
+    unfit: Option<String>,
+    aggregator: &'a mut Aggregator<V>,
+}
+
+impl<V: Vector> Resync<'_, V> {
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Says that the state was taken over, with the digests that the trainer would have reported
+    /// after the last steps before [`State::next`], one per model and the last step's last: if they
+    /// are not those of the others, the state was not right, and another worker's is fetched.
+    pub fn taken_with(mut self, digests: Vec<u64>) {
+        self.digests = digests;
+    }
+
+    /// Says that the trainer cannot go on from this state, since it does not fit its model: another
+    /// worker's is fetched.
+    pub fn refuse(mut self, reason: impl Into<String>) {
+        self.unfit = Some(reason.into());
+    }
+}
+
+impl<V: Vector> Deref for Resync<'_, V> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl<V: Vector> Drop for Resync<'_, V> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let (digests, unfit) = (std::mem::take(&mut self.digests), self.unfit.take());
+            self.aggregator.answer(digests, unfit);
+        }
+    }
+}

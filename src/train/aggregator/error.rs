@@ -1,0 +1,67 @@
+//! What can go wrong between a trainer and its aggregator.
+
+use crate::ids::Task;
+use thiserror::Error;
+
+/// Misuse of the aggregator, or a run that ended under it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AggregatorError {
+    /// The coordinator is gone before the run was over.
+    #[error("the coordinator is gone")]
+    Disconnected,
+    /// [`Closer::close`](crate::transport::Closer::close) was called: the worker has left a run
+    /// that goes on.
+    #[error("this worker's connection was closed from within its process")]
+    Closed,
+    /// Another process has the worker's number now; the run goes on with that.
+    #[error("this worker was replaced: another process has taken its number")]
+    Replaced,
+    /// The coordinator does not want this worker.
+    #[error("the coordinator refuses this worker: {reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// A task was submitted before all its parts were computed.
+    #[error("{task:?} was submitted with {left} of its parts not computed")]
+    Unfinished {
+        /// Which task.
+        task: Task,
+        /// Parts not yet handed out.
+        left: usize,
+    },
+    /// A gradient was written while no part of the task was at hand, so that it is of no samples.
+    #[error(
+        "a gradient of {task:?} was written while none of its parts was at hand: ask for a part \
+         first"
+    )]
+    NoPart {
+        /// Which task.
+        task: Task,
+    },
+    /// The buffer of a part was made longer or shorter.
+    #[error("a gradient of {task:?} has {found} numbers, where the run's have {expected}")]
+    Length {
+        /// Which task.
+        task: Task,
+        /// Numbers of the run's gradients.
+        expected: usize,
+        /// Numbers found.
+        found: usize,
+    },
+    /// The token of an event that is over, or of another one than that at hand.
+    #[error("{what} is not at hand: it is done with, or another event was asked for since")]
+    NotAtHand {
+        /// What is not.
+        what: String,
+    },
+    /// An event was asked for before it was said what became of the last one.
+    #[error("{what} is at hand: say that it is {due} before the next event is asked for")]
+    Unsettled {
+        /// What is at hand.
+        what: String,
+        /// What is to be said of it.
+        due: &'static str,
+    },
+}

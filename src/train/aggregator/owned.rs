@@ -1,0 +1,264 @@
+//! Events as values of their own, and what is done with them by their tokens.
+
+use super::{Aggregator, AggregatorError, AtHand, Samples, Work};
+use crate::gpu::Vector;
+use crate::ids::{Step, Task, Units, Worker};
+use crate::transport::{Cancel, Notice, Say, State};
+use std::fmt;
+use std::sync::Arc;
+
+/// What a worker has to do next, as a value that borrows nothing: see
+/// [`Aggregator::next_event_within`].
+#[derive(Debug)]
+pub enum OwnedEvent {
+    /// Compute gradients of some samples: [`Aggregator::part`], [`Aggregator::submit`].
+    Compute(Task),
+    /// Apply a decoded gradient: [`Aggregator::gradient`], [`Aggregator::applied`].
+    Apply(Step),
+    /// A step that no worker may apply: [`Aggregator::applied`] counts it.
+    Skip {
+        /// Which.
+        step: Step,
+        /// Units of the batch that nobody had a finite gradient for.
+        units: Arc<[Units]>,
+    },
+    /// Another worker needs this one's state.
+    Provide(ProvideRequest),
+    /// Take over this state: [`Aggregator::taken`], or [`Aggregator::refuse`].
+    Resync(Arc<State>),
+    /// The run is over.
+    Over,
+}
+
+/// A request for this worker's parameters and optimizer state, as they are now. It may be answered
+/// from any thread, and later: a trainer that copies what it hands over can go on meanwhile.
+pub struct ProvideRequest {
+    needy: Worker,
+    next: Step,
+    say: Say,
+}
+
+impl ProvideRequest {
+    pub(super) fn new(needy: Worker, next: Step, say: Say) -> Self {
+        Self { needy, next, say }
+    }
+
+    /// The first step that is not applied in the state asked for: whatever is applied later must
+    /// not be in it.
+    #[must_use]
+    pub fn next_step(&self) -> Step {
+        self.next
+    }
+
+    /// Hands over the vectors of which [`Event::Resync`](super::Event::Resync) will hold a copy.
+    pub fn reply(self, vectors: Vec<Vec<f32>>) {
+        let state = State { next: self.next, vectors };
+        self.give(state);
+    }
+
+    /// Hands over byte strings of any lengths, which [`State::bytes`] gives back: a trainer's own
+    /// files. All workers of a run do the same.
+    ///
+    /// ```
+    /// use codedgrad::train::{Aggregator, OwnedEvent};
+    /// use codedgrad::transport::{Notice, Order, Transport, local};
+    /// use codedgrad::ids::Worker;
+    /// use std::{thread, time::Duration};
+    /// let (mut coordinator, mut links) = local::connect(2);
+    /// coordinator.send(Worker(0), Order::Provide { needy: Worker(1) });
+    /// let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 3, 1);
+    /// let Some(OwnedEvent::Provide(request)) = aggregator.next_event_within(Duration::MAX)? else {
+    ///     panic!("that was asked for");
+    /// };
+    /// // Off the trainer's thread.
+    /// thread::spawn(move || request.reply_bytes(&[b"a checkpoint".to_vec()]));
+    /// let Some((_, Notice::State { state, .. })) = coordinator.receive(None) else { panic!() };
+    /// assert_eq!(state.bytes().unwrap(), [b"a checkpoint"]);
+    /// # Ok::<(), codedgrad::train::AggregatorError>(())
+    /// ```
+    pub fn reply_bytes(self, bytes: &[Vec<u8>]) {
+        let state = State::of_bytes(self.next, bytes);
+        self.give(state);
+    }
+
+    fn give(self, state: State) {
+        (self.say)(Notice::State { needy: self.needy, state });
+    }
+}
+
+impl fmt::Debug for ProvideRequest {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { needy, next, .. } = self;
+        out.debug_struct("ProvideRequest")
+            .field("needy", needy)
+            .field("next", next)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is done with an [`OwnedEvent`] by its token.
+impl<V: Vector> Aggregator<V> {
+    fn task(&mut self, task: Task) -> Result<(), AggregatorError> {
+        match &self.at_hand {
+            Some(AtHand::Task(work)) if work.task == task => Ok(()),
+            _ => Err(AggregatorError::NotAtHand { what: format!("{task:?}") }),
+        }
+    }
+
+    /// Which step a task is a part of.
+    ///
+    /// ```
+    /// use codedgrad::ids::{Job, Step, Task};
+    /// use codedgrad::{train::Aggregator, transport::local};
+    /// let link = local::connect(1).1.remove(0);
+    /// let worker = Aggregator::new(Box::new(link), 12, 8).accumulating(4);
+    /// assert_eq!(worker.step_of(Task { job: Job(9), piece: 0, plan: 0 }), Step(2));
+    /// ```
+    #[must_use]
+    pub fn step_of(&self, task: Task) -> Step {
+        task.job.step(self.micro_steps)
+    }
+
+    /// The next micro-batch of the task at hand; none when all are done or nobody wants the task
+    /// any more. Its gradient goes to [`Aggregator::buffer`].
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    pub fn part(&mut self, task: Task) -> Result<Option<Samples>, AggregatorError> {
+        self.task(task)?;
+        let wanted = !self.is_cancelled();
+        Ok(self.work().and_then(|(work, mut desk)| work.part(wanted, &mut desk)))
+    }
+
+    /// All parts of the task at hand at once, for schemes that mix the data of their parts: there
+    /// is one buffer for the whole task.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    pub fn mixture(&mut self, task: Task) -> Result<Vec<Samples>, AggregatorError> {
+        self.task(task)?;
+        Ok(self.work().map(|(work, mut desk)| work.mixture(&mut desk)).unwrap_or_default())
+    }
+
+    /// Tells whether the result of the task at hand is still wanted, while it is written.
+    #[must_use]
+    pub fn cancel(&self) -> Cancel {
+        self.cancel.clone()
+    }
+
+    /// Where the gradient of the part at hand goes, already weighted by its coefficient. Every
+    /// element must be overwritten; what is in it before is left over from earlier steps.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not at hand, [`AggregatorError::NoPart`]
+    /// when no part of it is.
+    pub fn buffer(&mut self, task: Task) -> Result<&mut V, AggregatorError> {
+        self.task(task)?;
+        let buffer = match &mut self.at_hand {
+            Some(AtHand::Task(work)) => Work::buffer(work),
+            _ => None,
+        };
+        buffer.ok_or(AggregatorError::NoPart { task })
+    }
+
+    /// Hands the finished message of the task at hand in, with scalars that are decoded with the
+    /// same weights. A task that nobody wants any more is dropped quietly.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not at hand; [`AggregatorError::Unfinished`]
+    /// when parts are left although it is still wanted, [`AggregatorError::Length`] when the buffer
+    /// of one was made longer or shorter: it stays at hand then.
+    pub fn submit(&mut self, task: Task, tail: Vec<f64>) -> Result<(), AggregatorError> {
+        self.task(task)?;
+        self.finish(tail, |_| {})
+    }
+
+    /// Gives the task at hand up, and all that were ordered with it: the coordinator is told.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    pub fn abandon(&mut self, task: Task) -> Result<(), AggregatorError> {
+        self.task(task)?;
+        self.give_up(true);
+        Ok(())
+    }
+
+    fn decided(&self, step: Step) -> Result<(&V, &[f64]), AggregatorError> {
+        match &self.at_hand {
+            Some(AtHand::Step { step: at, decoded, gradient }) if *at == step => {
+                Ok((gradient, &decoded.tail))
+            }
+            _ => Err(AggregatorError::NotAtHand { what: step.to_string() }),
+        }
+    }
+
+    /// The decoded gradient of the step at hand, the same bytes for every worker.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the step is not at hand, or has none.
+    pub fn gradient(&self, step: Step) -> Result<&V, AggregatorError> {
+        self.decided(step).map(|(gradient, _)| gradient)
+    }
+
+    /// The decoded tail of the step at hand: what workers submitted beside their messages.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the step is not at hand, or has none.
+    pub fn tail(&self, step: Step) -> Result<&[f64], AggregatorError> {
+        self.decided(step).map(|(_, tail)| tail)
+    }
+
+    /// Reports the step at hand as applied, or as counted if no worker may apply it, with a digest
+    /// of the parameters after it if one was taken: replicas whose digest differs from the others'
+    /// are named and resynchronised.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the step is not at hand.
+    pub fn applied(&mut self, step: Step, digest: Option<u64>) -> Result<(), AggregatorError> {
+        match self.report(step, digest) {
+            true => Ok(()),
+            false => Err(AggregatorError::NotAtHand { what: step.to_string() }),
+        }
+    }
+
+    /// Ends the run for everybody: after the step at hand, or the one that is under way. The
+    /// trainer has had enough, or no more data. The worker goes on until it is told that the run is
+    /// over.
+    pub fn end_run(&mut self) {
+        let after = match &self.at_hand {
+            Some(AtHand::Step { step, .. } | AtHand::Skipped(step)) => *step,
+            _ => Step(self.next.0.saturating_sub(1)),
+        };
+        self.link.send(Notice::Finish { after });
+    }
+
+    /// Says that the state at hand was taken over, with the digests that the trainer would have
+    /// reported after the last steps before [`State::next`], one per model and the last step's
+    /// last; none where none are taken.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when no state is at hand.
+    pub fn taken(&mut self, digests: Vec<u64>) -> Result<(), AggregatorError> {
+        self.answered(digests, None)
+    }
+
+    /// Says that the trainer cannot go on from the state at hand, since it does not fit its model:
+    /// another worker's is fetched.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when no state is at hand.
+    pub fn refuse(&mut self, reason: impl Into<String>) -> Result<(), AggregatorError> {
+        self.answered(Vec::new(), Some(reason.into()))
+    }
+
+    fn answered(
+        &mut self,
+        digests: Vec<u64>,
+        unfit: Option<String>,
+    ) -> Result<(), AggregatorError> {
+        match self.answer(digests, unfit) {
+            true => Ok(()),
+            false => Err(AggregatorError::NotAtHand { what: "a state".into() }),
+        }
+    }
+}

@@ -1,0 +1,649 @@
+//! A run told once: its workers, steps and numbers, and then its coordinator.
+
+mod error;
+#[cfg(feature = "tcp")]
+mod served;
+
+pub use error::BuildError;
+#[cfg(feature = "tcp")]
+pub use served::Served;
+
+use super::aggregator::{Aggregator, Seat};
+use super::{Coordinator, Pace, Shape, VirtualClock};
+use crate::codes::sequential::{Accept, Horizon, Scheme};
+use crate::codes::{ParameterError, SchemeSpec, Wire};
+use crate::delays::{Delays, Unit};
+use crate::ids::{Job, Step, Worker};
+use crate::schedulers::{Config, Engine, Reduce};
+use crate::transport::local::{self, LocalTransport};
+use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
+
+/// Most workers of a run.
+const WORKERS_MAX: u64 = 4096;
+/// Most units of a batch: what is known of a step grows with them.
+const UNITS_MAX: u64 = 1 << 22;
+/// Most numbers of a gradient.
+const LENGTH_MAX: u64 = 1 << 36;
+/// Most samples of a unit.
+const UNIT_SAMPLES_MAX: u64 = 1 << 32;
+/// Most jobs of a run, whether steps or micro-steps of them.
+const JOBS_MAX: u64 = 1 << 48;
+/// Most decided steps that are kept.
+const LOG_STEPS_MAX: u64 = 1 << 20;
+/// Most injected delays, which are all drawn before the run.
+const DELAYS_MAX: u64 = 1 << 26;
+/// Nobody waits for longer than a year.
+const WAIT_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// A run as its user tells it: every number once, in any order, and at the end where its workers
+/// are, threads of this process ([`Builder::local`]) or processes that join over TCP
+/// ([`Builder::serve`]).
+///
+/// What is not told is as in [`Config::default`]; the clock is the wall's, and nobody is delayed.
+/// What cannot be a run is an error of [`Builder::local`] and [`Builder::serve`], never before.
+///
+/// ```
+/// use codedgrad::train::{Coordinator, Event, Outcome};
+/// use std::thread;
+/// // Two of four workers hold each half of a batch of 4 units, 1 sample each.
+/// let run = Coordinator::builder("groups:s=1").workers(4).steps(10).length(1);
+/// let (coordinator, workers) = run.local()?;
+/// let threads = workers.into_iter().map(|mut worker| {
+///     thread::spawn(move || {
+///         let mut sum = 0.0;
+///         while let Some(event) = worker.next_event().ok()? {
+///             match event {
+///                 Event::Compute(mut task) => {
+///                     while let Some(part) = task.next_part() {
+///                         task.message()[0] = part.coefficient as f32 * part.samples.start as f32;
+///                     }
+///                     task.submit(vec![]).ok()?;
+///                 }
+///                 Event::Apply(step) => sum += step.gradient()[0],
+///                 Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => {}
+///             }
+///         }
+///         Some(sum)
+///     })
+/// });
+/// let threads: Vec<_> = threads.collect();
+/// assert_eq!(coordinator.run(&mut ())?, Outcome::Finished);
+/// for thread in threads {
+///     assert_eq!(thread.join().unwrap(), Some(10.0 * (0.0 + 1.0 + 2.0 + 3.0)));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing runs before `local` or `serve`"]
+pub struct Builder {
+    scheme: Result<SchemeSpec, ParameterError>,
+    workers: Option<usize>,
+    min_workers: Option<usize>,
+    steps: Option<u64>,
+    first: u64,
+    length: Option<usize>,
+    result_length: Option<usize>,
+    units: Option<u32>,
+    unit_samples: usize,
+    config: Config,
+    log_steps: Option<u64>,
+    delays: Option<(String, u64)>,
+    step_seconds: Option<f64>,
+    modelled: bool,
+    #[cfg(feature = "tcp")]
+    port: served::Port,
+}
+
+/// A run that can be made.
+struct Plan {
+    engine: Engine,
+    config: Config,
+    shape: Shape,
+    clock: Clock,
+    #[cfg(feature = "tcp")]
+    end: u64,
+    result_length: usize,
+    /// Whether the coordinator looks at results itself.
+    #[cfg(feature = "tcp")]
+    judged: bool,
+}
+
+/// The clock that a run will have.
+struct Clock {
+    delays: Delays,
+    rounds: usize,
+    step_seconds: f64,
+    modelled: bool,
+}
+
+impl Clock {
+    /// The clock, which runs from now on.
+    fn start(&self, workers: usize) -> Pace {
+        let Self { delays, rounds, step_seconds, modelled } = self;
+        if *modelled {
+            let model = VirtualClock { step_seconds: *step_seconds };
+            return Pace::modelled(workers, delays, *rounds, model, 0.0);
+        }
+        Pace::wall(workers, delays, *rounds, *step_seconds)
+    }
+}
+
+impl Coordinator<LocalTransport> {
+    /// A run under a scheme, given as a text such as `groups:s=1` or as a [`SchemeSpec`]; what is
+    /// wrong with a text is said by [`Builder::local`] or [`Builder::serve`].
+    ///
+    /// ```
+    /// use codedgrad::train::Coordinator;
+    /// let run = |scheme| Coordinator::builder(scheme).workers(4).steps(10).length(3).local();
+    /// assert_eq!(run("groups:s=1")?.1.len(), 4);
+    /// let error = run("gruops:s=1").err().unwrap();
+    /// assert!(error.to_string().contains("did you mean \"groups:s=1\""));
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn builder<S>(scheme: S) -> Builder
+    where
+        S: TryInto<SchemeSpec>,
+        S::Error: Into<ParameterError>,
+    {
+        Builder {
+            scheme: scheme.try_into().map_err(Into::into),
+            workers: None,
+            min_workers: None,
+            steps: None,
+            first: 0,
+            length: None,
+            result_length: None,
+            units: None,
+            unit_samples: 1,
+            config: Config::default(),
+            log_steps: None,
+            delays: None,
+            step_seconds: None,
+            modelled: false,
+            #[cfg(feature = "tcp")]
+            port: served::Port::default(),
+        }
+    }
+}
+
+/// What a run is. The examples of the setters are of one run:
+///
+/// ```
+/// # use codedgrad::train::Coordinator;
+/// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+/// assert!(run.local().is_ok());
+/// ```
+impl Builder {
+    /// Number of workers, 1 to 4096.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("uncoded").steps(100).length(3);
+    /// assert_eq!(run.clone().workers(5).local()?.1.len(), 5);
+    /// let error = run.workers(0).local().err().unwrap();
+    /// assert_eq!(error.to_string(), "workers is 0: it must be from 1 to 4096");
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// Workers with which the run goes on when its scheme cannot do without those that are lost: it
+    /// is planned anew for whoever is left, and again when they are back. Without it such a run
+    /// ends.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.clone().min_workers(2).local().is_ok());
+    /// let error = run.min_workers(5).local().err().unwrap();
+    /// assert_eq!(error.to_string(), "min_workers is 5: it must be from 1 to 4");
+    /// ```
+    pub fn min_workers(mut self, fewest: usize) -> Self {
+        self.min_workers = Some(fewest);
+        self
+    }
+
+    /// Steps of the whole run, over all models, those before [`Builder::first`] counted.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let error = run.steps(0).local().err().unwrap();
+    /// assert!(error.to_string().starts_with("steps is 0: it must be from 1 to"));
+    /// ```
+    pub fn steps(mut self, steps: u64) -> Self {
+        self.steps = Some(steps);
+        self
+    }
+
+    /// The step with which it begins, 0 unless it goes on from a checkpoint.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.clone().first(99).local().is_ok());
+    /// let error = run.first(100).local().err().unwrap();
+    /// assert_eq!(error.to_string(), "first is 100: it must be from 0 to 99");
+    /// ```
+    pub fn first(mut self, step: u64) -> Self {
+        self.first = step;
+        self
+    }
+
+    /// Numbers of a gradient.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100);
+    /// let error = run.local().err().unwrap();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "the length of a gradient is not told: say .length(1000) for 1,000 numbers"
+    /// );
+    /// ```
+    pub fn length(mut self, numbers: usize) -> Self {
+        self.length = Some(numbers);
+        self
+    }
+
+    /// Numbers of a worker's result, where a judge makes a gradient of it
+    /// ([`Coordinator::judged_by`]); else those of a gradient.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert_eq!(run.result_length(7).local()?.1[0].length(), 7);
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn result_length(mut self, numbers: usize) -> Self {
+        self.result_length = Some(numbers);
+        self
+    }
+
+    /// Units that a batch is cut into, at least as many as the scheme has shares. If not told, the
+    /// least multiple of that number that gives every worker one.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:l=3").workers(4).steps(100).length(3);
+    /// assert!(run.clone().units(9).local().is_ok());
+    /// let error = run.units(2).local().err().unwrap();
+    /// assert!(error.to_string().contains("2 units cannot be cut into 3 shares"));
+    /// ```
+    pub fn units(mut self, units: u32) -> Self {
+        self.units = Some(units);
+        self
+    }
+
+    /// Consecutive samples that each unit is, 1 if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert_eq!(run.unit_samples(8).local()?.1[0].unit_samples(), 8);
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn unit_samples(mut self, samples: usize) -> Self {
+        self.unit_samples = samples;
+        self
+    }
+
+    /// How long a round may stay open before the run gives up on whoever never came, at most a
+    /// year; a minute if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use std::time::Duration;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.clone().max_wait(Duration::MAX).local().is_ok());
+    /// let error = run.max_wait(Duration::ZERO).local().err().unwrap();
+    /// assert!(error.to_string().starts_with("max_wait is 0: it must be a finite number"));
+    /// ```
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.config.max_wait_seconds = seconds(wait);
+        self
+    }
+
+    /// How long an approximate scheme waits for more answers after it could close a round; exact
+    /// ones never do.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use std::time::Duration;
+    /// let run = Coordinator::builder("graph:d=2").workers(4).steps(100).length(3);
+    /// assert!(run.grace(Duration::from_millis(20)).local().is_ok());
+    /// ```
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.config.grace_seconds = seconds(grace);
+        self
+    }
+
+    /// How long lost workers may take to come back when too few are left to go on; if not told,
+    /// the run ends at once.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use std::time::Duration;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.return_within(Duration::from_secs(30)).local().is_ok());
+    /// ```
+    pub fn return_within(mut self, wait: Duration) -> Self {
+        self.config.return_seconds = seconds(wait);
+        self
+    }
+
+    /// Number format of vectors between processes, which is also what the decode may lose; f32 if
+    /// not told.
+    ///
+    /// ```
+    /// # use codedgrad::{codes::Wire, train::Coordinator};
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.wire(Wire::Bf16).local().is_ok());
+    /// ```
+    pub fn wire(mut self, wire: Wire) -> Self {
+        self.config.wire = wire;
+        self
+    }
+
+    /// Decided steps that are kept for workers that missed some, more than the scheme's delay; 16,
+    /// or as many as the scheme takes, if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let error = run.log_steps(0).local().err().unwrap();
+    /// assert_eq!(error.to_string(), "log_steps is 0: it must be from 1 to 1048576");
+    /// ```
+    pub fn log_steps(mut self, steps: u64) -> Self {
+        self.log_steps = Some(steps);
+        self
+    }
+
+    /// Jobs, each with a batch of its own, whose sum is one step; 1 if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.clone().micro_steps(4).local().is_ok());
+    /// let error = run.micro_steps(0).local().err().unwrap();
+    /// assert!(error.to_string().contains("micro_steps is 0"));
+    /// ```
+    pub fn micro_steps(mut self, jobs: u64) -> Self {
+        self.config.micro_steps = jobs;
+        self
+    }
+
+    /// Models trained in turn: step `t` is of model `t mod models`; 1 if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("defer:T=1,cap=1,cut=1").workers(4).steps(100).length(3);
+    /// assert!(run.clone().models(2).local().is_ok());
+    /// let error = run.local().err().unwrap();
+    /// assert!(error.to_string().contains("2 jobs overlap"));
+    /// ```
+    pub fn models(mut self, models: u64) -> Self {
+        self.config.models = models;
+        self
+    }
+
+    /// Deadline tolerance of schemes over rounds: no round closes without anybody before `1 + mu`
+    /// times its first answer. 1 if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let error = run.mu(-1.0).local().err().unwrap();
+    /// assert_eq!(error.to_string(), "mu is -1: it must be a finite number of 0 or more");
+    /// ```
+    pub fn mu(mut self, mu: f64) -> Self {
+        self.config.mu = mu;
+        self
+    }
+
+    /// Where results are added up, [`Reduce::Tree`] if not told.
+    ///
+    /// ```
+    /// # use codedgrad::{schedulers::Reduce, train::Coordinator};
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.reduce(Reduce::Worker).local().is_ok());
+    /// ```
+    pub fn reduce(mut self, reduce: Reduce) -> Self {
+        self.config.reduce = reduce;
+        self
+    }
+
+    /// Whether the observer can hand out a state where no worker has one
+    /// ([`Observer::state`](super::Observer::state)).
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.restores(true).local().is_ok());
+    /// ```
+    pub fn restores(mut self, restores: bool) -> Self {
+        self.config.restores = restores;
+        self
+    }
+}
+
+/// For experiments: a run in which workers are late on purpose, or on a modelled clock.
+impl Builder {
+    /// Has workers be late as a preset or a CSV file of seconds says ([`Delays::open`]), presets
+    /// as `seed` draws them. Presets count in the compute time of an uncoded step:
+    /// [`Builder::step_seconds`].
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.clone().delays("hotspot", 7).step_seconds(0.01).local().is_ok());
+    /// let error = run.delays("hotspot", 7).local().err().unwrap();
+    /// assert!(error.to_string().contains("say .step_seconds(0.1)"));
+    /// ```
+    pub fn delays(mut self, text: impl Into<String>, seed: u64) -> Self {
+        self.delays = Some((text.into(), seed));
+        self
+    }
+
+    /// Compute time of an uncoded step in seconds, in which preset delays and the modelled clock
+    /// count.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let error = run.step_seconds(f64::NAN).local().err().unwrap();
+    /// assert!(error.to_string().starts_with("step_seconds is NaN: it must be a finite number"));
+    /// ```
+    pub fn step_seconds(mut self, seconds: f64) -> Self {
+        self.step_seconds = Some(seconds);
+        self
+    }
+
+    /// Has time be modelled ([`VirtualClock`]): nobody sleeps, and the record of a run is the same
+    /// every time.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.modelled().step_seconds(1.0).local().is_ok());
+    /// ```
+    pub fn modelled(mut self) -> Self {
+        self.modelled = true;
+        self
+    }
+}
+
+impl Builder {
+    /// The run over threads of this process: its coordinator, and what every worker's thread takes
+    /// to its trainer, worker 0's first.
+    ///
+    /// # Errors
+    /// [`BuildError`] with what is wrong and what would be right.
+    ///
+    /// ```
+    /// use codedgrad::ids::Worker;
+    /// use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let (_coordinator, workers) = run.local()?;
+    /// assert_eq!(workers[2].worker(), Some(Worker(2)));
+    /// assert_eq!((workers[2].length(), workers[2].workers()), (3, Some(4)));
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn local(self) -> Result<(Coordinator<LocalTransport>, Vec<Aggregator>), BuildError> {
+        let Plan { engine, config, shape, clock, result_length, .. } = self.plan()?;
+        let (transport, links) = local::connect(shape.workers);
+        let aggregators = Worker::all(shape.workers).zip(links).map(|(worker, link)| {
+            Aggregator::new(Box::new(link), result_length, self.unit_samples)
+                .accumulating(config.micro_steps)
+                .resumed_at(shape.first.0)
+                .seated(Seat { worker, workers: shape.workers, job: String::new() })
+        });
+        let aggregators = aggregators.collect();
+        let pace = clock.start(shape.workers);
+        Ok((Coordinator::new(transport, engine, pace, config, shape), aggregators))
+    }
+
+    /// Checks everything that was told.
+    fn plan(&self) -> Result<Plan, BuildError> {
+        let spec = self.scheme.clone()?;
+        let workers =
+            told(self.workers, "the number of workers", ".workers(4) for 4 of them")? as u64;
+        let workers = ranged("workers", workers, 1..=WORKERS_MAX)? as usize;
+        let length = "the length of a gradient";
+        let length = told(self.length, length, ".length(1000) for 1,000 numbers")?;
+        ranged("length", length as u64, 1..=LENGTH_MAX)?;
+        let result_length = self.result_length.unwrap_or(length);
+        ranged("result_length", result_length as u64, 1..=LENGTH_MAX)?;
+        ranged("unit_samples", self.unit_samples as u64, 1..=UNIT_SAMPLES_MAX)?;
+        let (steps, jobs) = self.jobs()?;
+        let scheme = self.cut(&spec, workers, jobs.clone())?;
+        let facts = scheme.facts().clone();
+        let config = self.config(facts.delay as u64)?;
+        config.check(&facts)?;
+        let clock = self.clock(workers, (steps.end - steps.start, facts.delay as u64))?;
+        let span = Step(steps.start)..Step(steps.end);
+        let mut engine = Engine::new(scheme, config, span, 0)?;
+        if let Some(fewest) = self.min_workers {
+            ranged("min_workers", fewest as u64, 1..=workers as u64)?;
+            if facts.mixture {
+                let scheme = spec.to_string();
+                return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
+            }
+            let plan = move |workers| {
+                [&spec, &SchemeSpec::uncoded()]
+                    .iter()
+                    .find_map(|spec| spec.scheme(workers, facts.units, jobs.clone()).ok())
+            };
+            engine = engine.replanning(fewest, Box::new(plan));
+        }
+        let shape = Shape { workers, length, units: facts.units, first: Step(steps.start) };
+        Ok(Plan {
+            engine,
+            config,
+            shape,
+            clock,
+            #[cfg(feature = "tcp")]
+            end: steps.end,
+            result_length,
+            #[cfg(feature = "tcp")]
+            judged: facts.wrong > 0 || facts.mixture,
+        })
+    }
+
+    /// The steps of the run, and their jobs.
+    fn jobs(&self) -> Result<(Range<u64>, Range<u64>), BuildError> {
+        let steps = told(self.steps, "the number of steps", ".steps(100) for 100 of them")?;
+        // How many jobs a step has is looked at with the scheme.
+        let micro_steps = self.config.micro_steps.clamp(1, JOBS_MAX);
+        ranged("micro_steps", self.config.micro_steps, 0..=JOBS_MAX)?;
+        ranged("models", self.config.models, 0..=JOBS_MAX)?;
+        let steps = ranged("steps", steps, 1..=JOBS_MAX / micro_steps)?;
+        let first = ranged("first", self.first, 0..=steps - 1)?;
+        Ok((first..steps, first * micro_steps..steps * micro_steps))
+    }
+
+    /// The scheme over its units.
+    fn cut(
+        &self,
+        spec: &SchemeSpec,
+        workers: usize,
+        jobs: Range<u64>,
+    ) -> Result<Box<dyn Scheme>, BuildError> {
+        if let Some(units) = self.units {
+            let units = ranged("units", u64::from(units), 1..=UNITS_MAX)?;
+            return Ok(spec.scheme(workers, units as u32, jobs)?);
+        }
+        let accept = Accept::Lookahead;
+        let horizon = Job(jobs.start)..Job(jobs.end);
+        let own = spec.over(Horizon { workers, units: None, jobs: horizon, accept })?;
+        let least = own.facts().units.max(1);
+        let units = least.saturating_mul((workers as u32).div_ceil(least));
+        if units == least {
+            return Ok(own);
+        }
+        Ok(spec.scheme(workers, units, jobs).unwrap_or(own))
+    }
+
+    fn config(&self, delay: u64) -> Result<Config, BuildError> {
+        let config = self.config;
+        if config.max_wait_seconds <= 0.0 {
+            let (what, right) = ("max_wait", "of seconds above 0");
+            return Err(BuildError::Real { what, value: config.max_wait_seconds, right });
+        }
+        not_negative("mu", config.mu)?;
+        let log_steps = match self.log_steps {
+            Some(steps) => ranged("log_steps", steps, delay + 1..=LOG_STEPS_MAX)?,
+            None => config.log_steps.max(delay + 1),
+        };
+        Ok(Config { log_steps, ..config })
+    }
+
+    /// The clock of a run of so many steps under a scheme of a delay.
+    fn clock(&self, workers: usize, (steps, delay): (u64, u64)) -> Result<Clock, BuildError> {
+        let step_seconds = self.step_seconds.unwrap_or(0.0);
+        not_negative("step_seconds", step_seconds)?;
+        let micro_steps = self.config.micro_steps;
+        let each = if micro_steps > 1 { micro_steps + delay } else { 1 };
+        let rounds = steps.saturating_mul(each).saturating_add(delay);
+        let (mut rounds, mut delays) = (rounds as usize, Delays::None);
+        if let Some((text, seed)) = &self.delays {
+            let drawn = (rounds as u64).saturating_mul(workers as u64);
+            ranged("the number of delays", drawn, 1..=DELAYS_MAX)?;
+            delays = Delays::for_rounds(text, workers, *seed, rounds)?;
+        } else {
+            rounds = 0;
+        }
+        let in_steps = self.delays.is_some() && delays.unit() == Unit::StepTimes;
+        if in_steps || self.modelled {
+            let what = "the compute time of an uncoded step";
+            told(self.step_seconds, what, ".step_seconds(0.1) for a tenth of a second")?;
+        }
+        Ok(Clock { delays, rounds, step_seconds, modelled: self.modelled })
+    }
+}
+
+/// At most a year of seconds.
+fn seconds(wait: Duration) -> f64 {
+    wait.min(WAIT_MAX).as_secs_f64()
+}
+
+fn told<T>(value: Option<T>, what: &'static str, example: &'static str) -> Result<T, BuildError> {
+    value.ok_or(BuildError::Missing { what, example })
+}
+
+fn ranged(what: &'static str, value: u64, range: RangeInclusive<u64>) -> Result<u64, BuildError> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(BuildError::Number { what, value, least: *range.start(), most: *range.end() })
+}
+
+fn not_negative(what: &'static str, value: f64) -> Result<(), BuildError> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(BuildError::Real { what, value, right: "of 0 or more" })
+}

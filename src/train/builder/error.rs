@@ -1,0 +1,88 @@
+//! Why no run can be made of what was told.
+
+use crate::codes::ParameterError;
+use crate::delays::DelayError;
+use crate::schedulers::ConfigError;
+#[cfg(feature = "tcp")]
+use crate::transport::tcp::{Exchange, TcpError};
+use thiserror::Error;
+
+/// What a [`Builder`](super::Builder) was told makes no run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The scheme's text, or its parameters for so many workers or units.
+    #[error(transparent)]
+    Scheme(#[from] ParameterError),
+    /// Jobs, models and micro-steps that do not go together.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Delays that cannot be had.
+    #[error(transparent)]
+    Delays(#[from] DelayError),
+    /// Something that has no default.
+    #[error("{what} is not told: say {example}")]
+    Missing {
+        /// What is missing.
+        what: &'static str,
+        /// How it is told.
+        example: &'static str,
+    },
+    /// A number outside its range.
+    #[error("{what} is {value}: it must be from {least} to {most}")]
+    Number {
+        /// Which number.
+        what: &'static str,
+        /// What was told.
+        value: u64,
+        /// The smallest that is right.
+        least: u64,
+        /// The largest that is right.
+        most: u64,
+    },
+    /// A number that is not finite, or not of the right sign.
+    #[error("{what} is {value}: it must be a finite number {right}")]
+    Real {
+        /// Which number.
+        what: &'static str,
+        /// What was told.
+        value: f64,
+        /// What is right.
+        right: &'static str,
+    },
+    /// Fewer workers than the run has are to be enough, under a scheme that cannot be planned anew.
+    #[error("min_workers is {min_workers}, but {scheme} mixes data and cannot be planned anew")]
+    NotReplanned {
+        /// The scheme.
+        scheme: String,
+        /// Workers that were to be enough.
+        min_workers: usize,
+    },
+    /// Results must come to the coordinator before their weights are known.
+    #[cfg(feature = "tcp")]
+    #[error(
+        "exchange is {exchange:?}: the results of {scheme} are looked at by the coordinator, which \
+         takes Exchange::Hold (the default for such a scheme)"
+    )]
+    Exchange {
+        /// The scheme.
+        scheme: String,
+        /// What was told.
+        exchange: Exchange,
+    },
+    /// A number format that vectors do not have on the wire.
+    #[cfg(feature = "tcp")]
+    #[error("wire is F16: over TCP it must be F32 or Bf16")]
+    Wire,
+    /// Nowhere to listen.
+    #[cfg(feature = "tcp")]
+    #[error("{text:?} is no address to listen at: write HOST:PORT, for example 127.0.0.1:0")]
+    Address {
+        /// What was told.
+        text: String,
+    },
+    /// The port.
+    #[cfg(feature = "tcp")]
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
+}

@@ -1,0 +1,336 @@
+//! A run whose workers are other processes: its port, and the coordinator behind it.
+
+use super::{BuildError, Builder, Clock, Plan, WAIT_MAX};
+use crate::codes::Wire;
+use crate::ids::Step;
+use crate::schedulers::{Config, Engine};
+use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Shape};
+use crate::transport::RunFacts;
+use crate::transport::tcp::security::Security;
+use crate::transport::tcp::{Exchange, Listen, Status, TcpTransport};
+use crate::transport::wire::Format;
+use std::fmt::Display;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How long the workers may take to join, unless told.
+const GATHER: Duration = Duration::from_secs(600);
+
+/// What only a run over TCP needs to know.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Port {
+    exchange: Option<Exchange>,
+    keeps: bool,
+    job: String,
+    run: Option<u64>,
+    dtype: Option<String>,
+    layout: Option<u64>,
+    silence: Option<Duration>,
+    stall: Option<Duration>,
+    spare: Option<Duration>,
+    gather: Option<Duration>,
+}
+
+/// A run over TCP that has its port and has not begun: workers can join.
+///
+/// ```
+/// use codedgrad::train::{Aggregator, Coordinator, Event, Outcome};
+/// use codedgrad::transport::tcp::security::{Security, Token};
+/// use std::thread;
+/// let security = Security::Plain { token: Token::fresh()? };
+/// let run = Coordinator::builder("groups:s=1").workers(2).steps(5).length(1);
+/// let served = run.serve("127.0.0.1:0", security.clone())?;
+/// let address = served.address().to_string();
+/// let workers = [0, 1].map(|number| {
+///     let joining = Aggregator::join(address.clone()).security(security.clone()).worker(number);
+///     thread::spawn(move || {
+///         let mut worker = joining.connect().ok()?;
+///         let mut steps = 0;
+///         while let Some(event) = worker.next_event().ok()? {
+///             match event {
+///                 Event::Compute(mut task) => {
+///                     while task.next_part().is_some() {
+///                         task.message().fill(1.0);
+///                     }
+///                     task.submit(vec![]).ok()?;
+///                 }
+///                 Event::Apply(_) => steps += 1,
+///                 Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => {}
+///             }
+///         }
+///         Some(steps)
+///     })
+/// });
+/// assert_eq!(served.run(&mut ())?, Outcome::Finished);
+/// assert!(workers.into_iter().all(|worker| worker.join().unwrap() == Some(5)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "nothing runs before `run`"]
+pub struct Served {
+    transport: TcpTransport,
+    engine: Engine,
+    config: Config,
+    shape: Shape,
+    clock: Clock,
+    gather: Duration,
+    judge: Option<Box<dyn Judge>>,
+}
+
+/// What only a run over TCP needs to know; [`Builder::local`] has no use for it.
+impl Builder {
+    /// Who sums. If not told, the workers among themselves, or the coordinator where it has to look
+    /// at results.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use codedgrad::transport::tcp::{Exchange, security::{Security, Token}};
+    /// let security = Security::Plain { token: Token::fresh()? };
+    /// let run = Coordinator::builder("vote:s=0,b=1").workers(3).steps(100).length(3);
+    /// assert!(run.clone().serve("127.0.0.1:0", security.clone()).is_ok());
+    /// let run = run.exchange(Exchange::Star);
+    /// let error = run.serve("127.0.0.1:0", security).err().unwrap();
+    /// assert!(error.to_string().contains("Exchange::Hold"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn exchange(mut self, exchange: Exchange) -> Self {
+        self.port.exchange = Some(exchange);
+        self
+    }
+
+    /// Whether every sum is sent to the coordinator too, for its observer, if it does not sum
+    /// itself.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.keeps(true).local().is_ok());
+    /// ```
+    pub fn keeps(mut self, keeps: bool) -> Self {
+        self.port.keeps = keeps;
+        self
+    }
+
+    /// What is trained, in words that the workers' program understands: `Aggregator::job` there.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.job("{\"model\":\"line\"}").local().is_ok());
+    /// ```
+    pub fn job(mut self, job: impl Into<String>) -> Self {
+        self.port.job = job.into();
+        self
+    }
+
+    /// The number of the run, which no other has: a coordinator that is started again with it is
+    /// the same to its workers, which call for their patience. A random one if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.run_number(0xc0de).local().is_ok());
+    /// ```
+    pub fn run_number(mut self, number: u64) -> Self {
+        self.port.run = Some(number);
+        self
+    }
+
+    /// Number format of the parameters, such as `f32`, which every worker that says its own must
+    /// have too.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.dtype("bf16").local().is_ok());
+    /// ```
+    pub fn dtype(mut self, dtype: impl Into<String>) -> Self {
+        self.port.dtype = Some(dtype.into());
+        self
+    }
+
+    /// A hash of the names and shapes of the parameters in the order of the gradient, which every
+    /// worker that says its own must have too.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.layout(0x1234).local().is_ok());
+    /// ```
+    pub fn layout(mut self, hash: u64) -> Self {
+        self.port.layout = Some(hash);
+        self
+    }
+
+    /// How long a worker may say nothing before it is given up, a year at most; 15 s if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use std::time::Duration;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.silence(Duration::from_secs(60)).local().is_ok());
+    /// ```
+    pub fn silence(mut self, silence: Duration) -> Self {
+        self.port.silence = Some(silence.min(WAIT_MAX));
+        self
+    }
+
+    /// How long a sum may stand still before it is made without whoever holds it up, and how long
+    /// at least where the scheme can spare a worker; 5 s and half a second if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use std::time::Duration;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.stall(Duration::from_secs(10), Duration::from_secs(1)).local().is_ok());
+    /// ```
+    pub fn stall(mut self, stall: Duration, spare: Duration) -> Self {
+        self.port.stall = Some(stall.min(WAIT_MAX));
+        self.port.spare = Some(spare.min(WAIT_MAX));
+        self
+    }
+
+    /// How long the workers may take to join: the run begins when all have, or after so long with
+    /// those that have; the others may come later. Ten minutes if not told.
+    ///
+    /// ```
+    /// # use codedgrad::train::{Coordinator, RunError};
+    /// # use codedgrad::transport::tcp::security::{Security, Token};
+    /// # use std::time::Duration;
+    /// let security = Security::Plain { token: Token::fresh()? };
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let served = run.gather_within(Duration::from_millis(5)).serve("127.0.0.1:0", security)?;
+    /// assert!(matches!(served.run(&mut ()), Err(RunError::NobodyCame { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gather_within(mut self, patience: Duration) -> Self {
+        self.port.gather = Some(patience.min(WAIT_MAX));
+        self
+    }
+
+    /// Opens a port at `HOST:PORT`, of which 0 is any free one, and lets workers in that know each
+    /// other by `security`.
+    ///
+    /// # Errors
+    /// [`BuildError`] with what is wrong and what would be right.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use codedgrad::transport::tcp::security::{Security, Token};
+    /// let security = Security::Plain { token: Token::fresh()? };
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let served = run.clone().serve("127.0.0.1:0", security.clone())?;
+    /// assert_ne!(served.address().port(), 0);
+    /// let error = run.serve("localhost", security).err().unwrap();
+    /// assert!(error.to_string().starts_with("\"localhost\" is no address to listen at"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn serve(self, address: impl Display, security: Security) -> Result<Served, BuildError> {
+        let text = address.to_string();
+        let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+        let address = found.ok_or(BuildError::Address { text })?;
+        let plan = self.plan()?;
+        let gather = self.port.gather.unwrap_or(GATHER);
+        let transport = TcpTransport::listen(self.listen(address, security, &plan)?)?;
+        let Plan { engine, config, shape, clock, .. } = plan;
+        Ok(Served { transport, engine, config, shape, clock, gather, judge: None })
+    }
+
+    fn listen(
+        self,
+        address: SocketAddr,
+        security: Security,
+        plan: &Plan,
+    ) -> Result<Listen, BuildError> {
+        let Plan { config, shape, .. } = plan;
+        let usual = Listen::new(address, security, shape.workers, shape.length, shape.units);
+        let format = match config.wire {
+            Wire::F32 => Format::F32,
+            Wire::Bf16 => Format::Bf16,
+            Wire::F16 => return Err(BuildError::Wire),
+        };
+        let exchange = match self.port.exchange {
+            None if plan.judged => Exchange::Hold,
+            Some(exchange) if plan.judged && exchange != Exchange::Hold => {
+                let scheme = self.scheme?.to_string();
+                return Err(BuildError::Exchange { scheme, exchange });
+            }
+            told => told.unwrap_or_default(),
+        };
+        let facts = RunFacts {
+            unit_samples: Some(self.unit_samples),
+            models: Some(config.models),
+            steps: Some(plan.end),
+            dtype: self.port.dtype,
+            layout: self.port.layout,
+            ..RunFacts::default()
+        };
+        Ok(Listen {
+            run: self.port.run.unwrap_or(usual.run),
+            result_length: plan.result_length,
+            micro_steps: config.micro_steps,
+            log_steps: config.log_steps,
+            format,
+            exchange,
+            keeps: self.port.keeps,
+            // A replica made anew has applied nothing, wherever the run begins.
+            first: Some(Step(0)),
+            job: self.port.job,
+            facts,
+            silence: self.port.silence.unwrap_or(usual.silence),
+            stall: self.port.stall.unwrap_or(usual.stall),
+            spare: self.port.spare.unwrap_or(usual.spare),
+            ..usual
+        })
+    }
+}
+
+impl Served {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.transport.address()
+    }
+
+    /// What is known of the connections; it is kept up to date while the run goes on.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// # use codedgrad::transport::tcp::security::{Security, Token};
+    /// let security = Security::Plain { token: Token::fresh()? };
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let served = run.serve("127.0.0.1:0", security)?;
+    /// assert!(served.status().lock().unwrap().workers.iter().all(|worker| !worker.connected));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn status(&self) -> Arc<Mutex<Status>> {
+        self.transport.status()
+    }
+
+    /// The same run for a scheme of mixtures, whose results a judge decodes.
+    pub fn judged_by(mut self, judge: Box<dyn Judge>) -> Self {
+        self.judge = Some(judge);
+        self
+    }
+
+    /// Waits for the workers ([`Builder::gather_within`]), and runs until all steps are decided and
+    /// applied by everybody who is there, or the observer or a worker ends it.
+    ///
+    /// # Errors
+    /// [`RunError::NobodyCame`] when there is nobody to begin with, and others when the run cannot
+    /// go on.
+    pub fn run(self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
+        let Self { mut transport, engine, config, shape, clock, gather, judge } = self;
+        if transport.gather(gather).present.is_empty() {
+            return Err(RunError::NobodyCame { waited_seconds: gather.as_secs_f64() });
+        }
+        transport.begin(shape.first);
+        let pace = clock.start(shape.workers);
+        let mut coordinator = Coordinator::new(transport, engine, pace, config, shape);
+        if let Some(judge) = judge {
+            coordinator = coordinator.judged_by(judge);
+        }
+        coordinator.run(observer)
+    }
+}

@@ -1,0 +1,111 @@
+//! What one worker hands over for another to go on from.
+
+use crate::ids::Step;
+use thiserror::Error;
+
+/// Bytes of the length that stands before bytes.
+const LENGTH_BYTES: usize = 8;
+const NUMBER_BYTES: usize = size_of::<f32>();
+
+/// Everything a replica needs to go on from a step: the vectors its trainer handed over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// First step that is not applied in it.
+    pub next: Step,
+    /// Parameters and optimizer state, in the trainer's own order.
+    pub vectors: Vec<Vec<f32>>,
+}
+
+/// A state that was not handed over as bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "vector {vector} of the state, of {numbers} numbers, was not handed over as bytes: whoever \
+     handed it over replied with numbers"
+)]
+pub struct NotBytes {
+    /// Which vector, from 0.
+    pub vector: usize,
+    /// Its length.
+    pub numbers: usize,
+}
+
+impl State {
+    /// A state of byte strings of any lengths, such as a trainer's own files. They travel as
+    /// vectors of numbers, exactly, whatever numbers they make: each is its length in bytes as a
+    /// little-endian `u64`, then the bytes, then zeros up to a multiple of 4.
+    ///
+    /// ```
+    /// use codedgrad::ids::Step;
+    /// use codedgrad::transport::State;
+    /// let state = State::of_bytes(Step(7), &[b"weights".to_vec(), vec![]]);
+    /// assert_eq!(state.vectors.iter().map(Vec::len).collect::<Vec<_>>(), [4, 2]);
+    /// assert_eq!(state.bytes()?, [b"weights".to_vec(), vec![]]);
+    /// # Ok::<(), codedgrad::transport::NotBytes>(())
+    /// ```
+    #[must_use]
+    pub fn of_bytes(next: Step, bytes: &[Vec<u8>]) -> Self {
+        Self { next, vectors: bytes.iter().map(|bytes| numbers_of(bytes)).collect() }
+    }
+
+    /// The byte strings that it was made of.
+    ///
+    /// # Errors
+    /// [`NotBytes`] when it was made of numbers.
+    ///
+    /// ```
+    /// use codedgrad::{ids::Step, transport::State};
+    /// let state = State { next: Step(0), vectors: vec![vec![0.5; 3]] };
+    /// assert_eq!(state.bytes().unwrap_err().numbers, 3);
+    /// ```
+    pub fn bytes(&self) -> Result<Vec<Vec<u8>>, NotBytes> {
+        let read = |(vector, numbers): (usize, &Vec<f32>)| {
+            bytes_of(numbers).ok_or(NotBytes { vector, numbers: numbers.len() })
+        };
+        self.vectors.iter().enumerate().map(read).collect()
+    }
+}
+
+fn numbers_of(bytes: &[u8]) -> Vec<f32> {
+    let count = (LENGTH_BYTES + bytes.len()).div_ceil(NUMBER_BYTES);
+    let mut numbers = vec![0.0f32; count];
+    let room: &mut [u8] = bytemuck::cast_slice_mut(&mut numbers);
+    room[..LENGTH_BYTES].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    room[LENGTH_BYTES..][..bytes.len()].copy_from_slice(bytes);
+    numbers
+}
+
+fn bytes_of(numbers: &[f32]) -> Option<Vec<u8>> {
+    let (length, rest) = bytemuck::cast_slice::<f32, u8>(numbers).split_first_chunk()?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    let (bytes, padding) = rest.split_at_checked(length)?;
+    let whole = padding.len() < NUMBER_BYTES && padding.iter().all(|byte| *byte == 0);
+    whole.then(|| bytes.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn bytes_come_back_as_they_were(
+            bytes in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..5),
+        ) {
+            let state = State::of_bytes(Step(3), &bytes);
+            prop_assert_eq!(state.bytes(), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn numbers_are_no_bytes() {
+        for numbers in [vec![], vec![1.0], vec![1.0; 9], vec![0.0, 0.0, 0.0]] {
+            let length = numbers.len();
+            let state = State { next: Step(0), vectors: vec![numbers_of(b"abc"), numbers] };
+            assert_eq!(state.bytes(), Err(NotBytes { vector: 1, numbers: length }));
+        }
+        let mut dirty = numbers_of(b"abc");
+        dirty[2] = f32::from_bits(dirty[2].to_bits() | 1 << 31);
+        assert_eq!(bytes_of(&dirty), None, "what is beyond the bytes is zero");
+    }
+}
