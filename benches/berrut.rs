@@ -66,7 +66,7 @@ fn berrut(criterion: &mut Criterion) {
         .throughput(Throughput::Bytes((WORKERS * length * 4) as u64));
     group.bench_function("read", |bencher| bencher.iter(|| read(black_box(&slices))));
     group.bench_function("signed_fold", |bencher| {
-        bencher.iter(|| signed_fold(black_box(&slices), 4096, 7))
+        bencher.iter(|| signed_fold(black_box(&slices), 4096, 7));
     });
     group.bench_function("locate_by_sketches", |bencher| {
         bencher.iter(|| {
@@ -85,7 +85,7 @@ fn berrut(criterion: &mut Criterion) {
     group.bench_function("exact_gram", |bencher| bencher.iter(|| gram(black_box(&slices))));
     let exact = products(&gram(&slices));
     group.bench_function("robust_locate_alone", |bencher| {
-        bencher.iter(|| robust_locate(&exact, WRONG, Default::default()))
+        bencher.iter(|| robust_locate(&exact, WRONG, Default::default()));
     });
     let mut decoder = Decoder::new(&code, Interpolant::SPLINE);
     workers
@@ -93,7 +93,7 @@ fn berrut(criterion: &mut Criterion) {
         .zip(&outputs)
         .for_each(|(worker, output)| drop(decoder.arrive(*worker, output.clone())));
     group.bench_function("decode_sum", |bencher| {
-        bencher.iter(|| decoder.decode_sum(7).expect("enough outputs"))
+        bencher.iter(|| decoder.decode_sum(7).expect("enough outputs"));
     });
     group.finish();
 }

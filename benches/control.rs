@@ -56,7 +56,7 @@ async fn worker(address: String, security: Security, me: u32) -> Outcome<()> {
                 task.submit(Vec::new())?;
             }
             Ok(Some(Event::Apply(step))) => {
-                assert_eq!(step.gradient()[0], welcome.workers as f32, "the sum is whole")
+                assert_eq!(step.gradient()[0], welcome.workers as f32, "the sum is whole");
             }
             Ok(Some(Event::Provide(request))) => request.reply(Vec::new()),
             Ok(Some(Event::Skip(_))) => return Err("no step is refused".into()),

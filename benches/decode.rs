@@ -27,7 +27,7 @@ fn weights(
     let mut out = vec![0.0; workers];
     assert!(decoder.weights(choice, &mut out).decodable, "{name}");
     criterion.bench_function(name, |bencher| {
-        bencher.iter(|| black_box(decoder.weights(choice, black_box(&mut out))))
+        bencher.iter(|| black_box(decoder.weights(choice, black_box(&mut out))));
     });
 }
 

@@ -70,7 +70,7 @@ fn combine(
     // Reads of all messages, the write of the result and the read that the write allocates.
     group.throughput(Throughput::Bytes((out.len() * (terms.len() * bytes + 8)) as u64));
     group.bench_function(BenchmarkId::new("combine", format), |bencher| {
-        bencher.iter(|| cpu.combine(black_box(terms), out))
+        bencher.iter(|| cpu.combine(black_box(terms), out));
     });
 }
 
@@ -95,7 +95,7 @@ fn fold(criterion: &mut Criterion) {
             bencher.iter(|| cpu.combine_and_digest(black_box(&f32s), &mut out));
         });
         group.bench_function(BenchmarkId::new("axpy_chain", "f32"), |bencher| {
-            bencher.iter(|| axpy_chain(black_box(&x), &mut out))
+            bencher.iter(|| axpy_chain(black_box(&x), &mut out));
         });
         drop(full);
         combine(

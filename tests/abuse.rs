@@ -157,14 +157,14 @@ fn strangers() -> Vec<Abuse> {
         ("garbage", |scene| say(scene, &[0xa5; 4096], "garbage")),
         ("another protocol", |scene| say(scene, b"GET / HTTP/1.1\r\n\r\n", "another protocol")),
         ("TLS to a plain port", |scene| {
-            say(scene, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS")
+            say(scene, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS");
         }),
         ("another version", |scene| say(scene, b"CGRAD\0\x09\0", "another version")),
         ("a wrong proof", |scene| {
-            say(scene, &[b"CGRAD\0\x01\0", &[7; 64][..]].concat(), "a wrong proof")
+            say(scene, &[b"CGRAD\0\x01\0", &[7; 64][..]].concat(), "a wrong proof");
         }),
         ("half a handshake, and silence", |scene| {
-            say(scene, b"CGRAD\0\x01\0\x07\x07", "half a handshake")
+            say(scene, b"CGRAD\0\x01\0\x07\x07", "half a handshake");
         }),
         ("half a handshake, and gone", |scene| {
             let before = scene.refused();
@@ -200,19 +200,19 @@ fn callers() -> Vec<Abuse> {
     }
     vec![
         ("a number that is taken", |scene| {
-            refused(scene, &hello(Some(0), "somebody else"), "already there")
+            refused(scene, &hello(Some(0), "somebody else"), "already there");
         }),
         ("a number that is none", |scene| {
-            refused(scene, &hello(Some(3), "the fourth"), "there is no worker 3")
+            refused(scene, &hello(Some(3), "the fourth"), "there is no worker 3");
         }),
         ("the coordinator's number", |scene| {
-            refused(scene, &hello(Some(u32::MAX), "me"), "there is no worker")
+            refused(scene, &hello(Some(u32::MAX), "me"), "there is no worker");
         }),
         ("no hello", |scene| hung_up_on(scene, &Header::control(21), br#"{"pong":{"number":1}}"#)),
         ("no message", |scene| hung_up_on(scene, &Header::control(2), b"{}")),
         ("a chunk first", |scene| hung_up_on(scene, &scene.term(0, 1), &[0; 4])),
         ("a hello that is too long", |scene| {
-            hung_up_on(scene, &Header::control(HELLO_BYTES_MAX + 1), &[b' '; 100])
+            hung_up_on(scene, &Header::control(HELLO_BYTES_MAX + 1), &[b' '; 100]);
         }),
         ("half a hello, and silence", |scene| hung_up_on(scene, &Header::control(100), b"{")),
     ]
@@ -242,22 +242,22 @@ fn workers() -> Vec<Abuse> {
             lost(scene, &bytes);
         }),
         ("a chunk of another run", |scene| {
-            lost(scene, &frame(&Header { run: RUN + 1, ..scene.term(0, 1) }, &[0; 4]))
+            lost(scene, &frame(&Header { run: RUN + 1, ..scene.term(0, 1) }, &[0; 4]));
         }),
         ("a chunk of another layout", |scene| {
-            lost(scene, &frame(&Header { layout: 1, ..scene.term(0, 1) }, &[0; 4]))
+            lost(scene, &frame(&Header { layout: 1, ..scene.term(0, 1) }, &[0; 4]));
         }),
         ("a chunk in another's name", |scene| {
-            lost(scene, &frame(&Header { worker: 0, ..scene.term(0, 1) }, &[0; 4]))
+            lost(scene, &frame(&Header { worker: 0, ..scene.term(0, 1) }, &[0; 4]));
         }),
         ("a damaged chunk", |scene| {
-            lost(scene, &frame(&Header { digest: 1, ..scene.term(0, 1) }, &[0; 4]))
+            lost(scene, &frame(&Header { digest: 1, ..scene.term(0, 1) }, &[0; 4]));
         }),
         ("a chunk that is too long", |scene| {
-            lost(scene, &Header { length: 4 * CHUNK as u32 + 4, ..scene.term(0, 1) }.encode())
+            lost(scene, &Header { length: 4 * CHUNK as u32 + 4, ..scene.term(0, 1) }.encode());
         }),
         ("a chunk of another length", |scene| {
-            lost(scene, &frame(&Header { number: next(scene), ..scene.term(CHUNK, 3) }, &[0; 12]))
+            lost(scene, &frame(&Header { number: next(scene), ..scene.term(CHUNK, 3) }, &[0; 12]));
         }),
         ("a chunk that lies across others", |scene| {
             lost(
@@ -269,15 +269,15 @@ fn workers() -> Vec<Abuse> {
             );
         }),
         ("a chunk of a far step", |scene| {
-            lost(scene, &frame(&Header { number: 1 << 40, ..scene.term(0, 1) }, &[0; 4]))
+            lost(scene, &frame(&Header { number: 1 << 40, ..scene.term(0, 1) }, &[0; 4]));
         }),
         ("a message of the wrong side", |scene| lost(scene, &message(r#"{"ping":{"number":1}}"#))),
         ("a message among workers", |scene| {
-            lost(scene, &message(r#"{"peer":{"worker":2,"run":1,"epoch":1}}"#))
+            lost(scene, &message(r#"{"peer":{"worker":2,"run":1,"epoch":1}}"#));
         }),
         ("a message that is none", |scene| lost(scene, &message("[1, 2"))),
         ("a message that is too long", |scene| {
-            lost(scene, &Header::control(CONTROL_BYTES_MAX + 1).encode())
+            lost(scene, &Header::control(CONTROL_BYTES_MAX + 1).encode());
         }),
         ("hello twice", |scene| lost(scene, &message(&hello(Some(EVIL), "evil").to_string()))),
         ("half a frame, and gone", |scene| {
@@ -302,7 +302,7 @@ fn next(scene: &Scene) -> u64 {
 fn first_step(scene: &Scene, worker: &mut Bare) {
     let mut gradient = vec![0.0; scene.job.length];
     (0..UNITS as usize * UNIT_SAMPLES).for_each(|sample| {
-        add_gradient(&mut gradient, &vec![0.0; scene.job.length], 0, sample, 1.0)
+        add_gradient(&mut gradient, &vec![0.0; scene.job.length], 0, sample, 1.0);
     });
     let bytes: Vec<u8> = gradient.iter().flat_map(|x| x.to_le_bytes()).collect();
     let mut sums = 0;
@@ -476,7 +476,7 @@ fn messages_out_of_place_change_nothing() {
 #[test]
 fn a_step_that_was_never_sent_is_not_applied() {
     survives("applied", |_, evil| {
-        evil.tell(&json!({"type": "applied", "step": 1u64 << 60, "digest": 1}))
+        evil.tell(&json!({"type": "applied", "step": 1u64 << 60, "digest": 1}));
     });
 }
 

@@ -16,7 +16,7 @@ use integers::{
     Job, Log, Secret, UNIT_SAMPLES, UNITS, WORKERS, Watch, coordinate, join, run_locally, secret,
 };
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: Exchange::Star };
 
@@ -121,10 +121,14 @@ fn a_trainer_that_differs_is_sent_away_and_the_run_goes_on() {
         error,
         Some(AggregatorError::Refused { reason: "samples per unit: 16 here, 2 in the run".into() })
     );
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while transport.gather(Duration::from_millis(10)).present.len() < honest.len() {
-        assert!(Instant::now() < deadline, "the honest workers join");
+    let mut present = 0;
+    for _ in 0..3000 {
+        present = transport.gather(Duration::from_millis(10)).present.len();
+        if present == honest.len() {
+            break;
+        }
     }
+    assert_eq!(present, honest.len(), "the honest workers join");
     transport.begin(Step(0));
     let mut watch = Watch::new(|_| {});
     assert_eq!(coordinate(JOB, transport, &mut watch).unwrap(), Outcome::Finished);

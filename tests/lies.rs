@@ -153,7 +153,7 @@ fn nan(mut link: impl Link) {
             }
             Order::Take { state } => (parameters, next) = (state.vectors[0].clone(), state.next),
             Order::Hold { step, attempt, decoded } => {
-                link.send(Notice::Held { step, attempt, digest: decoded.digest })
+                link.send(Notice::Held { step, attempt, digest: decoded.digest });
             }
             Order::Abandon => {}
             Order::Stop | Order::Dismiss(_) => return,

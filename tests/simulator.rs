@@ -545,7 +545,7 @@ proptest! {
                 );
                 let mut seen = vec![0; scheme.facts().units as usize];
                 folds.iter().flat_map(|fold| &units[&fold.task]).for_each(|part| {
-                    (part.start..part.end).for_each(|unit| seen[unit as usize] += 1)
+                    (part.start..part.end).for_each(|unit| seen[unit as usize] += 1);
                 });
                 prop_assert!(seen.iter().all(|times| *times == 1), "{} {}: {:?}", text, job, seen);
                 done.push(job.0);

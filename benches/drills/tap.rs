@@ -123,7 +123,7 @@ impl Trouble {
             Fault::Stopped => strike(Signal::STOP),
             Fault::Killed | Fault::Back => strike(Signal::KILL),
             Fault::Slow | Fault::Cut | Fault::HalfOpen | Fault::Trickling => {
-                self.hit = Some((connection, Instant::now()))
+                self.hit = Some((connection, Instant::now()));
             }
         }
         mem::take(&mut self.wakers).into_values().for_each(Waker::wake);

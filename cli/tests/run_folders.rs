@@ -155,7 +155,7 @@ fn a_cut_or_missing_checkpoint_leaves_the_one_before() {
     let whole = broken.checkpoint();
     for kept in (0..10).map(|part| whole.len() * part / 10).chain([7, 9, whole.len() - 1]) {
         let said = broken.resumes(&format!("{kept} bytes"), |cut| {
-            fs::write(cut.join(CURRENT), &whole[..kept]).unwrap()
+            fs::write(cut.join(CURRENT), &whole[..kept]).unwrap();
         });
         assert!(
             said.contains("cut/checkpoint.safetensors: ") && said.contains("going on from step 4"),

@@ -302,7 +302,8 @@ impl Late {
                 }
             }
             Preset::Bursts => {
-                slow.iter_mut().for_each(|slow| *slow = draw.chance(if *slow { 0.6 } else { 0.03 }))
+                slow.iter_mut()
+                    .for_each(|slow| *slow = draw.chance(if *slow { 0.6 } else { 0.03 }));
             }
             Preset::Iid => slow.iter_mut().for_each(|slow| *slow = draw.chance(0.08)),
             Preset::Stalls => {
@@ -398,7 +399,7 @@ mod tests {
     fn proportional_noise_is_that_of_unequal_documents() {
         let found = measured(Preset::Proportional, 32, 4000);
         let near = |value: f64, expected: f64, relative: f64| {
-            assert!((value / expected - 1.0).abs() < relative, "{value} {expected}")
+            assert!((value / expected - 1.0).abs() < relative, "{value} {expected}");
         };
         near(found.variation_within_round, 0.139, 0.05);
         near(found.over[0].answers, 0.108, 0.12);

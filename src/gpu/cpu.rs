@@ -137,7 +137,7 @@ impl Cpu {
             out.chunks_mut(CHUNK).zip(slots).enumerate().for_each(work);
         } else {
             self.pool.install(|| {
-                out.par_chunks_mut(CHUNK).zip(slots.par_iter_mut()).enumerate().for_each(work)
+                out.par_chunks_mut(CHUNK).zip(slots.par_iter_mut()).enumerate().for_each(work);
             });
         }
         Ok(())

@@ -170,10 +170,10 @@ fn narrow<T: Copy>(x: &[T], scaled: impl Fn(T) -> f32, wire: Wire<'_>) {
     match wire {
         Wire::F32(out) => out.iter_mut().zip(x).for_each(|(out, x)| *out = scaled(*x)),
         Wire::Bf16(out) => {
-            out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16::from_f32(scaled(*x)))
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16::from_f32(scaled(*x)));
         }
         Wire::F16(out) => {
-            out.iter_mut().zip(x).for_each(|(out, x)| *out = f16::from_f32(scaled(*x)))
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = f16::from_f32(scaled(*x)));
         }
     }
 }

@@ -148,7 +148,7 @@ impl<T: Transport> Coordinator<T> {
                     match patience {
                         None if came.is_none() => break Err(RunError::NobodyLeft),
                         Some(patience) if came.is_none() => {
-                            self.idle_seconds += patience.as_secs_f64()
+                            self.idle_seconds += patience.as_secs_f64();
                         }
                         _ => self.idle_seconds = 0.0,
                     }
@@ -423,7 +423,7 @@ impl<T: Transport> Coordinator<T> {
                         self.step.0,
                         worker,
                         "is left out: the run is planned for the others",
-                    )
+                    );
                 });
                 if left.is_empty() {
                     tracing::info!("{}: the run is planned for everybody again", self.step);
@@ -452,7 +452,7 @@ impl<T: Transport> Coordinator<T> {
             Action::Restore { worker } => self.restore(worker, observer)?,
             Action::Dismiss { worker } => self.dismiss(worker, observer),
             Action::Finish => {
-                self.settles_by = Some(self.pace.now() + self.config.max_wait_seconds)
+                self.settles_by = Some(self.pace.now() + self.config.max_wait_seconds);
             }
         }
         Ok(None)

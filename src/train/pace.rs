@@ -325,7 +325,7 @@ impl Pace {
                 notice => {
                     gone = gone
                         .take()
-                        .or(notice.filter(|notice| matches!(notice, Notice::Lost { .. })))
+                        .or(notice.filter(|notice| matches!(notice, Notice::Lost { .. })));
                 }
             }
             !dropped

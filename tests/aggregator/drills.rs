@@ -46,7 +46,13 @@ pub(super) fn proxy(to: SocketAddr, fault: Fault, when: When) -> SocketAddr {
                 let (mut from, mut into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
                 let counts = Arc::clone(&counts);
                 thread::spawn(move || {
-                    carry(&mut from, &mut into, up, (number == 0).then_some((fault, when)), &counts)
+                    carry(
+                        &mut from,
+                        &mut into,
+                        up,
+                        (number == 0).then_some((fault, when)),
+                        &counts,
+                    );
                 });
             }
         }

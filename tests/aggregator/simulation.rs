@@ -363,7 +363,7 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
         faults.fetch_add(1, Ordering::Relaxed);
         match kind {
             0 | 1 => {
-                deaths[usize::from(worker)].send_modify(|death| *death = (death.0 + 1, kind == 0))
+                deaths[usize::from(worker)].send_modify(|death| *death = (death.0 + 1, kind == 0));
             }
             2 | 3 => net.cut(worker, other, kind == 2),
             4 => net.part(worker, other, time),

@@ -351,7 +351,7 @@ fn verification_finds_what_a_false_claim_hides() {
     let large = Groups::tolerating(64, 15).unwrap();
     let mut calls = Vec::new();
     let sampled = verify(&large, &Gate::new(Wire::F32, large.facts()), 3, &mut |done, all| {
-        calls.push((done, all))
+        calls.push((done, all));
     });
     assert!(!sampled.exhaustive && sampled.failed == 0 && sampled.sets > 10_000);
     assert!(calls.is_sorted() && calls.last() == Some(&(sampled.sets, sampled.sets)));

@@ -205,7 +205,7 @@ impl Chaos<'_> {
         for (worker, task, weight) in summed.chain(single) {
             for part in &self.parts[&(worker, task)] {
                 (part.units.start..part.units.end).for_each(|unit| {
-                    *counted.entry((task.job, unit)).or_default() += weight * part.coefficient
+                    *counted.entry((task.job, unit)).or_default() += weight * part.coefficient;
                 });
             }
         }
@@ -423,7 +423,7 @@ impl Chaos<'_> {
                 }
             }
             Action::Fold { step, attempt, sums, folds, .. } => {
-                self.fold(step, attempt, &sums, &folds)
+                self.fold(step, attempt, &sums, &folds);
             }
             Action::Commit { step, .. } | Action::Refuse { step, .. } => self.decide(step, &action),
             Action::Restart { step } => {
@@ -542,7 +542,7 @@ impl Chaos<'_> {
     fn happen(&mut self, input: Input) -> Input {
         match input {
             Input::Late { worker, task, .. } => {
-                *self.place(worker).results.entry(task).or_default() += 1
+                *self.place(worker).results.entry(task).or_default() += 1;
             }
             Input::Held { worker, step, attempt, .. } => {
                 self.place(worker).vectors.insert((step, attempt));

@@ -84,7 +84,7 @@ pub(crate) fn train(mut aggregator: Aggregator, may: impl Fn(u64) -> bool) -> Ve
                 task.submit(vec![count]).unwrap();
             }
             Event::Apply(step) => {
-                parameters.iter_mut().zip(step.gradient()).for_each(|(p, g)| *p -= g / 64.0)
+                parameters.iter_mut().zip(step.gradient()).for_each(|(p, g)| *p -= g / 64.0);
             }
             Event::Skip(_) => {}
             Event::Provide(request) => request.reply(vec![parameters.clone()]),

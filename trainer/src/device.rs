@@ -198,7 +198,7 @@ impl Place {
         let start = layout.start_offset();
         match &*storage {
             Storage::Cpu(storage) => {
-                out.copy_from_slice(&storage.as_slice::<f32>()?[start..start + out.len()])
+                out.copy_from_slice(&storage.as_slice::<f32>()?[start..start + out.len()]);
             }
             #[cfg(feature = "candle-cuda")]
             Storage::Cuda(_) => self.with(tensor, |cuda, source| {

@@ -389,7 +389,7 @@ mod tests {
             let attack = Attack { kind, workers: wrong.clone(), seed: 1 };
             let mut altered = received.clone();
             altered.iter_mut().for_each(|(worker, message)| {
-                attack.alter(*worker, 0, &mut Arc::make_mut(message)[section.clone()])
+                attack.alter(*worker, 0, &mut Arc::make_mut(message)[section.clone()]);
             });
             let judged = judge.judge(Job(0), &altered).unwrap();
             assert_eq!(judged.wrong, wrong, "{kind:?} in {section:?}");

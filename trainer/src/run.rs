@@ -471,7 +471,7 @@ pub fn run_worker<V: Memory>(
     while let Some(event) = aggregator.next_event()? {
         match event {
             Event::Compute(task) => {
-                compute(run, worker, task, &replicas[..], batches, mixed.as_ref())?
+                compute(run, worker, task, &replicas[..], batches, mixed.as_ref())?;
             }
             Event::Apply(step) => {
                 let digest =

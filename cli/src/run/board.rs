@@ -104,9 +104,15 @@ impl Board {
 impl Shown {
     /// As Prometheus reads it.
     fn metrics(&self) -> String {
+        let mut text = String::new();
+        self.metrics_of_run(&mut text);
+        self.metrics_of_workers(&mut text);
+        text
+    }
+
+    fn metrics_of_run(&self, text: &mut String) {
         let Self { progress, network } = self;
         let connected = network.workers.iter().filter(|worker| worker.connected).count();
-        let mut text = String::new();
         let mut one = |name: &str, kind: &str, help: &str, value: f64| {
             let _ = write!(
                 text,
@@ -189,6 +195,10 @@ impl Shown {
             network.exchange_seconds,
         );
         one("refused_calls_total", "counter", "Calls that were refused.", network.refused as f64);
+    }
+
+    fn metrics_of_workers(&self, text: &mut String) {
+        let Self { progress, network } = self;
         let mut each =
             |name: &str,
              kind: &str,
@@ -234,7 +244,6 @@ impl Shown {
             &|of, _| Some(of.lateness_seconds),
         );
         each("faults_total", "counter", "Its faults.", &|of, _| Some(of.faults as f64));
-        text
     }
 }
 

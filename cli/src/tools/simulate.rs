@@ -335,7 +335,7 @@ mod tests {
         let mut grid = Grid::default();
         let mut next = || Ok::<_, Infallible>(rows.next().unwrap());
         let outcome = simulate(&mut *scheme, jobs, &mut next, &rules, &mut |seen| {
-            grid.add(&*labels, 4, &seen)
+            grid.add(&*labels, 4, &seen);
         })
         .unwrap();
         assert_eq!((outcome.jobs_decoded as u64, outcome.wait_outs), (jobs, 0));

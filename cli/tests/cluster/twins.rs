@@ -40,7 +40,7 @@ fn a_process_that_is_replaced_ends() {
                 Some(0),
                 "{exchange}: worker {number}: {}",
                 last_words(worker)
-            )
+            );
         });
         let lost: usize = (0..WORKERS).map(|worker| count_faults(&summary, worker, "lost")).sum();
         assert!((1..=4).contains(&lost), "{exchange}: {lost} losses: {}", summary["faults"]);

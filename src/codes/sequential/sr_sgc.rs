@@ -316,7 +316,7 @@ impl Scheme for SrSgc {
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
         let answered = self.find(job).map(|open| open.answered.clone()).unwrap_or_default();
         self.slots.decode(&answered, |worker, weight| {
-            folds.push(Fold { worker, task: Task { job, piece: worker.0, plan: 0 }, weight })
+            folds.push(Fold { worker, task: Task { job, piece: worker.0, plan: 0 }, weight });
         })
     }
 

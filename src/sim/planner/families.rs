@@ -243,10 +243,10 @@ mod tests {
                         setting.scheme.parse::<SchemeSpec>().and_then(|spec| spec.over(horizon));
                     match scheme {
                         Ok(scheme) => {
-                            assert!(scheme.facts().delay <= max_delay, "{}", setting.scheme)
+                            assert!(scheme.facts().delay <= max_delay, "{}", setting.scheme);
                         }
                         Err(error) => {
-                            assert_eq!(space.family, Family::Graph, "{}: {error}", setting.scheme)
+                            assert_eq!(space.family, Family::Graph, "{}: {error}", setting.scheme);
                         }
                     }
                 }

@@ -70,7 +70,7 @@ impl Replay {
         let sum = |step: &[Vec<f64>]| {
             let mut total = vec![0.0; step[0].len()];
             step.iter().for_each(|row| {
-                total.iter_mut().zip(row).for_each(|(total, delay)| *total += delay)
+                total.iter_mut().zip(row).for_each(|(total, delay)| *total += delay);
             });
             total
         };

@@ -193,7 +193,7 @@ pub(super) async fn answer(
                     );
                 }
                 Ok((stream, _, Across::Peer { worker, epoch, .. })) => {
-                    drop(streams.send((worker, epoch, Some(stream))))
+                    drop(streams.send((worker, epoch, Some(stream))));
                 }
                 Err(reason) => door.refuse(from, &reason),
             }

@@ -286,10 +286,10 @@ impl Hub {
                 self.came(from, taken);
             }
             (From::Peer(worker, line), Incoming::Ended(reason)) => {
-                self.disconnected(worker, line, &reason)
+                self.disconnected(worker, line, &reason);
             }
             (From::Peer(worker, _), Incoming::Control(_)) => {
-                tracing::warn!("worker {worker} sends what is no chunk")
+                tracing::warn!("worker {worker} sends what is no chunk");
             }
         }
         true

@@ -238,7 +238,7 @@ impl Hub {
                 self.members.tell(worker.0, &Down::Reduce { step, task, weight });
             }
             Command::Discard(worker, _, task) => {
-                self.members.tell(worker.0, &Down::Discard { task })
+                self.members.tell(worker.0, &Down::Discard { task });
             }
             Command::StateOf(worker) => self.order(
                 worker,
@@ -397,7 +397,7 @@ impl Hub {
                 };
                 match landed {
                     Ok(notice) => {
-                        notice.into_iter().for_each(|notice| self.notify(Worker(worker), notice))
+                        notice.into_iter().for_each(|notice| self.notify(Worker(worker), notice));
                     }
                     Err(reason) => self.lose(worker, &reason),
                 }

@@ -168,7 +168,7 @@ mod tests {
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
         (10..=20).for_each(|tenths| {
-            assert_eq!(running.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10)
+            assert_eq!(running.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10);
         });
         assert!(!running.is_stuck(at(2.0), 3 * SECOND, longest));
         assert!(!running.is_stuck(at(4.5), 3 * SECOND, longest), "it does not say so any more");

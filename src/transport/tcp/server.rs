@@ -347,7 +347,7 @@ impl TcpTransport {
             for heard in self.notices.recv_timeout(left).ok()? {
                 match heard {
                     Heard::Notice(_, _, Notice::State { needy: Worker(COORDINATOR), state }) => {
-                        found = Some(state)
+                        found = Some(state);
                     }
                     other => self.early.push_back(other),
                 }
@@ -508,7 +508,7 @@ async fn answer(listener: Box<dyn Listener>, door: Arc<Door>, callers: mpsc::Sen
             drop(pass);
             match met {
                 Ok((stream, peer, hello)) => {
-                    drop(callers.send(Caller { stream, from, role: peer.role, hello, door }).await)
+                    drop(callers.send(Caller { stream, from, role: peer.role, hello, door }).await);
                 }
                 Err(reason) => door.refuse(from, &reason),
             }
