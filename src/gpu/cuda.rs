@@ -30,8 +30,10 @@ mod staging;
 mod vector;
 
 #[cfg(test)]
+#[path = "../../tests/devices/emulated.rs"]
 pub(crate) mod emulated;
 #[cfg(test)]
+#[path = "../../tests/devices/cuda.rs"]
 mod tests;
 
 pub use cudarc;
@@ -111,24 +113,24 @@ fn warn_once(error: &CudaError) {
 }
 
 /// With candle's CUDA backend both libraries are linked: the program does not start without them.
-#[cfg(feature = "candle-cuda")]
+#[cfg(feature = "cuda-linked")]
 fn driver_present() -> bool {
     true
 }
 
-#[cfg(feature = "candle-cuda")]
+#[cfg(feature = "cuda-linked")]
 fn compiler_present() -> bool {
     true
 }
 
-#[cfg(not(feature = "candle-cuda"))]
+#[cfg(not(feature = "cuda-linked"))]
 fn driver_present() -> bool {
     // SAFETY: this loads the driver's library, whose initialisers NVIDIA guarantees to be harmless,
     // and calls nothing.
     unsafe { cudarc::driver::sys::is_culib_present() }
 }
 
-#[cfg(not(feature = "candle-cuda"))]
+#[cfg(not(feature = "cuda-linked"))]
 fn compiler_present() -> bool {
     // SAFETY: this loads the compiler's library, whose initialisers NVIDIA guarantees to be
     // harmless, and calls nothing.
@@ -307,10 +309,10 @@ impl Cuda {
         for pass in passes {
             match pass {
                 Pass::Sum { terms: range, add, place: 0, .. } => {
-                    self.sum(&terms[range], add, out)?
+                    self.sum(&terms[range], add, out)?;
                 }
                 Pass::Sum { terms: range, add, place, .. } => {
-                    self.sum(&terms[range], add, &mut scratch[place - 1].as_view_mut())?
+                    self.sum(&terms[range], add, &mut scratch[place - 1].as_view_mut())?;
                 }
                 Pass::Fold { scratch: from } => {
                     let (before, x) = scratch.split_at_mut(from - 1);

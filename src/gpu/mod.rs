@@ -7,6 +7,7 @@
 //! is summed. With feature `cuda`, `cuda` does all of this on NVIDIA GPUs.
 
 #[cfg(test)]
+#[path = "../../tests/devices/conformance.rs"]
 mod conformance;
 mod cpu;
 #[cfg(feature = "cuda")]

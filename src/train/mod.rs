@@ -12,6 +12,7 @@ mod coordinator;
 #[cfg(feature = "cuda")]
 mod device_adamw;
 #[cfg(all(test, feature = "cuda"))]
+#[path = "../../tests/devices/training.rs"]
 mod on_devices;
 mod optimizer;
 mod pace;

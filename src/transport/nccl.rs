@@ -39,6 +39,7 @@ mod transfers;
 mod watch;
 
 #[cfg(test)]
+#[path = "../../tests/devices/nccl.rs"]
 mod tests;
 
 pub use error::NcclError;

@@ -258,7 +258,7 @@ impl Weaver {
                         part.clone(),
                     )),
                     (true, false) => {
-                        came.push((joined.rank(piece.worker)?, self.vector(part.len())))
+                        came.push((joined.rank(piece.worker)?, self.vector(part.len())));
                     }
                     (false, false) => {}
                 }

@@ -10,11 +10,12 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) const BYTES_OF_LAST: &str = "EMULATED_BYTES_OF_LAST";
 pub(crate) const SCARCE: usize = 300_000;
 
-/// One of the C++ files beside the kernels, compiled, unless this very text was compiled before: as
+/// One of the C++ files of this folder, compiled with the kernels, unless this very text was compiled before: as
 /// `name` in a folder of its own. None, and a line that says so, where there is no C++ compiler.
 pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf> {
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels");
-    let text = |file: &str| fs::read_to_string(kernels.join(file)).expect("a file of the project");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let devices = here.join("tests/devices");
+    let text = |file: &str| fs::read_to_string(devices.join(file)).expect("a file of the project");
     let key = xxh3_64(
         [image::SOURCE, &text("host.h"), &text(file), &options.join(" ")].join("\0").as_bytes(),
     );
@@ -42,7 +43,9 @@ pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf>
         .args(options)
         .arg("-o")
         .arg(&unfinished)
-        .arg(kernels.join(file))
+        .arg("-I")
+        .arg(here.join("src/gpu/kernels"))
+        .arg(devices.join(file))
         .status();
     assert!(status.is_ok_and(|status| status.success()), "{file} compiles");
     fs::rename(&unfinished, &program).expect("what was compiled");
@@ -54,7 +57,7 @@ pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf>
 #[test]
 fn what_needs_a_device_passes_on_an_emulated_one() {
     // With candle's kernels, CUDA's libraries are linked.
-    if super::devices() > 0 || cfg!(feature = "candle-cuda") {
+    if super::devices() > 0 || cfg!(feature = "cuda-linked") {
         return;
     }
     let Some(driver) = built("driver.cpp", "libcuda.so", &["-O1", "-shared", "-fPIC", "-pthread"])

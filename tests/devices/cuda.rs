@@ -271,7 +271,7 @@ fn the_kernels_casts_are_the_cpus() {
                     &[scale],
                     (out, shifts[0]),
                     &[(bytes(source), shifts[1])],
-                )
+                );
             };
             let mut found = vec![0xcdcd_u16; if to == Format::F32 { 2 * length } else { length }];
             run(cast_slice_mut(&mut found));
