@@ -10,11 +10,20 @@ const SHOWN: (usize, usize) = (6, 4);
 /// Columns of a line that a failure shows, and how many of them come before the difference.
 const COLUMNS: (usize, usize) = (160, 40);
 
+/// Stands for an outcome that is the one before.
+const AS_BEFORE: &str = "(as the command before)\n";
+
 /// Runs commands and compares what comes of them with the golden file of that name, or writes
 /// the file, if `PINS=update` says so.
 pub(crate) fn check(name: &str, commands: impl IntoIterator<Item = String>) {
     let shell = Shell::new();
-    let found: String = commands.into_iter().map(|command| shell.transcript(&command)).collect();
+    let (mut found, mut before) = (String::new(), String::new());
+    for command in commands {
+        let outcome = shell.outcome(&command);
+        let shown = if outcome == before { AS_BEFORE } else { &outcome };
+        found += &format!("$ codedgrad {command}\n{shown}");
+        before = outcome;
+    }
     let path = shell::golden(name);
     if env::var_os("PINS").is_some_and(|what| what == "update") {
         return fs::write(path, found).unwrap();

@@ -4,7 +4,7 @@
 //! commands, which `.ci/pin` runs too. `PINS=update cargo test --test pins` accepts what the
 //! program does now.
 //!
-//! Numbers are rounded to nine digits, and what follows from the model's own arithmetic is left
+//! Numbers are rounded to seven digits, and what follows from the model's own arithmetic is left
 //! out (`shown.rs` says which fields): both may differ from one processor to another.
 #![cfg(feature = "cli")]
 
@@ -158,18 +158,20 @@ fn min_workers() {
 #[test]
 fn auto() {
     let auto = |delays: &str, more: &str| {
-        let run = "train --scheme auto --steps 40 --replan-every 20 --probe 8";
-        format!("{run} --delays {delays}{more} {SMALL}")
+        let run = "train --scheme auto --replan-every 12 --probe 6";
+        format!("{run} --delays {delays} {more} {SMALL}")
     };
-    let commands = [auto("hotspot", ""), auto("bursts", " --models 2"), auto("calm", "")];
-    golden::check("auto", commands);
+    golden::check(
+        "auto",
+        [auto("late.csv", "--steps 24"), auto("hotspot", "--steps 7 --models 2")],
+    );
 }
 
 #[test]
 fn simulate() {
     let simulated = |text: String| {
         let workers = facts(&text).workers;
-        let start = format!("simulate {text} --workers {workers} --json --jobs 24 --delays");
+        let start = format!("simulate {text} --workers {workers} --json --jobs 16 --delays");
         [
             format!("{start} bursts --seed 3"),
             format!("{start} times.csv --base-load 0.125 --slope 4 --mu 0.5 --accept model"),

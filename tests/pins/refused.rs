@@ -1,6 +1,8 @@
 //! Texts that the program refuses.
 
-/// At least one text per error about parameters that a text can have, for 8 workers.
+/// At least one text per `ParameterError` that a text can lead to, for 8 workers unless it says so.
+/// No text is known that leads to `IllConditioned` or `Unbalanced`; `NoWorkers`, `Edge`, `Speed` and `NotBuilt`
+/// cannot be reached from this program.
 const CODES: &[&str] = &[
     // UnknownScheme
     "grups:s=1",
@@ -38,11 +40,10 @@ const CODES: &[&str] = &[
     "cyclic:s=8",
     "interval:speeds=speeds.csv,s=8,units=64",
     "interval:speeds=speeds.csv,l=9,units=64",
-    // DegreeOutOfRange, ErrorOutOfRange, Unbalanced
+    // DegreeOutOfRange, ErrorOutOfRange
     "graph:d=9",
     "graph:d=1",
     "graph:d=2,err=1.5",
-    "graph:d=3,err=0",
     // TooFewCuts
     "interval:speeds=speeds.csv,s=0,units=3",
     // File, Table, SpanMissesOnes, EmptyInterval, CutOff, Workers
@@ -61,6 +62,13 @@ const CODES: &[&str] = &[
     "interval:cuts=bad_number.csv",
     "interval:cuts=bad_huge.csv",
     "interval:speeds=bad_speed.csv,s=1,units=8",
+    // CyclicTooLarge, Conditions
+    "cyclic:s=8 --workers 4096",
+    "min-load:s=30000 --workers 65536",
+    // Numbers of workers
+    "uncoded --workers 0",
+    "groups:s=1 --workers 70000",
+    "graph:d=2 --workers 2",
     // NotOneRound, NoMatrix
     "queue:m=4",
     "ring:reach=3",
@@ -72,17 +80,7 @@ const CODES: &[&str] = &[
     "sbacc:K=4,byzantine=2",
 ];
 
-/// Other numbers of workers for `code`.
-const CODES_OF: &[(&str, usize)] = &[
-    ("uncoded", 0),
-    ("graph:d=2", 2),
-    ("min-load:s=1", 40000),
-    ("groups:s=1", 70000),
-    ("cyclic:s=8", 4096),
-    ("cyclic:s=60", 120),
-];
-
-/// Conditions that are not looked at before a scheme has a horizon, for 8 workers.
+/// Conditions that are not looked at before a scheme has a horizon, for 8 workers unless it says so.
 const SCHEMES: &[&str] = &[
     "queue:m=0",
     "queue:m=99999999",
@@ -100,7 +98,7 @@ const SCHEMES: &[&str] = &[
     "m-sgc:B=1,W=2,lambda=9",
     "m-sgc:B=1,W=2,lambda=8,rep",
     "m-sgc:B=1,W=200000,lambda=4",
-    "m-sgc:B=1,W=99999,lambda=4",
+    "m-sgc:B=1,W=99999,lambda=4 --workers 64",
     "vote:s=3,b=3",
     "bacc:K=8",
     "bacc:K=0",
@@ -135,10 +133,10 @@ const RUNS: &[&str] = &[
 ];
 
 pub(crate) fn commands() -> impl Iterator<Item = String> {
-    let of_eight = CODES.iter().map(|text| (*text, 8));
-    let codes = of_eight.chain(CODES_OF.iter().copied());
-    let codes = codes.map(|(text, workers)| format!("code {text} --workers {workers}"));
-    let simulate = |text: &&str| format!("simulate {text} --workers 8 --delays bursts --jobs 4");
+    let workers = |text: &str| if text.contains("--workers") { "" } else { " --workers 8" };
+    let code = move |text: &&str| format!("code {text}{}", workers(text));
+    let simulate =
+        move |text: &&str| format!("simulate {text}{} --delays bursts --jobs 4", workers(text));
     let train = |flags: &&str| format!("train {flags} --clock virtual --out run");
-    codes.chain(SCHEMES.iter().map(simulate)).chain(RUNS.iter().map(train))
+    CODES.iter().map(code).chain(SCHEMES.iter().map(simulate)).chain(RUNS.iter().map(train))
 }

@@ -49,14 +49,14 @@ impl Shell {
         shown::text(&self.output(command).stdout)
     }
 
-    /// A command and all that comes of it.
-    pub(crate) fn transcript(&self, command: &str) -> String {
+    /// All that comes of a command.
+    pub(crate) fn outcome(&self, command: &str) -> String {
         let output = self.output(command);
         let run = self.folder.path().join("run");
         let record = fs::read_to_string(run.join("run.jsonl")).unwrap_or_default();
         if run.exists() {
             fs::remove_dir_all(run).unwrap();
         }
-        format!("$ codedgrad {command}\n{}", shown::outcome(&output, &record))
+        shown::outcome(&output, &record)
     }
 }

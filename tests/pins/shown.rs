@@ -19,7 +19,7 @@ const OF_THE_MODEL: [&str; 10] = [
     "late_gradient_error",
 ];
 /// Digits after the first that numbers are rounded to.
-const DIGITS: usize = 8;
+const DIGITS: usize = 6;
 /// Numbers below this are rounding.
 const NOTHING: f64 = 1e-9;
 /// Equal neighbours in a list that are counted instead of written out.
@@ -46,9 +46,14 @@ pub(crate) fn outcome(output: &Output, record: &str) -> String {
     shown + &steps(record)
 }
 
-/// Whether a line on standard error is no progress, which tells losses, or introduction.
+/// Whether a line on standard error is no progress, whose losses are the model's, and does not name
+/// a place in the source, as introductions and panics do.
 fn is_kept(line: &str) -> bool {
-    !line.is_empty()
+    let step = line.split_once(": step ").and_then(|(_, rest)| rest.split(':').next());
+    let progress = step.is_some_and(|step| step.contains('/'));
+    let introduction = line.starts_with(" INFO ");
+    let panic = line.starts_with("thread '") || line.starts_with("note: run with `RUST_BACKTRACE");
+    !(line.is_empty() || progress || introduction || panic)
 }
 
 /// One line per field, and per row of a field that is a table.
@@ -68,25 +73,44 @@ fn object_in_lines(mut object: Map<String, Value>) -> String {
     shown
 }
 
-/// One line per step of a record, with what is not as in the line before; `-` stands for a field
-/// that was there and is not.
+/// One line per round and per step of a record, with what is not as in the line of the round or
+/// step before.
 fn steps(record: &str) -> String {
     let mut shown = String::new();
-    let mut before = BTreeMap::new();
+    let (mut rounds, mut steps) = (Changes::default(), Changes::default());
     for line in record.lines() {
-        let step: Map<String, Value> = serde_json::from_str(line).unwrap();
-        let fields: BTreeMap<String, String> = sorted(&step)
+        let mut step: Map<String, Value> = serde_json::from_str(line).unwrap();
+        if let Some(Value::Array(closed)) = step.remove("rounds") {
+            for round in &closed {
+                shown += &format!("  {}\n", rounds.of(round.as_object().unwrap()));
+            }
+        }
+        shown += &format!("{}\n", steps.of(&step));
+    }
+    shown
+}
+
+/// What changes from one object to the next.
+#[derive(Default)]
+struct Changes {
+    before: BTreeMap<String, String>,
+}
+
+impl Changes {
+    /// The fields that are not as they were; `-` stands for one that is not there any more.
+    fn of(&mut self, object: &Map<String, Value>) -> String {
+        let fields: BTreeMap<String, String> = sorted(object)
             .filter(|(key, _)| !OF_THE_MODEL.contains(key))
             .map(|(key, field)| (key.to_owned(), value(field)))
             .collect();
-        let gone = before.keys().filter(|key| !fields.contains_key(*key));
-        let gone = gone.map(|key| format!("{key}=-")).collect::<Vec<_>>();
-        let new = fields.iter().filter(|(key, field)| before.get(*key) != Some(*field));
-        let new = new.map(|(key, field)| format!("{key}={field}"));
-        shown += &(new.chain(gone).collect::<Vec<_>>().join(" ") + "\n");
-        before = fields;
+        let before = std::mem::replace(&mut self.before, fields);
+        let new = self.before.iter().filter(|(key, field)| before.get(*key) != Some(*field));
+        let gone = before.keys().filter(|key| !self.before.contains_key(*key));
+        new.map(|(key, field)| format!("{key}={field}"))
+            .chain(gone.map(|key| format!("{key}=-")))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
-    shown
 }
 
 fn sorted(object: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
