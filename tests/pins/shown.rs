@@ -52,7 +52,8 @@ fn is_kept(line: &str) -> bool {
     let step = line.split_once(": step ").and_then(|(_, rest)| rest.split(':').next());
     let progress = step.is_some_and(|step| step.contains('/'));
     let introduction = line.starts_with(" INFO ");
-    let panic = line.starts_with("thread '") || line.starts_with("note: run with `RUST_BACKTRACE");
+    let panic = ["thread '", "injected fault: ", "note: run with `RUST_BACKTRACE"];
+    let panic = panic.iter().any(|start| line.starts_with(start));
     !(line.is_empty() || progress || introduction || panic)
 }
 
