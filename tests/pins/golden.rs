@@ -59,7 +59,7 @@ fn difference(path: &str, expected: &str, found: &str) -> String {
             None => blocks.push(format!("{command}\n  is not there yet\n")),
             Some((_, theirs)) if theirs == lines => (),
             Some((_, theirs)) => {
-                blocks.push(format!("{command}\n{}", lines_that_differ(theirs, lines)))
+                blocks.push(format!("{command}\n{}", lines_that_differ(theirs, lines)));
             }
         }
     }
@@ -87,8 +87,10 @@ fn lines_that_differ(expected: &[&str], found: &[&str]) -> String {
         let (expected, found) =
             (expected.copied().unwrap_or("(nothing)"), found.copied().unwrap_or("(nothing)"));
         let same = expected.chars().zip(found.chars()).take_while(|(a, b)| a == b).count();
-        let _ = writeln!(text, "  line {row} expected: {}", around(expected, same));
-        let _ = writeln!(text, "  line {row} found:    {}", around(found, same));
+        let longest = expected.chars().count().max(found.chars().count());
+        let start = if longest > COLUMNS.0 { same.saturating_sub(COLUMNS.1) } else { 0 };
+        let _ = writeln!(text, "  line {row} expected: {}", part_from(start, expected));
+        let _ = writeln!(text, "  line {row} found:    {}", part_from(start, found));
     }
     if count > SHOWN.1 {
         let _ = writeln!(text, "  ... and {} more lines", count - SHOWN.1);
@@ -96,9 +98,8 @@ fn lines_that_differ(expected: &[&str], found: &[&str]) -> String {
     text
 }
 
-/// The part of a line around a place.
-fn around(line: &str, place: usize) -> String {
-    let start = if line.chars().count() > COLUMNS.0 { place.saturating_sub(COLUMNS.1) } else { 0 };
+/// The part of a line that is shown.
+fn part_from(start: usize, line: &str) -> String {
     let shown: String = line.chars().skip(start).take(COLUMNS.0).collect();
     let dots = |there: bool| if there { "..." } else { "" };
     let after = start + shown.chars().count() < line.chars().count();

@@ -1,8 +1,8 @@
 //! Texts that the program refuses.
 
 /// At least one text per `ParameterError` that a text can lead to, for 8 workers unless it says so.
-/// No text is known that leads to `IllConditioned` or `Unbalanced`; `NoWorkers`, `Edge`, `Speed` and `NotBuilt`
-/// cannot be reached from this program.
+/// No text is known that leads to `IllConditioned` or `Unbalanced`; `NoWorkers`, `Edge`, `Speed`
+/// and `NotBuilt` cannot be reached from this program.
 const CODES: &[&str] = &[
     // UnknownScheme
     "grups:s=1",
