@@ -27,10 +27,11 @@ dies, its workers call it for --patience seconds; `codedgrad coordinator --resum
 Ctrl-C leaves the run, which goes on without. A worker whose number another process has
 taken meanwhile ends with exit status 4: it must not be started again.
 
-What is not given comes from the launcher's environment: the worker's number from CODEDGRAD_WORKER,
-RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK or JOB_COMPLETION_INDEX (Kubernetes), the
-address from CODEDGRAD_ADDRESS or MASTER_ADDR and MASTER_PORT, the token from the file that
-CODEDGRAD_TOKEN_FILE names or CODEDGRAD_TOKEN, the folder of keys from CODEDGRAD_KEYS.
+What is not given comes from the launcher's environment: the worker's number
+from CODEDGRAD_WORKER, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK,
+PMI_RANK or JOB_COMPLETION_INDEX (Kubernetes), the address from
+CODEDGRAD_ADDRESS or MASTER_ADDR and MASTER_PORT, the token from the file that
+CODEDGRAD_TOKEN_FILE names or CODEDGRAD_TOKEN, keys from CODEDGRAD_KEYS.
 
 One thread computes, so that several workers of a host do not fight for its cores; set
 RAYON_NUM_THREADS to give a worker more.

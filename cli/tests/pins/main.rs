@@ -6,7 +6,7 @@
 //!
 //! Numbers are rounded to seven digits, and what follows from the model's own arithmetic is left
 //! out (`shown.rs` says which fields): both may differ from one processor to another.
-#![cfg(feature = "cli")]
+#![cfg(feature = "trainer")]
 
 mod golden;
 mod refused;
