@@ -696,3 +696,20 @@ fn a_run_that_nobody_comes_to_ends() {
         matches!(error, Err(RunError::NobodyCame { waited_seconds }) if waited_seconds == 0.02)
     );
 }
+
+/// A coordinator whose workers never answer, and one to which nobody comes, end when they are told.
+#[test]
+fn a_waiting_coordinator_can_be_stopped() {
+    let run = Coordinator::builder("uncoded").workers(2).steps(9).length(3);
+    let (coordinator, workers) = run.clone().local().unwrap();
+    let stopper = coordinator.stopper();
+    let coordinating = thread::spawn(move || coordinator.run(&mut ()));
+    stopper.stop();
+    assert_eq!(coordinating.join().unwrap().unwrap(), Outcome::Stopped);
+    drop(workers);
+    let served = run.serve("127.0.0.1:0", plain()).unwrap();
+    let stopper = served.stopper();
+    let coordinating = thread::spawn(move || served.run(&mut ()));
+    stopper.stop();
+    assert_eq!(coordinating.join().unwrap().unwrap(), Outcome::Stopped);
+}

@@ -5,10 +5,13 @@ mod due;
 mod judging;
 mod record;
 mod states;
+mod stopper;
 
 pub use judging::{Judge, Judged};
 pub use record::{Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord};
 use states::{Resync, SentState};
+pub(super) use stopper::LOOK;
+pub use stopper::Stopper;
 
 use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
@@ -89,6 +92,7 @@ pub struct Coordinator<T: Transport> {
     /// Once all steps are decided: how long it is waited for those who have not applied them.
     settles_by: Option<f64>,
     judge: Option<Box<dyn Judge>>,
+    stopper: Stopper,
     /// Workers found to be wrong since the last commit, and ever.
     wrong: Vec<Worker>,
     named: WorkerSet,
@@ -127,13 +131,26 @@ impl<T: Transport> Coordinator<T> {
             settles_by: None,
             pace,
             judge: None,
+            stopper: Stopper::default(),
             wrong: Vec::new(),
             named: WorkerSet::empty(shape.workers),
         }
     }
 
-    /// Runs until all steps are decided and applied by everybody who is there, or the observer
-    /// stops it; then every worker is told.
+    /// Ends the run from another thread. On a modelled clock, which stands still while it is waited
+    /// for somebody, it is looked for when something comes.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    pub(super) fn stopped_by(mut self, stopper: Stopper) -> Self {
+        self.stopper = stopper;
+        self
+    }
+
+    /// Runs until all steps are decided and applied by everybody who is there, or it is stopped by
+    /// the observer or by a [`Stopper`]; then every worker is told.
     ///
     /// # Errors
     /// [`RunError`] when the run cannot go on.
@@ -141,9 +158,13 @@ impl<T: Transport> Coordinator<T> {
         let _span = info_span!("run", workers = self.shape.workers).entered();
         let mut came = None;
         let outcome = loop {
+            if self.stopper.is_stopped() {
+                break Ok(Outcome::Stopped);
+            }
             match self.advance(came.take(), observer) {
                 Ok(Progress::Done(outcome)) => break Ok(outcome),
                 Ok(Progress::Wait(patience)) => {
+                    let patience = patience.map(|patience| patience.min(LOOK));
                     came = self.transport.receive(patience);
                     match patience {
                         None if came.is_none() => break Err(RunError::NobodyLeft),

@@ -29,7 +29,7 @@ pub use builder::Served;
 pub use builder::{BuildError, Builder};
 pub use coordinator::{
     Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape,
-    StepRecord,
+    StepRecord, Stopper,
 };
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;

@@ -4,7 +4,8 @@ use super::{BuildError, Builder, Clock, Plan, WAIT_MAX};
 use crate::codes::Wire;
 use crate::ids::Step;
 use crate::schedulers::{Config, Engine};
-use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Shape};
+use crate::train::coordinator::LOOK;
+use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Shape, Stopper};
 use crate::transport::RunFacts;
 use crate::transport::tcp::security::Security;
 use crate::transport::tcp::{Exchange, Listen, Status, TcpTransport};
@@ -75,6 +76,7 @@ pub struct Served {
     clock: Clock,
     gather: Duration,
     judge: Option<Box<dyn Judge>>,
+    stopper: Stopper,
 }
 
 /// What only a run over TCP needs to know; [`Builder::local`] has no use for it.
@@ -233,7 +235,16 @@ impl Builder {
         let gather = self.port.gather.unwrap_or(GATHER);
         let transport = TcpTransport::listen(self.listen(address, security, &plan)?)?;
         let Plan { engine, config, shape, clock, .. } = plan;
-        Ok(Served { transport, engine, config, shape, clock, gather, judge: None })
+        Ok(Served {
+            transport,
+            engine,
+            config,
+            shape,
+            clock,
+            gather,
+            judge: None,
+            stopper: Stopper::default(),
+        })
     }
 
     fn listen(
@@ -308,6 +319,23 @@ impl Served {
         self.transport.status()
     }
 
+    /// Ends the run from another thread, also while it waits for the first workers.
+    ///
+    /// ```
+    /// # use codedgrad::train::{Coordinator, Outcome};
+    /// # use codedgrad::transport::tcp::security::{Security, Token};
+    /// let security = Security::Plain { token: Token::fresh()? };
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// let served = run.serve("127.0.0.1:0", security)?;
+    /// served.stopper().stop();
+    /// assert_eq!(served.run(&mut ())?, Outcome::Stopped);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
     /// The same run for a scheme of mixtures, whose results a judge decodes.
     pub fn judged_by(mut self, judge: Box<dyn Judge>) -> Self {
         self.judge = Some(judge);
@@ -321,13 +349,24 @@ impl Served {
     /// [`RunError::NobodyCame`] when there is nobody to begin with, and others when the run cannot
     /// go on.
     pub fn run(self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
-        let Self { mut transport, engine, config, shape, clock, gather, judge } = self;
-        if transport.gather(gather).present.is_empty() {
+        let Self { mut transport, engine, config, shape, clock, gather, judge, stopper } = self;
+        let mut left = gather;
+        let mut gathered = transport.gather(Duration::ZERO);
+        while !gathered.absent.is_empty() && !left.is_zero() {
+            if stopper.is_stopped() {
+                return Ok(Outcome::Stopped);
+            }
+            let look = left.min(LOOK);
+            gathered = transport.gather(look);
+            left -= look;
+        }
+        if gathered.present.is_empty() {
             return Err(RunError::NobodyCame { waited_seconds: gather.as_secs_f64() });
         }
         transport.begin(shape.first);
         let pace = clock.start(shape.workers);
-        let mut coordinator = Coordinator::new(transport, engine, pace, config, shape);
+        let coordinator = Coordinator::new(transport, engine, pace, config, shape);
+        let mut coordinator = coordinator.stopped_by(stopper);
         if let Some(judge) = judge {
             coordinator = coordinator.judged_by(judge);
         }
