@@ -3,6 +3,7 @@
 
 use codedgrad::transport::wire::{
     Across, CHUNK, CONTROL_BYTES_MAX, Down, HEADER_BYTES, HELLO_BYTES_MAX, Header, Kind, Up,
+    VERSION,
 };
 use codedgrad::transport::wire::{decode, encode, frame};
 use serde::Serialize;
@@ -13,7 +14,7 @@ use std::fmt::Debug;
 pub(crate) fn header(bytes: &[u8]) {
     let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return };
     // The fuzzer does not guess checksums: the second time, what is checked is right.
-    let fields = [b"CGRD\x01\0", &bytes[6..68]].concat();
+    let fields = [&b"CGRD"[..], &VERSION.to_le_bytes(), &bytes[6..68]].concat();
     let mended = [&fields[..], &crc32fast::hash(&fields).to_le_bytes()].concat();
     for bytes in [bytes, mended.first_chunk().expect("a header is as long as it was")] {
         for most in [0, HELLO_BYTES_MAX, CONTROL_BYTES_MAX] {

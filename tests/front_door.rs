@@ -707,9 +707,47 @@ fn a_waiting_coordinator_can_be_stopped() {
     stopper.stop();
     assert_eq!(coordinating.join().unwrap().unwrap(), Outcome::Stopped);
     drop(workers);
-    let served = run.serve("127.0.0.1:0", plain()).unwrap();
+    let security = plain();
+    let served = run.serve("127.0.0.1:0", security.clone()).unwrap();
     let stopper = served.stopper();
+    let joining = Aggregator::join(served.address().to_string()).security(security);
+    let mut worker = joining.connect().unwrap();
     let coordinating = thread::spawn(move || served.run(&mut ()));
     stopper.stop();
     assert_eq!(coordinating.join().unwrap().unwrap(), Outcome::Stopped);
+    assert!(worker.next_event().unwrap().is_none(), "who had come is told");
+}
+
+/// A thread of another runtime may not wait on one of ours, and a trainer may be such a thread.
+#[test]
+fn a_runtime_around_a_trainer_does_no_harm() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let security = plain();
+        let run = Coordinator::builder("uncoded").workers(1).steps(1).length(3);
+        let served = run.serve("127.0.0.1:0", security.clone()).unwrap();
+        let worker = Aggregator::join(served.address().to_string()).security(security);
+        let worker = worker.connect().unwrap();
+        served.stopper().stop();
+        assert_eq!(served.run(&mut ()).unwrap(), Outcome::Stopped);
+        drop(worker);
+    });
+}
+
+/// What holds wrong workers off is not given up for somebody who is lost.
+#[test]
+fn a_vote_is_not_replaced_by_what_trusts_everybody() {
+    let run = |scheme| {
+        let run = Coordinator::builder(scheme).workers(3).steps(20).length(3);
+        let run = run.units(UNITS).unit_samples(UNIT_SAMPLES).min_workers(1);
+        let (coordinator, mut workers) = run.max_wait(Duration::from_secs(5)).local().unwrap();
+        workers.truncate(1);
+        let threads: Vec<_> =
+            workers.into_iter().map(|worker| thread::spawn(move || train_owned(worker))).collect();
+        let outcome = coordinator.run(&mut ());
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        outcome
+    };
+    assert_eq!(run("uncoded").unwrap(), Outcome::Finished, "for the one who is left");
+    assert!(run("vote:s=0,b=1").is_err());
 }

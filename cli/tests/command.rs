@@ -3,30 +3,17 @@
 
 mod program;
 
-use program::{codedgrad, text};
+use program::{MODEL, codedgrad, flags, text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// A model small enough for a debug build, on a virtual clock.
-const SMALL: [&str; 14] = [
-    "--clock",
-    "virtual",
-    "--layers",
-    "1",
-    "--heads",
-    "2",
-    "--width",
-    "16",
-    "--context",
-    "16",
-    "--micro-batch-rows",
-    "1",
-    "--learning-rate",
-    "0.01",
-];
+static SMALL: LazyLock<Vec<&str>> =
+    LazyLock::new(|| flags(&["--clock virtual", MODEL, "--learning-rate 0.01"]));
 
 fn train(folder: &Path, arguments: &[&str]) -> Output {
     codedgrad(folder, &[&["train"], &SMALL[..], arguments].concat())
@@ -730,7 +717,7 @@ fn a_full_disk_leaves_the_last_checkpoint_whole() {
     let run = |limit: &str, out: &str| {
         let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
-        command.args(["-c", &script, env!("CARGO_BIN_EXE_codedgrad"), "train"]).args(SMALL);
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_codedgrad"), "train"]).args(SMALL.iter());
         command.args([
             "--steps",
             "4000",

@@ -4,34 +4,19 @@
 
 mod program;
 
-use program::{codedgrad, refused, text};
+use program::{MODEL, codedgrad, flags, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A model small enough for a debug build.
-const SMALL: [&str; 16] = [
-    "--clock",
-    "virtual",
-    "--layers",
-    "1",
-    "--heads",
-    "2",
-    "--width",
-    "16",
-    "--context",
-    "16",
-    "--micro-batch-rows",
-    "1",
-    "--workers",
-    "4",
-    "--scheme",
-    "uncoded",
-];
+static SMALL: LazyLock<Vec<&str>> =
+    LazyLock::new(|| flags(&["--clock virtual", MODEL, "--workers 4 --scheme uncoded"]));
 /// More steps than are made before somebody ends the run.
 const ENDLESS: [&str; 4] = ["--steps", "5000", "--checkpoint-every", "5"];
 const CURRENT: &str = "checkpoint.safetensors";

@@ -396,7 +396,7 @@ fn wrong_workers_are_found_out_over_tcp() {
             let rest = ["--no-stragglers", "--json", "--out", out];
             json(&codedgrad(
                 folder.path(),
-                &[&["train"], &attack[..], &SMALL, &VIRTUAL, &rest, more].concat(),
+                &[&["train"], &attack[..], &SMALL[..], &VIRTUAL, &rest, more].concat(),
             ))["runs"][0]
                 .clone()
         };
@@ -410,7 +410,7 @@ fn wrong_workers_are_found_out_over_tcp() {
         );
         refused(
             folder.path(),
-            &[&["train"], &attack[..], &SMALL, &tcp[..2]].concat(),
+            &[&["train"], &attack[..], &SMALL[..], &tcp[..2]].concat(),
             &["needs --exchange hold"],
         );
     }

@@ -3,30 +3,16 @@
 
 mod program;
 
-use program::{codedgrad, refused, text};
+use program::{MODEL, codedgrad, flags, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 /// A model small enough for a debug build, on a virtual clock of one second per uncoded step.
-const SMALL: [&str; 15] = [
-    "train",
-    "--clock",
-    "virtual",
-    "--layers",
-    "1",
-    "--heads",
-    "2",
-    "--width",
-    "16",
-    "--context",
-    "16",
-    "--micro-batch-rows",
-    "1",
-    "--out",
-    "run",
-];
+static SMALL: LazyLock<Vec<&str>> =
+    LazyLock::new(|| flags(&["train --clock virtual", MODEL, "--out run"]));
 
 fn good(folder: &Path, arguments: &[&str]) -> (String, String) {
     let output = codedgrad(folder, arguments);

@@ -46,6 +46,7 @@ use work::{Desk, Work};
 /// #     coordinator.fold(Step(0), 0, &[summand], 1).unwrap().unwrap().gradient
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
+/// let mut total = 0.0;
 /// let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 1, 3);
 /// while let Some(event) = aggregator.next_event()? {
 ///     match event {
@@ -56,8 +57,10 @@ use work::{Desk, Work};
 ///             }
 ///             task.submit(vec![])?;
 ///         }
-///         Event::Apply(step) => println!("step {}: {:?}", step.index, step.gradient()),
-///         Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => {}
+///         Event::Apply(step) => total += step.gradient()[0],
+///         Event::Skip(_) => {}
+///         Event::Provide(request) => request.reply(vec![vec![total]]),
+///         Event::Resync(state) => total = state.vectors[0][0],
 ///     }
 /// }
 /// # assert_eq!(coordinator.join().unwrap(), [6.0 + 7.0 + 8.0 + 9.0 + 10.0 + 11.0]);

@@ -61,7 +61,9 @@ const WAIT_MAX: Duration = Duration::from_secs(365 * 86_400);
 ///                     task.submit(vec![]).ok()?;
 ///                 }
 ///                 Event::Apply(step) => sum += step.gradient()[0],
-///                 Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => {}
+///                 Event::Provide(request) => request.reply(vec![vec![sum]]),
+///                 Event::Resync(state) => sum = state.vectors[0][0],
+///                 Event::Skip(_) => {}
 ///             }
 ///         }
 ///         Some(sum)
@@ -390,8 +392,8 @@ impl Builder {
         self
     }
 
-    /// Deadline tolerance of schemes over rounds: no round closes without anybody before `1 + mu`
-    /// times its first answer. 1 if not told.
+    /// Deadline tolerance of schemes over rounds: no round closes while a worker is missing before
+    /// `1 + mu` times its first answer. 1 if not told.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;
@@ -532,10 +534,14 @@ impl Builder {
                 let scheme = spec.to_string();
                 return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
             }
+            // What holds wrong workers off is not given up for who is lost.
+            let wrong = facts.wrong;
             let plan = move |workers| {
-                [&spec, &SchemeSpec::uncoded()]
+                let schemes = [&spec, &SchemeSpec::uncoded()];
+                let mut planned = schemes
                     .iter()
-                    .find_map(|spec| spec.scheme(workers, facts.units, jobs.clone()).ok())
+                    .filter_map(|spec| spec.scheme(workers, facts.units, jobs.clone()).ok());
+                planned.find(|scheme| scheme.facts().wrong >= wrong)
             };
             engine = engine.replanning(fewest, Box::new(plan));
         }

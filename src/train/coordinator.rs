@@ -83,6 +83,8 @@ pub struct Coordinator<T: Transport> {
     unapplied: Vec<u32>,
     /// Who waits for whose state.
     resyncs: Vec<Resync>,
+    /// Who was lost while it waited for whose state, which may still come.
+    outdated: Vec<(Worker, Worker)>,
     /// The states that were sent to workers, until they say that they go on from them.
     sent_states: BTreeMap<Worker, SentState>,
     step: Step,
@@ -124,6 +126,7 @@ impl<T: Transport> Coordinator<T> {
             notices: VecDeque::new(),
             unapplied: vec![0; shape.workers],
             resyncs: Vec::new(),
+            outdated: Vec::new(),
             sent_states: BTreeMap::new(),
             step: shape.first,
             round: Round(0),
@@ -137,8 +140,7 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    /// Ends the run from another thread. On a modelled clock, which stands still while it is waited
-    /// for somebody, it is looked for when something comes.
+    /// Ends the run from another thread.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
@@ -188,6 +190,9 @@ impl<T: Transport> Coordinator<T> {
     /// [`RunError`] when the run cannot go on.
     pub fn pump(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<Progress, RunError> {
         loop {
+            if self.stopper.is_stopped() {
+                return Ok(Progress::Done(Outcome::Stopped));
+            }
             let came = self.transport.receive(Some(Duration::ZERO));
             let all = came.is_none();
             match self.advance(came, observer)? {
@@ -300,6 +305,9 @@ impl<T: Transport> Coordinator<T> {
     ) -> Option<Input> {
         if matches!(notice, Notice::Lost { .. }) {
             self.unapplied[worker.index()] = 0;
+            let needy = self.resyncs.iter().filter(|resync| resync.needy == worker);
+            self.outdated.extend(needy.map(|resync| (worker, resync.from)));
+            self.outdated.retain(|(_, donor)| *donor != worker);
             self.resyncs.retain(|resync| ![resync.needy, resync.from].contains(&worker));
             self.sent_states.remove(&worker);
         }

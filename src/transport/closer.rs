@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Ends the connection of a worker to its coordinator, from any thread: a worker that waits for
-/// orders wakes, one that computes is told that nobody wants the result, and the coordinator takes
-/// the worker for lost. The run goes on without it.
+/// orders wakes, one that computes is told at its next part that nobody wants the result, and the
+/// coordinator takes the worker for lost. The run goes on without it.
 ///
 /// ```
 /// use codedgrad::transport::{Link, local};

@@ -1,6 +1,5 @@
 //! Berrut codes: golden vectors made by an independent model, laws over all small cases, and the
 //! measured claims.
-#![cfg(feature = "berrut")]
 
 mod arrays;
 mod golden;

@@ -10,8 +10,9 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) const BYTES_OF_LAST: &str = "EMULATED_BYTES_OF_LAST";
 pub(crate) const SCARCE: usize = 300_000;
 
-/// One of the C++ files of this folder, compiled with the kernels, unless this very text was compiled before: as
-/// `name` in a folder of its own. None, and a line that says so, where there is no C++ compiler.
+/// One of the C++ files of this folder, compiled with the kernels, unless this very text was
+/// compiled before: as `name` in a folder of its own. None, and a line that says so, where there is
+/// no C++ compiler.
 pub(super) fn built(file: &str, name: &str, options: &[&str]) -> Option<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let devices = here.join("tests/devices");

@@ -77,7 +77,7 @@ impl Corpus {
     pub fn embedded() -> Self {
         Self {
             origin: "embedded text".into(),
-            bytes: include_bytes!("../../assets/shakespeare.txt").to_vec(),
+            bytes: include_bytes!("../assets/shakespeare.txt").to_vec(),
         }
     }
 

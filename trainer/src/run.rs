@@ -348,7 +348,8 @@ pub trait ObserverFor: Observer + Observer<DeviceVector> {}
 #[cfg(feature = "candle-cuda")]
 impl<T: Observer + Observer<DeviceVector>> ObserverFor for T {}
 
-/// [`run_local_at`] the memory where the run's gradients are computed, if they are to stay there.
+/// [`run_local_at`] the memory where the run's gradients are computed, if they are to stay there:
+/// `stays` may be true only where [`LocalRun::stays`] is.
 ///
 /// # Errors
 /// [`TrainError`] when the scheme does not fit or the run cannot go on.
@@ -432,10 +433,13 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainErr
     {
         let (spec, units, jobs) =
             (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
+        // What holds wrong workers off is not given up for who is lost.
+        let wrong = engine.facts().wrong;
         let plan = move |workers| {
-            [&spec, &SchemeSpec::uncoded()]
-                .iter()
-                .find_map(|spec| spec.scheme(workers, units, jobs.clone()).ok())
+            let schemes = [&spec, &SchemeSpec::uncoded()];
+            let mut planned =
+                schemes.iter().filter_map(|spec| spec.scheme(workers, units, jobs.clone()).ok());
+            planned.find(|scheme| scheme.facts().wrong >= wrong)
         };
         engine = engine.replanning(fewest, Box::new(plan));
     }

@@ -51,7 +51,10 @@ impl Outcome {
     fn without_faults(plan: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let threads = ["train", "--no-stragglers", "--out", "threads", "--json"];
-        json(&program::codedgrad(folder.path(), &[&threads[..], &VIRTUAL, &SMALL, plan].concat()));
+        json(&program::codedgrad(
+            folder.path(),
+            &[&threads[..], &VIRTUAL, &SMALL[..], plan].concat(),
+        ));
         Self::read(&folder.path().join("threads"))
     }
 

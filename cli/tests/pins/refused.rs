@@ -80,7 +80,8 @@ const CODES: &[&str] = &[
     "sbacc:K=4,byzantine=2",
 ];
 
-/// Conditions that are not looked at before a scheme has a horizon, for 8 workers unless it says so.
+/// Conditions that are not looked at before a scheme has a horizon, for 8 workers unless it says
+/// so.
 const SCHEMES: &[&str] = &[
     "queue:m=0",
     "queue:m=99999999",

@@ -1,32 +1,19 @@
 //! Runs over TCP as processes of this host, for the tests that kill, stop and cut them off.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use crate::program::{codedgrad, text};
+use crate::program::{MODEL, codedgrad, flags, text};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub(crate) const VIRTUAL: [&str; 2] = ["--clock", "virtual"];
 /// A model small enough for a debug build.
-pub(crate) const SMALL: [&str; 14] = [
-    "--layers",
-    "1",
-    "--heads",
-    "2",
-    "--width",
-    "16",
-    "--context",
-    "16",
-    "--micro-batch-rows",
-    "1",
-    "--learning-rate",
-    "0.01",
-    "--micro-batches",
-    "8",
-];
+pub(crate) static SMALL: LazyLock<Vec<&str>> =
+    LazyLock::new(|| flags(&[MODEL, "--learning-rate 0.01 --micro-batches 8"]));
 /// How long anything here may take.
 pub(crate) const BOUND: Duration = Duration::from_secs(180);
 

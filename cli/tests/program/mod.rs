@@ -3,6 +3,16 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+/// Flags of a model small enough for a debug build.
+#[allow(dead_code, reason = "some tests train nothing")]
+pub(crate) const MODEL: &str = "--layers 1 --heads 2 --width 16 --context 16 --micro-batch-rows 1";
+
+/// Flags, each text split at its spaces.
+#[allow(dead_code, reason = "some tests train nothing")]
+pub(crate) fn flags(texts: &[&'static str]) -> Vec<&'static str> {
+    texts.iter().flat_map(|text| text.split(' ')).collect()
+}
+
 pub(crate) fn codedgrad(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
     command.args(arguments).current_dir(folder).env("RUST_BACKTRACE", "0").output().unwrap()

@@ -32,6 +32,9 @@ pub enum OwnedEvent {
 
 /// A request for this worker's parameters and optimizer state, as they are now. It may be answered
 /// from any thread, and later: a trainer that copies what it hands over can go on meanwhile.
+/// Whoever needs the state waits until it is answered, and takes over another one if by then more
+/// steps are committed than workers keep (`log_steps`).
+#[must_use = "another worker waits for the answer"]
 pub struct ProvideRequest {
     needy: Worker,
     next: Step,
@@ -57,7 +60,8 @@ impl ProvideRequest {
     }
 
     /// Hands over byte strings of any lengths, which [`State::bytes`] gives back: a trainer's own
-    /// files. All workers of a run do the same.
+    /// files. All workers of a run do the same. Over TCP at most 256 MiB and 1 KiB for every number
+    /// of a gradient are taken; who sends more is lost.
     ///
     /// ```
     /// use codedgrad::train::{Aggregator, OwnedEvent};

@@ -2,14 +2,14 @@
 
 use super::{BuildError, Builder, Clock, Plan, WAIT_MAX};
 use crate::codes::Wire;
-use crate::ids::Step;
+use crate::ids::{Step, Worker};
 use crate::schedulers::{Config, Engine};
 use crate::train::coordinator::LOOK;
 use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Shape, Stopper};
-use crate::transport::RunFacts;
 use crate::transport::tcp::security::Security;
 use crate::transport::tcp::{Exchange, Listen, Status, TcpTransport};
 use crate::transport::wire::Format;
+use crate::transport::{Order, RunFacts, Transport};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,9 @@ pub(super) struct Port {
 ///                     task.submit(vec![]).ok()?;
 ///                 }
 ///                 Event::Apply(_) => steps += 1,
-///                 Event::Skip(_) | Event::Provide(_) | Event::Resync(_) => {}
+///                 Event::Provide(request) => request.reply(vec![vec![steps as f32]]),
+///                 Event::Resync(state) => steps = state.vectors[0][0] as u64,
+///                 Event::Skip(_) => {}
 ///             }
 ///         }
 ///         Some(steps)
@@ -210,8 +212,8 @@ impl Builder {
         self
     }
 
-    /// Opens a port at `HOST:PORT`, of which 0 is any free one, and lets workers in that know each
-    /// other by `security`.
+    /// Opens a port at `HOST:PORT`, of which 0 is any free one, and lets in workers that prove
+    /// themselves by `security`.
     ///
     /// # Errors
     /// [`BuildError`] with what is wrong and what would be right.
@@ -354,6 +356,10 @@ impl Served {
         let mut gathered = transport.gather(Duration::ZERO);
         while !gathered.absent.is_empty() && !left.is_zero() {
             if stopper.is_stopped() {
+                for worker in Worker::all(shape.workers) {
+                    transport.send(worker, Order::Stop);
+                }
+                transport.flush();
                 return Ok(Outcome::Stopped);
             }
             let look = left.min(LOOK);

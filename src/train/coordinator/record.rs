@@ -127,7 +127,7 @@ impl<V: Vector> Observer<V> for () {}
 pub enum Outcome {
     /// All steps are decided.
     Finished,
-    /// The observer stopped it.
+    /// The observer stopped it, or a [`Stopper`](super::Stopper).
     Stopped,
 }
 

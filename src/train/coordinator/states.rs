@@ -85,6 +85,15 @@ impl<T: Transport> Coordinator<T> {
         let Some(Resync { applied, .. }) = self.resyncs.iter().copied().find(asked) else {
             return Input::Tick;
         };
+        // It answers what it was asked before the needy worker was lost and came back; the other
+        // answer is on its way.
+        let before = self.outdated.iter().position(|asked| *asked == (needy, donor));
+        if next < applied
+            && let Some(at) = before
+        {
+            self.outdated.remove(at);
+            return Input::Tick;
+        }
         self.resyncs.retain(|resync| resync.needy != needy);
         let steps = applied..=self.engine.next_of(donor);
         let lengths: Vec<usize> = state.vectors.iter().map(Vec::len).collect();

@@ -7,13 +7,16 @@ use std::time::Duration;
 /// How often a waiting coordinator looks whether it was stopped.
 pub(in crate::train) const LOOK: Duration = Duration::from_millis(50);
 
-/// Ends a run from any thread, also one that waits for workers: within a twentieth of a second it is
-/// over with [`Outcome::Stopped`](super::Outcome), and every worker is told. What is not committed by
-/// then is not applied.
+/// Ends a run from any thread, also one that waits for workers: within a twentieth of a second no
+/// further step is begun, every worker is told, and the run is over with
+/// [`Outcome::Stopped`](super::Outcome). What is not committed by then is not applied. Over TCP
+/// some seconds more may pass, in which workers take their leave. On a modelled clock, which stands
+/// still while it is waited for somebody, it is looked for when something comes.
 ///
 /// ```
 /// use codedgrad::train::{Coordinator, Outcome};
-/// let (coordinator, workers) = Coordinator::builder("uncoded").workers(2).steps(9).length(3).local()?;
+/// let (coordinator, workers) =
+///     Coordinator::builder("uncoded").workers(2).steps(9).length(3).local()?;
 /// let stopper = coordinator.stopper();
 /// let run = std::thread::spawn(move || coordinator.run(&mut ()));
 /// // The workers never answer.

@@ -192,7 +192,11 @@ struct Look<F>(F);
 impl<F: Fn(&str) -> Option<OsString>> Look<F> {
     fn text(&self, variable: &'static str) -> Result<Option<String>, EnvironmentError> {
         let text = self.0(variable).map(OsString::into_string).transpose();
-        text.map_err(|value| EnvironmentError::NotText { variable, value })
+        text.map_err(|value| {
+            // The value of a secret is not for logs.
+            let value = if variable == TOKEN { "...".into() } else { value };
+            EnvironmentError::NotText { variable, value }
+        })
     }
 
     /// The first of some variables that is set, and its value.

@@ -2,7 +2,7 @@
 //! limited time.
 
 use super::security::Gate;
-use super::{HANDSHAKE, TcpError, runtime};
+use super::{HANDSHAKE, TcpError, runtime, wait};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl HttpServer {
     ) -> Result<Self, TcpError> {
         let runtime = runtime()?;
         let refused = |source| TcpError::Listen { address: address.to_string(), source };
-        let listener = runtime.block_on(TcpListener::bind(address)).map_err(refused)?;
+        let listener = wait(&runtime, TcpListener::bind(address)).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         runtime.spawn(answer(listener, Arc::new(pages)));
         Ok(Self { address, runtime: Some(runtime) })

@@ -39,6 +39,8 @@ pub(super) const LAST_SUMS: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Most numbers of a replica's state, in gradients: parameters and moments of several models.
 const STATE_FACTOR: usize = 256;
+/// The same beside gradients, for trainers that train a small part of what they hand over.
+const STATE_BESIDE: usize = 1 << 26;
 /// Bytes per second of a gradient below which an exchange does not go on.
 const SLOWEST: f64 = 1e7;
 /// An exchange may last so many times as long as the last ones before somebody is given up for it.
@@ -470,7 +472,7 @@ impl Hub {
                 });
                 let entry = self.states.entry(worker).or_default();
                 entry.0.insert(transfer, needy);
-                let most = STATE_FACTOR * self.listen.length + (1 << 20);
+                let most = STATE_FACTOR * self.listen.length + STATE_BESIDE;
                 if asked.is_none() || !entry.1.expect(transfer, next, lengths, most) {
                     self.lose(
                         worker.0,

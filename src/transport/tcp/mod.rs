@@ -40,7 +40,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// How long a stranger may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -209,6 +209,21 @@ fn runtime() -> Result<Runtime, TcpError> {
         .enable_all()
         .build()
         .map_err(TcpError::Threads)
+}
+
+/// Waits for work of the transport's threads. A thread of another runtime may not wait, so one of
+/// our own does it for such a caller.
+fn wait<F>(runtime: &Runtime, work: F) -> F::Output
+where
+    F: Future + Send,
+    F::Output: Send,
+{
+    if Handle::try_current().is_err() {
+        return runtime.block_on(work);
+    }
+    let waiting = || runtime.block_on(work);
+    std::thread::scope(|scope| scope.spawn(waiting).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 async fn dial(

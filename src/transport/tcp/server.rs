@@ -5,7 +5,7 @@ use super::door::Door;
 use super::hub::{Hub, LAST_SUMS, Watched};
 use super::mailbox::{Bell, mailbox};
 use super::security::{self, Role, Security, Stream};
-use super::{Exchange, Listener, Network, Sockets, TcpError, lock, random, runtime};
+use super::{Exchange, Listener, Network, Sockets, TcpError, lock, random, runtime, wait};
 use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
@@ -223,7 +223,7 @@ impl TcpTransport {
     pub fn listen(listen: Listen) -> Result<Self, TcpError> {
         security::check_address(listen.address, &listen.security)?;
         let runtime = runtime()?;
-        let mut transport = runtime.block_on(Self::listen_over(Arc::new(Sockets), listen))?;
+        let mut transport = wait(&runtime, Self::listen_over(Arc::new(Sockets), listen))?;
         transport.runtime = Some(runtime);
         Ok(transport)
     }
@@ -310,8 +310,7 @@ impl TcpTransport {
             let all = self
                 .offers
                 .wait_for(|offers| !offers.is_empty() && offers.iter().all(Option::is_some));
-            let _ =
-                runtime.block_on(async { tokio::time::timeout(patience, all).await.map(|_| ()) });
+            let _ = wait(runtime, async { tokio::time::timeout(patience, all).await.map(|_| ()) });
         }
         let offers = self.offers.borrow().clone();
         let workers = lock(&self.status).workers.len();
@@ -492,7 +491,7 @@ impl Drop for TcpTransport {
         self.commands = closed;
         if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
             // The last orders are still to be sent.
-            let _ = runtime.block_on(async { tokio::time::timeout(2 * LAST_SUMS, hub).await });
+            let _ = wait(&runtime, async { tokio::time::timeout(2 * LAST_SUMS, hub).await });
             runtime.shutdown_background();
         }
     }

@@ -9,7 +9,7 @@ use super::super::pipe::{Incoming, Pipe, Queues, Shop, Stamp, Traffic, run};
 use super::super::security::{Security, Stream};
 use super::super::states::Arriving;
 use super::super::summer::Summer;
-use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, random, runtime};
+use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, random, runtime, wait};
 use super::kept::{Equipment, Kept};
 use super::word::Word;
 use super::{Command, From, Hub, ORDER_BITS};
@@ -154,7 +154,7 @@ impl TcpLink {
     /// [`TcpError`] when nobody answers, or the coordinator refuses.
     pub fn join(join: Join) -> Result<(Self, Welcome), TcpError> {
         let runtime = runtime()?;
-        let (mut link, welcome) = runtime.block_on(Self::join_over(Arc::new(Sockets), join))?;
+        let (mut link, welcome) = wait(&runtime, Self::join_over(Arc::new(Sockets), join))?;
         link.runtime = Some(runtime);
         Ok((link, welcome))
     }
@@ -374,8 +374,8 @@ impl Drop for TcpLink {
         let _ = self.commands.send(Command::Leave);
         if let (Some(runtime), Some(hub)) = (self.runtime.take(), self.hub.take()) {
             // What was said last is still to be sent.
-            let _ =
-                runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), hub).await });
+            let last = Duration::from_secs(2);
+            let _ = wait(&runtime, async { tokio::time::timeout(last, hub).await });
             runtime.shutdown_background();
         }
     }
