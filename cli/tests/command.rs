@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{MODEL, codedgrad, flags, text};
+use program::{MODEL, codedgrad, flags, json, text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -17,12 +17,6 @@ static SMALL: LazyLock<Vec<&str>> =
 
 fn train(folder: &Path, arguments: &[&str]) -> Output {
     codedgrad(folder, &[&["train"], &SMALL[..], arguments].concat())
-}
-
-fn json(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout)
-        .expect("one JSON object on standard output and nothing else")
 }
 
 /// The same, with nothing on standard output.

@@ -4,7 +4,7 @@
 
 mod program;
 
-use program::{MODEL, codedgrad, flags, refused, text};
+use program::{MODEL, codedgrad, flags, json, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
@@ -21,11 +21,6 @@ static SMALL: LazyLock<Vec<&str>> =
 const ENDLESS: [&str; 4] = ["--steps", "5000", "--checkpoint-every", "5"];
 const CURRENT: &str = "checkpoint.safetensors";
 const BEFORE: &str = "checkpoint.before.safetensors";
-
-fn json(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON object on standard output")
-}
 
 fn train(folder: &Path, arguments: &[&str]) -> Output {
     codedgrad(folder, &[&["train"], &SMALL[..], arguments].concat())

@@ -5,8 +5,8 @@
 mod processes;
 mod program;
 
-use processes::{Kept, Run, SMALL, VIRTUAL, digests, first_difference, json, lines, wait_for};
-use program::{codedgrad, refused, text};
+use processes::{Kept, Run, SMALL, VIRTUAL, digests, first_difference, lines, wait_for};
+use program::{codedgrad, json, refused, text};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};

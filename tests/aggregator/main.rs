@@ -21,10 +21,10 @@ use codedgrad::gpu::Vector;
 use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::schedulers::{Config, Engine, Reduce, Refusal};
 use codedgrad::train::{
-    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress,
-    RunError, Shape, StepRecord, VirtualClock,
+    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, OwnedEvent, Pace,
+    Progress, ProvideRequest, RunError, Shape, StepRecord, VirtualClock,
 };
-use codedgrad::transport::{Decoded, Link, Notice, Order, Staged, State, local};
+use codedgrad::transport::{Decoded, Link, Notice, Order, Received, Staged, State, local};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -1278,4 +1278,68 @@ fn who_comes_back_twice_takes_over_one_state() {
         "{taken:?}"
     );
     assert!(matches!(taken.last(), Some(Order::Compute { .. })), "{taken:?}");
+}
+
+/// What a worker does that only holds sums: the states that it is sent.
+fn take(worker: &mut dyn Link) -> Vec<Step> {
+    let mut taken = Vec::new();
+    while let Received::Order(order) = worker.receive_within(Some(Duration::ZERO)) {
+        match order {
+            Order::Take { state } => taken.push(state.next),
+            Order::Hold { step, attempt, decoded } => {
+                worker.send(Notice::Held { step, attempt, digest: decoded.digest });
+            }
+            _ => {}
+        }
+    }
+    taken
+}
+
+/// The donor serialises on a thread of its own and goes on training; meanwhile the worker that needs
+/// the state is lost and comes back. What it was sent for first is older than what is asked for now.
+#[test]
+fn a_state_asked_for_before_its_taker_was_lost_is_nobodys_fault() {
+    let (transport, mut links) = local::connect(2);
+    let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..9).unwrap();
+    let config = Config { return_seconds: 20.0, ..Config::default() };
+    let engine = Engine::new(scheme, config, Step(0)..Step(9), 0).unwrap();
+    let shape = Shape { workers: 2, length: 1, units: 2, first: Step(0) };
+    let pace = Pace::wall(2, &Delays::None, 0, 0.0);
+    let mut coordinator = Coordinator::new(transport, engine, pace, config, shape);
+    let (mut log, decided) = (Log::default(), AtomicU64::new(0));
+    let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after: u64::MAX };
+    let mut needy: Box<dyn Link> = Box::new(links.remove(1));
+    let mut donor = Aggregator::new(Box::new(links.remove(0)), 1, 1);
+    let (mut requests, mut taken) = (Vec::new(), Vec::new());
+    for asked in 1..=2 {
+        needy.send(Notice::Lost { reason: "as asked".into() });
+        needy.send(Notice::Joined { next: None });
+        let steps = donor.next_step().0 + 2;
+        while requests.len() < asked || donor.next_step().0 < steps {
+            match donor.next_event_within(Duration::ZERO).unwrap() {
+                None => {
+                    coordinator.pump(&mut recorder).unwrap();
+                    taken.extend(take(&mut *needy));
+                }
+                Some(OwnedEvent::Provide(request)) => requests.push(request),
+                Some(OwnedEvent::Apply(step)) => donor.applied(step, None).unwrap(),
+                Some(OwnedEvent::Compute(task)) => {
+                    while donor.part(task).unwrap().is_some() {
+                        donor.buffer(task).unwrap().fill(1.0);
+                    }
+                    donor.submit(task, Vec::new()).unwrap();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let next: Vec<Step> = requests.iter().map(ProvideRequest::next_step).collect();
+    assert!(next[0] < next[1], "{next:?}");
+    for request in requests {
+        request.reply(vec![vec![0.0]]);
+        coordinator.pump(&mut recorder).unwrap();
+    }
+    taken.extend(take(&mut *needy));
+    assert_eq!(taken, [next[1]]);
+    assert!(log.faults.iter().all(|fault| fault.1 != 0), "{:?}", log.faults);
 }

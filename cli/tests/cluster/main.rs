@@ -16,7 +16,8 @@ mod program;
 mod proxy;
 mod twins;
 
-use processes::{Kept, Run, SMALL, VIRTUAL, json, lines};
+use processes::{Kept, Run, SMALL, VIRTUAL, lines};
+use program::json;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;

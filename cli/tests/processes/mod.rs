@@ -1,11 +1,11 @@
 //! Runs over TCP as processes of this host, for the tests that kill, stop and cut them off.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use crate::program::{MODEL, codedgrad, flags, text};
+use crate::program::{MODEL, codedgrad, flags, json};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -28,12 +28,6 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
         assert!(begin.elapsed() < BOUND, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-pub(crate) fn json(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout)
-        .expect("one JSON object on standard output and nothing else")
 }
 
 pub(crate) fn lines(path: &Path) -> Vec<String> {

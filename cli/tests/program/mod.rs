@@ -1,5 +1,6 @@
 //! Running the program in a folder, for the tests that meet it as its users do.
 
+use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -31,4 +32,12 @@ pub(crate) fn refused(folder: &Path, arguments: &[&str], needles: &[&str]) -> Ou
         assert!(said.contains(needle), "{arguments:?} should say {needle:?}: {said}");
     }
     output
+}
+
+/// The one JSON object that a command which succeeds prints.
+#[allow(dead_code, reason = "some tests read no JSON")]
+pub(crate) fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout)
+        .expect("one JSON object on standard output and nothing else")
 }
