@@ -146,6 +146,7 @@ impl<T: Transport> Coordinator<T> {
         self.stopper.clone()
     }
 
+    #[cfg(feature = "tcp")]
     pub(super) fn stopped_by(mut self, stopper: Stopper) -> Self {
         self.stopper = stopper;
         self
