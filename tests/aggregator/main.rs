@@ -1295,8 +1295,9 @@ fn take(worker: &mut dyn Link) -> Vec<Step> {
     taken
 }
 
-/// The donor serialises on a thread of its own and goes on training; meanwhile the worker that needs
-/// the state is lost and comes back. What it was sent for first is older than what is asked for now.
+/// The donor serialises on a thread of its own and goes on training; meanwhile the worker that
+/// needs the state is lost and comes back. What it was sent for first is older than what is asked
+/// for now.
 #[test]
 fn a_state_asked_for_before_its_taker_was_lost_is_nobodys_fault() {
     let (transport, mut links) = local::connect(2);
