@@ -534,15 +534,7 @@ impl Builder {
                 let scheme = spec.to_string();
                 return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
             }
-            // What holds wrong workers off is not given up for who is lost.
-            let wrong = facts.wrong;
-            let plan = move |workers| {
-                let schemes = [&spec, &SchemeSpec::uncoded()];
-                let mut planned = schemes
-                    .iter()
-                    .filter_map(|spec| spec.scheme(workers, facts.units, jobs.clone()).ok());
-                planned.find(|scheme| scheme.facts().wrong >= wrong)
-            };
+            let plan = move |workers| spec.or_uncoded(workers, facts.units, jobs.clone());
             engine = engine.replanning(fewest, Box::new(plan));
         }
         let shape = Shape { workers, length, units: facts.units, first: Step(steps.start) };

@@ -433,14 +433,7 @@ fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainErr
     {
         let (spec, units, jobs) =
             (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
-        // What holds wrong workers off is not given up for who is lost.
-        let wrong = engine.facts().wrong;
-        let plan = move |workers| {
-            let schemes = [&spec, &SchemeSpec::uncoded()];
-            let mut planned =
-                schemes.iter().filter_map(|spec| spec.scheme(workers, units, jobs.clone()).ok());
-            planned.find(|scheme| scheme.facts().wrong >= wrong)
-        };
+        let plan = move |workers| spec.or_uncoded(workers, units, jobs.clone());
         engine = engine.replanning(fewest, Box::new(plan));
     }
     Ok((engine, config))

@@ -68,9 +68,11 @@ impl Engine {
         else {
             return false;
         };
-        let units = self.scheme.facts().units;
         let Some(scheme) = (replanning.plan)(members.len()) else { return false };
-        if scheme.facts().units != units || self.config.check(scheme.facts()).is_err() {
+        let (now, then) = (self.scheme.facts(), scheme.facts());
+        // What holds wrong workers off is not given up for who is lost.
+        let misfit = then.units != now.units || then.wrong < now.wrong;
+        if misfit || self.config.check(then).is_err() {
             return false;
         }
         let everybody = members.complement().is_empty();

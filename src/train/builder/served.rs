@@ -2,14 +2,14 @@
 
 use super::{BuildError, Builder, Clock, Plan, WAIT_MAX};
 use crate::codes::Wire;
-use crate::ids::{Step, Worker};
+use crate::ids::Step;
 use crate::schedulers::{Config, Engine};
 use crate::train::coordinator::LOOK;
 use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Shape, Stopper};
+use crate::transport::RunFacts;
 use crate::transport::tcp::security::Security;
 use crate::transport::tcp::{Exchange, Listen, Status, TcpTransport};
 use crate::transport::wire::Format;
-use crate::transport::{Order, RunFacts, Transport};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
@@ -354,19 +354,13 @@ impl Served {
         let Self { mut transport, engine, config, shape, clock, gather, judge, stopper } = self;
         let mut left = gather;
         let mut gathered = transport.gather(Duration::ZERO);
-        while !gathered.absent.is_empty() && !left.is_zero() {
-            if stopper.is_stopped() {
-                for worker in Worker::all(shape.workers) {
-                    transport.send(worker, Order::Stop);
-                }
-                transport.flush();
-                return Ok(Outcome::Stopped);
-            }
+        while !gathered.absent.is_empty() && !left.is_zero() && !stopper.is_stopped() {
             let look = left.min(LOOK);
             gathered = transport.gather(look);
             left -= look;
         }
-        if gathered.present.is_empty() {
+        // The coordinator of a run that is stopped tells those who have come.
+        if gathered.present.is_empty() && !stopper.is_stopped() {
             return Err(RunError::NobodyCame { waited_seconds: gather.as_secs_f64() });
         }
         transport.begin(shape.first);
