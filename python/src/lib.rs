@@ -1,4 +1,14 @@
 //! The native part of the Python package `codedgrad`.
+//!
+//! A [`Worker`](worker::Worker) is an [`Aggregator`](codedgrad::train::Aggregator) that Python
+//! drives event by event, a [`Coordinator`](coordinator::Coordinator) a run that is served from a
+//! thread. All waits and all copies of gradients are made with the interpreter detached.
+
+#![expect(clippy::needless_pass_by_value, reason = "what Python gives comes by value")]
+
+mod coordinator;
+mod numbers;
+mod worker;
 
 use pyo3::prelude::*;
 
@@ -7,8 +17,16 @@ use pyo3::prelude::*;
 mod _native {
     use super::*;
 
+    #[pymodule_export]
+    use super::coordinator::Coordinator;
+    #[pymodule_export]
+    use super::numbers::digest;
+    #[pymodule_export]
+    use super::worker::Worker;
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("Replaced", module.py().get_type::<worker::Replaced>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -208,6 +208,12 @@ impl Engine {
         self.roster.dead().len() < self.scheme.facts().tolerance
     }
 
+    /// The worker of the lowest number that is there.
+    #[must_use]
+    pub fn first_alive(&self) -> Option<Worker> {
+        self.roster.first_alive()
+    }
+
     /// Whether everybody who is there has applied all that is decided. What it takes is done also
     /// after the last step.
     #[must_use]

@@ -66,9 +66,14 @@ impl Roster {
         WorkerSet::of(self.members.len(), self.those(|member| member.doing != Doing::Dead))
     }
 
+    /// Who is there, of the lowest number.
+    pub(super) fn first_alive(&self) -> Option<Worker> {
+        self.those(|member| member.doing != Doing::Dead).next()
+    }
+
     /// Whether nobody is there.
     pub(super) fn is_deserted(&self) -> bool {
-        self.those(|member| member.doing != Doing::Dead).next().is_none()
+        self.first_alive().is_none()
     }
 
     /// Whether everybody who is there has applied all it was sent, and is behind in nothing.

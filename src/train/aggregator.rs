@@ -82,7 +82,12 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
     /// The run is over.
     over: bool,
     seat: Option<Seat>,
+    saver: Option<Worker>,
+    traffic: Option<Traffic>,
 }
+
+/// Counts the bytes that a worker has sent and received.
+type Traffic = Box<dyn Fn() -> (u64, u64) + Send>;
 
 /// Who a worker is in its run.
 #[derive(Clone, Debug)]
@@ -131,6 +136,8 @@ impl<V: Vector> Aggregator<V> {
             astray: None,
             over: false,
             seat: None,
+            saver: None,
+            traffic: None,
         }
     }
 
@@ -145,6 +152,12 @@ impl<V: Vector> Aggregator<V> {
     #[must_use]
     pub fn resumed_at(mut self, step: u64) -> Self {
         self.next = Step(step);
+        self
+    }
+
+    #[cfg(feature = "tcp")]
+    fn counting(mut self, traffic: Traffic) -> Self {
+        self.traffic = Some(traffic);
         self
     }
 
@@ -227,6 +240,33 @@ impl<V: Vector> Aggregator<V> {
     #[must_use]
     pub fn job(&self) -> &str {
         self.seat.as_ref().map_or("", |seat| &seat.job)
+    }
+
+    /// Who of the workers saves what is trained, as of the last step that was decided: the one of
+    /// those alive that has the lowest number. None before this worker has heard of any step.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let (_, workers) = Coordinator::builder("uncoded").workers(3).steps(1).length(1).local()?;
+    /// assert_eq!(workers[1].saver(), None);
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn saver(&self) -> Option<Worker> {
+        self.saver
+    }
+
+    /// Bytes that this worker has sent and received so far, where its link crosses a network.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let (_, workers) = Coordinator::builder("uncoded").workers(3).steps(1).length(1).local()?;
+    /// assert_eq!(workers[1].traffic(), (0, 0), "threads share their memory");
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn traffic(&self) -> (u64, u64) {
+        self.traffic.as_ref().map_or((0, 0), |counted| counted())
     }
 
     /// Ends this worker's part in the run from any thread, also while it waits or computes: the
@@ -365,7 +405,8 @@ impl<V: Vector> Aggregator<V> {
                 None
             }
             Order::Apply { step, .. } if step < self.next => None,
-            Order::Apply { step, attempt, decoded } => {
+            Order::Apply { step, attempt, decoded, saver } => {
+                self.saver = Some(saver);
                 let host = V::of_host(Arc::clone(&decoded.gradient));
                 let Some(gradient) = host.or_else(|| self.link.decoded(step, attempt)) else {
                     self.link.send(Notice::Missed);
@@ -374,7 +415,8 @@ impl<V: Vector> Aggregator<V> {
                 self.at_hand = Some(AtHand::Step { step, decoded, gradient });
                 Some(OwnedEvent::Apply(step))
             }
-            Order::Skip { step, units } => {
+            Order::Skip { step, saver, units } => {
+                self.saver = Some(saver);
                 self.at_hand = Some(AtHand::Skipped(step));
                 Some(OwnedEvent::Skip { step, units })
             }
@@ -530,7 +572,12 @@ mod tests {
         let decoded = Decoded { gradient: Arc::new(vec![3.0, 4.0]), tail: vec![], digest: 0 };
         coordinator.send(
             Worker(0),
-            Order::Apply { step: Step(0), attempt: 0, decoded: Arc::new(decoded) },
+            Order::Apply {
+                step: Step(0),
+                attempt: 0,
+                decoded: Arc::new(decoded),
+                saver: Worker(0),
+            },
         );
         let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 2, 1);
         let Ok(Some(Event::Compute(mut task))) = aggregator.next_event() else {

@@ -85,11 +85,15 @@ pub enum Order {
         attempt: u32,
         /// The vector.
         decoded: Arc<Decoded>,
+        /// Who saves what is trained, now that this step is decided.
+        saver: Worker,
     },
     /// A step that is refused everywhere: count it, apply nothing.
     Skip {
         /// Which.
         step: Step,
+        /// Who saves what is trained, now that this step is decided.
+        saver: Worker,
         /// Units nobody had a finite gradient for.
         units: Arc<[Units]>,
     },

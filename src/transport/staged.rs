@@ -79,7 +79,7 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         }
         let received = self.link.receive_within(patience);
         let Received::Order(order) = &received else { return received };
-        if let Order::Apply { step, attempt, decoded } = order {
+        if let Order::Apply { step, attempt, decoded, .. } = order {
             self.bring(*step, *attempt, &decoded.gradient);
         }
         let next = match order {
@@ -169,7 +169,12 @@ mod tests {
                 Decoded { gradient: Arc::new(vec![step as f32; 2]), tail: Vec::new(), digest: 0 };
             coordinator.send(
                 Worker(0),
-                Order::Apply { step: Step(step), attempt: 1, decoded: Arc::new(decoded) },
+                Order::Apply {
+                    step: Step(step),
+                    attempt: 1,
+                    decoded: Arc::new(decoded),
+                    saver: Worker(0),
+                },
             );
             assert!(matches!(link.receive(), Some(Order::Apply { .. })));
             assert!(

@@ -266,6 +266,7 @@ impl Joining {
         };
         let unit_samples = join.facts.unit_samples;
         let (link, welcome) = TcpLink::join(join)?;
-        Aggregator::joined(Box::new(link), &welcome, unit_samples)
+        let traffic = Box::new(link.traffic());
+        Ok(Aggregator::joined(Box::new(link), &welcome, unit_samples)?.counting(traffic))
     }
 }

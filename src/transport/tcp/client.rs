@@ -64,7 +64,15 @@ enum Command {
 /// What waits for its turn with the trainer.
 enum Queued {
     Order(u64, Order),
-    Apply { step: Step, attempt: u32, digest: u64, tail: Vec<f64>, since: Instant, asked: bool },
+    Apply {
+        step: Step,
+        attempt: u32,
+        digest: u64,
+        tail: Vec<f64>,
+        saver: Worker,
+        since: Instant,
+        asked: bool,
+    },
     Take(u64),
 }
 
@@ -358,7 +366,7 @@ impl Hub {
             Down::Name { group } => self.told(Told::Name { group }),
             Down::Join { group, id, members } => self.join_group(group, id, &members),
             Down::Leave { group } => self.told(Told::Leave { group }),
-            Down::Apply { step, attempt, digest, tail, .. } => {
+            Down::Apply { step, attempt, digest, tail, saver, .. } => {
                 self.of_use = true;
                 self.summer.decided(step, Some(attempt));
                 self.queue.push_back(Queued::Apply {
@@ -366,13 +374,15 @@ impl Hub {
                     attempt,
                     digest,
                     tail,
+                    saver: Worker(saver),
                     since: Instant::now(),
                     asked: false,
                 });
             }
-            Down::Skip { step, units, .. } => {
+            Down::Skip { step, saver, units, .. } => {
                 self.summer.decided(step, None);
-                self.enqueue(Order::Skip { step, units: units.into() });
+                let saver = Worker(saver);
+                self.enqueue(Order::Skip { step, saver, units: units.into() });
             }
             Down::Give { step, attempt, to } => self.give(step, attempt, to),
             Down::Provide { needy, .. } => self.enqueue(Order::Provide { needy: Worker(needy) }),
@@ -511,12 +521,13 @@ impl Hub {
             }
             let (number, order) = match self.queue.pop_front() {
                 Some(Queued::Order(number, order)) => (number, order),
-                Some(Queued::Apply { step, attempt, digest, tail, .. }) => {
+                Some(Queued::Apply { step, attempt, digest, tail, saver, .. }) => {
                     let own = self.kept.has(step, attempt, digest).then(Arc::default);
                     let sum = || self.summer.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
                     let Some(gradient) = own.or_else(sum) else { return };
                     let decoded = Arc::new(Decoded { gradient, tail, digest });
-                    (self.connection << ORDER_BITS, Order::Apply { step, attempt, decoded })
+                    let order = Order::Apply { step, attempt, decoded, saver };
+                    (self.connection << ORDER_BITS, order)
                 }
                 Some(Queued::Take(transfer)) => {
                     let Some(state) = self.states.take(transfer) else { return };

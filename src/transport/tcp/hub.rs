@@ -80,7 +80,7 @@ pub(super) struct Hub {
     /// Whether a worker may be lost without harm.
     may_lose: bool,
     /// The step that was sent last, as it is sent to all whose connection has the same number.
-    applies: Option<((Step, u32, u32), Frame)>,
+    applies: Option<((Step, u32, u32, Worker), Frame)>,
     pings: u64,
     pinged: Instant,
     begun: bool,
@@ -306,28 +306,30 @@ impl Hub {
                 Down::Compute { epoch, order, tasks }
             }
             Order::Abandon => Down::Abandon {},
-            Order::Apply { step, attempt, decoded } => {
+            Order::Apply { step, attempt, decoded, saver } => {
                 self.decide(step, attempt, decoded.digest);
                 self.summer.applied(step.next());
                 self.members.sent(worker.0, step);
                 self.complete(worker.0, step, attempt, &decoded);
-                if self.applies.as_ref().is_none_or(|(of, _)| *of != (step, attempt, epoch)) {
+                if self.applies.as_ref().is_none_or(|(of, _)| *of != (step, attempt, epoch, saver))
+                {
                     let apply = Down::Apply {
                         epoch,
                         step,
                         attempt,
                         digest: decoded.digest,
                         tail: decoded.tail.clone(),
+                        saver: saver.0,
                     };
-                    self.applies = Some(((step, attempt, epoch), Frame::control(&apply)));
+                    self.applies = Some(((step, attempt, epoch, saver), Frame::control(&apply)));
                 }
                 let frame = self.applies.as_ref().map(|(_, frame)| frame.clone());
                 frame.into_iter().for_each(|frame| self.members.tell_frame(worker.0, frame));
                 return;
             }
-            Order::Skip { step, units } => {
+            Order::Skip { step, saver, units } => {
                 self.members.sent(worker.0, step);
-                Down::Skip { epoch, step, units: units.to_vec() }
+                Down::Skip { epoch, step, saver: saver.0, units: units.to_vec() }
             }
             Order::Provide { needy } => {
                 self.members

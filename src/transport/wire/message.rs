@@ -244,6 +244,9 @@ pub enum Down {
         digest: u64,
         /// Decoded scalars.
         tail: Vec<f64>,
+        /// Who saves what is trained, now that this step is decided.
+        #[serde(default)]
+        saver: u32,
     },
     /// A step is refused.
     Skip {
@@ -251,6 +254,9 @@ pub enum Down {
         epoch: u32,
         /// Which step.
         step: Step,
+        /// Who saves what is trained, now that this step is decided.
+        #[serde(default)]
+        saver: u32,
         /// Units without a finite gradient.
         units: Vec<Units>,
     },

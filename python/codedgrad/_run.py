@@ -1,0 +1,785 @@
+"""A worker's part in a run: steps, micro-batches and events, whatever the arrays are.
+
+`Run` drives the native worker. What depends on the arrays' library is left to subclasses, which
+`codedgrad.loop` (numpy) and `codedgrad.torch` have: how a unit is prepared, how its gradient is
+collected, how a decoded one is shown, and how a replica is handed over, loaded and hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence, Tuple, Union
+
+from . import _native
+
+REDUCTIONS = ("mean", "sum", "tokens")
+
+# What stands in every tail before the counts of arrays and the user's own scalars: a one for every
+# unit, and a number made of the versions of whoever computed it.
+_ONES = 0
+_VERSIONS = 1
+_BEFORE = 2
+
+
+class RunOver(SystemExit):
+    """The run was over before this worker had any part in it: its model is not trained.
+
+    A `SystemExit` with status 0, so that a script which is started again too late ends quietly.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __str__(self) -> str:
+        return "the run was over before this worker had any part in it: its model is not trained"
+
+
+class Replaced(SystemExit):
+    """Another process has this worker's number now; the run goes on with that.
+
+    A `SystemExit` with status 4, by which a supervisor knows not to start the script again.
+    """
+
+    def __init__(self, text: str = "this worker was replaced") -> None:
+        super().__init__(4)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """`value` as an int of at least `least`, or a ValueError that names it."""
+    try:
+        number = int(value.__index__())  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        raise TypeError(f"{name} is {value!r}: it must be a whole number") from None
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}: it must be a whole number")
+    if number < least:
+        raise ValueError(f"{name} is {number}: it must be {least} or more")
+    return number
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker says of its run; the same for all of its workers."""
+
+    units: int
+    steps: int
+    first: int = 0
+    micro_steps: int = 1
+    unit_samples: int = 1
+    reduction: str = "mean"
+    seed: Optional[int] = 0
+    seed_all: bool = False
+    verify: int = 1
+
+    def check(self) -> "Settings":
+        """The same with whole numbers.
+
+        Raises ValueError or TypeError that names the one that is wrong.
+        """
+        if self.reduction not in REDUCTIONS:
+            raise ValueError(
+                f"reduction is {self.reduction!r}: it is one of {', '.join(map(repr, REDUCTIONS))}"
+            )
+        steps, first = whole("steps", self.steps, 1), whole("first", self.first, 0)
+        if steps <= first:
+            raise ValueError(
+                f"steps is {steps} and first is {first}: nothing is left to do. "
+                "steps counts those before first too"
+            )
+        return Settings(
+            units=whole("units", self.units, 1),
+            steps=steps,
+            first=first,
+            micro_steps=whole("micro_steps", self.micro_steps, 1),
+            unit_samples=whole("unit_samples", self.unit_samples, 1),
+            reduction=self.reduction,
+            seed=None if self.seed is None else whole("seed", self.seed, 0),
+            seed_all=bool(self.seed_all),
+            verify=whole("verify", self.verify, 0),
+        )
+
+
+def unit_seed(seed: int, batch: int, unit: int, purpose: str = "unit") -> int:
+    """The 64-bit seed of a unit's random numbers: BLAKE2b of seed, batch and unit.
+
+    Whoever computes the unit draws the same numbers.
+    """
+    content = struct.pack("<QQQ", seed % 2**64, batch, unit)
+    digest = hashlib.blake2b(content, digest_size=8, person=purpose.encode())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def layout_hash(*parts: object) -> int:
+    """A 63-bit number of what all workers of a run must have in common."""
+    text = json.dumps(parts, separators=(",", ":"), default=str)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _versions_number(versions: str) -> int:
+    # Small enough that its sum over a batch is exact, and tells of a difference after a decode
+    # with real weights.
+    digest = hashlib.blake2b(versions.encode(), digest_size=2).digest()
+    return int.from_bytes(digest, "little")
+
+
+@dataclass(frozen=True)
+class Where:
+    """How the coordinator is found, and what arrays a gradient has."""
+
+    arrays: Sequence[Tuple[int, str]]
+    layout: int
+    dtype: str
+    versions: str
+    address: Optional[str] = None
+    token: Optional[str] = None
+    keys: Union[str, "os.PathLike[str]", None] = None
+    worker: Optional[int] = None
+    patience: float = 30.0
+    scheme: Optional[str] = None
+
+    def connect(self, settings: Settings) -> "_native.Worker":
+        """Joins the run of the arguments or the environment, or begins one of this process."""
+        arrays = [(count, name) for count, name in self.arrays]
+        facts: Dict[str, Any] = {
+            "units": settings.units,
+            "unit_samples": settings.unit_samples,
+            "micro_steps": settings.micro_steps,
+            "steps": settings.steps,
+            "dtype": self.dtype,
+            "layout": self.layout,
+        }
+        if not sum(count for count, _ in arrays):
+            raise ValueError("nothing is trained: no array has a number that takes a gradient")
+        if self.address is None and not os.environ.get("CODEDGRAD_ADDRESS"):
+            return _native.Worker.alone(arrays, facts, settings.first)
+        keys = None if self.keys is None else os.fspath(self.keys)
+        try:
+            native = _native.Worker.join(
+                arrays,
+                facts,
+                settings.first,
+                self.address,
+                self.token,
+                keys,
+                self.worker,
+                self.patience,
+            )
+        except _native.Replaced as error:
+            raise Replaced(str(error)) from None
+        found = _scheme(native)
+        if self.scheme is not None and found not in ("", self.scheme):
+            native.close()
+            raise ValueError(f"scheme: {self.scheme} here, {found} in the run")
+        return native
+
+
+def _scheme(native: "_native.Worker") -> str:
+    try:
+        job = json.loads(native.job)
+    except ValueError:
+        return ""
+    return str(job.get("scheme", "")) if isinstance(job, dict) else ""
+
+
+class Micro:
+    """A unit of a batch to compute: one micro-batch."""
+
+    batch: int
+    """Which batch it is of: the step, where `micro_steps` is 1."""
+    unit: int
+    """Which unit of the batch, from 0."""
+    step: int
+    """Which step the batch is a part of."""
+    samples: range
+    """Its samples, as numbers within the batch."""
+    coefficient: float
+    """What its gradient is multiplied with when it is taken, an entry of the code."""
+
+    def __init__(self, run: "Run", batch: int, step: int, part: Tuple[int, int, int, float]):
+        unit, start, end, coefficient = part
+        self.batch = batch
+        self.unit = unit
+        self.step = step
+        self.samples = range(start, end)
+        self.coefficient = coefficient
+        self._run = run
+        self._scalars: Optional[Tuple[float, ...]] = None
+        self._nothing = False
+
+    def report(self, *scalars: float) -> None:
+        """Scalars of this unit, such as its loss and its number of tokens.
+
+        `Step.totals` is their sum over the whole batch, each unit counted once, whoever computed
+        it. Every unit of a run reports equally many. With `reduction="tokens"` the second one is
+        the number of tokens.
+
+        Raises ValueError for one that is not finite.
+        """
+        values = tuple(float(scalar) for scalar in scalars)
+        for place, value in enumerate(values):
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"scalar {place} that unit {self.unit} of batch {self.batch} reports is "
+                    f"{value}: a sum over the batch would be lost with it. Leave it at 0 and count "
+                    "such units with another scalar"
+                )
+        self._scalars = values
+
+    def nothing(self) -> None:
+        """Says that this unit has no loss, and so no gradient, on purpose: zeros are sent."""
+        self._nothing = True
+
+    @property
+    def seed(self) -> int:
+        """A 64-bit number that depends on the run's seed, the batch and the unit alone."""
+        return unit_seed(self._run._settings.seed or 0, self.batch, self.unit, "generator")
+
+    def __repr__(self) -> str:
+        return f"Micro(batch={self.batch}, unit={self.unit}, coefficient={self.coefficient})"
+
+
+class Step:
+    """A step of the run; iterate over it to get the micro-batches this worker is to compute.
+
+    There may be none (the step is decided already) or several tasks' worth. When the iteration
+    ends, the gradient of the whole batch is there, the same bytes on every worker.
+    """
+
+    index: int
+    """Which step it is; settled when the inner loop is over."""
+    applied: bool
+    """Whether there is a gradient: false if the step was refused, left out by taking over a state,
+    or the run has ended."""
+    skipped: Optional[List[Tuple[int, int]]]
+    """If the step was refused: the units that nobody had a finite gradient of, as half-open
+    ranges."""
+    resynced: bool
+    """Whether this replica takes over another one's state after the body: it was too far behind."""
+    totals: Tuple[float, ...]
+    """Sums over the whole batch of what `Micro.report` was told."""
+
+    def __init__(self, run: "Run", event: Tuple[Any, ...]):
+        self.index = event[1]
+        self.applied = False
+        self.skipped = None
+        self.resynced = False
+        self.totals = ()
+        self._run = run
+        self._event = event
+        self._begun = False
+        self._over = False
+        # What is loaded when the body is over, and whether the run goes on then.
+        self._state: Optional[Sequence[bytes]] = None
+        self._last = False
+
+    @property
+    def gradients(self) -> List[Any]:
+        """The gradient of the whole batch, as the run's arrays are: one array per parameter, None
+        for one that no unit had a gradient of, and for all where the step was not applied.
+
+        The arrays are written again in the next step: copy what is kept.
+        """
+        return list(self._run._shown_gradients())
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._begun:
+            raise RuntimeError("the micro-batches of a step can be iterated over only once")
+        self._begun = True
+        return self._micros()
+
+    def _micros(self) -> Iterator[Any]:
+        run, event = self._run, self._event
+        while True:
+            kind = event[0]
+            if kind == "compute":
+                self.index = event[1]
+                yield from run._compute(event)
+            elif kind == "provide":
+                run._provide()
+            elif kind == "apply":
+                self.index = event[1]
+                self.totals = run._show()
+                self.applied = True
+                break
+            elif kind == "skip":
+                self.index, self.skipped = event[1], list(event[2])
+                run._counts["skipped"] += 1
+                run._hide()
+                break
+            elif kind == "resync":
+                self.index, self._state = event[1] - 1, event[2]
+                self.resynced = True
+                run._hide()
+                break
+            else:
+                # The body runs without a gradient; what it counts is taken back.
+                self._state, self._last = run._save(), True
+                run._hide()
+                break
+            event = run._receive()
+        run._seed_step(self.index)
+        self._over = True
+
+    def __repr__(self) -> str:
+        return f"Step(index={self.index}, applied={self.applied})"
+
+
+class Compute:
+    """Micro-batches to compute; iterate over it. What is left of it is given up otherwise."""
+
+    def __init__(self, run: "Run", event: Tuple[Any, ...]):
+        self.step: int = event[1]
+        self._run = run
+        self._event = event
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._begun:
+            raise RuntimeError("the micro-batches of a task can be iterated over only once")
+        self._begun = True
+        return self._run._compute(self._event)
+
+
+class Apply:
+    """A decided step, whose gradient is there: apply it."""
+
+    def __init__(self, step: int, totals: Tuple[float, ...]):
+        self.step = step
+        self.totals = totals
+
+
+class Skip:
+    """A step that no worker may apply: count it."""
+
+    def __init__(self, step: int, units: List[Tuple[int, int]]):
+        self.step = step
+        self.units = units
+
+
+class Resync:
+    """This replica takes over another one's state, with the next event or by `load`."""
+
+    def __init__(self, run: "Run", next_step: int, state: Sequence[bytes]):
+        self.next_step = next_step
+        self._run = run
+        self._state: Optional[Sequence[bytes]] = state
+
+    def load(self) -> None:
+        """Loads the state now."""
+        if self._state is not None:
+            state, self._state = self._state, None
+            self._run._load_state(state, self.next_step)
+
+
+class Provide:
+    """Another worker needs this one's state: it is handed over with the next event, or by
+    `reply`."""
+
+    def __init__(self, run: "Run"):
+        self._run = run
+        self._done = False
+
+    def reply(self) -> None:
+        """Hands the state over now."""
+        if not self._done:
+            self._done = True
+            self._run._provide()
+
+
+Event = Union[Compute, Apply, Skip, Resync, Provide]
+
+
+class Run:
+    """A worker's part in a run: iterate over it for its steps, or over `events()`.
+
+    Used in a `with` statement it leaves the run at the end, also when an exception is raised.
+    """
+
+    worker: int
+    """This worker's number, from 0."""
+    workers: int
+    """How many workers the run has."""
+    first: int
+    """The first step that was not applied when it joined."""
+    scheme: str
+    """The scheme's text, if the coordinator says it."""
+
+    def __init__(self, where: Where, settings: Settings):
+        self._settings = settings
+        self._arrays = len(where.arrays)
+        self._versions = where.versions
+        self._version = _versions_number(where.versions)
+        self._native = where.connect(settings)
+        self.worker = self._native.worker
+        self.workers = self._native.workers
+        self.first = self._native.next_step
+        self.scheme = _scheme(self._native) or "uncoded"
+        self._step: Optional[Step] = None
+        self._micro: Optional[Micro] = None
+        self._event: Optional[Tuple[Any, ...]] = None
+        self._started = False
+        self._over = False
+        self._left = False
+        self._scalars: Optional[int] = None
+        self._took_part = False
+        self._warned = False
+        self._counts = {"units": 0, "abandoned": 0, "applied": 0, "skipped": 0, "resyncs": 0}
+        self._seconds = {"compute": 0.0, "wait": 0.0, "take": 0.0, "give": 0.0, "apply": 0.0}
+        self._began = time.perf_counter()
+
+    # What depends on the arrays.
+
+    def _make_micro(self, batch: int, step: int, part: Tuple[int, int, int, float]) -> Micro:
+        return Micro(self, batch, step, part)
+
+    def _prepare(self, micro: Micro) -> None:
+        """Before a unit is computed."""
+        raise NotImplementedError
+
+    def _collect(self, micro: Micro) -> List[Any]:
+        """The unit's gradient, one array or None for every array of the layout; all None if it has
+        none at all."""
+        raise NotImplementedError
+
+    def _scale(self) -> float:
+        """What gradients must be divided by when they are taken."""
+        return 1.0
+
+    def _targets(self, there: List[bool]) -> List[Any]:
+        """Where the decoded gradient goes, one array or None for every array of the layout."""
+        raise NotImplementedError
+
+    def _hide(self) -> None:
+        """There is no gradient."""
+        raise NotImplementedError
+
+    def _shown_gradients(self) -> Sequence[Any]:
+        """The decoded gradient, one array or None for every array of the layout."""
+        raise NotImplementedError
+
+    def _save(self) -> List[bytes]:
+        """The replica."""
+        raise NotImplementedError
+
+    def _load(self, state: Sequence[bytes]) -> None:
+        """Takes over a replica; raises ValueError if it does not fit."""
+        raise NotImplementedError
+
+    def _digest(self) -> int:
+        """A digest of the parameters."""
+        raise NotImplementedError
+
+    def _seed(self, seed: int) -> None:
+        """Seeds the random numbers that the user draws."""
+        if self._settings.seed_all:
+            import random
+
+            import numpy
+
+            random.seed(seed)
+            numpy.random.seed(seed % 2**32)
+
+    # What does not.
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, for everybody or for this worker."""
+        return self._over or self._left
+
+    @property
+    def saver(self) -> bool:
+        """Whether this worker is the one that saves and logs: the live one of the lowest number.
+
+        Where it is lost, the next one is told with the next step.
+        """
+        saver = self._native.saver
+        return self.worker == (0 if saver is None else saver)
+
+    def finish(self) -> None:
+        """Ends the run for everybody after the step that is open: early stopping.
+
+        This worker goes on iterating until it is told that the run is over.
+        """
+        self._native.finish()
+
+    def close(self) -> None:
+        """Leaves the run; what was begun is given up, others do it. Can be called twice."""
+        self._left = True
+        self._native.close()
+
+    def traffic(self) -> Tuple[int, int]:
+        """Bytes sent and received so far."""
+        return self._native.traffic()
+
+    def digest(self) -> int:
+        """The digest of this replica's parameters, equal on all workers after equal steps."""
+        return self._digest()
+
+    def report(self) -> Dict[str, Any]:
+        """What this worker did: units computed and given up, steps applied and skipped, resyncs,
+        and its seconds by phase (computing units, waiting, taking and giving gradients, applying
+        them)."""
+        return {**self._counts, "seconds": dict(self._seconds)}
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._start()
+        return self._steps()
+
+    def _start(self) -> None:
+        if self._started:
+            raise RuntimeError("a run can be iterated over only once: join again for another")
+        self._started = True
+
+    def _steps(self) -> Generator[Step, None, None]:
+        try:
+            while True:
+                event = self._receive()
+                kind = event[0]
+                if kind == "over":
+                    return
+                if kind == "provide":
+                    self._provide()
+                elif kind == "resync":
+                    self._load_state(event[2], event[1])
+                else:
+                    step = self._step = Step(self, event)
+                    began = self._lap()
+                    yield step
+                    self._seconds["apply"] += self._lap() - began
+                    self._settle(step)
+                    if step._last:
+                        return
+        except GeneratorExit:
+            # The loop was left by break, return or an exception: others do what is left.
+            self.close()
+            raise
+        finally:
+            self._step = None
+
+    def _lap(self) -> float:
+        return time.perf_counter()
+
+    def _settle(self, step: Step) -> None:
+        """What is said of a step when its body is over."""
+        if not step._over:
+            self.close()
+            if step._begun:
+                raise RuntimeError(
+                    f"step {step.index} was left before its micro-batches were done: do not "
+                    "`break` out of `for micro in step:`"
+                )
+            raise RuntimeError(
+                f"step {step.index} was not iterated over: its body begins with "
+                "`for micro in step:`"
+            )
+        if step._state is None:
+            self._applied(step.index)
+        elif step._last:
+            self._load(step._state)
+        else:
+            self._load_state(step._state, step.index + 1)
+        # Memory of a state, and the gradient's claim on its buffers.
+        step._state = None
+
+    def events(self) -> Iterator[Event]:
+        """The run as events, for loops that cannot be turned inside out.
+
+        `Compute` is iterated over for micro-batches; with `Apply` the gradient is there; `Skip`
+        counts a step that nobody applies; `Resync` and `Provide` load and hand over the replica.
+        An event is settled when the next one is asked for.
+        """
+        self._start()
+        try:
+            while True:
+                event = self._receive()
+                kind = event[0]
+                if kind == "over":
+                    return
+                if kind == "compute":
+                    yield Compute(self, event)
+                elif kind == "apply":
+                    totals = self._show()
+                    self._seed_step(event[1])
+                    yield Apply(event[1], totals)
+                    self._applied(event[1])
+                elif kind == "skip":
+                    self._counts["skipped"] += 1
+                    self._hide()
+                    self._seed_step(event[1])
+                    yield Skip(event[1], list(event[2]))
+                    self._applied(event[1])
+                elif kind == "resync":
+                    self._hide()
+                    resync = Resync(self, event[1], event[2])
+                    yield resync
+                    resync.load()
+                else:
+                    provide = Provide(self)
+                    yield provide
+                    provide.reply()
+        except GeneratorExit:
+            self.close()
+            raise
+
+    def _receive(self) -> Tuple[Any, ...]:
+        """The next event."""
+        began = self._lap()
+        try:
+            event = self._native.next()
+        except _native.Replaced as error:
+            self._left = True
+            raise Replaced(str(error)) from None
+        self._seconds["wait"] += self._lap() - began
+        assert event is not None, "it is waited for ever"
+        self._event = event
+        if event[0] == "over":
+            self._over = True
+            if not self._took_part and self._native.next_step < self._settings.steps:
+                over = RunOver()
+                print(f"codedgrad: {over}", file=sys.stderr)
+                raise over
+        self._took_part = True
+        return event
+
+    def _compute(self, event: Tuple[Any, ...]) -> Iterator[Any]:
+        """The micro-batches of a task, which is handed in at the end."""
+        _, step, batch = event
+        native, settings, seconds = self._native, self._settings, self._seconds
+        tail = [0.0] * (_BEFORE + self._arrays)
+        totals: List[float] = []
+        units = 0
+        began = self._lap()
+        try:
+            while True:
+                part = native.part()
+                if part is None:
+                    break
+                micro = self._micro = self._make_micro(batch, step, part)
+                if settings.seed is not None:
+                    self._seed(unit_seed(settings.seed, batch, micro.unit))
+                self._prepare(micro)
+                yield micro
+                ended = self._lap()
+                seconds["compute"] += ended - began
+                arrays = self._collect(micro)
+                coefficient = micro.coefficient
+                native.take(arrays, coefficient / self._scale())
+                tail[_ONES] += coefficient
+                tail[_VERSIONS] += coefficient * self._version
+                for place, array in enumerate(arrays, _BEFORE):
+                    if array is not None:
+                        tail[place] += coefficient
+                self._add(totals, micro)
+                units += 1
+                began = self._lap()
+                seconds["take"] += began - ended
+        except GeneratorExit:
+            # Left by break or an exception: somebody else computes it.
+            if self._event is event:
+                native.abandon()
+            raise
+        finally:
+            self._micro = None
+        wanted = native.submit(tail + totals)
+        self._counts["units" if wanted else "abandoned"] += units
+
+    def _add(self, totals: List[float], micro: Micro) -> None:
+        """Adds a unit's scalars to those of its task."""
+        scalars = micro._scalars or ()
+        if self._scalars is None:
+            self._scalars = len(scalars)
+        if len(scalars) != self._scalars:
+            raise ValueError(
+                f"unit {micro.unit} of batch {micro.batch} reports {len(scalars)} scalars, where "
+                f"those before reported {self._scalars}: every unit reports equally many"
+            )
+        if self._settings.reduction == "tokens" and len(scalars) < 2:
+            raise ValueError(
+                f"unit {micro.unit} of batch {micro.batch} does not say how many tokens it has: "
+                'with reduction="tokens" write micro.report(loss, tokens)'
+            )
+        if not totals:
+            totals.extend([0.0] * len(scalars))
+        for place, scalar in enumerate(scalars):
+            totals[place] += micro.coefficient * scalar
+
+    def _show(self) -> Tuple[float, ...]:
+        """Puts the decoded gradient where the user finds it; gives back the totals."""
+        began = self._lap()
+        tail = self._native.tail()
+        counts, totals = tail[_BEFORE : _BEFORE + self._arrays], tail[_BEFORE + self._arrays :]
+        self._compare_versions(tail)
+        # A count is a whole number but for the rounding of decode weights.
+        targets = self._targets([count > 0.5 for count in counts])
+        self._native.give(targets, self._factor(totals))
+        self._counts["applied"] += 1
+        self._seconds["give"] += self._lap() - began
+        return tuple(totals)
+
+    def _factor(self, totals: List[float]) -> float:
+        settings = self._settings
+        if settings.reduction == "mean":
+            return 1.0 / (settings.units * settings.micro_steps)
+        if settings.reduction == "tokens":
+            return 1.0 / totals[1] if totals[1] else 0.0
+        return 1.0
+
+    def _compare_versions(self, tail: List[float]) -> None:
+        ones = tail[_ONES]
+        if self._warned or ones < 0.5:
+            return
+        # Decode weights are real numbers: equal ones need not give a whole number back.
+        if abs(tail[_VERSIONS] / ones - self._version) < 1e-3 + 1e-6 * self._version:
+            return
+        self._warned = True
+        warnings.warn(
+            f"some worker of this run has other versions than this one ({self._versions}): their "
+            "gradients may differ in the last bits",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _seed_step(self, step: int) -> None:
+        # What the body draws is drawn by every replica alike.
+        if self._settings.seed is not None:
+            self._seed(unit_seed(self._settings.seed, step, 0, "step"))
+
+    def _verified(self, next_step: int) -> bool:
+        verify = self._settings.verify
+        return verify > 0 and next_step > 0 and next_step % verify == 0
+
+    def _applied(self, step: int) -> None:
+        self._native.applied(self._digest() if self._verified(step + 1) else None)
+
+    def _provide(self) -> None:
+        self._native.provide(self._save())
+
+    def _load_state(self, state: Sequence[bytes], next_step: int) -> None:
+        try:
+            self._load(state)
+        except Exception as error:  # whatever a library says of a state that does not fit
+            warnings.warn(
+                f"the state of another worker does not fit: {error}", RuntimeWarning, stacklevel=3
+            )
+            self._native.refuse(str(error))
+            return
+        self._counts["resyncs"] += 1
+        self._native.taken([self._digest()] if self._verified(next_step) else [])

@@ -1,0 +1,213 @@
+//! A run that is served from a thread of this process.
+
+use crate::worker::{duration, lock, now, value_error};
+use codedgrad::codes::{SchemeSpec, Wire};
+use codedgrad::train::{self, Flow, Observer, Outcome, RunError, StepRecord, Stopper};
+use codedgrad::transport::Decoded;
+use codedgrad::transport::tcp::Exchange;
+use codedgrad::transport::tcp::security::{Keys, Security, Token};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Between two looks at Python's signals, and at whether the run is over.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A coordinator that runs.
+#[pyclass(frozen, module = "codedgrad._native")]
+pub(crate) struct Coordinator {
+    address: String,
+    token: Option<String>,
+    stopper: Stopper,
+    decided: Arc<Mutex<Decided>>,
+    thread: Mutex<Option<JoinHandle<Result<Outcome, RunError>>>>,
+}
+
+/// What is known of the steps so far.
+#[derive(Clone, Debug, Default)]
+struct Decided {
+    steps: u64,
+    refused: u64,
+    survivors: Vec<u32>,
+}
+
+/// A run, as Python tells it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Told {
+    scheme: String,
+    workers: usize,
+    units: u32,
+    steps: u64,
+    length: usize,
+    first: u64,
+    unit_samples: usize,
+    micro_steps: u64,
+    address: String,
+    token: Option<String>,
+    keys: Option<PathBuf>,
+    wire: String,
+    exchange: Option<String>,
+    min_workers: Option<usize>,
+    max_wait: Option<f64>,
+    gather: Option<f64>,
+    return_within: Option<f64>,
+    silence: Option<f64>,
+    log_steps: Option<u64>,
+}
+
+impl Told {
+    fn security(&self) -> PyResult<Security> {
+        let token = match (&self.token, &self.keys) {
+            (Some(text), _) => Some(token(text)?),
+            (None, Some(_)) => None,
+            (None, None) => Some(Token::fresh().map_err(value_error)?),
+        };
+        match (&self.keys, token) {
+            (Some(folder), token) => {
+                let keys = Keys::read(folder, "coordinator").map_err(value_error)?;
+                Ok(Security::Tls { keys, token })
+            }
+            (None, Some(token)) => Ok(Security::Plain { token }),
+            (None, None) => Err(PyValueError::new_err("no token and no keys")),
+        }
+    }
+
+    fn builder(&self) -> PyResult<train::Builder> {
+        let spec: SchemeSpec = self.scheme.parse().map_err(value_error)?;
+        let job = format!("{{\"scheme\":{:?}}}", spec.to_string());
+        let mut run = train::Coordinator::builder(spec)
+            .workers(self.workers)
+            .units(self.units)
+            .steps(self.steps)
+            .first(self.first)
+            .length(self.length)
+            .unit_samples(self.unit_samples)
+            .micro_steps(self.micro_steps)
+            .wire(wire(&self.wire)?)
+            .job(job);
+        if let Some(exchange) = &self.exchange {
+            run = run.exchange(exchange.parse::<Exchange>().map_err(PyValueError::new_err)?);
+        }
+        if let Some(fewest) = self.min_workers {
+            run = run.min_workers(fewest);
+        }
+        if let Some(steps) = self.log_steps {
+            run = run.log_steps(steps);
+        }
+        if let Some(seconds) = self.max_wait {
+            run = run.max_wait(duration("max_wait", seconds)?);
+        }
+        if let Some(seconds) = self.gather {
+            run = run.gather_within(duration("gather", seconds)?);
+        }
+        if let Some(seconds) = self.return_within {
+            run = run.return_within(duration("return_within", seconds)?);
+        }
+        if let Some(seconds) = self.silence {
+            run = run.silence(duration("silence", seconds)?);
+        }
+        Ok(run)
+    }
+}
+
+/// A token from its 64 hexadecimal digits, or from a file with them.
+pub(crate) fn token(text: &str) -> PyResult<Token> {
+    let parsed = Token::parse(text);
+    parsed.or_else(|_| Token::read(Path::new(text))).map_err(value_error)
+}
+
+fn wire(name: &str) -> PyResult<Wire> {
+    match name {
+        "float32" => Ok(Wire::F32),
+        "bfloat16" => Ok(Wire::Bf16),
+        _ => Err(PyValueError::new_err(format!(
+            "wire is {name:?}: vectors travel as \"float32\" or \"bfloat16\""
+        ))),
+    }
+}
+
+/// Counts steps.
+struct Counter(Arc<Mutex<Decided>>);
+
+impl Observer for Counter {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        _decoded: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+        let mut decided = lock(&self.0);
+        decided.steps = record.step + 1;
+        decided.refused += u64::from(!record.refused.is_empty());
+        decided.survivors = record.survivors.iter().map(|worker| worker.0).collect();
+        Ok(Flow::Continue)
+    }
+}
+
+#[pymethods]
+impl Coordinator {
+    #[new]
+    fn new(told: Told) -> PyResult<Self> {
+        let security = told.security()?;
+        let token = match &security {
+            Security::Plain { token } => Some(token.hex()),
+            Security::Tls { token, .. } => token.as_ref().map(Token::hex),
+        };
+        let served = told.builder()?.serve(&told.address, security).map_err(value_error)?;
+        let (address, stopper) = (served.address().to_string(), served.stopper());
+        let decided = Arc::new(Mutex::new(Decided { steps: told.first, ..Decided::default() }));
+        let mut counter = Counter(Arc::clone(&decided));
+        let thread = thread::spawn(move || served.run(&mut counter));
+        Ok(Self { address, token, stopper, decided, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Where it listens.
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The job's token, if there is one.
+    #[getter]
+    fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    /// Steps decided, those before the first counted; those refused; and whose results are in the
+    /// last one.
+    fn decided(&self) -> (u64, u64, Vec<u32>) {
+        let Decided { steps, refused, survivors } = lock(&self.decided).clone();
+        (steps, refused, survivors)
+    }
+
+    /// Waits until the run is over: true if all steps are decided, false if it was stopped, none
+    /// if it still goes on after so many seconds.
+    #[pyo3(signature = (seconds=None))]
+    fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<bool>> {
+        let patience = seconds.map(|seconds| duration("seconds", seconds)).transpose()?;
+        let deadline = patience.and_then(|patience| now().checked_add(patience));
+        let ended = || lock(&self.thread).as_ref().is_none_or(JoinHandle::is_finished);
+        while !ended() {
+            if deadline.is_some_and(|deadline| now() >= deadline) {
+                return Ok(None);
+            }
+            py.detach(|| thread::sleep(LOOK));
+            py.check_signals()?;
+        }
+        let thread = lock(&self.thread).take();
+        let thread = thread.ok_or_else(|| PyRuntimeError::new_err("it was waited for before"))?;
+        match thread.join() {
+            Ok(Ok(outcome)) => Ok(Some(outcome == Outcome::Finished)),
+            Ok(Err(error)) => Err(PyRuntimeError::new_err(error.to_string())),
+            Err(_) => Err(PyRuntimeError::new_err("the coordinator has panicked")),
+        }
+    }
+
+    /// Ends the run at the next step.
+    fn stop(&self) {
+        self.stopper.stop();
+    }
+}

@@ -1,0 +1,286 @@
+//! Numbers of Python's arrays, in and out of messages.
+
+use half::{bf16, f16};
+use numpy::{PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use std::str::FromStr;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// How the numbers of one array lie in memory. Python has no dtype for bfloat16: 16-bit formats
+/// come as arrays of `int16` with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl FromStr for Format {
+    type Err = PyErr;
+
+    fn from_str(text: &str) -> PyResult<Self> {
+        match text {
+            "float32" => Ok(Self::F32),
+            "bfloat16" => Ok(Self::Bf16),
+            "float16" => Ok(Self::F16),
+            _ => Err(PyValueError::new_err(format!(
+                "{text:?} is no number format of gradients: they are float32, bfloat16 or float16"
+            ))),
+        }
+    }
+}
+
+/// The arrays that a gradient is made of: how many numbers each has, and in which format.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout(Vec<(usize, Format)>);
+
+impl Layout {
+    pub(crate) fn new(arrays: &[(usize, String)]) -> PyResult<Self> {
+        let read = |(count, format): &(usize, String)| Ok((*count, format.parse()?));
+        arrays.iter().map(read).collect::<PyResult<_>>().map(Self)
+    }
+
+    /// Numbers in all.
+    pub(crate) fn length(&self) -> usize {
+        self.0.iter().map(|(count, _)| count).sum()
+    }
+
+    fn check(&self, arrays: usize) -> PyResult<()> {
+        if arrays == self.0.len() {
+            return Ok(());
+        }
+        let expected = self.0.len();
+        Err(PyValueError::new_err(format!("{arrays} arrays, where a gradient has {expected}")))
+    }
+
+    /// Arrays of this layout to be read; none stands for zeros.
+    pub(crate) fn sources<'py>(
+        &self,
+        arrays: &[Option<Bound<'py, PyAny>>],
+    ) -> PyResult<Vec<Source<'py>>> {
+        self.check(arrays.len())?;
+        let read = |(place, (array, (count, format))): (usize, (&Option<_>, &(usize, Format)))| {
+            let Some(array) = array else { return Ok(Source::Zeros(*count)) };
+            let found = match format {
+                Format::F32 => Source::F32(readable(array, place)?),
+                Format::Bf16 => Source::Bf16(readable(array, place)?),
+                Format::F16 => Source::F16(readable(array, place)?),
+            };
+            counted(found.count()?, *count, place)?;
+            Ok(found)
+        };
+        arrays.iter().zip(&self.0).enumerate().map(read).collect()
+    }
+
+    /// Arrays of this layout to be written; what belongs to none is left out.
+    pub(crate) fn targets<'py>(
+        &self,
+        arrays: &[Option<Bound<'py, PyAny>>],
+    ) -> PyResult<Vec<Target<'py>>> {
+        self.check(arrays.len())?;
+        let read = |(place, (array, (count, format))): (usize, (&Option<_>, &(usize, Format)))| {
+            let Some(array) = array else { return Ok(Target::Nowhere(*count)) };
+            let mut found = match format {
+                Format::F32 => Target::F32(writable(array, place)?),
+                Format::Bf16 => Target::Bf16(writable(array, place)?),
+                Format::F16 => Target::F16(writable(array, place)?),
+            };
+            counted(found.count()?, *count, place)?;
+            Ok(found)
+        };
+        arrays.iter().zip(&self.0).enumerate().map(read).collect()
+    }
+}
+
+fn array<'a, 'py, T: numpy::Element>(
+    array: &'a Bound<'py, PyAny>,
+    place: usize,
+) -> PyResult<&'a Bound<'py, PyArrayDyn<T>>> {
+    array.cast().map_err(|_| {
+        let kind = array.getattr("dtype").or_else(|_| array.getattr("__class__"));
+        let kind = kind.map_or_else(|_| "something else".to_owned(), |kind| kind.to_string());
+        PyTypeError::new_err(format!("array {place} is {kind}, which is not as it was agreed"))
+    })
+}
+
+fn readable<'py, T: numpy::Element>(
+    found: &Bound<'py, PyAny>,
+    place: usize,
+) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+    let shared = |error| PyValueError::new_err(format!("array {place} cannot be read: {error}"));
+    array(found, place)?.try_readonly().map_err(shared)
+}
+
+fn writable<'py, T: numpy::Element>(
+    found: &Bound<'py, PyAny>,
+    place: usize,
+) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+    let shared = |error| PyValueError::new_err(format!("array {place} cannot be written: {error}"));
+    array(found, place)?.try_readwrite().map_err(shared)
+}
+
+fn counted(found: usize, expected: usize, place: usize) -> PyResult<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!("array {place} has {found} numbers, not {expected}")))
+}
+
+fn scattered<E>(_: E) -> PyErr {
+    PyValueError::new_err("an array does not lie in one piece: make it C-contiguous")
+}
+
+/// Numbers to be read.
+pub(crate) enum Source<'py> {
+    Zeros(usize),
+    F32(PyReadonlyArrayDyn<'py, f32>),
+    Bf16(PyReadonlyArrayDyn<'py, i16>),
+    F16(PyReadonlyArrayDyn<'py, i16>),
+}
+
+/// The same without Python.
+pub(crate) enum From<'a> {
+    Zeros(usize),
+    F32(&'a [f32]),
+    Bf16(&'a [i16]),
+    F16(&'a [i16]),
+}
+
+impl Source<'_> {
+    fn count(&self) -> PyResult<usize> {
+        Ok(match self.bare()? {
+            From::Zeros(count) => count,
+            From::F32(x) => x.len(),
+            From::Bf16(x) | From::F16(x) => x.len(),
+        })
+    }
+
+    pub(crate) fn bare(&self) -> PyResult<From<'_>> {
+        Ok(match self {
+            Self::Zeros(count) => From::Zeros(*count),
+            Self::F32(array) => From::F32(array.as_slice().map_err(scattered)?),
+            Self::Bf16(array) => From::Bf16(array.as_slice().map_err(scattered)?),
+            Self::F16(array) => From::F16(array.as_slice().map_err(scattered)?),
+        })
+    }
+}
+
+/// Numbers to be written.
+pub(crate) enum Target<'py> {
+    Nowhere(usize),
+    F32(PyReadwriteArrayDyn<'py, f32>),
+    Bf16(PyReadwriteArrayDyn<'py, i16>),
+    F16(PyReadwriteArrayDyn<'py, i16>),
+}
+
+/// The same without Python.
+pub(crate) enum To<'a> {
+    Nowhere(usize),
+    F32(&'a mut [f32]),
+    Bf16(&'a mut [i16]),
+    F16(&'a mut [i16]),
+}
+
+impl Target<'_> {
+    fn count(&mut self) -> PyResult<usize> {
+        Ok(match self.bare()? {
+            To::Nowhere(count) => count,
+            To::F32(x) => x.len(),
+            To::Bf16(x) | To::F16(x) => x.len(),
+        })
+    }
+
+    pub(crate) fn bare(&mut self) -> PyResult<To<'_>> {
+        Ok(match self {
+            Self::Nowhere(count) => To::Nowhere(*count),
+            Self::F32(array) => To::F32(array.as_slice_mut().map_err(scattered)?),
+            Self::Bf16(array) => To::Bf16(array.as_slice_mut().map_err(scattered)?),
+            Self::F16(array) => To::F16(array.as_slice_mut().map_err(scattered)?),
+        })
+    }
+}
+
+/// `message[i] = round(scale x[i])`, one array after the other; the message is as long as all of
+/// them.
+pub(crate) fn gather(arrays: &[From<'_>], scale: f32, message: &mut [f32]) {
+    let mut rest = message;
+    for array in arrays {
+        match array {
+            From::Zeros(count) => front(&mut rest, *count).fill(0.0),
+            From::F32(x) if scale == 1.0 => front(&mut rest, x.len()).copy_from_slice(x),
+            From::F32(x) => scaled(x, |x| scale * x, front(&mut rest, x.len())),
+            From::Bf16(x) => scaled(x, |x| scale * wide(x), front(&mut rest, x.len())),
+            From::F16(x) => scaled(x, |x| scale * half(x), front(&mut rest, x.len())),
+        }
+    }
+}
+
+/// `x[i] = round(scale gradient[i])` to the format of each array, to nearest with ties to even.
+pub(crate) fn scatter(gradient: &[f32], scale: f32, arrays: &mut [To<'_>]) {
+    let mut rest = gradient;
+    for array in arrays {
+        let count = match array {
+            To::Nowhere(count) => *count,
+            To::F32(x) => x.len(),
+            To::Bf16(x) | To::F16(x) => x.len(),
+        };
+        let (own, others) = rest.split_at(count);
+        rest = others;
+        match array {
+            To::Nowhere(_) => {}
+            To::F32(x) if scale == 1.0 => x.copy_from_slice(own),
+            To::F32(x) => scaled(own, |own| scale * own, x),
+            To::Bf16(x) => scaled(own, |own| bits(bf16::from_f32(scale * own).to_bits()), x),
+            To::F16(x) => scaled(own, |own| bits(f16::from_f32(scale * own).to_bits()), x),
+        }
+    }
+}
+
+fn front<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
+    let (front, others) = std::mem::take(rest).split_at_mut(count);
+    *rest = others;
+    front
+}
+
+fn scaled<A: Copy, B>(from: &[A], number: impl Fn(A) -> B, to: &mut [B]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = number(*from));
+}
+
+fn wide(x: i16) -> f32 {
+    bf16::from_bits(x.cast_unsigned()).to_f32()
+}
+
+fn half(x: i16) -> f32 {
+    f16::from_bits(x.cast_unsigned()).to_f32()
+}
+
+fn bits(x: u16) -> i16 {
+    x.cast_signed()
+}
+
+/// The XXH3-64 of the numbers of some arrays (of float32, or of int16 for formats of 16 bits), one
+/// after the other.
+#[pyfunction]
+pub(crate) fn digest<'py>(py: Python<'py>, arrays: Vec<Bound<'py, PyAny>>) -> PyResult<u64> {
+    let read = |(place, array): (usize, &Bound<'py, PyAny>)| {
+        if array.cast::<PyArrayDyn<i16>>().is_ok() {
+            readable(array, place).map(Source::Bf16)
+        } else {
+            readable(array, place).map(Source::F32)
+        }
+    };
+    let sources = arrays.iter().enumerate().map(read).collect::<PyResult<Vec<_>>>()?;
+    let bare = sources.iter().map(Source::bare).collect::<PyResult<Vec<_>>>()?;
+    Ok(py.detach(|| {
+        let mut hash = Xxh3Default::new();
+        for array in &bare {
+            match array {
+                From::Zeros(_) => {}
+                From::F32(x) => hash.update(bytemuck::cast_slice(x)),
+                From::Bf16(x) | From::F16(x) => hash.update(bytemuck::cast_slice(x)),
+            }
+        }
+        hash.digest()
+    }))
+}

@@ -1,0 +1,486 @@
+//! A worker of a run, driven event by event.
+
+use crate::numbers::{Layout, gather, scatter};
+use codedgrad::ids::{Step, Task};
+use codedgrad::train::{
+    Aggregator, AggregatorError, Coordinator, JoinError, OwnedEvent, ProvideRequest, RunError,
+};
+use codedgrad::transport::tcp::{Environment, Secrets, TcpError};
+use codedgrad::transport::wire::Has;
+use codedgrad::transport::{Closer, RunFacts};
+use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyTuple};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Between two looks at Python's signals.
+const LOOK: Duration = Duration::from_millis(50);
+/// Nobody gives up on a worker that is alone.
+const ALONE_WAIT: Duration = Duration::from_secs(365 * 86_400);
+
+pyo3::create_exception!(
+    codedgrad._native,
+    Replaced,
+    PyRuntimeError,
+    "Another process has this worker's number."
+);
+
+/// A worker's part in a run.
+#[pyclass(frozen, module = "codedgrad._native")]
+pub(crate) struct Worker {
+    inner: Mutex<Inner>,
+    closer: Closer,
+    layout: Layout,
+    /// The process that has joined: threads of the transport do not survive a fork.
+    process: u32,
+}
+
+struct Inner {
+    aggregator: Aggregator,
+    at_hand: AtHand,
+    /// The coordinator of a run of this process alone.
+    coordinator: Option<JoinHandle<Result<(), RunError>>>,
+}
+
+/// What was given to Python last.
+enum AtHand {
+    Nothing,
+    Task(Task),
+    Step(Step),
+    Request(ProvideRequest),
+}
+
+/// What a worker trains, as far as it knows.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Facts {
+    units: Option<u32>,
+    unit_samples: usize,
+    micro_steps: u64,
+    steps: u64,
+    dtype: String,
+    layout: u64,
+}
+
+/// By what the coordinator knows its workers.
+fn secrets(token: Option<&str>, keys: Option<PathBuf>) -> PyResult<Option<Secrets>> {
+    if token.is_none() && keys.is_none() {
+        return Ok(None);
+    }
+    let token = token.map(crate::coordinator::token).transpose()?;
+    Ok(Some(Secrets { keys, token, token_file: None }))
+}
+
+pub(crate) fn value_error(error: impl ToString) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+fn join_error(error: JoinError) -> PyErr {
+    match error {
+        JoinError::Tcp(TcpError::Unreachable { .. }) => {
+            PyConnectionError::new_err(error.to_string())
+        }
+        JoinError::Tcp(TcpError::Replaced) => Replaced::new_err(error.to_string()),
+        error => value_error(error),
+    }
+}
+
+/// The time, by which waits that Python limits are told to end.
+#[expect(clippy::disallowed_methods, reason = "a trainer waits by the wall's clock")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// What a mutex guards here stays whole whoever panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Seconds as a duration.
+pub(crate) fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        PyValueError::new_err(format!("{name} is {seconds}: it must be a number of seconds"))
+    })
+}
+
+impl Worker {
+    fn new(
+        aggregator: Aggregator,
+        layout: Layout,
+        coordinator: Option<JoinHandle<Result<(), RunError>>>,
+    ) -> Self {
+        let closer = aggregator.closer();
+        let inner = Inner { aggregator, at_hand: AtHand::Nothing, coordinator };
+        Self { inner: Mutex::new(inner), closer, layout, process: std::process::id() }
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, Inner>> {
+        if std::process::id() != self.process {
+            return Err(PyRuntimeError::new_err(
+                "this process was forked from the one that joined the run: a run is its alone. \
+                 Do not touch it in the workers of a DataLoader",
+            ));
+        }
+        Ok(lock(&self.inner))
+    }
+}
+
+impl Inner {
+    fn error(&mut self, error: AggregatorError) -> PyErr {
+        match error {
+            AggregatorError::Disconnected => {
+                let why = self.coordinator.take().and_then(|thread| thread.join().ok());
+                match why {
+                    Some(Err(why)) => PyRuntimeError::new_err(why.to_string()),
+                    _ => PyConnectionError::new_err(
+                        "the coordinator is gone, and did not come back within the patience",
+                    ),
+                }
+            }
+            AggregatorError::Closed => {
+                PyConnectionError::new_err("this worker has left the run: close() was called")
+            }
+            AggregatorError::Replaced => Replaced::new_err(error.to_string()),
+            AggregatorError::Refused { .. } => value_error(error),
+            error => PyRuntimeError::new_err(error.to_string()),
+        }
+    }
+
+    fn task(&self) -> PyResult<Task> {
+        match self.at_hand {
+            AtHand::Task(task) => Ok(task),
+            _ => Err(PyRuntimeError::new_err("no task is at hand")),
+        }
+    }
+
+    fn step(&self) -> PyResult<Step> {
+        match self.at_hand {
+            AtHand::Step(step) => Ok(step),
+            _ => Err(PyRuntimeError::new_err("no decided step is at hand")),
+        }
+    }
+}
+
+#[pymethods]
+impl Worker {
+    /// Joins a run over TCP.
+    #[staticmethod]
+    #[pyo3(signature = (arrays, facts, first, address, token, keys, worker, patience))]
+    #[expect(clippy::too_many_arguments, reason = "these are the arguments of Python's join")]
+    fn join(
+        py: Python<'_>,
+        arrays: Vec<(usize, String)>,
+        facts: Facts,
+        first: u64,
+        address: Option<String>,
+        token: Option<&str>,
+        keys: Option<PathBuf>,
+        worker: Option<u32>,
+        patience: f64,
+    ) -> PyResult<Self> {
+        let layout = Layout::new(&arrays)?;
+        let facts = RunFacts {
+            length: Some(layout.length()),
+            units: facts.units,
+            unit_samples: Some(facts.unit_samples),
+            micro_steps: Some(facts.micro_steps),
+            models: Some(1),
+            steps: Some(facts.steps),
+            dtype: Some(facts.dtype),
+            layout: Some(facts.layout),
+        };
+        let environment = Environment::of_process().map_err(value_error)?;
+        let address = address.or_else(|| environment.address.clone());
+        let address = address.ok_or_else(|| {
+            PyValueError::new_err("no address: say address=\"host:port\" or set CODEDGRAD_ADDRESS")
+        })?;
+        let worker = worker.or(environment.worker);
+        let mut joining = Aggregator::join(address)
+            .facts(facts)
+            .has(Has::Below(Step(first)))
+            .patience(duration("patience", patience)?);
+        if let Some(worker) = worker {
+            joining = joining.worker(worker);
+        }
+        if let Some(secrets) = secrets(token, keys)? {
+            joining = joining.security(secrets.security(worker).map_err(value_error)?);
+        }
+        // A call that is given up for a signal goes on in its thread, and ends by its patience.
+        let calling = thread::spawn(move || joining.connect());
+        while !calling.is_finished() {
+            py.detach(|| thread::sleep(Duration::from_millis(1)));
+            py.check_signals()?;
+        }
+        let joined = calling.join();
+        let joined = joined.map_err(|_| PyRuntimeError::new_err("the transport has panicked"))?;
+        Ok(Self::new(joined.map_err(join_error)?, layout, None))
+    }
+
+    /// A run of this process alone: uncoded, by the same summation tree as any other.
+    #[staticmethod]
+    fn alone(arrays: Vec<(usize, String)>, facts: Facts, first: u64) -> PyResult<Self> {
+        let layout = Layout::new(&arrays)?;
+        let mut run = Coordinator::builder("uncoded")
+            .workers(1)
+            .steps(facts.steps)
+            .first(first)
+            .length(layout.length())
+            .unit_samples(facts.unit_samples)
+            .micro_steps(facts.micro_steps)
+            .max_wait(ALONE_WAIT);
+        if let Some(units) = facts.units {
+            run = run.units(units);
+        }
+        let (coordinator, workers) = run.local().map_err(value_error)?;
+        let worker = workers.into_iter().next();
+        let worker = worker.ok_or_else(|| PyRuntimeError::new_err("a run without workers"))?;
+        let thread = thread::spawn(move || coordinator.run(&mut ()).map(|_| ()));
+        Ok(Self::new(worker, layout, Some(thread)))
+    }
+
+    /// The worker's number.
+    #[getter]
+    fn worker(&self) -> PyResult<u32> {
+        Ok(self.lock()?.aggregator.worker().map_or(0, |worker| worker.0))
+    }
+
+    /// How many workers the run has.
+    #[getter]
+    fn workers(&self) -> PyResult<usize> {
+        Ok(self.lock()?.aggregator.workers().unwrap_or(1))
+    }
+
+    /// What the coordinator says of the run.
+    #[getter]
+    fn job(&self) -> PyResult<String> {
+        Ok(self.lock()?.aggregator.job().to_owned())
+    }
+
+    /// The first step that is not applied.
+    #[getter]
+    fn next_step(&self) -> PyResult<u64> {
+        Ok(self.lock()?.aggregator.next_step().0)
+    }
+
+    /// The worker that saves, as of the last decided step.
+    #[getter]
+    fn saver(&self) -> PyResult<Option<u32>> {
+        Ok(self.lock()?.aggregator.saver().map(|worker| worker.0))
+    }
+
+    /// Bytes sent and received.
+    fn traffic(&self) -> PyResult<(u64, u64)> {
+        Ok(self.lock()?.aggregator.traffic())
+    }
+
+    /// The next event, as a tuple that begins with its name; none when nothing comes in time.
+    #[pyo3(signature = (seconds=None))]
+    fn next<'py>(
+        &self,
+        py: Python<'py>,
+        seconds: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let patience = seconds.map(|seconds| duration("seconds", seconds)).transpose()?;
+        let deadline = patience.and_then(|patience| now().checked_add(patience));
+        loop {
+            let left = deadline
+                .map_or(LOOK, |deadline| deadline.saturating_duration_since(now()).min(LOOK));
+            let event = py.detach(|| {
+                let mut inner = self.lock()?;
+                inner.at_hand = AtHand::Nothing;
+                let event = inner.aggregator.next_event_within(left);
+                event.map_err(|error| inner.error(error))
+            })?;
+            if let Some(event) = event {
+                return self.shown(py, event).map(Some);
+            }
+            py.check_signals()?;
+            if deadline.is_some_and(|deadline| now() >= deadline) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next unit of the task at hand, its samples in the batch, and its coefficient; none when
+    /// all are done or nobody wants the task any more.
+    fn part(&self, py: Python<'_>) -> PyResult<Option<(u32, usize, usize, f64)>> {
+        // What was written before is added up here.
+        let part = py.detach(|| {
+            let mut inner = self.lock()?;
+            let task = inner.task()?;
+            let part = inner.aggregator.part(task);
+            part.map_err(|error| inner.error(error))
+        })?;
+        Ok(part.map(|part| (part.unit, part.samples.start, part.samples.end, part.coefficient)))
+    }
+
+    /// Takes the gradient of the unit at hand, times a factor.
+    fn take(
+        &self,
+        py: Python<'_>,
+        arrays: Vec<Option<Bound<'_, PyAny>>>,
+        factor: f64,
+    ) -> PyResult<()> {
+        let sources = self.layout.sources(&arrays)?;
+        let bare = sources.iter().map(|source| source.bare()).collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| {
+            let mut inner = self.lock()?;
+            let task = inner.task()?;
+            match inner.aggregator.buffer(task) {
+                Ok(buffer) => {
+                    gather(&bare, factor as f32, buffer);
+                    Ok(())
+                }
+                Err(error) => Err(inner.error(error)),
+            }
+        })
+    }
+
+    /// Hands the task at hand in, with scalars to be decoded; false if nobody wanted it any more.
+    fn submit(&self, py: Python<'_>, tail: Vec<f64>) -> PyResult<bool> {
+        py.detach(|| {
+            let mut inner = self.lock()?;
+            let task = inner.task()?;
+            let wanted = !inner.aggregator.cancel().is_cancelled();
+            let done = inner.aggregator.submit(task, tail);
+            done.map_err(|error| inner.error(error))?;
+            inner.at_hand = AtHand::Nothing;
+            Ok(wanted)
+        })
+    }
+
+    /// Gives the task at hand up.
+    fn abandon(&self) -> PyResult<()> {
+        let mut inner = self.lock()?;
+        let task = inner.task()?;
+        inner.at_hand = AtHand::Nothing;
+        let done = inner.aggregator.abandon(task);
+        done.map_err(|error| inner.error(error))
+    }
+
+    /// Scalars decoded with the step at hand.
+    fn tail(&self) -> PyResult<Vec<f64>> {
+        let mut inner = self.lock()?;
+        let step = inner.step()?;
+        match inner.aggregator.tail(step) {
+            Ok(tail) => Ok(tail.to_vec()),
+            Err(error) => Err(inner.error(error)),
+        }
+    }
+
+    /// Writes the decoded gradient of the step at hand, times a factor.
+    fn give(
+        &self,
+        py: Python<'_>,
+        arrays: Vec<Option<Bound<'_, PyAny>>>,
+        factor: f32,
+    ) -> PyResult<()> {
+        let mut targets = self.layout.targets(&arrays)?;
+        let mut bare =
+            targets.iter_mut().map(|target| target.bare()).collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| {
+            let mut inner = self.lock()?;
+            let step = inner.step()?;
+            match inner.aggregator.gradient(step) {
+                Ok(gradient) => {
+                    scatter(gradient, factor, &mut bare);
+                    Ok(())
+                }
+                Err(error) => Err(inner.error(error)),
+            }
+        })
+    }
+
+    /// Reports the step at hand as applied, or counted.
+    #[pyo3(signature = (digest=None))]
+    fn applied(&self, digest: Option<u64>) -> PyResult<()> {
+        let mut inner = self.lock()?;
+        let step = inner.step()?;
+        inner.at_hand = AtHand::Nothing;
+        let done = inner.aggregator.applied(step, digest);
+        done.map_err(|error| inner.error(error))
+    }
+
+    /// Answers the request at hand with this replica's state.
+    fn provide(&self, py: Python<'_>, state: Vec<PyBackedBytes>) -> PyResult<()> {
+        let mut inner = self.lock()?;
+        match std::mem::replace(&mut inner.at_hand, AtHand::Nothing) {
+            AtHand::Request(request) => {
+                py.detach(|| {
+                    let state: Vec<_> = state.iter().map(|bytes| bytes.to_vec()).collect();
+                    request.reply_bytes(&state);
+                });
+                Ok(())
+            }
+            other => {
+                inner.at_hand = other;
+                Err(PyRuntimeError::new_err("no state is asked for"))
+            }
+        }
+    }
+
+    /// Says that the state at hand was taken over.
+    fn taken(&self, digests: Vec<u64>) -> PyResult<()> {
+        let mut inner = self.lock()?;
+        let done = inner.aggregator.taken(digests);
+        done.map_err(|error| inner.error(error))
+    }
+
+    /// Says that the state at hand does not fit.
+    fn refuse(&self, reason: String) -> PyResult<()> {
+        let mut inner = self.lock()?;
+        let done = inner.aggregator.refuse(reason);
+        done.map_err(|error| inner.error(error))
+    }
+
+    /// Ends the run for everybody after the step that is open.
+    fn finish(&self) -> PyResult<()> {
+        self.lock()?.aggregator.end_run();
+        Ok(())
+    }
+
+    /// Leaves the run.
+    fn close(&self) {
+        if std::process::id() == self.process {
+            self.closer.close();
+        }
+    }
+}
+
+impl Worker {
+    /// An event in Python's words.
+    fn shown<'py>(&self, py: Python<'py>, event: OwnedEvent) -> PyResult<Bound<'py, PyTuple>> {
+        let mut inner = self.lock()?;
+        match event {
+            OwnedEvent::Compute(task) => {
+                inner.at_hand = AtHand::Task(task);
+                let step = inner.aggregator.step_of(task).0;
+                ("compute", step, task.job.0).into_pyobject(py)
+            }
+            OwnedEvent::Apply(step) => {
+                inner.at_hand = AtHand::Step(step);
+                ("apply", step.0).into_pyobject(py)
+            }
+            OwnedEvent::Skip { step, units } => {
+                inner.at_hand = AtHand::Step(step);
+                let units: Vec<_> = units.iter().map(|units| (units.start, units.end)).collect();
+                ("skip", step.0, units).into_pyobject(py)
+            }
+            OwnedEvent::Provide(request) => {
+                let next = request.next_step().0;
+                inner.at_hand = AtHand::Request(request);
+                ("provide", next).into_pyobject(py)
+            }
+            OwnedEvent::Resync(state) => {
+                let bytes = state.bytes().map_err(value_error)?;
+                let bytes: Vec<_> = bytes.iter().map(|bytes| PyBytes::new(py, bytes)).collect();
+                ("resync", state.next.0, bytes).into_pyobject(py)
+            }
+            OwnedEvent::Over => ("over",).into_pyobject(py),
+        }
+    }
+}
