@@ -1,0 +1,707 @@
+"""Coded training for PyTorch: five lines of a training loop change.
+
+```python
+import codedgrad.torch as coded
+run = coded.join(model, optimizer, units=accum, steps=max_steps, state={"scheduler": scheduler})
+for step in run:
+    for micro in step:
+        x, y = get_batch()
+        loss = model(x, y)
+        loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step(); scheduler.step(); optimizer.zero_grad(set_to_none=True)
+```
+
+`for micro in step` yields the micro-batches that this worker is to compute: possibly none, since it
+comes late and the step is decided, possibly several tasks' worth. When it ends, `p.grad` is the
+whole batch's on every worker, the same bits. The body after it stays as it was.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import weakref
+from collections import Counter, OrderedDict, defaultdict
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedParameter
+
+from . import _native
+from . import _run
+from ._run import (
+    Apply,
+    Compute,
+    Event,
+    Provide,
+    Replaced,
+    Resync,
+    RunOver,
+    Settings,
+    Skip,
+    Step,
+    Where,
+    layout_hash,
+    unit_seed,
+    whole,
+)
+from .loop import Coordinator, serve
+
+__all__ = [
+    "Apply",
+    "Compute",
+    "Coordinator",
+    "Event",
+    "GradScaler",
+    "Loader",
+    "Micro",
+    "Provide",
+    "Replaced",
+    "Resync",
+    "Run",
+    "RunOver",
+    "Skip",
+    "Step",
+    "join",
+    "length",
+    "serve",
+]
+
+_FORMATS = {
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+}
+
+# Models that are in a run that goes on: each can be in one only.
+_JOINED: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Run]]" = weakref.WeakKeyDictionary()
+
+
+def _own_name(name: str) -> str:
+    """A parameter's name as it is without `torch.compile`."""
+    return name.replace("_orig_mod.", "")
+
+
+def _modules(model: Union[nn.Module, Sequence[nn.Module]]) -> List[nn.Module]:
+    modules = [model] if isinstance(model, nn.Module) else list(model)
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"model is {type(module).__name__}: it must be an nn.Module or a list")
+    if not modules:
+        raise ValueError("model is an empty list: nothing is trained")
+    return modules
+
+
+def _trained(modules: Sequence[nn.Module]) -> List[Tuple[str, nn.Parameter]]:
+    """The parameters that take a gradient, each once, in the order of the gradient."""
+    seen: Set[int] = set()
+    found = []
+    for place, module in enumerate(modules):
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                own = _own_name(name)
+                found.append((own if len(modules) == 1 else f"{place}.{own}", parameter))
+    return found
+
+
+def length(model: Union[nn.Module, Sequence[nn.Module]]) -> int:
+    """How many numbers a gradient of a model has, which `serve` asks for: those of all parameters
+    that take one, tied ones counted once.
+
+    >>> import torch
+    >>> length(torch.nn.Linear(3, 2))
+    8
+    """
+    return sum(parameter.numel() for _, parameter in _trained(_modules(model)))
+
+
+class Micro(_run.Micro):
+    """A unit of a batch to compute: one micro-batch. Its gradient is what `backward` leaves."""
+
+    def generator(self, device: Union[str, torch.device] = "cpu") -> torch.Generator:
+        """Random numbers that depend on the run's seed, the batch and the unit alone."""
+        generator = torch.Generator(device=device)
+        generator.manual_seed(self.seed)
+        return generator
+
+
+class GradScaler(torch.amp.GradScaler):
+    """A loss scaler for fp16 whose scale is a power of two: taking it out again is exact.
+
+    Give it to `join` in `state`. `scale(loss).backward()`, `unscale_`, `step` and `update` are
+    written as with PyTorch's own. Gradients are unscaled as they are taken from each unit; a unit
+    that overflows does not count where another worker has it without, and a step that nobody could
+    compute is refused for everybody, so that all replicas halve the scale together.
+    """
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ):
+        factors = {
+            "init_scale": init_scale,
+            "growth_factor": growth_factor,
+            "backoff_factor": backoff_factor,
+        }
+        for name, value in factors.items():
+            if not _is_power_of_two(value):
+                raise ValueError(
+                    f"{name} is {value}: it must be a power of two, or scaling would round"
+                )
+        super().__init__(
+            device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
+        self._value = float(init_scale)
+        self._good_steps = 0
+        self._run: Optional["weakref.ref[Run]"] = None
+
+    def _step(self) -> Optional[Step]:
+        run = None if self._run is None else self._run()
+        if run is None:
+            raise RuntimeError(
+                'the scaler is in no run: join(..., state={"scaler": scaler}) makes it part of one'
+            )
+        return run._step
+
+    def scale(self, outputs: Any) -> Any:
+        """A loss, or an iterable of them, times the scale."""
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, torch.Tensor):
+            return outputs * self._value
+        return type(outputs)(self.scale(output) for output in outputs)
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Nothing: gradients are unscaled when they are taken."""
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """`optimizer.step()`, unless there is no gradient: the step was refused."""
+        step = self._step()
+        if self._enabled and step is not None and step._over and not step.applied:
+            return None
+        return optimizer.step(*args, **kwargs)
+
+    def update(self, new_scale: Any = None) -> None:
+        """Halves the scale if the step was refused; doubles it after enough good ones."""
+        if not self._enabled:
+            return
+        if new_scale is not None:
+            value = float(new_scale)
+            if not _is_power_of_two(value):
+                raise ValueError(f"new_scale is {value}: it must be a power of two")
+            self._value = value
+            return
+        step = self._step()
+        if step is not None and step.skipped is not None:
+            self._value *= self._backoff_factor
+            self._good_steps = 0
+        elif step is None or step.applied:
+            self._good_steps += 1
+            if self._good_steps == self._growth_interval:
+                self._value *= self._growth_factor
+                self._good_steps = 0
+
+    def get_scale(self) -> float:
+        """The scale now."""
+        return self._value if self._enabled else 1.0
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The scale, and for how long it has been good."""
+        return {"scale": self._value, "good_steps": self._good_steps}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""
+        self._value = float(state_dict["scale"])
+        self._good_steps = int(state_dict["good_steps"])
+
+
+def _is_power_of_two(value: float) -> bool:
+    return value > 0 and value != float("inf") and float(value).hex().split("p")[0] == "0x1.0000000000000"
+
+
+class Run(_run.Run):
+    """A worker's part in a run with PyTorch: see `join`."""
+
+    def __init__(
+        self,
+        modules: List[nn.Module],
+        optimizers: List[torch.optim.Optimizer],
+        state: Mapping[str, Any],
+        where: Where,
+        settings: Settings,
+    ):
+        self._modules = modules
+        self._optimizers = optimizers
+        self._state = dict(state)
+        self._named = _trained(modules)
+        self._parameters = [parameter for _, parameter in self._named]
+        self._scalers = [item for item in self._state.values() if isinstance(item, GradScaler)]
+        # Decoded gradients go into kept tensors: fresh ones would cost four times the copy.
+        self._kept: Optional[List[torch.Tensor]] = None
+        self._views: List[Any] = []
+        super().__init__(where, settings)
+        for scaler in self._scalers:
+            scaler._run = weakref.ref(self)
+        this = weakref.ref(self)
+
+        def check(*_: Any) -> None:
+            run = this()
+            if run is not None:
+                run._check_step()
+
+        self._hooks = [optimizer.register_step_pre_hook(check) for optimizer in optimizers]
+        for module in modules:
+            _JOINED[module] = this
+
+    def close(self) -> None:
+        super().close()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _check_step(self) -> None:
+        """Before an optimizer's step: the gradient must be the whole batch's."""
+        step = self._step
+        if self.over or (step is not None and step._over) or (step is None and self._micro is None):
+            return
+        raise RuntimeError(
+            "the gradient is not whole yet: optimizer.step() comes after `for micro in step:`, "
+            "once it has ended without `break`"
+        )
+
+    def _make_micro(self, batch: int, step: int, part: Tuple[int, int, int, float]) -> Micro:
+        return Micro(self, batch, step, part)
+
+    def _seed(self, seed: int) -> None:
+        super()._seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+
+    def _prepare(self, micro: _run.Micro) -> None:
+        self._compare_layout()
+        self._hide()
+
+    def _compare_layout(self) -> None:
+        """What takes a gradient must be what was agreed."""
+        found = _trained(self._modules)
+        if len(found) == len(self._named) and all(
+            new is old for (_, new), old in zip(found, self._parameters)
+        ):
+            return
+        before, now = {name for name, _ in self._named}, {name for name, _ in found}
+        changed = sorted(before ^ now) or sorted(before)
+        verb = "was added" if changed[0] in now - before else "was taken away or replaced"
+        raise RuntimeError(
+            f"parameter {changed[0]} {verb} after join: build the model, and freeze what is frozen, "
+            "before it"
+        )
+
+    def _collect(self, micro: _run.Micro) -> List[Any]:
+        arrays: List[Any] = []
+        found = False
+        for parameter in self._parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                arrays.append(None)
+                continue
+            found = True
+            gradient = gradient.detach()
+            if gradient.layout is not torch.strided:
+                gradient = gradient.to_dense()
+            if gradient.dtype is not parameter.dtype:
+                gradient = gradient.to(parameter.dtype)
+            if not gradient.is_contiguous():
+                gradient = gradient.contiguous()
+            arrays.append(_numbers(gradient))
+        if not found and not micro._nothing:
+            raise RuntimeError(
+                f"unit {micro.unit} of batch {micro.batch} left no gradient in any parameter: call "
+                "loss.backward() in the inner loop, or micro.nothing() if it has no loss on purpose"
+            )
+        return arrays
+
+    def _scale(self) -> float:
+        scale = 1.0
+        for scaler in self._scalers:
+            scale *= scaler.get_scale()
+        return scale
+
+    def _targets(self, there: List[bool]) -> List[Any]:
+        if self._kept is None:
+            self._kept = [
+                torch.zeros(parameter.shape, dtype=parameter.dtype)
+                for parameter in self._parameters
+            ]
+            self._views = [_numbers(kept) for kept in self._kept]
+        for parameter, kept, has in zip(self._parameters, self._kept, there):
+            parameter.grad = kept if has else None
+        return [view if has else None for view, has in zip(self._views, there)]
+
+    def _hide(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _shown_gradients(self) -> Sequence[Optional[torch.Tensor]]:
+        return [parameter.grad for parameter in self._parameters]
+
+    def _save(self) -> List[bytes]:
+        models = [
+            {_own_name(name): value for name, value in module.state_dict().items()}
+            for module in self._modules
+        ]
+        content = {
+            "models": models,
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "state": {name: item.state_dict() for name, item in self._state.items()},
+        }
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        return [buffer.getvalue()]
+
+    def _load(self, state: Sequence[bytes]) -> None:
+        # What comes over the network is data, never code.
+        with torch.serialization.safe_globals([Counter, OrderedDict, defaultdict]):
+            content = torch.load(io.BytesIO(state[0]), map_location="cpu", weights_only=True)
+        for module, found in zip(self._modules, content["models"]):
+            names = {_own_name(name): name for name in module.state_dict()}
+            module.load_state_dict({names.get(name, name): x for name, x in found.items()})
+        for optimizer, found in zip(self._optimizers, content["optimizers"]):
+            optimizer.load_state_dict(found)
+        for name, item in self._state.items():
+            item.load_state_dict(content["state"][name])
+
+    def _digest(self) -> int:
+        return _native.digest(
+            [_numbers(parameter.detach().contiguous()) for parameter in self._parameters]
+        )
+
+
+def _numbers(tensor: torch.Tensor) -> Any:
+    """A tensor's memory as numpy sees it: of 16-bit formats the bits."""
+    if tensor.dtype is torch.float32:
+        return tensor.numpy()
+    return tensor.view(torch.int16).numpy()
+
+
+def join(
+    model: Union[nn.Module, Sequence[nn.Module]],
+    optimizer: Union[torch.optim.Optimizer, Sequence[torch.optim.Optimizer], None] = None,
+    *,
+    units: int,
+    steps: int,
+    first: int = 0,
+    micro_steps: int = 1,
+    unit_samples: int = 1,
+    reduction: str = "mean",
+    state: Optional[Mapping[str, Any]] = None,
+    seed: Optional[int] = 0,
+    seed_all: bool = False,
+    verify: int = 1,
+    scheme: Optional[str] = None,
+    address: Optional[str] = None,
+    token: Optional[str] = None,
+    keys: Union[str, "os.PathLike[str]", None] = None,
+    worker: Optional[int] = None,
+    patience: float = 30.0,
+) -> Run:
+    """Joins the run that the environment or `address` names. Without one: a run of this process
+    alone, with the same bits, so that `python train.py` works.
+
+    model: what is trained, or a list of modules. optimizer: one or several; their state goes to
+        workers that fall behind.
+    units: micro-batches of a batch **of the whole job** (DDP's accumulation steps times its
+        workers). steps: steps of the whole run. first: the first step that is not applied in what
+        was loaded, of a resumed run.
+    micro_steps: batches of a step, which schemes with a delay need. unit_samples: samples of a
+        unit, for `Micro.samples` and `Loader`.
+    reduction: "mean": losses are means over equal units, the gradient is divided by units *
+        micro_steps. "sum": it is not divided. "tokens": losses are sums, `micro.report(loss,
+        tokens)` says of how many tokens, and the gradient is divided by those of the whole batch.
+    state: whatever else a replica is (schedulers, a `GradScaler`): name -> an object with
+        `state_dict` and `load_state_dict`.
+    seed: of every unit's random numbers, None to leave them alone; PyTorch's are seeded before each
+        unit and before the body of each step, with seed_all `random`'s and numpy's too.
+    verify: compare digests of the parameters after every so many steps; 0 = never.
+    scheme: refuse a run under another scheme.
+    address, token, keys, worker, patience: as for `codedgrad.loop.join`.
+
+    Raises ConnectionError (nobody answers), ValueError (the run trains something else, or a number
+    is out of range: it names the field) and TypeError (the model cannot be replicated exactly: it
+    names the module and the cure).
+    """
+    settings = Settings(
+        units=units,
+        steps=steps,
+        first=first,
+        micro_steps=micro_steps,
+        unit_samples=unit_samples,
+        reduction=reduction,
+        seed=seed,
+        seed_all=seed_all,
+        verify=verify,
+    ).check()
+    modules = _modules(model)
+    if optimizer is None:
+        optimizers = []
+    elif isinstance(optimizer, torch.optim.Optimizer):
+        optimizers = [optimizer]
+    else:
+        optimizers = list(optimizer)
+    named = _trained(modules)
+    _check_model(modules, named)
+    _check_optimizers(optimizers, named)
+    others = dict(state or {})
+    for name, item in others.items():
+        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise TypeError(
+                f"state[{name!r}] is {type(item).__name__}, which has no state_dict and "
+                "load_state_dict"
+            )
+    shapes = [(name, list(p.shape), _FORMATS[p.dtype]) for name, p in named]
+    rest = (settings.reduction, settings.seed, settings.seed_all, settings.verify, sorted(others))
+    where = Where(
+        arrays=[(parameter.numel(), _FORMATS[parameter.dtype]) for _, parameter in named],
+        layout=layout_hash("torch", shapes, rest),
+        dtype="+".join(sorted({_FORMATS[parameter.dtype] for _, parameter in named})),
+        versions=f"codedgrad {_native.__version__}, torch {torch.__version__}",
+        address=address,
+        token=token,
+        keys=keys,
+        worker=worker,
+        patience=patience,
+        scheme=scheme,
+    )
+    return Run(modules, optimizers, others, where, settings)
+
+
+def _check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Parameter]]) -> None:
+    """Raises for what cannot be replicated exactly."""
+    for place, root in enumerate(modules):
+        joined = _JOINED.get(root)
+        run = None if joined is None else joined()
+        if run is not None and not run.over:
+            raise RuntimeError("this model is in a run already: close() that before it joins again")
+        for name, module in root.named_modules():
+            path = _own_name(name) or type(module).__name__
+            if len(modules) > 1:
+                path = f"{place}.{path}"
+            _check_module(path, module)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        world = torch.distributed.get_world_size()
+        if world > 1:
+            raise TypeError(
+                f"torch.distributed is initialised with {world} ranks: workers of a coded run are "
+                "single processes. Start each without torchrun's group, or leave out "
+                "init_process_group"
+            )
+    if not named:
+        raise TypeError("no parameter takes a gradient: nothing is trained")
+    for name, parameter in named:
+        if isinstance(parameter, UninitializedParameter):
+            raise TypeError(f"parameter {name} has no shape yet: run the model once before join")
+        if type(parameter.data) is not torch.Tensor:
+            raise TypeError(
+                f"parameter {name} is a {type(parameter.data).__name__}: sharded parameters cannot "
+                "be coded here. Join with the whole model on each worker"
+            )
+        if parameter.device.type != "cpu":
+            raise TypeError(
+                f"parameter {name} is on {parameter.device}: this version codes gradients in the "
+                'host\'s memory. Join with model.to("cpu")'
+            )
+        if parameter.dtype not in _FORMATS:
+            raise TypeError(
+                f"parameter {name} is {parameter.dtype}: gradients are summed in float32. Convert "
+                "the model with .float()"
+            )
+
+
+def _check_module(path: str, module: nn.Module) -> None:
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        raise TypeError(
+            f"{path} is wrapped in DistributedDataParallel, which sums gradients itself: remove "
+            "the wrapper and join with the module in it"
+        )
+    if type(module).__name__.startswith("FSDP") or type(module).__name__ == "FullyShardedDataParallel":
+        raise TypeError(
+            f"{path} is sharded ({type(module).__name__}): remove the wrapper; workers of many "
+            "ranks come with a later version"
+        )
+    if isinstance(module, _NormBase) and module.track_running_stats and module.training:
+        raise TypeError(
+            f"{path} is a {type(module).__name__} with running statistics, which depend on who "
+            "computes what: replicas would drift apart. Use GroupNorm or LayerNorm, or "
+            "track_running_stats=False, or put it in eval() for good"
+        )
+
+
+def _check_optimizers(
+    optimizers: Sequence[torch.optim.Optimizer], named: Sequence[Tuple[str, nn.Parameter]]
+) -> None:
+    known = {id(parameter) for _, parameter in named}
+    for optimizer in optimizers:
+        kind = type(optimizer).__name__
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer is {kind}: it must be a torch.optim.Optimizer or a list")
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            raise TypeError(
+                "SparseAdam takes sparse gradients alone, and decoded ones are dense: use Adam"
+            )
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in known:
+                    raise ValueError(
+                        f"{kind} has a parameter of the shape {tuple(parameter.shape)} that is not "
+                        "in the model: give join all modules that are trained, as a list"
+                    )
+
+
+class _Fetch:
+    """Reads the samples of a unit in another process."""
+
+    dataset: Any = None
+    collate: Optional[Callable[[List[Any]], Any]] = None
+
+    @classmethod
+    def begin(cls, dataset: Any, collate: Callable[[List[Any]], Any]) -> None:
+        cls.dataset, cls.collate = dataset, collate
+        # A reader that computes takes cores from the trainer.
+        torch.set_num_threads(1)
+
+    @classmethod
+    def read(cls, indices: List[int]) -> Any:
+        assert cls.collate is not None
+        return cls.collate([cls.dataset[index] for index in indices])
+
+
+class Loader:
+    """The samples of units of a dataset that is indexed: `batch = loader(micro)`.
+
+    Which samples a unit has depends on the batch and the unit alone: `micro.samples` under a
+    permutation that is drawn anew for each epoch, from the run's seed. An epoch is as many whole
+    batches as the dataset has; what is left over is left out.
+
+    dataset: has `__len__` and `__getitem__`. run: what `join` gave. collate_fn: makes a batch of a
+    list of samples, as a DataLoader's. num_workers: processes that read ahead, 0 to read when asked
+    for. prefetch: units to read ahead, by guessing that the next batch's units are this one's.
+
+    Raises TypeError for an IterableDataset, ValueError for a dataset smaller than a batch.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        run: Run,
+        *,
+        collate_fn: Optional[Callable[[List[Any]], Any]] = None,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        shuffle: bool = True,
+    ):
+        if isinstance(dataset, torch.utils.data.IterableDataset):
+            raise TypeError(
+                f"{type(dataset).__name__} is an IterableDataset: who computes a unit is not known "
+                "before, so samples need numbers. Use a dataset with __getitem__, or write "
+                "batch(micro) as a function of micro.batch and micro.unit (shard files by unit)"
+            )
+        settings = run._settings
+        self._batch_samples = settings.units * settings.unit_samples
+        self._batches = len(dataset) // self._batch_samples
+        if not self._batches:
+            raise ValueError(
+                f"the dataset has {len(dataset)} samples, a batch {self._batch_samples} (units x "
+                "unit_samples): it must have one batch at least"
+            )
+        self._dataset = dataset
+        self._run = weakref.ref(run)
+        self._collate = collate_fn or torch.utils.data.default_collate
+        self._prefetch = whole("prefetch", prefetch, 0)
+        self._shuffle = shuffle
+        self._seed = settings.seed or 0
+        self._order: Tuple[int, Optional[torch.Tensor]] = (-1, None)
+        self._ahead: "OrderedDict[Tuple[int, int], Future[Any]]" = OrderedDict()
+        self._units: Dict[int, List[int]] = {}
+        self._readers: Optional[ProcessPoolExecutor] = None
+        if whole("num_workers", num_workers, 0):
+            self._readers = ProcessPoolExecutor(
+                num_workers,
+                torch.multiprocessing.get_context(),
+                initializer=_Fetch.begin,
+                initargs=(dataset, self._collate),
+            )
+
+    def indices(self, batch: int, samples: range) -> List[int]:
+        """The dataset's indices of some samples of a batch."""
+        epoch, place = divmod(batch, self._batches)
+        start = place * self._batch_samples
+        if not self._shuffle:
+            return [start + sample for sample in samples]
+        if self._order[0] != epoch:
+            generator = torch.Generator()
+            generator.manual_seed(unit_seed(self._seed, epoch, 0, "epoch"))
+            self._order = (epoch, torch.randperm(len(self._dataset), generator=generator))
+        order = self._order[1]
+        assert order is not None
+        return [int(index) for index in order[start + samples.start : start + samples.stop]]
+
+    def __call__(self, micro: _run.Micro) -> Any:
+        """The unit's samples, collated."""
+        batch, unit = micro.batch, micro.unit
+        known = self._units.setdefault(batch, [])
+        known.append(unit)
+        for old in [old for old in self._units if old < batch - 1]:
+            del self._units[old]
+        if self._readers is None:
+            samples = self.indices(batch, micro.samples)
+            return self._collate([self._dataset[index] for index in samples])
+        future = self._ahead.pop((batch, unit), None)
+        if future is None:
+            future = self._readers.submit(_Fetch.read, self.indices(batch, micro.samples))
+        for guess in self._guesses(batch, unit, len(micro.samples)):
+            self._ahead.setdefault(guess[0], self._readers.submit(_Fetch.read, guess[1]))
+        # What was guessed wrong is never asked for.
+        for key in [key for key in self._ahead if key[0] < batch]:
+            self._ahead.pop(key).cancel()
+        return future.result()
+
+    def _guesses(
+        self, batch: int, unit: int, samples: int
+    ) -> Iterator[Tuple[Tuple[int, int], List[int]]]:
+        """The units that come next if the next batch's are this one's, or the last one's."""
+        before, now = self._units.get(batch - 1, []), self._units[batch]
+        rest = before[before.index(unit) + 1 :] if unit in before else []
+        following = itertools.chain(
+            ((batch, other) for other in rest), ((batch + 1, other) for other in before or now)
+        )
+        for key in itertools.islice(following, self._prefetch):
+            if key not in self._ahead:
+                start = key[1] * samples
+                yield key, self.indices(key[0], range(start, start + samples))
+
+    def close(self) -> None:
+        """Ends the processes that read ahead."""
+        if self._readers is not None:
+            self._readers.shutdown(cancel_futures=True)
