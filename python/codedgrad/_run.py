@@ -355,9 +355,15 @@ class Compute:
 class Apply:
     """A decided step, whose gradient is there: apply it."""
 
-    def __init__(self, step: int, totals: Tuple[float, ...]):
+    def __init__(self, run: "Run", step: int, totals: Tuple[float, ...]):
         self.step = step
         self.totals = totals
+        self._run = run
+
+    @property
+    def gradients(self) -> List[Any]:
+        """As `Step.gradients`."""
+        return list(self._run._shown_gradients())
 
 
 class Skip:
@@ -618,7 +624,7 @@ class Run:
                 elif kind == "apply":
                     totals = self._show()
                     self._seed_step(event[1])
-                    yield Apply(event[1], totals)
+                    yield Apply(self, event[1], totals)
                     self._applied(event[1])
                 elif kind == "skip":
                     self._counts["skipped"] += 1

@@ -40,7 +40,10 @@ pub(crate) struct Worker {
 }
 
 struct Inner {
-    aggregator: Aggregator,
+    /// None once the run is over: the coordinator ends when its workers have hung up.
+    aggregator: Option<Aggregator>,
+    /// What is known of the run when it is over.
+    known: Known,
     at_hand: AtHand,
     /// The coordinator of a run of this process alone.
     coordinator: Option<JoinHandle<Result<(), RunError>>>,
@@ -52,6 +55,30 @@ enum AtHand {
     Task(Task),
     Step(Step),
     Request(ProvideRequest),
+}
+
+/// What is known of a run.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    worker: u32,
+    workers: usize,
+    job: String,
+    next: u64,
+    saver: Option<u32>,
+    traffic: (u64, u64),
+}
+
+impl Known {
+    fn of(aggregator: &Aggregator) -> Self {
+        Self {
+            worker: aggregator.worker().map_or(0, |worker| worker.0),
+            workers: aggregator.workers().unwrap_or(1),
+            job: aggregator.job().to_owned(),
+            next: aggregator.next_step().0,
+            saver: aggregator.saver().map(|saver| saver.0),
+            traffic: aggregator.traffic(),
+        }
+    }
 }
 
 /// What a worker trains, as far as it knows.
@@ -114,7 +141,12 @@ impl Worker {
         coordinator: Option<JoinHandle<Result<(), RunError>>>,
     ) -> Self {
         let closer = aggregator.closer();
-        let inner = Inner { aggregator, at_hand: AtHand::Nothing, coordinator };
+        let inner = Inner {
+            known: Known::of(&aggregator),
+            aggregator: Some(aggregator),
+            at_hand: AtHand::Nothing,
+            coordinator,
+        };
         Self { inner: Mutex::new(inner), closer, layout, process: std::process::id() }
     }
 
@@ -148,6 +180,22 @@ impl Inner {
             AggregatorError::Refused { .. } => value_error(error),
             error => PyRuntimeError::new_err(error.to_string()),
         }
+    }
+
+    fn aggregator(&mut self) -> PyResult<&mut Aggregator> {
+        let over = || PyRuntimeError::new_err("the run is over");
+        self.aggregator.as_mut().ok_or_else(over)
+    }
+
+    /// What is known now.
+    fn known(&self) -> Known {
+        self.aggregator.as_ref().map_or_else(|| self.known.clone(), Known::of)
+    }
+
+    /// The run is over: hangs up, once what was said last is sent.
+    fn end(&mut self) {
+        self.known = self.known();
+        self.aggregator = None;
     }
 
     fn task(&self) -> PyResult<Task> {
@@ -245,36 +293,36 @@ impl Worker {
     /// The worker's number.
     #[getter]
     fn worker(&self) -> PyResult<u32> {
-        Ok(self.lock()?.aggregator.worker().map_or(0, |worker| worker.0))
+        Ok(self.lock()?.known.worker)
     }
 
     /// How many workers the run has.
     #[getter]
     fn workers(&self) -> PyResult<usize> {
-        Ok(self.lock()?.aggregator.workers().unwrap_or(1))
+        Ok(self.lock()?.known.workers)
     }
 
     /// What the coordinator says of the run.
     #[getter]
     fn job(&self) -> PyResult<String> {
-        Ok(self.lock()?.aggregator.job().to_owned())
+        Ok(self.lock()?.known.job.clone())
     }
 
     /// The first step that is not applied.
     #[getter]
     fn next_step(&self) -> PyResult<u64> {
-        Ok(self.lock()?.aggregator.next_step().0)
+        Ok(self.lock()?.known().next)
     }
 
     /// The worker that saves, as of the last decided step.
     #[getter]
     fn saver(&self) -> PyResult<Option<u32>> {
-        Ok(self.lock()?.aggregator.saver().map(|worker| worker.0))
+        Ok(self.lock()?.known().saver)
     }
 
     /// Bytes sent and received.
     fn traffic(&self) -> PyResult<(u64, u64)> {
-        Ok(self.lock()?.aggregator.traffic())
+        Ok(self.lock()?.known().traffic)
     }
 
     /// The next event, as a tuple that begins with its name; none when nothing comes in time.
@@ -292,7 +340,10 @@ impl Worker {
             let event = py.detach(|| {
                 let mut inner = self.lock()?;
                 inner.at_hand = AtHand::Nothing;
-                let event = inner.aggregator.next_event_within(left);
+                let event = inner.aggregator()?.next_event_within(left);
+                if matches!(event, Ok(Some(OwnedEvent::Over))) {
+                    inner.end();
+                }
                 event.map_err(|error| inner.error(error))
             })?;
             if let Some(event) = event {
@@ -312,7 +363,7 @@ impl Worker {
         let part = py.detach(|| {
             let mut inner = self.lock()?;
             let task = inner.task()?;
-            let part = inner.aggregator.part(task);
+            let part = inner.aggregator()?.part(task);
             part.map_err(|error| inner.error(error))
         })?;
         Ok(part.map(|part| (part.unit, part.samples.start, part.samples.end, part.coefficient)))
@@ -330,7 +381,7 @@ impl Worker {
         py.detach(|| {
             let mut inner = self.lock()?;
             let task = inner.task()?;
-            match inner.aggregator.buffer(task) {
+            match inner.aggregator()?.buffer(task) {
                 Ok(buffer) => {
                     gather(&bare, factor as f32, buffer);
                     Ok(())
@@ -345,8 +396,9 @@ impl Worker {
         py.detach(|| {
             let mut inner = self.lock()?;
             let task = inner.task()?;
-            let wanted = !inner.aggregator.cancel().is_cancelled();
-            let done = inner.aggregator.submit(task, tail);
+            let aggregator = inner.aggregator()?;
+            let wanted = !aggregator.cancel().is_cancelled();
+            let done = aggregator.submit(task, tail);
             done.map_err(|error| inner.error(error))?;
             inner.at_hand = AtHand::Nothing;
             Ok(wanted)
@@ -358,7 +410,7 @@ impl Worker {
         let mut inner = self.lock()?;
         let task = inner.task()?;
         inner.at_hand = AtHand::Nothing;
-        let done = inner.aggregator.abandon(task);
+        let done = inner.aggregator()?.abandon(task);
         done.map_err(|error| inner.error(error))
     }
 
@@ -366,7 +418,7 @@ impl Worker {
     fn tail(&self) -> PyResult<Vec<f64>> {
         let mut inner = self.lock()?;
         let step = inner.step()?;
-        match inner.aggregator.tail(step) {
+        match inner.aggregator()?.tail(step) {
             Ok(tail) => Ok(tail.to_vec()),
             Err(error) => Err(inner.error(error)),
         }
@@ -385,7 +437,7 @@ impl Worker {
         py.detach(|| {
             let mut inner = self.lock()?;
             let step = inner.step()?;
-            match inner.aggregator.gradient(step) {
+            match inner.aggregator()?.gradient(step) {
                 Ok(gradient) => {
                     scatter(gradient, factor, &mut bare);
                     Ok(())
@@ -401,7 +453,7 @@ impl Worker {
         let mut inner = self.lock()?;
         let step = inner.step()?;
         inner.at_hand = AtHand::Nothing;
-        let done = inner.aggregator.applied(step, digest);
+        let done = inner.aggregator()?.applied(step, digest);
         done.map_err(|error| inner.error(error))
     }
 
@@ -426,20 +478,22 @@ impl Worker {
     /// Says that the state at hand was taken over.
     fn taken(&self, digests: Vec<u64>) -> PyResult<()> {
         let mut inner = self.lock()?;
-        let done = inner.aggregator.taken(digests);
+        let done = inner.aggregator()?.taken(digests);
         done.map_err(|error| inner.error(error))
     }
 
     /// Says that the state at hand does not fit.
     fn refuse(&self, reason: String) -> PyResult<()> {
         let mut inner = self.lock()?;
-        let done = inner.aggregator.refuse(reason);
+        let done = inner.aggregator()?.refuse(reason);
         done.map_err(|error| inner.error(error))
     }
 
     /// Ends the run for everybody after the step that is open.
     fn finish(&self) -> PyResult<()> {
-        self.lock()?.aggregator.end_run();
+        if let Some(aggregator) = &mut self.lock()?.aggregator {
+            aggregator.end_run();
+        }
         Ok(())
     }
 
@@ -458,7 +512,7 @@ impl Worker {
         match event {
             OwnedEvent::Compute(task) => {
                 inner.at_hand = AtHand::Task(task);
-                let step = inner.aggregator.step_of(task).0;
+                let step = inner.aggregator()?.step_of(task).0;
                 ("compute", step, task.job.0).into_pyobject(py)
             }
             OwnedEvent::Apply(step) => {

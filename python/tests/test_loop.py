@@ -1,0 +1,719 @@
+"""The loop on numpy arrays: exactness, late and lost workers, taking over states, bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from codedgrad import loop
+from runs import together, tree_sum, wait_until
+
+UNITS = 8
+STEPS = 12
+SHAPES = ((5, 3), (3,))
+LENGTH = 18
+
+
+class Replica:
+    """Linear regression by SGD with momentum, in float32: small, and sensitive to every bit."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(5)
+        self.parameters = [random.normal(size=shape).astype(np.float32) for shape in SHAPES]
+        self.momenta = [np.zeros(shape, dtype=np.float32) for shape in SHAPES]
+        # As a learning-rate schedule counts: every step once, whatever became of it.
+        self.count = 0
+
+    def gradient(self, generator: np.random.Generator) -> Any:
+        x = generator.normal(size=(4, 5)).astype(np.float32)
+        y = generator.normal(size=(4, 3)).astype(np.float32)
+        error = x @ self.parameters[0] + self.parameters[1] - y
+        loss = float((error.astype(np.float64) ** 2).sum())
+        return [x.T @ error, error.sum(axis=0)], loss
+
+    def apply(self, gradients: List[Optional[np.ndarray]]) -> None:
+        for parameter, momentum, gradient in zip(self.parameters, self.momenta, gradients):
+            if gradient is not None:
+                momentum *= np.float32(0.9)
+                momentum += gradient
+                parameter -= np.float32(0.05) * momentum
+
+    def save(self) -> bytes:
+        return np.int64(self.count).tobytes() + b"".join(m.tobytes() for m in self.momenta)
+
+    def load(self, state: bytes) -> None:
+        self.count = int(np.frombuffer(state[:8], dtype=np.int64)[0])
+        numbers, at = np.frombuffer(state[8:], dtype=np.float32), 0
+        for momentum in self.momenta:
+            momentum[...] = numbers[at : at + momentum.size].reshape(momentum.shape)
+            at += momentum.size
+
+    def bits(self) -> bytes:
+        return b"".join(p.tobytes() for p in self.parameters) + self.save()
+
+    def join(self, where: Dict[str, Any], **more: Any) -> loop.Run:
+        more = {"units": UNITS, "steps": STEPS, **where, **more}
+        return loop.join(self.parameters, save=self.save, load=self.load, **more)
+
+
+class Hooks:
+    """What a test does at some moments of a worker's run."""
+
+    def unit(self, replica: Replica, step: int, place: int, micro: loop.Micro) -> None:
+        """Before a unit is computed, the so manieth of its step."""
+
+    def body(self, replica: Replica, step: loop.Step, run: loop.Run) -> None:
+        """In the body of a step, before it is applied."""
+
+    def end(self, replica: Replica, step: loop.Step, run: loop.Run) -> None:
+        """At the end of a step's body."""
+
+
+def train(where: Dict[str, Any], hooks: Optional[Hooks] = None, **more: Any) -> Dict[str, Any]:
+    hooks = hooks or Hooks()
+    replica, losses = Replica(), []
+    with replica.join(where, **more) as run:
+        for step in run:
+            for place, micro in enumerate(step):
+                hooks.unit(replica, micro.step, place, micro)
+                gradients, loss = replica.gradient(micro.generator())
+                micro.give(gradients, loss)
+            hooks.body(replica, step, run)
+            if step.applied:
+                replica.apply(step.gradients)
+                losses.append((step.index, step.totals[0]))
+            replica.count += 1
+            hooks.end(replica, step, run)
+        digest = run.digest()
+    return {
+        "bits": replica.bits(),
+        "count": replica.count,
+        "losses": losses,
+        "digest": digest,
+        "report": run.report(),
+        "parameters": [p.copy() for p in replica.parameters],
+        "over": run.over,
+    }
+
+
+def reference(steps: int = STEPS, refused: Any = ()) -> Replica:
+    """The same training in plain numpy: one process, units added by the tree."""
+    replica = Replica()
+    for step in range(steps):
+        if step not in refused:
+            units = []
+            for unit in range(UNITS):
+                seed = loop.unit_seed(0, step, unit, "generator")
+                units.append(replica.gradient(np.random.default_rng(seed))[0])
+            scale = np.float32(1 / UNITS)
+            replica.apply([tree_sum([u[k] for u in units]) * scale for k in range(len(SHAPES))])
+        replica.count += 1
+    return replica
+
+
+ALIGNED = ["uncoded", "groups:s=1", "groups:s=3", "queue:m=2", "ring:reach=4", "min-load:s=1"]
+REAL = ["cyclic:s=1", "cyclic:s=2,seed=3", "groups:l=3"]
+
+
+@pytest.fixture(scope="module")
+def expected() -> Replica:
+    return reference()
+
+
+def test_alone_it_has_the_bits_of_plain_numpy(expected: Replica) -> None:
+    found = train({})
+    assert found["bits"] == expected.bits()
+    assert [index for index, _ in found["losses"]] == list(range(STEPS))
+
+
+@pytest.mark.parametrize("scheme", ALIGNED)
+@pytest.mark.parametrize("trouble", ["none", "late", "nan"])
+def test_every_worker_has_the_bits_of_one_process(
+    scheme: str, trouble: str, expected: Replica
+) -> None:
+    class Trouble(Hooks):
+        def unit(self, replica: Replica, step: int, place: int, micro: loop.Micro) -> None:
+            if trouble == "late":
+                time.sleep(0.01)
+
+    class Spoilt(Replica):
+        def gradient(self, generator: np.random.Generator) -> Any:
+            gradients, loss = super().gradient(generator)
+            gradients[0][1, 1] = np.nan
+            return gradients, loss
+
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        if trouble == "nan" and k == 1 and scheme not in ("uncoded", "groups:l=3"):
+            return spoilt(where)
+        return train(where, Trouble() if k == 2 else None)
+
+    def spoilt(where: Dict[str, Any]) -> Any:
+        replica = Spoilt()
+        with replica.join(where) as run:
+            for step in run:
+                for micro in step:
+                    micro.give(*replica.gradient(micro.generator()))
+                if step.applied:
+                    replica.apply(step.gradients)
+                replica.count += 1
+        return {"bits": replica.bits(), "losses": None}
+
+    found, coordinator = together(scheme, work)
+    assert (coordinator.decided, coordinator.refused) == (STEPS, 0)
+    assert {worker["bits"] for worker in found} == {expected.bits()}
+    losses = [worker["losses"] for worker in found if worker["losses"]]
+    assert all(np.allclose(each, losses[0], rtol=1e-12) for each in losses if len(each) == STEPS)
+
+
+@pytest.mark.parametrize("scheme", REAL)
+def test_codes_with_real_weights_stay_within_their_rounding(scheme: str, expected: Replica) -> None:
+    found, _ = together(scheme, lambda k, where, _: train(where))
+    assert len({worker["bits"] for worker in found}) == 1, "replicas are equal in any case"
+    for parameter, right in zip(found[0]["parameters"], expected.parameters):
+        # Amplification of these codes is below 32; the errors of a step go on through the others.
+        assert np.abs(parameter - right).max() < STEPS * 32 * 2.0**-23 * 16
+
+
+@pytest.mark.parametrize("scheme", ["sr-sgc:B=1,W=2,lambda=1", "m-sgc:B=1,W=2,lambda=1"])
+def test_schemes_with_a_delay_are_refused_for_one_model(scheme: str) -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        loop.serve(scheme, workers=4, units=8, steps=4, length=3)
+
+
+def test_micro_steps_are_several_batches_a_step() -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        return train(where, steps=6, micro_steps=4)
+
+    found, _ = together("sr-sgc:B=1,W=2,lambda=1", work, workers=4, steps=6, micro_steps=4)
+    alone = train({}, steps=6, micro_steps=4)
+    assert len({worker["bits"] for worker in found}) == 1
+    for parameter, right in zip(found[0]["parameters"], alone["parameters"]):
+        assert np.abs(parameter - right).max() < 1e-4
+
+
+class At(Hooks):
+    """Stands still at one moment until others have come so much further."""
+
+    def __init__(self, step: int, phase: str, place: int, ahead: int, run: loop.Coordinator):
+        self.step, self.phase, self.place = step, phase, place
+        self.until, self.coordinator = step + ahead, run
+        self.stood = False
+
+    def stand(self) -> None:
+        if not self.stood:
+            self.stood = True
+            wait_until(lambda: self.coordinator.decided >= self.until, f"step {self.until}")
+
+    def unit(self, replica: Replica, step: int, place: int, micro: loop.Micro) -> None:
+        if self.phase == "unit" and step == self.step and place >= self.place:
+            self.stand()
+
+    def body(self, replica: Replica, step: loop.Step, run: loop.Run) -> None:
+        if self.phase == "body" and step.index >= self.step:
+            self.stand()
+
+    def end(self, replica: Replica, step: loop.Step, run: loop.Run) -> None:
+        # A state that was taken over within the step is loaded after this.
+        assert step.resynced or replica.count == step.index + 1, "every step is counted once"
+        if self.phase == "end" and step.index >= self.step:
+            self.stand()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    step=st.integers(0, 5),
+    phase=st.sampled_from(["unit", "body", "end"]),
+    place=st.integers(0, 3),
+    ahead=st.sampled_from([1, 2, 5]),
+    log_steps=st.sampled_from([1, 2, 16]),
+    scheme=st.sampled_from(["groups:s=1", "groups:s=3", "queue:m=2"]),
+)
+def test_whoever_stands_still_anywhere_catches_up(
+    step: int, phase: str, place: int, ahead: int, log_steps: int, scheme: str
+) -> None:
+    """Abandoned at any unit, given a state at any moment: the same bits, no step counted twice."""
+
+    def work(k: int, where: Dict[str, Any], coordinator: loop.Coordinator) -> Any:
+        hooks = At(step, phase, place, ahead, coordinator) if k == 3 else None
+        return train(where, hooks)
+
+    found, coordinator = together(scheme, work, log_steps=log_steps)
+    right = reference()
+    assert coordinator.decided == STEPS
+    assert [worker["bits"] == right.bits() for worker in found] == [True] * 4
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    step=st.integers(0, 6),
+    phase=st.sampled_from(["unit", "body", "end"]),
+    place=st.integers(0, 1),
+    who=st.integers(0, 3),
+)
+def test_a_run_that_is_ended_early_counts_no_step_too_many(
+    step: int, phase: str, place: int, who: int
+) -> None:
+    class Ends(Hooks):
+        run: loop.Run
+
+        def unit(self, replica: Replica, at: int, place_: int, micro: loop.Micro) -> None:
+            if phase == "unit" and at >= step and place_ >= place:
+                micro._run.finish()
+
+        def body(self, replica: Replica, at: loop.Step, run: loop.Run) -> None:
+            if phase == "body" and at.index >= step:
+                run.finish()
+
+        def end(self, replica: Replica, at: loop.Step, run: loop.Run) -> None:
+            if phase == "end" and at.index >= step:
+                run.finish()
+
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        return train(where, Ends() if k == who else None)
+
+    found, coordinator = together("groups:s=1", work)
+    assert step < coordinator.decided <= STEPS
+    right = reference(coordinator.decided)
+    assert [worker["count"] for worker in found] == [coordinator.decided] * 4
+    assert {worker["bits"] for worker in found} == {right.bits()}
+    assert all(worker["over"] for worker in found)
+
+
+def test_a_step_that_nobody_can_compute_is_refused_by_all() -> None:
+    class Bad(Replica):
+        def gradient(self, generator: np.random.Generator) -> Any:
+            gradients, loss = super().gradient(generator)
+            if self.count == 4:
+                gradients[1][2] = np.inf
+            return gradients, loss
+
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        replica, skipped = Bad(), []
+        with replica.join(where) as run:
+            for step in run:
+                for micro in step:
+                    micro.give(*replica.gradient(micro.generator()))
+                if step.applied:
+                    replica.apply(step.gradients)
+                else:
+                    skipped.append((step.index, step.skipped))
+                    assert step.gradients == [None, None]
+                replica.count += 1
+        return replica.bits(), skipped, run.report()["skipped"]
+
+    found, coordinator = together("groups:s=1", work)
+    assert coordinator.refused == 1
+    right = reference(refused={4})
+    for bits, skipped, count in found:
+        assert bits == right.bits()
+        assert count == 1 and [index for index, _ in skipped] == [4]
+        assert all(0 <= start < end <= UNITS for start, end in skipped[0][1])
+
+
+def test_a_lost_worker_is_missed_by_nobody_and_its_seat_is_taken_again(expected: Replica) -> None:
+    back = threading.Event()
+
+    def work(k: int, where: Dict[str, Any], coordinator: loop.Coordinator) -> Any:
+        if k != 1:
+            class Slow(Hooks):
+                def body(self, replica: Replica, step: loop.Step, run: loop.Run) -> None:
+                    # Till the lost one is back there is something left to do.
+                    if step.index == STEPS - 3:
+                        assert back.wait(30)
+
+            return train(where, Slow())
+        replica = Replica()
+        run = replica.join(where)
+        for step in run:
+            for micro in step:
+                break
+            break
+        wait_until(lambda: coordinator.decided >= 5, "step 5")
+        again = Replica()
+        with again.join(where) as run:
+            back.set()
+            for step in run:
+                for micro in step:
+                    micro.give(*again.gradient(micro.generator()))
+                if step.applied:
+                    again.apply(step.gradients)
+                again.count += 1
+        return {"bits": again.bits()}
+
+    found, coordinator = together("groups:s=1", work)
+    assert coordinator.decided == STEPS
+    assert {worker["bits"] for worker in found} == {expected.bits()}
+
+
+def test_the_saver_is_the_live_worker_of_the_lowest_number() -> None:
+    savers: Dict[int, List[bool]] = {}
+
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        replica = Replica()
+        with replica.join(where) as run:
+            for step in run:
+                for micro in step:
+                    micro.give(*replica.gradient(micro.generator()))
+                if step.applied:
+                    replica.apply(step.gradients)
+                replica.count += 1
+                savers.setdefault(k, []).append(run.saver)
+                if k == 0 and step.index == 4:
+                    return None
+        return replica.bits()
+
+    found, _ = together("groups:s=1", work)
+    assert savers[0] == [True] * 5
+    assert savers[1][-1] and not savers[1][0]
+    assert not any(savers[2]) and not any(savers[3])
+
+
+def test_events_are_the_same_run(expected: Replica) -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        if k:
+            return train(where)
+        replica = Replica()
+        with replica.join(where) as run:
+            for event in run.events():
+                if isinstance(event, loop.Compute):
+                    for micro in event:
+                        micro.give(*replica.gradient(micro.generator()))
+                elif isinstance(event, loop.Apply):
+                    assert len(event.totals) == 1
+                    replica.apply(event.gradients)
+                    replica.count += 1
+        return {"bits": replica.bits()}
+
+    found, _ = together("groups:s=1", work)
+    assert {worker["bits"] for worker in found} == {expected.bits()}
+
+
+def test_a_parameter_that_no_unit_had_a_gradient_of_has_none() -> None:
+    found = []
+    run = loop.join([np.zeros(2, np.float32), np.zeros(3, np.float32)], units=4, steps=3)
+    for step in run:
+        for micro in step:
+            if step.index == 0 or micro.unit != 2:
+                second = None
+            else:
+                second = np.full(3, 4.0)
+            micro.give([np.ones(2), second])
+        found.append([None if g is None else g.tolist() for g in step.gradients])
+    assert found == [[[1.0, 1.0], None]] + [[[1.0, 1.0], [1.0, 1.0, 1.0]]] * 2
+
+
+def test_tokens_divide_by_those_of_the_whole_batch() -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        weights = np.zeros(1, np.float32)
+        found = []
+        with loop.join([weights], units=4, steps=2, reduction="tokens", **where) as run:
+            for step in run:
+                for micro in step:
+                    tokens = 3 + micro.unit
+                    micro.give([np.full(1, 10.0 * tokens)], 2.0 * tokens, tokens)
+                found.append((float(step.gradients[0][0]), step.totals))
+        return found
+
+    found, _ = together("groups:s=1", work, units=4, steps=2, length=1)
+    assert all(worker == [(10.0, (36.0, 18.0))] * 2 for worker in found)
+
+
+def test_shapes_and_functions_stand_for_arrays_that_cannot_be_changed() -> None:
+    def work(k: int, where: Dict[str, Any], coordinator: loop.Coordinator) -> Any:
+        weights = {"w": np.zeros(3)}  # as jax has it: replaced, never written
+
+        def load(state: bytes) -> None:
+            weights["w"] = np.frombuffer(state)
+
+        with loop.join(
+            [(3,)],
+            units=4,
+            steps=STEPS,
+            save=lambda: weights["w"].tobytes(),
+            load=load,
+            **where,
+        ) as run:
+            for step in run:
+                for micro in step:
+                    if k == 3 and step.index == 1:
+                        wait_until(lambda: coordinator.decided >= 6, "step 6")
+                    micro.give([weights["w"] - [1.0, 2.0, 3.0]])
+                if step.applied:
+                    weights["w"] = weights["w"] - 0.5 * step.gradients[0]
+        return weights["w"].tobytes()
+
+    found, _ = together("groups:s=1", work, units=4, length=3, log_steps=1)
+    assert len(set(found)) == 1
+    assert np.allclose(np.frombuffer(found[0]), [1, 2, 3], atol=1e-3)
+
+
+def test_other_versions_are_warned_of() -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        replica = Replica()
+        with warnings.catch_warnings(record=True):
+            with replica.join(where) as run:
+                if k == 2:
+                    run._version += 7
+                for step in run:
+                    for micro in step:
+                        micro.give(*replica.gradient(micro.generator()))
+        return run._warned
+
+    found, _ = together("uncoded", work)
+    assert found == [True] * 4
+    found, _ = together("cyclic:s=1", lambda k, where, _: train(where)["over"])
+    assert found == [True] * 4
+
+
+# Bad input.
+
+
+def run_of_three(**more: Any) -> loop.Run:
+    return loop.join([np.zeros(3, np.float32)], **{"units": 4, "steps": 5, **more})
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"units": 0}, "units is 0"),
+        ({"units": 2.5}, "units is 2.5: it must be a whole number"),
+        ({"units": True}, "units is True"),
+        ({"steps": 3, "first": 3}, "steps is 3 and first is 3: nothing is left to do"),
+        ({"first": -1}, "first is -1"),
+        ({"micro_steps": 0}, "micro_steps is 0"),
+        ({"unit_samples": 0}, "unit_samples is 0"),
+        ({"reduction": "median"}, "reduction is 'median'"),
+        ({"verify": -1}, "verify is -1"),
+        ({"save": lambda: b""}, "save and load go together"),
+        ({"address": "127.0.0.1:1", "token": "zz", "patience": 0}, "zz"),
+        ({"address": "127.0.0.1:1", "token": "00" * 32, "patience": -1.0}, "patience is -1"),
+    ],
+)
+def test_what_cannot_be_a_run_is_named(more: Dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        run_of_three(**more)
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(ConnectionError, match="127.0.0.1:1"):
+        run_of_three(address="127.0.0.1:1", token="00" * 32, patience=0.0)
+
+
+@pytest.mark.parametrize(
+    "parameters, words",
+    [
+        (np.zeros(3, np.float32), "list of arrays"),
+        ([np.zeros(3)], "parameter 0 is float64"),
+        ([], "nothing is trained"),
+        ([(3, "x")], "parameter 0 is"),
+        ([np.broadcast_to(np.float32(0), (3,))], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(parameters: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        loop.join(parameters, units=4, steps=5)
+
+
+def test_gradients_of_other_shapes_are_named() -> None:
+    cases = [
+        ([np.zeros(2)], "the shape \\(2,\\)"),
+        ([], "0 arrays"),
+        (np.zeros(3), "one array"),
+    ]
+    for gradients, words in cases:
+        run = run_of_three()
+        with pytest.raises(ValueError, match=words):
+            for step in run:
+                for micro in step:
+                    micro.give(gradients)
+        assert run.over
+
+
+def test_a_unit_without_a_gradient_is_an_error_unless_it_is_meant() -> None:
+    run = run_of_three()
+    with pytest.raises(RuntimeError, match="unit 0 of batch 0 was given no gradient"):
+        for step in run:
+            for micro in step:
+                pass
+    run = run_of_three(steps=1)
+    for step in run:
+        for micro in step:
+            micro.nothing()
+        assert step.applied and step.gradients == [None]
+
+
+def test_a_report_that_is_not_finite_is_named() -> None:
+    run = run_of_three()
+    with pytest.raises(ValueError, match="scalar 1 that unit 0 of batch 0 reports is nan"):
+        for step in run:
+            for micro in step:
+                micro.report(1.0, float("nan"))
+
+
+def test_every_unit_reports_equally_many() -> None:
+    run = run_of_three()
+    with pytest.raises(ValueError, match="unit 1 of batch 0 reports 2 scalars"):
+        for step in run:
+            for micro in step:
+                micro.give([np.zeros(3)], *range(1 + micro.unit))
+
+
+def test_a_step_is_iterated_over_once_and_wholly() -> None:
+    run = run_of_three()
+    with pytest.raises(RuntimeError, match="for micro in step:"):
+        for step in run:
+            pass
+    run = run_of_three()
+    with pytest.raises(RuntimeError, match="do not\n?.*`break`"):
+        for step in run:
+            for micro in step:
+                break
+    run = run_of_three()
+    with pytest.raises(RuntimeError, match="only once"):
+        for step in run:
+            for micro in step:
+                micro.nothing()
+            for micro in step:
+                micro.nothing()
+    run = run_of_three(steps=1)
+    for step in run:
+        for micro in step:
+            micro.nothing()
+    with pytest.raises(RuntimeError, match="join again"):
+        next(iter(run))
+
+
+def test_workers_that_train_something_else_are_told_what_differs() -> None:
+    cases = [
+        ({"units": 4}, "units of a batch"),
+        ({"steps": STEPS + 1}, "steps"),
+        ({"unit_samples": 2}, "samples per unit"),
+        ({"micro_steps": 2}, "micro-steps"),
+        ({"scheme": "uncoded"}, "scheme: uncoded here, groups:s=1 in the run"),
+    ]
+    options = {"workers": 2, "units": UNITS, "steps": STEPS, "length": LENGTH}
+    with loop.serve("groups:s=1", **options) as coordinator:
+        where = {"address": coordinator.address, "token": coordinator.token, "patience": 0.0}
+        for more, words in cases:
+            with pytest.raises(ValueError, match=words):
+                Replica().join(where, **more)
+        with pytest.raises(ValueError, match="numbers in a gradient"):
+            run_of_three(units=UNITS, steps=STEPS, **where)
+        first = Replica().join(where)
+        with pytest.raises(ValueError, match="layout"):
+            Replica().join(where, reduction="sum")
+        first.close()
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"units": 2}, "cannot be cut into 4 shares.*units= is the number of micro-batches"),
+        ({"scheme": "gruops:s=1"}, "did you mean"),
+        ({"workers": 0}, "workers is 0"),
+        ({"address": "nowhere"}, "nowhere"),
+        ({"address": "0.0.0.0:0"}, "0.0.0.0"),
+        ({"wire": "float16"}, "float16"),
+        ({"exchange": "post"}, "post"),
+        ({"max_wait": -1.0}, "max_wait"),
+        ({"first": 5}, "first is 5"),
+        ({"token": "abc"}, "abc"),
+    ],
+)
+def test_what_cannot_be_served_is_named(more: Dict[str, Any], words: str) -> None:
+    told = {"scheme": "uncoded", "workers": 4, "units": 8, "steps": 5, "length": 3, **more}
+    with pytest.raises(ValueError, match=words):
+        loop.serve(told.pop("scheme"), **told)
+
+
+def test_a_worker_that_comes_when_all_is_over_does_not_go_on_untrained() -> None:
+    with loop.serve("uncoded", workers=2, units=8, steps=2, length=LENGTH) as coordinator:
+        where = {"address": coordinator.address, "token": coordinator.token}
+        replica = Replica()
+        run = replica.join(where, steps=2)
+        # The other worker has not come: nothing has begun.
+        coordinator.stop()
+        with pytest.raises(loop.RunOver) as over:
+            for _ in run:
+                pass
+        assert over.value.code == 0
+
+
+def test_a_run_that_is_left_is_over_for_the_worker_alone(expected: Replica) -> None:
+    run = run_of_three()
+    run.close()
+    run.close()
+    with pytest.raises(ConnectionError, match="left"):
+        for _ in run:
+            pass
+
+
+def test_another_process_with_the_number_replaces_this_one() -> None:
+    with loop.serve("uncoded", workers=2, units=8, steps=STEPS, length=LENGTH) as coordinator:
+        where = {"address": coordinator.address, "token": coordinator.token, "worker": 1}
+        older, newer = Replica().join(where), Replica().join(where)
+        with pytest.raises(loop.Replaced) as replaced:
+            for _ in older:
+                pass
+        assert replaced.value.code == 4
+        newer.close()
+
+
+def test_a_forked_child_does_not_touch_the_run() -> None:
+    run = run_of_three()
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if not child:
+        try:
+            next(iter(run))
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"forked" in os.read(read, 1000)
+    run.close()
+
+
+SCRIPT = """
+import numpy as np, sys
+from codedgrad import loop
+with loop.serve("uncoded", workers=2, units=2, steps=2, length=3) as coordinator:
+    run = loop.join([np.zeros(3, np.float32)], units=2, steps=2,
+                    address=coordinator.address, token=coordinator.token)
+    print("waits", flush=True)
+    try:
+        for step in run:
+            for micro in step:
+                micro.nothing()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        run.close()
+        coordinator.stop()
+"""
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "waits\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+        assert out == "interrupted\n" and process.returncode == 0
+    finally:
+        process.kill()
