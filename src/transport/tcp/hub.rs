@@ -102,7 +102,8 @@ async fn until_ended(
     left: &mut BTreeSet<(u32, u32)>,
     events: &mut mpsc::Receiver<((u32, u32), Incoming)>,
 ) {
-    while let (false, Some((name, incoming))) = (left.is_empty(), events.recv().await) {
+    while !left.is_empty() {
+        let Some((name, incoming)) = events.recv().await else { return };
         if matches!(incoming, Incoming::Ended(_)) {
             left.remove(&name);
         }
