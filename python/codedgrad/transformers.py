@@ -100,7 +100,7 @@ class _Part(TrainerCallback):
         loss = trainer._losses
         return {
             "state": json.dumps(dataclasses.asdict(trainer.state)),
-            "losses": 0.0 if loss is None else float(loss),
+            "losses": trainer._owed if loss is None else float(loss),
             "total": float(trainer._total_loss_scalar),
             "logged": trainer._globalstep_last_logged,
         }
@@ -111,7 +111,9 @@ class _Part(TrainerCallback):
         for name, value in json.loads(found["state"]).items():
             if name not in own:
                 setattr(trainer.state, name, value)
-        if trainer._losses is not None:
+        if trainer._losses is None:
+            trainer._owed = found["losses"]
+        else:
             trainer._losses.fill_(found["losses"])
         trainer._total_loss_scalar = found["total"]
         trainer._globalstep_last_logged = found["logged"]
@@ -155,10 +157,13 @@ class CodedTrainer(Trainer):
         self._epoch_steps = 1
         self._ended = False
         self._losses: Optional[torch.Tensor] = None
-        self._step_loss = 0.0
+        self._step_loss = self._owed = 0.0
 
     def train(
-        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None
+        self,
+        resume_from_checkpoint: Any = None,
+        trial: Any = None,
+        ignore_keys_for_eval: Any = None,
     ) -> Any:
         """Trains, and leaves the run: `Trainer.train`.
 
@@ -176,7 +181,6 @@ class CodedTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A loader as long as an epoch has units; it is not read from."""
-        _check(self.args, self.train_dataset)
         found = super().get_train_dataloader()
         unit, units = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
         samples = len(found.dataset)  # type: ignore[arg-type]
@@ -324,7 +328,10 @@ class CodedTrainer(Trainer):
         return super().floating_point_ops(inputs) if inputs else 0
 
     def _maybe_log_save_evaluate(self, tr_loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        self._losses = tr_loss
+        if self._losses is None:
+            # Before version 5 it is the loop's own, and not to be had before.
+            tr_loss += self._owed
+        self._losses, self._owed = tr_loss, 0.0
         self.state.epoch = self.state.global_step / self._epoch_steps
         super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
         if self.control.should_epoch_stop:

@@ -160,7 +160,7 @@ def train(
         trainer.save_model(os.path.join(out, "last"))
     finally:
         torch.set_num_threads(threads)
-    logs = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
+    logs = [entry for entry in trainer.state.log_history if "learning_rate" in entry]
     result = {"step": trainer.state.global_step, "logs": logs, "bits": parameters(trainer.model)}
     if kind is CodedTrainer:
         result.update(saver=trainer.is_world_process_zero(), report=trainer.run.report())
