@@ -1,0 +1,6 @@
+from collections.abc import Sequence
+
+__version__: str
+
+def execute(arguments: Sequence[str]) -> int: ...
+def answer(arguments: Sequence[str]) -> tuple[str, str]: ...
