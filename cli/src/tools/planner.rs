@@ -97,6 +97,9 @@ pub(crate) struct PlanArgs {
     /// Which kinds of schemes to try besides uncoded [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = family())]
     families: Vec<Family>,
+    /// A scheme of one's own to compare with them, such as matrix:FILE; may be given several times
+    #[arg(long, value_name = "SCHEME")]
+    also: Vec<String>,
     /// Recommend drop and graph too, whose gradients are not the whole batch's
     #[arg(long)]
     allow_inexact: bool,
@@ -139,6 +142,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
         inexact: args.allow_inexact,
         share_costs: costs.as_deref(),
         families: if args.families.is_empty() { &Family::ALL } else { &args.families },
+        also: &args.also,
         seed: args.seed,
         ..Question::new(&rows, growth)
     };
