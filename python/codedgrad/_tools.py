@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import operator
 import os
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     Whole = Union[int, np.integer[Any], np.bool_]
     Number = Union[float, np.floating[Any], np.integer[Any]]
 
-# How arrays are called where the command shows a file's name.
-_SHOWN = "<array>"
 # The command's flags in what it says, and what a round of a grid begins with.
 _FLAG = re.compile(r"(?<![\w/.-])--([a-z][a-z-]*)")
 _ROUND = re.compile(r"r=\d+ *\|")
@@ -66,6 +65,14 @@ def _table(name: str, value: Table, rows: str, columns: str, least: float) -> Fl
         wanted = "a finite number" + ("" if least == -np.inf else f" of {least:g} or more")
         raise ValueError(f"{name}[{row}, {column}] = {table[row, column]}: expected {wanted}")
     return table
+
+
+def _matrix(name: str, value: Table) -> Floats:
+    matrix = _table(name, value, "workers", "shares", -np.inf)
+    zero = np.flatnonzero(~matrix.any(axis=1))
+    if len(zero):
+        raise ValueError(f"{name}[{zero[0]}] is all zero: its worker would send nothing")
+    return matrix
 
 
 class _Command:
@@ -106,14 +113,14 @@ class _Command:
         if value is not None:
             self._words.append(f"--{name.replace('_', '-')}={value}")
 
-    def file(self, table: Floats) -> str:
+    def file(self, table: Floats, shown: str = "<array>") -> str:
         """A file of the very numbers: each is written so that the same bits are read back."""
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="codedgrad-")
         path = os.path.join(self._folder, f"{len(self._names)}.csv")
         with open(path, "w", encoding="ascii") as file:
             file.writelines(",".join(map(repr, row)) + "\n" for row in table.tolist())
-        self._names[path] = _SHOWN
+        self._names[path] = shown
         return path
 
     def positional(self, value: str) -> None:
@@ -141,13 +148,16 @@ class _Command:
                 )
             self.positional(scheme)
             return None
-        matrix = _table("scheme", scheme, "workers", "shares", -np.inf)
-        zero = np.flatnonzero(~matrix.any(axis=1))
-        if len(zero):
-            raise ValueError(f"scheme[{zero[0]}] is all zero: its worker would send nothing")
+        matrix = _matrix("scheme", scheme)
         claim = "" if stragglers is None else ",s=" + _whole("stragglers", stragglers)
         self.positional(f"matrix:{self.file(matrix)}{claim}")
         return len(matrix)
+
+    def own(self, name: str, scheme: Scheme) -> str:
+        """The text of one of several schemes."""
+        if isinstance(scheme, str):
+            return scheme
+        return "matrix:" + self.file(_matrix(name, scheme), f"<{name}>")
 
     def run(self) -> Tuple[Dict[str, Any], List[str]]:
         """The answer, and the lines that are said beside it."""
@@ -157,10 +167,29 @@ class _Command:
         except (ValueError, RuntimeError) as error:
             flags = _FLAG.sub(lambda flag: flag[1].replace("-", "_"), str(error))
             raise type(error)(self._named(flags)) from None
-        found: Dict[str, Any] = json.loads(out)
-        for name in {"scheme", "delays"} & found.keys():
-            found[name] = self._named(found[name])
+        found: Dict[str, Any] = self._renamed(json.loads(out))
         return found, self._named(notes).splitlines()
+
+    def rename_in(self, path: str, markup: bool) -> None:
+        """Has a file that the command wrote say what its user gave."""
+        if not self._names:
+            return
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for given, shown in self._names.items():
+            text = text.replace(given, html.escape(shown) if markup else shown)
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".part", path)
+
+    def _renamed(self, found: Any) -> Any:
+        if isinstance(found, str):
+            return self._named(found)
+        if isinstance(found, list) and found and isinstance(found[0], (str, dict)):
+            return [self._renamed(one) for one in found]
+        if isinstance(found, dict):
+            return {name: self._renamed(value) for name, value in found.items()}
+        return found
 
     def _named(self, text: str) -> str:
         for given, shown in self._names.items():
@@ -258,6 +287,8 @@ def simulate(
         command.switch("grid", grid)
         command.text("svg", None if svg is None else os.fspath(svg))
         found, lines = command.run()
+        if svg is not None:
+            command.rename_in(os.fspath(svg), True)
     drawn = [line for line in lines if grid and _ROUND.match(line)]
     _warned(line for line in lines if not (grid and _ROUND.match(line)))
     return Simulation._of(found, "\n".join(drawn) if grid else None)
@@ -277,6 +308,7 @@ def plan(
     cut: Whole = 16,
     accumulate: Whole = 1,
     families: Union[str, Iterable[str]] = (),
+    also: Sequence[Scheme] = (),
     allow_inexact: bool = False,
     share_costs: Optional[Union[Path, Table]] = None,
     seed: Whole = 1,
@@ -300,6 +332,8 @@ def plan(
         cut: micro-batches in a worker's share of a round.
         accumulate: rounds that make up one optimizer step of one model.
         families: kinds of schemes to try besides uncoded; all of them if none is given.
+        also: schemes of one's own to compare with them: texts, or matrices B of shape
+            ``(workers, shares)``; the first matrix is called ``matrix:<also[0]>``, and so on.
         allow_inexact: whether schemes that lose samples may be recommended.
         share_costs: what each share cost: a path, or an array as `delays`.
         seed: of a preset's draws and of the bootstrap.
@@ -331,15 +365,22 @@ def plan(
         command.whole("accumulate", accumulate)
         chosen = families if isinstance(families, str) else ",".join(families)
         command.text("families", chosen or None)
+        if isinstance(also, str):
+            raise TypeError(f"also = {also!r}: expected a list of schemes")
+        for number, scheme in enumerate(also):
+            command.text("also", command.own(f"also[{number}]", scheme))
         command.switch("allow_inexact", allow_inexact)
         if isinstance(share_costs, (str, os.PathLike)):
             command.text("share_costs", os.fspath(share_costs))
         elif share_costs is not None:
             costs = _table("share_costs", share_costs, "rounds", "workers", 0.0)
-            command.text("share_costs", command.file(costs))
+            command.text("share_costs", command.file(costs, "<share_costs>"))
         command.whole("seed", seed)
         command.text("out", None if out is None else os.fspath(out))
         found, lines = command.run()
+        if out is not None:
+            for name in ("plan.json", "time-work.svg", "schemes.svg"):
+                command.rename_in(os.path.join(os.fspath(out), name), name.endswith(".svg"))
     # Those that are in the plan are not said twice.
     _warned(line for line in lines if not line.startswith("note: "))
     return Plan._of(found)
