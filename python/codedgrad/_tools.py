@@ -21,13 +21,13 @@ from ._records import Code, Plan, Simulation, TraceStats
 if TYPE_CHECKING:
     from types import TracebackType
 
-    Floats = npt.NDArray[np.float64]
-    Table = Union[npt.NDArray[Any], Sequence[Sequence[float]]]
-    Path = Union[str, "os.PathLike[str]"]
-    Delays = Union[str, "os.PathLike[str]", Table]
-    Scheme = Union[str, Table]
-    Whole = Union[int, np.integer[Any], np.bool_]
-    Number = Union[float, np.floating[Any], np.integer[Any]]
+Floats = npt.NDArray[np.float64]
+Table = Union[npt.NDArray[Any], Sequence[Sequence[float]]]
+Path = Union[str, os.PathLike[str]]
+Delays = Union[str, os.PathLike[str], Table]
+Scheme = Union[str, Table]
+Whole = Union[int, np.integer[Any], np.bool_]
+Number = Union[float, np.floating[Any], np.integer[Any]]
 
 # The command's flags in what it says, and what a round of a grid begins with.
 _FLAG = re.compile(r"(?<![\w/.-])--([a-z][a-z-]*)")
