@@ -31,8 +31,8 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
 #[cfg(not(feature = "trainer"))]
 const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed of the fast \
     workers, without losing a sample.\n\n\
-    Each worker computes a little more than its share of a batch, so that the exact gradient can be put\n\
-    together from any fast enough subset of them.";
+    Each worker computes a little more than its share of a batch, so that the exact gradient\n\
+    can be put together from any fast enough subset of them.";
 
 #[derive(Debug, Parser)]
 #[command(

@@ -56,7 +56,7 @@ def _table(name: str, value: Table, rows: str, columns: str, least: float) -> Fl
     if array.ndim != 2:
         raise ValueError(f"{name} has shape {array.shape}: expected ({rows}, {columns})")
     if array.size == 0:
-        raise ValueError(f"{name} is empty: its shape is {array.shape}, that is ({rows}, {columns})")
+        raise ValueError(f"{name} has shape {array.shape}, that is ({rows}, {columns}): empty")
     # The sum makes a negative zero a plain one.
     table: Floats = array.astype(np.float64) + 0.0
     wrong = np.argwhere(~np.isfinite(table) | (table < least))
