@@ -6,6 +6,7 @@
 
 mod folder;
 mod lock;
+mod output;
 mod pictures;
 #[cfg(feature = "trainer")]
 mod run;
@@ -13,10 +14,25 @@ mod tools;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use output::Output;
 use std::env;
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
+
+/// What the program is and what it does where no command is given.
+#[cfg(feature = "trainer")]
+const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed of the fast \
+    workers, without losing a sample.\n\n\
+    Each worker computes a little more than its share of a batch, so that the exact gradient can be put\n\
+    together from any fast enough subset of them. Without a subcommand, `codedgrad train` runs on its\n\
+    defaults: a small GPT on embedded text, once uncoded and once coded, under the same stragglers.";
+/// What the program is.
+#[cfg(not(feature = "trainer"))]
+const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed of the fast \
+    workers, without losing a sample.\n\n\
+    Each worker computes a little more than its share of a batch, so that the exact gradient\n\
+    can be put together from any fast enough subset of them.";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -24,11 +40,7 @@ use std::process::ExitCode;
     version,
     about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
         losing a sample",
-    long_about = "Gradient coding: data-parallel training at the speed of the fast workers, \
-        without losing a sample.\n\n\
-        Each worker computes a little more than its share of a batch, so that the exact gradient can be put\n\
-        together from any fast enough subset of them. Without a subcommand, `codedgrad train` runs on its\n\
-        defaults: a small GPT on embedded text, once uncoded and once coded, under the same stragglers.",
+    long_about = LONG_ABOUT,
     after_help = "Exit status: 0 good, 2 bad usage or input, 1 failed at work. Ctrl-C saves and \
         exits with 0."
 )]
@@ -48,6 +60,13 @@ enum Command {
     /// Be a worker of a run: join its coordinator, compute what it asks for
     #[cfg(feature = "trainer")]
     Worker(run::worker::WorkerArgs),
+    #[command(flatten)]
+    Tool(Tool),
+}
+
+/// Commands that need the library alone.
+#[derive(Debug, Subcommand)]
+enum Tool {
     /// Make the certificates and the token of a job that spans hosts
     Keygen(tools::keygen::KeygenArgs),
     /// Show how a coordinator's run is going
@@ -122,19 +141,84 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         let _ = Cli::command().print_help();
         return 2;
     };
-    tracing_subscriber::fmt()
+    // A process may run several command lines; the first has set this up.
+    let _ = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
-        .init();
-    let (error, status) = match run_command(command) {
-        Ok(()) => return 0,
-        Err(Failure::Input(error)) => (error, 2),
-        Err(Failure::Work(error)) => (error, 1),
-        Err(Failure::Replaced(error)) => (error, 4),
+        .try_init();
+    let Err(failure) = run_command(command) else {
+        return 0;
     };
-    eprintln!("error: {}", told(&error));
-    status
+    let ended = Ended::from(failure);
+    eprintln!("error: {}", ended.message);
+    ended.status
+}
+
+/// Why a command line gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// What [`execute`] would have given back: 1 failed at work, 2 bad usage or input.
+    pub status: u8,
+    /// The error and its causes, without the name of the program.
+    pub message: String,
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        let (error, status) = match failure {
+            Failure::Input(error) => (error, 2),
+            Failure::Work(error) => (error, 1),
+            Failure::Replaced(error) => (error, 4),
+        };
+        Self { status, message: told(&error) }
+    }
+}
+
+impl From<clap::Error> for Ended {
+    fn from(error: clap::Error) -> Self {
+        let text = error.render().to_string();
+        // Who calls a function reads another manual than the command's.
+        let end = ["\n\nUsage:", "\n\nFor more information"].map(|mark| text.find(mark));
+        let text = end.into_iter().flatten().min().map_or(&*text, |end| &text[..end]);
+        let message = text.strip_prefix("error: ").unwrap_or(text).trim_end().to_owned();
+        Self { status: u8::try_from(error.exit_code()).unwrap_or(2), message }
+    }
+}
+
+/// Runs the command line of a tool, the program's name first: what the command would print goes to
+/// `out`, what it would say on standard error (warnings, notes) to `notes`, and no bar is drawn.
+/// It may be called from several threads at once.
+///
+/// # Errors
+/// [`Ended`] where [`execute`] would not give back 0, and for commands that are no tools: they
+/// print while they run.
+///
+/// ```
+/// let mut out = Vec::new();
+/// let line = "codedgrad code groups:s=1 --workers 4 --json".split(' ').map(Into::into);
+/// codedgrad_cli::answer(line, &mut out, &mut std::io::sink()).map_err(|ended| ended.message)?;
+/// assert!(out.starts_with(br#"{"scheme":"groups:s=1","workers":4"#));
+/// # Ok::<(), String>(())
+/// ```
+pub fn answer(
+    arguments: impl IntoIterator<Item = OsString>,
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), Ended> {
+    let mut output = Output { out, notes, watched: false };
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) if error.exit_code() == 0 => {
+            return Ok(write!(output.out, "{error}").or_work()?);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    match cli.command {
+        Some(Command::Tool(tool)) => Ok(tool.run(&mut output)?),
+        _ => Err(Ended { status: 2, message: "expected a tool, such as `simulate`".into() }),
+    }
 }
 
 /// What runs where no command is given.
@@ -149,6 +233,42 @@ fn default_command() -> Option<Command> {
     None
 }
 
+impl Tool {
+    fn run(&self, output: &mut Output<'_>) -> Result<(), Failure> {
+        let done = match self {
+            Self::Berrut(args) => tools::berrut::run(args, output),
+            Self::Code(args) => tools::code::run(args, output),
+            Self::Keygen(args) => tools::keygen::run(args, output),
+            Self::Status(args) => tools::status::run(args, output),
+            Self::Simulate(args) => tools::simulate::run(args, output),
+            Self::Plan(args) => tools::planner::run(args, output),
+            Self::Trace(args) => tools::trace::run(args, output),
+        };
+        done.and_then(|()| output.out.flush().or_work())
+    }
+
+    /// The same for the command: nobody listening any more is no failure.
+    fn print(&self) -> Result<(), Failure> {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        let mut notes = std::io::stderr();
+        match self.run(&mut Output { out: &mut out, notes: &mut notes, watched: true }) {
+            Err(Failure::Work(error)) if is_closed(&error) => {
+                // What is left in the buffer would be tried again.
+                drop(out.into_parts());
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}
+
+/// Whether whoever read the output has gone.
+fn is_closed(error: &anyhow::Error) -> bool {
+    // Connections break too, but such an error says of which it is.
+    let written = error.chain().next().and_then(|error| error.downcast_ref::<std::io::Error>());
+    written.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
 fn run_command(command: Command) -> Result<(), Failure> {
     match command {
         #[cfg(feature = "trainer")]
@@ -157,13 +277,7 @@ fn run_command(command: Command) -> Result<(), Failure> {
         Command::Worker(args) => run::with_one_thread(|| run::worker::run(&args)),
         #[cfg(feature = "trainer")]
         Command::Train(args) => run::with_one_thread(|| run::train::run(&args)),
-        Command::Berrut(args) => tools::berrut::run(&args),
-        Command::Code(args) => tools::code::run(&args),
-        Command::Keygen(args) => tools::keygen::run(&args),
-        Command::Status(args) => tools::status::run(&args),
-        Command::Simulate(args) => tools::simulate::run(&args),
-        Command::Plan(args) => tools::planner::run(&args),
-        Command::Trace(args) => tools::trace::run(&args),
+        Command::Tool(tool) => tool.print(),
     }
 }
 

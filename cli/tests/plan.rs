@@ -133,3 +133,32 @@ fn bad_input_is_named_and_short_traces_are_answered() {
             && text(&output.stderr).contains("3 rounds are too few")
     );
 }
+
+#[test]
+fn a_scheme_of_ones_own_is_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("b.csv"), "1,0\n1,0\n0,1\n0,1\n").unwrap();
+    let plan = |more: &[&str]| {
+        let known = "plan --delays hotspot --workers 4 --families min-load --max-delay 1 --json";
+        let known: Vec<&str> = known.split(' ').collect();
+        codedgrad(folder.path(), &[&known, more].concat())
+    };
+    let output = plan(&["--also", "matrix:b.csv", "--also", "m-sgc:B=1,W=2,lambda=1"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |scheme: &str| {
+        let mut candidates = found["candidates"].as_array().unwrap().iter();
+        candidates.find(|candidate| candidate["scheme"] == scheme).unwrap().clone()
+    };
+    // The same code by another name takes the same time.
+    assert_eq!(of("matrix:b.csv")["time_per_job"], of("min-load:s=1")["time_per_job"]);
+    assert_eq!(of("m-sgc:B=1,W=2,lambda=1")["close"], "incremental");
+    let late = plan(&["--also", "m-sgc:B=2,W=3,lambda=1"]);
+    assert!(
+        text(&late.stderr).contains("m-sgc:B=2,W=3,lambda=1 is left out: its jobs are up to 3")
+    );
+    refused(
+        folder.path(),
+        &["plan", "--delays", "hotspot", "--also", "matrix:b.csv"],
+        &["b.csv is for 4 workers, but the run has 8"],
+    );
+}

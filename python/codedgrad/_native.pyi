@@ -1,7 +1,12 @@
 from os import PathLike
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union, final
 
+__all__ = ["Coordinator", "Replaced", "Worker", "__version__", "answer", "digest", "execute"]
+
 __version__: str
+
+def execute(arguments: Sequence[str]) -> int: ...
+def answer(arguments: Sequence[str]) -> Tuple[str, str]: ...
 
 class Replaced(RuntimeError): ...
 

@@ -8,6 +8,7 @@
 
 mod coordinator;
 mod numbers;
+mod tools;
 mod worker;
 
 use pyo3::prelude::*;
@@ -21,6 +22,8 @@ mod _native {
     use super::coordinator::Coordinator;
     #[pymodule_export]
     use super::numbers::digest;
+    #[pymodule_export]
+    use super::tools::{answer, execute};
     #[pymodule_export]
     use super::worker::Worker;
 

@@ -46,9 +46,9 @@ def together(
             each.start()
         for each in threads:
             each.join(LIMIT_SECONDS)
+            if errors:
+                raise errors[0]
             assert not each.is_alive(), "a worker hangs"
-        if errors:
-            raise errors[0]
         assert coordinator.wait(LIMIT_SECONDS) is not None, "the coordinator hangs"
     return results, coordinator
 

@@ -3,6 +3,7 @@
 
 use super::berrut_sweep::sweep;
 use super::code::parse_workers;
+use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -295,7 +296,7 @@ impl Scene<'_> {
     }
 }
 
-pub(crate) fn run(args: &BerrutArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &BerrutArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     args.check()?;
     let (blocks, workers) = (args.data_blocks as usize, args.workers as usize);
     let late = listed("--stragglers", args.stragglers.as_deref(), workers)?;
@@ -309,7 +310,7 @@ pub(crate) fn run(args: &BerrutArgs) -> Result<(), Failure> {
     let code = BerrutCode::new(blocks, workers, args.points(), args.encoder()).or_input()?;
     let looked_for = args.max_byzantine.map_or(wrong.len(), |most| most as usize);
     if args.sweep {
-        return sweep(args, late.len(), wrong.len());
+        return sweep(args, late.len(), wrong.len(), output);
     }
     let trial = Trial::new(args.function(), blocks, args.seed);
     let mut scene = Scene { code: &code, trial, late: &late, wrong: &wrong, rms: args.corruption };
@@ -323,15 +324,14 @@ pub(crate) fn run(args: &BerrutArgs) -> Result<(), Failure> {
     let nobody = WorkerSet::empty(workers);
     let (error, decoded) = scene.decoded(&outputs, &nobody, by, security, args.seed).or_input()?;
     if args.json {
-        println!("{}", shown(args, &code, error, &decoded.report));
-        return Ok(());
+        return writeln!(output.out, "{}", shown(args, &code, error, &decoded.report)).or_work();
     }
-    print!("{}", picture(&code, &late, &wrong, &decoded.report));
+    let picture = picture(&code, &late, &wrong, &decoded.report);
     let oracle = scene.decoded(&outputs, &wrong, by, None, args.seed).ok().map(|(error, _)| error);
     let undefended =
         scene.decoded(&outputs, &nobody, by, None, args.seed).ok().map(|(error, _)| error);
-    print!("{}", words(args, &decoded.report, [Some(error), oracle, undefended]));
-    Ok(())
+    let words = words(args, &decoded.report, [Some(error), oracle, undefended]);
+    write!(output.out, "{picture}{words}").or_work()
 }
 
 fn shown(args: &BerrutArgs, code: &BerrutCode, error: f64, report: &Report) -> serde_json::Value {

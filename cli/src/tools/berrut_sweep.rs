@@ -3,6 +3,7 @@
 
 use super::berrut::{BerrutArgs, Scene};
 use crate::folder::RunFolder;
+use crate::output::Output;
 use crate::pictures::{Panel, panels};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
@@ -104,7 +105,12 @@ fn spread(args: &BerrutArgs, way: Way, setting: Setting) -> Result<Option<[f64; 
 }
 
 /// Writes `sweep.svg` and `sweep.csv`.
-pub(crate) fn sweep(args: &BerrutArgs, late: usize, wrong: usize) -> Result<(), Failure> {
+pub(crate) fn sweep(
+    args: &BerrutArgs,
+    late: usize,
+    wrong: usize,
+    output: &mut Output<'_>,
+) -> Result<(), Failure> {
     let (blocks, workers) = (args.data_blocks as usize, args.workers as usize);
     let late = if args.stragglers.is_some() { late } else { workers / 8 };
     let room = (workers - late).saturating_sub((3 * blocks).div_ceil(2)) / 2;
@@ -145,7 +151,7 @@ pub(crate) fn sweep(args: &BerrutArgs, late: usize, wrong: usize) -> Result<(), 
         ("located and left out", Way::Secured),
         ("wrong workers known", Way::Oracle),
     ];
-    let bar = crate::progress_bar(
+    let bar = output.progress_bar(
         (2 * counts.len() + 2 * (most_late / steps + 1) + 3 * SIZES.len()) as u64,
         "sweep",
     );
@@ -200,12 +206,10 @@ pub(crate) fn sweep(args: &BerrutArgs, late: usize, wrong: usize) -> Result<(), 
     folder.write_whole("sweep.svg", svg.as_bytes()).or_work()?;
     let path = |name: &str| folder.file(name).display().to_string();
     if args.json {
-        println!(
-            "{}",
-            serde_json::json!({"csv": path("sweep.csv"), "svg": path("sweep.svg"), "draws": DRAWS})
-        );
-    } else {
-        println!("Drawn in {}, the numbers in {}.", path("sweep.svg"), path("sweep.csv"));
+        let shown =
+            serde_json::json!({"csv": path("sweep.csv"), "svg": path("sweep.svg"), "draws": DRAWS});
+        return writeln!(output.out, "{shown}").or_work();
     }
-    Ok(())
+    let (svg, csv) = (path("sweep.svg"), path("sweep.csv"));
+    writeln!(output.out, "Drawn in {svg}, the numbers in {csv}.").or_work()
 }

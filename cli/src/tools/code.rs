@@ -1,5 +1,6 @@
 //! `codedgrad code`: one code, looked at closely.
 
+use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
@@ -93,7 +94,7 @@ struct ShownFailure {
 /// Seed of the sets that are sampled.
 const VERIFY_SEED: u64 = 7;
 
-pub(crate) fn run(args: &CodeArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let workers = args.workers as usize;
     let spec: SchemeSpec = args.scheme.parse().or_input()?;
     let code = spec.code(workers).or_input()?;
@@ -103,9 +104,9 @@ pub(crate) fn run(args: &CodeArgs) -> Result<(), Failure> {
             .map_err(|problem| Failure::Input(anyhow!("--survivors {list}: {problem}")))?,
     };
     let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
-    let verified = args.verify.then(|| verified(&args.scheme, &*code));
+    let verified = args.verify.then(|| verified(&args.scheme, &*code, output));
     if let Some(warning) = spec.warning(workers) {
-        eprintln!("warning: {warning}");
+        output.note(format_args!("warning: {warning}"));
     }
     if args.json {
         let facts = code.facts();
@@ -132,23 +133,22 @@ pub(crate) fn run(args: &CodeArgs) -> Result<(), Failure> {
             coverage: report.coverage,
             verified: verified.map(ShownVerified::from),
         };
-        println!("{}", serde_json::to_string(&shown).or_work()?);
-        return Ok(());
+        return writeln!(output.out, "{}", serde_json::to_string(&shown).or_work()?).or_work();
     }
-    print!("{}", picture(&*code, &survivors, &weights));
-    print!("{}", words(&args.scheme, code.facts(), &survivors, &report));
+    let mut text = picture(&*code, &survivors, &weights);
+    text += &words(&args.scheme, code.facts(), &survivors, &report);
     if let Some(verified) = verified {
-        print!("{}", verdict(code.facts(), &verified));
+        text += &verdict(code.facts(), &verified);
     }
-    Ok(())
+    output.out.write_all(text.as_bytes()).or_work()
 }
 
 fn gate(code: &dyn GradientCode) -> Gate {
     Gate::new(Wire::F32, code.facts())
 }
 
-fn verified(scheme: &str, code: &dyn GradientCode) -> Verified {
-    let bar = crate::progress_bar(0, scheme);
+fn verified(scheme: &str, code: &dyn GradientCode, output: &Output<'_>) -> Verified {
+    let bar = output.progress_bar(0, scheme);
     let verified = verify(code, &gate(code), VERIFY_SEED, &mut |done, all| {
         bar.set_length(all);
         bar.set_position(done);

@@ -1,6 +1,7 @@
 //! `codedgrad keygen`: the certificates of a job.
 
-use crate::{Failure, OrInput};
+use crate::output::Output;
+use crate::{Failure, OrInput, OrWork};
 use clap::Args;
 use codedgrad::transport::tcp::security::keygen;
 use std::path::PathBuf;
@@ -30,18 +31,19 @@ pub(crate) struct KeygenArgs {
     keep_ca: bool,
 }
 
-pub(crate) fn run(args: &KeygenArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &KeygenArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let written = keygen(&args.dir, args.workers, args.keep_ca).or_input()?;
     let dir = args.dir.display();
-    println!("{} files are in {dir}. Copy, and let nobody else read them:", written.len());
-    println!("  to the coordinator's host:  ca.pem, token, coordinator.pem, coordinator.key");
-    println!(
-        "  to the host of worker K:    ca.pem, token, worker-K.pem, worker-K.key    (K = 0 to {})",
+    let mut text =
+        format!("{} files are in {dir}. Copy, and let nobody else read them:\n", written.len());
+    text += "  to the coordinator's host:  ca.pem, token, coordinator.pem, coordinator.key\n";
+    text += &format!(
+        "  to the host of worker K:    ca.pem, token, worker-K.pem, worker-K.key    (K = 0 to {})\n",
         args.workers - 1
     );
     if args.keep_ca {
-        println!("  nowhere:                    ca.key; who has it can join the job");
+        text += "  nowhere:                    ca.key; who has it can join the job\n";
     }
-    println!("Then pass --keys DIR to `codedgrad coordinator` and to every `codedgrad worker`.");
-    Ok(())
+    text += "Then pass --keys DIR to `codedgrad coordinator` and to every `codedgrad worker`.\n";
+    output.out.write_all(text.as_bytes()).or_work()
 }

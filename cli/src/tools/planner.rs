@@ -3,7 +3,8 @@
 mod pictures;
 
 use super::simulate::LoadArgs;
-use crate::{Failure, OrInput, OrWork, progress_bar};
+use crate::output::Output;
+use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -96,6 +97,9 @@ pub(crate) struct PlanArgs {
     /// Which kinds of schemes to try besides uncoded [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = family())]
     families: Vec<Family>,
+    /// A scheme of one's own to compare with them, such as matrix:FILE; may be given several times
+    #[arg(long, value_name = "SCHEME")]
+    also: Vec<String>,
     /// Recommend drop and graph too, whose gradients are not the whole batch's
     #[arg(long)]
     allow_inexact: bool,
@@ -114,14 +118,14 @@ pub(crate) struct PlanArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     if let Some(work) = args.max_work.filter(|work| !(work.is_finite() && *work >= 1.0)) {
         return Err(Failure::Input(anyhow!(
             "--max-work {work}: must be 1 or more, in uncoded batches per job (uncoded work is 1)"
         )));
     }
     let preset = Preset::named(&args.delays);
-    let rows = rows(args, preset)?;
+    let rows = rows(args, preset, output)?;
     let workers = rows.first().map_or(0, Vec::len);
     let growth = args
         .load
@@ -138,17 +142,18 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         inexact: args.allow_inexact,
         share_costs: costs.as_deref(),
         families: if args.families.is_empty() { &Family::ALL } else { &args.families },
+        also: &args.also,
         seed: args.seed,
         ..Question::new(&rows, growth)
     };
-    let bar = progress_bar(MARKS, &args.delays);
+    let bar = output.progress_bar(MARKS, &args.delays);
     let found = plan(&question, &|part| {
         let mark = (part * MARKS as f64) as u64;
         bar.set_position(bar.position().max(mark));
     });
     bar.finish_and_clear();
     let found = found.or_input()?;
-    found.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    found.notes.iter().for_each(|note| output.note(format_args!("note: {note}")));
     let json = serde_json::to_string(&found).or_work()?;
     if let Some(folder) = &args.out {
         fs::create_dir_all(folder)
@@ -159,15 +164,17 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         write(folder, "schemes.svg", &pictures::by_scheme(&found).or_work()?)?;
     }
     if args.json {
-        println!("{json}");
-    } else {
-        print!("{}", words(args, &question, &found));
+        return writeln!(output.out, "{json}").or_work();
     }
-    Ok(())
+    output.out.write_all(words(args, &question, &found).as_bytes()).or_work()
 }
 
 /// The trace, in answer times.
-fn rows(args: &PlanArgs, preset: Option<Preset>) -> Result<Vec<Vec<f64>>, Failure> {
+fn rows(
+    args: &PlanArgs,
+    preset: Option<Preset>,
+    output: &mut Output<'_>,
+) -> Result<Vec<Vec<f64>>, Failure> {
     let workers = args.workers.map(|workers| workers as usize);
     let wanted = args.rounds.map(|rounds| rounds as usize);
     if preset.is_some() || !Path::new(&args.delays).exists() {
@@ -180,23 +187,26 @@ fn rows(args: &PlanArgs, preset: Option<Preset>) -> Result<Vec<Vec<f64>>, Failur
     }
     let mut trace = TraceReader::open(Path::new(&args.delays), workers).or_input()?;
     if trace.columns() > trace.workers() {
-        eprintln!(
+        output.note(format_args!(
             "{}: using the first {} of {} columns",
             args.delays,
             trace.workers(),
             trace.columns()
-        );
+        ));
     }
     let most = wanted.unwrap_or(ROUNDS.1);
     let rows = trace.by_ref().take(most).collect::<Result<Vec<_>, _>>().or_input()?;
     if wanted.is_none() && trace.next().is_some() {
-        eprintln!("{}: using the first {most} rounds; --rounds takes more", args.delays);
+        output.note(format_args!(
+            "{}: using the first {most} rounds; --rounds takes more",
+            args.delays
+        ));
     } else if let Some(wanted) = wanted.filter(|wanted| *wanted > rows.len()) {
-        eprintln!(
+        output.note(format_args!(
             "{}: has {} rounds, not {wanted}; a plan uses each only once",
             args.delays,
             rows.len()
-        );
+        ));
     }
     Ok(rows)
 }

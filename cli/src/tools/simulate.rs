@@ -1,5 +1,6 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
+use crate::output::Output;
 use crate::{Failure, OrInput, OrWork, pictures};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
@@ -128,7 +129,7 @@ impl LoadArgs {
     }
 }
 
-pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let spec: SchemeSpec = args.scheme.parse().or_input()?;
     for (name, value) in [("mu", args.mu), ("dispatch", args.dispatch)] {
         if !value.is_finite() || value < 0.0 {
@@ -140,21 +141,22 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
             .or_input()?;
     let (workers, unit) = (delays.workers(), delays.unit());
     if let Some(columns) = delays.columns().filter(|columns| *columns > workers) {
-        eprintln!("{}: using the first {workers} of {columns} columns", args.delays);
+        output
+            .note(format_args!("{}: using the first {workers} of {columns} columns", args.delays));
     }
     let accept = if args.accept == AcceptArg::Model { Accept::Model } else { Accept::Lookahead };
     let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs), accept };
     let mut scheme = spec.over(horizon).or_input()?;
     let rules = rules(args, &*scheme)?;
     if let Some(warning) = spec.warning(workers) {
-        eprintln!("warning: {warning}");
+        output.note(format_args!("warning: {warning}"));
     }
     let rounds = args.jobs + scheme.facts().delay as u64;
     let mut rows = || {
         let row = delays.next().unwrap_or_else(|| unreachable!("delays do not end"))?;
         Ok::<_, DelayError>(row.into_iter().map(|delay| unit.answer_time(delay)).collect())
     };
-    let bar = crate::progress_bar(rounds, &args.scheme);
+    let bar = output.progress_bar(rounds, &args.scheme);
     let mut grid = Grid::default();
     let labels = Horizon { workers, units: None, jobs: Job(0)..Job(0), accept };
     let labels = if args.grid { Some(spec.over(labels).or_input()?) } else { None };
@@ -173,12 +175,11 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
             .or_work()?;
     }
     if args.json {
-        eprint!("{grid}");
-        println!("{}", shown(args, &*scheme, &outcome));
-    } else {
-        print!("{grid}{}", words(args, &*scheme, &outcome));
+        // Where nobody can read it there is nothing to be done about it.
+        let _ = write!(output.notes, "{grid}");
+        return writeln!(output.out, "{}", shown(args, &*scheme, &outcome)).or_work();
     }
-    Ok(())
+    write!(output.out, "{grid}{}", words(args, &*scheme, &outcome)).or_work()
 }
 
 fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {

@@ -1,6 +1,7 @@
 //! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by
 //! `codedgrad status`.
 
+use crate::output::Output;
 use crate::{Failure, OrWork};
 use anyhow::Context;
 use clap::Args;
@@ -8,7 +9,6 @@ use codedgrad::transport::tcp;
 use codedgrad::transport::tcp::http::fetch;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::time::Duration;
 
 /// How long `codedgrad status` waits for an answer.
@@ -154,21 +154,22 @@ impl Shown {
     }
 }
 
-pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &StatusArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     loop {
         let body = fetch(&args.address, "/status", PATIENCE)
             .with_context(|| format!("no status from {}", args.address))
             .or_work()?;
         if args.json {
             // Whoever answers there may be no coordinator.
-            body.lines().for_each(|line| println!("{}", plain(line)));
+            body.lines().try_for_each(|line| writeln!(output.out, "{}", plain(line))).or_work()?;
         } else {
             let shown: Shown = serde_json::from_str(&body)
                 .context("this is no status of a coordinator of this version")
                 .or_work()?;
-            print!("{}{}", if args.watch { "\x1b[2J\x1b[H" } else { "" }, shown.table());
+            let clear = if args.watch { "\x1b[2J\x1b[H" } else { "" };
+            write!(output.out, "{clear}{}", shown.table()).or_work()?;
         }
-        std::io::stdout().flush().or_work()?;
+        output.out.flush().or_work()?;
         if !args.watch {
             return Ok(());
         }

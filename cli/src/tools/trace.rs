@@ -2,7 +2,8 @@
 
 mod show;
 
-use crate::{Failure, OrInput, OrWork, progress_bar};
+use crate::output::Output;
+use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use codedgrad::delays::{
@@ -13,7 +14,7 @@ use indicatif::ProgressBar;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Rounds of a preset that are measured where no number is given.
@@ -111,11 +112,11 @@ struct StatsArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &TraceArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     match &args.command {
-        TraceCommand::Record(args) => record(args),
-        TraceCommand::Import(args) => import(args),
-        TraceCommand::Stats(args) => stats(args),
+        TraceCommand::Record(args) => record(args, output),
+        TraceCommand::Import(args) => import(args, output),
+        TraceCommand::Stats(args) => stats(args, output),
     }
 }
 
@@ -172,7 +173,7 @@ impl Steps {
     }
 
     /// The next step. A last line that was cut off, as a killed run leaves it, is passed over.
-    fn next(&mut self) -> Result<Option<Step>, Failure> {
+    fn next(&mut self, notes: &mut dyn Write) -> Result<Option<Step>, Failure> {
         let mut text = Vec::new();
         let read = self
             .input
@@ -187,7 +188,9 @@ impl Steps {
         match serde_json::from_slice(&text) {
             Ok(step) => Ok(Some(step)),
             Err(_) if text.last() != Some(&b'\n') && self.line > 1 => {
-                eprintln!(
+                // Where nobody can read it there is nothing to be done about it.
+                let _ = writeln!(
+                    notes,
                     "line {} of {} was cut off and is left out",
                     self.line,
                     self.path.display()
@@ -203,14 +206,15 @@ impl Steps {
     }
 }
 
-fn record(args: &RecordArgs) -> Result<(), Failure> {
+fn record(args: &RecordArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let mut steps = Steps::open(&args.run)?;
-    let bar = file_bar(&steps.path, args.out.is_some());
+    let bar = file_bar(&steps.path, args.out.is_some(), output);
     let (mut number, mut workers) = (args.number, None);
     let mut schemes: BTreeMap<usize, String> = BTreeMap::new();
     let (mut rows, mut censored) = (0u64, 0u64);
-    to_output(args.out.as_deref(), |output| {
-        while let Some(step) = steps.next()? {
+    let notes = &mut *output.notes;
+    to_output(args.out.as_deref(), output.out, |output| {
+        while let Some(step) = steps.next(notes)? {
             let wanted = *number.get_or_insert(step.run) == step.run;
             for round in step.rounds.iter().filter(|_| wanted) {
                 let workers = *workers.get_or_insert(round.arrivals.len());
@@ -244,24 +248,24 @@ fn record(args: &RecordArgs) -> Result<(), Failure> {
     let (workers, run) = (workers.unwrap_or(0), number.unwrap_or(0));
     let share = censored as f64 / (rows as f64 * workers as f64).max(1.0);
     let scheme = schemes.get(&run).map_or("", String::as_str);
-    eprintln!(
+    output.note(format_args!(
         "recorded {rows} steps of {workers} workers, run {run} ({scheme}) of {}",
         schemes.len()
-    );
-    eprintln!(
+    ));
+    output.note(format_args!(
         "censored: {censored} answers ({:.1} %) had not arrived by the close; they are estimates, \
          and may be too low",
         100.0 * share
-    );
+    ));
     if share > CENSORED_MAX {
-        eprintln!(
+        output.note(format_args!(
             "warning: that is a lot; a run that waits for everybody (uncoded) gives a better trace"
-        );
+        ));
     }
     Ok(())
 }
 
-fn import(args: &ImportArgs) -> Result<(), Failure> {
+fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     if !(args.per_second.is_finite() && args.per_second > 0.0) {
         return Err(Failure::Input(anyhow!(
             "--per-second {}: expected a number above 0",
@@ -273,14 +277,14 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
     if table.format() == Format::Stages
         && table.workers().iter().map(stages).any(|stage| stage != stages(&table.workers()[0]))
     {
-        eprintln!(
+        output.note(format_args!(
             "warning: the columns are of several pipeline stages, whose times differ by design; \
              --columns 's0d*' takes one of them"
-        );
+        ));
     }
-    let bar = file_bar(&args.file, args.out.is_some());
+    let bar = file_bar(&args.file, args.out.is_some(), output);
     let mut rows = 0u64;
-    to_output(args.out.as_deref(), |output| {
+    to_output(args.out.as_deref(), output.out, |output| {
         while let Some(row) = table.next() {
             let row: Vec<f64> =
                 row.or_input()?.into_iter().map(|delay| delay / args.per_second).collect();
@@ -303,25 +307,28 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
         Format::Intervals => "a table of intervals",
         Format::Chosen => "the columns chosen",
     };
-    eprintln!("imported {rows} rows of {} workers from {format}", table.workers().len());
+    output.note(format_args!(
+        "imported {rows} rows of {} workers from {format}",
+        table.workers().len()
+    ));
     let left_out = [
         (table.incomplete(), "a number was missing"),
         (table.evaluations(), "an evaluation took place (same_epoch)"),
     ];
     for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
-        eprintln!("left out: {count} rows in which {why}");
+        output.note(format_args!("left out: {count} rows in which {why}"));
     }
     Ok(())
 }
 
-fn stats(args: &StatsArgs) -> Result<(), Failure> {
+fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let workers = args.workers.map(|workers| workers as usize);
     let preset = Preset::named(&args.delays);
     let path = Path::new(&args.delays);
     let (found, unit) = if preset.is_none() && args.rounds.is_none() && path.exists() {
         let mut trace = TraceReader::open(path, workers).or_input()?;
-        mention_columns(trace.workers(), Some(trace.columns()));
-        let bar = file_bar(path, true);
+        mention_columns(trace.workers(), Some(trace.columns()), output);
+        let bar = file_bar(path, true, output);
         let mut stats = StragglerStats::new(trace.workers());
         while let Some(row) = trace.next() {
             stats.push(&row.or_input()?);
@@ -332,9 +339,9 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
     } else {
         let rows = DelayRows::open(&args.delays, workers, args.seed).or_input()?;
         let rounds = args.rounds.unwrap_or(PRESET_ROUNDS);
-        mention_columns(rows.workers(), rows.columns());
+        mention_columns(rows.workers(), rows.columns(), output);
         let unit = rows.unit();
-        (measured(rows, rounds, &args.delays).or_input()?.summary(), unit)
+        (measured(rows, rounds, &args.delays, output).or_input()?.summary(), unit)
     };
     let shown = show::Shown { delays: &args.delays, unit: show::unit_name(unit), summary: &found };
     let text = if args.json {
@@ -342,13 +349,18 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
     } else {
         shown.tables(preset)
     };
-    to_output(None, |output| output.write_all(text.as_bytes()).or_work())
+    output.out.write_all(text.as_bytes()).or_work()
 }
 
 /// Measures the first rounds, in answer times.
-fn measured(rows: DelayRows, rounds: u64, name: &str) -> Result<StragglerStats, DelayError> {
+fn measured(
+    rows: DelayRows,
+    rounds: u64,
+    name: &str,
+    output: &Output<'_>,
+) -> Result<StragglerStats, DelayError> {
     let unit = rows.unit();
-    let bar = progress_bar(rounds, name);
+    let bar = output.progress_bar(rounds, name);
     let mut stats = StragglerStats::new(rows.workers());
     for (round, row) in (1..=rounds).zip(rows) {
         stats.push(&row?.into_iter().map(|delay| unit.answer_time(delay)).collect::<Vec<_>>());
@@ -361,35 +373,29 @@ fn measured(rows: DelayRows, rounds: u64, name: &str) -> Result<StragglerStats, 
 }
 
 /// Says so where a file has more columns than there are workers.
-fn mention_columns(workers: usize, columns: Option<usize>) {
+fn mention_columns(workers: usize, columns: Option<usize>, output: &mut Output<'_>) {
     if let Some(columns) = columns.filter(|columns| *columns > workers) {
-        eprintln!("taking the first {workers} of {columns} columns");
+        output.note(format_args!("taking the first {workers} of {columns} columns"));
     }
 }
 
 /// A bar over the bytes of a file.
-fn file_bar(path: &Path, wanted: bool) -> ProgressBar {
+fn file_bar(path: &Path, wanted: bool, output: &Output<'_>) -> ProgressBar {
     let length = fs::metadata(path).map_or(0, |file| file.len());
-    if wanted { progress_bar(length, &path.display().to_string()) } else { ProgressBar::hidden() }
+    let name = path.display().to_string();
+    if wanted { output.progress_bar(length, &name) } else { ProgressBar::hidden() }
 }
 
-/// Has a file written, or standard output. A file is written under another name and renamed when
-/// all is well, so that it is never there by halves. Nobody listening any more is no failure.
+/// Has a file written, or else the output. A file is written under another name and renamed when
+/// all is well, so that it is never there by halves.
 fn to_output(
     out: Option<&Path>,
+    output: &mut dyn Write,
     write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let Some(path) = out else {
-        let mut output = BufWriter::new(std::io::stdout().lock());
-        let closed = |error: &anyhow::Error| {
-            error
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
-        };
-        return match write(&mut output).and_then(|()| output.flush().or_work()) {
-            Err(Failure::Work(error)) if closed(&error) => Ok(()),
-            result => result,
-        };
+        // Before anything is said of it.
+        return write(output).and_then(|()| output.flush().or_work());
     };
     let mut name = path.as_os_str().to_owned();
     name.push(".part");

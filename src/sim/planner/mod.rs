@@ -265,6 +265,16 @@ impl<'a> Planner<'a> {
             best.extend(allowed.min_by(|a, b| search.order(a, b)).cloned());
             tried.extend(runs);
         }
+        for text in self.question.also {
+            match self.own(text, &search, &pool) {
+                Ok(run) => {
+                    let known = best.iter().any(|other| other.setting.scheme == *text);
+                    best.extend((!known).then(|| run.clone()));
+                    tried.push(run);
+                }
+                Err(why) => self.notes.push(format!("{text} is left out: {why}")),
+            }
+        }
         let mut candidates = self.candidates(&best, &pool, &tick);
         candidates.sort_by(|a, b| {
             a.time_per_job.total_cmp(&b.time_per_job).then(a.work.total_cmp(&b.work))
@@ -296,6 +306,37 @@ impl<'a> Planner<'a> {
                     .filter_map(|setting| self.by_formula(&setting, pool))
                     .collect()
             }
+        }
+    }
+
+    /// A scheme that was asked for by its text, or why it cannot be compared.
+    fn own(&self, text: &str, search: &Search<'_>, pool: &Pool) -> Result<Run, String> {
+        let whole = |setting: &Setting| self.replay.run(setting, self.replay.jobs());
+        let prompt = Setting::new(text);
+        let run = match self.method {
+            Method::Replay => whole(&prompt).filter(|run| run.delay == 0).or_else(|| {
+                let late = families::MUS.par_iter().map(|mu| Setting {
+                    close: Close::Incremental,
+                    mu: Some(*mu),
+                    ..prompt.clone()
+                });
+                late.filter_map(|setting| whole(&setting)).min_by(|a, b| search.order(a, b))
+            }),
+            Method::ClosedForms => self.by_formula(&prompt, pool),
+        };
+        let Question { max_delay, max_work, .. } = *self.question;
+        match run {
+            None if self.method == Method::ClosedForms => {
+                Err(format!("fewer than {ROUNDS_MIN} rounds say nothing of it"))
+            }
+            None => Err("it cannot be replayed on this trace".into()),
+            Some(run) if run.delay > max_delay => {
+                Err(format!("its jobs are up to {} rounds late, not {max_delay}", run.delay))
+            }
+            Some(run) if run.work > max_work => {
+                Err(format!("it takes {} times the uncoded work, more than {max_work}", run.work))
+            }
+            Some(run) => Ok(run),
         }
     }
 

@@ -1,7 +1,10 @@
 //! What the planner is asked, and what it refuses.
 
 use super::Family;
+use crate::codes::sequential::{Accept, Horizon};
+use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::Growth;
+use crate::ids::Job;
 use thiserror::Error;
 
 /// A trace, and what is allowed.
@@ -28,6 +31,8 @@ pub struct Question<'a> {
     pub share_costs: Option<&'a [Vec<f64>]>,
     /// What is to be tried besides `uncoded`.
     pub families: &'a [Family],
+    /// Scheme texts that are compared with the families' best, such as a matrix of one's own.
+    pub also: &'a [String],
     /// Seed of the traces drawn anew.
     pub seed: u64,
 }
@@ -47,6 +52,7 @@ impl<'a> Question<'a> {
             inexact: false,
             share_costs: None,
             families: &Family::ALL,
+            also: &[],
             seed: 1,
         }
     }
@@ -68,6 +74,11 @@ impl<'a> Question<'a> {
                 return Err(PlanError::Rounds { found: costs.len(), expected: self.rows.len() });
             }
             self.cells(costs, "cost of a share", &|cost| cost > 0.0)?;
+        }
+        for text in self.also {
+            let jobs = Job(0)..Job(1);
+            let horizon = Horizon { workers, units: None, jobs, accept: Accept::Lookahead };
+            text.parse::<SchemeSpec>().and_then(|spec| spec.over(horizon))?;
         }
         for (name, value, least) in [
             ("dispatch", self.dispatch, 0.0),
@@ -167,6 +178,9 @@ pub enum PlanError {
         /// Rounds of a step.
         accumulate: usize,
     },
+    /// A scheme that there is none of, for so many workers.
+    #[error(transparent)]
+    Scheme(#[from] ParameterError),
     /// A limit that excludes everything.
     #[error("{name} = {value}: must be a number of at least {least}")]
     Limit {

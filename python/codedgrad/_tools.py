@@ -1,0 +1,472 @@
+"""The program's tools as functions: arrays and paths in, records with arrays out."""
+
+from __future__ import annotations
+
+import html
+import json
+import operator
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from ._native import answer
+from ._records import Code, Plan, Simulation, TraceStats
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Floats = npt.NDArray[np.float64]
+Table = Union[npt.NDArray[Any], Sequence[Sequence[float]]]
+Path = Union[str, os.PathLike[str]]
+Delays = Union[str, os.PathLike[str], Table]
+Scheme = Union[str, Table]
+Whole = Union[int, np.integer[Any], np.bool_]
+Number = Union[float, np.floating[Any], np.integer[Any]]
+
+# The command's flags in what it says, and what a round of a grid begins with.
+_FLAG = re.compile(r"(?<![\w/.-])--([a-z][a-z-]*)")
+_ROUND = re.compile(r"r=\d+ *\|")
+
+
+def _whole(name: str, value: Whole) -> str:
+    try:
+        return str(int(value) if isinstance(value, np.bool_) else operator.index(value))
+    except TypeError:
+        raise TypeError(f"{name} = {value!r}: expected a whole number") from None
+
+
+def _number(name: str, value: Number) -> str:
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} = {value!r}: expected a number") from None
+
+
+def _table(name: str, value: Table, rows: str, columns: str, least: float) -> Floats:
+    """A table of finite numbers, none below `least`; errors name the first that is not so."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} has elements of type {array.dtype}: expected real numbers")
+    if array.ndim != 2:
+        raise ValueError(f"{name} has shape {array.shape}: expected ({rows}, {columns})")
+    if array.size == 0:
+        raise ValueError(f"{name} has shape {array.shape}, that is ({rows}, {columns}): empty")
+    # The sum makes a negative zero a plain one.
+    table: Floats = array.astype(np.float64) + 0.0
+    wrong = np.argwhere(~np.isfinite(table) | (table < least))
+    if len(wrong):
+        row, column = (int(index) for index in wrong[0])
+        wanted = "a finite number" + ("" if least == -np.inf else f" of {least:g} or more")
+        raise ValueError(f"{name}[{row}, {column}] = {table[row, column]}: expected {wanted}")
+    return table
+
+
+def _matrix(name: str, value: Table) -> Floats:
+    matrix = _table(name, value, "workers", "shares", -np.inf)
+    zero = np.flatnonzero(~matrix.any(axis=1))
+    if len(zero):
+        raise ValueError(f"{name}[{zero[0]}] is all zero: its worker would send nothing")
+    return matrix
+
+
+class _Command:
+    """A command line as it is put together, and the files that stand for arrays meanwhile."""
+
+    def __init__(self, *words: str) -> None:
+        self._words = list(words)
+        self._positional: List[str] = []
+        self._folder: Optional[str] = None
+        # What the command is given, and what its user gave.
+        self._names: Dict[str, str] = {}
+
+    def __enter__(self) -> _Command:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def whole(self, name: str, value: Optional[Whole]) -> None:
+        if value is not None:
+            self.text(name, _whole(name, value))
+
+    def number(self, name: str, value: Optional[Number]) -> None:
+        if value is not None:
+            self.text(name, _number(name, value))
+
+    def switch(self, name: str, value: Union[bool, np.bool_]) -> None:
+        if value:
+            self._words.append("--" + name.replace("_", "-"))
+
+    def text(self, name: str, value: Optional[str]) -> None:
+        if value is not None:
+            self._words.append(f"--{name.replace('_', '-')}={value}")
+
+    def file(self, table: Floats, shown: str = "<array>") -> str:
+        """A file of the very numbers: each is written so that the same bits are read back."""
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="codedgrad-")
+        path = os.path.join(self._folder, f"{len(self._names)}.csv")
+        with open(path, "w", encoding="ascii") as file:
+            file.writelines(",".join(map(repr, row)) + "\n" for row in table.tolist())
+        self._names[path] = shown
+        return path
+
+    def positional(self, value: str) -> None:
+        self._positional.append(value)
+
+    def delays(self, delays: Delays) -> Tuple[str, Optional[int]]:
+        """What stands for them, and how many workers an array has."""
+        if isinstance(delays, str):
+            return delays, None
+        if isinstance(delays, os.PathLike):
+            path = os.fspath(delays)
+            # A path is never the name of a preset.
+            given = path if os.path.dirname(path) else os.path.join(os.curdir, path)
+            self._names[given] = path
+            return given, None
+        table = _table("delays", delays, "rounds", "workers", 0.0)
+        return self.file(table), table.shape[1]
+
+    def scheme(self, scheme: Scheme, stragglers: Optional[Whole]) -> Optional[int]:
+        """Gives the workers of a matrix."""
+        if isinstance(scheme, str):
+            if stragglers is not None:
+                raise ValueError(
+                    f"stragglers = {stragglers} goes with a matrix; {scheme!r} has its own"
+                )
+            self.positional(scheme)
+            return None
+        matrix = _matrix("scheme", scheme)
+        claim = "" if stragglers is None else ",s=" + _whole("stragglers", stragglers)
+        self.positional(f"matrix:{self.file(matrix)}{claim}")
+        return len(matrix)
+
+    def own(self, name: str, scheme: Scheme) -> str:
+        """The text of one of several schemes."""
+        if isinstance(scheme, str):
+            return scheme
+        return "matrix:" + self.file(_matrix(name, scheme), f"<{name}>")
+
+    def run(self) -> Tuple[Dict[str, Any], List[str]]:
+        """The answer, and the lines that are said beside it."""
+        line = [*self._words, "--json", *(["--", *self._positional] if self._positional else [])]
+        try:
+            out, notes = answer(line)
+        except (ValueError, RuntimeError) as error:
+            flags = _FLAG.sub(lambda flag: flag[1].replace("-", "_"), str(error))
+            raise type(error)(self._named(flags)) from None
+        found: Dict[str, Any] = self._renamed(json.loads(out))
+        return found, self._named(notes).splitlines()
+
+    def rename_in(self, path: str, markup: bool) -> None:
+        """Has a file that the command wrote say what its user gave."""
+        if not self._names:
+            return
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for given, shown in self._names.items():
+            text = text.replace(given, html.escape(shown) if markup else shown)
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".part", path)
+
+    def _renamed(self, found: Any) -> Any:
+        if isinstance(found, str):
+            return self._named(found)
+        if isinstance(found, list) and found and isinstance(found[0], (str, dict)):
+            return [self._renamed(one) for one in found]
+        if isinstance(found, dict):
+            return {name: self._renamed(value) for name, value in found.items()}
+        return found
+
+    def _named(self, text: str) -> str:
+        for given, shown in self._names.items():
+            text = text.replace(given, shown)
+        return text
+
+
+def _warned(lines: Iterable[str]) -> None:
+    for line in lines:
+        text = line[len("warning: ") :] if line.startswith("warning: ") else line
+        warnings.warn(_FLAG.sub(lambda flag: flag[1].replace("-", "_"), text), stacklevel=3)
+
+
+def _agreed(workers: Optional[Whole], rows: Optional[int]) -> Optional[Whole]:
+    """How many workers there are where a matrix of so many rows says so too."""
+    if rows is not None and workers is not None and _whole("workers", workers) != str(rows):
+        raise ValueError(f"scheme has {rows} rows, one per worker, but workers = {workers}")
+    return workers if rows is None else rows
+
+
+def simulate(
+    scheme: Scheme,
+    *,
+    delays: Delays,
+    jobs: Whole,
+    workers: Optional[Whole] = None,
+    stragglers: Optional[Whole] = None,
+    mu: Number = 1.0,
+    close: Optional[str] = None,
+    accept: str = "lookahead",
+    base_load: Optional[Number] = None,
+    slope: Optional[Number] = None,
+    proportional: bool = False,
+    dispatch: Number = 0.0,
+    seed: Whole = 1,
+    grid: bool = False,
+    svg: Optional[Path] = None,
+) -> Simulation:
+    """Runs a scheme over recorded or drawn delays on virtual time.
+
+    It is ``codedgrad simulate``: ``python -m codedgrad simulate --help`` tells of every option.
+
+    Args:
+        scheme: a scheme's text, or the matrix B of a code, shape ``(workers, shares)``.
+        delays: a preset's name, the path of a trace, or an array of shape ``(rounds, workers)`` in
+            seconds, which starts again when it is used up.
+        jobs: how many.
+        workers: how many; all columns of a trace if not given, the rows of a matrix, 8 for presets
+            (256 for serverless ones).
+        stragglers: how many a matrix is to tolerate; found out if not given.
+        mu: an answer later than ``(1 + mu)`` times the fastest is late.
+        close: when a round closes: ``all``, ``incremental`` or ``decodable``.
+        accept: which stragglers a round may close without: ``lookahead`` or ``model``.
+        base_load: load at which the delays were recorded, in batches per worker and round.
+        slope: seconds that a whole batch costs one worker.
+        proportional: whether delays grow in proportion to the load.
+        dispatch: seconds that handing out one task costs.
+        seed: of a preset's draws.
+        grid: whether to draw who did what in every round.
+        svg: where to draw when each job was complete.
+
+    Raises:
+        ValueError: what was given cannot be right; the message names the value.
+        TypeError: a value is of another kind.
+        RuntimeError: the picture cannot be written.
+
+    >>> import numpy as np, codedgrad
+    >>> delays = np.ones((10, 4))
+    >>> delays[:, 0] = 3.0
+    >>> codedgrad.simulate("uncoded", delays=delays, jobs=5).job_finish_time
+    array([ 3.,  6.,  9., 12., 15.])
+    >>> B = np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
+    >>> found = codedgrad.simulate(B, delays=delays, jobs=5)
+    >>> found.scheme, found.total_time, found.work
+    ('matrix:<array>', 5.0, 2.0)
+    """
+    with _Command("simulate") as command:
+        rows = command.scheme(scheme, stragglers)
+        source, columns = command.delays(delays)
+        if rows is not None and columns is not None and workers is None and rows != columns:
+            raise ValueError(
+                f"scheme has {rows} rows and delays {columns} columns: both are one per worker"
+            )
+        command.text("delays", source)
+        command.whole("workers", _agreed(workers, rows))
+        command.whole("jobs", jobs)
+        command.number("mu", mu)
+        command.text("close", close)
+        command.text("accept", accept)
+        command.number("base_load", base_load)
+        command.number("slope", slope)
+        command.switch("proportional", proportional)
+        command.number("dispatch", dispatch)
+        command.whole("seed", seed)
+        command.switch("grid", grid)
+        command.text("svg", None if svg is None else os.fspath(svg))
+        found, lines = command.run()
+        if svg is not None:
+            command.rename_in(os.fspath(svg), True)
+    drawn = [line for line in lines if grid and _ROUND.match(line)]
+    _warned(line for line in lines if not (grid and _ROUND.match(line)))
+    return Simulation._of(found, "\n".join(drawn) if grid else None)
+
+
+def plan(
+    *,
+    delays: Delays,
+    workers: Optional[Whole] = None,
+    rounds: Optional[Whole] = None,
+    max_delay: Whole = 3,
+    max_work: Optional[Number] = None,
+    base_load: Optional[Number] = None,
+    slope: Optional[Number] = None,
+    proportional: bool = False,
+    dispatch: Optional[Number] = None,
+    cut: Whole = 16,
+    accumulate: Whole = 1,
+    families: Union[str, Iterable[str]] = (),
+    also: Sequence[Scheme] = (),
+    allow_inexact: bool = False,
+    share_costs: Optional[Union[Path, Table]] = None,
+    seed: Whole = 1,
+    out: Optional[Path] = None,
+) -> Plan:
+    """Says whether to code at all, and with what, from what an uncoded run recorded.
+
+    It is ``codedgrad plan``: ``python -m codedgrad plan --help`` tells of every option.
+
+    Args:
+        delays: a preset's name, the path of a trace, or an array of shape ``(rounds, workers)`` in
+            seconds.
+        workers: how many, the first columns of a trace; all of them if not given.
+        rounds: how many to look at.
+        max_delay: rounds a job may be late; 0 if the next step needs this one's gradient.
+        max_work: work allowed, in uncoded batches per job.
+        base_load: load at which the delays were recorded, in batches per worker and round.
+        slope: seconds that a whole batch costs one worker.
+        proportional: whether delays grow in proportion to the load.
+        dispatch: seconds that pulling one task within a round costs.
+        cut: micro-batches in a worker's share of a round.
+        accumulate: rounds that make up one optimizer step of one model.
+        families: kinds of schemes to try besides uncoded; all of them if none is given.
+        also: schemes of one's own to compare with them: texts, or matrices B of shape
+            ``(workers, shares)``; the first matrix is called ``matrix:<also[0]>``, and so on.
+        allow_inexact: whether schemes that lose samples may be recommended.
+        share_costs: what each share cost: a path, or an array as `delays`.
+        seed: of a preset's draws and of the bootstrap.
+        out: a folder for ``plan.json`` and two pictures.
+
+    Raises:
+        ValueError: what was given cannot be right; the message names the value.
+        TypeError: a value is of another kind.
+        RuntimeError: the folder cannot be written.
+
+    >>> import numpy as np, codedgrad
+    >>> delays = np.ones((40, 4))
+    >>> delays[np.arange(40), np.arange(40) % 4] = 9.0
+    >>> found = codedgrad.plan(delays=delays, max_delay=0, families=["groups"])
+    >>> found.recommended, found.baseline, found.choice.time_per_job
+    ('groups:l=2', 9.0, 2.0)
+    """
+    with _Command("plan") as command:
+        command.text("delays", command.delays(delays)[0])
+        command.whole("workers", workers)
+        command.whole("rounds", rounds)
+        command.whole("max_delay", max_delay)
+        command.number("max_work", max_work)
+        command.number("base_load", base_load)
+        command.number("slope", slope)
+        command.switch("proportional", proportional)
+        command.number("dispatch", dispatch)
+        command.whole("cut", cut)
+        command.whole("accumulate", accumulate)
+        chosen = families if isinstance(families, str) else ",".join(families)
+        command.text("families", chosen or None)
+        if isinstance(also, str):
+            raise TypeError(f"also = {also!r}: expected a list of schemes")
+        for number, scheme in enumerate(also):
+            command.text("also", command.own(f"also[{number}]", scheme))
+        command.switch("allow_inexact", allow_inexact)
+        if isinstance(share_costs, (str, os.PathLike)):
+            command.text("share_costs", os.fspath(share_costs))
+        elif share_costs is not None:
+            costs = _table("share_costs", share_costs, "rounds", "workers", 0.0)
+            command.text("share_costs", command.file(costs, "<share_costs>"))
+        command.whole("seed", seed)
+        command.text("out", None if out is None else os.fspath(out))
+        found, lines = command.run()
+        if out is not None:
+            for name in ("plan.json", "time-work.svg", "schemes.svg"):
+                command.rename_in(os.path.join(os.fspath(out), name), name.endswith(".svg"))
+    # Those that are in the plan are not said twice.
+    _warned(line for line in lines if not line.startswith("note: "))
+    return Plan._of(found)
+
+
+def code(
+    scheme: Scheme,
+    *,
+    workers: Optional[Whole] = None,
+    stragglers: Optional[Whole] = None,
+    survivors: Optional[Union[str, Iterable[Whole]]] = None,
+    verify: bool = False,
+) -> Code:
+    """Shows a code: its matrix, what it tolerates, and the decode of given survivors.
+
+    It is ``codedgrad code``: ``python -m codedgrad code --help`` tells of every option.
+
+    Args:
+        scheme: a code's text, or its matrix B, shape ``(workers, shares)``.
+        workers: how many; needed for a text.
+        stragglers: how many a matrix is to tolerate; found out if not given.
+        survivors: workers whose messages arrived, as numbers or as text such as ``"0,2,5-11"``; all
+            of them if not given.
+        verify: whether to try every set of tolerated stragglers.
+
+    Raises:
+        ValueError: what was given cannot be right; the message names the value.
+        TypeError: a value is of another kind.
+
+    >>> import numpy as np, codedgrad
+    >>> B = np.array([[0.5, 1, 0], [0, 1, -1], [0.5, 0, 1]])
+    >>> found = codedgrad.code(B, stragglers=1, survivors=[0, 1], verify=True)
+    >>> found.stragglers, found.verified.failed
+    (1, 0)
+    >>> np.round(found.weights @ B, 9)
+    array([1., 1., 1.])
+    """
+    with _Command("code") as command:
+        count = _agreed(workers, command.scheme(scheme, stragglers))
+        if count is None:
+            raise TypeError(f"workers is missing: how many does {scheme!r} have?")
+        command.whole("workers", count)
+        if survivors is not None and not isinstance(survivors, str):
+            survivors = ",".join(_whole("survivors", worker) for worker in survivors)
+        command.text("survivors", survivors)
+        command.switch("verify", verify)
+        found, lines = command.run()
+    _warned(lines)
+    return Code._of(found)
+
+
+def trace_stats(
+    delays: Delays,
+    *,
+    workers: Optional[Whole] = None,
+    rounds: Optional[Whole] = None,
+    seed: Whole = 0,
+) -> TraceStats:
+    """Measures how the workers of a trace or a preset straggle.
+
+    It is ``codedgrad trace stats``.
+
+    Args:
+        delays: a preset's name, the path of a trace, or an array of shape ``(rounds, workers)`` in
+            seconds.
+        workers: how many, the first columns of a trace; all of them if not given (a preset: 8, the
+            serverless ones 256).
+        rounds: how many to measure, a trace starting again when it is used up; the trace once if
+            not given (a preset: 5000).
+        seed: of a preset's draws.
+
+    Raises:
+        ValueError: what was given cannot be right; the message names the value.
+        TypeError: a value is of another kind.
+
+    >>> import numpy as np, codedgrad
+    >>> found = codedgrad.trace_stats(np.array([[1.0, 1.0, 4.0], [1.0, 5.0, 1.0]]))
+    >>> found.slowest_mean, found.over_median.answers, found.over_median.bursts
+    (4.5, 2, {1: 2})
+    """
+    with _Command("trace", "stats") as command:
+        source, _ = command.delays(delays)
+        command.positional(source)
+        command.whole("workers", workers)
+        command.whole("rounds", rounds)
+        command.whole("seed", seed)
+        found, lines = command.run()
+    _warned(lines)
+    return TraceStats._of(found)
