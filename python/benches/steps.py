@@ -7,17 +7,20 @@
 `step` trains the network of `benches/peers/ddp.py`, by its two ways and by coded runs of the same
 processes; each worker sleeps beside its computing, as one does that waits for its GPU. All take
 turns in blocks of steps, the first step of a block and the first turn of all left out; times are
-worker 0's. `late` means that the last worker sleeps ten times as long. The ratios are of medians.
-`machinery` trains two numbers, with a loop of this process alone (and with a coordinator over
-TCP) and with a plain one, in turns; the cost is the difference of medians. `copies` takes and gives
-33.6 MB of gradients, each in turn with `numpy.copyto` from the same arrays or to them. One thread
-each. Every command prints one JSON object.
+worker 0's, `after` those from a step's last backward on, and `cpu` that of all workers' threads.
+`faults` are pages that workers touched for the first time: memory that was given back to the
+system, and is asked for again. `late` means that the last worker sleeps ten times as long. The
+ratios are of medians. `machinery` trains two numbers, with a loop of this process alone (and with a
+coordinator over TCP) and with a plain one, in turns; the cost is the difference of medians.
+`copies` takes and gives 33.6 MB of gradients, each in turn with `numpy.copyto` from the same arrays
+or to them. One thread each. Every command prints one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import sys
 import time
@@ -52,20 +55,28 @@ class Coded:
         self.steps = iter(self.run)
         self.body = 0.0
 
-    def step(self, late: bool) -> None:
+    def step(self, late: bool) -> float:
         step = next(self.steps)
+        computed = time.perf_counter()
         for _ in step:
             loss = self.work.loss(self.model, late)
             loss.backward()
+            computed = time.perf_counter()
         begun = time.perf_counter()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.body += time.perf_counter() - begun
+        ended = time.perf_counter()
+        self.body += ended - begun
+        return ended - computed
 
     def phases(self) -> Dict[str, float]:
         seconds: Dict[str, float] = self.run.report()["seconds"]
         # Between blocks nothing is applied.
         return {**seconds, "apply": self.body}
+
+
+def page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def step_worker(
@@ -82,24 +93,29 @@ def step_worker(
     ways.update({name: run.step for name, run in runs.items()})
     times: Dict[str, List[List[float]]] = {}
     phases: Dict[str, List[Dict[str, float]]] = {}
-    cpus: Dict[str, List[float]] = {}
+    afters: Dict[str, List[List[float]]] = {}
+    costs: Dict[str, List[List[float]]] = {}
     for turn in range(options.blocks + 1):
         for name, late in turns(options):
             begun = runs[name].phases() if name in runs else {}
-            cpu = time.process_time()
-            found = peers.block(ways[name], options.steps, late and rank == options.workers - 1)
+            cpu, faults = time.process_time(), page_faults()
+            found, after = peers.block(
+                ways[name], options.steps, late and rank == options.workers - 1
+            )
             shown = f"{name}, late" if late else name
             if turn > 0:
-                cpus.setdefault(shown, []).append(time.process_time() - cpu)
+                spent = [time.process_time() - cpu, page_faults() - faults]
+                costs.setdefault(shown, []).append(spent)
                 times.setdefault(shown, []).append(found)
+                afters.setdefault(shown, []).append(after)
                 if name in runs:
                     ended = runs[name].phases()
-                    spent = {part: ended[part] - begun[part] for part in begun}
-                    phases.setdefault(shown, []).append(spent)
+                    passed = {part: ended[part] - begun[part] for part in begun}
+                    phases.setdefault(shown, []).append(passed)
     digests = {name: f"{run.run.digest():016x}" for name, run in runs.items()}
-    store.set(f"worker{rank}", json.dumps([digests, cpus]))
+    store.set(f"worker{rank}", json.dumps([digests, costs]))
     if rank == 0:
-        store.set("report", json.dumps([times, phases]))
+        store.set("report", json.dumps([times, afters, phases]))
     dist.barrier()
     for run in runs.values():
         run.run.close()
@@ -133,14 +149,19 @@ def step_bench(options: argparse.Namespace) -> Dict[str, Any]:
     }
     store = dist.TCPStore(peers.HOST, 0, is_master=True, wait_for_workers=False)
     mp.spawn(step_worker, (store.port, options, served), nprocs=options.workers)
-    times, phases = json.loads(store.get("report"))
+    times, afters, phases = json.loads(store.get("report"))
     workers = [json.loads(store.get(f"worker{rank}")) for rank in range(options.workers)]
     assert all(digests == workers[0][0] for digests, _ in workers), "workers differ"
     shown: Dict[str, Any] = {name: peers.milliseconds(blocks) for name, blocks in times.items()}
     for name, found in shown.items():
-        # Of all workers' threads, in the mean.
-        cpu = sum(sum(cpus[name]) for _, cpus in workers) / options.blocks / options.steps
-        found["cpu"] = round(1e3 * cpu, 2)
+        found["after"] = peers.milliseconds(afters[name])["median"]
+        # Of all workers, in the mean.
+        cpu, faults = (
+            sum(block[kind] for _, costs in workers for block in costs[name])
+            / (options.blocks * options.steps)
+            for kind in (0, 1)
+        )
+        found["cpu"], found["faults"] = round(1e3 * cpu, 2), round(faults)
     for name, spent in phases.items():
         shown[name]["phases"] = {
             part: round(1e3 * sum(each[part] for each in spent) / len(spent) / options.steps, 2)
@@ -236,10 +257,9 @@ def copies_bench(options: argparse.Namespace) -> Dict[str, Any]:
     facts = {"units": 1, "unit_samples": 1, "micro_steps": 1, "steps": ENDLESS}
     facts.update(dtype="float32", layout=1)
     worker = _native.Worker.alone([(length, "float32") for _ in arrays], facts, 0)
-    times: Dict[str, List[float]] = {name: [] for name in ("take", "give", "in", "out")}
+    rows = []
     for factor in (1.0, 0.125):
-        for name in times:
-            times[name].append([])  # type: ignore[arg-type]
+        times: Dict[str, List[float]] = {name: [] for name in ("take", "give", "in", "out")}
         for step in range(options.steps + 5):
             found = {}
             worker.next()
@@ -261,26 +281,15 @@ def copies_bench(options: argparse.Namespace) -> Dict[str, Any]:
             worker.applied()
             if step >= 5:
                 for name, milliseconds in found.items():
-                    times[name][-1].append(milliseconds)  # type: ignore[attr-defined]
-    worker.close()
-    rows = []
-    for place, factor in enumerate((1.0, 0.125)):
-        medians = {
-            name: statistics.median(found[place])  # type: ignore[arg-type]
-            for name, found in times.items()
-        }
-        row: Dict[str, Any] = {"factor": factor}
-        row.update(
-            {
-                "take": round(medians["take"], 3),
-                "copy in": round(medians["in"], 3),
-                "take / copy": round(medians["take"] / medians["in"], 3),
-                "give": round(medians["give"], 3),
-                "copy out": round(medians["out"], 3),
-                "give / copy": round(medians["give"] / medians["out"], 3),
-            }
-        )
+                    times[name].append(milliseconds)
+        medians = {name: statistics.median(each) for name, each in times.items()}
+        row: Dict[str, float] = {"factor": factor}
+        for name, copied in (("take", "in"), ("give", "out")):
+            row[name] = round(medians[name], 3)
+            row[f"copy {copied}"] = round(medians[copied], 3)
+            row[f"{name} / copy"] = round(medians[name] / medians[copied], 3)
         rows.append(row)
+    worker.close()
     return {"bytes": 4 * length * len(arrays), "arrays": len(arrays), "milliseconds": rows}
 
 

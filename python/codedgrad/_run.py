@@ -440,6 +440,7 @@ class Run:
         self._left = False
         self._scalars: Optional[int] = None
         self._took_part = False
+        self._finishes = False
         self._warned = False
         self._counts = {"units": 0, "abandoned": 0, "applied": 0, "skipped": 0, "resyncs": 0}
         self._seconds = {"compute": 0.0, "wait": 0.0, "take": 0.0, "give": 0.0, "apply": 0.0}
@@ -505,6 +506,11 @@ class Run:
         return self._over or self._left
 
     @property
+    def complete(self) -> bool:
+        """Whether all steps of the run are applied here."""
+        return self._native.next_step >= self._settings.steps
+
+    @property
     def saver(self) -> bool:
         """Whether this worker is the one that saves and logs: the live one of the lowest number.
 
@@ -518,6 +524,7 @@ class Run:
 
         This worker goes on iterating until it is told that the run is over.
         """
+        self._finishes = True
         self._native.finish()
 
     def close(self) -> None:
@@ -658,12 +665,25 @@ class Run:
         self._event = event
         if event[0] == "over":
             self._over = True
-            if not self._took_part and self._native.next_step < self._settings.steps:
-                over = RunOver()
-                print(f"codedgrad: {over}", file=sys.stderr)
-                raise over
+            self._check_end()
         self._took_part = True
         return event
+
+    def _check_end(self) -> None:
+        """Says so if the run is over before its last step."""
+        done, steps = self._native.next_step, self._settings.steps
+        if done >= steps or self._finishes:
+            return
+        if not self._took_part:
+            over = RunOver()
+            print(f"codedgrad: {over}", file=sys.stderr)
+            raise over
+        warnings.warn(
+            f"the run is over with {done} of {steps} steps: another worker has finished it, or its "
+            "coordinator could not go on and says why",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
     def _compute(self, event: Tuple[Any, ...]) -> Iterator[Any]:
         """The micro-batches of a task, which is handed in at the end."""

@@ -352,7 +352,11 @@ class Coordinator:
         Raises RuntimeError when the run could not go on, and says why.
         """
         if self._ended is None:
-            self._ended = self._native.wait(seconds)
+            try:
+                self._ended = self._native.wait(seconds)
+            except RuntimeError:
+                self._ended = False
+                raise
         return self._ended
 
     def stop(self) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import random
 import weakref
 from collections import Counter, OrderedDict, defaultdict
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -39,6 +40,7 @@ from typing import (
     Union,
 )
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -470,6 +472,8 @@ def join(
         optimizers = [optimizer]
     else:
         optimizers = list(optimizer)
+    # Accelerate's wrapper steps the optimizer inside it.
+    optimizers = [getattr(each, "optimizer", each) for each in optimizers]
     named = _trained(modules)
     _check_model(modules, named)
     _check_optimizers(optimizers, named)
@@ -579,22 +583,36 @@ def _check_optimizers(
                     )
 
 
-class _Fetch:
-    """Reads the samples of a unit in another process."""
+class _Reader:
+    """Reads the samples of a unit, in this process or in another."""
 
-    dataset: Any = None
-    collate: Optional[Callable[[List[Any]], Any]] = None
+    def __init__(self, dataset: Any, collate: Callable[[List[Any]], Any]):
+        self._dataset = dataset
+        self._collate = collate
 
-    @classmethod
-    def begin(cls, dataset: Any, collate: Callable[[List[Any]], Any]) -> None:
-        cls.dataset, cls.collate = dataset, collate
-        # A reader that computes takes cores from the trainer.
-        torch.set_num_threads(1)
+    def read(self, indices: List[int], seed: Optional[int]) -> Any:
+        """The collated samples. What is drawn for them depends on the unit, not on the reader."""
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        return self._collate([self._dataset[index] for index in indices])
 
-    @classmethod
-    def read(cls, indices: List[int]) -> Any:
-        assert cls.collate is not None
-        return cls.collate([cls.dataset[index] for index in indices])
+
+# The reader of a process that reads ahead.
+_READER: Optional[_Reader] = None
+
+
+def _begin_reading(reader: _Reader) -> None:
+    global _READER
+    _READER = reader
+    # One that computes with several threads takes cores from the trainer.
+    torch.set_num_threads(1)
+
+
+def _read(indices: List[int], seed: Optional[int]) -> Any:
+    assert _READER is not None
+    return _READER.read(indices, seed)
 
 
 class Loader:
@@ -635,12 +653,11 @@ class Loader:
                 f"the dataset has {len(dataset)} samples, a batch {self._batch_samples} (units x "
                 "unit_samples): it must have one batch at least"
             )
-        self._dataset = dataset
-        self._run = weakref.ref(run)
-        self._collate = collate_fn or torch.utils.data.default_collate
+        self._samples = len(dataset)
+        self._reader = _Reader(dataset, collate_fn or torch.utils.data.default_collate)
         self._prefetch = whole("prefetch", prefetch, 0)
         self._shuffle = shuffle
-        self._seed = settings.seed or 0
+        self._seed = settings.seed
         self._order: Tuple[int, Optional[torch.Tensor]] = (-1, None)
         self._ahead: "OrderedDict[Tuple[int, int], Future[Any]]" = OrderedDict()
         self._units: Dict[int, List[int]] = {}
@@ -649,8 +666,8 @@ class Loader:
             self._readers = ProcessPoolExecutor(
                 num_workers,
                 torch.multiprocessing.get_context(),
-                initializer=_Fetch.begin,
-                initargs=(dataset, self._collate),
+                initializer=_begin_reading,
+                initargs=(self._reader,),
             )
 
     def indices(self, batch: int, samples: range) -> List[int]:
@@ -661,8 +678,8 @@ class Loader:
             return [start + sample for sample in samples]
         if self._order[0] != epoch:
             generator = torch.Generator()
-            generator.manual_seed(unit_seed(self._seed, epoch, 0, "epoch"))
-            self._order = (epoch, torch.randperm(len(self._dataset), generator=generator))
+            generator.manual_seed(unit_seed(self._seed or 0, epoch, 0, "epoch"))
+            self._order = (epoch, torch.randperm(self._samples, generator=generator))
         order = self._order[1]
         assert order is not None
         return [int(index) for index in order[start + samples.start : start + samples.stop]]
@@ -675,21 +692,38 @@ class Loader:
         for old in [old for old in self._units if old < batch - 1]:
             del self._units[old]
         if self._readers is None:
-            samples = self.indices(batch, micro.samples)
-            return self._collate([self._dataset[index] for index in samples])
+            return self._read_here(batch, unit, micro.samples)
         future = self._ahead.pop((batch, unit), None)
         if future is None:
-            future = self._readers.submit(_Fetch.read, self.indices(batch, micro.samples))
-        for guess in self._guesses(batch, unit, len(micro.samples)):
-            self._ahead.setdefault(guess[0], self._readers.submit(_Fetch.read, guess[1]))
+            future = self._submit(batch, unit, micro.samples)
+        for key, samples in self._guesses(batch, unit, len(micro.samples)):
+            self._ahead[key] = self._submit(*key, samples)
         # What was guessed wrong is never asked for.
         for key in [key for key in self._ahead if key[0] < batch]:
             self._ahead.pop(key).cancel()
         return future.result()
 
+    def _seed_of(self, batch: int, unit: int) -> Optional[int]:
+        return None if self._seed is None else unit_seed(self._seed, batch, unit, "loader")
+
+    def _submit(self, batch: int, unit: int, samples: range) -> "Future[Any]":
+        assert self._readers is not None
+        indices, seed = self.indices(batch, samples), self._seed_of(batch, unit)
+        return self._readers.submit(_read, indices, seed)
+
+    def _read_here(self, batch: int, unit: int, samples: range) -> Any:
+        """Reads as another process would, and leaves the unit's own random numbers as they are."""
+        before = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        try:
+            return self._reader.read(self.indices(batch, samples), self._seed_of(batch, unit))
+        finally:
+            torch.set_rng_state(before[0])
+            random.setstate(before[1])
+            np.random.set_state(before[2])
+
     def _guesses(
         self, batch: int, unit: int, samples: int
-    ) -> Iterator[Tuple[Tuple[int, int], List[int]]]:
+    ) -> Iterator[Tuple[Tuple[int, int], range]]:
         """The units that come next if the next batch's are this one's, or the last one's."""
         before, now = self._units.get(batch - 1, []), self._units[batch]
         rest = before[before.index(unit) + 1 :] if unit in before else []
@@ -699,7 +733,7 @@ class Loader:
         for key in itertools.islice(following, self._prefetch):
             if key not in self._ahead:
                 start = key[1] * samples
-                yield key, self.indices(key[0], range(start, start + samples))
+                yield key, range(start, start + samples)
 
     def close(self) -> None:
         """Ends the processes that read ahead."""

@@ -661,6 +661,13 @@ class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return index
 
 
+class Augmented(Numbers):
+    """Each sample with random numbers of all three kinds, as augmentation draws them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return float(torch.rand(1)), random.random(), float(np.random.rand())
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("scheme", ["groups:s=1", "queue:m=1"])
 def test_the_loader_gives_each_unit_its_samples(num_workers: int, scheme: str) -> None:
@@ -692,6 +699,21 @@ def test_the_loader_gives_each_unit_its_samples(num_workers: int, scheme: str) -
         samples = [everything[epoch * 3 + b, u] for b in range(3) for u in range(4)]
         assert len({x for unit in samples for x in unit}) == 24
     assert everything[0, 0] != everything[3, 0], "each epoch has its own order"
+
+
+def test_what_is_drawn_for_samples_depends_on_the_unit_alone() -> None:
+    def drawn(num_workers: int) -> Any:
+        model, found = nn.Linear(1, 1), []
+        run = coded.join(model, units=4, steps=2, unit_samples=2)
+        loader = coded.Loader(Augmented(8), run, num_workers=num_workers)
+        for step in run:
+            for micro in step:
+                found.append([x.tolist() for x in loader(micro)] + [float(torch.rand(1))])
+                model(torch.ones(1, 1)).sum().backward()
+        loader.close()
+        return found
+
+    assert drawn(0) == drawn(1)
 
 
 def test_the_loader_refuses_what_it_cannot_index() -> None:

@@ -175,7 +175,7 @@ def plain_loop(out: Any) -> Dict[str, Any]:
     accelerator = accelerate.Accelerator(cpu=True)
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Dropout(0.2), torch.nn.Linear(5, 1))
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), 0.01))
-    with coded.join(model, optimizer.optimizer, units=UNITS, steps=STEPS) as run:
+    with coded.join(model, optimizer, units=UNITS, steps=STEPS) as run:
         for step in run:
             for micro in step:
                 x = torch.randn(UNIT, 3)
