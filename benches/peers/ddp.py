@@ -20,7 +20,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Tuple
 
 import torch
 import torch.distributed as dist
@@ -127,14 +127,14 @@ def begin(rank: int, port: int, workers: int) -> "dist.Store":
     return store
 
 
-def block(step: Step, steps: int, late: bool) -> List[float]:
-    """Seconds of each of so many steps in a row, but the first."""
+def block(step: Step, steps: int, late: bool) -> Tuple[List[float], List[float]]:
+    """Seconds of each of so many steps in a row, but the first, and what `step` gave back."""
     dist.barrier()
-    ends = []
+    ends, afters = [], []
     for _ in range(steps):
-        step(late)
+        afters.append(step(late))
         ends.append(time.perf_counter())
-    return [end - begun for begun, end in zip(ends, ends[1:])]
+    return [end - begun for begun, end in zip(ends, ends[1:])], afters[1:]
 
 
 def milliseconds(blocks: List[List[float]]) -> Dict[str, object]:
@@ -164,7 +164,7 @@ def measure(rank: int, port: int, options: argparse.Namespace) -> None:
     times: Dict[str, List[List[float]]] = {name: [] for name in steps}
     for number in range(options.blocks + 1):
         for name, step in steps.items():
-            found = block(step, options.steps, rank == options.late_worker)
+            found, _ = block(step, options.steps, rank == options.late_worker)
             # The first turn warms up.
             if number > 0:
                 times[name].append(found)

@@ -45,7 +45,7 @@ ENDLESS = 1_000_000
 class Coded:
     """A coded run whose steps are asked for one by one."""
 
-    def __init__(self, work: peers.Work, where: Dict[str, str], worker: int):
+    def __init__(self, work: peers.Work, where: Dict[str, Any], worker: int):
         self.work = work
         self.model = work.model()
         self.optimizer = work.optimizer(self.model)
@@ -80,7 +80,7 @@ def page_faults() -> int:
 
 
 def step_worker(
-    rank: int, port: int, options: argparse.Namespace, served: Dict[str, Dict[str, str]]
+    rank: int, port: int, options: argparse.Namespace, served: Dict[str, Dict[str, Any]]
 ) -> None:
     torch.set_num_threads(1)
     work = peers.Work()
@@ -190,7 +190,7 @@ def plain_steps(units: int) -> Generator[None, None, None]:
         yield
 
 
-def coded_steps(units: int, where: Dict[str, str]) -> Generator[None, None, None]:
+def coded_steps(units: int, where: Dict[str, Any]) -> Generator[None, None, None]:
     """The same, coded."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -254,14 +254,14 @@ def copies_bench(options: argparse.Namespace) -> Dict[str, Any]:
         for source, target in zip(sources, targets):
             np.copyto(target, source)
 
-    facts = {"units": 1, "unit_samples": 1, "micro_steps": 1, "steps": ENDLESS}
+    facts: Dict[str, Any] = {"units": 1, "unit_samples": 1, "micro_steps": 1, "steps": ENDLESS}
     facts.update(dtype="float32", layout=1)
     worker = _native.Worker.alone([(length, "float32") for _ in arrays], facts, 0)
     rows = []
     for factor in (1.0, 0.125):
         times: Dict[str, List[float]] = {name: [] for name in ("take", "give", "in", "out")}
         for step in range(options.steps + 5):
-            found = {}
+            found: Dict[str, float] = {}
             worker.next()
             worker.part()
             # Each goes first in half of the steps.
