@@ -126,6 +126,56 @@ fn an_experiment_has_the_record_of_one_put_together_by_hand() {
     assert!(log.gradients.iter().all(|gradient| gradient.len() == JOB.length));
 }
 
+/// Works as long as a saver's part lasts, and says which steps it was told to save.
+fn steps_to_save(mut worker: Aggregator, leaves_after: Option<u64>) -> Vec<u64> {
+    let (mut saved, own) = (Vec::new(), worker.worker());
+    assert_eq!(worker.saver(), None, "no step is decided");
+    loop {
+        let event = worker.next_event_within(LONG).unwrap().unwrap();
+        match event {
+            OwnedEvent::Compute(task) => {
+                while worker.part(task).unwrap().is_some() {
+                    worker.buffer(task).unwrap().fill(1.0);
+                }
+                worker.submit(task, vec![]).unwrap();
+            }
+            OwnedEvent::Apply(step) => {
+                if worker.saver() == own {
+                    saved.push(step.0);
+                }
+                worker.applied(step, None).unwrap();
+                let (sent, received) = worker.traffic();
+                assert!(sent > 0 && received > 0);
+                if leaves_after == Some(step.0) {
+                    return saved;
+                }
+            }
+            OwnedEvent::Over => return saved,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_live_worker_of_the_lowest_number_saves() {
+    let security = plain();
+    let served = builder(JOB).serve("127.0.0.1:0", security.clone()).unwrap();
+    let address = served.address().to_string();
+    let workers = (0..WORKERS as u32).map(|number| {
+        let joining = Aggregator::join(&address).security(security.clone()).worker(number);
+        let worker = joining.connect().unwrap();
+        assert_eq!(worker.workers(), Some(WORKERS));
+        thread::spawn(move || steps_to_save(worker, (number == 0).then_some(4)))
+    });
+    let workers: Vec<_> = workers.collect();
+    assert_eq!(served.run(&mut ()).unwrap(), Outcome::Finished);
+    let saved: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    assert_eq!(saved[0], [0, 1, 2, 3, 4]);
+    // Steps that were decided before the loss was noticed are nobody's.
+    assert!(saved[1].len() >= 2 && saved[1].ends_with(&[JOB.steps - 1]), "{saved:?}");
+    assert!(saved[2..].iter().all(Vec::is_empty));
+}
+
 #[test]
 fn a_served_run_has_the_same_bits_and_workers_are_told_nothing_twice() {
     let (expected, parameters) = run_locally(JOB);
