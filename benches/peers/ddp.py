@@ -117,7 +117,7 @@ def ddp(work: Work, rank: int, workers: int) -> Step:
 WAYS = {"all-reduce": all_reduce, "ddp": ddp}
 
 
-def begin(rank: int, port: int, workers: int) -> "dist.Store":
+def begin(rank: int, port: int, workers: int) -> "dist.TCPStore":
     """Joins a process group over loopback."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
