@@ -19,6 +19,7 @@ whole batch's on every worker, the same bits. The body after it stays as it was.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import itertools
 import os
@@ -91,6 +92,11 @@ _FORMATS = {
     torch.bfloat16: "bfloat16",
     torch.float16: "float16",
 }
+
+# Parameters of glibc's mallopt: the largest block that is not mapped by itself, and how much free
+# memory at the end is kept.
+_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD = -1
 
 # Models that are in a run that goes on: each can be in one only.
 _JOINED: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Run]]" = weakref.WeakKeyDictionary()
@@ -263,6 +269,8 @@ class Run(_run.Run):
         self._scalers = [item for item in self._state.values() if isinstance(item, GradScaler)]
         # Decoded gradients go into kept tensors: fresh ones would cost four times the copy.
         self._kept: Optional[List[torch.Tensor]] = None
+        # The step in which the model was last compared with what was agreed.
+        self._compared = -1
         self._views: List[Any] = []
         super().__init__(where, settings)
         for scaler in self._scalers:
@@ -303,7 +311,9 @@ class Run(_run.Run):
             torch.cuda.manual_seed_all(seed)
 
     def _prepare(self, micro: _run.Micro) -> None:
-        self._compare_layout()
+        if micro.step != self._compared:
+            self._compare_layout()
+            self._compared = micro.step
         self._hide()
 
     def _compare_layout(self) -> None:
@@ -498,7 +508,29 @@ def join(
         patience=patience,
         scheme=scheme,
     )
-    return Run(modules, optimizers, others, where, settings)
+    run = Run(modules, optimizers, others, where, settings)
+    _keep_freed_memory()
+    return run
+
+
+def _keep_freed_memory() -> None:
+    """Has glibc keep what is freed instead of giving it back to the system.
+
+    Every unit's gradient is freed before the next unit's is made: fetching the same memory from the
+    system again and again costs as much as a small model's backward pass. Nothing is changed where
+    the environment says how memory is to be kept, nor with another C library.
+    """
+    tuned = "GLIBC_TUNABLES" in os.environ or any(
+        name.startswith("MALLOC_") for name in os.environ
+    )
+    if tuned:
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def _check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Parameter]]) -> None:
