@@ -532,10 +532,16 @@ def test_an_exception_leaves_the_run_to_the_others() -> None:
     class Oops(Exception):
         pass
 
+    raised = threading.Event()
+
     def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
         def unit(micro: Any) -> None:
             if k == 2 and micro.step == 3:
+                raised.set()
                 raise Oops
+            if k == 3 and micro.step == 3:
+                # Nobody else has these units: the other worker is not late for them.
+                assert raised.wait(30)
 
         try:
             return train(where, unit=unit)["bits"]
