@@ -239,6 +239,8 @@ fn every_dependency_is_explained() {
 fn links_between_documents_lead_somewhere() {
     for document in [
         "README.md",
+        "python/README.md",
+        "docs/python.md",
         "ARCHITECTURE.md",
         "PAPERS.md",
         "CONTRIBUTING.md",

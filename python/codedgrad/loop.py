@@ -211,7 +211,8 @@ def join(
     patience: float = 30.0,
 ) -> Run:
     """Joins the run that the environment or `address` names; without one, a run of this process
-    alone, with the same bits.
+    alone: with the same bits as a run of several under an exact scheme whose shares are 1, 2, 4, ..
+    units, and within rounding of any other exact one.
 
     parameters: what is trained, as a list. Arrays of float32 are hashed after each step and handed
         over to workers that fall behind, so train them in place (`w -= ...`). Of anything else

@@ -307,7 +307,7 @@ class Run(_run.Run):
     def _seed(self, seed: int) -> None:
         super()._seed(seed)
         torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_initialized():
+        if torch.cuda._initialized:  # asking for more would initialise it
             torch.cuda.manual_seed_all(seed)
 
     def _prepare(self, micro: _run.Micro) -> None:
@@ -440,7 +440,8 @@ def join(
     patience: float = 30.0,
 ) -> Run:
     """Joins the run that the environment or `address` names. Without one: a run of this process
-    alone, with the same bits, so that `python train.py` works.
+    alone, so that `python train.py` works: with the same bits as a run of several under an exact
+    scheme whose shares are 1, 2, 4, .. units, and within rounding of any other exact one.
 
     model: what is trained, or a list of modules. optimizer: one or several; their state goes to
         workers that fall behind.

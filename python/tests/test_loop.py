@@ -621,6 +621,7 @@ def test_workers_that_train_something_else_are_told_what_differs() -> None:
     [
         ({"units": 2}, "cannot be cut into 4 shares.*units= is the number of micro-batches"),
         ({"scheme": "gruops:s=1"}, "did you mean"),
+        ({"scheme": "bacc:K=2"}, "bacc:K=2 mixes the data"),
         ({"workers": 0}, "workers is 0"),
         ({"address": "nowhere"}, "nowhere"),
         ({"address": "0.0.0.0:0"}, "0.0.0.0"),
