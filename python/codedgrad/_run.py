@@ -22,6 +22,11 @@ from . import _native
 
 REDUCTIONS = ("mean", "sum", "tokens")
 
+_LAYOUT_HINT = (
+    ". It is of the names, shapes and formats of what is trained, of the kinds of optimizers and "
+    "their groups, the names in state=, and of reduction, seed, seed_all and verify"
+)
+
 # What stands in every tail before the counts of arrays and the user's own scalars: a one for every
 # unit, and a number made of the versions of whoever computed it.
 _ONES = 0
@@ -148,6 +153,8 @@ class Where:
     worker: Optional[int] = None
     patience: float = 30.0
     scheme: Optional[str] = None
+    frozen: Optional[int] = None
+    start: Optional[int] = None
 
     def connect(self, settings: Settings) -> "_native.Worker":
         """Joins the run of the arguments or the environment, or begins one of this process."""
@@ -159,10 +166,13 @@ class Where:
             "steps": settings.steps,
             "dtype": self.dtype,
             "layout": self.layout,
+            "frozen": self.frozen,
+            "start": self.start,
         }
         if not sum(count for count, _ in arrays):
             raise ValueError("nothing is trained: no array has a number that takes a gradient")
         if self.address is None and not os.environ.get("CODEDGRAD_ADDRESS"):
+            self._check_alone()
             return _native.Worker.alone(arrays, facts, settings.first)
         keys = None if self.keys is None else os.fspath(self.keys)
         try:
@@ -178,11 +188,27 @@ class Where:
             )
         except _native.Replaced as error:
             raise Replaced(str(error)) from None
+        except ValueError as error:
+            raise ValueError(f"{error}{_LAYOUT_HINT if 'layout' in str(error) else ''}") from None
         found = _scheme(native)
         if self.scheme is not None and found not in ("", self.scheme):
             native.close()
             raise ValueError(f"scheme: {self.scheme} here, {found} in the run")
         return native
+
+    def _check_alone(self) -> None:
+        """Raises if somebody who would train alone was told to join a run."""
+        told = {"token": self.token, "keys": self.keys, "worker": self.worker}
+        names = [f"{name}=" for name, value in told.items() if value is not None]
+        variables = ("TOKEN", "TOKEN_FILE", "KEYS", "WORKER")
+        names += [
+            f"CODEDGRAD_{name}" for name in variables if os.environ.get(f"CODEDGRAD_{name}")
+        ]
+        if names:
+            raise ValueError(
+                f"{', '.join(names)} without an address: say address=\"host:port\" or set "
+                "CODEDGRAD_ADDRESS, or this process would train alone"
+            )
 
 
 def _scheme(native: "_native.Worker") -> str:
@@ -280,6 +306,7 @@ class Step:
         self._event = event
         self._begun = False
         self._over = False
+        self._before = run._fingerprint()
         # What is loaded when the body is over, and whether the run goes on then.
         self._state: Optional[Sequence[bytes]] = None
         self._last = False
@@ -297,6 +324,12 @@ class Step:
         if self._begun:
             raise RuntimeError("the micro-batches of a step can be iterated over only once")
         self._begun = True
+        if self._run._fingerprint() != self._before:
+            raise RuntimeError(
+                "what is in state= has changed between `for step in run:` and `for micro in step:`: "
+                "a worker that takes over this one's state would change it twice. Do it at the end "
+                "of the body"
+            )
         return self._micros()
 
     def _micros(self) -> Iterator[Any]:
@@ -315,8 +348,7 @@ class Step:
                 break
             elif kind == "skip":
                 self.index, self.skipped = event[1], list(event[2])
-                run._counts["skipped"] += 1
-                run._hide()
+                run._refused(self.index, self.skipped)
                 break
             elif kind == "resync":
                 self.index, self._state = event[1] - 1, event[2]
@@ -325,12 +357,13 @@ class Step:
                 break
             else:
                 # The body runs without a gradient; what it counts is taken back.
-                self._state, self._last = run._save(), True
+                self._state, self._last = run._undo(), True
                 run._hide()
                 break
             event = run._receive()
         run._seed_step(self.index)
         self._over = True
+        run._body_began = run._lap()
 
     def __repr__(self) -> str:
         return f"Step(index={self.index}, applied={self.applied})"
@@ -439,6 +472,7 @@ class Run:
         self._over = False
         self._left = False
         self._scalars: Optional[int] = None
+        self._body_began = 0.0
         self._took_part = False
         self._finishes = False
         self._warned = False
@@ -463,6 +497,15 @@ class Run:
     def _scale(self) -> float:
         """What gradients must be divided by when they are taken."""
         return 1.0
+
+    def _fingerprint(self) -> object:
+        """What must not change between a step's beginning and its micro-batches."""
+        return None
+
+    def _undo(self) -> Sequence[bytes]:
+        """The replica, to be loaded again after a body that must not count; empty if it cannot be
+        had."""
+        return self._save()
 
     def _targets(self, there: List[bool]) -> List[Any]:
         """Where the decoded gradient goes, one array or None for every array of the layout."""
@@ -574,9 +617,11 @@ class Run:
                     self._load_state(event[2], event[1])
                 else:
                     step = self._step = Step(self, event)
-                    began = self._lap()
+                    self._body_began = self._lap()
                     yield step
-                    self._seconds["apply"] += self._lap() - began
+                    self._seconds["apply"] += self._lap() - self._body_began
+                    if self._left:
+                        return
                     self._settle(step)
                     if step._last:
                         return
@@ -604,9 +649,11 @@ class Run:
                 "`for micro in step:`"
             )
         if step._state is None:
+            self._event = None
             self._applied(step.index)
         elif step._last:
-            self._load(step._state)
+            if step._state:
+                self._load(step._state)
         else:
             self._load_state(step._state, step.index + 1)
         # Memory of a state, and the gradient's claim on its buffers.
@@ -628,17 +675,20 @@ class Run:
                     return
                 if kind == "compute":
                     yield Compute(self, event)
-                elif kind == "apply":
-                    totals = self._show()
-                    self._seed_step(event[1])
-                    yield Apply(self, event[1], totals)
-                    self._applied(event[1])
-                elif kind == "skip":
-                    self._counts["skipped"] += 1
-                    self._hide()
-                    self._seed_step(event[1])
-                    yield Skip(event[1], list(event[2]))
-                    self._applied(event[1])
+                elif kind in ("apply", "skip"):
+                    # A step without micro-batches: what optimizers and scalers look at.
+                    step = self._step = Step(self, event)
+                    for _ in step:
+                        raise AssertionError("the step is decided")
+                    if step.skipped is None:
+                        yield Apply(self, step.index, step.totals)
+                    else:
+                        yield Skip(step.index, step.skipped)
+                    self._seconds["apply"] += self._lap() - self._body_began
+                    if self._left:
+                        return
+                    self._step = None
+                    self._applied(step.index)
                 elif kind == "resync":
                     self._hide()
                     resync = Resync(self, event[1], event[2])
@@ -798,12 +848,31 @@ class Run:
     def _provide(self) -> None:
         self._native.provide(self._save())
 
+    def _refused(self, step: int, units: List[Tuple[int, int]]) -> None:
+        """A step that no worker applies."""
+        self._hide()
+        self._counts["skipped"] += 1
+        if self._counts["skipped"] == 1:
+            shown = ", ".join(f"{start}..{end - 1}" for start, end in units)
+            warnings.warn(
+                f"step {step} was refused: no worker had a finite gradient of units {shown}. "
+                "Further ones are counted in report()",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
     def _load_state(self, state: Sequence[bytes], next_step: int) -> None:
+        self._event = None
+        before = self._undo()
         try:
             self._load(state)
         except Exception as error:  # whatever a library says of a state that does not fit
+            if before:
+                self._load(before)
             warnings.warn(
-                f"the state of another worker does not fit: {error}", RuntimeWarning, stacklevel=3
+                f"the state of another worker does not fit: {str(error).splitlines()[0]}",
+                RuntimeWarning,
+                stacklevel=3,
             )
             self._native.refuse(str(error))
             return

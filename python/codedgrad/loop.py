@@ -27,6 +27,7 @@ coordinator, in a thread of a process of its own or of any other.
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -111,6 +112,8 @@ class Run(_run.Run):
         self._user_load = load
         self._gradients = [np.zeros(shape, dtype=np.float32) for shape in shapes]
         self._shown: List[Optional[np.ndarray]] = [None] * len(shapes)
+        self._last_digest: Optional[int] = None
+        self._warned_of_copies = False
         super().__init__(where, settings)
 
     def _make_micro(self, batch: int, step: int, part: Tuple[int, int, int, float]) -> Micro:
@@ -171,6 +174,9 @@ class Run(_run.Run):
             )
         return state
 
+    def _undo(self) -> Sequence[bytes]:
+        return [] if self._trained is None and self._user_save is None else self._save()
+
     def _load(self, state: Sequence[bytes]) -> None:
         trained = self._trained or []
         expected = len(trained) + (self._user_load is not None)
@@ -186,7 +192,27 @@ class Run(_run.Run):
             self._user_load(state[-1])
 
     def _digest(self) -> int:
-        return _native.digest([np.ascontiguousarray(array) for array in self._trained or []])
+        return _digest(self._trained or [])
+
+    def _applied(self, step: int) -> None:
+        super()._applied(step)
+        moved = any(array is not None and array.any() for array in self._shown)
+        if self._warned_of_copies or self._trained is None or not moved:
+            return
+        digest = self._digest()
+        if self._last_digest == digest:
+            self._warned_of_copies = True
+            warnings.warn(
+                "the arrays that were given to join do not change with the steps: train them in "
+                "place (`w -= ...`, not `w = w - ...`), or give shapes, save= and load=",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        self._last_digest = digest
+
+
+def _digest(arrays: Sequence[np.ndarray]) -> int:
+    return _native.digest([np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in arrays])
 
 
 def join(
@@ -265,6 +291,7 @@ def join(
         worker=worker,
         patience=patience,
         scheme=scheme,
+        start=None if trained is None else _digest(trained),
     )
     return Run(shapes, trained, save, load, where, settings)
 
@@ -431,11 +458,17 @@ def serve(
 
     Raises ValueError for what cannot be a run, and says what would be right.
     """
+    workers, units = whole("workers", workers, 1), whole("units", units, 1)
+    if units < workers:
+        raise ValueError(
+            f"units is {units} and workers is {workers}: each worker needs a unit at least. units= "
+            "is the number of micro-batches of the whole job"
+        )
     return Coordinator(
         {
             "scheme": scheme,
-            "workers": whole("workers", workers, 1),
-            "units": whole("units", units, 1),
+            "workers": workers,
+            "units": units,
             "steps": whole("steps", steps, 1),
             "length": whole("length", length, 1),
             "first": whole("first", first, 0),

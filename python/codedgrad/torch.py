@@ -24,6 +24,7 @@ import io
 import itertools
 import os
 import random
+import threading
 import weakref
 from collections import Counter, OrderedDict, defaultdict
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -232,6 +233,10 @@ class GradScaler(torch.amp.GradScaler):
                 self._value *= self._growth_factor
                 self._good_steps = 0
 
+    def __getstate__(self) -> Dict[str, Any]:
+        state: Dict[str, Any] = super().__getstate__()
+        return {**state, "_run": None}
+
     def get_scale(self) -> float:
         """The scale now."""
         return self._value if self._enabled else 1.0
@@ -271,6 +276,9 @@ class Run(_run.Run):
         self._kept: Optional[List[torch.Tensor]] = None
         # The step in which the model was last compared with what was agreed.
         self._compared = -1
+        self._formats = [parameter.dtype for parameter in self._parameters]
+        self._buffers = list(_persistent_buffers(modules))
+        self._versions_of_buffers: List[int] = []
         self._views: List[Any] = []
         super().__init__(where, settings)
         for scaler in self._scalers:
@@ -284,7 +292,8 @@ class Run(_run.Run):
 
         self._hooks = [optimizer.register_step_pre_hook(check) for optimizer in optimizers]
         for module in modules:
-            _JOINED[module] = this
+            for part in module.modules():
+                _JOINED[part] = this
 
     def close(self) -> None:
         super().close()
@@ -293,8 +302,7 @@ class Run(_run.Run):
 
     def _check_step(self) -> None:
         """Before an optimizer's step: the gradient must be the whole batch's."""
-        step = self._step
-        if self.over or (step is not None and step._over) or (step is None and self._micro is None):
+        if self.over or (self._step is not None and self._step._over):
             return
         raise RuntimeError(
             "the gradient is not whole yet: optimizer.step() comes after `for micro in step:`, "
@@ -314,14 +322,34 @@ class Run(_run.Run):
         if micro.step != self._compared:
             self._compare_layout()
             self._compared = micro.step
+        self._versions_of_buffers = [buffer._version for _, _, _, buffer in self._buffers]
         self._hide()
+
+    def _compare_buffers(self, micro: _run.Micro) -> None:
+        """What computing a unit writes into the model is not the same on all replicas."""
+        versions = self._versions_of_buffers
+        for (path, module, name, buffer), version in zip(self._buffers, versions):
+            if buffer._version != version or module._buffers.get(name) is not buffer:
+                raise RuntimeError(
+                    f"buffer {path} of a {type(module).__name__} was written while unit "
+                    f"{micro.unit} was computed: it depends on who computes what, and replicas "
+                    "would drift apart. Put the module in eval(), use one without such statistics, "
+                    "or register the buffer with persistent=False if it is only a cache"
+                )
 
     def _compare_layout(self) -> None:
         """What takes a gradient must be what was agreed."""
+        _check_optimizers(self._optimizers, self._named)
         found = _trained(self._modules)
         if len(found) == len(self._named) and all(
             new is old for (_, new), old in zip(found, self._parameters)
         ):
+            for (name, parameter), dtype in zip(self._named, self._formats):
+                if parameter.dtype is not dtype:
+                    raise RuntimeError(
+                        f"parameter {name} was {dtype} at join and is {parameter.dtype} now: "
+                        "convert the model before it"
+                    )
             return
         before, now = {name for name, _ in self._named}, {name for name, _ in found}
         changed = sorted(before ^ now) or sorted(before)
@@ -332,6 +360,7 @@ class Run(_run.Run):
         )
 
     def _collect(self, micro: _run.Micro) -> List[Any]:
+        self._compare_buffers(micro)
         arrays: List[Any] = []
         found = False
         for parameter in self._parameters:
@@ -389,26 +418,76 @@ class Run(_run.Run):
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "state": {name: item.state_dict() for name, item in self._state.items()},
         }
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
-        return [buffer.getvalue()]
+        return [_write_state(content)]
 
     def _load(self, state: Sequence[bytes]) -> None:
-        # What comes over the network is data, never code.
-        with torch.serialization.safe_globals([Counter, OrderedDict, defaultdict]):
-            content = torch.load(io.BytesIO(state[0]), map_location="cpu", weights_only=True)
+        content = _read_state(state[0])
         for module, found in zip(self._modules, content["models"]):
             names = {_own_name(name): name for name in module.state_dict()}
             module.load_state_dict({names.get(name, name): x for name, x in found.items()})
         for optimizer, found in zip(self._optimizers, content["optimizers"]):
-            optimizer.load_state_dict(found)
+            _load_optimizer(optimizer, found)
         for name, item in self._state.items():
             item.load_state_dict(content["state"][name])
 
     def _digest(self) -> int:
-        return _native.digest(
-            [_numbers(parameter.detach().contiguous()) for parameter in self._parameters]
-        )
+        return _digest(self._parameters)
+
+    def _fingerprint(self) -> object:
+        return [repr(_without_tensors(item.state_dict())) for item in self._state.values()]
+
+
+def _persistent_buffers(
+    modules: Sequence[nn.Module],
+) -> Iterator[Tuple[str, nn.Module, str, torch.Tensor]]:
+    """The buffers that belong to a model's state: path, module, name and tensor."""
+    for root in modules:
+        for path, module in root.named_modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and name not in module._non_persistent_buffers_set:
+                    yield _own_name(f"{path}.{name}" if path else name), module, name, buffer
+
+
+def _digest(tensors: Sequence[torch.Tensor]) -> int:
+    """A digest of the bytes of some tensors."""
+    return _native.digest(
+        [each.detach().contiguous().reshape(-1).view(torch.uint8).numpy() for each in tensors]
+    )
+
+
+def _write_state(content: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def _read_state(state: bytes) -> Any:
+    """What `_write_state` wrote. What comes over the network is data, never code."""
+    scalar = np.float64(0).__reduce__()[0]
+    numbers = [type(np.dtype(name)) for name in ("f2", "f4", "f8", "i4", "i8", "u4", "u8", "?")]
+    allowed: List[Any] = [Counter, OrderedDict, defaultdict, np.dtype, scalar, *numbers]
+    with torch.serialization.safe_globals(allowed):
+        return torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, found: Dict[str, Any]) -> None:
+    """Loads an optimizer's state as it was saved: PyTorch rounds it to the parameters' format."""
+    optimizer.load_state_dict(found)
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for place, saved in found["state"].items():
+        own = optimizer.state[parameters[place]]
+        for name, value in saved.items():
+            if isinstance(value, torch.Tensor) and own[name].dtype is not value.dtype:
+                own[name] = value.clone()
+
+
+def _without_tensors(state: Any) -> Any:
+    """The numbers and texts of a state: what schedulers count with."""
+    if isinstance(state, dict):
+        return {name: _without_tensors(value) for name, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [_without_tensors(value) for value in state]
+    return state if isinstance(state, (int, float, str, type(None))) else None
 
 
 def _numbers(tensor: torch.Tensor) -> Any:
@@ -496,10 +575,16 @@ def join(
                 "load_state_dict"
             )
     shapes = [(name, list(p.shape), _FORMATS[p.dtype]) for name, p in named]
-    rest = (settings.reduction, settings.seed, settings.seed_all, settings.verify, sorted(others))
+    _check_states(optimizers, others)
+    kinds = [(type(each).__name__, len(each.param_groups)) for each in optimizers]
+    told = (settings.reduction, settings.seed, settings.seed_all, settings.verify)
+    buffers = [buffer for _, _, _, buffer in _persistent_buffers(modules)]
+    frozen = [each for module in modules for each in module.parameters() if not each.requires_grad]
     where = Where(
         arrays=[(parameter.numel(), _FORMATS[parameter.dtype]) for _, parameter in named],
-        layout=layout_hash("torch", shapes, rest),
+        layout=layout_hash("torch", shapes, kinds, told, sorted(others)),
+        frozen=_digest(frozen),
+        start=_digest([parameter for _, parameter in named] + buffers),
         dtype="+".join(sorted({_FORMATS[parameter.dtype] for _, parameter in named})),
         versions=f"codedgrad {_native.__version__}, torch {torch.__version__}",
         address=address,
@@ -537,11 +622,13 @@ def _keep_freed_memory() -> None:
 def _check_model(modules: Sequence[nn.Module], named: Sequence[Tuple[str, nn.Parameter]]) -> None:
     """Raises for what cannot be replicated exactly."""
     for place, root in enumerate(modules):
-        joined = _JOINED.get(root)
-        run = None if joined is None else joined()
-        if run is not None and not run.over:
-            raise RuntimeError("this model is in a run already: close() that before it joins again")
         for name, module in root.named_modules():
+            joined = _JOINED.get(module)
+            run = None if joined is None else joined()
+            if run is not None and not run.over:
+                raise RuntimeError(
+                    "this model is in a run already: close() that before it joins again"
+                )
             path = _own_name(name) or type(module).__name__
             if len(modules) > 1:
                 path = f"{place}.{path}"
@@ -601,6 +688,11 @@ def _check_optimizers(
     known = {id(parameter) for _, parameter in named}
     for optimizer in optimizers:
         kind = type(optimizer).__name__
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise TypeError(
+                "LBFGS evaluates the loss within its step, on what one worker has: use an "
+                "optimizer that takes one gradient a step"
+            )
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"optimizer is {kind}: it must be a torch.optim.Optimizer or a list")
         if isinstance(optimizer, torch.optim.SparseAdam):
@@ -614,6 +706,23 @@ def _check_optimizers(
                         f"{kind} has a parameter of the shape {tuple(parameter.shape)} that is not "
                         "in the model: give join all modules that are trained, as a list"
                     )
+
+
+def _check_states(
+    optimizers: Sequence[torch.optim.Optimizer], others: Mapping[str, Any]
+) -> None:
+    """Raises if what is handed over to another worker could not be read there."""
+    items = [(type(each).__name__, each) for each in optimizers]
+    for name, item in [*items, *((f"state[{name!r}]", item) for name, item in others.items())]:
+        try:
+            _read_state(_write_state(item.state_dict()))
+        except Exception as error:
+            said = next((line for line in str(error).splitlines() if "Unsupported" in line), "")
+            said = said or str(error).partition("\n")[0]
+            raise TypeError(
+                f"the state_dict of {name} cannot be handed over: it holds more than tensors, "
+                f"numbers, texts, lists and dictionaries: {said.strip()}"
+            ) from None
 
 
 class _Reader:
@@ -641,6 +750,15 @@ def _begin_reading(reader: _Reader) -> None:
     _READER = reader
     # One that computes with several threads takes cores from the trainer.
     torch.set_num_threads(1)
+    trainer = torch.multiprocessing.parent_process()
+    if trainer is not None:
+        # A killed trainer ends nobody; its readers would keep its connections open.
+        threading.Thread(target=_end_with, args=(trainer,), daemon=True).start()
+
+
+def _end_with(trainer: Any) -> None:
+    trainer.join()
+    os._exit(1)
 
 
 def _read(indices: List[int], seed: Optional[int]) -> Any:

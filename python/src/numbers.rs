@@ -259,28 +259,16 @@ fn bits(x: u16) -> i16 {
     x.cast_signed()
 }
 
-/// The XXH3-64 of the numbers of some arrays (of float32, or of int16 for formats of 16 bits), one
-/// after the other.
+/// The XXH3-64 of the bytes of some arrays of uint8, one after the other.
 #[pyfunction]
 pub(crate) fn digest<'py>(py: Python<'py>, arrays: Vec<Bound<'py, PyAny>>) -> PyResult<u64> {
-    let read = |(place, array): (usize, &Bound<'py, PyAny>)| {
-        if array.cast::<PyArrayDyn<i16>>().is_ok() {
-            readable(array, place).map(Source::Bf16)
-        } else {
-            readable(array, place).map(Source::F32)
-        }
-    };
-    let sources = arrays.iter().enumerate().map(read).collect::<PyResult<Vec<_>>>()?;
-    let bare = sources.iter().map(Source::bare).collect::<PyResult<Vec<_>>>()?;
+    let read = |(place, array): (usize, &Bound<'py, PyAny>)| readable::<u8>(array, place);
+    let arrays = arrays.iter().enumerate().map(read).collect::<PyResult<Vec<_>>>()?;
+    let bytes = arrays.iter().map(|array| array.as_slice().map_err(scattered));
+    let bytes = bytes.collect::<PyResult<Vec<_>>>()?;
     Ok(py.detach(|| {
         let mut hash = Xxh3Default::new();
-        for array in &bare {
-            match array {
-                From::Zeros(_) => {}
-                From::F32(x) => hash.update(bytemuck::cast_slice(x)),
-                From::Bf16(x) | From::F16(x) => hash.update(bytemuck::cast_slice(x)),
-            }
-        }
+        bytes.iter().for_each(|bytes| hash.update(bytes));
         hash.digest()
     }))
 }

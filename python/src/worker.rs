@@ -7,7 +7,7 @@ use codedgrad::train::{
 };
 use codedgrad::transport::tcp::{Environment, Secrets, TcpError};
 use codedgrad::transport::wire::Has;
-use codedgrad::transport::{Closer, RunFacts};
+use codedgrad::transport::{Closer, RunFacts, Start};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -91,6 +91,9 @@ struct Facts {
     steps: u64,
     dtype: String,
     layout: u64,
+    frozen: Option<u64>,
+    /// A digest of what all replicas must have in common before the first step.
+    start: Option<u64>,
 }
 
 /// By what the coordinator knows its workers.
@@ -169,7 +172,8 @@ impl Inner {
                 match why {
                     Some(Err(why)) => PyRuntimeError::new_err(why.to_string()),
                     _ => PyConnectionError::new_err(
-                        "the coordinator is gone, and did not come back within the patience",
+                        "the coordinator is gone: it did not come back within the patience, or \
+                         another run is in its place",
                     ),
                 }
             }
@@ -240,6 +244,8 @@ impl Worker {
             steps: Some(facts.steps),
             dtype: Some(facts.dtype),
             layout: Some(facts.layout),
+            frozen: facts.frozen,
+            start: facts.start.map(|digest| Start { step: Step(first), digest }),
         };
         let environment = Environment::of_process().map_err(value_error)?;
         let address = address.or_else(|| environment.address.clone());
@@ -310,19 +316,20 @@ impl Worker {
 
     /// The first step that is not applied.
     #[getter]
-    fn next_step(&self) -> PyResult<u64> {
-        Ok(self.lock()?.known().next)
+    fn next_step(&self, py: Python<'_>) -> PyResult<u64> {
+        // Another thread may wait for an event with the lock.
+        py.detach(|| Ok(self.lock()?.known().next))
     }
 
     /// The worker that saves, as of the last decided step.
     #[getter]
-    fn saver(&self) -> PyResult<Option<u32>> {
-        Ok(self.lock()?.known().saver)
+    fn saver(&self, py: Python<'_>) -> PyResult<Option<u32>> {
+        py.detach(|| Ok(self.lock()?.known().saver))
     }
 
     /// Bytes sent and received.
-    fn traffic(&self) -> PyResult<(u64, u64)> {
-        Ok(self.lock()?.known().traffic)
+    fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        py.detach(|| Ok(self.lock()?.known().traffic))
     }
 
     /// The next event, as a tuple that begins with its name; none when nothing comes in time.

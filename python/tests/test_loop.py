@@ -619,7 +619,8 @@ def test_workers_that_train_something_else_are_told_what_differs() -> None:
 @pytest.mark.parametrize(
     "more, words",
     [
-        ({"units": 2}, "cannot be cut into 4 shares.*units= is the number of micro-batches"),
+        ({"units": 2}, "units is 2 and workers is 4.*units= is the number of micro-batches"),
+        ({"scheme": "queue:m=4"}, "cannot be cut into 16 shares.*multiple of the shares"),
         ({"scheme": "gruops:s=1"}, "did you mean"),
         ({"scheme": "bacc:K=2"}, "bacc:K=2 mixes the data"),
         ({"workers": 0}, "workers is 0"),

@@ -470,7 +470,6 @@ impl Engine {
             }
             self.arrivals[worker.index()] = Some(now - self.opened_at);
             self.first_answer.get_or_insert(now - self.opened_at);
-            self.provide_instead(worker, out);
             self.give(worker, out);
         }
         self.try_close(now, out)

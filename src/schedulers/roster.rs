@@ -226,24 +226,6 @@ impl Roster {
         steps
     }
 
-    /// Workers waiting for the state of somebody who computes, that could have `provider`'s, who
-    /// has nothing to do and is as far.
-    pub(super) fn better_provided(&self, provider: Worker) -> Vec<Worker> {
-        let busy = |from: Worker| {
-            let member = &self.members[from.index()];
-            let computes = matches!(member.doing, Doing::Tasks(_) | Doing::Leaving);
-            computes && member.applied <= self.next_of(provider)
-        };
-        let waits = |member: &Member| match member.doing {
-            Doing::Syncing { from: Some(from) } => busy(from),
-            _ => false,
-        };
-        if self.bad_donors.contains(provider) || !self.fit().any(|fit| fit == provider) {
-            return Vec::new();
-        }
-        self.those(waits).collect()
-    }
-
     /// Workers waiting for a state that `provider` was to hand over.
     pub(super) fn waiting_for(&self, provider: Worker) -> Vec<Worker> {
         self.those(|member| member.doing == Doing::Syncing { from: Some(provider) }).collect()

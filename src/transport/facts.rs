@@ -1,6 +1,8 @@
 //! What a run trains, as far as one side can say.
 
+use crate::ids::Step;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use thiserror::Error;
 
 /// What both sides of a run must agree on for its gradients to mean anything; `None` where a side
@@ -45,6 +47,28 @@ pub struct RunFacts {
     /// A hash of the names and shapes of the parameters, in the order of the gradient.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layout: Option<u64>,
+    /// A digest of the parameters that are not trained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<u64>,
+    /// The replica that a worker begins with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<Start>,
+}
+
+/// A replica with which a worker begins. Those of two workers are compared if they are of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The first step that is not applied in it.
+    pub step: Step,
+    /// A digest of its parameters, and of whatever else all replicas must have in common.
+    pub digest: u64,
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, digest } = self;
+        write!(out, "{digest:016x} before {step}")
+    }
 }
 
 /// A fact on which two sides differ.
@@ -75,6 +99,12 @@ impl RunFacts {
         merge("steps", &mut agreed.steps, other.steps.as_ref())?;
         merge("number format of the parameters", &mut agreed.dtype, other.dtype.as_ref())?;
         merge("hash of the parameters' layout", &mut agreed.layout, other.layout.as_ref())?;
+        merge("digest of what is not trained", &mut agreed.frozen, other.frozen.as_ref())?;
+        let start = other.start.filter(|start| {
+            // Who goes on from a checkpoint begins elsewhere.
+            agreed.start.is_none_or(|known| known.step == start.step)
+        });
+        merge("parameters to begin with", &mut agreed.start, start.as_ref())?;
         *self = agreed;
         Ok(())
     }
@@ -107,5 +137,22 @@ mod tests {
             ("units of a batch", "8", "4")
         );
         assert_eq!(run, RunFacts { units: Some(4), ..RunFacts::default() });
+    }
+
+    #[test]
+    fn replicas_of_one_step_are_compared() {
+        let begins = |step, digest| RunFacts {
+            start: Some(Start { step: Step(step), digest }),
+            ..RunFacts::default()
+        };
+        let mut run = begins(0, 0xa);
+        run.agree(&begins(5, 0xb)).unwrap();
+        let error = run.agree(&begins(0, 0xb)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "parameters to begin with: 000000000000000b before step 0 here, 000000000000000a before \
+             step 0 in the run"
+        );
+        assert_eq!(run, begins(0, 0xa));
     }
 }

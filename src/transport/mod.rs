@@ -15,7 +15,7 @@ pub mod tcp;
 pub mod wire;
 
 pub use closer::Closer;
-pub use facts::{Disagreement, RunFacts};
+pub use facts::{Disagreement, RunFacts, Start};
 pub use staged::Staged;
 pub use state::{NotBytes, State};
 

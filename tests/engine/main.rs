@@ -510,29 +510,6 @@ fn a_provider_that_dies_is_replaced() {
 }
 
 #[test]
-fn a_provider_that_computes_for_long_is_replaced_by_whoever_is_done() {
-    let (mut driver, _) = Driver::new("groups:s=1", 4, 9, CONFIG);
-    driver.answer(0, 0, true).unwrap();
-    driver.answer(2, 0, true).unwrap();
-    driver.held(0, 0, 0);
-    driver.held(2, 0, 0);
-    for worker in [1, 3] {
-        driver.give(Input::Freed { worker: Worker(worker) }).unwrap();
-    }
-    driver.applied(0, 0, 5);
-    driver.applied(1, 0, 5);
-    driver.applied(2, 0, 5);
-    driver.applied(3, 0, 6);
-    // Everybody else has the step and computes the next one.
-    let resync = driver.give(Input::Freed { worker: Worker(3) }).unwrap();
-    assert_eq!(resync, [Action::Resync { worker: Worker(3), from: Worker(0) }]);
-    let done = driver.answer(1, 1, true).unwrap();
-    assert!(done.contains(&Action::Resync { worker: Worker(3), from: Worker(1) }), "{done:?}");
-    let done = driver.answer(2, 1, true).unwrap();
-    assert!(!done.iter().any(|action| matches!(action, Action::Resync { .. })), "{done:?}");
-}
-
-#[test]
 fn who_comes_back_gets_what_it_missed_and_its_task_of_the_round() {
     let config = Config { return_seconds: 5.0, ..CONFIG };
     let (mut driver, _) = Driver::new("groups:s=1", 4, 3, config);

@@ -142,15 +142,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Who waits for the state of a worker that still computes, perhaps for long, takes over that
-    /// of one that has just finished.
-    pub(super) fn provide_instead(&mut self, worker: Worker, out: &mut Vec<Action>) {
-        for needy in self.roster.better_provided(worker) {
-            *self.roster.doing(needy) = Doing::Syncing { from: Some(worker) };
-            out.push(Action::Resync { worker: needy, from: worker });
-        }
-    }
-
     /// Whether it makes sense to wait for somebody to come back.
     pub(super) fn may_return(&self) -> bool {
         self.config.return_seconds > 0.0 && !self.roster.dead().is_empty()
