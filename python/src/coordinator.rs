@@ -82,8 +82,8 @@ impl Told {
         let scheme = spec.scheme(self.workers, self.units, 0..1);
         if scheme.is_ok_and(|scheme| scheme.facts().mixture) {
             return Err(PyValueError::new_err(format!(
-                "{spec} mixes the data of several units, which only the bundled trainer can: take a \
-                 scheme that combines gradients, such as groups:s=1 or vote:s=1,b=1"
+                "{spec} mixes the data of several units, which only the bundled trainer can: \
+                 take a scheme that combines gradients, such as groups:s=1 or vote:s=1,b=1"
             )));
         }
         let job = format!("{{\"scheme\":{:?}}}", spec.to_string());
