@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The code of the library, the bundled trainer and the program.
-const CRATES: [&str; 3] = ["src", "trainer/src", "cli/src"];
+/// The code of the library, the bundled trainer, the program and the Python package.
+const CRATES: [&str; 4] = ["src", "trainer/src", "cli/src", "python/src"];
 /// All our code.
-const ROOMS: [&str; 8] = [
+const ROOMS: [&str; 9] = [
     "src",
     "trainer/src",
     "cli/src",
+    "python/src",
     "tests",
     "cli/tests",
     "benches",

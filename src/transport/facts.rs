@@ -150,8 +150,8 @@ mod tests {
         let error = run.agree(&begins(0, 0xb)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "parameters to begin with: 000000000000000b before step 0 here, 000000000000000a before \
-             step 0 in the run"
+            "parameters to begin with: 000000000000000b before step 0 here, 000000000000000a \
+             before step 0 in the run"
         );
         assert_eq!(run, begins(0, 0xa));
     }
