@@ -22,10 +22,14 @@ from . import _native
 
 REDUCTIONS = ("mean", "sum", "tokens")
 
-_LAYOUT_HINT = (
-    ". It is of the names, shapes and formats of what is trained, of the kinds of optimizers and "
-    "their groups, the names in state=, and of reduction, seed, seed_all and verify"
-)
+# What helps where a worker differs from the run.
+_HINTS = {
+    "layout": "it is of the names, shapes and formats of what is trained, of the kinds of optimizers "
+    "and their groups, the names in state=, and of reduction, seed, seed_all and verify",
+    "not trained": "frozen parameters must be the same on all workers",
+    "to begin with": "build the model from one seed on all workers, or load one checkpoint; buffers "
+    "count too",
+}
 
 # What stands in every tail before the counts of arrays and the user's own scalars: a one for every
 # unit, and a number made of the versions of whoever computed it.
@@ -189,7 +193,8 @@ class Where:
         except _native.Replaced as error:
             raise Replaced(str(error)) from None
         except ValueError as error:
-            raise ValueError(f"{error}{_LAYOUT_HINT if 'layout' in str(error) else ''}") from None
+            hints = [f". {hint}" for word, hint in _HINTS.items() if word in str(error)]
+            raise ValueError(f"{error}{''.join(hints)}") from None
         found = _scheme(native)
         if self.scheme is not None and found not in ("", self.scheme):
             native.close()

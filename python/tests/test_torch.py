@@ -876,7 +876,7 @@ def test_replicas_that_differ_at_the_start_are_refused() -> None:
         first = joined(*build(""), **where)
         for what, words in [
             ("frozen", "digest of what is not trained"),
-            ("trained", "parameters to begin with.*before step 0 here"),
+            ("trained", "parameters to begin with.*before step 0 here.*from one seed"),
             ("buffer", "parameters to begin with"),
             ("optimizer", "layout.*kinds of optimizers"),
         ]:
