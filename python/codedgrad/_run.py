@@ -11,12 +11,15 @@ import hashlib
 import json
 import math
 import os
+import random
 import struct
 import sys
 import time
 import warnings
 from dataclasses import dataclass
 from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence, Tuple, Union
+
+import numpy
 
 from . import _native
 
@@ -128,6 +131,12 @@ def unit_seed(seed: int, batch: int, unit: int, purpose: str = "unit") -> int:
     content = struct.pack("<QQQ", seed % 2**64, batch, unit)
     digest = hashlib.blake2b(content, digest_size=8, person=purpose.encode())
     return int.from_bytes(digest.digest(), "little")
+
+
+def seed_python(seed: int) -> None:
+    """Seeds the generators of `random` and of numpy that a process shares."""
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
 
 
 def layout_hash(*parts: object) -> int:
@@ -471,7 +480,6 @@ class Run:
         self.first = self._native.next_step
         self.scheme = _scheme(self._native) or "uncoded"
         self._step: Optional[Step] = None
-        self._micro: Optional[Micro] = None
         self._event: Optional[Tuple[Any, ...]] = None
         self._started = False
         self._over = False
@@ -483,7 +491,6 @@ class Run:
         self._warned = False
         self._counts = {"units": 0, "abandoned": 0, "applied": 0, "skipped": 0, "resyncs": 0}
         self._seconds = {"compute": 0.0, "wait": 0.0, "take": 0.0, "give": 0.0, "apply": 0.0}
-        self._began = time.perf_counter()
 
     # What depends on the arrays.
 
@@ -539,12 +546,7 @@ class Run:
     def _seed(self, seed: int) -> None:
         """Seeds the random numbers that the user draws."""
         if self._settings.seed_all:
-            import random
-
-            import numpy
-
-            random.seed(seed)
-            numpy.random.seed(seed % 2**32)
+            seed_python(seed)
 
     # What does not.
 
@@ -753,7 +755,7 @@ class Run:
                 part = native.part()
                 if part is None:
                     break
-                micro = self._micro = self._make_micro(batch, step, part)
+                micro = self._make_micro(batch, step, part)
                 if settings.seed is not None:
                     self._seed(unit_seed(settings.seed, batch, micro.unit))
                 self._prepare(micro)
@@ -777,8 +779,6 @@ class Run:
             if self._event is event:
                 native.abandon()
             raise
-        finally:
-            self._micro = None
         wanted = native.submit(tail + totals)
         self._counts["units" if wanted else "abandoned"] += units
 

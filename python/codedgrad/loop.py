@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -278,7 +279,7 @@ def join(
     if (save is None) != (load is None):
         raise ValueError("save and load go together: one of them is missing")
     if trained is None and settings.verify:
-        settings = Settings(**{**vars(settings), "verify": 0})
+        settings = replace(settings, verify=0)
     hashed = layout_hash("loop", shapes, settings.reduction, settings.seed, settings.verify)
     where = Where(
         arrays=[(int(np.prod(shape, dtype=np.int64)), "float32") for shape in shapes],

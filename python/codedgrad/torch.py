@@ -22,6 +22,7 @@ from __future__ import annotations
 import ctypes
 import io
 import itertools
+import math
 import os
 import random
 import threading
@@ -63,6 +64,7 @@ from ._run import (
     Step,
     Where,
     layout_hash,
+    seed_python,
     unit_seed,
     whole,
 )
@@ -252,7 +254,7 @@ class GradScaler(torch.amp.GradScaler):
 
 
 def _is_power_of_two(value: float) -> bool:
-    return value > 0 and value != float("inf") and float(value).hex().split("p")[0] == "0x1.0000000000000"
+    return math.frexp(value)[0] == 0.5
 
 
 class Run(_run.Run):
@@ -669,14 +671,15 @@ def _check_module(path: str, module: nn.Module) -> None:
             f"{path} is wrapped in DistributedDataParallel, which sums gradients itself: remove "
             "the wrapper and join with the module in it"
         )
-    if type(module).__name__.startswith("FSDP") or type(module).__name__ == "FullyShardedDataParallel":
+    kind = type(module).__name__
+    if kind.startswith("FSDP") or kind == "FullyShardedDataParallel":
         raise TypeError(
-            f"{path} is sharded ({type(module).__name__}): remove the wrapper; workers of many "
+            f"{path} is sharded ({kind}): remove the wrapper; workers of many "
             "ranks come with a later version"
         )
     if isinstance(module, _NormBase) and module.track_running_stats and module.training:
         raise TypeError(
-            f"{path} is a {type(module).__name__} with running statistics, which depend on who "
+            f"{path} is a {kind} with running statistics, which depend on who "
             "computes what: replicas would drift apart. Use GroupNorm or LayerNorm, or "
             "track_running_stats=False, or put it in eval() for good"
         )
@@ -736,8 +739,7 @@ class _Reader:
         """The collated samples. What is drawn for them depends on the unit, not on the reader."""
         if seed is not None:
             torch.default_generator.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
+            seed_python(seed)
         return self._collate([self._dataset[index] for index in indices])
 
 

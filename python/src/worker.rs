@@ -58,7 +58,6 @@ enum AtHand {
 }
 
 /// What is known of a run.
-#[derive(Clone, Debug, Default)]
 struct Known {
     worker: u32,
     workers: usize,
@@ -75,10 +74,14 @@ impl Known {
             workers: aggregator.workers().unwrap_or(1),
             job: aggregator.job().to_owned(),
             next: aggregator.next_step().0,
-            saver: aggregator.saver().map(|saver| saver.0),
+            saver: saver_of(aggregator),
             traffic: aggregator.traffic(),
         }
     }
+}
+
+fn saver_of(aggregator: &Aggregator) -> Option<u32> {
+    aggregator.saver().map(|saver| saver.0)
 }
 
 /// What a worker trains, as far as it knows.
@@ -191,15 +194,16 @@ impl Inner {
         self.aggregator.as_mut().ok_or_else(over)
     }
 
-    /// What is known now.
-    fn known(&self) -> Known {
-        self.aggregator.as_ref().map_or_else(|| self.known.clone(), Known::of)
-    }
-
     /// The run is over: hangs up, once what was said last is sent.
     fn end(&mut self) {
-        self.known = self.known();
-        self.aggregator = None;
+        if let Some(aggregator) = self.aggregator.take() {
+            self.known = Known::of(&aggregator);
+        }
+    }
+
+    /// Something of a run that goes on, or of one that is over.
+    fn told<T>(&self, now: impl Fn(&Aggregator) -> T, then: impl Fn(&Known) -> T) -> T {
+        self.aggregator.as_ref().map_or_else(|| then(&self.known), now)
     }
 
     fn task(&self) -> PyResult<Task> {
@@ -318,18 +322,18 @@ impl Worker {
     #[getter]
     fn next_step(&self, py: Python<'_>) -> PyResult<u64> {
         // Another thread may wait for an event with the lock.
-        py.detach(|| Ok(self.lock()?.known().next))
+        py.detach(|| Ok(self.lock()?.told(|worker| worker.next_step().0, |known| known.next)))
     }
 
     /// The worker that saves, as of the last decided step.
     #[getter]
     fn saver(&self, py: Python<'_>) -> PyResult<Option<u32>> {
-        py.detach(|| Ok(self.lock()?.known().saver))
+        py.detach(|| Ok(self.lock()?.told(saver_of, |known| known.saver)))
     }
 
     /// Bytes sent and received.
     fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        py.detach(|| Ok(self.lock()?.known().traffic))
+        py.detach(|| Ok(self.lock()?.told(Aggregator::traffic, |known| known.traffic)))
     }
 
     /// The next event, as a tuple that begins with its name; none when nothing comes in time.
