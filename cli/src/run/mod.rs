@@ -2,7 +2,6 @@
 
 mod attack;
 mod auto;
-mod board;
 mod checkpoint;
 pub(crate) mod coordinator;
 mod network;

@@ -2,7 +2,8 @@
 
 use super::auto::AUTO;
 use super::checkpoint;
-use super::network::{ExchangeKind, TransportKind, WireKind};
+use super::network::TransportKind;
+use crate::port::{ExchangeKind, WireKind};
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
