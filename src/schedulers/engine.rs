@@ -104,7 +104,7 @@ pub struct Engine {
     assigned_units: u64,
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
-    replanning: Option<Replanning>,
+    replanning: Replanning,
     /// Workers that died since the round was closed.
     bereft: WorkerSet,
     /// Whose parameters are known to be right.
@@ -159,7 +159,7 @@ impl Engine {
             failed: WorkerSet::empty(workers),
             assigned_units: 0,
             given: BTreeMap::new(),
-            replanning: None,
+            replanning: Replanning::default(),
             bereft: WorkerSet::empty(workers),
             trust: Trust::new(workers),
             barred: BTreeSet::new(),
@@ -323,8 +323,13 @@ impl Engine {
             out.push(Action::Finish);
             return Ok(());
         }
-        if self.next.jobs(self.config.micro_steps).start >= self.known {
+        let begins = self.next.jobs(self.config.micro_steps).start >= self.known;
+        if begins {
             self.restart();
+        }
+        // No job is under way where each takes one round.
+        if begins || self.config.micro_steps == 1 && self.scheme.facts().delay == 0 {
+            self.change(out);
         }
         self.widen(out);
         self.open_round(now, out)

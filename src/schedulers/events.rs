@@ -218,6 +218,12 @@ pub enum Action {
         /// Who takes part.
         members: WorkerSet,
     },
+    /// This step and those that follow are computed under the scheme that was chosen last
+    /// ([`Engine::switch`](super::Engine::switch)).
+    Switched {
+        /// Which step.
+        step: Step,
+    },
     /// The step's gradient is decided: write it down.
     Commit {
         /// Which step.

@@ -6,15 +6,16 @@ mod served;
 
 pub use error::BuildError;
 #[cfg(feature = "tcp")]
-pub use served::Served;
+pub use served::{Open, Served};
 
 use super::aggregator::{Aggregator, Seat};
-use super::{Coordinator, Pace, Shape, VirtualClock};
+use super::{Auto, Coordinator, Pace, Policy, Shape, VirtualClock};
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::{Delays, Unit};
 use crate::ids::{Job, Step, Worker};
 use crate::schedulers::{Config, Engine, Reduce};
+use crate::transport::Transport;
 use crate::transport::local::{self, LocalTransport};
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
@@ -90,6 +91,7 @@ pub struct Builder {
     unit_samples: usize,
     config: Config,
     log_steps: Option<u64>,
+    auto: Option<Auto>,
     delays: Option<(String, u64)>,
     step_seconds: Option<f64>,
     modelled: bool,
@@ -103,6 +105,8 @@ struct Plan {
     config: Config,
     shape: Shape,
     clock: Clock,
+    /// What decides under which scheme the run goes on, and under which it begins.
+    policy: Option<(Box<dyn Policy>, SchemeSpec)>,
     #[cfg(feature = "tcp")]
     end: u64,
     result_length: usize,
@@ -160,6 +164,7 @@ impl Coordinator<LocalTransport> {
             unit_samples: 1,
             config: Config::default(),
             log_steps: None,
+            auto: None,
             delays: None,
             step_seconds: None,
             modelled: false,
@@ -406,6 +411,20 @@ impl Builder {
         self
     }
 
+    /// Lets a policy choose the scheme while the run goes on: it codes only where that pays, and
+    /// begins with `uncoded`, or with what a resumed run had come to, whatever scheme was told
+    /// before.
+    ///
+    /// ```
+    /// # use codedgrad::train::{Auto, Coordinator};
+    /// let run = Coordinator::builder("uncoded").workers(4).steps(100).length(3);
+    /// assert!(run.auto(Auto::default().probe(10)).local().is_ok());
+    /// ```
+    pub fn auto(mut self, auto: Auto) -> Self {
+        self.auto = Some(auto);
+        self
+    }
+
     /// Where results are added up, [`Reduce::Tree`] if not told.
     ///
     /// ```
@@ -495,7 +514,7 @@ impl Builder {
     /// # Ok::<(), codedgrad::train::BuildError>(())
     /// ```
     pub fn local(self) -> Result<(Coordinator<LocalTransport>, Vec<Aggregator>), BuildError> {
-        let Plan { engine, config, shape, clock, result_length, .. } = self.plan()?;
+        let Plan { engine, config, shape, clock, policy, result_length, .. } = self.plan()?;
         let (transport, links) = local::connect(shape.workers);
         let aggregators = Worker::all(shape.workers).zip(links).map(|(worker, link)| {
             Aggregator::new(Box::new(link), result_length, self.unit_samples)
@@ -505,12 +524,13 @@ impl Builder {
         });
         let aggregators = aggregators.collect();
         let pace = clock.start(shape.workers);
-        Ok((Coordinator::new(transport, engine, pace, config, shape), aggregators))
+        let coordinator = Coordinator::new(transport, engine, pace, config, shape);
+        Ok((planned(coordinator, policy), aggregators))
     }
 
     /// Checks everything that was told.
     fn plan(&self) -> Result<Plan, BuildError> {
-        let spec = self.scheme.clone()?;
+        let spec = self.spec()?;
         let workers =
             told(self.workers, "the number of workers", ".workers(4) for 4 of them")? as u64;
         let workers = ranged("workers", workers, 1..=WORKERS_MAX)? as usize;
@@ -534,21 +554,33 @@ impl Builder {
                 let scheme = spec.to_string();
                 return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
             }
+            let spec = spec.clone();
             let plan = move |workers| spec.or_uncoded(workers, facts.units, jobs.clone());
             engine = engine.replanning(fewest, Box::new(plan));
         }
+        let policy = self.auto.clone().map(|auto| auto.waits_if(self.modelled));
+        let policy = policy.map(|auto| (auto.policy(workers, facts.units), spec));
         let shape = Shape { workers, length, units: facts.units, first: Step(steps.start) };
         Ok(Plan {
             engine,
             config,
             shape,
             clock,
+            policy,
             #[cfg(feature = "tcp")]
             end: steps.end,
             result_length,
             #[cfg(feature = "tcp")]
             judged: facts.wrong > 0 || facts.mixture,
         })
+    }
+
+    /// The scheme that the run begins with.
+    fn spec(&self) -> Result<SchemeSpec, BuildError> {
+        let Some(auto) = &self.auto else { return Ok(self.scheme.clone()?) };
+        let (most, probe) = auto.limits();
+        ranged("probe", probe, 1..=most)?;
+        Ok(auto.scheme().parse()?)
     }
 
     /// The steps of the run, and their jobs.
@@ -620,6 +652,17 @@ impl Builder {
             told(self.step_seconds, what, ".step_seconds(0.1) for a tenth of a second")?;
         }
         Ok(Clock { delays, rounds, step_seconds, modelled: self.modelled })
+    }
+}
+
+/// A coordinator whose scheme is chosen by a policy, if there is one.
+fn planned<T: Transport>(
+    coordinator: Coordinator<T>,
+    policy: Option<(Box<dyn Policy>, SchemeSpec)>,
+) -> Coordinator<T> {
+    match policy {
+        Some((policy, scheme)) => coordinator.planned_by(policy, &scheme),
+        None => coordinator,
     }
 }
 

@@ -1,12 +1,14 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
 
 mod blame;
+mod choosing;
 mod due;
 mod judging;
 mod record;
 mod states;
 mod stopper;
 
+use choosing::Choosing;
 pub use judging::{Judge, Judged};
 pub use record::{Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord};
 use states::{Resync, SentState};
@@ -94,6 +96,7 @@ pub struct Coordinator<T: Transport> {
     /// Once all steps are decided: how long it is waited for those who have not applied them.
     settles_by: Option<f64>,
     judge: Option<Box<dyn Judge>>,
+    choosing: Option<Choosing>,
     stopper: Stopper,
     /// Workers found to be wrong since the last commit, and ever.
     wrong: Vec<Worker>,
@@ -134,6 +137,7 @@ impl<T: Transport> Coordinator<T> {
             settles_by: None,
             pace,
             judge: None,
+            choosing: None,
             stopper: Stopper::default(),
             wrong: Vec::new(),
             named: WorkerSet::empty(shape.workers),
@@ -229,13 +233,15 @@ impl<T: Transport> Coordinator<T> {
     }
 
     /// Whoever is already known to be missing or in another state is given no task.
-    fn begin(&mut self, observer: &mut dyn Observer<T::Vector>) {
+    fn begin(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<(), RunError> {
+        observer.begins(self.step).map_err(RunError::Observer)?;
         let mut begin = std::mem::take(&mut self.inputs);
         while let Some((worker, notice)) = self.transport.receive(Some(Duration::ZERO)) {
             let input = self.input(worker, notice, false, observer);
             self.inputs.push_back(input);
         }
         self.inputs.append(&mut begin);
+        Ok(())
     }
 
     fn advance(
@@ -269,7 +275,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Progress, RunError> {
         if matches!(self.inputs.front(), Some(Input::Begin)) {
-            self.begin(observer);
+            self.begin(observer)?;
         }
         let mut actions = Vec::new();
         let mut first = came.and_then(|(worker, notice)| self.arrived(worker, notice, observer));
@@ -446,6 +452,9 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Erase { worker, step } => self.erase(worker, step, observer),
             Action::Restart { step } => self.begin_again(step),
+            Action::Switched { .. } => {
+                self.choosing.iter_mut().for_each(Choosing::switched);
+            }
             Action::Replanned { members } => {
                 let left = members.complement();
                 left.iter().for_each(|worker| {
@@ -681,6 +690,7 @@ impl<T: Transport> Coordinator<T> {
     ) -> Result<Option<Outcome>, RunError> {
         let flow =
             self.pace.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
+        self.choose(record);
         Ok((flow == Flow::Stop).then_some(Outcome::Stopped))
     }
 

@@ -7,6 +7,7 @@
 //! [`Observer`].
 
 mod aggregator;
+mod auto;
 mod builder;
 mod coordinator;
 #[cfg(feature = "cuda")]
@@ -16,6 +17,7 @@ mod device_adamw;
 mod on_devices;
 mod optimizer;
 mod pace;
+mod policy;
 mod sum_tree;
 
 pub use aggregator::{
@@ -24,8 +26,9 @@ pub use aggregator::{
 };
 #[cfg(feature = "tcp")]
 pub use aggregator::{JoinError, Joining};
+pub use auto::{AUTO, Auto};
 #[cfg(feature = "tcp")]
-pub use builder::Served;
+pub use builder::{Open, Served};
 pub use builder::{BuildError, Builder};
 pub use coordinator::{
     Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape,
@@ -35,3 +38,4 @@ pub use coordinator::{
 pub use device_adamw::DeviceAdamW;
 pub use optimizer::{AdamW, AdamWConfig};
 pub use pace::{Pace, VirtualClock};
+pub use policy::{Choice, Policy, Using};

@@ -1,9 +1,10 @@
-//! How a run goes on with fewer workers than it was planned for, and takes them in again.
+//! How a run goes on with fewer workers than it was planned for, and takes them in again; and how
+//! it goes on under another scheme.
 
 use super::super::events::{Action, EngineError};
-use super::Engine;
+use super::{Engine, stretch};
 use crate::codes::sequential::{Among, Scheme, SchemeFacts};
-use crate::codes::{Facts, Gate, Wire};
+use crate::codes::{Facts, Gate, SchemeSpec, Wire};
 use crate::ids::WorkerSet;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one; one that the
@@ -11,9 +12,13 @@ use crate::ids::WorkerSet;
 pub type Replan = Box<dyn FnMut(usize) -> Option<Box<dyn Scheme>> + Send>;
 
 /// What an engine needs to plan anew.
+#[derive(Default)]
 pub(super) struct Replanning {
-    fewest: usize,
-    plan: Replan,
+    /// How few workers may go on without the others, if the run does not end with any it needs.
+    fewest: Option<usize>,
+    plan: Option<Replan>,
+    /// The scheme that the next step begins with, if it is to be another.
+    next: Option<SchemeSpec>,
     /// For whom the scheme at hand is made, if not for all.
     members: Option<WorkerSet>,
     /// Plans made so far.
@@ -37,14 +42,65 @@ impl Engine {
     /// Whoever comes back takes part again from the next round on.
     #[must_use]
     pub fn replanning(mut self, fewest: usize, plan: Replan) -> Self {
-        self.replanning = Some(Replanning { fewest: fewest.max(1), plan, members: None, plans: 0 });
+        self.replanning =
+            Replanning { fewest: Some(fewest.max(1)), plan: Some(plan), ..Replanning::default() };
         self
+    }
+
+    /// Has the next step that begins be computed under another scheme over the same units, and all
+    /// that follow; [`Action::Switched`] tells when. A scheme that does not fit the run is passed
+    /// over: the run goes on as it is. One that cannot do without workers who are lost waits until
+    /// they are back. While jobs overlap, under a scheme whose jobs may take
+    /// several rounds, no step begins by itself.
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// use codedgrad::ids::Step;
+    /// use codedgrad::schedulers::{Action, Config, Engine, Input};
+    /// let uncoded = SchemeSpec::uncoded().scheme(2, 2, 0..1)?;
+    /// let mut engine = Engine::new(uncoded, Config::default(), Step(0)..Step(1), 0)?;
+    /// engine.switch("groups:s=1".parse()?);
+    /// let mut actions = Vec::new();
+    /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
+    /// assert_eq!(actions[0], Action::Switched { step: Step(0) });
+    /// assert_eq!(engine.facts().tolerance, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn switch(&mut self, scheme: SchemeSpec) {
+        self.replanning.next = Some(scheme);
+    }
+
+    /// Before a step begins: takes another scheme for it, if there is one to be taken.
+    pub(super) fn change(&mut self, out: &mut Vec<Action>) {
+        let Some(spec) = self.replanning.next.clone() else { return };
+        let units = self.scheme.facts().units;
+        let jobs = stretch(&(self.next..self.end), self.config.micro_steps);
+        let jobs = jobs.start.0..jobs.end.0;
+        let everybody = WorkerSet::empty(self.scheme.facts().workers).complement();
+        let whole = spec.scheme(everybody.len(), units, jobs.clone());
+        let bears = |scheme: &dyn Scheme| scheme.facts().tolerance >= self.roster.dead().len();
+        if self.replanning.members.is_none() && whole.as_ref().is_ok_and(|new| !bears(&**new)) {
+            return;
+        }
+        self.replanning.next = None;
+        if whole.is_err() {
+            return;
+        }
+        let plan: Replan = Box::new(move |workers| spec.or_uncoded(workers, units, jobs.clone()));
+        let members = self.replanning.members.clone().unwrap_or(everybody);
+        let before = self.replanning.plan.replace(plan);
+        if self.plan_for(&members) {
+            self.forget_undecided(out);
+            out.push(Action::Switched { step: self.next });
+        } else {
+            self.replanning.plan = before;
+        }
     }
 
     /// Begins anew with those that are alive; false if that may not or cannot be.
     pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
         let alive = self.roster.alive();
-        let narrowed = self.plan_for(&alive, out);
+        let narrowed = self.replan_for(&alive, out);
         if narrowed {
             self.begin_again(now, out)?;
         }
@@ -53,22 +109,29 @@ impl Engine {
 
     /// Before a round opens: plans for those that have come back, too.
     pub(super) fn widen(&mut self, out: &mut Vec<Action>) {
-        let members = self.replanning.as_ref().and_then(|replanning| replanning.members.as_ref());
+        let members = self.replanning.members.as_ref();
         let alive = self.roster.alive();
         if members.is_some_and(|members| alive.iter().any(|worker| !members.contains(worker)))
-            && self.plan_for(&alive, out)
+            && self.replan_for(&alive, out)
         {
             self.forget_undecided(out);
         }
     }
 
-    fn plan_for(&mut self, members: &WorkerSet, out: &mut Vec<Action>) -> bool {
-        let Some(replanning) =
-            self.replanning.as_mut().filter(|replanning| members.len() >= replanning.fewest)
-        else {
-            return false;
-        };
-        let Some(scheme) = (replanning.plan)(members.len()) else { return false };
+    /// Plans for these alone, where that may be.
+    fn replan_for(&mut self, members: &WorkerSet, out: &mut Vec<Action>) -> bool {
+        let enough = self.replanning.fewest.is_some_and(|fewest| members.len() >= fewest);
+        let planned = enough && self.plan_for(members);
+        if planned {
+            out.push(Action::Replanned { members: members.clone() });
+        }
+        planned
+    }
+
+    /// Takes the scheme of the plan for these.
+    fn plan_for(&mut self, members: &WorkerSet) -> bool {
+        let plan = self.replanning.plan.as_mut();
+        let Some(scheme) = plan.and_then(|plan| plan(members.len())) else { return false };
         let (now, then) = (self.scheme.facts(), scheme.facts());
         // What holds wrong workers off is not given up for who is lost.
         let misfit = then.units != now.units || then.wrong < now.wrong;
@@ -76,11 +139,10 @@ impl Engine {
             return false;
         }
         let everybody = members.complement().is_empty();
-        replanning.members = (!everybody).then(|| members.clone());
-        replanning.plans += 1;
-        self.scheme = Box::new(Among::new(scheme, members, replanning.plans));
+        self.replanning.members = (!everybody).then(|| members.clone());
+        self.replanning.plans += 1;
+        self.scheme = Box::new(Among::new(scheme, members, self.replanning.plans));
         self.gate = gate_of(self.config.wire, self.scheme.facts());
-        out.push(Action::Replanned { members: members.clone() });
         true
     }
 }

@@ -1,15 +1,14 @@
 //! A run whose workers are other processes: its port, and the coordinator behind it.
 
-use super::{BuildError, Builder, Clock, Plan, WAIT_MAX};
+use super::{BuildError, Builder, Plan, WAIT_MAX, planned};
 use crate::codes::Wire;
-use crate::ids::Step;
-use crate::schedulers::{Config, Engine};
+use crate::ids::{Step, Worker};
 use crate::train::coordinator::LOOK;
-use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Shape, Stopper};
-use crate::transport::RunFacts;
+use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Stopper};
 use crate::transport::tcp::security::Security;
-use crate::transport::tcp::{Exchange, Listen, Status, TcpTransport};
+use crate::transport::tcp::{self, Exchange, Listen, Status, TcpError, TcpTransport};
 use crate::transport::wire::Format;
+use crate::transport::{Order, RunFacts, Start, Transport};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
@@ -27,6 +26,9 @@ pub(super) struct Port {
     run: Option<u64>,
     dtype: Option<String>,
     layout: Option<u64>,
+    frozen: Option<u64>,
+    start: Option<Start>,
+    goes_on: bool,
     silence: Option<Duration>,
     stall: Option<Duration>,
     spare: Option<Duration>,
@@ -72,10 +74,9 @@ pub(super) struct Port {
 #[must_use = "nothing runs before `run`"]
 pub struct Served {
     transport: TcpTransport,
-    engine: Engine,
-    config: Config,
-    shape: Shape,
-    clock: Clock,
+    /// What was told, of which a run can be made.
+    told: Builder,
+    facts: RunFacts,
     gather: Duration,
     judge: Option<Box<dyn Judge>>,
     stopper: Stopper,
@@ -166,6 +167,44 @@ impl Builder {
         self
     }
 
+    /// What is known of what is trained, all at once, such as an earlier run's [`Served::facts`];
+    /// what was told before stays.
+    ///
+    /// ```
+    /// # use codedgrad::{train::Coordinator, transport::RunFacts};
+    /// let facts = RunFacts { length: Some(3), steps: Some(100), ..RunFacts::default() };
+    /// let run = Coordinator::builder("groups:s=1").workers(4).facts(&facts);
+    /// assert_eq!(run.local()?.1[0].length(), 3);
+    /// # Ok::<(), codedgrad::train::BuildError>(())
+    /// ```
+    pub fn facts(mut self, facts: &RunFacts) -> Self {
+        self.length = self.length.or(facts.length);
+        self.units = self.units.or(facts.units);
+        self.steps = self.steps.or(facts.steps);
+        self.unit_samples = facts.unit_samples.unwrap_or(self.unit_samples);
+        self.config.micro_steps = facts.micro_steps.unwrap_or(self.config.micro_steps);
+        self.config.models = facts.models.unwrap_or(self.config.models);
+        self.port.dtype = self.port.dtype.or_else(|| facts.dtype.clone());
+        self.port.layout = self.port.layout.or(facts.layout);
+        self.port.frozen = self.port.frozen.or(facts.frozen);
+        self.port.start = self.port.start.or(facts.start);
+        self
+    }
+
+    /// Whether the run begins where the workers that join have come to, the furthest of them,
+    /// instead of at [`Builder::first`]: so a coordinator without a replica goes on that was
+    /// started again, and one whose workers go on from checkpoints.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.goes_on(true).local().is_ok());
+    /// ```
+    pub fn goes_on(mut self, goes_on: bool) -> Self {
+        self.port.goes_on = goes_on;
+        self
+    }
+
     /// How long a worker may say nothing before it is given up, a year at most; 15 s if not told.
     ///
     /// ```
@@ -230,32 +269,69 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn serve(self, address: impl Display, security: Security) -> Result<Served, BuildError> {
-        let text = address.to_string();
-        let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
-        let address = found.ok_or(BuildError::Address { text })?;
-        let plan = self.plan()?;
-        let gather = self.port.gather.unwrap_or(GATHER);
-        let transport = TcpTransport::listen(self.listen(address, security, &plan)?)?;
-        let Plan { engine, config, shape, clock, .. } = plan;
-        Ok(Served {
-            transport,
-            engine,
-            config,
-            shape,
-            clock,
-            gather,
-            judge: None,
-            stopper: Stopper::default(),
-        })
+        let listen = self.listen(at(&address.to_string())?, security)?;
+        let port = tcp::Port::open(listen.address, listen.security.clone(), listen.workers)?;
+        Ok(self.served(port, listen, Stopper::default())?)
     }
 
-    fn listen(
+    /// Opens a port like [`Builder::serve`], for a run of which not everything is told: the length
+    /// of a gradient, units and steps are learned from the first worker, and later ones are compared
+    /// with that. It begins where its workers have come to ([`Builder::goes_on`]).
+    ///
+    /// ```
+    /// use codedgrad::train::{Aggregator, Coordinator};
+    /// use codedgrad::transport::RunFacts;
+    /// use codedgrad::transport::tcp::security::{Security, Token};
+    /// use std::thread;
+    /// use std::time::Duration;
+    /// let security = Security::Plain { token: Token::fresh()? };
+    /// let run = Coordinator::builder("groups:s=1").workers(2);
+    /// let open = run.open("127.0.0.1:0", security.clone())?;
+    /// let address = open.address().to_string();
+    /// let worker = thread::spawn(move || {
+    ///     let (length, units, steps) = (Some(3), Some(4), Some(10));
+    ///     let facts = RunFacts { length, units, steps, ..RunFacts::default() };
+    ///     Aggregator::join(address).security(security).facts(facts).connect()
+    /// });
+    /// let served = open.learn(Duration::from_secs(60))?.ok_or("stopped")?;
+    /// assert_eq!(served.facts().units, Some(4));
+    /// assert_eq!(worker.join().unwrap()?.length(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BuildError`] with what is wrong with that which is told.
+    pub fn open(self, address: impl Display, security: Security) -> Result<Open, BuildError> {
+        let address = at(&address.to_string())?;
+        let workers = self.check_before()?;
+        let port = tcp::Port::open(address, security.clone(), workers)?;
+        Ok(Open { told: self.goes_on(true), port, security, stopper: Stopper::default() })
+    }
+
+    /// What is wrong with what is told, whatever is still to be learned; the number of workers.
+    fn check_before(&self) -> Result<usize, BuildError> {
+        let mut whole = self.clone();
+        whole.length = whole.length.or(Some(1));
+        whole.steps = whole.steps.or(Some(self.first + 1));
+        Ok(whole.plan()?.shape.workers)
+    }
+
+    /// A run at a port that is open.
+    fn served(
         self,
-        address: SocketAddr,
-        security: Security,
-        plan: &Plan,
-    ) -> Result<Listen, BuildError> {
-        let Plan { config, shape, .. } = plan;
+        port: tcp::Port,
+        listen: Listen,
+        stopper: Stopper,
+    ) -> Result<Served, TcpError> {
+        let gather = self.port.gather.unwrap_or(GATHER);
+        let facts = listen.all_facts();
+        let transport = port.listen(listen)?;
+        Ok(Served { transport, told: self, facts, gather, judge: None, stopper })
+    }
+
+    fn listen(&self, address: SocketAddr, security: Security) -> Result<Listen, BuildError> {
+        let plan = self.plan()?;
+        let Plan { config, shape, .. } = &plan;
         let usual = Listen::new(address, security, shape.workers, shape.length, shape.units);
         let format = match config.wire {
             Wire::F32 => Format::F32,
@@ -265,7 +341,7 @@ impl Builder {
         let exchange = match self.port.exchange {
             None if plan.judged => Exchange::Hold,
             Some(exchange) if plan.judged && exchange != Exchange::Hold => {
-                let scheme = self.scheme?.to_string();
+                let scheme = self.spec()?.to_string();
                 return Err(BuildError::Exchange { scheme, exchange });
             }
             told => told.unwrap_or_default(),
@@ -274,8 +350,10 @@ impl Builder {
             unit_samples: Some(self.unit_samples),
             models: Some(config.models),
             steps: Some(plan.end),
-            dtype: self.port.dtype,
+            dtype: self.port.dtype.clone(),
             layout: self.port.layout,
+            frozen: self.port.frozen,
+            start: self.port.start,
             ..RunFacts::default()
         };
         Ok(Listen {
@@ -288,7 +366,7 @@ impl Builder {
             keeps: self.port.keeps,
             // A replica made anew has applied nothing, wherever the run begins.
             first: Some(Step(0)),
-            job: self.port.job,
+            job: self.port.job.clone(),
             facts,
             silence: self.port.silence.unwrap_or(usual.silence),
             stall: self.port.stall.unwrap_or(usual.stall),
@@ -298,7 +376,77 @@ impl Builder {
     }
 }
 
+/// An address to listen at.
+fn at(text: &str) -> Result<SocketAddr, BuildError> {
+    let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    found.ok_or_else(|| BuildError::Address { text: text.to_owned() })
+}
+
+/// A port for the workers of a run that they will tell of: see [`Builder::open`].
+#[must_use = "nothing runs before `learn`, and then `Served::run`"]
+pub struct Open {
+    told: Builder,
+    port: tcp::Port,
+    security: Security,
+    stopper: Stopper,
+}
+
+impl Open {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.port.address()
+    }
+
+    /// What is known of the connections, also once the run goes on.
+    #[must_use]
+    pub fn status(&self) -> Arc<Mutex<Status>> {
+        self.port.status()
+    }
+
+    /// Ends the run from another thread, also while it waits for the first worker.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Waits for the first worker, at most so long, and learns from it; none if it was stopped. Of
+    /// a run that cannot be made of what it says, the worker is told why.
+    ///
+    /// # Errors
+    /// [`RunError::NobodyCame`], or [`RunError::Build`] with what is wrong and what would be right.
+    pub fn learn(self, patience: Duration) -> Result<Option<Served>, RunError> {
+        let Self { told, mut port, security, stopper } = self;
+        let mut left = patience;
+        let facts = loop {
+            let look = left.min(LOOK);
+            match port.first(look) {
+                Some(facts) => break facts,
+                None if stopper.is_stopped() => return Ok(None),
+                None if left.is_zero() => {
+                    return Err(RunError::NobodyCame { waited_seconds: patience.as_secs_f64() });
+                }
+                None => left -= look,
+            }
+        };
+        let told = told.facts(&facts);
+        match told.listen(port.address(), security) {
+            Ok(listen) => Ok(Some(told.served(port, listen, stopper).map_err(BuildError::Tcp)?)),
+            Err(error) => {
+                port.refuse(&error.to_string());
+                Err(error.into())
+            }
+        }
+    }
+}
+
 impl Served {
+    /// What is trained, as far as it was told or learned.
+    #[must_use]
+    pub fn facts(&self) -> &RunFacts {
+        &self.facts
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -351,7 +499,7 @@ impl Served {
     /// [`RunError::NobodyCame`] when there is nobody to begin with, and others when the run cannot
     /// go on.
     pub fn run(self, observer: &mut dyn Observer) -> Result<Outcome, RunError> {
-        let Self { mut transport, engine, config, shape, clock, gather, judge, stopper } = self;
+        let Self { mut transport, mut told, gather, judge, stopper, .. } = self;
         let mut left = gather;
         let mut gathered = transport.gather(Duration::ZERO);
         while !gathered.absent.is_empty() && !left.is_zero() && !stopper.is_stopped() {
@@ -363,10 +511,22 @@ impl Served {
         if gathered.present.is_empty() && !stopper.is_stopped() {
             return Err(RunError::NobodyCame { waited_seconds: gather.as_secs_f64() });
         }
+        if told.port.goes_on {
+            let reached = gathered.present.iter().filter_map(|(_, next)| *next).max();
+            told.first = reached.map_or(told.first, |next| next.0);
+        }
+        if told.steps.is_some_and(|steps| told.first >= steps) {
+            observer.begins(Step(told.first)).map_err(RunError::Observer)?;
+            Worker::all(told.workers.unwrap_or(0))
+                .for_each(|worker| transport.send(worker, Order::Stop));
+            transport.flush();
+            return Ok(Outcome::Finished);
+        }
+        let Plan { engine, config, shape, clock, policy, .. } = told.plan()?;
         transport.begin(shape.first);
         let pace = clock.start(shape.workers);
         let coordinator = Coordinator::new(transport, engine, pace, config, shape);
-        let mut coordinator = coordinator.stopped_by(stopper);
+        let mut coordinator = planned(coordinator, policy).stopped_by(stopper);
         if let Some(judge) = judge {
             coordinator = coordinator.judged_by(judge);
         }

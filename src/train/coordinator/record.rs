@@ -1,10 +1,13 @@
 //! What is written down of a run, who sees it, and how a run ends.
 
+use super::choosing::Choosing;
 use super::{Coordinator, Folding};
 use crate::codes::Report;
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, Refusal, RoundReport};
+use crate::train::BuildError;
+use crate::train::policy::Using;
 use crate::transport::{Decoded, State, Transport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -68,6 +71,9 @@ pub struct StepRecord {
     /// Workers whose results were found to be wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wrong: Vec<Worker>,
+    /// What it was computed under, where a policy decides that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub using: Option<Using>,
     /// The decoded tail.
     pub tail: Vec<f64>,
     /// Digest of the decoded gradient, in hexadecimal.
@@ -86,6 +92,13 @@ pub enum Flow {
 /// Sees every decided step before any worker is told of it, in the memory in which sums lie. Its
 /// time is not counted.
 pub trait Observer<V: Vector = Vec<f32>> {
+    /// The run begins with this step.
+    ///
+    /// # Errors
+    /// As [`Observer::step`].
+    fn begins(&mut self, _step: Step) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
     /// A step is decided; `decoded` is none when it was refused, or when the workers keep it among
     /// themselves.
     ///
@@ -147,6 +160,9 @@ pub enum RunError {
     /// The scheme cannot go on.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// What was told or learned of the run makes none.
+    #[error(transparent)]
+    Build(#[from] BuildError),
     /// Messages of different lengths.
     #[error("a message cannot be folded")]
     Combine(#[from] CombineError),
@@ -247,6 +263,7 @@ impl<T: Transport> Coordinator<T> {
             refused_because: None,
             unverified: false,
             wrong: std::mem::take(&mut self.wrong),
+            using: self.choosing.as_mut().map(Choosing::note),
             tail: folding.map(|(folding, _)| folding.tail.clone()).unwrap_or_default(),
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
         }

@@ -127,9 +127,7 @@ impl Hub {
         let landings = held.map(|(ledgers, vectors)| {
             Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone())
         });
-        let (length, units, micro_steps) =
-            (Some(listen.length), Some(listen.units), Some(listen.micro_steps));
-        let facts = RunFacts { length, units, micro_steps, ..listen.facts.clone() };
+        let facts = listen.all_facts();
         Self {
             layout,
             facts,

@@ -19,6 +19,7 @@ mod members;
 mod misses;
 mod network;
 mod pipe;
+mod port;
 mod running;
 pub mod security;
 mod server;
@@ -29,6 +30,7 @@ pub use client::{Join, TcpLink};
 pub use environment::{Environment, EnvironmentError, Secrets};
 pub use mailbox::Bell;
 pub use network::{Listener, Network, Promise, Sockets};
+pub use port::Port;
 pub use server::{Gathered, Listen, Status, TcpTransport, WorkerStatus};
 
 use super::RunFacts;

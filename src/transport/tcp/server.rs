@@ -4,8 +4,9 @@ use super::block::Vectors;
 use super::door::Door;
 use super::hub::{Hub, LAST_SUMS, Watched};
 use super::mailbox::{Bell, mailbox};
-use super::security::{self, Role, Security, Stream};
-use super::{Exchange, Listener, Network, Sockets, TcpError, lock, random, runtime, wait};
+use super::port::{Opened, Port};
+use super::security::{Role, Security, Stream};
+use super::{Exchange, Listener, Network, TcpError, lock, random, wait};
 use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::ledger::Ledgers;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
@@ -98,6 +100,14 @@ impl Listen {
             stall: Duration::from_secs(5),
             spare: Duration::from_millis(500),
         }
+    }
+}
+
+impl Listen {
+    /// What is known of what is trained.
+    pub(crate) fn all_facts(&self) -> RunFacts {
+        let (length, units) = (Some(self.length), Some(self.units));
+        RunFacts { length, units, micro_steps: Some(self.micro_steps), ..self.facts.clone() }
     }
 }
 
@@ -201,7 +211,7 @@ pub struct TcpTransport {
     /// told. Until it is told that a worker has called again, what it decides for that worker is
     /// meant for the lost connection.
     epochs: Vec<u32>,
-    hub: Option<tokio::task::JoinHandle<()>>,
+    hub: Option<JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
 
@@ -221,11 +231,7 @@ impl TcpTransport {
     /// # Errors
     /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
     pub fn listen(listen: Listen) -> Result<Self, TcpError> {
-        security::check_address(listen.address, &listen.security)?;
-        let runtime = runtime()?;
-        let mut transport = wait(&runtime, Self::listen_over(Arc::new(Sockets), listen))?;
-        transport.runtime = Some(runtime);
-        Ok(transport)
+        Port::open(listen.address, listen.security.clone(), listen.workers)?.listen(listen)
     }
 
     /// Opens a port of any network, on the caller's runtime. Such a transport never waits:
@@ -236,33 +242,32 @@ impl TcpTransport {
     /// # Errors
     /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
     pub async fn listen_over(network: Arc<dyn Network>, listen: Listen) -> Result<Self, TcpError> {
-        security::check_address(listen.address, &listen.security)?;
+        let place = (listen.address, listen.security.clone());
+        Opened::at(network, place, listen.workers).await?.listen(listen)
+    }
+
+    /// At a port that is open, with those who call there.
+    pub(super) fn over(
+        listen: Listen,
+        status: Arc<Mutex<Status>>,
+        (calls, callers): (JoinHandle<()>, mpsc::Receiver<Caller>),
+    ) -> Result<Self, TcpError> {
         if (listen.exchange, listen.format) == (Exchange::Nccl, Format::Bf16) {
+            calls.abort();
             return Err(TcpError::Narrow);
         }
         let (commands, commands_out) = mpsc::unbounded_channel();
         let (notices_in, notices, bell) = mailbox();
         let (offers_in, offers) = watch::channel(Offers::new());
         let sums = Sums::default();
-        let status = Arc::new(Mutex::new(Status {
-            workers: vec![WorkerStatus::default(); listen.workers],
-            ..Status::default()
-        }));
-        let refused = |source| TcpError::Listen { address: listen.address.to_string(), source };
-        let listener = network.bind(listen.address).await.map_err(refused)?;
-        let address = listener.address().map_err(refused)?;
         let (events, events_out) = mpsc::channel(256);
-        let (callers_in, callers) = mpsc::channel(16);
-        let door = Door::new(listen.security.clone(), listen.workers, Some(Arc::clone(&status)));
-        let calls = tokio::spawn(answer(listener, door, callers_in));
-        let format = listen.format;
+        let (address, format) = (listen.address, listen.format);
         let held = (listen.exchange == Exchange::Hold)
             .then(|| (Ledgers::new(listen.workers), Vectors::default()));
-        let (sums_in, status_in) = (Arc::clone(&sums), Arc::clone(&status));
         let watched = Watched {
             notices: notices_in,
-            sums: sums_in,
-            status: status_in,
+            sums: Arc::clone(&sums),
+            status: Arc::clone(&status),
             offers: offers_in,
             held: held.clone(),
         };
@@ -290,6 +295,11 @@ impl TcpTransport {
             hub: Some(hub),
             runtime: None,
         })
+    }
+
+    /// Keeps the runtime that its tasks are on.
+    pub(super) fn keep(&mut self, runtime: Runtime) {
+        self.runtime = Some(runtime);
     }
 
     /// Tells when there are notices; ends with the transport.
@@ -498,7 +508,7 @@ impl Drop for TcpTransport {
 }
 
 /// Takes calls, as many at a time as the door has places for.
-async fn answer(listener: Box<dyn Listener>, door: Arc<Door>, callers: mpsc::Sender<Caller>) {
+pub(super) async fn answer(listener: Box<dyn Listener>, door: Arc<Door>, callers: mpsc::Sender<Caller>) {
     loop {
         let (stream, from, pass) = door.next(&*listener).await;
         let (door, callers) = (Arc::clone(&door), callers.clone());

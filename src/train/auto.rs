@@ -1,0 +1,109 @@
+//! Which scheme pays, decided from what the run itself shows.
+
+mod chooser;
+
+use super::{Policy, StepRecord};
+use chooser::{Chooser, Seen};
+
+/// The scheme text that asks for [`Auto`], in programs that read scheme texts.
+pub const AUTO: &str = "auto";
+
+/// A policy that codes only where that pays: `uncoded` steps are recorded, the
+/// [planner](crate::sim::planner) is asked, the run goes on with what it finds fastest, and it is
+/// looked again later.
+///
+/// 1. The run begins uncoded, and the last [`Auto::probe`] uncoded steps are kept. With so many,
+///    and again whenever much more could be gained than before, the planner compares all exact
+///    schemes without delay that the run's units can be cut for. One that saves more than 5 % of
+///    the time of a step is switched to.
+/// 2. After as many coded steps it is compared with what was recorded: where it is no faster, the
+///    run goes on uncoded, and that scheme must do better by as much before it is tried again.
+/// 3. Now and then uncoded steps are recorded again: after [`Auto::replan_every`] steps, later less
+///    often; sooner where steps take a quarter longer than at first, or where no worker is always
+///    missing any more. They end after two where both are slower than the coded ones.
+///
+/// Where nobody is late all steps are uncoded, and what that costs is looking at their times.
+///
+/// ```
+/// use codedgrad::train::{Auto, Coordinator};
+/// let run = Coordinator::builder("uncoded").workers(4).units(8).steps(100).length(3);
+/// assert!(run.clone().auto(Auto::default()).local().is_ok());
+/// let error = run.auto(Auto::default().probe(0)).local().err().unwrap();
+/// assert_eq!(error.to_string(), "probe is 0: it must be from 1 to 199");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Auto {
+    probe: u64,
+    replan_every: u64,
+    seed: u64,
+    waits: bool,
+    history: Vec<Seen>,
+}
+
+impl Default for Auto {
+    fn default() -> Self {
+        Self { probe: 20, replan_every: 200, seed: 1, waits: false, history: Vec::new() }
+    }
+}
+
+impl Auto {
+    /// Uncoded steps of which the planner is told, 20 if not told: of fewer little can be
+    /// concluded. Less than [`Auto::replan_every`].
+    #[must_use]
+    pub fn probe(mut self, steps: u64) -> Self {
+        self.probe = steps;
+        self
+    }
+
+    /// Steps after which uncoded ones are recorded again, 200 if not told.
+    #[must_use]
+    pub fn replan_every(mut self, steps: u64) -> Self {
+        self.replan_every = steps;
+        self
+    }
+
+    /// Seed of the planner's draws.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Has the run wait for the planner, so that a run on a modelled clock is the same every time;
+    /// else the planner works beside it, and its answer counts when it comes.
+    #[must_use]
+    pub fn waits(mut self, waits: bool) -> Self {
+        self.waits = waits;
+        self
+    }
+
+    /// The same where a run's clock is modelled.
+    pub(super) fn waits_if(self, modelled: bool) -> Self {
+        let waits = self.waits || modelled;
+        self.waits(waits)
+    }
+
+    /// Tells of a step of a run that is resumed, in order: it goes on with what the last one was
+    /// computed under.
+    pub fn replay(&mut self, record: &StepRecord) {
+        self.history.push(Seen::of(record));
+    }
+
+    /// What the last step of a run that is resumed was computed under, or `uncoded`: what it goes
+    /// on with.
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        self.history.last().map_or("uncoded", Seen::scheme)
+    }
+
+    /// The policy of a run of so many workers and units.
+    #[must_use]
+    pub fn policy(self, workers: usize, units: u32) -> Box<dyn Policy> {
+        Box::new(Chooser::new(self, workers, units))
+    }
+
+    /// Most steps that may be recorded, and how many are.
+    pub(super) fn limits(&self) -> (u64, u64) {
+        (self.replan_every.saturating_sub(1), self.probe)
+    }
+}

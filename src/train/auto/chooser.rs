@@ -1,0 +1,491 @@
+//! The policy of [`Auto`], step by step.
+
+use super::Auto;
+use crate::codes::SchemeSpec;
+use crate::codes::sequential::{Accept, Horizon};
+use crate::delays::{Growth, recorded_row};
+use crate::ids::Job;
+use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, plan};
+use crate::train::{Choice, Policy, StepRecord};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
+
+/// A scheme is left for another only if that saves more than this share of a step's time.
+const GAIN: f64 = 0.05;
+/// Half of that is enough to stay with one, so that it is not left and taken again for nothing.
+const KEEP: f64 = GAIN / 2.0;
+/// So many uncoded steps, all slower than the coded ones before them, end a look.
+const FEW: usize = 2;
+/// Coded steps that take so many times as long as at first are looked at again.
+const SLOWER: f64 = 1.25;
+/// No worker is always missing if each was in time in one of so many rounds.
+const IN_TIME: usize = 4;
+/// Looks that change nothing come at most so many times rarer than at first.
+const RARER_MAX: u64 = 8;
+/// What a scheme was found to fall short of its prediction is held against it for so many times as
+/// long as looks are apart.
+const REMEMBERED: u64 = 8;
+
+/// What is kept of a step.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    scheme: String,
+    predicted: Option<f64>,
+    /// Whether something was decided before it.
+    decided: bool,
+    seconds: f64,
+    /// When each worker answered, one row per round, in seconds.
+    rows: Vec<Vec<f64>>,
+    /// Whether each worker answered in time in all rounds.
+    in_time: Vec<bool>,
+}
+
+impl Seen {
+    pub(super) fn of(record: &StepRecord) -> Self {
+        let using = record.using.as_ref();
+        let row = |round: &super::super::RoundRecord| {
+            recorded_row(&round.arrivals, &round.delays, round.seconds).0
+        };
+        let workers = record.rounds.first().map_or(0, |round| round.arrivals.len());
+        let in_time = |worker: usize| {
+            record.rounds.iter().all(|round| round.arrivals.get(worker).is_some_and(Option::is_some))
+        };
+        Self {
+            scheme: using.map_or_else(|| UNCODED.to_owned(), |using| using.scheme.clone()),
+            predicted: using.and_then(|using| using.predicted),
+            decided: using.is_some_and(|using| using.why.is_some()),
+            seconds: record.seconds,
+            rows: record.rounds.iter().map(row).collect(),
+            in_time: (0..workers).map(in_time).collect(),
+        }
+    }
+
+    pub(super) fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    fn is_uncoded(&self) -> bool {
+        self.scheme == UNCODED
+    }
+}
+
+const UNCODED: &str = "uncoded";
+
+/// A coded scheme, as far as it is known.
+#[derive(Clone, Debug)]
+struct Known {
+    scheme: String,
+    predicted: Option<f64>,
+    /// Seconds of its last steps, on average.
+    measured: f64,
+}
+
+/// A question that the planner has not answered yet, and what is to be done with its answer.
+struct Asked {
+    answer: Receiver<Result<Plan, PlanError>>,
+    recorded: Recorded,
+}
+
+/// What was recorded of uncoded steps.
+#[derive(Clone, Copy, Debug)]
+struct Recorded {
+    steps: usize,
+    /// Rounds of a step.
+    rounds: f64,
+    /// Seconds of a step, on average.
+    seconds: f64,
+    /// Seconds of a step outside its rounds, on average.
+    between: f64,
+    /// Share of a step's time that a scheme could save at most.
+    room: f64,
+}
+
+/// A policy that looks at what steps take.
+///
+/// Of every step, [`Chooser::note`] keeps what matters, also of those of a run that is resumed;
+/// then, uncoded or coded, it is seen whether to look again, and what comes of it.
+pub(super) struct Chooser {
+    auto: Auto,
+    workers: usize,
+    units: u32,
+    /// The last steps under the scheme at hand, at most [`Auto::probe`].
+    last: VecDeque<Seen>,
+    /// Steps under it.
+    steps: u64,
+    /// Steps since something was decided.
+    since: u64,
+    /// All steps.
+    all: u64,
+    /// What is gone back to unless something better is found, while uncoded steps are recorded.
+    before: Option<Known>,
+    /// Seconds of the uncoded steps that were recorded last, on average.
+    uncoded: Option<f64>,
+    /// Seconds of the first coded steps, on average.
+    reference: Option<f64>,
+    /// How many times rarer than at first it is looked again.
+    rarer: u64,
+    /// What could be gained when it was looked last.
+    room: f64,
+    /// At which step much more could be gained than that.
+    grew: Option<u64>,
+    /// How much longer than predicted schemes took, and until when that is remembered.
+    short: BTreeMap<String, (f64, u64)>,
+    asked: Option<Asked>,
+    /// What was chosen and is not used yet.
+    chosen: Option<String>,
+}
+
+impl Chooser {
+    pub(super) fn new(mut auto: Auto, workers: usize, units: u32) -> Self {
+        let history = std::mem::take(&mut auto.history);
+        let mut chooser = Self {
+            auto,
+            workers,
+            units,
+            last: VecDeque::new(),
+            steps: 0,
+            since: 0,
+            all: 0,
+            before: None,
+            uncoded: None,
+            reference: None,
+            rarer: 1,
+            room: 0.0,
+            grew: None,
+            short: BTreeMap::new(),
+            asked: None,
+            chosen: None,
+        };
+        history.into_iter().for_each(|seen| chooser.note(seen));
+        chooser
+    }
+
+    /// Keeps what matters of a step.
+    fn note(&mut self, seen: Seen) {
+        self.all += 1;
+        self.steps += 1;
+        self.since = if seen.decided { 1 } else { self.since + 1 };
+        if let Some(last) = self.last.back().filter(|last| last.scheme != seen.scheme) {
+            if seen.is_uncoded() {
+                let (scheme, predicted) = (last.scheme.clone(), last.predicted);
+                let measured = mean(self.last.iter().map(|seen| seen.seconds));
+                self.before = Some(Known { scheme, predicted, measured });
+            } else {
+                self.before = None;
+            }
+            if last.is_uncoded() {
+                self.uncoded = Some(mean(self.last.iter().map(|seen| seen.seconds)));
+            }
+            self.last.clear();
+            self.steps = 1;
+            self.reference = None;
+        }
+        if self.chosen.as_ref().is_some_and(|chosen| *chosen == seen.scheme) {
+            self.chosen = None;
+        }
+        self.last.push_back(seen);
+        if self.last.len() as u64 > self.auto.probe {
+            self.last.pop_front();
+        }
+        if self.steps == self.auto.probe {
+            self.reference = Some(mean(self.last.iter().map(|seen| seen.seconds)));
+        }
+    }
+
+    /// Chooses a scheme, and says why.
+    fn choose(&mut self, scheme: &str, predicted: Option<f64>, why: Option<String>) -> Option<Choice> {
+        // Its text was made of a scheme.
+        let spec = scheme.parse::<SchemeSpec>().ok()?;
+        let now = self.last.back().map(Seen::scheme);
+        self.chosen = (now != Some(scheme)).then(|| spec.to_string());
+        Some(Choice { scheme: spec, predicted, why })
+    }
+
+    /// What comes of a step that was uncoded.
+    fn while_uncoded(&mut self) -> Option<Choice> {
+        if self.last.len() == FEW
+            && let Some(choice) = self.back_soon()
+        {
+            return Some(choice);
+        }
+        if (self.last.len() as u64) < self.auto.probe {
+            return None;
+        }
+        let recorded = self.recorded();
+        let first = self.steps == self.auto.probe;
+        if recorded.room <= self.room + GAIN {
+            self.grew = None;
+        } else if self.grew.is_none() {
+            self.grew = Some(self.all);
+        }
+        // Half of what the planner sees is then of the kind that was noticed.
+        let grown = self.grew.is_some_and(|grew| 2 * (self.all - grew) >= self.auto.probe);
+        if !first && !grown && self.since < self.interval() {
+            return None;
+        }
+        (self.room, self.grew) = (recorded.room, None);
+        if recorded.room <= GAIN {
+            return self.stay_uncoded(&recorded, "no scheme could");
+        }
+        self.ask(recorded)
+    }
+
+    /// Goes back to what was used before, where the first uncoded steps are slower.
+    fn back_soon(&mut self) -> Option<Choice> {
+        let before = self.before.clone()?;
+        if self.last.iter().any(|seen| seen.seconds <= before.measured * (1.0 + GAIN)) {
+            return None;
+        }
+        let uncoded = mean(self.last.iter().map(|seen| seen.seconds));
+        let why = format!(
+            "{FEW} uncoded steps took {uncoded:.3} s each, steps with {} {:.3} s: staying with it",
+            before.scheme, before.measured
+        );
+        self.rarer = (2 * self.rarer).min(RARER_MAX);
+        self.short.remove(&before.scheme);
+        self.choose(&before.scheme, before.predicted, Some(why))
+    }
+
+    /// Steps between two looks.
+    fn interval(&self) -> u64 {
+        let uncoded = self.last.back().is_some_and(Seen::is_uncoded);
+        if uncoded {
+            (self.auto.probe * self.rarer).min(self.auto.replan_every)
+        } else {
+            self.rarer * self.auto.replan_every.saturating_sub(self.auto.probe).max(1)
+        }
+    }
+
+    /// What the last uncoded steps say.
+    fn recorded(&self) -> Recorded {
+        let rows = || self.last.iter().flat_map(|seen| &seen.rows);
+        let steps = self.last.len();
+        let seconds = mean(self.last.iter().map(|seen| seen.seconds));
+        let rounds = rows().count() as f64 / steps as f64;
+        let slowest = rounds * mean(rows().map(|row| row.iter().copied().fold(0.0, f64::max)));
+        let shared = rounds * mean(rows().map(|row| shared_time(row)));
+        Recorded {
+            steps,
+            rounds,
+            seconds,
+            between: (seconds - slowest).max(0.0),
+            room: if seconds > 0.0 { (slowest - shared) / seconds } else { 0.0 },
+        }
+    }
+
+    fn stay_uncoded(&mut self, recorded: &Recorded, nobody: &str) -> Option<Choice> {
+        let Recorded { steps, seconds, .. } = recorded;
+        let percent = 100.0 * GAIN;
+        let words = if self.before.take().is_some() { "back to uncoded" } else { "staying uncoded" };
+        let why = format!(
+            "from {steps} recorded steps, {nobody} save {percent:.0} % of their {seconds:.3} s: \
+             {words}"
+        );
+        self.rarer = (2 * self.rarer).min(RARER_MAX);
+        self.choose(UNCODED, Some(*seconds), Some(why))
+    }
+
+    /// Asks the planner for the recorded steps.
+    fn ask(&mut self, recorded: Recorded) -> Option<Choice> {
+        let rows: Vec<Vec<f64>> = self.last.iter().flat_map(|seen| seen.rows.clone()).collect();
+        // What the fastest answer takes is computing time; whatever is more does not grow with the
+        // load.
+        let workers = self.workers as f64;
+        let fastest = median(rows.iter().map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)));
+        let growth = Growth::Additive { base: 1.0 / workers, slope: fastest * workers };
+        let also: Vec<String> = self.before.iter().map(|before| before.scheme.clone()).collect();
+        let (cut, seed) = ((self.units as usize / self.workers).max(1), self.auto.seed);
+        let work = move || {
+            let question =
+                Question { max_delay: 0, cut, seed, also: &also, ..Question::new(&rows, growth) };
+            plan(&question, &|_| ())
+        };
+        let (sender, answer) = mpsc::channel();
+        if self.auto.waits {
+            let _ = sender.send(work());
+        } else {
+            let thread = thread::Builder::new().name("planner".to_owned());
+            // Nobody waits for the answer once the run is over.
+            let begun = thread.spawn(move || drop(sender.send(work())));
+            if let Err(error) = begun {
+                tracing::warn!("the planner cannot be asked: {error}");
+            }
+        }
+        self.asked = Some(Asked { answer, recorded });
+        self.answered()
+    }
+
+    /// What comes of the planner's answer, once it is there.
+    fn answered(&mut self) -> Option<Choice> {
+        let asked = self.asked.as_ref()?;
+        let (answer, recorded) = match asked.answer.try_recv() {
+            Ok(answer) => (answer, asked.recorded),
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => {
+                self.asked = None;
+                return None;
+            }
+        };
+        self.asked = None;
+        match answer {
+            Ok(plan) => self.verdict(&plan, &recorded),
+            Err(error) => {
+                tracing::warn!("the planner has no answer: {error}");
+                None
+            }
+        }
+    }
+
+    /// Compares what is in use with what the planner finds best.
+    fn verdict(&mut self, plan: &Plan, recorded: &Recorded) -> Option<Choice> {
+        let all = self.all;
+        self.short.retain(|_, (_, until)| *until > all);
+        let step = |scheme: &str, time: f64| {
+            let short = self.short.get(scheme).map_or(1.0, |(factor, _)| *factor);
+            recorded.between + recorded.rounds * time * short
+        };
+        let uncoded = recorded.between + recorded.rounds * plan.baseline;
+        let suits = plan.candidates.iter().filter(|candidate| {
+            candidate.exact
+                && candidate.delay == 0
+                && candidate.gain_low >= -GAIN_MIN
+                && fits(&candidate.scheme, self.workers, self.units)
+        });
+        let best = suits
+            .map(|candidate| (candidate.scheme.clone(), step(&candidate.scheme, candidate.time_per_job)))
+            .filter(|(scheme, _)| scheme != UNCODED)
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        let steps = recorded.steps;
+        if let Some(before) = self.before.clone() {
+            let found = plan.candidates.iter().find(|found| found.scheme == before.scheme);
+            let time = found.map_or(before.measured, |found| step(&before.scheme, found.time_per_job));
+            let better = best.filter(|(_, best)| *best < time * (1.0 - GAIN));
+            if better.is_none() && time < uncoded * (1.0 - KEEP) {
+                let why = format!(
+                    "from {steps} recorded steps, {} should take {time:.3} s per step, uncoded \
+                     ones {uncoded:.3} s: staying with it",
+                    before.scheme
+                );
+                self.rarer = (2 * self.rarer).min(RARER_MAX);
+                return self.choose(&before.scheme, Some(time), Some(why));
+            }
+            return self.switch_or_stay(better, (uncoded, recorded));
+        }
+        self.switch_or_stay(best, (uncoded, recorded))
+    }
+
+    /// Takes a scheme that saves enough of the uncoded time, if there is one.
+    fn switch_or_stay(
+        &mut self,
+        best: Option<(String, f64)>,
+        (uncoded, recorded): (f64, &Recorded),
+    ) -> Option<Choice> {
+        let Some((scheme, time)) = best.filter(|(_, time)| *time < uncoded * (1.0 - GAIN)) else {
+            return self.stay_uncoded(recorded, "no scheme would");
+        };
+        self.rarer = 1;
+        let why = format!(
+            "from {} recorded steps, {scheme} should take {time:.3} s per step instead of \
+             {uncoded:.3} s uncoded: switching",
+            recorded.steps
+        );
+        self.choose(&scheme, Some(time), Some(why))
+    }
+
+    /// What comes of a step that was coded.
+    fn while_coded(&mut self) -> Option<Choice> {
+        if self.steps < self.auto.probe {
+            return None;
+        }
+        let measured = mean(self.last.iter().map(|seen| seen.seconds));
+        if self.steps == self.auto.probe
+            && let Some(choice) = self.held_against(measured)
+        {
+            return Some(choice);
+        }
+        let slower = self.reference.is_some_and(|reference| measured > SLOWER * reference);
+        let early = (self.auto.probe * self.rarer).min(self.auto.replan_every);
+        let soon = self.since >= early && (slower || self.nobody_always_missing());
+        if soon || self.since >= self.interval() {
+            return self.choose(UNCODED, None, None);
+        }
+        None
+    }
+
+    /// Where the first coded steps were no faster than uncoded ones, these are gone back to.
+    fn held_against(&mut self, measured: f64) -> Option<Choice> {
+        let uncoded = self.uncoded?;
+        let last = self.last.back()?;
+        let (scheme, predicted) = (last.scheme.clone(), last.predicted?);
+        if measured < uncoded * (1.0 - KEEP) {
+            return None;
+        }
+        let until = self.all + REMEMBERED * self.auto.replan_every;
+        let short = self.short.entry(scheme.clone()).or_insert((1.0, until));
+        *short = (short.0 * (measured / predicted).max(1.0), until);
+        let why = format!(
+            "{scheme} took {measured:.3} s per step, uncoded steps {uncoded:.3} s: back to uncoded"
+        );
+        self.choose(UNCODED, Some(uncoded), Some(why))
+    }
+
+    /// Whether every worker was in time now and then.
+    fn nobody_always_missing(&self) -> bool {
+        let needed = self.last.len().div_ceil(IN_TIME);
+        let times = |worker: usize| {
+            self.last.iter().filter(|seen| seen.in_time.get(worker).is_some_and(|in_time| *in_time)).count()
+        };
+        (0..self.workers).all(|worker| times(worker) >= needed)
+    }
+}
+
+impl Policy for Chooser {
+    fn decided(&mut self, record: &StepRecord) -> Option<Choice> {
+        let seen = Seen::of(record);
+        let uncoded = seen.is_uncoded();
+        self.note(seen);
+        if self.asked.is_some() {
+            return self.answered();
+        }
+        if self.chosen.is_some() {
+            return None;
+        }
+        if uncoded { self.while_uncoded() } else { self.while_coded() }
+    }
+}
+
+/// The least time in which the workers of a round could share its work: everybody is at it until
+/// the end, but for what held it up, which is what it took beyond the fastest.
+fn shared_time(row: &[f64]) -> f64 {
+    let mut times = row.to_vec();
+    times.sort_by(f64::total_cmp);
+    let Some(&fastest) = times.first() else { return 0.0 };
+    let all = fastest * times.len() as f64;
+    let mut least = f64::INFINITY;
+    let mut held_up = 0.0;
+    for (count, time) in (1..).zip(&times) {
+        held_up += time - fastest;
+        least = least.min((all + held_up) / f64::from(count));
+    }
+    least
+}
+
+/// Whether a run's batches can be cut as a scheme needs.
+fn fits(scheme: &str, workers: usize, units: u32) -> bool {
+    let Ok(spec) = scheme.parse::<SchemeSpec>() else { return false };
+    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
+    let natural = spec.over(horizon).is_ok_and(|natural| natural.facts().units <= units);
+    natural && spec.scheme(workers, units, 0..1).is_ok()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,175 @@
+//! A coordinator's port, at which workers may call before it is known what they train.
+
+use super::door::Door;
+use super::pipe::write_first;
+use super::security::{self, Security};
+use super::server::{Caller, Listen, Status, TcpTransport, WorkerStatus, answer};
+use super::{HANDSHAKE, Network, Sockets, TcpError, runtime, wait};
+use crate::transport::RunFacts;
+use crate::transport::wire::{Down, Up};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// An open port that lets workers prove themselves, and keeps them waiting.
+///
+/// [`Port::first`] waits for one that says what it trains; with that, [`Port::listen`] makes the
+/// transport of the run, which lets those in who wait, or [`Port::refuse`] tells it why there is
+/// none.
+pub struct Port {
+    opened: Opened,
+    runtime: Runtime,
+}
+
+impl Port {
+    /// Opens a port for so many workers.
+    ///
+    /// # Errors
+    /// [`TcpError`] when it cannot be opened, or must not be without TLS.
+    ///
+    /// ```
+    /// use codedgrad::transport::tcp::Port;
+    /// use codedgrad::transport::tcp::security::{Security, Token};
+    /// use std::time::Duration;
+    /// let security = Security::Plain { token: Token::fresh()? };
+    /// let mut port = Port::open("127.0.0.1:0".parse()?, security, 4)?;
+    /// assert_ne!(port.address().port(), 0);
+    /// assert_eq!(port.first(Duration::from_millis(1)), None, "nobody has called");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(
+        address: SocketAddr,
+        security: Security,
+        workers: usize,
+    ) -> Result<Self, TcpError> {
+        security::check_address(address, &security)?;
+        let runtime = runtime()?;
+        let opened = wait(&runtime, Opened::at(Arc::new(Sockets), (address, security), workers))?;
+        Ok(Self { opened, runtime })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.opened.address
+    }
+
+    /// What is known of the connections, also later of those of the run.
+    #[must_use]
+    pub fn status(&self) -> Arc<Mutex<Status>> {
+        Arc::clone(&self.opened.status)
+    }
+
+    /// Waits for a worker that says all a run needs to know, at most so long; others are refused,
+    /// with what they do not say.
+    pub fn first(&mut self, patience: Duration) -> Option<RunFacts> {
+        let Opened { callers, first, .. } = &mut self.opened;
+        if first.is_none() {
+            *first = wait(&self.runtime, async {
+                tokio::time::timeout(patience, complete(callers)).await.ok().flatten()
+            });
+        }
+        match &first.as_ref()?.hello {
+            Up::Hello { facts, .. } => Some((**facts).clone()),
+            _ => None,
+        }
+    }
+
+    /// Tells the worker of [`Port::first`] why there will be no run.
+    pub fn refuse(self, reason: &str) {
+        if let Some(caller) = self.opened.first {
+            wait(&self.runtime, refuse(caller, reason.to_owned()));
+        }
+    }
+
+    /// The transport of a run at this port, whatever address and secrets it is told.
+    ///
+    /// # Errors
+    /// [`TcpError`] when the exchange cannot carry the numbers' format.
+    pub fn listen(self, listen: Listen) -> Result<TcpTransport, TcpError> {
+        let Self { opened, runtime } = self;
+        let mut transport = wait(&runtime, async { opened.listen(listen) })?;
+        transport.keep(runtime);
+        Ok(transport)
+    }
+}
+
+/// A port, on whatever runtime it was opened.
+pub(super) struct Opened {
+    address: SocketAddr,
+    security: Security,
+    status: Arc<Mutex<Status>>,
+    calls: JoinHandle<()>,
+    callers: mpsc::Receiver<Caller>,
+    /// The other end, for the caller who was looked at.
+    waiting: mpsc::Sender<Caller>,
+    first: Option<Caller>,
+}
+
+impl Opened {
+    pub(super) async fn at(
+        network: Arc<dyn Network>,
+        (address, security): (SocketAddr, Security),
+        workers: usize,
+    ) -> Result<Self, TcpError> {
+        security::check_address(address, &security)?;
+        let status = Arc::new(Mutex::new(Status {
+            workers: vec![WorkerStatus::default(); workers],
+            ..Status::default()
+        }));
+        let refused = |source| TcpError::Listen { address: address.to_string(), source };
+        let listener = network.bind(address).await.map_err(refused)?;
+        let address = listener.address().map_err(refused)?;
+        let (waiting, callers) = mpsc::channel(16);
+        let door = Door::new(security.clone(), workers, Some(Arc::clone(&status)));
+        let calls = tokio::spawn(answer(listener, door, waiting.clone()));
+        Ok(Self { address, security, status, calls, callers, waiting, first: None })
+    }
+
+    pub(super) fn listen(self, listen: Listen) -> Result<TcpTransport, TcpError> {
+        let Self { address, security, status, calls, callers, waiting, first } = self;
+        if let Some(first) = first {
+            // Others may have filled its place meanwhile.
+            tokio::spawn(async move { drop(waiting.send(first).await) });
+        }
+        TcpTransport::over(Listen { address, security, ..listen }, status, (calls, callers))
+    }
+}
+
+/// The next caller that says all a run needs to know.
+async fn complete(callers: &mut mpsc::Receiver<Caller>) -> Option<Caller> {
+    loop {
+        let caller = callers.recv().await?;
+        let Up::Hello { facts, .. } = &caller.hello else {
+            let Caller { from, door, .. } = caller;
+            door.refuse(from, "no hello");
+            continue;
+        };
+        let told = [
+            ("length", facts.length.is_some()),
+            ("units", facts.units.is_some()),
+            ("steps", facts.steps.is_some()),
+        ];
+        let silent: Vec<&str> =
+            told.into_iter().filter(|(_, told)| !told).map(|(name, _)| name).collect();
+        if silent.is_empty() {
+            return Some(caller);
+        }
+        let reason = format!(
+            "this coordinator learns from its first worker what is trained, and this one does not \
+             say: {}",
+            silent.join(", ")
+        );
+        refuse(caller, reason).await;
+    }
+}
+
+async fn refuse(caller: Caller, reason: String) {
+    let Caller { mut stream, from, door, .. } = caller;
+    door.refuse(from, &reason);
+    let answer = Down::Refused { reason, again: false };
+    let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &answer)).await;
+}

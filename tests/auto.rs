@@ -1,0 +1,137 @@
+//! A run whose scheme is chosen while it goes on.
+
+use codedgrad::train::{Auto, Builder, Coordinator, Event, Flow, Observer, Outcome, StepRecord};
+use codedgrad::transport::Decoded;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::thread;
+
+const WORKERS: usize = 4;
+const UNITS: u32 = 16;
+const STEPS: u64 = 400;
+
+/// Keeps what is shown.
+#[derive(Default)]
+struct Kept {
+    records: Vec<StepRecord>,
+    stop_after: Option<u64>,
+}
+
+impl Observer for Kept {
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        _: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        self.records.push(record.clone());
+        let stop = self.stop_after == Some(record.step);
+        Ok(if stop { Flow::Stop } else { Flow::Continue })
+    }
+}
+
+/// A file of delays in which worker 1 is held up for a second in some steps.
+fn late_in(steps: &[Range<u64>], seconds: f64) -> tempfile::NamedTempFile {
+    let mut text = String::new();
+    for step in 0..STEPS {
+        let late = steps.iter().any(|steps| steps.contains(&step));
+        let _ = writeln!(text, "0,{},0,0", if late { seconds } else { 0.0 });
+    }
+    let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+/// Runs it: every worker's model is two numbers whose gradient depends on them, so that a wrong sum
+/// of any step shows at the end.
+fn run(run: Builder, observer: &mut Kept) -> Vec<[f32; 2]> {
+    let (coordinator, workers) = run.local().unwrap();
+    let threads = workers.into_iter().map(|mut worker| {
+        thread::spawn(move || {
+            let mut model = [1.0f32, 0.5];
+            while let Some(event) = worker.next_event().unwrap() {
+                match event {
+                    Event::Compute(mut task) => {
+                        while let Some(part) = task.next_part() {
+                            let (unit, factor) = (part.samples.start as f32, part.coefficient as f32);
+                            let numbers = task.message();
+                            numbers[0] = factor * (model[1] * (1.0 + unit)).sin();
+                            numbers[1] = factor * (model[0] - unit).cos();
+                        }
+                        task.submit(vec![]).unwrap();
+                    }
+                    Event::Apply(step) => {
+                        let gradient = [step.gradient()[0], step.gradient()[1]];
+                        (0..2).for_each(|at| model[at] -= 0.01 * gradient[at]);
+                    }
+                    Event::Provide(request) => request.reply(vec![model.to_vec()]),
+                    Event::Resync(state) => model.copy_from_slice(&state.vectors[0]),
+                    Event::Skip(_) => {}
+                }
+            }
+            model
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let outcome = coordinator.run(observer).unwrap();
+    assert_eq!(outcome == Outcome::Stopped, observer.stop_after.is_some());
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+fn told(delays: &tempfile::NamedTempFile) -> Builder {
+    Coordinator::builder("uncoded")
+        .workers(WORKERS)
+        .units(UNITS)
+        .steps(STEPS)
+        .length(2)
+        .delays(delays.path().to_str().unwrap(), 1)
+        .modelled()
+        .step_seconds(0.25)
+}
+
+fn schemes(records: &[StepRecord]) -> Vec<(u64, String)> {
+    let using = records.iter().map(|record| {
+        (record.step, record.using.as_ref().map_or_else(String::new, |using| using.scheme.clone()))
+    });
+    let mut changes: Vec<(u64, String)> = using.collect();
+    changes.dedup_by(|a, b| a.1 == b.1);
+    changes
+}
+
+#[test]
+fn nothing_is_changed_where_nobody_is_late() {
+    let calm = late_in(&[], 0.0);
+    let mut uncoded = Kept::default();
+    let expected = run(told(&calm), &mut uncoded);
+    let mut kept = Kept::default();
+    let models = run(told(&calm).auto(Auto::default()), &mut kept);
+    assert_eq!(schemes(&kept.records), [(0, "uncoded".to_owned())]);
+    assert_eq!(models, expected);
+    let whys: Vec<_> =
+        kept.records.iter().filter_map(|record| record.using.as_ref()?.why.clone()).collect();
+    assert!(whys[0].contains("staying uncoded"), "{whys:?}");
+    let ended = |kept: &Kept| kept.records.last().unwrap().committed;
+    assert_eq!(ended(&kept).to_bits(), ended(&uncoded).to_bits());
+}
+
+#[test]
+fn lateness_is_met_and_its_end_is_noticed() {
+    let late = late_in(&[30..230], 1.0);
+    let expected = run(told(&late), &mut Kept::default());
+    let mut kept = Kept::default();
+    let models = run(told(&late).auto(Auto::default()), &mut kept);
+    let changes = schemes(&kept.records);
+    for record in &kept.records {
+        if let Some(why) = record.using.as_ref().and_then(|using| using.why.as_ref()) {
+            eprintln!("{}: {why}", record.step);
+        }
+    }
+    eprintln!("{changes:?}");
+    let (first, scheme) = &changes[1];
+    assert!((31..=90).contains(first) && scheme != "uncoded", "{changes:?}");
+    let using = kept.records[*first as usize].using.clone().unwrap();
+    assert!(using.why.as_ref().unwrap().contains("instead of"), "{using:?}");
+    let (last, scheme) = changes.last().unwrap();
+    assert!((230..=300).contains(last) && scheme == "uncoded", "{changes:?}");
+    assert_eq!(models, expected, "whatever the scheme, the sums are the same trees");
+}
