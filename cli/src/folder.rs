@@ -159,6 +159,7 @@ impl RunFolder {
     }
 
     /// Whether [`RunFolder::settle`] leaves a run here that can go on, should it fail now.
+    #[cfg(feature = "trainer")]
     pub(crate) fn outlives_failure(&self) -> bool {
         self.found == Found::Run || self.has_steps() || !self.logs().is_empty()
     }
@@ -212,6 +213,7 @@ impl RunFolder {
 
     /// The same, and the file that was there before stays under a name of its own. Whatever ends
     /// this process or its host, one of the two is whole.
+    #[cfg(feature = "trainer")]
     pub(crate) fn write_keeping(
         &self,
         name: &str,
@@ -228,6 +230,7 @@ impl RunFolder {
     }
 
     /// Makes what was renamed here last longer than the host's power.
+    #[cfg(feature = "trainer")]
     pub(crate) fn sync(&self) -> io::Result<()> {
         // Elsewhere folders cannot be opened.
         if cfg!(unix) { File::open(&self.path)?.sync_all() } else { Ok(()) }

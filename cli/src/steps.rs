@@ -36,20 +36,27 @@ pub(crate) struct FaultLine {
 }
 
 /// The stragglers of a round: workers that were held up for more than half the fastest answer's
-/// time. Where no delays were injected, whoever had not answered at the close, or later than 1.5
-/// times the median.
+/// time. Where no delays were injected, see [`late`].
 pub(crate) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
+    let fastest = record.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+    if record.delays.is_empty() || fastest == f64::INFINITY {
+        return late(record);
+    }
+    let held_up = |worker: &Worker| record.delays[worker.index()] > 0.5 * fastest;
+    Worker::all(record.arrivals.len()).filter(held_up).collect()
+}
+
+/// Who had not answered when a round closed, or later than 1.5 times the median.
+pub(crate) fn late(record: &RoundRecord) -> Vec<Worker> {
     let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
+    if arrived.is_empty() {
+        return Vec::new();
+    }
     arrived.sort_by(f64::total_cmp);
-    let Some(&fastest) = arrived.first() else { return Vec::new() };
     let median = arrived[arrived.len() / 2];
-    let late = |worker: &Worker| match (
-        record.delays.get(worker.index()),
-        record.arrivals[worker.index()],
-    ) {
-        (Some(held_up), _) => *held_up > 0.5 * fastest,
-        (None, Some(arrival)) => arrival > 1.5 * median,
-        (None, None) => !record.erased.contains(worker),
+    let late = |worker: &Worker| match record.arrivals[worker.index()] {
+        Some(arrival) => arrival > 1.5 * median,
+        None => !record.erased.contains(worker),
     };
     Worker::all(record.arrivals.len()).filter(late).collect()
 }
@@ -68,14 +75,20 @@ pub(crate) struct Decided {
 }
 
 impl Decided {
-    pub(crate) fn of(scheme: &str, record: &StepRecord, outcome: String, steps: u64) -> Self {
+    /// Of how many steps a record is, who in its rounds counts as late, and what came of it.
+    pub(crate) fn of(
+        scheme: &str,
+        (record, steps): (&StepRecord, u64),
+        late: fn(&RoundRecord) -> Vec<Worker>,
+        outcome: String,
+    ) -> Self {
         Self {
             scheme: scheme.into(),
             step: record.step,
             steps,
             seconds: record.seconds,
             outcome,
-            late: record.rounds.iter().flat_map(stragglers).collect(),
+            late: record.rounds.iter().flat_map(late).collect(),
         }
     }
 

@@ -7,7 +7,7 @@ use super::checkpoint::{self, Place};
 use super::plan::{LateKind, Plan};
 use crate::board::Board;
 use crate::folder::{LineFile, RunFolder};
-use crate::steps::{Decided, FaultLine};
+use crate::steps::{Decided, FaultLine, stragglers};
 use crate::tools::status::plain;
 use codedgrad::gpu::Real;
 use codedgrad::ids::{Step, Worker};
@@ -218,7 +218,8 @@ impl RunObserver<'_> {
 
     fn show(&self, line: &Line) {
         let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
-        Decided::of(&line.scheme, &line.record, loss, self.plan.all_steps()).show(&self.bar);
+        let step = (&line.record, self.plan.all_steps());
+        Decided::of(&line.scheme, step, stragglers, loss).show(&self.bar);
     }
 }
 

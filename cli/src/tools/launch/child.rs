@@ -3,9 +3,7 @@
 use super::echo::Lines;
 use super::screen::{To, Voice};
 use crate::supervise::End;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;

@@ -121,8 +121,11 @@ pub(super) fn reached(listens: SocketAddr, alone: bool) -> SocketAddr {
     // Nothing is sent; the system says by which of its addresses it would reach others.
     let outside = || {
         let socket = std::net::UdpSocket::bind((listens.ip(), 0)).ok()?;
-        let far: SocketAddr =
-            if listens.is_ipv4() { ([192, 0, 2, 1], 9) .into() } else { ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 9).into() };
+        let far: SocketAddr = if listens.is_ipv4() {
+            ([192, 0, 2, 1], 9).into()
+        } else {
+            ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 9).into()
+        };
         socket.connect(far).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
@@ -144,6 +147,10 @@ fn found(program: &OsStr, what: &str) -> Result<OsString, Failure> {
     if env::split_paths(&folders).any(|folder| folder.join(path).is_file()) {
         return Ok(program.into());
     }
-    let hint = if path.is_file() { format!("; for the one in this folder write ./{name}") } else { String::new() };
+    let hint = if path.is_file() {
+        format!("; for the one in this folder write ./{name}")
+    } else {
+        String::new()
+    };
     Err(Failure::Input(anyhow!("{name} is in no folder of PATH: {what} cannot be started{hint}")))
 }

@@ -91,7 +91,8 @@ impl<'a> Crew<'a> {
                 let state = match self.start(member) {
                     Ok(process) => State::Up { process, kill_at: None },
                     Err(error) => {
-                        screen.note(&format!("worker {} cannot be started: {error}", member.worker));
+                        screen
+                            .note(&format!("worker {} cannot be started: {error}", member.worker));
                         State::Over
                     }
                 };
@@ -137,9 +138,8 @@ impl<'a> Crew<'a> {
             let (worker, log) = (member.worker, member.log.display());
             if stage == Stage::Over {
                 if end != End::Status(0) {
-                    screen.note(&format!(
-                        "worker {worker} {end} after the run was over; see {log}"
-                    ));
+                    screen
+                        .note(&format!("worker {worker} {end} after the run was over; see {log}"));
                 }
                 continue;
             }

@@ -26,8 +26,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The program is a Python script that calls codedgrad.torch.join (or \
+#[command(after_help = "The program is a Python script that calls codedgrad.torch.join (or \
         codedgrad.loop.join), or
 anything else that joins by what its environment says. Whatever follows its
 name is given to it. One that is several processes is started once per worker.
@@ -63,8 +62,7 @@ Examples:
   codedgrad run -n 8 --nodes 2 --node 0 --listen 0.0.0.0:7000 --keys keys \\
       train.py                                               on host0
   codedgrad run -n 8 --nodes 2 --node 1 --join host0:7000 --keys keys \\
-      train.py                                               on the other"
-)]
+      train.py                                               on the other")]
 pub(crate) struct LaunchArgs {
     /// Number of workers, over all hosts
     #[arg(
@@ -170,7 +168,8 @@ impl LaunchArgs {
             )));
         }
         self.check_hosts(node)?;
-        let first = |node: u32| (u64::from(node) * u64::from(self.workers) / u64::from(nodes)) as u32;
+        let first =
+            |node: u32| (u64::from(node) * u64::from(self.workers) / u64::from(nodes)) as u32;
         let keys = self.keys.as_ref().map(std::path::absolute).transpose().or_input()?;
         let mut job = Job {
             itself,
@@ -204,7 +203,9 @@ impl LaunchArgs {
             return Ok(());
         }
         let missing = match (node, listen, join, keys) {
-            (_, _, _, None) => "--keys DIR, from `codedgrad keygen`: its connections leave this host",
+            (_, _, _, None) => {
+                "--keys DIR, from `codedgrad keygen`: its connections leave this host"
+            }
             (0, None, _, _) => "--listen ADDR, such as 0.0.0.0:7000: the others have to reach it",
             (1.., _, None, _) => "--join HOST:PORT: where node 0 listens",
             (1.., Some(_), _, _) => {

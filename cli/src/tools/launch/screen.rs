@@ -25,7 +25,10 @@ pub(super) enum To {
 }
 
 enum Say {
-    Line { to: To, text: Vec<u8> },
+    Line {
+        to: To,
+        text: Vec<u8>,
+    },
     Step(Decided),
     /// The last of all.
     End,

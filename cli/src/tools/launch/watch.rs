@@ -97,9 +97,7 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
     let (sender, happened) = channel();
     let _catch = Catch::signals(sender.clone())?;
     let coordinator = match &job.serve {
-        Some(arguments) => {
-            Some(Coordinator::start(job.itself, arguments.clone(), sender, screen)?)
-        }
+        Some(arguments) => Some(Coordinator::start(job.itself, arguments.clone(), sender, screen)?),
         None => None,
     };
     let began = now();
@@ -203,7 +201,8 @@ impl<'a> Watch<'a> {
             Outcome::Finished => self.let_end(0),
             // Somebody has asked the coordinator alone to end.
             Outcome::Stopped => self.let_end(1),
-            Outcome::Failed => self.close(Close::Said(1), Signal::TERM),
+            // Its exit status says how.
+            Outcome::Failed => {}
         }
     }
 
@@ -222,9 +221,8 @@ impl<'a> Watch<'a> {
             return;
         }
         let grace = self.job.grace.as_secs();
-        self.screen.note(&format!(
-            "ending the run; in {grace} s by force, and at once if asked again"
-        ));
+        self.screen
+            .note(&format!("ending the run; in {grace} s by force, and at once if asked again"));
         let told = if signal == SIGINT { Signal::INT } else { Signal::TERM };
         self.close(Close::Signal(signal), told);
     }

@@ -2,6 +2,7 @@
 
 use crate::steps::Decided;
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -17,6 +18,17 @@ pub(crate) enum Event {
     Step(Decided),
     /// The run is over. The process ends soon after, having written what it has to.
     Over { outcome: Outcome },
+}
+
+impl Event {
+    /// Says it on standard output. Where nobody listens any more, that ends by itself.
+    pub(crate) fn tell(&self) {
+        if let Ok(mut line) = serde_json::to_vec(self) {
+            line.push(b'\n');
+            let mut out = std::io::stdout().lock();
+            let _ = out.write_all(&line).and_then(|()| out.flush());
+        }
+    }
 }
 
 /// How a run ended.
@@ -49,7 +61,8 @@ mod tests {
         let line = serde_json::to_string(&step).unwrap();
         assert_eq!(
             line,
-            r#"{"event":"step","scheme":"groups:s=1","step":3,"steps":10,"seconds":0.25,"#.to_owned()
+            r#"{"event":"step","scheme":"groups:s=1","step":3,"steps":10,"seconds":0.25,"#
+                .to_owned()
                 + r#""outcome":"applied","late":[2]}"#
         );
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), step);
