@@ -320,10 +320,17 @@ fn is_closed(error: &anyhow::Error) -> bool {
     written.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
+/// Runs the command that a line asks for.
+#[cfg_attr(
+    not(any(unix, feature = "trainer")),
+    expect(unused_variables, reason = "nothing is started there")
+)]
 fn run_command(command: Command, itself: &Itself) -> Result<(), Failure> {
     match command {
         #[cfg(feature = "trainer")]
         Command::Coordinator(args) => run::with_one_thread(|| run::coordinator::run(&args)),
+        #[cfg(feature = "trainer")]
+        Command::Worker(args) if args.restarts > 0 => run::again::run(args.restarts, itself),
         #[cfg(feature = "trainer")]
         Command::Worker(args) => run::with_one_thread(|| run::worker::run(&args)),
         #[cfg(feature = "trainer")]

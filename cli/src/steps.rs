@@ -37,6 +37,7 @@ pub(crate) struct FaultLine {
 
 /// The stragglers of a round: workers that were held up for more than half the fastest answer's
 /// time. Where no delays were injected, see [`late`].
+#[cfg(feature = "trainer")]
 pub(crate) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
     let fastest = record.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
     if record.delays.is_empty() || fastest == f64::INFINITY {

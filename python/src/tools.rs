@@ -1,5 +1,6 @@
 //! The program's commands: as a program, and as functions that give back what it would print.
 
+use codedgrad_cli::Itself;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::ffi::OsString;
@@ -17,10 +18,13 @@ fn line(arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {
     ["codedgrad".into()].into_iter().chain(arguments)
 }
 
-/// Runs a command as the program would, on this thread, and gives back its exit status.
+/// Runs a command as the program would, on this thread, and gives back its exit status. Where it
+/// starts processes of this program, or scripts, this Python runs them.
 #[pyfunction]
-pub(crate) fn execute(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
-    py.detach(|| codedgrad_cli::execute(line(arguments)))
+pub(crate) fn execute(py: Python<'_>, python: OsString, arguments: Vec<OsString>) -> u8 {
+    let program = vec![python.clone(), "-m".into(), "codedgrad".into()];
+    let itself = Itself { program, python };
+    py.detach(|| codedgrad_cli::execute_as(&itself, line(arguments)))
 }
 
 /// What a tool prints and what it says beside that.

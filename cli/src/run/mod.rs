@@ -1,5 +1,6 @@
 //! Commands that train the bundled GPT, and what they share.
 
+pub(crate) mod again;
 mod attack;
 mod auto;
 mod checkpoint;

@@ -216,6 +216,7 @@ mod tests {
             refused: Vec::new(),
             refused_because: None,
             wrong: Vec::new(),
+            using: None,
             tail: Vec::new(),
             digest: String::new(),
         };

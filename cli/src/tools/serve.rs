@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::ids::Job;
-use codedgrad::train::{AUTO, Auto, Builder, Coordinator, RunError, Served};
+use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::http::HttpServer;
 use codedgrad::transport::tcp::security::Security;
@@ -390,7 +390,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 /// A run that has its port.
 enum Opened {
     /// What is trained is still to be learned.
-    Open(codedgrad::train::Open),
+    Open(Box<Open>),
     Served(Box<Served>),
 }
 
@@ -405,7 +405,7 @@ fn carry_out(
     folder.write_plan(&*plan).or_work()?;
     let security: Security = args.port().security(folder)?;
     let opened = match &plan.facts {
-        None => Opened::Open(builder.open(address, security).or_input()?),
+        None => Opened::Open(Box::new(builder.open(address, security).or_input()?)),
         Some(facts) => {
             let run = builder.facts(facts).goes_on(true);
             Opened::Served(Box::new(run.serve(address, security).or_input()?))
@@ -432,7 +432,7 @@ fn carry_out(
     let outcome = match &ended {
         // Whoever has ended it was no signal: a worker, which is as good as the last step.
         Ok(_) if asked.status() == 0 => Outcome::Finished,
-        Ok(Some(codedgrad::train::Outcome::Finished)) => Outcome::Finished,
+        Ok(Some(train::Outcome::Finished)) => Outcome::Finished,
         Ok(_) => Outcome::Stopped,
         Err(_) => Outcome::Failed,
     };

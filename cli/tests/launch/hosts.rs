@@ -13,7 +13,7 @@ fn two_launchers_make_one_run() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let run = [("STEPS", "40"), ("PAUSE_MS", "20")];
     let start = |name: &str, flags: String| {
-        let flags = format!("-n 3 --nodes 2 --keys keys --scheme interval:l=2 --out run {flags}");
+        let flags = format!("-n 3 --nodes 2 --keys keys --scheme uncoded --out run {flags}");
         Launched::start_in(folder.path(), name, &flags, &run)
     };
     let second = start("second", format!("--node 1 --join 127.0.0.1:{port}"));

@@ -1,5 +1,6 @@
 //! `codedgrad run`: workers that are started, killed, stopped and started again, as processes.
-#![cfg(unix)]
+// Processes are found in `/proc`.
+#![cfg(target_os = "linux")]
 
 mod ends;
 mod faults;
