@@ -5,6 +5,8 @@
 //! `coordinator` and `worker` too, which train the bundled GPT.
 
 mod folder;
+#[cfg(feature = "trainer")]
+mod legs;
 mod lock;
 mod output;
 mod pictures;

@@ -215,6 +215,7 @@ mod tests {
             refused: Vec::new(),
             refused_because: None,
             wrong: Vec::new(),
+            using: None,
             tail: Vec::new(),
             digest: String::new(),
         };
@@ -225,7 +226,6 @@ mod tests {
             gradient_difference: None,
             gradient_error: None,
             caught: None,
-            using: None,
             record,
         }
     }

@@ -317,12 +317,7 @@ impl Builder {
     }
 
     /// A run at a port that is open.
-    fn served(
-        self,
-        port: tcp::Port,
-        listen: Listen,
-        stopper: Stopper,
-    ) -> Result<Served, TcpError> {
+    fn served(self, port: tcp::Port, listen: Listen, stopper: Stopper) -> Result<Served, TcpError> {
         let gather = self.port.gather.unwrap_or(GATHER);
         let facts = listen.all_facts();
         let transport = port.listen(listen)?;
