@@ -1,9 +1,5 @@
 //! The folder of one run: files are written whole or not at all, the record grows line by line, and
 //! one command at a time works in it.
-#![cfg_attr(
-    not(feature = "trainer"),
-    expect(dead_code, reason = "tools write files, only runs have records")
-)]
 
 use super::lock::FolderLock;
 use super::{Failure, OrInput, OrWork};
@@ -15,11 +11,18 @@ use std::path::{Path, PathBuf};
 
 /// Where runs without `--out` go.
 const DEFAULT_PARENT: &str = "runs";
-/// Present in every run folder.
-const PLAN: &str = "plan.json";
+/// What tells the folder of a run of the bundled trainer: all that it takes to go on with it.
+pub(crate) const PLAN: &str = "plan.json";
+/// The same of a run whose trainers are others' programs.
+pub(crate) const SERVED: &str = "serve.json";
+/// The commands that make such folders and go on with them.
+const KINDS: [(&str, &str); 2] =
+    [(PLAN, "`codedgrad train` or `codedgrad coordinator`"), (SERVED, "`codedgrad serve`")];
 
 /// Lines of its steps.
 pub(crate) const RECORD: &str = "run.jsonl";
+/// What the coordinator said, where another process had started it.
+pub(crate) const COORDINATOR_LOG: &str = "coordinator.log";
 /// What else a run may leave, beside models and the logs of its workers.
 const WRITTEN: [&str; 10] = [
     RECORD,
@@ -47,6 +50,8 @@ enum Found {
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     path: PathBuf,
+    /// Which of the [`KINDS`] it is, by its file.
+    plan: &'static str,
     found: Found,
     /// Held until this command is done with the folder.
     lock: FolderLock,
@@ -54,9 +59,13 @@ pub(crate) struct RunFolder {
 
 impl RunFolder {
     /// A folder that holds no other run: a new one under `runs/`, or the one asked for.
-    pub(crate) fn create(out: Option<&Path>, force: bool) -> Result<Self, Failure> {
-        let Some(path) = out else { return Self::numbered(Path::new(DEFAULT_PARENT)) };
-        let holds_run = || path.join(PLAN).exists();
+    pub(crate) fn create(
+        plan: &'static str,
+        out: Option<&Path>,
+        force: bool,
+    ) -> Result<Self, Failure> {
+        let Some(path) = out else { return Self::numbered(plan, Path::new(DEFAULT_PARENT)) };
+        let holds_run = || KINDS.iter().any(|(plan, _)| path.join(plan).exists());
         let refused = || {
             let name = path.display();
             Failure::Input(anyhow!(
@@ -82,13 +91,14 @@ impl RunFolder {
         };
         if found == Found::Run {
             clear(path)
+                .and_then(|()| remove_others(path, plan))
                 .with_context(|| format!("cannot overwrite the run in {}", path.display()))
                 .or_input()?;
         }
-        Ok(Self { path: path.into(), found, lock })
+        Ok(Self { path: path.into(), plan, found, lock })
     }
 
-    fn numbered(parent: &Path) -> Result<Self, Failure> {
+    fn numbered(plan: &'static str, parent: &Path) -> Result<Self, Failure> {
         fs::create_dir_all(parent)
             .with_context(|| format!("cannot make the folder {}", parent.display()))
             .or_input()?;
@@ -97,7 +107,7 @@ impl RunFolder {
             match fs::create_dir(&path) {
                 Ok(()) => {
                     let lock = FolderLock::take(&path)?;
-                    return Ok(Self { path, found: Found::Nothing, lock });
+                    return Ok(Self { path, plan, found: Found::Nothing, lock });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
@@ -111,15 +121,19 @@ impl RunFolder {
     }
 
     /// The folder of a run that is to go on. Nothing in it may be read before.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        if !path.join(PLAN).is_file() {
-            return Err(Failure::Input(anyhow!(
-                "{} holds no run to resume (no {PLAN} in it)",
-                path.display()
-            )));
+    pub(crate) fn open(plan: &'static str, path: &Path) -> Result<Self, Failure> {
+        if !path.join(plan).is_file() {
+            let name = path.display();
+            let other = KINDS.iter().find(|(other, _)| path.join(other).is_file());
+            return Err(Failure::Input(match other {
+                Some((_, command)) => {
+                    anyhow!("{name} holds another kind of run: go on with it by {command}")
+                }
+                None => anyhow!("{name} holds no run to resume (no {plan} in it)"),
+            }));
         }
         let lock = FolderLock::take(path)?;
-        Ok(Self { path: path.into(), found: Found::Run, lock })
+        Ok(Self { path: path.into(), plan, found: Found::Run, lock })
     }
 
     /// Passes on how a command went. One that failed before its first step leaves nothing that
@@ -145,6 +159,7 @@ impl RunFolder {
     }
 
     /// Whether [`RunFolder::settle`] leaves a run here that can go on, should it fail now.
+    #[cfg(feature = "trainer")]
     pub(crate) fn outlives_failure(&self) -> bool {
         self.found == Found::Run || self.has_steps() || !self.logs().is_empty()
     }
@@ -184,11 +199,11 @@ impl RunFolder {
     }
 
     pub(crate) fn plan(&self) -> PathBuf {
-        self.file(PLAN)
+        self.file(self.plan)
     }
 
     pub(crate) fn write_plan(&self, plan: &impl Serialize) -> anyhow::Result<()> {
-        self.write_json(PLAN, plan)
+        self.write_json(self.plan, plan)
     }
 
     /// Writes a file under another name first, so that it is never there by halves.
@@ -198,6 +213,7 @@ impl RunFolder {
 
     /// The same, and the file that was there before stays under a name of its own. Whatever ends
     /// this process or its host, one of the two is whole.
+    #[cfg(feature = "trainer")]
     pub(crate) fn write_keeping(
         &self,
         name: &str,
@@ -214,6 +230,7 @@ impl RunFolder {
     }
 
     /// Makes what was renamed here last longer than the host's power.
+    #[cfg(feature = "trainer")]
     pub(crate) fn sync(&self) -> io::Result<()> {
         // Elsewhere folders cannot be opened.
         if cfg!(unix) { File::open(&self.path)?.sync_all() } else { Ok(()) }
@@ -259,9 +276,20 @@ fn make(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a file is what a worker of this host said.
+/// Whether a file is what a process of this host said.
 fn is_log(name: &str) -> bool {
-    name.starts_with("worker-") && name.ends_with(".log")
+    name.starts_with("worker-") && name.ends_with(".log") || name == COORDINATOR_LOG
+}
+
+/// Takes away what makes a folder that of another kind of run.
+fn remove_others(path: &Path, plan: &str) -> io::Result<()> {
+    for (other, _) in KINDS.iter().filter(|(other, _)| *other != plan) {
+        match fs::remove_file(path.join(other)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Takes away what an earlier run left, and nothing else.

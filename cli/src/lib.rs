@@ -1,26 +1,32 @@
 //! The command line: [`main`] runs it.
 //!
 //! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `trace`, `berrut`,
-//! `keygen` and `status`. With feature `trainer` (the default) there are `codedgrad train`,
+//! `keygen` and `status`; nor do `serve`, the coordinator of others' trainers, and `run`, which starts
+//! them all. With feature `trainer` (the default) there are `codedgrad train`,
 //! `coordinator` and `worker` too, which train the bundled GPT.
 
+mod board;
 mod folder;
 #[cfg(feature = "trainer")]
 mod legs;
 mod lock;
 mod output;
 mod pictures;
+mod port;
 #[cfg(feature = "trainer")]
 mod run;
+mod steps;
+#[cfg(any(unix, feature = "trainer"))]
+mod supervise;
 mod tools;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use output::Output;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 /// What the program is and what it does where no command is given.
 #[cfg(feature = "trainer")]
@@ -62,6 +68,12 @@ enum Command {
     /// Be a worker of a run: join its coordinator, compute what it asks for
     #[cfg(feature = "trainer")]
     Worker(run::worker::WorkerArgs),
+    /// Start a run of a program of yours: its coordinator and its workers, who are started again
+    /// when they die
+    #[cfg(unix)]
+    Run(Box<tools::launch::LaunchArgs>),
+    /// Coordinate a run whose workers are programs of others', such as loops of PyTorch
+    Serve(Box<tools::serve::ServeArgs>),
     #[command(flatten)]
     Tool(Tool),
 }
@@ -96,6 +108,33 @@ enum Failure {
     /// Another process does this one's work: exit status 4.
     #[cfg_attr(not(feature = "trainer"), expect(dead_code, reason = "only workers are replaced"))]
     Replaced(anyhow::Error),
+    /// Whatever it is was said already: this exit status.
+    Said(u8),
+}
+
+/// How the program that runs is started again by itself, for the processes of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Itself {
+    /// The program and what comes before the arguments of a command line.
+    pub program: Vec<OsString>,
+    /// The Python that runs the scripts of `codedgrad run`.
+    pub python: OsString,
+}
+
+impl Itself {
+    /// This process's executable, and `python3`.
+    fn of_process() -> Self {
+        let program = env::current_exe().map_or_else(|_| "codedgrad".into(), Into::into);
+        Self { program: vec![program], python: "python3".into() }
+    }
+
+    /// A start of this program, to which arguments are to be added.
+    fn command(&self) -> process::Command {
+        let (program, rest) = self.program.split_first().unzip();
+        let mut command = process::Command::new(program.map_or(OsStr::new("codedgrad"), |it| it));
+        command.args(rest.unwrap_or_default());
+        command
+    }
 }
 
 /// Marks errors of what the user gave.
@@ -127,10 +166,18 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs a command line, the program's name first, and gives back the exit status: 0 done, 1 failed
-/// at work, 2 bad usage or input, 4 replaced by another process. For programs in other languages
+/// at work, 2 bad usage or input, 4 replaced by another process, 130 and 143 ended by Ctrl-C and
+/// SIGTERM. For programs in other languages
 /// that carry the commands; [`main`] is for those that are nothing else.
 #[must_use]
 pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    execute_as(&Itself::of_process(), arguments)
+}
+
+/// The same for a program whose executable is not its own, such as a Python that has loaded it:
+/// where a command starts this program again, it does so as it is told.
+#[must_use]
+pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -149,9 +196,12 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .try_init();
-    let Err(failure) = run_command(command) else {
+    let Err(failure) = run_command(command, itself) else {
         return 0;
     };
+    if let Failure::Said(status) = failure {
+        return status;
+    }
     let ended = Ended::from(failure);
     eprintln!("error: {}", ended.message);
     ended.status
@@ -173,6 +223,7 @@ impl From<Failure> for Ended {
             Failure::Input(error) => (error, 2),
             Failure::Work(error) => (error, 1),
             Failure::Replaced(error) => (error, 4),
+            Failure::Said(status) => (anyhow::anyhow!("it has said why"), status),
         };
         Self { status, message: told(&error) }
     }
@@ -271,7 +322,7 @@ fn is_closed(error: &anyhow::Error) -> bool {
     written.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-fn run_command(command: Command) -> Result<(), Failure> {
+fn run_command(command: Command, itself: &Itself) -> Result<(), Failure> {
     match command {
         #[cfg(feature = "trainer")]
         Command::Coordinator(args) => run::with_one_thread(|| run::coordinator::run(&args)),
@@ -279,6 +330,9 @@ fn run_command(command: Command) -> Result<(), Failure> {
         Command::Worker(args) => run::with_one_thread(|| run::worker::run(&args)),
         #[cfg(feature = "trainer")]
         Command::Train(args) => run::with_one_thread(|| run::train::run(&args)),
+        #[cfg(unix)]
+        Command::Run(args) => tools::launch::run(&args, itself),
+        Command::Serve(args) => tools::serve::run(&args),
         Command::Tool(tool) => tool.print(),
     }
 }

@@ -1,36 +1,32 @@
 //! `codedgrad coordinator`: a training run whose workers are processes of this or other hosts.
 
-use super::board::Board;
-use super::network::{self, Port, TOKEN, Team, TransportKind};
+use super::network::{self, Team, TransportKind};
 use super::plan::{self, ClockKind, Plan};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
 use super::train;
-use crate::folder::RunFolder;
-use crate::{Failure, OrInput, OrWork};
-use anyhow::{Context, anyhow};
+use crate::Failure;
+use crate::board::Board;
+use crate::folder::{PLAN, RunFolder};
+use crate::port::{self, ADDRESS, Port, Secret};
+use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::Unit;
 use codedgrad::ids::Step;
 use codedgrad::transport::State;
 use codedgrad::transport::tcp::TcpTransport;
-use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
 use codedgrad_trainer::ReplicaState;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Where the coordinator listens, in the run's folder.
-const ADDRESS: &str = "address";
 /// How long a worker may take to hand over its state.
 const HAND_OVER: Duration = Duration::from_secs(60);
 /// How often it is said who is still missing.
 const SAY: Duration = Duration::from_secs(5);
-/// Nobody waits for longer than a year, in seconds.
-const PATIENCE_MAX: f64 = 365.0 * 86400.0;
 
 #[derive(Debug, Args)]
 #[command(
@@ -125,59 +121,18 @@ impl CoordinatorArgs {
         Ok(plan)
     }
 
-    /// The address to listen at: the one asked for, or the one the run had.
-    fn address(&self, folder: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
-        let text = match (&self.listen, folder) {
-            (Some(text), _) => text.clone(),
-            (None, Some(folder)) => {
-                let path = folder.file(ADDRESS);
-                std::fs::read_to_string(&path)
-                    .with_context(|| format!("cannot read {}; give --listen", path.display()))
-                    .or_input()?
-            }
-            (None, None) => return Err(Failure::Input(anyhow!("--listen is needed"))),
-        };
-        let wrong =
-            || format!("{:?} is no address; write HOST:PORT, for example 127.0.0.1:0", text.trim());
-        let mut found = text.trim().to_socket_addrs().with_context(wrong).or_input()?;
-        found.next().with_context(wrong).or_input()
-    }
-
-    /// Refuses what cannot be secured before anything is written.
-    fn check(&self, address: SocketAddr) -> Result<(), Failure> {
-        match &self.keys {
-            Some(keys) => Keys::read(keys, "coordinator").map(drop).or_input(),
-            None => check_address(address, &Security::Plain { token: Token::fresh().or_work()? })
-                .or_input(),
-        }
-    }
-
-    fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
-        let Some(dir) = &self.keys else {
-            let token = match &self.token {
-                Some(path) => Token::read(path).or_input()?,
-                None => network::token_at(&folder.file(TOKEN))?,
-            };
-            return Ok(Security::Plain { token });
-        };
-        let path =
-            self.token.clone().or_else(|| Some(dir.join(TOKEN)).filter(|path| path.exists()));
-        let token = path.map(|path| Token::read(&path)).transpose().or_input()?;
-        Ok(Security::Tls { keys: Keys::read(dir, "coordinator").or_input()?, token })
+    fn port(&self) -> Port<'_> {
+        let Self { listen, keys, token, .. } = self;
+        Port { listen: listen.as_deref(), keys: keys.as_deref(), token: token.as_deref() }
     }
 
     /// Says how workers join.
     fn invite(&self, address: SocketAddr, folder: &RunFolder) -> Result<(), Failure> {
-        folder.write_whole(ADDRESS, format!("{address}\n").as_bytes()).or_work()?;
-        let host = if address.ip().is_unspecified() {
-            format!("HOST:{}", address.port())
-        } else {
-            address.to_string()
-        };
-        let secret = match (&self.keys, &self.token) {
-            (Some(_), _) => "--keys DIR".into(),
-            (None, Some(path)) => format!("--token {}", path.display()),
-            (None, None) => format!("--token {}", folder.file(TOKEN).display()),
+        self.port().write_address(address, folder)?;
+        let (host, secret) = self.port().invitation(address, folder);
+        let secret = match secret {
+            Secret::Keys => "--keys DIR".into(),
+            Secret::Token(file) => format!("--token {file}"),
         };
         eprintln!(
             "listening on {address}; workers join with: codedgrad worker --join {host} {secret}"
@@ -248,7 +203,7 @@ fn session(
     interrupted: Arc<AtomicBool>,
 ) -> Result<(Session, SocketAddr), Failure> {
     if let Some(path) = &args.run.resume {
-        let folder = RunFolder::open(path)?;
+        let folder = RunFolder::open(PLAN, path)?;
         let mut plan = Plan::read(&folder.plan())?;
         if plan.transport != TransportKind::Tcp || !folder.file(ADDRESS).exists() {
             return Err(Failure::Input(anyhow!(
@@ -258,12 +213,12 @@ fn session(
         }
         plan.return_seconds =
             args.return_wait.map_or(plan.return_seconds, |seconds| seconds as f64);
-        let address = args.address(Some(&folder))?;
-        args.check(address)?;
+        let address = args.port().address(Some(&folder))?;
+        args.port().check(address)?;
         return Ok((Session::resume(plan, folder, interrupted)?, address));
     }
-    let address = args.address(None)?;
-    args.check(address)?;
+    let address = args.port().address(None)?;
+    args.port().check(address)?;
     let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;
     let plan = args.plan(tokens.vocabulary)?;
     let batches = plan.batches(tokens)?;
@@ -298,13 +253,13 @@ fn carry_out(
 ) -> Result<Option<Summary>, Failure> {
     let mut metrics = None;
     if !session.is_complete() {
-        let port = Port { address, security: args.security(session.folder())? };
+        let security = args.port().security(session.folder())?;
         let begin = Step(session.next_step());
         let mut transport = network::listen(
             &session.local()?,
             session.plan(),
             session.batches(),
-            port,
+            (address, security),
             (Step(0), None),
         )?;
         let board = Board::new(
@@ -321,8 +276,7 @@ fn carry_out(
         args.invite(transport.address(), session.folder())?;
         let resumed = args.run.resume.is_some();
         let patience = if resumed { session.plan().return_seconds } else { args.join_wait as f64 };
-        let patience = Duration::from_secs_f64(patience.clamp(0.0, PATIENCE_MAX));
-        gather(&transport, session.plan().workers, patience, interrupted)?;
+        gather(&transport, session.plan().workers, port::patience(patience), interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(None);
         }

@@ -1,7 +1,6 @@
 //! Commands that train the bundled GPT, and what they share.
 
 mod attack;
-mod board;
 mod checkpoint;
 pub(crate) mod coordinator;
 mod network;

@@ -4,23 +4,18 @@
 use super::checkpoint::{self, Place};
 use super::plan::Plan;
 use crate::folder::RunFolder;
+use crate::port::TOKEN;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
-use clap::error::ErrorKind;
-use codedgrad::codes::Wire;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{Observer, Outcome, Pace};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::{Security, Token};
-use codedgrad::transport::tcp::{Exchange, Listen, TcpError, TcpTransport};
-use codedgrad::transport::wire::Format;
+use codedgrad::transport::tcp::{Listen, TcpError, TcpTransport};
 use codedgrad_trainer::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_judged};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,8 +24,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where the token of a run is, in its folder.
-pub(crate) const TOKEN: &str = "token";
 /// States from which workers of this host begin.
 const START: &str = "start.safetensors";
 /// How often it is looked whether workers have come.
@@ -53,87 +46,6 @@ pub(crate) enum TransportKind {
     Local,
     /// Processes, over TCP.
     Tcp,
-}
-
-/// Who sums the workers' vectors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ExchangeKind {
-    /// The coordinator: every vector goes there and comes back.
-    Star,
-    /// The workers among themselves, each a part: no vector goes through one place.
-    #[default]
-    // Plans of runs from before it was dropped; the bits are the same.
-    #[serde(alias = "hold-sharded")]
-    Sharded,
-    /// The coordinator, which gets every result as soon as it is done, before its weight is known;
-    /// all of them wait in its memory.
-    Hold,
-    /// The workers' GPUs by NCCL, one of each worker; by connections, as sharded, for who is late,
-    /// and whenever NCCL cannot.
-    Nccl,
-}
-
-/// Parses an [`ExchangeKind`]; one that was dropped is answered with what to write instead.
-#[derive(Clone)]
-pub(crate) struct ExchangeParser;
-
-impl TypedValueParser for ExchangeParser {
-    type Value = ExchangeKind;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        argument: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<ExchangeKind, clap::Error> {
-        let kinds = EnumValueParser::<ExchangeKind>::new();
-        kinds.parse_ref(command, argument, value).map_err(|error| {
-            match value.to_string_lossy().parse::<Exchange>() {
-                Err(reason) if value == "hold-sharded" => {
-                    command.clone().error(ErrorKind::InvalidValue, format!("--exchange {reason}"))
-                }
-                _ => error,
-            }
-        })
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let kinds = ExchangeKind::value_variants().iter();
-        Some(Box::new(kinds.filter_map(ValueEnum::to_possible_value)))
-    }
-}
-
-/// Numbers on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum WireKind {
-    /// 4 bytes each, as they are computed.
-    #[default]
-    F32,
-    /// 2 bytes each, rounded to 8 bits of precision.
-    Bf16,
-}
-
-impl WireKind {
-    pub(crate) fn of_codes(self) -> Wire {
-        match self {
-            Self::F32 => Wire::F32,
-            Self::Bf16 => Wire::Bf16,
-        }
-    }
-
-    fn format(self) -> Format {
-        match self {
-            Self::F32 => Format::F32,
-            Self::Bf16 => Format::Bf16,
-        }
-    }
-}
-
-/// A number that no other run is likely to have.
-pub(crate) fn fresh_id() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 /// What a worker is told: the plan, which text it is about, and where to begin if that is not the
@@ -183,20 +95,13 @@ fn digest_of(tokens: &Tokens) -> String {
     format!("{:016x}", tokens.digest())
 }
 
-/// The coordinator's port.
-#[derive(Clone, Debug)]
-pub(crate) struct Port {
-    pub(crate) address: SocketAddr,
-    pub(crate) security: Security,
-}
-
 /// Opens the coordinator's port for a plan. Workers begin at `first`, in the states of the file if
 /// there is one.
 pub(crate) fn listen(
     run: &LocalRun,
     plan: &Plan,
     batches: &Batches,
-    port: Port,
+    (address, security): (SocketAddr, Security),
     from: (Step, Option<PathBuf>),
 ) -> Result<TcpTransport, Failure> {
     let (first, state) = from;
@@ -208,8 +113,8 @@ pub(crate) fn listen(
         state,
     };
     let listen = Listen {
-        address: port.address,
-        security: port.security,
+        address,
+        security,
         workers: plan.workers,
         run: plan.id,
         length: plan.model.parameters(),
@@ -218,12 +123,7 @@ pub(crate) fn listen(
         micro_steps: plan.micro_steps,
         log_steps: run.log_steps(plan.delay()),
         format: plan.wire.format(),
-        exchange: match plan.exchange {
-            ExchangeKind::Star => Exchange::Star,
-            ExchangeKind::Sharded => Exchange::Sharded,
-            ExchangeKind::Hold => Exchange::Hold,
-            ExchangeKind::Nccl => Exchange::Nccl,
-        },
+        exchange: plan.exchange.exchange(),
         keeps: true,
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,
@@ -305,8 +205,7 @@ impl Team {
                 .or_work()?;
         }
         token.write(&path).or_work()?;
-        let port =
-            Port { address: (Ipv4Addr::LOCALHOST, 0).into(), security: Security::Plain { token } };
+        let port = ((Ipv4Addr::LOCALHOST, 0).into(), Security::Plain { token });
         let mut transport = listen(run, plan, batches, port, (step, Some(file)))?;
         let mut crew = Crew::start(folder, &transport.address().to_string(), plan.workers)?;
         let mut stop = |_, _| {
@@ -421,14 +320,4 @@ fn start_worker(
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     Ok(command.spawn()?)
-}
-
-/// A token file, or a fresh token written there.
-pub(crate) fn token_at(path: &Path) -> Result<Token, Failure> {
-    if path.exists() {
-        return Token::read(path).or_input();
-    }
-    let token = Token::fresh().or_work()?;
-    token.write(path).or_work()?;
-    Ok(token)
 }

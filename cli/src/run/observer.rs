@@ -2,19 +2,19 @@
 //! kept.
 
 use super::attack::Caught;
-use super::board::Board;
 use super::checkpoint::{self, Place};
 use super::plan::{LateKind, Plan};
+use crate::board::Board;
 use crate::folder::{LineFile, RunFolder};
+use crate::steps::{Decided, FaultLine, stragglers};
 use crate::tools::status::plain;
 use codedgrad::gpu::Real;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::train::{AUTO, Flow, Observer, RoundRecord, StepRecord};
+use codedgrad::train::{AUTO, Flow, Observer, StepRecord};
 use codedgrad::transport::{Decoded, State};
 use codedgrad_trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,15 +38,6 @@ pub(crate) struct Line {
     pub(crate) caught: Option<Caught>,
     #[serde(flatten)]
     pub(crate) record: StepRecord,
-}
-
-/// Something that went wrong with a worker while the run went on.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct FaultLine {
-    pub(crate) run: usize,
-    pub(crate) step: u64,
-    pub(crate) worker: Worker,
-    pub(crate) what: String,
 }
 
 /// A replica of each model beside the workers': it checks gradients against the whole batch, and
@@ -219,22 +210,9 @@ impl RunObserver<'_> {
     }
 
     fn show(&self, line: &Line) {
-        let late: BTreeSet<Worker> = line.record.rounds.iter().flat_map(stragglers).collect();
-        let late: Vec<String> = late.iter().map(|worker| worker.0.to_string()).collect();
         let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
-        let late =
-            if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
-        self.bar.set_message(format!("{loss} · {:.2} s · {late}", line.record.seconds));
-        self.bar.inc(1);
-        let (done, tenth) = (line.record.step + 1, (self.plan.all_steps() / 10).max(1));
-        if self.bar.is_hidden() && (done % tenth == 0 || done == self.plan.all_steps()) {
-            eprintln!(
-                "{}: step {done}/{}: {loss}, {:.2} s, {late}",
-                line.scheme,
-                self.plan.all_steps(),
-                line.record.seconds
-            );
-        }
+        let step = (&line.record, self.plan.all_steps());
+        Decided::of(&line.scheme, step, stragglers, loss).show(&self.bar);
     }
 }
 
@@ -250,25 +228,6 @@ pub(crate) fn in_step(lines: &[Line], baseline: &[Line]) -> bool {
             .iter()
             .zip(baseline)
             .all(|(mine, theirs)| same_gradient(&theirs.record, &mine.record))
-}
-
-/// The stragglers of a round: workers that were held up for more than half the fastest answer's
-/// time. Where no delays were injected, whoever had not answered at the close, or later than 1.5
-/// times the median.
-pub(crate) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
-    let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
-    arrived.sort_by(f64::total_cmp);
-    let Some(&fastest) = arrived.first() else { return Vec::new() };
-    let median = arrived[arrived.len() / 2];
-    let late = |worker: &Worker| match (
-        record.delays.get(worker.index()),
-        record.arrivals[worker.index()],
-    ) {
-        (Some(held_up), _) => *held_up > 0.5 * fastest,
-        (None, Some(arrival)) => arrival > 1.5 * median,
-        (None, None) => !record.erased.contains(worker),
-    };
-    Worker::all(record.arrivals.len()).filter(late).collect()
 }
 
 impl<V: Memory> Observer<V> for RunObserver<'_> {

@@ -1,7 +1,8 @@
 //! Pictures of a run: loss over time, and who answered when.
 
-use super::observer::{Line, stragglers};
+use super::observer::Line;
 use crate::pictures::{Canvas, Curve, FRAME, curves, rectangle, text};
+use crate::steps::stragglers;
 use anyhow::anyhow;
 use codedgrad::ids::Worker;
 use codedgrad::train::RoundRecord;

@@ -1,7 +1,8 @@
 //! What a training run is to do, as kept in its folder: enough to do it again or to go on with it.
 
 use super::checkpoint;
-use super::network::{ExchangeKind, TransportKind, WireKind};
+use super::network::TransportKind;
+use crate::port::{ExchangeKind, WireKind};
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;

@@ -1,10 +1,10 @@
 //! What a training run comes to: `summary.json`, the table, the sentence.
 
 use super::attack::{self, Honesty};
-use super::observer::{FaultLine, Line, stragglers};
+use super::observer::Line;
 use super::plan::{ClockKind, Plan};
 use crate::legs::{LegSummary, legs};
-use codedgrad::sim::percentile;
+use crate::steps::{FaultLine, Spread, stragglers};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -17,24 +17,6 @@ const APPROXIMATE: f64 = 1e-9;
 
 /// Relative gradient errors above this are no rounding of f32.
 const APPROXIMATE_GRADIENT: f64 = 1e-2;
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Spread {
-    pub(crate) mean: f64,
-    pub(crate) p50: f64,
-    pub(crate) p95: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
-        if values.is_empty() {
-            return Self { mean: 0.0, p50: 0.0, p95: 0.0 };
-        }
-        values.sort_by(f64::total_cmp);
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        Self { mean, p50: percentile(&values, 0.5), p95: percentile(&values, 0.95) }
-    }
-}
 
 /// One scheme's part of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -307,18 +289,5 @@ impl Summary {
             );
         }
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_interpolate() {
-        let spread = Spread::of((0..=100).rev().map(f64::from).collect());
-        assert_eq!((spread.mean, spread.p50, spread.p95), (50.0, 50.0, 95.0));
-        assert_eq!(Spread::of(vec![1.0, 2.0]).p50, 1.5);
-        assert_eq!(Spread::of(Vec::new()).mean, 0.0);
     }
 }

@@ -2,8 +2,9 @@
 
 use super::attack::AttackArgs;
 use super::checkpoint;
-use super::network::{self, ExchangeKind, ExchangeParser, TransportKind, WireKind};
+use super::network::TransportKind;
 use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
+use crate::port::{ExchangeKind, ExchangeParser, WireKind, fresh_id};
 use crate::{Failure, OrInput};
 use anyhow::anyhow;
 use clap::Args;
@@ -338,7 +339,7 @@ impl RunArgs {
             transport: own.transport,
             exchange: self.exchange.unwrap_or_default(),
             wire: self.wire.unwrap_or_default(),
-            id: if own.transport == TransportKind::Local { 0 } else { network::fresh_id() },
+            id: if own.transport == TransportKind::Local { 0 } else { fresh_id() },
         })
     }
 

@@ -1,14 +1,15 @@
 //! Carries out the plan of a training run: its schemes one after the other, from a checkpoint if
 //! there is one.
 
-use super::board::Board;
 use super::checkpoint::{self, Place};
 use super::network::{Leg, Team, TransportKind};
-use super::observer::{FaultLine, Keeper, Line, RunObserver, in_step};
+use super::observer::{Keeper, Line, RunObserver, in_step};
 use super::pictures;
 use super::plan::{ClockKind, Plan};
 use super::report::{RunSummary, Summary};
-use crate::folder::{LineFile, RECORD, RunFolder};
+use crate::board::Board;
+use crate::folder::{LineFile, PLAN, RECORD, RunFolder};
+use crate::steps::FaultLine;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
@@ -61,7 +62,7 @@ impl Session {
             }
         }
         let start = plan.fresh_states()?;
-        let folder = RunFolder::create(out.0, out.1)?;
+        let folder = RunFolder::create(PLAN, out.0, out.1)?;
         let prepared =
             prepare(&mut plan, &specs[0], measure.then_some((&start[0], &batches)), &folder);
         folder.settle(prepared)?;

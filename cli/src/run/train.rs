@@ -5,7 +5,7 @@ use super::plan::{self, Plan};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
-use crate::folder::RunFolder;
+use crate::folder::{PLAN, RunFolder};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -120,7 +120,7 @@ pub(crate) fn interruption() -> Result<Arc<AtomicBool>, Failure> {
 pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
     let mut session = match &args.run.resume {
         Some(path) => {
-            let folder = RunFolder::open(path)?;
+            let folder = RunFolder::open(PLAN, path)?;
             let plan = Plan::read(&folder.plan())?;
             plan.compute.processor.devices().or_input()?;
             Session::resume(plan, folder, interruption()?)?

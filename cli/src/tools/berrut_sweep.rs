@@ -2,7 +2,7 @@
 //! of an attack.
 
 use super::berrut::{BerrutArgs, Scene};
-use crate::folder::RunFolder;
+use crate::folder::{PLAN, RunFolder};
 use crate::output::Output;
 use crate::pictures::{Panel, panels};
 use crate::{Failure, OrInput, OrWork};
@@ -201,7 +201,7 @@ pub(crate) fn sweep(
         &drawn,
     )
     .or_work()?;
-    let folder = RunFolder::create(args.out.as_deref(), false)?;
+    let folder = RunFolder::create(PLAN, args.out.as_deref(), false)?;
     folder.write_whole("sweep.csv", csv.as_bytes()).or_work()?;
     folder.write_whole("sweep.svg", svg.as_bytes()).or_work()?;
     let path = |name: &str| folder.file(name).display().to_string();

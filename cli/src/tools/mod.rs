@@ -1,10 +1,14 @@
-//! Commands that need no trainer: codes, simulations, plans, traces, keys, and how a run is going.
+//! Commands that need no trainer: codes, simulations, plans, traces, keys, runs of others' trainers,
+//! and how a run is going.
 
 pub(crate) mod berrut;
 mod berrut_sweep;
 pub(crate) mod code;
 pub(crate) mod keygen;
+#[cfg(unix)]
+pub(crate) mod launch;
 pub(crate) mod planner;
+pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod trace;

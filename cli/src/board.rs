@@ -78,6 +78,17 @@ impl Board {
         }
     }
 
+    /// It is known with which step the run begins, and how many there are.
+    pub(crate) fn begins(&self, step: u64, steps: u64) {
+        let mut progress = lock(&self.progress);
+        (progress.steps, progress.steps_planned) = (step, steps);
+    }
+
+    /// As people read it.
+    pub(crate) fn table(&self) -> String {
+        self.shown().table()
+    }
+
     fn shown(&self) -> Shown {
         Shown { progress: lock(&self.progress).clone(), network: lock(&self.network).clone() }
     }

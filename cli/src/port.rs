@@ -1,0 +1,223 @@
+//! A coordinator's port, whoever trains: where it listens, by what it knows its workers, how their
+//! vectors travel, and what people are told of that.
+
+use crate::folder::RunFolder;
+use crate::{Failure, OrInput, OrWork};
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use codedgrad::codes::Wire;
+use codedgrad::transport::tcp::Exchange;
+use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
+#[cfg(feature = "trainer")]
+use codedgrad::transport::wire::Format;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+/// Where the token of a run is, in its folder or among the keys.
+pub(crate) const TOKEN: &str = "token";
+/// Where the coordinator listens, in the run's folder.
+pub(crate) const ADDRESS: &str = "address";
+/// Nobody waits for longer than a year, in seconds.
+const PATIENCE_MAX: f64 = 365.0 * 86400.0;
+
+/// Who sums the workers' vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ExchangeKind {
+    /// The coordinator: every vector goes there and comes back.
+    Star,
+    /// The workers among themselves, each a part: no vector goes through one place.
+    #[default]
+    // Plans of runs from before it was dropped; the bits are the same.
+    #[serde(alias = "hold-sharded")]
+    Sharded,
+    /// The coordinator, which gets every result as soon as it is done, before its weight is known;
+    /// all of them wait in its memory.
+    Hold,
+    /// The workers' GPUs by NCCL, one of each worker; by connections, as sharded, for who is late,
+    /// and whenever NCCL cannot.
+    Nccl,
+}
+
+impl ExchangeKind {
+    pub(crate) fn exchange(self) -> Exchange {
+        match self {
+            Self::Star => Exchange::Star,
+            Self::Sharded => Exchange::Sharded,
+            Self::Hold => Exchange::Hold,
+            Self::Nccl => Exchange::Nccl,
+        }
+    }
+}
+
+/// Parses an [`ExchangeKind`]; one that was dropped is answered with what to write instead.
+#[derive(Clone)]
+pub(crate) struct ExchangeParser;
+
+impl TypedValueParser for ExchangeParser {
+    type Value = ExchangeKind;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<ExchangeKind, clap::Error> {
+        let kinds = EnumValueParser::<ExchangeKind>::new();
+        kinds.parse_ref(command, argument, value).map_err(|error| {
+            match value.to_string_lossy().parse::<Exchange>() {
+                Err(reason) if value == "hold-sharded" => {
+                    command.clone().error(ErrorKind::InvalidValue, format!("--exchange {reason}"))
+                }
+                _ => error,
+            }
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let kinds = ExchangeKind::value_variants().iter();
+        Some(Box::new(kinds.filter_map(ValueEnum::to_possible_value)))
+    }
+}
+
+/// Numbers on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WireKind {
+    /// 4 bytes each, as they are computed.
+    #[default]
+    F32,
+    /// 2 bytes each, rounded to 8 bits of precision.
+    Bf16,
+}
+
+impl WireKind {
+    pub(crate) fn of_codes(self) -> Wire {
+        match self {
+            Self::F32 => Wire::F32,
+            Self::Bf16 => Wire::Bf16,
+        }
+    }
+
+    #[cfg(feature = "trainer")]
+    pub(crate) fn format(self) -> Format {
+        match self {
+            Self::F32 => Format::F32,
+            Self::Bf16 => Format::Bf16,
+        }
+    }
+}
+
+/// How long people are ready to wait.
+pub(crate) fn patience(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, PATIENCE_MAX))
+}
+
+/// A number that no other run is likely to have.
+pub(crate) fn fresh_id() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// The first address of a `HOST:PORT`.
+pub(crate) fn address_of(text: &str) -> Result<SocketAddr, Failure> {
+    let wrong =
+        || format!("{:?} is no address; write HOST:PORT, for example 127.0.0.1:0", text.trim());
+    let mut found = text.trim().to_socket_addrs().with_context(wrong).or_input()?;
+    found.next().with_context(wrong).or_input()
+}
+
+/// What a coordinator was given of its port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Port<'a> {
+    pub(crate) listen: Option<&'a str>,
+    pub(crate) keys: Option<&'a Path>,
+    pub(crate) token: Option<&'a Path>,
+}
+
+impl Port<'_> {
+    /// The address to listen at: the one asked for, or the one the run had.
+    pub(crate) fn address(&self, folder: Option<&RunFolder>) -> Result<SocketAddr, Failure> {
+        match (self.listen, folder) {
+            (Some(text), _) => address_of(text),
+            (None, Some(folder)) => {
+                let path = folder.file(ADDRESS);
+                let text = std::fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}; give --listen", path.display()))
+                    .or_input()?;
+                address_of(&text)
+            }
+            (None, None) => Err(Failure::Input(anyhow!("--listen is needed"))),
+        }
+    }
+
+    /// Refuses what cannot be secured before anything is written.
+    pub(crate) fn check(&self, address: SocketAddr) -> Result<(), Failure> {
+        match self.keys {
+            Some(keys) => Keys::read(keys, "coordinator").map(drop).or_input(),
+            None => check_address(address, &Security::Plain { token: Token::fresh().or_work()? })
+                .or_input(),
+        }
+    }
+
+    pub(crate) fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
+        let Some(dir) = self.keys else {
+            let token = match self.token {
+                Some(path) => Token::read(path).or_input()?,
+                None => token_at(&folder.file(TOKEN))?,
+            };
+            return Ok(Security::Plain { token });
+        };
+        let beside = Some(dir.join(TOKEN)).filter(|path| path.exists());
+        let path = self.token.map(Path::to_owned).or(beside);
+        let token = path.map(|path| Token::read(&path)).transpose().or_input()?;
+        Ok(Security::Tls { keys: Keys::read(dir, "coordinator").or_input()?, token })
+    }
+
+    /// Writes down where it listens, for a coordinator that goes on.
+    pub(crate) fn write_address(
+        &self,
+        address: SocketAddr,
+        folder: &RunFolder,
+    ) -> Result<(), Failure> {
+        folder.write_whole(ADDRESS, format!("{address}\n").as_bytes()).or_work()
+    }
+
+    /// Where workers find it, and the file or folder with what they need to be let in.
+    pub(crate) fn invitation(&self, address: SocketAddr, folder: &RunFolder) -> (String, Secret) {
+        let host = if address.ip().is_unspecified() {
+            format!("HOST:{}", address.port())
+        } else {
+            address.to_string()
+        };
+        let secret = match (self.keys, self.token) {
+            (Some(_), _) => Secret::Keys,
+            (None, Some(path)) => Secret::Token(path.display().to_string()),
+            (None, None) => Secret::Token(folder.file(TOKEN).display().to_string()),
+        };
+        (host, secret)
+    }
+}
+
+/// What workers need to be let in.
+pub(crate) enum Secret {
+    /// A folder of keys, which has another place on every host.
+    Keys,
+    /// A file.
+    Token(String),
+}
+
+/// A token file, or a fresh token written there.
+fn token_at(path: &Path) -> Result<Token, Failure> {
+    if path.exists() {
+        return Token::read(path).or_input();
+    }
+    let token = Token::fresh().or_work()?;
+    token.write(path).or_work()?;
+    Ok(token)
+}

@@ -1,0 +1,121 @@
+//! What is told of the steps of a run, whoever trains: who was late, and how long they took.
+
+use codedgrad::ids::Worker;
+use codedgrad::sim::percentile;
+use codedgrad::train::{RoundRecord, StepRecord};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// How numbers are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) mean: f64,
+    pub(crate) p50: f64,
+    pub(crate) p95: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+        if values.is_empty() {
+            return Self { mean: 0.0, p50: 0.0, p95: 0.0 };
+        }
+        values.sort_by(f64::total_cmp);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Self { mean, p50: percentile(&values, 0.5), p95: percentile(&values, 0.95) }
+    }
+}
+
+/// Something that went wrong with a worker while the run went on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct FaultLine {
+    pub(crate) run: usize,
+    pub(crate) step: u64,
+    pub(crate) worker: Worker,
+    pub(crate) what: String,
+}
+
+/// The stragglers of a round: workers that were held up for more than half the fastest answer's
+/// time. Where no delays were injected, see [`late`].
+pub(crate) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
+    let fastest = record.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+    if record.delays.is_empty() || fastest == f64::INFINITY {
+        return late(record);
+    }
+    let held_up = |worker: &Worker| record.delays[worker.index()] > 0.5 * fastest;
+    Worker::all(record.arrivals.len()).filter(held_up).collect()
+}
+
+/// Who had not answered when a round closed, or later than 1.5 times the median.
+pub(crate) fn late(record: &RoundRecord) -> Vec<Worker> {
+    let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
+    if arrived.is_empty() {
+        return Vec::new();
+    }
+    arrived.sort_by(f64::total_cmp);
+    let median = arrived[arrived.len() / 2];
+    let late = |worker: &Worker| match record.arrivals[worker.index()] {
+        Some(arrival) => arrival > 1.5 * median,
+        None => !record.erased.contains(worker),
+    };
+    Worker::all(record.arrivals.len()).filter(late).collect()
+}
+
+/// What is shown of a step that is decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Decided {
+    pub(crate) scheme: String,
+    /// Which step, of how many.
+    pub(crate) step: u64,
+    pub(crate) steps: u64,
+    pub(crate) seconds: f64,
+    /// What came of it, in a few words.
+    pub(crate) outcome: String,
+    pub(crate) late: BTreeSet<Worker>,
+}
+
+impl Decided {
+    /// Of how many steps a record is, who in its rounds counts as late, and what came of it.
+    pub(crate) fn of(
+        scheme: &str,
+        (record, steps): (&StepRecord, u64),
+        late: fn(&RoundRecord) -> Vec<Worker>,
+        outcome: String,
+    ) -> Self {
+        Self {
+            scheme: scheme.into(),
+            step: record.step,
+            steps,
+            seconds: record.seconds,
+            outcome,
+            late: record.rounds.iter().flat_map(late).collect(),
+        }
+    }
+
+    /// Moves the bar, or, where nobody sees that, says a line every tenth of the run.
+    pub(crate) fn show(&self, bar: &ProgressBar) {
+        let Self { scheme, step, steps, seconds, outcome, late } = self;
+        let late: Vec<String> = late.iter().map(|worker| worker.0.to_string()).collect();
+        let late =
+            if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
+        let (done, tenth) = (step + 1, (steps / 10).max(1));
+        bar.set_message(format!("{outcome} · {seconds:.2} s · {late}"));
+        bar.set_position(done);
+        if bar.is_hidden() && (done % tenth == 0 || done == *steps) {
+            eprintln!("{scheme}: step {done}/{steps}: {outcome}, {seconds:.2} s, {late}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_interpolate() {
+        let spread = Spread::of((0..=100).rev().map(f64::from).collect());
+        assert_eq!((spread.mean, spread.p50, spread.p95), (50.0, 50.0, 95.0));
+        assert_eq!(Spread::of(vec![1.0, 2.0]).p50, 1.5);
+        assert_eq!(Spread::of(Vec::new()).mean, 0.0);
+    }
+}

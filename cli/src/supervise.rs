@@ -1,0 +1,223 @@
+//! When a process that has ended is started again.
+//!
+//! A [`Policy`] belongs to one process and all its starts. It starts nothing and reads no clock:
+//! who drives it says how the last start ended and for how long that was up, and does what it
+//! answers.
+//!
+//! ```text
+//! let mut policy = Policy::new(restarts);
+//! loop {
+//!     start it, wait for its end
+//!     match policy.ended(end, up) {
+//!         Next::Again { after, .. } => wait for so long, or until somebody asks to end
+//!         Next::Over => it has ended as it should, or as somebody wanted
+//!         Next::GivenUp(why) => say why, and what it said last
+//!     }
+//! }
+//! ```
+
+use std::fmt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// Who was up for less has ended at its start.
+const QUICK: Duration = Duration::from_secs(10);
+/// So many ends at the start, one after the other, are enough.
+const QUICK_MAX: u32 = 3;
+/// Who was up for longer is well: what happened before is forgotten.
+const STEADY: Duration = Duration::from_secs(600);
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Exit statuses after which nothing is started again: done, bad usage or input, replaced by
+/// another process, and ended by SIGINT or SIGTERM.
+const MEANT: [i32; 5] = [0, 2, 4, 130, 143];
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By itself.
+    Status(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+impl End {
+    pub(crate) fn of(status: ExitStatus) -> Self {
+        #[cfg(unix)]
+        if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+            return Self::Signal(signal);
+        }
+        Self::Status(status.code().unwrap_or(1))
+    }
+
+    /// As shells count: 128 more than the signal.
+    pub(crate) fn status(self) -> i32 {
+        match self {
+            Self::Status(status) => status,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+
+    /// Whether it is as it should be, or as somebody wanted.
+    fn is_meant(self) -> bool {
+        MEANT.contains(&self.status())
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(out, "ended with status {status}"),
+            Self::Signal(2) => write!(out, "was interrupted (SIGINT)"),
+            Self::Signal(6) => write!(out, "aborted (SIGABRT)"),
+            Self::Signal(9) => write!(out, "was killed (SIGKILL)"),
+            Self::Signal(11) => write!(out, "crashed (SIGSEGV)"),
+            Self::Signal(15) => write!(out, "was ended (SIGTERM)"),
+            Self::Signal(signal) => write!(out, "was ended by signal {signal}"),
+        }
+    }
+}
+
+/// Why a process is not started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It ended at its start, time after time.
+    AtItsStart,
+    /// It may not be started more often.
+    TooOften(u32),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtItsStart => {
+                let within = QUICK.as_secs();
+                write!(out, "{QUICK_MAX} times in a row within {within} s of its start")
+            }
+            Self::TooOften(0) => write!(out, "--restarts 0"),
+            Self::TooOften(restarts) => write!(out, "it was started again {restarts} times"),
+        }
+    }
+}
+
+/// What comes after an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Start it again, after a pause.
+    Again {
+        after: Duration,
+        /// How often that makes.
+        time: u32,
+    },
+    /// Leave it.
+    Over,
+    GivenUp(Why),
+}
+
+/// When one process is started again; see the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    restarts: u32,
+    /// How often it was started again, since it was last well.
+    used: u32,
+    /// Ends at its start, one after the other.
+    quick: u32,
+    pause: Duration,
+}
+
+impl Policy {
+    /// For a process that may be started again so often.
+    pub(crate) fn new(restarts: u32) -> Self {
+        Self { restarts, used: 0, quick: 0, pause: PAUSE_MIN }
+    }
+
+    /// What comes after it has ended, having been up for so long.
+    pub(crate) fn ended(&mut self, end: End, up: Duration) -> Next {
+        if end.is_meant() {
+            return Next::Over;
+        }
+        if up >= STEADY {
+            *self = Self::new(self.restarts);
+        }
+        self.quick = if up < QUICK { self.quick + 1 } else { 0 };
+        if self.used == self.restarts {
+            return Next::GivenUp(Why::TooOften(self.restarts));
+        }
+        if self.quick == QUICK_MAX {
+            return Next::GivenUp(Why::AtItsStart);
+        }
+        self.used += 1;
+        let after = self.pause;
+        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        Next::Again { after, time: self.used }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CRASH: End = End::Signal(11);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn again(after: u64, time: u32) -> Next {
+        Next::Again { after: Duration::from_secs(after), time }
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_minute() {
+        let mut policy = Policy::new(10);
+        for (after, time) in [1, 2, 4, 8, 16, 32, 60, 60, 60, 60].into_iter().zip(1..) {
+            assert_eq!(policy.ended(End::Status(1), MINUTE), again(after, time));
+        }
+        let enough = Next::GivenUp(Why::TooOften(10));
+        assert_eq!(policy.ended(End::Status(1), MINUTE), enough);
+        assert_eq!(policy.ended(End::Status(1), MINUTE), enough, "and that is that");
+    }
+
+    #[test]
+    fn what_is_meant_is_left() {
+        let meant = [0, 2, 4, 130, 143].map(End::Status);
+        for end in meant.into_iter().chain([End::Signal(2), End::Signal(15)]) {
+            assert_eq!(Policy::new(10).ended(end, MINUTE), Next::Over, "{end}");
+        }
+        for end in [End::Status(1), End::Status(3), End::Status(137), End::Signal(9), CRASH] {
+            assert_eq!(Policy::new(10).ended(end, MINUTE), again(1, 1), "{end}");
+            assert_eq!(Policy::new(0).ended(end, MINUTE), Next::GivenUp(Why::TooOften(0)), "{end}");
+        }
+    }
+
+    #[test]
+    fn who_ends_at_its_start_is_given_up() {
+        let short = Duration::from_millis(9999);
+        let mut policy = Policy::new(10);
+        assert_eq!(policy.ended(CRASH, short), again(1, 1));
+        assert_eq!(policy.ended(CRASH, short), again(2, 2));
+        assert_eq!(policy.ended(CRASH, short), Next::GivenUp(Why::AtItsStart));
+        let mut policy = Policy::new(10);
+        for (up, after, time) in [(short, 1, 1), (short, 2, 2), (QUICK, 4, 3), (short, 8, 4)] {
+            assert_eq!(policy.ended(CRASH, up), again(after, time), "not three in a row");
+        }
+        assert_eq!(policy.ended(CRASH, short), again(16, 5));
+        assert_eq!(policy.ended(CRASH, short), Next::GivenUp(Why::AtItsStart));
+    }
+
+    #[test]
+    fn who_was_well_begins_anew() {
+        let mut policy = Policy::new(2);
+        assert_eq!(policy.ended(CRASH, MINUTE), again(1, 1));
+        assert_eq!(policy.ended(CRASH, MINUTE), again(2, 2));
+        assert_eq!(policy.ended(CRASH, STEADY), again(1, 1), "ten minutes are forgiven");
+        assert_eq!(policy.ended(CRASH, MINUTE), again(2, 2));
+        assert_eq!(policy.ended(CRASH, MINUTE), Next::GivenUp(Why::TooOften(2)));
+    }
+
+    #[test]
+    fn ends_are_told_in_words() {
+        assert_eq!(End::Status(3).to_string(), "ended with status 3");
+        assert_eq!(End::Signal(9).to_string(), "was killed (SIGKILL)");
+        assert_eq!((End::Signal(9).status(), End::Status(9).status()), (137, 9));
+        assert_eq!(Why::AtItsStart.to_string(), "3 times in a row within 10 s of its start");
+    }
+}

@@ -1,0 +1,200 @@
+//! A process that the launcher has started: its group, what it says, and its end.
+
+use super::echo::Lines;
+use super::screen::{To, Voice};
+use crate::supervise::End;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Bytes that are read at once.
+const CHUNK: usize = 16 << 10;
+/// How long it is waited for the last words of a process that has ended; somebody it started and
+/// that left its group may hold its pipes for ever.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// The end of a log that is shown.
+const TAIL: (u64, usize) = (16 << 10, 12);
+
+/// All that a process says, in a file.
+#[derive(Clone, Debug)]
+pub(super) struct Log(Arc<Mutex<Kept>>);
+
+#[derive(Debug)]
+enum Kept {
+    /// Until there is a file.
+    Bytes(Vec<u8>),
+    File(File),
+}
+
+impl Log {
+    /// One that has its file later.
+    pub(super) fn later() -> Self {
+        Self(Arc::new(Mutex::new(Kept::Bytes(Vec::new()))))
+    }
+
+    /// Goes on with a file.
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
+        let log = Self::later();
+        log.open(path).map(|()| log)
+    }
+
+    /// Says where it goes.
+    pub(super) fn open(&self, path: &Path) -> io::Result<()> {
+        let mut file = File::options().create(true).append(true).open(path)?;
+        let mut kept = self.kept();
+        if let Kept::Bytes(bytes) = &*kept {
+            file.write_all(bytes)?;
+        }
+        *kept = Kept::File(file);
+        Ok(())
+    }
+
+    pub(super) fn write(&self, bytes: &[u8]) {
+        match &mut *self.kept() {
+            Kept::Bytes(kept) => kept.extend_from_slice(bytes),
+            // A full disk must not stand in the way of the run.
+            Kept::File(file) => drop(file.write_all(bytes)),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What becomes of what a process says.
+#[derive(Clone, Debug)]
+pub(super) struct Words {
+    pub(super) log: Log,
+    /// Who sees it too, and what is put before each line.
+    pub(super) voice: Option<(Voice, String)>,
+}
+
+/// A process that runs, in a group of its own.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    group: Pid,
+    since: Instant,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Starts a command. What it says on standard error goes to `words`; the other pipe is left to
+    /// whoever has started it.
+    pub(super) fn start(command: &mut Command, words: &Words) -> io::Result<Self> {
+        command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let stderr = child.stderr.take();
+        let readers = stderr.map(|pipe| pass_on(pipe, words.clone(), To::Err));
+        let readers = readers.into_iter().collect();
+        Ok(Self { group: Pid::from_child(&child), child, since: now(), readers })
+    }
+
+    /// Passes on what it prints, too.
+    pub(super) fn echoed(mut self, words: &Words) -> Self {
+        if let Some(pipe) = self.child.stdout.take() {
+            self.readers.push(pass_on(pipe, words.clone(), To::Out));
+        }
+        self
+    }
+
+    /// Has a thread read what it prints, for which it is waited when it has ended.
+    pub(super) fn read_by(&mut self, read: impl FnOnce(ChildStdout) + Send + 'static) {
+        if let Some(pipe) = self.child.stdout.take() {
+            self.readers.push(thread::spawn(move || read(pipe)));
+        }
+    }
+
+    pub(super) fn stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// Sends a signal to all of its group.
+    pub(super) fn signal(&self, signal: Signal) {
+        // Who has just ended needs none.
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    /// How it ended, once it has, and for how long it was up. Whom it has left behind in its group
+    /// ends with it.
+    pub(super) fn ended(&mut self) -> Option<(End, Duration)> {
+        let looked = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if matches!(waitid(WaitId::Pid(self.group), looked), Ok(None)) {
+            return None;
+        }
+        let up = self.since.elapsed();
+        // Before its end is taken note of, so that the number of its group is still its own.
+        self.signal(Signal::KILL);
+        let end = self.child.wait().map_or(End::Status(1), End::of);
+        let waited = now();
+        while waited.elapsed() < LAST_WORDS && !self.readers.iter().all(JoinHandle::is_finished) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        Some((end, up))
+    }
+}
+
+impl Drop for Running {
+    /// Nobody outlives the launcher, however that comes to its end.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "processes are up in real time")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Writes all that comes to a log, and shows it line by line.
+fn pass_on(mut pipe: impl Read + Send + 'static, words: Words, to: To) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let Words { log, voice } = words;
+        let (mut lines, mut chunk) = (Lines::default(), vec![0; CHUNK]);
+        let show = |line: Vec<u8>| {
+            if let Some((voice, prefix)) = &voice {
+                voice.line(to, [prefix.as_bytes(), &line].concat());
+            }
+        };
+        loop {
+            match pipe.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(read) => {
+                    log.write(&chunk[..read]);
+                    lines.take(&chunk[..read]).into_iter().for_each(show);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        lines.rest().into_iter().for_each(show);
+    })
+}
+
+/// The last lines of a log, for those who ask why.
+pub(super) fn last_words(log: &Path) -> String {
+    let read = || {
+        let mut file = File::open(log)?;
+        let length = file.seek(SeekFrom::End(0))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL.0)))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let bytes: Vec<u8> = read().unwrap_or_default();
+    let mut lines = Lines::default();
+    let mut said = lines.take(&bytes);
+    said.extend(lines.rest());
+    let said: Vec<String> =
+        said.iter().map(|line| format!("    {}", String::from_utf8_lossy(line))).collect();
+    said[said.len().saturating_sub(TAIL.1)..].join("\n")
+}

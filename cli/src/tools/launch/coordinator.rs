@@ -1,0 +1,161 @@
+//! The run's coordinator: a process of its own, so that it dies with no worker.
+
+use super::child::{Log, Running, Words, now};
+use super::screen::Screen;
+use super::watch::Happened;
+use crate::folder::COORDINATOR_LOG;
+use crate::supervise::{End, Next, Policy};
+use crate::tools::serve::events::Outcome;
+use crate::{Failure, Itself, OrWork};
+use anyhow::Context;
+use rustix::process::Signal;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{ChildStdin, Stdio};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// How often it may die.
+const RESTARTS: u32 = 10;
+
+pub(super) struct Coordinator<'a> {
+    itself: &'a Itself,
+    /// How it goes on, when it has died, with the run in a folder.
+    resumed: Vec<OsString>,
+    process: Option<Running>,
+    /// It ends the run when this is closed, as it is when the launcher dies.
+    alive: Option<ChildStdin>,
+    policy: Policy,
+    again: Option<Instant>,
+    /// Where it listens, and its folder, once it does.
+    pub(super) place: Option<(SocketAddr, PathBuf)>,
+    /// How the run ended, once it has.
+    pub(super) outcome: Option<Outcome>,
+    events: Sender<Happened>,
+    words: Words,
+    kill_at: Option<Instant>,
+}
+
+impl<'a> Coordinator<'a> {
+    /// Starts it by the arguments `first`.
+    pub(super) fn start(
+        itself: &'a Itself,
+        (first, resumed): (Vec<OsString>, Vec<OsString>),
+        events: Sender<Happened>,
+        screen: &Screen,
+    ) -> Result<Self, Failure> {
+        let voice = Some((screen.voice(), String::new()));
+        let mut coordinator = Self {
+            itself,
+            resumed,
+            process: None,
+            alive: None,
+            policy: Policy::new(RESTARTS),
+            again: None,
+            place: None,
+            outcome: None,
+            events,
+            words: Words { log: Log::later(), voice },
+            kill_at: None,
+        };
+        coordinator.launch(&first).context("cannot start the coordinator").or_work()?;
+        Ok(coordinator)
+    }
+
+    fn launch(&mut self, arguments: &[OsString]) -> std::io::Result<()> {
+        let mut command = self.itself.command();
+        command.arg("serve").args(arguments).stdin(Stdio::piped());
+        let mut process = Running::start(&mut command, &self.words)?;
+        let events = self.events.clone();
+        process.read_by(move |pipe| {
+            for line in BufReader::new(pipe).lines() {
+                let Ok(line) = line else { return };
+                match serde_json::from_str(&line) {
+                    // Nobody asks any more once the launcher is at its end.
+                    Ok(event) => drop(events.send(Happened::Told(event))),
+                    Err(error) => tracing::warn!("the coordinator said {line:?}: {error}"),
+                }
+            }
+        });
+        self.alive = process.stdin();
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// It listens, and its folder is there.
+    pub(super) fn listens(&mut self, address: SocketAddr, folder: PathBuf) -> Result<(), Failure> {
+        if self.place.is_none() {
+            let log = folder.join(COORDINATOR_LOG);
+            let opened = self.words.log.open(&log);
+            opened.with_context(|| format!("cannot write {}", log.display())).or_work()?;
+        }
+        self.place = Some((address, folder));
+        Ok(())
+    }
+
+    /// How its process ended, once it has. What it said before is among the events.
+    pub(super) fn reap(&mut self) -> Option<(End, Duration)> {
+        let process = self.process.as_mut()?;
+        if self.kill_at.is_some_and(|at| at <= now()) {
+            process.signal(Signal::KILL);
+        }
+        let ended = process.ended()?;
+        (self.process, self.alive) = (None, None);
+        Some(ended)
+    }
+
+    /// What comes after its process has ended in a run that goes on: it is started again, or else
+    /// that was the end of it.
+    pub(super) fn goes_on(&mut self, (end, up): (End, Duration), screen: &Screen) -> bool {
+        // What it could not do it has said.
+        if self.outcome.is_some() || self.place.is_none() || end == End::Status(1) {
+            return false;
+        }
+        match self.policy.ended(end, up) {
+            Next::Again { after, time } => {
+                let wait = after.as_secs();
+                screen.note(&format!(
+                    "the coordinator {end}: started again in {wait} s ({time} of {RESTARTS})"
+                ));
+                self.again = Some(now() + after);
+                true
+            }
+            Next::Over => false,
+            Next::GivenUp(why) => {
+                screen.note(&format!("the coordinator {end}, and is given up: {why}"));
+                false
+            }
+        }
+    }
+
+    /// Starts it again when that is due.
+    pub(super) fn start_due(&mut self) -> Result<(), Failure> {
+        if self.again.is_none_or(|at| at > now()) {
+            return Ok(());
+        }
+        self.again = None;
+        let Some((_, folder)) = &self.place else { return Ok(()) };
+        let mut arguments = self.resumed.clone();
+        arguments.extend(["--resume".into(), folder.clone().into_os_string()]);
+        self.launch(&arguments).context("cannot start the coordinator again").or_work()
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.again.into_iter().chain(self.kill_at.filter(|_| self.process.is_some())).min()
+    }
+
+    /// Has it end, by force after a while.
+    pub(super) fn end(&mut self, signal: Signal, grace: Duration) {
+        self.again = None;
+        if let Some(process) = &self.process {
+            process.signal(signal);
+            self.kill_at = Some(now() + grace);
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.process.is_some() || self.again.is_some()
+    }
+}

@@ -1,0 +1,250 @@
+//! The workers of this host: each a process that is started again when it dies.
+
+use super::child::{Log, Running, Words, last_words, now};
+use super::command::{Place, Start, Trainer};
+use super::screen::{Screen, Voice};
+use crate::supervise::{End, Next, Policy};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// One worker.
+#[derive(Debug)]
+struct Member {
+    worker: u32,
+    policy: Policy,
+    state: State,
+    /// How often it was started before.
+    epoch: u32,
+    /// Whether the process that runs has joined the run.
+    joined: bool,
+    /// How it ended first, if it did so by itself.
+    ended_first: Option<End>,
+    /// How it ended last.
+    ended_last: Option<End>,
+    log: PathBuf,
+}
+
+#[derive(Debug)]
+enum State {
+    Up {
+        process: Running,
+        /// When it is killed, since it was told to end.
+        kill_at: Option<Instant>,
+    },
+    /// Until it is started again.
+    Waiting(Instant),
+    /// For good.
+    Over,
+}
+
+/// What became of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The run goes on: who dies is started again.
+    Running,
+    /// The run is over, and its workers may take their time to end.
+    Over,
+    /// Everything ends.
+    Ending,
+}
+
+pub(super) struct Crew<'a> {
+    trainer: &'a Trainer,
+    place: Place,
+    members: Vec<Member>,
+    voice: Voice,
+    /// Whether others than worker 0 are silent.
+    quiet: bool,
+    restarts: u32,
+    grace: Duration,
+}
+
+impl<'a> Crew<'a> {
+    /// Workers of these numbers, none of which is started yet.
+    pub(super) fn new(
+        trainer: &'a Trainer,
+        place: Place,
+        (workers, folder): (std::ops::Range<u32>, &Path),
+        (restarts, grace, quiet): (u32, Duration, bool),
+        screen: &Screen,
+    ) -> Self {
+        let member = |worker: u32| Member {
+            worker,
+            policy: Policy::new(restarts),
+            state: State::Waiting(now()),
+            epoch: 0,
+            joined: false,
+            ended_first: None,
+            ended_last: None,
+            log: folder.join(format!("worker-{worker}.log")),
+        };
+        let members = workers.map(member).collect();
+        Self { trainer, place, members, voice: screen.voice(), quiet, restarts, grace }
+    }
+
+    /// Starts whoever is due.
+    pub(super) fn start_due(&mut self, screen: &Screen) {
+        for at in 0..self.members.len() {
+            let member = &self.members[at];
+            if matches!(member.state, State::Waiting(until) if until <= now()) {
+                let state = match self.start(member) {
+                    Ok(process) => State::Up { process, kill_at: None },
+                    Err(error) => {
+                        screen
+                            .note(&format!("worker {} cannot be started: {error}", member.worker));
+                        State::Over
+                    }
+                };
+                let member = &mut self.members[at];
+                (member.state, member.joined) = (state, false);
+                if matches!(member.state, State::Over) {
+                    let end = End::Status(1);
+                    member.ended_last = Some(end);
+                    member.ended_first.get_or_insert(end);
+                }
+            }
+        }
+    }
+
+    fn start(&self, member: &Member) -> std::io::Result<Running> {
+        let Member { worker, epoch, log, .. } = member;
+        let seen = !self.quiet || *worker == 0;
+        let voice = seen.then(|| (self.voice.clone(), format!("[{worker}] ")));
+        let words = Words { log: Log::at(log)?, voice };
+        if *epoch > 0 {
+            let line = format!("--- worker {worker} is started again ({epoch}) ---\n");
+            words.log.write(line.as_bytes());
+        }
+        let mut command = self.trainer.command(&self.place, *worker, Start { epoch: *epoch, log });
+        Ok(Running::start(&mut command, &words)?.echoed(&words))
+    }
+
+    /// Takes note of who has ended, and decides what comes next for it.
+    pub(super) fn look(&mut self, stage: Stage, screen: &Screen) {
+        for member in &mut self.members {
+            let State::Up { process, kill_at } = &mut member.state else { continue };
+            if kill_at.is_some_and(|at| at <= now()) {
+                process.signal(Signal::KILL);
+            }
+            let Some((end, up)) = process.ended() else { continue };
+            let told = kill_at.is_some();
+            member.state = State::Over;
+            member.ended_last = Some(end);
+            if told || stage == Stage::Ending {
+                continue;
+            }
+            member.ended_first.get_or_insert(end);
+            let (worker, log) = (member.worker, member.log.display());
+            if stage == Stage::Over {
+                if end != End::Status(0) {
+                    screen
+                        .note(&format!("worker {worker} {end} after the run was over; see {log}"));
+                }
+                continue;
+            }
+            match member.policy.ended(end, up) {
+                Next::Over if end == End::Status(0) => {}
+                Next::Over => {
+                    screen.note(&format!("worker {worker} {end}: it is not started again"));
+                }
+                Next::Again { after, time } => {
+                    member.state = State::Waiting(now() + after);
+                    member.epoch += 1;
+                    screen.note(&format!(
+                        "worker {worker} {end}: started again in {} s ({time} of {})",
+                        after.as_secs(),
+                        self.restarts
+                    ));
+                }
+                Next::GivenUp(why) => screen.note(&format!(
+                    "worker {worker} {end}, and is given up: {why}. The end of {log}:\n{}",
+                    last_words(&member.log)
+                )),
+            }
+        }
+    }
+
+    /// A worker has joined the run.
+    pub(super) fn joined(&mut self, worker: u32) {
+        let of = self.members.iter_mut().find(|member| member.worker == worker);
+        // Of one that has died since, its next process has not.
+        if let Some(member) = of.filter(|member| matches!(member.state, State::Up { .. })) {
+            member.joined = true;
+        }
+    }
+
+    /// The run is over: nobody is started again, and who has not joined it comes too late.
+    pub(super) fn let_end(&mut self) {
+        self.cancel();
+        let grace = self.grace;
+        for member in self.members.iter_mut().filter(|member| !member.joined) {
+            member.tell(Signal::TERM, grace);
+        }
+    }
+
+    /// Nobody is started again.
+    pub(super) fn cancel(&mut self) {
+        for member in &mut self.members {
+            if matches!(member.state, State::Waiting(_)) {
+                member.state = State::Over;
+            }
+        }
+    }
+
+    /// Has everybody end, by force after a while.
+    pub(super) fn end(&mut self, signal: Signal) {
+        self.cancel();
+        let grace = self.grace;
+        self.members.iter_mut().for_each(|member| member.tell(signal, grace));
+    }
+
+    /// Ends everybody at once.
+    pub(super) fn kill(&mut self) {
+        self.cancel();
+        for member in &mut self.members {
+            member.tell(Signal::KILL, Duration::ZERO);
+        }
+    }
+
+    /// When something is to be done next.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let due = |member: &Member| match &member.state {
+            State::Up { kill_at, .. } => *kill_at,
+            State::Waiting(until) => Some(*until),
+            State::Over => None,
+        };
+        self.members.iter().filter_map(due).min()
+    }
+
+    /// Whether no worker of this host runs or will.
+    pub(super) fn is_over(&self) -> bool {
+        self.members.iter().all(|member| matches!(member.state, State::Over))
+    }
+
+    /// Whether everybody has ended by itself at least once.
+    pub(super) fn all_ended(&self) -> bool {
+        self.members.iter().all(|member| member.ended_first.is_some())
+    }
+
+    /// How the first worker of this host ended, and what it said last.
+    pub(super) fn first_end(&self) -> Option<(u32, End, String)> {
+        let first = self.members.first()?;
+        Some((first.worker, first.ended_first?, last_words(&first.log)))
+    }
+
+    /// Whether one has ended as it should.
+    pub(super) fn any_done(&self) -> bool {
+        self.members.iter().any(|member| member.ended_last == Some(End::Status(0)))
+    }
+}
+
+impl Member {
+    fn tell(&mut self, signal: Signal, grace: Duration) {
+        if let State::Up { process, kill_at } = &mut self.state {
+            process.signal(signal);
+            let at = now() + grace;
+            *kill_at = Some(kill_at.map_or(at, |before| before.min(at)));
+        }
+    }
+}

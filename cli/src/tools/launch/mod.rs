@@ -1,0 +1,258 @@
+//! `codedgrad run`: one command that starts a run's coordinator and its workers, starts again who
+//! dies, and ends everything.
+
+mod child;
+mod command;
+mod coordinator;
+mod crew;
+mod echo;
+mod screen;
+mod watch;
+
+use super::serve::Options;
+use crate::folder::{RunFolder, SERVED};
+use crate::port::TOKEN;
+use crate::{Failure, Itself, OrInput, OrWork};
+use anyhow::{Context, anyhow};
+use clap::Args;
+use codedgrad::transport::tcp::security::Keys;
+use command::{Place, Secret, Trainer};
+use screen::Screen;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+#[command(after_help = "The program is a Python script that calls codedgrad.torch.join (or \
+        codedgrad.loop.join), or
+anything else that joins by what its environment says. Whatever follows its
+name is given to it. One that is several processes is started once per worker.
+
+The coordinator is a process of its own (`codedgrad serve`), which learns from
+the first worker what is trained. A worker that dies is started again, after 1,
+2, 4 .. 60 s, unless it ended with status 0, 2, 4, 130 or 143, or by SIGINT or
+SIGTERM. One that ends three times in a row within 10 s of its start is given
+up, and so is one that was started again --restarts times, but for ten good
+minutes all is forgotten. A coordinator that dies goes on where it was.
+
+Every line that a worker prints is shown behind its number; the run's folder
+has all of it in worker-K.log, and the coordinator's words in coordinator.log.
+Ctrl-C and SIGTERM are passed on to everybody once; who is there after --grace
+is killed, and so is everybody if they come again.
+
+Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS,
+CODEDGRAD_WORKER, CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started
+again) and CODEDGRAD_LOG (its log); where they are not set, PYTHONUNBUFFERED=1
+and OMP_NUM_THREADS, its share of this host's cores. RANK, WORLD_SIZE,
+LOCAL_RANK and MASTER_* are left alone.
+
+Between hosts the same command runs on each, with --node; keys come from
+`codedgrad keygen`.
+
+Exit status: 0 the run was made to its end, 1 it could not be, 2 bad usage,
+130 or 143 ended by Ctrl-C or SIGTERM.
+
+Examples:
+  codedgrad run -n 4 train.py --lr 3e-4
+  codedgrad run -n 4 --scheme groups:s=1 --out runs/first -m mypackage.train
+  codedgrad run -n 2 torchrun --standalone --nproc-per-node 8 train.py
+  codedgrad run -n 8 --nodes 2 --node 0 --listen 0.0.0.0:7000 --keys keys \\
+      train.py                                               on host0
+  codedgrad run -n 8 --nodes 2 --node 1 --join host0:7000 --keys keys \\
+      train.py                                               on the other")]
+pub(crate) struct LaunchArgs {
+    /// Number of workers, over all hosts
+    #[arg(
+        short = 'n', long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
+    workers: u32,
+    /// Program and its arguments: a script that ends in .py, or anything else
+    #[arg(
+        trailing_var_arg = true,
+        value_name = "PROGRAM",
+        required_unless_present = "module",
+        conflicts_with = "module"
+    )]
+    program: Vec<OsString>,
+    /// A module of Python instead, and its arguments, as `python -m` has it
+    #[arg(short = 'm', num_args = 1.., allow_hyphen_values = true, value_name = "MODULE")]
+    module: Vec<OsString>,
+    /// The Python of scripts and modules [default: python3, or the one that runs this program]
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// How often each worker may be started again
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    restarts: u32,
+    /// How long processes may take to end before they are killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    grace: u64,
+    /// Show the lines of worker 0 alone
+    #[arg(long)]
+    quiet: bool,
+    /// How many hosts the workers are spread over; this command runs on each
+    #[arg(
+        long, value_name = "M", default_value_t = 1, requires = "node",
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
+    nodes: u32,
+    /// Which of them this is, from 0, where the coordinator is
+    #[arg(long, value_name = "I", requires = "nodes")]
+    node: Option<u32>,
+    /// Where the coordinator listens [default: 127.0.0.1:0, any free port]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where workers of this host find the coordinator [on node 0: where it listens]
+    #[arg(long, value_name = "HOST:PORT")]
+    join: Option<String>,
+    /// Folder with the keys of this host, as `codedgrad keygen` makes it
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What is to be started here.
+struct Job<'a> {
+    itself: &'a Itself,
+    trainer: Trainer,
+    /// The arguments of the coordinator, at its first start and at others; none where it is another
+    /// host's.
+    serve: Option<(Vec<OsString>, Vec<OsString>)>,
+    /// What workers are told, where that is known before the coordinator listens.
+    place: Option<Place>,
+    /// Of the logs, in that case.
+    folder: PathBuf,
+    /// The workers of this host.
+    workers: Range<u32>,
+    all: u32,
+    nodes: u32,
+    join: Option<&'a str>,
+    keys: Option<PathBuf>,
+    restarts: u32,
+    grace: Duration,
+    quiet: bool,
+}
+
+impl Job<'_> {
+    /// What workers of the coordinator's host are told.
+    fn place_at(&self, address: SocketAddr, folder: &Path) -> Place {
+        let secret = match &self.keys {
+            Some(keys) => Secret::Keys(keys.clone()),
+            None => Secret::Token(folder.join(TOKEN)),
+        };
+        self.place(self.join.map_or_else(|| address.to_string(), str::to_owned), secret)
+    }
+
+    fn place(&self, address: String, secret: Secret) -> Place {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Place { address, secret, workers: self.all, here: self.workers.len(), cores }
+    }
+}
+
+impl LaunchArgs {
+    fn job<'a>(&'a self, itself: &'a Itself) -> Result<Job<'a>, Failure> {
+        let (node, nodes) = (self.node.unwrap_or(0), self.nodes);
+        if node >= nodes {
+            let most = nodes - 1;
+            return Err(Failure::Input(anyhow!("--node {node}: of {nodes} they are 0 to {most}")));
+        }
+        if nodes > self.workers {
+            let workers = self.workers;
+            return Err(Failure::Input(anyhow!(
+                "--nodes {nodes}: there are {workers} workers (-n), at least one for each host is \
+                 needed"
+            )));
+        }
+        self.check_hosts(node)?;
+        let first =
+            |node: u32| (u64::from(node) * u64::from(self.workers) / u64::from(nodes)) as u32;
+        let keys = self.keys.as_ref().map(std::path::absolute).transpose().or_input()?;
+        let mut job = Job {
+            itself,
+            trainer: Trainer::of(self, itself)?,
+            serve: (node == 0).then(|| self.serve(keys.as_deref())),
+            place: None,
+            folder: PathBuf::new(),
+            workers: first(node)..first(node + 1),
+            all: self.workers,
+            nodes,
+            join: self.join.as_deref(),
+            keys,
+            restarts: self.restarts,
+            grace: Duration::from_secs(self.grace),
+            quiet: self.quiet,
+        };
+        if let (Some(address), Some(keys)) = (job.join.filter(|_| node > 0), &job.keys) {
+            for worker in job.workers.clone() {
+                Keys::read(keys, &format!("worker-{worker}")).or_input()?;
+            }
+            job.place = Some(job.place(address.to_owned(), Secret::Keys(keys.clone())));
+            job.folder = self.folder_of_logs()?;
+        }
+        Ok(job)
+    }
+
+    /// Refuses what does not go together where there are several hosts.
+    fn check_hosts(&self, node: u32) -> Result<(), Failure> {
+        let Self { nodes, listen, join, keys, .. } = self;
+        if *nodes == 1 {
+            return Ok(());
+        }
+        let missing = match (node, listen, join, keys) {
+            (_, _, _, None) => {
+                "--keys DIR, from `codedgrad keygen`: its connections leave this host"
+            }
+            (0, None, _, _) => "--listen ADDR, such as 0.0.0.0:7000: the others have to reach it",
+            (1.., _, None, _) => "--join HOST:PORT: where node 0 listens",
+            (1.., Some(_), _, _) => {
+                return Err(Failure::Input(anyhow!(
+                    "--listen is for node 0, where the coordinator is; node {node} needs --join"
+                )));
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::Input(anyhow!("--nodes {nodes} --node {node} needs {missing}")))
+    }
+
+    /// The arguments of the coordinator: at its first start, and when it goes on.
+    fn serve(&self, keys: Option<&Path>) -> (Vec<OsString>, Vec<OsString>) {
+        let mut resumed: Vec<OsString> = vec!["--events".into()];
+        if let Some(keys) = keys {
+            resumed.extend(["--keys".into(), keys.into()]);
+        }
+        resumed.extend(self.options.kept_arguments());
+        let mut first = resumed.clone();
+        first.extend(["--workers".into(), self.workers.to_string().into()]);
+        if let Some(listen) = &self.listen {
+            first.extend(["--listen".into(), listen.into()]);
+        }
+        first.extend(self.options.arguments());
+        (first, resumed)
+    }
+
+    /// Where the logs of a host without the coordinator go. Hosts may share a folder.
+    fn folder_of_logs(&self) -> Result<PathBuf, Failure> {
+        let folder = match self.options.out() {
+            Some(out) => {
+                std::fs::create_dir_all(out)
+                    .with_context(|| format!("cannot make the folder {}", out.display()))
+                    .or_input()?;
+                out.to_owned()
+            }
+            None => RunFolder::create(SERVED, None, false)?.path().to_owned(),
+        };
+        std::path::absolute(folder).or_work()
+    }
+}
+
+pub(crate) fn run(args: &LaunchArgs, itself: &Itself) -> Result<(), Failure> {
+    let job = args.job(itself)?;
+    let screen = Screen::open();
+    let made = watch::run(&job, &screen);
+    screen.close();
+    made
+}

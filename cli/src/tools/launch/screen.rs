@@ -1,0 +1,128 @@
+//! What people see of a run: lines of its processes, notes, and a bar below.
+//!
+//! A thread writes it all, so that a terminal that stands still, or a pipe that nobody reads, holds
+//! up those who speak, and never the launcher.
+
+use crate::steps::Decided;
+use indicatif::ProgressBar;
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// Lines that wait to be written; who has more to say waits.
+const WAITING: usize = 1024;
+/// How long a note waits for its place, in tries and milliseconds between them.
+const TRIES: (u32, Duration) = (100, Duration::from_millis(10));
+/// How long it is waited for the last lines.
+const LAST: Duration = Duration::from_secs(2);
+
+/// Where a line belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    Out,
+    Err,
+}
+
+enum Say {
+    Line {
+        to: To,
+        text: Vec<u8>,
+    },
+    Step(Decided),
+    /// The last of all.
+    End,
+}
+
+/// Where lines are brought to.
+#[derive(Clone, Debug)]
+pub(super) struct Voice(SyncSender<Say>);
+
+impl Voice {
+    /// Brings a line, and waits while too many are before it.
+    pub(super) fn line(&self, to: To, text: Vec<u8>) {
+        // Nobody reads any more once the launcher is at its end.
+        let _ = self.0.send(Say::Line { to, text });
+    }
+}
+
+pub(super) struct Screen {
+    voice: Voice,
+    done: Receiver<()>,
+}
+
+impl Screen {
+    pub(super) fn open() -> Self {
+        let (sender, said) = sync_channel(WAITING);
+        let (end, done) = sync_channel(1);
+        thread::spawn(move || {
+            show(&said);
+            let _ = end.send(());
+        });
+        Self { voice: Voice(sender), done }
+    }
+
+    pub(super) fn voice(&self) -> Voice {
+        self.voice.clone()
+    }
+
+    /// Says a line beside what the run prints.
+    pub(super) fn note(&self, text: &str) {
+        self.bring(Say::Line { to: To::Err, text: text.as_bytes().to_vec() }, TRIES.0);
+    }
+
+    /// Shows a step; where too much waits to be written, the next one is as good.
+    pub(super) fn step(&self, step: Decided) {
+        self.bring(Say::Step(step), 1);
+    }
+
+    fn bring(&self, mut say: Say, tries: u32) {
+        for left in (0..tries).rev() {
+            match self.voice.0.try_send(say) {
+                Err(TrySendError::Full(back)) if left > 0 => {
+                    say = back;
+                    thread::sleep(TRIES.1);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Writes what waits, for as long as that may take.
+    pub(super) fn close(self) {
+        self.bring(Say::End, TRIES.0);
+        let _ = self.done.recv_timeout(LAST);
+    }
+}
+
+/// Writes until the end is said. Whoever cannot be written to misses it.
+fn show(said: &Receiver<Say>) {
+    let together = io::stdout().is_terminal();
+    let mut bar = ProgressBar::hidden();
+    let mut begun = false;
+    while let Ok(say) = said.recv() {
+        match say {
+            Say::Line { to, mut text } => {
+                text.push(b'\n');
+                match to {
+                    To::Out if together => bar.suspend(|| write(io::stdout(), &text)),
+                    To::Out => write(io::stdout(), &text),
+                    To::Err => bar.suspend(|| write(io::stderr(), &text)),
+                }
+            }
+            Say::Step(step) => {
+                if !begun {
+                    bar = crate::progress_bar(step.steps, "run").with_position(step.step);
+                    begun = true;
+                }
+                step.show(&bar);
+            }
+            Say::End => break,
+        }
+    }
+    bar.finish_and_clear();
+}
+
+fn write(mut to: impl Write, text: &[u8]) {
+    let _ = to.write_all(text).and_then(|()| to.flush());
+}

@@ -1,0 +1,363 @@
+//! The launcher's loop: what happens to the run and its processes, and what is done about it.
+
+use super::Job;
+use super::child::now;
+use super::command::{Place, reached};
+use super::coordinator::Coordinator;
+use super::crew::{Crew, Stage};
+use super::screen::Screen;
+use crate::supervise::End;
+use crate::tools::serve::events::{Event, Outcome};
+use crate::{Failure, OrWork};
+use anyhow::{Context, anyhow};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked at the processes where no signal tells of them.
+const LOOK: Duration = Duration::from_secs(1);
+/// Not more often, whatever is due.
+const LOOK_MIN: Duration = Duration::from_millis(5);
+/// What a coordinator has to say is heard so long after the last of its workers has ended.
+const HEARD: Duration = Duration::from_secs(1);
+/// How long after its last worker the coordinator may take to see that the run is over.
+const SEEN: Duration = Duration::from_secs(10);
+/// After how long it is said that nobody has joined, at first.
+const NOBODY: Duration = Duration::from_secs(30);
+
+/// Something that the launcher is told.
+#[derive(Clone, Debug)]
+pub(super) enum Happened {
+    /// By the coordinator.
+    Told(Event),
+    /// By the system.
+    Signal(i32),
+}
+
+/// Why everything ends, or is over.
+#[derive(Clone, Debug)]
+enum Close {
+    /// A person wants it so.
+    Signal(i32),
+    /// The run is over.
+    Outcome(u8),
+    /// It cannot go on, for a reason that was said already.
+    Said(u8),
+    Because(String),
+}
+
+pub(super) struct Watch<'a> {
+    job: &'a Job<'a>,
+    screen: &'a Screen,
+    happened: Receiver<Happened>,
+    coordinator: Option<Coordinator<'a>>,
+    crew: Option<Crew<'a>>,
+    close: Option<Close>,
+    /// Whether any worker has ever joined.
+    joined: bool,
+    /// Since when all workers of this host have ended.
+    alone: Option<Instant>,
+    began: Instant,
+    /// When it is said next that nobody has joined, and how long after the beginning that is.
+    nobody: (Instant, Duration),
+    /// The last step that is decided, and how many there are.
+    decided: Option<(u64, u64)>,
+}
+
+/// Has signals come with what else happens, until it is dropped.
+struct Catch(Handle);
+
+impl Catch {
+    fn signals(happened: Sender<Happened>) -> Result<Self, Failure> {
+        let signals = Signals::new([SIGINT, SIGTERM, SIGCHLD]);
+        let mut signals = signals.context("cannot catch signals").or_work()?;
+        let handle = signals.handle();
+        thread::spawn(move || {
+            for signal in signals.forever() {
+                if happened.send(Happened::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self(handle))
+    }
+}
+
+impl Drop for Catch {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Makes the run.
+pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
+    let (sender, happened) = channel();
+    let _catch = Catch::signals(sender.clone())?;
+    let coordinator = match &job.serve {
+        Some(arguments) => Some(Coordinator::start(job.itself, arguments.clone(), sender, screen)?),
+        None => None,
+    };
+    let began = now();
+    let mut watch = Watch {
+        job,
+        screen,
+        happened,
+        coordinator,
+        crew: None,
+        close: None,
+        joined: false,
+        alone: None,
+        began,
+        nobody: (began + NOBODY, NOBODY),
+        decided: None,
+    };
+    if let Some(place) = job.place.clone() {
+        watch.gather(place, &job.folder);
+    }
+    let looked = watch.look_on();
+    if looked.is_err() {
+        watch.kill();
+    }
+    looked
+}
+
+impl<'a> Watch<'a> {
+    /// Has the workers of this host started.
+    fn gather(&mut self, place: Place, folder: &std::path::Path) {
+        let Job { trainer, workers, restarts, grace, quiet, .. } = self.job;
+        let times = (*restarts, *grace, *quiet);
+        let of = (workers.clone(), folder);
+        self.crew = Some(Crew::new(trainer, place, of, times, self.screen));
+        self.began = now();
+        self.nobody = (self.began + NOBODY, NOBODY);
+    }
+
+    /// Does what is to be done until all processes have ended.
+    fn look_on(&mut self) -> Result<(), Failure> {
+        loop {
+            self.start_due()?;
+            if self.is_done() {
+                return self.end();
+            }
+            let due = self.next_due().map(|at| at.saturating_duration_since(now()));
+            let wait = due.map_or(LOOK, |due| due.clamp(LOOK_MIN, LOOK));
+            match self.happened.recv_timeout(wait) {
+                Ok(happened) => self.take(happened)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(wait),
+            }
+            self.take_all()?;
+            self.look()?;
+            self.judge();
+        }
+    }
+
+    fn take_all(&mut self) -> Result<(), Failure> {
+        while let Ok(happened) = self.happened.try_recv() {
+            self.take(happened)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, happened: Happened) -> Result<(), Failure> {
+        match happened {
+            Happened::Signal(signal @ (SIGINT | SIGTERM)) => self.signalled(signal),
+            Happened::Signal(_) => {}
+            Happened::Told(Event::Listening { address, folder }) => {
+                let Some(coordinator) = &mut self.coordinator else { return Ok(()) };
+                coordinator.listens(address, folder.clone())?;
+                if self.crew.is_none() {
+                    let place = self.job.place_at(reached(address, self.job.nodes == 1), &folder);
+                    self.gather(place, &folder);
+                }
+            }
+            Happened::Told(Event::Joined { worker, .. }) => {
+                self.joined = true;
+                if let Some(crew) = &mut self.crew {
+                    crew.joined(worker);
+                }
+            }
+            Happened::Told(Event::Step(step)) => {
+                self.decided = Some((step.step + 1, step.steps));
+                self.screen.step(step);
+            }
+            Happened::Told(Event::Over { outcome }) => self.over(outcome),
+        }
+        Ok(())
+    }
+
+    /// The coordinator says that the run is over.
+    fn over(&mut self, outcome: Outcome) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.outcome = Some(outcome);
+        }
+        if self.close.is_some() {
+            return;
+        }
+        match outcome {
+            Outcome::Finished => self.let_end(0),
+            // Somebody has asked the coordinator alone to end.
+            Outcome::Stopped => self.let_end(1),
+            // Its exit status says how.
+            Outcome::Failed => {}
+        }
+    }
+
+    fn let_end(&mut self, status: u8) {
+        self.close = Some(Close::Outcome(status));
+        if let Some(crew) = &mut self.crew {
+            crew.let_end();
+        }
+    }
+
+    /// Ends everything; the second time at once.
+    fn signalled(&mut self, signal: i32) {
+        if matches!(self.close, Some(Close::Signal(_))) {
+            self.screen.note("ending at once");
+            self.kill();
+            return;
+        }
+        let grace = self.job.grace.as_secs();
+        self.screen
+            .note(&format!("ending the run; in {grace} s by force, and at once if asked again"));
+        let told = if signal == SIGINT { Signal::INT } else { Signal::TERM };
+        self.close(Close::Signal(signal), told);
+    }
+
+    fn close(&mut self, why: Close, signal: Signal) {
+        if let Close::Because(why) = &why {
+            self.screen.note(&format!("error: {why}"));
+        }
+        self.close = Some(why);
+        if let Some(crew) = &mut self.crew {
+            crew.end(signal);
+        }
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.end(signal, self.job.grace);
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(crew) = &mut self.crew {
+            crew.kill();
+        }
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.end(Signal::KILL, Duration::ZERO);
+        }
+    }
+
+    fn stage(&self) -> Stage {
+        match self.close {
+            None => Stage::Running,
+            Some(Close::Outcome(_)) => Stage::Over,
+            Some(_) => Stage::Ending,
+        }
+    }
+
+    /// Sees which processes have ended.
+    fn look(&mut self) -> Result<(), Failure> {
+        let ended = self.coordinator.as_mut().and_then(Coordinator::reap);
+        // What it said before its end comes first.
+        self.take_all()?;
+        if let Some(ended) = ended {
+            let goes_on = self.close.is_none()
+                && self.coordinator.as_mut().is_some_and(|it| it.goes_on(ended, self.screen));
+            if self.close.is_none() && !goes_on {
+                // It has said why, or the policy has.
+                let status = match ended.0 {
+                    End::Status(status @ (2 | 130 | 143)) => status as u8,
+                    _ => 1,
+                };
+                self.close(Close::Said(status), Signal::TERM);
+            }
+        }
+        let stage = self.stage();
+        if let Some(crew) = &mut self.crew {
+            crew.look(stage, self.screen);
+        }
+        Ok(())
+    }
+
+    /// Sees whether the run can still come to something.
+    fn judge(&mut self) {
+        let Some(crew) = self.crew.as_mut().filter(|_| self.close.is_none()) else { return };
+        if self.coordinator.is_none() {
+            // Whoever has ended as it should has seen the run's end.
+            if crew.any_done() {
+                crew.cancel();
+            }
+            return;
+        }
+        let gone = crew.is_over() || !self.joined && crew.all_ended();
+        self.alone = self.alone.or_else(now_some).filter(|_| gone);
+        let since = self.alone.map_or(Duration::ZERO, |since| since.elapsed());
+        let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
+        if !self.joined && since >= HEARD {
+            let Some((worker, end, said)) = crew.first_end() else { return };
+            let why = format!(
+                "{name} {end} without joining the run: does it call {joins_by}? The end of what \
+                 worker {worker} said:\n{said}"
+            );
+            self.close(Close::Because(why), Signal::TERM);
+        } else if self.job.nodes == 1 && since >= SEEN {
+            let (decided, steps) = self.decided.unwrap_or_default();
+            let why = format!(
+                "all workers have ended, and the run has not: {decided} of {steps} steps are \
+                 decided"
+            );
+            self.close(Close::Because(why), Signal::TERM);
+        } else if !self.joined && self.nobody.0 <= now() {
+            let waited = self.nobody.1;
+            self.screen.note(&format!(
+                "no worker has joined in {} s: {name} has to call {joins_by}",
+                waited.as_secs()
+            ));
+            self.nobody = (self.began + 2 * waited, 2 * waited);
+        }
+    }
+
+    fn start_due(&mut self) -> Result<(), Failure> {
+        if self.close.is_some() {
+            return Ok(());
+        }
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.start_due()?;
+        }
+        if let Some(crew) = &mut self.crew {
+            crew.start_due(self.screen);
+        }
+        Ok(())
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let crew = self.crew.as_ref().and_then(Crew::next_due);
+        let coordinator = self.coordinator.as_ref().and_then(Coordinator::next_due);
+        crew.into_iter().chain(coordinator).min()
+    }
+
+    fn is_done(&self) -> bool {
+        self.crew.as_ref().is_none_or(Crew::is_over)
+            && !self.coordinator.as_ref().is_some_and(Coordinator::is_up)
+    }
+
+    /// What the launcher's exit status says.
+    fn end(&self) -> Result<(), Failure> {
+        let status = match &self.close {
+            Some(Close::Outcome(status) | Close::Said(status)) => *status,
+            Some(Close::Signal(signal)) => 128 + *signal as u8,
+            Some(Close::Because(_)) => 1,
+            None if self.crew.as_ref().is_some_and(Crew::any_done) => 0,
+            None => {
+                return Err(Failure::Work(anyhow!("no worker of this host has come to the end")));
+            }
+        };
+        if status == 0 { Ok(()) } else { Err(Failure::Said(status)) }
+    }
+}
+
+fn now_some() -> Option<Instant> {
+    Some(now())
+}

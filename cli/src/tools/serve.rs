@@ -1,0 +1,460 @@
+//! `codedgrad serve`: the coordinator of a run whose workers are programs of others'.
+
+pub(crate) mod events;
+mod follow;
+mod signals;
+
+use crate::board::Board;
+use crate::folder::{RunFolder, SERVED};
+use crate::port::{self, ExchangeKind, ExchangeParser, Port, Secret, WireKind, fresh_id};
+use crate::{Failure, OrInput, OrWork};
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::sequential::{Accept, Horizon};
+use codedgrad::ids::Job;
+use codedgrad::train::{AUTO, Auto, Builder, Coordinator, RunError, Served};
+use codedgrad::transport::RunFacts;
+use codedgrad::transport::tcp::http::HttpServer;
+use codedgrad::transport::tcp::security::Security;
+use events::{Event, Outcome};
+use follow::{Follower, Look, Summary};
+use serde::{Deserialize, Serialize};
+use signals::Asked;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Flags that a resumed run takes from its folder.
+const PLANNED: [&str; 11] = [
+    "workers",
+    "scheme",
+    "join_wait",
+    "max_wait",
+    "min_workers",
+    "exchange",
+    "wire",
+    "out",
+    "force",
+    "probe",
+    "replan_every",
+];
+
+/// What is told of a run whose workers are others' programs.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// Scheme to train with, such as groups:s=1; auto codes only where that pays, and looks again
+    /// as the run goes on
+    #[arg(long, value_name = "TEXT", default_value = AUTO)]
+    scheme: String,
+    /// How long to wait for all workers before the run begins without those that are missing
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    join_wait: u64,
+    /// How long lost workers may take to come back when too few are left to go on, and how long a
+    /// resumed run waits for its workers [default: --max-wait; when resumed, as the run had it]
+    #[arg(long, value_name = "SECONDS")]
+    return_wait: Option<u64>,
+    /// Give up on workers that have not answered after so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    max_wait: f64,
+    /// When more workers are gone than the scheme can do without, go on with whoever is left,
+    /// planned anew, as long as those are so many or more
+    /// [default: wait for their return, then end]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    min_workers: Option<u32>,
+    /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
+    /// closes), or the workers among themselves, each a part [default: sharded, or what the scheme
+    /// needs]
+    #[arg(long, value_name = "sharded|star|hold", value_parser = ExchangeParser, hide_possible_values = true)]
+    exchange: Option<ExchangeKind>,
+    /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
+    /// uncoded training [default: f32]
+    #[arg(long, value_enum)]
+    wire: Option<WireKind>,
+    /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
+    /// reach it
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+    /// Folder for the run [default: a new one under runs/]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Overwrite the run that --out holds
+    #[arg(long, requires = "out")]
+    force: bool,
+    /// Uncoded steps that --scheme auto records; of fewer than 20 little can be concluded
+    #[arg(
+        long, value_name = "N", default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    probe: u64,
+    /// Steps after which --scheme auto records uncoded ones again
+    #[arg(
+        long, value_name = "N", default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(2..)
+    )]
+    replan_every: u64,
+}
+
+#[cfg(unix)]
+impl Options {
+    /// The flags of a new run that says the same.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut flag = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        flag("--scheme", self.scheme.clone().into());
+        flag("--join-wait", self.join_wait.to_string().into());
+        flag("--max-wait", self.max_wait.to_string().into());
+        flag("--probe", self.probe.to_string().into());
+        flag("--replan-every", self.replan_every.to_string().into());
+        if let Some(fewest) = self.min_workers {
+            flag("--min-workers", fewest.to_string().into());
+        }
+        let named = |kind: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+            kind().map_or_else(OsString::new, |value| value.get_name().into())
+        };
+        if let Some(exchange) = self.exchange {
+            flag("--exchange", named(&|| exchange.to_possible_value()));
+        }
+        if let Some(wire) = self.wire {
+            flag("--wire", named(&|| wire.to_possible_value()));
+        }
+        if let Some(out) = &self.out {
+            flag("--out", out.into());
+        }
+        if self.force {
+            arguments.push("--force".into());
+        }
+        arguments
+    }
+
+    /// Those that a resumed run needs to be told again.
+    pub(crate) fn kept_arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        if let Some(seconds) = self.return_wait {
+            arguments.extend(["--return-wait".into(), seconds.to_string().into()]);
+        }
+        if let Some(address) = self.metrics {
+            arguments.extend(["--metrics".into(), address.to_string().into()]);
+        }
+        arguments
+    }
+
+    pub(crate) fn out(&self) -> Option<&Path> {
+        self.out.as_deref()
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What is trained - how many numbers, units of a batch and steps - comes from the
+first worker that joins; others that train something else are refused, and told
+what differs. `codedgrad run` starts this command and the workers.
+
+On one host, plain connections and a token will do: the token is made afresh,
+and what a worker has to find in its environment is printed. Between hosts
+connections are encrypted: make certificates with `codedgrad keygen`, copy each
+worker's to its host, and give --keys.
+
+A worker that dies may be started again at any time. If this command dies,
+--resume DIR goes on: the workers call for their patience (30 s, join's
+patience=), and it goes on from the step that they have come to.
+
+Ctrl-C and SIGTERM finish the step and end the run; again, they end it at once.
+
+Exit status: 0 the run was made to its end, 1 it could not be, 2 bad usage,
+130 or 143 ended by Ctrl-C or SIGTERM.
+
+Examples:
+  codedgrad serve --workers 4
+  codedgrad serve --listen 0.0.0.0:7000 --keys keys --workers 8 \\
+      --scheme groups:s=1 --metrics 127.0.0.1:9400
+  codedgrad serve --resume runs/0001"
+)]
+pub(crate) struct ServeArgs {
+    /// Where to listen; port 0 is any free one [default: 127.0.0.1:0; when resumed, where the run
+    /// did]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Number of workers
+    #[arg(
+        long, value_name = "N", required_unless_present = "resume",
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
+    workers: Option<u32>,
+    /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+    /// File with the job's token [default: a fresh one, written to the run's folder]
+    #[arg(long, value_name = "FILE", alias = "token-file")]
+    token: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+    /// Go on with a run that was interrupted, or whose coordinator died; everything else is as it
+    /// was
+    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED)]
+    resume: Option<PathBuf>,
+    /// Print summary.json to standard output, and nothing else there
+    #[arg(long, conflicts_with = "events")]
+    json: bool,
+    /// For `codedgrad run`: tell what happens on standard output, and end with standard input
+    #[arg(long, hide = true)]
+    events: bool,
+}
+
+/// All that it takes to go on with a run: `serve.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Plan {
+    /// Number of the run.
+    id: u64,
+    workers: usize,
+    scheme: String,
+    join_wait_seconds: f64,
+    return_wait_seconds: f64,
+    max_wait_seconds: f64,
+    min_workers: Option<usize>,
+    exchange: Option<ExchangeKind>,
+    wire: WireKind,
+    probe: u64,
+    replan_every: u64,
+    /// What is trained, once a worker has said so.
+    facts: Option<RunFacts>,
+    /// Whether all of it is done.
+    over: bool,
+}
+
+impl Plan {
+    fn of(args: &ServeArgs) -> Result<Self, Failure> {
+        let Options { max_wait, probe, replan_every, .. } = args.options;
+        if !(max_wait.is_finite() && max_wait > 0.0) {
+            return Err(Failure::Input(anyhow!(
+                "--max-wait {max_wait}: a number above 0 is needed"
+            )));
+        }
+        if probe >= replan_every {
+            return Err(Failure::Input(anyhow!(
+                "--probe {probe}: it must be less than --replan-every {replan_every}, or nothing \
+                 is left to gain"
+            )));
+        }
+        if args.options.exchange == Some(ExchangeKind::Nccl) {
+            return Err(Failure::Input(anyhow!(
+                "--exchange nccl is between GPUs of the bundled trainer (`codedgrad coordinator`); \
+                 it is sharded, star or hold here"
+            )));
+        }
+        let options = &args.options;
+        Ok(Self {
+            id: fresh_id(),
+            workers: args.workers.unwrap_or(0) as usize,
+            scheme: options.scheme.clone(),
+            join_wait_seconds: options.join_wait as f64,
+            return_wait_seconds: options.return_wait.map_or(max_wait, |seconds| seconds as f64),
+            max_wait_seconds: max_wait,
+            min_workers: options.min_workers.map(|workers| workers as usize),
+            exchange: options.exchange,
+            wire: options.wire.unwrap_or_default(),
+            probe,
+            replan_every,
+            facts: None,
+            over: false,
+        })
+    }
+
+    /// The scheme that a run begins with, and what chooses another if something does.
+    fn scheme(&self, folder: &RunFolder) -> Result<(SchemeSpec, Option<Auto>), Failure> {
+        if self.scheme == AUTO {
+            let mut auto = Auto::default().probe(self.probe).replan_every(self.replan_every);
+            for record in follow::recorded(folder)? {
+                auto.replay(&record);
+            }
+            return Ok((SchemeSpec::uncoded(), Some(auto)));
+        }
+        let spec: SchemeSpec = self.scheme.parse().or_input()?;
+        let (workers, accept) = (self.workers, Accept::Lookahead);
+        let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(1), accept };
+        if spec.over(horizon).is_ok_and(|scheme| scheme.facts().mixture) {
+            return Err(Failure::Input(anyhow!(
+                "{spec} mixes the data of several units, which only the bundled trainer can: take \
+                 a scheme that combines gradients, such as groups:s=1 or vote:s=1,b=1"
+            )));
+        }
+        Ok((spec, None))
+    }
+
+    /// The run as far as it is known.
+    fn builder(&self, folder: &RunFolder, resumed: bool) -> Result<Builder, Failure> {
+        let (spec, auto) = self.scheme(folder)?;
+        let told = if auto.is_some() { AUTO.to_owned() } else { spec.to_string() };
+        let waits = if resumed && self.facts.is_some() {
+            self.return_wait_seconds
+        } else {
+            self.join_wait_seconds
+        };
+        let mut run = Coordinator::builder(spec)
+            .workers(self.workers)
+            .run_number(self.id)
+            .job(serde_json::json!({ "scheme": told }).to_string())
+            .max_wait(port::patience(self.max_wait_seconds))
+            .return_within(port::patience(self.return_wait_seconds))
+            .gather_within(port::patience(waits))
+            .wire(self.wire.of_codes());
+        if let Some(auto) = auto {
+            run = run.auto(auto);
+        }
+        if let Some(exchange) = self.exchange {
+            run = run.exchange(exchange.exchange());
+        }
+        if let Some(fewest) = self.min_workers {
+            run = run.min_workers(fewest);
+        }
+        Ok(run)
+    }
+}
+
+impl ServeArgs {
+    fn port(&self) -> Port<'_> {
+        let listen = match (&self.listen, &self.resume) {
+            (None, None) => Some("127.0.0.1:0"),
+            (listen, _) => listen.as_deref(),
+        };
+        Port { listen, keys: self.keys.as_deref(), token: self.token.as_deref() }
+    }
+
+    /// The run, in its folder, and where it listens.
+    fn begin(&self) -> Result<(Plan, RunFolder, SocketAddr), Failure> {
+        let Some(path) = &self.resume else {
+            let plan = Plan::of(self)?;
+            let address = self.port().address(None)?;
+            self.port().check(address)?;
+            let Options { out, force, .. } = &self.options;
+            let folder = RunFolder::create(SERVED, out.as_deref(), *force)?;
+            return Ok((plan, folder, address));
+        };
+        let folder = RunFolder::open(SERVED, path)?;
+        let mut plan: Plan = follow::read(&folder.plan())?;
+        if plan.over {
+            return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
+        }
+        if let Some(seconds) = self.options.return_wait {
+            plan.return_wait_seconds = seconds as f64;
+        }
+        let address = self.port().address(Some(&folder))?;
+        self.port().check(address)?;
+        Ok((plan, folder, address))
+    }
+
+    /// Says how workers join.
+    fn invite(&self, address: SocketAddr, folder: &RunFolder) -> Result<(), Failure> {
+        self.port().write_address(address, folder)?;
+        if self.events {
+            let folder = std::path::absolute(folder.path()).or_work()?;
+            Event::Listening { address, folder }.tell();
+            return Ok(());
+        }
+        let (host, secret) = self.port().invitation(address, folder);
+        let secret = match secret {
+            Secret::Keys => "CODEDGRAD_KEYS=DIR".into(),
+            Secret::Token(file) => format!("CODEDGRAD_TOKEN_FILE={file}"),
+        };
+        eprintln!(
+            "listening on {address}; workers join with CODEDGRAD_ADDRESS={host} {secret} in their \
+             environment, and CODEDGRAD_WORKER, their number from 0"
+        );
+        Ok(())
+    }
+
+    fn metrics(&self, board: &Arc<Board>) -> Result<Option<HttpServer>, Failure> {
+        let Some(address) = self.options.metrics else { return Ok(None) };
+        let server = board.serve(address)?;
+        eprintln!("metrics are at http://{}/metrics", server.address());
+        Ok(Some(server))
+    }
+}
+
+pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let asked = Asked::catch(args.events)?;
+    let (mut plan, folder, address) = args.begin()?;
+    let outcome = carry_out(args, (&mut plan, &folder), address, &asked);
+    let outcome = match outcome {
+        Ok(summary) if summary.steps > 0 || summary.outcome == Outcome::Finished => Ok(summary),
+        Ok(summary) => folder.settle(Err(Failure::Said(asked.status()))).map(|()| summary),
+        Err(failure) => folder.settle(Err(failure)),
+    }?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&outcome).or_work()?);
+    }
+    if outcome.outcome == Outcome::Finished { Ok(()) } else { Err(Failure::Said(asked.status())) }
+}
+
+/// A run that has its port.
+enum Opened {
+    /// What is trained is still to be learned.
+    Open(codedgrad::train::Open),
+    Served(Box<Served>),
+}
+
+/// Makes the run, as far as it goes before somebody asks to end.
+fn carry_out(
+    args: &ServeArgs,
+    (plan, folder): (&mut Plan, &RunFolder),
+    address: SocketAddr,
+    asked: &Asked,
+) -> Result<Summary, Failure> {
+    let builder = plan.builder(folder, args.resume.is_some())?;
+    folder.write_plan(&*plan).or_work()?;
+    let security: Security = args.port().security(folder)?;
+    let opened = match &plan.facts {
+        None => Opened::Open(builder.open(address, security).or_input()?),
+        Some(facts) => {
+            let run = builder.facts(facts).goes_on(true);
+            Opened::Served(Box::new(run.serve(address, security).or_input()?))
+        }
+    };
+    let (address, status, stopper) = match &opened {
+        Opened::Open(open) => (open.address(), open.status(), open.stopper()),
+        Opened::Served(served) => (served.address(), served.status(), served.stopper()),
+    };
+    let board = Board::new(&plan.scheme, plan.workers, (0, 0), Arc::clone(&status));
+    let metrics = args.metrics(&board)?;
+    args.invite(address, folder)?;
+    let look = Look::start(asked.clone(), (stopper, status), plan, args.events);
+    let mut follower = Follower::new(plan, folder, &board, &look, asked);
+    let ended = learned(opened, plan.join_wait_seconds).and_then(|served| match served {
+        None => Ok(None),
+        Some(served) => {
+            plan.facts = Some(served.facts().clone());
+            folder.write_plan(&*plan).or_work()?;
+            follower.learns(served.facts());
+            served.run(&mut follower).map(Some).or_work()
+        }
+    });
+    let outcome = match &ended {
+        // Whoever has ended it was no signal: a worker, which is as good as the last step.
+        Ok(_) if asked.status() == 0 => Outcome::Finished,
+        Ok(Some(codedgrad::train::Outcome::Finished)) => Outcome::Finished,
+        Ok(_) => Outcome::Stopped,
+        Err(_) => Outcome::Failed,
+    };
+    look.over(outcome);
+    let summary = follower.ends(outcome)?;
+    drop(metrics);
+    if outcome == Outcome::Finished {
+        plan.over = true;
+        folder.write_plan(&*plan).or_work()?;
+    }
+    ended.map(|_| summary)
+}
+
+/// Waits for the first worker, if it has to say what is trained.
+fn learned(opened: Opened, join_wait_seconds: f64) -> Result<Option<Served>, Failure> {
+    match opened {
+        Opened::Served(served) => Ok(Some(*served)),
+        Opened::Open(open) => {
+            open.learn(port::patience(join_wait_seconds)).map_err(|error| match error {
+                RunError::Build(_) => Failure::Input(error.into()),
+                _ => Failure::Work(error.into()),
+            })
+        }
+    }
+}

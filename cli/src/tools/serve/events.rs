@@ -1,0 +1,73 @@
+//! What `codedgrad serve --events` tells the launcher that has started it, a JSON object a line.
+
+use crate::steps::Decided;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(crate) enum Event {
+    /// Workers can join.
+    Listening { address: SocketAddr, folder: PathBuf },
+    /// A worker is there, for the so manieth time.
+    Joined { worker: u32, epoch: u32 },
+    /// A step is decided.
+    Step(Decided),
+    /// The run is over. The process ends soon after, having written what it has to.
+    Over { outcome: Outcome },
+}
+
+impl Event {
+    /// Says it on standard output. Where nobody listens any more, that ends by itself.
+    pub(crate) fn tell(&self) {
+        if let Ok(mut line) = serde_json::to_vec(self) {
+            line.push(b'\n');
+            let mut out = std::io::stdout().lock();
+            let _ = out.write_all(&line).and_then(|()| out.flush());
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    /// All steps are decided, or a worker has ended it.
+    Finished,
+    /// A signal has ended it.
+    Stopped,
+    /// It could not go on.
+    Failed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codedgrad::ids::Worker;
+
+    #[test]
+    fn events_are_lines_of_json() {
+        let step = Event::Step(Decided {
+            scheme: "groups:s=1".into(),
+            step: 3,
+            steps: 10,
+            seconds: 0.25,
+            outcome: "applied".into(),
+            late: [Worker(2)].into(),
+        });
+        let line = serde_json::to_string(&step).unwrap();
+        assert_eq!(
+            line,
+            r#"{"event":"step","scheme":"groups:s=1","step":3,"steps":10,"seconds":0.25,"#
+                .to_owned()
+                + r#""outcome":"applied","late":[2]}"#
+        );
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), step);
+        let over = Event::Over { outcome: Outcome::Finished };
+        let line = serde_json::to_string(&over).unwrap();
+        assert_eq!(line, r#"{"event":"over","outcome":"finished"}"#);
+    }
+}

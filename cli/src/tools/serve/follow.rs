@@ -1,0 +1,372 @@
+//! What a coordinator of others' trainers does at every step: it writes it down and shows it.
+
+use super::Plan;
+use super::events::{Event, Outcome};
+use super::signals::Asked;
+use crate::board::Board;
+use crate::folder::{LineFile, RECORD, RunFolder};
+use crate::steps::{Decided, FaultLine, Spread, late};
+use crate::tools::status::plain;
+use crate::{Failure, OrInput, OrWork};
+use anyhow::Context;
+use codedgrad::ids::{Step, Worker};
+use codedgrad::train::{AUTO, Flow, Observer, StepRecord, Stopper};
+use codedgrad::transport::tcp::Status;
+use codedgrad::transport::{Decoded, RunFacts};
+use indicatif::ProgressBar;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked who has come, and whether somebody asks to end.
+const LOOK: Duration = Duration::from_millis(50);
+/// A round that is open for longer than so many times its first answer more was held up.
+const MU: f64 = 1.0;
+/// How often it is said who is missing.
+const SAY: Duration = Duration::from_secs(5);
+
+/// One line of `run.jsonl`, as `codedgrad coordinator` writes them.
+#[derive(Serialize)]
+struct Line<'a> {
+    run: usize,
+    scheme: &'a str,
+    /// Only the trainers know what it is.
+    loss: Option<f64>,
+    #[serde(flatten)]
+    record: &'a StepRecord,
+}
+
+/// What is read of such a line.
+#[derive(Deserialize)]
+struct Recorded {
+    #[serde(flatten)]
+    record: StepRecord,
+}
+
+/// A file of JSON in a run's folder.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
+    let text = fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display())).or_input()?;
+    serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display())).or_input()
+}
+
+/// The steps of a run that was begun, up to the first line that is no whole one.
+pub(super) fn recorded(folder: &RunFolder) -> Result<Vec<StepRecord>, Failure> {
+    let path = folder.file(RECORD);
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file.with_context(|| format!("cannot read {}", path.display())).or_input()?,
+    };
+    let lines = BufReader::new(file).lines().map_while(Result::ok);
+    let records = lines.map_while(|line| serde_json::from_str::<Recorded>(&line).ok());
+    Ok(records.map(|line| line.record).collect())
+}
+
+/// What a run comes to: `summary.json`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Summary {
+    pub(super) outcome: Outcome,
+    scheme: String,
+    workers: usize,
+    /// Steps that are decided, those before this start counted.
+    pub(super) steps: u64,
+    steps_planned: u64,
+    seconds_per_step: Spread,
+    work: f64,
+    refused_steps: usize,
+    late_worker_rounds: usize,
+    /// What steps were computed under, and how many; of all steps of the record.
+    schemes: Vec<Using>,
+    faults: Vec<FaultLine>,
+    what: RunFacts,
+}
+
+/// Steps in a row under one scheme.
+#[derive(Clone, Debug, Serialize)]
+struct Using {
+    scheme: String,
+    first_step: u64,
+    steps: u64,
+    seconds_per_step: f64,
+}
+
+/// Looks on beside the run: who comes, and whether somebody asks to end.
+pub(super) struct Look {
+    seen: Mutex<Seen>,
+    status: Arc<Mutex<Status>>,
+    events: bool,
+    workers: usize,
+    /// Whether the run has begun.
+    begun: AtomicBool,
+    over: AtomicBool,
+}
+
+/// What was said already.
+#[derive(Debug, Default)]
+struct Seen {
+    epochs: Vec<u32>,
+    there: Option<usize>,
+    said: Duration,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[expect(clippy::disallowed_methods, reason = "people wait in real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Look {
+    pub(super) fn start(
+        asked: Asked,
+        (stopper, status): (Stopper, Arc<Mutex<Status>>),
+        plan: &Plan,
+        events: bool,
+    ) -> Arc<Self> {
+        let look = Arc::new(Self {
+            seen: Mutex::new(Seen::default()),
+            status,
+            events,
+            workers: plan.workers,
+            begun: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        });
+        let (watched, patience) = (Arc::clone(&look), plan.max_wait_seconds);
+        thread::spawn(move || {
+            let (began, mut asked_at) = (now(), None);
+            while !watched.over.load(Ordering::SeqCst) {
+                watched.tell_who_comes(began.elapsed());
+                if asked.status() > 0 {
+                    // The step at hand is finished while somebody can.
+                    let since = asked_at.get_or_insert_with(now).elapsed();
+                    let begun = watched.begun.load(Ordering::SeqCst);
+                    if !begun || watched.there() == 0 || since.as_secs_f64() > patience {
+                        stopper.stop();
+                    }
+                }
+                thread::sleep(LOOK);
+            }
+        });
+        look
+    }
+
+    fn there(&self) -> usize {
+        lock(&self.status).workers.iter().filter(|worker| worker.connected).count()
+    }
+
+    /// Tells who has joined since it was last told.
+    fn tell_who_comes(&self, waited: Duration) {
+        let there = self.there();
+        let mut seen = lock(&self.seen);
+        if self.events {
+            let epochs: Vec<u32> =
+                lock(&self.status).workers.iter().map(|worker| worker.epoch).collect();
+            seen.epochs.resize(epochs.len(), 0);
+            for (worker, (before, &epoch)) in (0..).zip(seen.epochs.iter_mut().zip(&epochs)) {
+                if *before != epoch {
+                    *before = epoch;
+                    Event::Joined { worker, epoch }.tell();
+                }
+            }
+        } else if !self.begun.load(Ordering::SeqCst)
+            && (seen.there != Some(there) || waited >= seen.said + SAY)
+        {
+            (seen.there, seen.said) = (Some(there), waited);
+            let (workers, waited) = (self.workers, waited.as_secs());
+            eprintln!("{there} of {workers} workers are there, after {waited} s");
+        }
+    }
+
+    /// The run is over.
+    pub(super) fn over(&self, outcome: Outcome) {
+        self.over.store(true, Ordering::SeqCst);
+        if self.events {
+            self.tell_who_comes(Duration::ZERO);
+            Event::Over { outcome }.tell();
+        }
+    }
+}
+
+/// Follows a run.
+pub(super) struct Follower<'a> {
+    folder: &'a RunFolder,
+    board: &'a Board,
+    look: &'a Look,
+    asked: Asked,
+    scheme: String,
+    workers: usize,
+    facts: RunFacts,
+    /// Open once it is known where the run begins.
+    record: Option<LineFile>,
+    bar: ProgressBar,
+    faults: Vec<FaultLine>,
+    /// First step that is not decided.
+    next: u64,
+}
+
+impl<'a> Follower<'a> {
+    pub(super) fn new(
+        plan: &Plan,
+        folder: &'a RunFolder,
+        board: &'a Board,
+        look: &'a Look,
+        asked: &Asked,
+    ) -> Self {
+        Self {
+            folder,
+            board,
+            look,
+            asked: asked.clone(),
+            scheme: plan.scheme.clone(),
+            workers: plan.workers,
+            facts: RunFacts::default(),
+            record: None,
+            bar: ProgressBar::hidden(),
+            faults: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// It is known what is trained.
+    pub(super) fn learns(&mut self, facts: &RunFacts) {
+        self.facts = facts.clone();
+        if !self.look.events {
+            self.bar = crate::progress_bar(self.steps(), &self.scheme);
+        }
+    }
+
+    fn steps(&self) -> u64 {
+        self.facts.steps.unwrap_or(0)
+    }
+
+    /// Has the record go on with a step.
+    fn begin(&mut self, step: u64) -> anyhow::Result<()> {
+        let before = recorded(self.folder).map_err(told)?;
+        let kept = before.iter().take_while(|record| record.step < step).count();
+        let opened = LineFile::open(&self.folder.file(RECORD), kept).map_err(told)?;
+        (self.record, self.next) = (Some(opened), step);
+        self.board.begins(step, self.steps());
+        self.look.begun.store(true, Ordering::SeqCst);
+        self.bar.set_position(step);
+        if step > 0 && step < self.steps() && !self.look.events {
+            eprintln!("going on from step {step}");
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, record: &StepRecord) -> anyhow::Result<Flow> {
+        let line = Line { run: 0, scheme: &self.scheme, loss: None, record };
+        self.record.as_mut().context("a step before the run's beginning")?.push(&line)?;
+        self.next = record.step + 1;
+        self.board.step(record, None, MU);
+        let using = record.using.as_ref();
+        if let Some(why) = using.and_then(|using| using.why.as_deref()) {
+            let step = record.step;
+            self.bar.suspend(|| eprintln!("{AUTO}: step {step}: {why}"));
+        }
+        let applied = using.map_or("applied", |using| &using.scheme);
+        let outcome = if record.refused.is_empty() { applied } else { "refused" };
+        let step = (record, self.steps());
+        let decided = Decided::of(&self.scheme, step, late, outcome.into());
+        if self.look.events {
+            self.look.tell_who_comes(Duration::ZERO);
+            Event::Step(decided).tell();
+        } else {
+            decided.show(&self.bar);
+        }
+        if self.asked.status() > 0 && self.next < self.steps() {
+            return Ok(Flow::Stop);
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// Writes down what has come of it, and shows that.
+    pub(super) fn ends(self, outcome: Outcome) -> Result<Summary, Failure> {
+        self.bar.finish_and_clear();
+        if let Some(record) = &self.record {
+            record.sync().or_work()?;
+        }
+        let lines = recorded(self.folder)?;
+        let mean = |of: &dyn Fn(&StepRecord) -> f64| {
+            lines.iter().map(of).sum::<f64>() / lines.len().max(1) as f64
+        };
+        let scheme = |line: &StepRecord| {
+            line.using.as_ref().map_or_else(|| self.scheme.clone(), |using| using.scheme.clone())
+        };
+        let using = |leg: &[StepRecord]| Using {
+            scheme: scheme(&leg[0]),
+            first_step: leg[0].step,
+            steps: leg.len() as u64,
+            seconds_per_step: leg.iter().map(|line| line.seconds).sum::<f64>() / leg.len() as f64,
+        };
+        let summary = Summary {
+            outcome,
+            scheme: self.scheme.clone(),
+            workers: self.workers,
+            steps: self.next,
+            steps_planned: self.steps(),
+            seconds_per_step: Spread::of(lines.iter().map(|line| line.seconds).collect()),
+            work: mean(&|line| line.work),
+            refused_steps: lines.iter().filter(|line| !line.refused.is_empty()).count(),
+            late_worker_rounds: lines
+                .iter()
+                .flat_map(|line| &line.rounds)
+                .map(|round| late(round).len())
+                .sum(),
+            schemes: lines.chunk_by(|a, b| scheme(a) == scheme(b)).map(using).collect(),
+            faults: self.faults,
+            what: self.facts,
+        };
+        if summary.steps > 0 {
+            self.folder.write_json("summary.json", &summary).or_work()?;
+            eprint!("{}", self.board.table());
+            let Spread { mean, p50, p95 } = summary.seconds_per_step;
+            eprintln!(
+                "{} of {} steps, {mean:.3} s per step (p50 {p50:.3}, p95 {p95:.3}); {} has \
+                 run.jsonl and summary.json",
+                summary.steps,
+                summary.steps_planned,
+                self.folder.path().display()
+            );
+        }
+        Ok(summary)
+    }
+}
+
+/// The error that a failure is of.
+fn told(failure: Failure) -> anyhow::Error {
+    match failure {
+        Failure::Input(error) | Failure::Work(error) | Failure::Replaced(error) => error,
+        Failure::Said(status) => anyhow::anyhow!("exit status {status}"),
+    }
+}
+
+impl Observer for Follower<'_> {
+    fn begins(&mut self, step: Step) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.begin(step.0).map_err(|error| format!("{error:#}").into())
+    }
+
+    fn step(
+        &mut self,
+        record: &StepRecord,
+        _decoded: Option<&Decoded>,
+    ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
+        self.follow(record).map_err(|error| format!("{error:#}").into())
+    }
+
+    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
+        self.board.fault(worker, what);
+        let text = format!("step {step}: {worker}: {}", plain(what));
+        self.bar.suspend(|| eprintln!("{}: {text}", self.scheme));
+        self.faults.push(FaultLine { run: 0, step, worker, what: what.into() });
+    }
+}

@@ -1,0 +1,48 @@
+//! Who asks a coordinator to end: Ctrl-C, SIGTERM, or the end of the launcher that has started it.
+
+use crate::{Failure, OrWork};
+use anyhow::Context;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+/// What is added to the number of a signal for the exit status of who ends by it.
+const BY_SIGNAL: usize = 128;
+
+/// Whether somebody has asked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asked(Arc<AtomicUsize>);
+
+impl Asked {
+    /// Takes note of signals from now on, and of the end of standard input if that is somebody's
+    /// life line. A second signal ends the process at once.
+    pub(super) fn catch(by_input: bool) -> Result<Self, Failure> {
+        let asked = Self::default();
+        let again = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            let status = BY_SIGNAL as i32 + signal;
+            flag::register_conditional_shutdown(signal, status, Arc::clone(&again))
+                .and_then(|_| flag::register(signal, Arc::clone(&again)))
+                .and_then(|_| flag::register_usize(signal, Arc::clone(&asked.0), status as usize))
+                .context("cannot catch signals")
+                .or_work()?;
+        }
+        if by_input {
+            let asked = asked.clone();
+            thread::spawn(move || {
+                let mut input = io::stdin().lock();
+                while !matches!(input.read(&mut [0; 64]), Ok(0) | Err(_)) {}
+                asked.0.store(BY_SIGNAL + SIGTERM as usize, Ordering::SeqCst);
+            });
+        }
+        Ok(asked)
+    }
+
+    /// The exit status that who has asked expects; 0 if nobody has.
+    pub(super) fn status(&self) -> u8 {
+        self.0.load(Ordering::SeqCst) as u8
+    }
+}

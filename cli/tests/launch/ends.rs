@@ -1,0 +1,109 @@
+//! How a run ends before its time, and that nobody is left then.
+
+use crate::launched::{Launched, wait_for};
+
+const RUN: [(&str, &str); 2] = [("STEPS", "100000"), ("PAUSE_MS", "20")];
+const FLAGS: &str = "-n 3 --scheme uncoded --out run";
+
+#[test]
+fn ctrl_c_and_sigterm_end_everybody() {
+    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+        let mut launched = Launched::start(FLAGS, &RUN);
+        launched.waits_for_steps(3);
+        launched.signal(signal);
+        assert_eq!(launched.ends(), Some(status), "{}", launched.said());
+        assert!(launched.said().contains("in 10 s by force"), "{}", launched.said());
+        assert!(!launched.said().contains("started again"), "{}", launched.said());
+    }
+}
+
+#[test]
+fn who_does_not_end_is_killed() {
+    let flags = "-n 2 --scheme uncoded --out run --grace 1";
+    let mut launched = Launched::start(flags, &RUN);
+    launched.waits_for_steps(3);
+    // Whoever stands still hears no signal but one.
+    launched.worker(1).signal("-STOP");
+    launched.signal("-INT");
+    assert_eq!(launched.ends(), Some(130), "{}", launched.said());
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let flags = "-n 2 --scheme uncoded --out run --grace 1000";
+    let mut launched = Launched::start(flags, &RUN);
+    launched.waits_for_steps(3);
+    launched.worker(0).signal("-STOP");
+    launched.signal("-TERM");
+    launched.waits_for_words("in 1000 s by force");
+    launched.signal("-TERM");
+    assert_eq!(launched.ends(), Some(143), "{}", launched.said());
+    assert!(launched.said().contains("ending at once"), "{}", launched.said());
+}
+
+#[test]
+fn nobody_outlives_a_launcher_that_is_killed() {
+    let mut launched = Launched::start(FLAGS, &RUN);
+    launched.waits_for_steps(3);
+    launched.is_killed();
+    wait_for("the end of all its processes", || launched.left().is_empty().then_some(()));
+}
+
+#[test]
+fn children_of_workers_end_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = ["sh", "-c", "sleep 1000 & exec sleep 2000"].map(str::to_owned);
+    let mut launched =
+        Launched::start_program(folder.path(), "it", "-n 2 --out run", &program, &[]);
+    wait_for("two sleepers each", || (launched.left().len() >= 5).then_some(()));
+    launched.worker(0).signal("-KILL");
+    launched.waits_for_words("worker 0 was killed");
+    wait_for("its child to end", || (launched.left().len() <= 3).then_some(()));
+    launched.signal("-TERM");
+    assert_eq!(launched.ends(), Some(143));
+}
+
+#[test]
+fn a_program_that_does_not_join_is_named() {
+    let ends = |environment: &[(&str, &str)], flags: &str| {
+        let mut launched = Launched::start(&format!("-n 2 --out run {flags}"), environment);
+        assert_eq!(launched.ends(), Some(1), "{}", launched.said());
+        launched.said()
+    };
+    for status in ["0", "3"] {
+        let said = ends(&[("ENDS_WITH", status)], "");
+        let words = format!("ended with status {status} without joining the run: does it call");
+        assert!(said.contains(&words), "{said}");
+        assert!(said.contains("codedgrad.torch.join"), "{said}");
+        assert!(said.contains("    test worker::worker ... worker 0 of 2"), "its words: {said}");
+    }
+    let said = ends(&[("NEVER_JOINS", "1")], "--join-wait 1 --grace 1");
+    assert!(said.contains("no worker has joined within 1 s"), "{said}");
+}
+
+#[test]
+fn who_crashes_at_its_start_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"if [ "$CODEDGRAD_WORKER" = 1 ]; then echo no luck; exit 7; fi; exec "$@""#;
+    let program = ["sh", "-c", script, "sh"].map(str::to_owned);
+    let program: Vec<String> = program.into_iter().chain(crate::launched::worker()).collect();
+    let flags = "-n 4 --scheme groups:s=1 --join-wait 2 --out run";
+    let run = [("STEPS", "150"), ("PAUSE_MS", "40")];
+    let mut launched = Launched::start_program(folder.path(), "it", flags, &program, &run);
+    launched.waits_for_words("worker 1 ended with status 7: started again in 2 s (2 of 10)");
+    launched.waits_for_words("and is given up: 3 times in a row within 10 s of its start");
+    assert_eq!(launched.ends(), Some(0), "the others go on: {}", launched.said());
+    assert!(launched.said().contains("    no luck\n"), "{}", launched.said());
+    assert_eq!(launched.steps(), (0..150).collect::<Vec<u64>>());
+}
+
+#[test]
+fn where_no_worker_is_left_the_run_is_over() {
+    let mut launched = Launched::start("-n 2 --scheme uncoded --out run --restarts 0", &RUN);
+    launched.waits_for_steps(3);
+    launched.worker(0).signal("-KILL");
+    launched.worker(1).signal("-KILL");
+    assert_eq!(launched.ends(), Some(1), "{}", launched.said());
+    assert!(launched.said().contains("and is given up: --restarts 0"), "{}", launched.said());
+    assert!(launched.said().contains("all workers have ended"), "{}", launched.said());
+}
