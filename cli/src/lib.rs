@@ -7,7 +7,6 @@
 
 mod board;
 mod folder;
-#[cfg(feature = "trainer")]
 mod legs;
 mod lock;
 mod output;
