@@ -7,6 +7,7 @@
 
 mod board;
 mod folder;
+mod legs;
 mod lock;
 mod output;
 mod pictures;

@@ -169,11 +169,6 @@ fn strangers_are_refused_and_the_run_goes_on() {
         &["codedgrad keygen DIR --workers N", "--keys DIR"],
     );
     refused(folder.path(), &["worker", "--join", "127.0.0.1:1"], &["--token FILE"]);
-    refused(
-        folder.path(),
-        &["coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--scheme", "auto"],
-        &["codedgrad train"],
-    );
     let mut run = Run::start(&["--workers", "2", "--steps", "60", "--scheme", "groups:s=1"]);
     let path = run.folder.path().join("wrong");
     fs::write(&path, "ab".repeat(32)).unwrap();

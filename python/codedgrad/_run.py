@@ -7,6 +7,7 @@ collected, how a decoded one is shown, and how a replica is handed over, loaded 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ import os
 import random
 import struct
 import sys
+import threading
 import time
 import warnings
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence, Tup
 import numpy
 
 from . import _native
+from . import _signals
 
 REDUCTIONS = ("mean", "sum", "tokens")
 
@@ -62,6 +65,20 @@ class Replaced(SystemExit):
 
     def __init__(self, text: str = "this worker was replaced") -> None:
         super().__init__(4)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Left(SystemExit):
+    """This process was told to end by SIGTERM: it has left the run, which goes on without it.
+
+    A `SystemExit` with status 0, since it ends on purpose.
+    """
+
+    def __init__(self, text: str = "this worker has left the run") -> None:
+        super().__init__(0)
         self.text = text
 
     def __str__(self) -> str:
@@ -169,6 +186,11 @@ class Where:
     frozen: Optional[int] = None
     start: Optional[int] = None
 
+    @property
+    def alone(self) -> bool:
+        """Whether nobody says where a coordinator is."""
+        return self.address is None and not os.environ.get("CODEDGRAD_ADDRESS")
+
     def connect(self, settings: Settings) -> "_native.Worker":
         """Joins the run of the arguments or the environment, or begins one of this process."""
         arrays = [(count, name) for count, name in self.arrays]
@@ -184,7 +206,7 @@ class Where:
         }
         if not sum(count for count, _ in arrays):
             raise ValueError("nothing is trained: no array has a number that takes a gradient")
-        if self.address is None and not os.environ.get("CODEDGRAD_ADDRESS"):
+        if self.alone:
             self._check_alone()
             return _native.Worker.alone(arrays, facts, settings.first)
         keys = None if self.keys is None else os.fspath(self.keys)
@@ -484,6 +506,8 @@ class Run:
         self._started = False
         self._over = False
         self._left = False
+        # What is said of it when this process was told to end.
+        self._farewell: Optional[str] = None
         self._scalars: Optional[int] = None
         self._body_began = 0.0
         self._took_part = False
@@ -491,6 +515,9 @@ class Run:
         self._warned = False
         self._counts = {"units": 0, "abandoned": 0, "applied": 0, "skipped": 0, "resyncs": 0}
         self._seconds = {"compute": 0.0, "wait": 0.0, "take": 0.0, "give": 0.0, "apply": 0.0}
+        # Nobody goes on without a worker that is alone: SIGTERM just ends its process.
+        if not where.alone:
+            _signals.watch(self)
 
     # What depends on the arrays.
 
@@ -581,6 +608,29 @@ class Run:
         """Leaves the run; what was begun is given up, others do it. Can be called twice."""
         self._left = True
         self._native.close()
+        _signals.unwatch(self)
+
+    def _leave(self) -> Left:
+        """Leaves the run for SIGTERM; gives back what the process ends by.
+
+        The handler of the signal calls it wherever the main thread is: also where a subclass is
+        not whole yet, or where something is being printed.
+        """
+        self._farewell = f"worker {self.worker} leaves the run: it was told to end (SIGTERM)"
+        self._left = True
+        self._native.close()
+        with contextlib.suppress(OSError):
+            os.write(2, f"codedgrad: {self._farewell}\n".encode())
+        return Left(self._farewell)
+
+    def _check_left(self) -> None:
+        """Raises `Left` again where somebody has caught it, and ends other threads."""
+        if self._farewell is None:
+            return
+        if threading.current_thread() is threading.main_thread():
+            raise Left(self._farewell)
+        # By this one alone, by none of its subclasses, a thread ends without a traceback.
+        raise SystemExit(0)
 
     def traffic(self) -> Tuple[int, int]:
         """Bytes sent and received so far."""
@@ -627,6 +677,7 @@ class Run:
                     self._body_began = self._lap()
                     yield step
                     self._seconds["apply"] += self._lap() - self._body_began
+                    self._check_left()
                     if self._left:
                         return
                     self._settle(step)
@@ -638,6 +689,7 @@ class Run:
             raise
         finally:
             self._step = None
+            _signals.unwatch(self)
 
     def _lap(self) -> float:
         return time.perf_counter()
@@ -692,6 +744,7 @@ class Run:
                     else:
                         yield Skip(step.index, step.skipped)
                     self._seconds["apply"] += self._lap() - self._body_began
+                    self._check_left()
                     if self._left:
                         return
                     self._step = None
@@ -708,15 +761,21 @@ class Run:
         except GeneratorExit:
             self.close()
             raise
+        finally:
+            _signals.unwatch(self)
 
     def _receive(self) -> Tuple[Any, ...]:
         """The next event."""
+        self._check_left()
         began = self._lap()
         try:
             event = self._native.next()
         except _native.Replaced as error:
             self._left = True
             raise Replaced(str(error)) from None
+        except ConnectionError:
+            self._check_left()
+            raise
         self._seconds["wait"] += self._lap() - began
         assert event is not None, "it is waited for ever"
         self._event = event
@@ -760,6 +819,7 @@ class Run:
                     self._seed(unit_seed(settings.seed, batch, micro.unit))
                 self._prepare(micro)
                 yield micro
+                self._check_left()
                 ended = self._lap()
                 seconds["compute"] += ended - began
                 arrays = self._collect(micro)

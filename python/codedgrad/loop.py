@@ -39,6 +39,7 @@ from ._run import (
     Apply,
     Compute,
     Event,
+    Left,
     Provide,
     Replaced,
     Resync,
@@ -57,6 +58,7 @@ __all__ = [
     "Compute",
     "Coordinator",
     "Event",
+    "Left",
     "Micro",
     "Provide",
     "Replaced",
@@ -440,8 +442,9 @@ def serve(
 ) -> Coordinator:
     """Coordinates a run from a thread of this process, which need not be a worker's.
 
-    scheme: a text such as "groups:s=1"; workers, units, steps, first, unit_samples, micro_steps: as
-        the workers say when they join; length: numbers of a gradient.
+    scheme: a text such as "groups:s=1", or "auto": steps are recorded uncoded, and coded where that
+        pays (one line on standard error says why); workers, units, steps, first, unit_samples,
+        micro_steps: as the workers say when they join; length: numbers of a gradient.
     address: where to listen, "host:port", port 0 for any free one.
     token: the job's secret, 64 hexadecimal digits or a file with them; a fresh one if not given.
     keys: a folder of certificates (`codedgrad keygen`), which addresses other than this host's need.

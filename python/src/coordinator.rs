@@ -2,7 +2,7 @@
 
 use crate::worker::{duration, lock, now, value_error};
 use codedgrad::codes::{SchemeSpec, Wire};
-use codedgrad::train::{self, Flow, Observer, Outcome, RunError, StepRecord, Stopper};
+use codedgrad::train::{self, AUTO, Auto, Flow, Observer, Outcome, RunError, StepRecord, Stopper};
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::Exchange;
 use codedgrad::transport::tcp::security::{Keys, Security, Token};
@@ -77,7 +77,9 @@ impl Told {
     }
 
     fn builder(&self) -> PyResult<train::Builder> {
-        let spec: SchemeSpec = self.scheme.parse().map_err(value_error)?;
+        let chosen = self.scheme == AUTO;
+        let spec = if chosen { Ok(SchemeSpec::uncoded()) } else { self.scheme.parse() };
+        let spec = spec.map_err(value_error)?;
         // What else is wrong with it, the builder says.
         let scheme = spec.scheme(self.workers, self.units, 0..1);
         if scheme.is_ok_and(|scheme| scheme.facts().mixture) {
@@ -86,7 +88,8 @@ impl Told {
                  take a scheme that combines gradients, such as groups:s=1 or vote:s=1,b=1"
             )));
         }
-        let job = format!("{{\"scheme\":{:?}}}", spec.to_string());
+        let name = if chosen { AUTO.to_owned() } else { spec.to_string() };
+        let job = format!("{{\"scheme\":{name:?}}}");
         let mut run = train::Coordinator::builder(spec)
             .workers(self.workers)
             .units(self.units)
@@ -97,6 +100,9 @@ impl Told {
             .micro_steps(self.micro_steps)
             .wire(wire(&self.wire)?)
             .job(job);
+        if chosen {
+            run = run.auto(Auto::default());
+        }
         if let Some(exchange) = &self.exchange {
             run = run.exchange(exchange.parse::<Exchange>().map_err(PyValueError::new_err)?);
         }
@@ -147,6 +153,9 @@ impl Observer for Counter {
         record: &StepRecord,
         _decoded: Option<&Decoded>,
     ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+        if let Some(why) = record.using.as_ref().and_then(|using| using.why.as_ref()) {
+            eprintln!("codedgrad: {AUTO}: step {}: {why}", record.step);
+        }
         let mut decided = lock(&self.0);
         decided.steps = record.step + 1;
         decided.refused += u64::from(!record.refused.is_empty());

@@ -92,6 +92,10 @@ def die(_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def leave(_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def stop(control: Any) -> None:
     control.should_training_stop = True
 
@@ -278,6 +282,19 @@ def test_others_go_on_without_a_killed_worker_and_save(workers: Workers, alone: 
     assert [result["saver"] for result in results[1:]] == [True, False]
     assert workers.saved(0) == workers.saved(2) == []
     assert workers.saved(1) == ["checkpoint-6", "last"]
+
+
+def test_others_go_on_without_a_worker_that_is_told_to_end(workers: Workers, alone: Any) -> None:
+    told: Dict[str, Any] = {"save_strategy": "steps", "save_steps": STEPS}
+    # Nobody may need to find out by waiting.
+    with serve(silence=LIMIT_SECONDS) as coordinator:
+        begun = [workers.start(coordinator, 0, callbacks=[At(2, leave)], **told)]
+        begun += [workers.start(coordinator, k, late=0.01, **told) for k in (1, 2)]
+        results = [workers.result(each) for each in begun]
+    assert results[0] == 0
+    for result in results[1:]:
+        assert (result["bits"], result["logs"]) == (alone["bits"], alone["logs"])
+    assert workers.saved(0) == [] and workers.saved(1) == ["checkpoint-6", "last"]
 
 
 def test_a_replacement_takes_over_the_state(workers: Workers, alone: Any) -> None:

@@ -2,7 +2,7 @@
 
 mod chooser;
 
-use super::{Policy, StepRecord};
+use super::{Policy, StepRecord, Using};
 use chooser::{Chooser, Seen};
 
 /// The scheme text that asks for [`Auto`], in programs that read scheme texts.
@@ -89,11 +89,11 @@ impl Auto {
         self.history.push(Seen::of(record));
     }
 
-    /// What the last step of a run that is resumed was computed under, or `uncoded`: what it goes
-    /// on with.
+    /// What the run goes on with: what the last step of a resumed one was computed under, else
+    /// `uncoded`.
     #[must_use]
-    pub fn scheme(&self) -> &str {
-        self.history.last().map_or("uncoded", Seen::scheme)
+    pub fn using(&self) -> Using {
+        self.history.last().map_or_else(Using::uncoded, Seen::using)
     }
 
     /// The policy of a run of so many workers and units.

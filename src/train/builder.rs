@@ -9,7 +9,7 @@ pub use error::BuildError;
 pub use served::{Open, Served};
 
 use super::aggregator::{Aggregator, Seat};
-use super::{Auto, Coordinator, Pace, Policy, Shape, VirtualClock};
+use super::{Auto, Coordinator, Pace, Policy, Shape, Using, VirtualClock};
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec, Wire};
 use crate::delays::{Delays, Unit};
@@ -106,7 +106,7 @@ struct Plan {
     shape: Shape,
     clock: Clock,
     /// What decides under which scheme the run goes on, and under which it begins.
-    policy: Option<(Box<dyn Policy>, SchemeSpec)>,
+    policy: Option<(Box<dyn Policy>, Using)>,
     #[cfg(feature = "tcp")]
     end: u64,
     result_length: usize,
@@ -554,12 +554,14 @@ impl Builder {
                 let scheme = spec.to_string();
                 return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
             }
-            let spec = spec.clone();
             let plan = move |workers| spec.or_uncoded(workers, facts.units, jobs.clone());
             engine = engine.replanning(fewest, Box::new(plan));
         }
         let policy = self.auto.clone().map(|auto| auto.waits_if(self.modelled));
-        let policy = policy.map(|auto| (auto.policy(workers, facts.units), spec));
+        let policy = policy.map(|auto| {
+            let using = auto.using();
+            (auto.policy(workers, facts.units), using)
+        });
         let shape = Shape { workers, length, units: facts.units, first: Step(steps.start) };
         Ok(Plan {
             engine,
@@ -580,7 +582,7 @@ impl Builder {
         let Some(auto) = &self.auto else { return Ok(self.scheme.clone()?) };
         let (most, probe) = auto.limits();
         ranged("probe", probe, 1..=most)?;
-        Ok(auto.scheme().parse()?)
+        Ok(auto.using().scheme.parse()?)
     }
 
     /// The steps of the run, and their jobs.
@@ -658,10 +660,10 @@ impl Builder {
 /// A coordinator whose scheme is chosen by a policy, if there is one.
 fn planned<T: Transport>(
     coordinator: Coordinator<T>,
-    policy: Option<(Box<dyn Policy>, SchemeSpec)>,
+    policy: Option<(Box<dyn Policy>, Using)>,
 ) -> Coordinator<T> {
     match policy {
-        Some((policy, scheme)) => coordinator.planned_by(policy, &scheme),
+        Some((policy, using)) => coordinator.planned_by(policy, using),
         None => coordinator,
     }
 }

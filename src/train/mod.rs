@@ -27,9 +27,9 @@ pub use aggregator::{
 #[cfg(feature = "tcp")]
 pub use aggregator::{JoinError, Joining};
 pub use auto::{AUTO, Auto};
+pub use builder::{BuildError, Builder};
 #[cfg(feature = "tcp")]
 pub use builder::{Open, Served};
-pub use builder::{BuildError, Builder};
 pub use coordinator::{
     Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape,
     StepRecord, Stopper,

@@ -42,6 +42,14 @@ pub struct Using {
     pub why: Option<String>,
 }
 
+impl Using {
+    /// Uncoded steps, of which nothing is expected.
+    #[must_use]
+    pub fn uncoded() -> Self {
+        Self { scheme: SchemeSpec::uncoded().to_string(), predicted: None, why: None }
+    }
+}
+
 impl From<Choice> for Using {
     fn from(choice: Choice) -> Self {
         let Choice { scheme, predicted, why } = choice;

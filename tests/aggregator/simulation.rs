@@ -14,7 +14,8 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::{Config, Engine};
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Progress, Shape, StepRecord,
+    Aggregator, Choice, Coordinator, Event, Flow, Observer, Outcome, Pace, Policy, Progress, Shape,
+    StepRecord, Using,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, Status, TcpLink, TcpTransport};
@@ -57,6 +58,8 @@ struct Voyage {
     /// For how long the coordinator may be at something else, now and then, before it hears what
     /// its hub has for it.
     busy: Duration,
+    /// Whether the scheme changes every now and then.
+    changes: bool,
 }
 
 /// A run in all weathers.
@@ -73,6 +76,25 @@ fn voyage(exchange: Exchange, scheme: &'static str, seed: u64) -> Voyage {
         cuts: None,
         wipes: false,
         busy: Duration::ZERO,
+        changes: false,
+    }
+}
+
+/// Chooses another scheme by a seed, after 1 to 39 steps.
+struct Whims {
+    random: ChaCha8Rng,
+    next: u64,
+}
+
+impl Policy for Whims {
+    fn decided(&mut self, record: &StepRecord) -> Option<Choice> {
+        if record.step < self.next {
+            return None;
+        }
+        self.next = record.step + self.random.random_range(1..40);
+        let schemes = ["uncoded", "groups:s=1", "groups:l=1", "queue:m=1"];
+        let text = schemes[self.random.random_range(0..schemes.len())];
+        Some(Choice { scheme: text.parse().ok()?, predicted: None, why: None })
     }
 }
 
@@ -417,6 +439,10 @@ async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: Config) ->
     let mut bell = transport.bell();
     let mut random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0xb0_5500);
     let mut coordinator = Coordinator::new(transport, engine, pace, config, shape);
+    if shared.voyage.changes {
+        let random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0xc4a);
+        coordinator = coordinator.planned_by(Box::new(Whims { random, next: 0 }), Using::uncoded());
+    }
     let replicas = Replicas::fresh(1, length);
     let mut keeper =
         Keeper { shared: Arc::clone(shared), replicas, next: 0, found: Landfall::default() };
@@ -638,6 +664,21 @@ fn a_sum_outlives_all_workers() {
         let found = simulate(&voyage, &expected);
         println!("{exchange:?}, seed {seed}: {found:?}");
         assert!(found.faults > 3 && found.lost > 3 * found.faults, "{found:?}");
+    }
+}
+
+/// Whatever the scheme is changed to in the middle of everything.
+#[test]
+fn no_fault_costs_a_step_while_schemes_change() {
+    let (steps, length) = (2_000, 300);
+    let expected = without_faults(length, steps);
+    for seed in 0..5 {
+        let (exchange, _) = VOYAGES[seed as usize];
+        let calm = Voyage { steps, length, changes: true, ..voyage(exchange, "uncoded", seed) };
+        let found = simulate(&calm, &expected);
+        println!("{exchange:?}, seed {seed}: {found:?}");
+        assert!(found.faults > steps / 100 && found.lost > steps / 200, "{found:?}");
+        assert!(found.kept[1] <= found.kept[0] * 3 / 2, "more and more is kept: {found:?}");
     }
 }
 

@@ -84,6 +84,8 @@ struct Mishaps {
     own: bool,
     /// After so many events nothing happens any more but that time passes.
     silent_after: Option<usize>,
+    /// Another scheme may be chosen at any time.
+    switches: bool,
 }
 
 impl Mishaps {
@@ -98,6 +100,7 @@ impl Mishaps {
         drifts: false,
         own: false,
         silent_after: None,
+        switches: false,
     };
 }
 
@@ -461,6 +464,10 @@ impl Chaos<'_> {
                 );
                 self.replanned += 1;
             }
+            Action::Switched { step } => {
+                assert!(self.mishaps.switches && step.0 == self.decided, "between steps");
+                assert_eq!(self.driver.engine.facts().units, self.units);
+            }
             Action::Dismiss { worker } => panic!("{worker} has refused no state"),
             Action::Finish => self.finished = true,
         }
@@ -775,6 +782,10 @@ impl Chaos<'_> {
                 self.mishaps.silent_after.is_some_and(|events| self.happened > events + 50);
             assert!(!silent || self.finished, "nothing happens, and it does not end");
             self.driver.now += 1e-3;
+            if self.mishaps.switches && self.choose(10) == 0 {
+                let text = SWITCHED_TO[self.choose(SWITCHED_TO.len())];
+                self.driver.engine.switch(text.parse().unwrap());
+            }
             let Some(input) = self.next() else { return Ok(()) };
             match self.driver.give(input) {
                 Ok(actions) => actions.into_iter().for_each(|action| self.act(action)),
@@ -841,7 +852,11 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
         Config { micro_steps, models, log_steps: config.log_steps.max(delay + 1), ..config };
     let (units, mishaps) = (
         scheme.facts().units,
-        Mishaps { fewest: if next_step { 0 } else { mishaps.fewest }, ..mishaps },
+        Mishaps {
+            fewest: if next_step { 0 } else { mishaps.fewest },
+            switches: mishaps.switches && !next_step,
+            ..mishaps
+        },
     );
     let plan = plan_of(spec, units);
     let mut engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).unwrap();
@@ -920,6 +935,17 @@ const SCHEMES: [&str; 17] = [
     "sr-sgc:B=2,W=3,lambda=2",
 ];
 
+/// What may be chosen in the middle of a run.
+const SWITCHED_TO: [&str; 7] = [
+    "uncoded",
+    "groups:s=1",
+    "groups:l=1",
+    "min-load:s=1",
+    "queue:m=2",
+    "ring:reach=2",
+    "m-sgc:B=1,W=2,lambda=1",
+];
+
 /// So many orders of events that one in a thousand going wrong shows in every run; `PROPTEST_CASES`
 /// may ask for more.
 fn many_cases() -> ProptestConfig {
@@ -977,6 +1003,32 @@ proptest! {
             mishaps,
             &choices,
         );
+    }
+
+    /// Whatever scheme is chosen whenever: it is taken between steps, and nothing goes wrong with
+    /// those that die and come back meanwhile.
+    #[test]
+    fn switching_schemes_ends_well(
+        scheme in prop::sample::select(&SCHEMES[..]),
+        workers in 1usize..7,
+        (micro_steps, log_steps, deaths) in (1u64..4, 1u64..6, 0usize..6),
+        (tree, tasks, returns, kept) in any::<(bool, bool, bool, bool)>(),
+        fewest in 0usize..4,
+        choices in prop::collection::vec(0u16..1000, 1..200),
+    ) {
+        let reduce = if tree { Reduce::Tree } else { Reduce::Worker };
+        let mishaps =
+            Mishaps { tasks, deaths, returns, kept, fewest, switches: true, ..Mishaps::NONE };
+        let config = Config {
+            micro_steps,
+            reduce,
+            log_steps,
+            return_seconds: if returns { 10.0 } else { 0.0 },
+            restores: true,
+            max_wait_seconds: 1e4,
+            ..CONFIG
+        };
+        random_run(scheme, workers, config, mishaps, &choices);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use codedgrad::gpu::cuda::DeviceVector;
 use codedgrad::ids::{Job, Step, Worker};
 use codedgrad::schedulers::{Config, ConfigError, Engine, Reduce};
 use codedgrad::train::{
-    AdamWConfig, Aggregator, AggregatorError, ComputeTask, Coordinator, Event, Flow, Observer,
-    Outcome, Pace, RunError, Shape, StepRecord,
+    AdamWConfig, Aggregator, AggregatorError, Auto, ComputeTask, Coordinator, Event, Flow,
+    Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
 use codedgrad::transport::{Decoded, Link, State, Transport, local};
 use std::sync::Arc;
@@ -32,8 +32,10 @@ const CALIBRATION_STEPS: u64 = 6;
 /// Everything about a run but its delays, its clock and where it starts.
 #[derive(Clone, Debug)]
 pub struct LocalRun {
-    /// The scheme.
+    /// The scheme, with which it begins if that is chosen while it goes on.
     pub scheme: SchemeSpec,
+    /// What chooses the scheme, if it is not always the same.
+    pub auto: Option<Auto>,
     /// Number of workers.
     pub workers: usize,
     /// Samples per micro-batch, the unit in which batches are cut.
@@ -148,6 +150,7 @@ impl LocalRun {
         let Config { max_wait_seconds, return_seconds, grace_seconds, mu, .. } = Config::default();
         Self {
             scheme,
+            auto: None,
             workers,
             unit_samples: 1,
             units: workers as u32,
@@ -417,7 +420,10 @@ fn coordinator<T: Transport>(
         units: run.units,
         first: Step(stretch.step),
     };
-    Ok(Coordinator::new(transport, engine, pace, config, shape))
+    let coordinator = Coordinator::new(transport, engine, pace, config, shape);
+    let Some(auto) = run.auto.clone() else { return Ok(coordinator) };
+    let using = auto.using();
+    Ok(coordinator.planned_by(auto.policy(run.workers, run.units), using))
 }
 
 fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {

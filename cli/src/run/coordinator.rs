@@ -1,6 +1,5 @@
 //! `codedgrad coordinator`: a training run whose workers are processes of this or other hosts.
 
-use super::auto::AUTO;
 use super::network::{self, Team, TransportKind};
 use super::plan::{self, ClockKind, Plan};
 use super::report::Summary;
@@ -46,8 +45,8 @@ With --device cuda every worker computes on the GPUs of its own host, number W o
 with that of the whole batch. With --exchange nccl besides, GPUs of different workers sum by NCCL;
 `codedgrad status` says whether they do.
 
-Schemes and delays are those of `codedgrad train`; --scheme auto is not. Nobody is delayed on purpose
-unless --delays says so.
+Schemes and delays are those of `codedgrad train`, --scheme auto included. Nobody is delayed on
+purpose unless --delays says so.
 
 Examples:
   codedgrad coordinator --listen 127.0.0.1:0 --workers 3 --scheme groups:s=1 --steps 100
@@ -104,17 +103,10 @@ impl CoordinatorArgs {
         let (Some(scheme), Some(workers)) = (self.scheme.clone(), self.workers) else {
             return Err(Failure::Input(anyhow!("--scheme and --workers are needed")));
         };
-        if scheme == AUTO {
-            return Err(Failure::Input(anyhow!(
-                "--scheme auto is for `codedgrad train`, which may use --transport tcp"
-            )));
-        }
         let own = Own {
             schemes: vec![scheme],
             workers,
             delays: self.delays.clone(),
-            replan_every: 2,
-            probe: 1,
             transport: TransportKind::Tcp,
             return_seconds: self.return_wait.map_or(self.run.max_wait, |seconds| seconds as f64),
         };

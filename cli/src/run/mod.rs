@@ -2,7 +2,6 @@
 
 pub(crate) mod again;
 mod attack;
-mod auto;
 mod checkpoint;
 pub(crate) mod coordinator;
 mod network;

@@ -2,7 +2,6 @@
 //! kept.
 
 use super::attack::Caught;
-use super::auto::Using;
 use super::checkpoint::{self, Place};
 use super::plan::{LateKind, Plan};
 use crate::board::Board;
@@ -11,7 +10,7 @@ use crate::steps::{Decided, FaultLine, stragglers};
 use crate::tools::status::plain;
 use codedgrad::gpu::Real;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::train::{Flow, Observer, StepRecord};
+use codedgrad::train::{AUTO, Flow, Observer, StepRecord};
 use codedgrad::transport::{Decoded, State};
 use codedgrad_trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
 use indicatif::ProgressBar;
@@ -37,9 +36,6 @@ pub(crate) struct Line {
     /// Who was found out, where somebody is wrong or looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) caught: Option<Caught>,
-    /// What `auto` trained this step with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) using: Option<Using>,
     #[serde(flatten)]
     pub(crate) record: StepRecord,
 }
@@ -116,8 +112,6 @@ pub(crate) struct RunObserver<'a> {
     pub(crate) bar: ProgressBar,
     /// Whether the scheme looks for wrong workers.
     pub(crate) looks: bool,
-    /// Under `auto`, what the steps are trained with now.
-    pub(crate) using: Option<Using>,
     pub(crate) interrupted: &'a AtomicBool,
     /// Where the run is shown to whoever asks.
     pub(crate) board: Option<Arc<Board>>,
@@ -179,11 +173,10 @@ impl RunObserver<'_> {
             gradient_difference: difference.map(|errors| errors.0),
             gradient_error: difference.map(|errors| errors.1),
             caught: Caught::of(self.plan, self.looks, record),
-            using: self.using.clone(),
             record: record.clone(),
         };
-        if let Some(using) = &mut self.using {
-            using.why = None;
+        if let Some(why) = record.using.as_ref().and_then(|using| using.why.as_ref()) {
+            self.bar.suspend(|| eprintln!("{AUTO}: step {}: {why}", record.step));
         }
         self.record.push(&line)?;
         if let Some(board) = &self.board {

@@ -227,7 +227,6 @@ mod tests {
             gradient_difference: None,
             gradient_error: None,
             caught: None,
-            using: None,
             record,
         }
     }

@@ -1,6 +1,5 @@
 //! What a training run is to do, as kept in its folder: enough to do it again or to go on with it.
 
-use super::auto::AUTO;
 use super::checkpoint;
 use super::network::TransportKind;
 use crate::port::{ExchangeKind, WireKind};
@@ -12,7 +11,7 @@ use codedgrad::codes::sequential::{Accept, Horizon, SchemeFacts};
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Job, Worker};
 use codedgrad::schedulers::{ConfigError, Reduce};
-use codedgrad::train::AdamWConfig;
+use codedgrad::train::{AUTO, AdamWConfig, Auto};
 use codedgrad_trainer::{
     Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor,
     ReplicaState, Tokens,
@@ -128,11 +127,6 @@ impl Plan {
     pub(crate) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
         let spec = |text: &String| -> Result<SchemeSpec, Failure> {
             if text == AUTO {
-                if self.micro_steps > 1 {
-                    return Err(Failure::Input(anyhow!(
-                        "--scheme auto plans for steps of one job; leave out --micro-steps"
-                    )));
-                }
                 return Ok(SchemeSpec::uncoded());
             }
             let mut spec: SchemeSpec = text.parse().or_input()?;
@@ -210,6 +204,12 @@ impl Plan {
             )));
         }
         Ok(specs)
+    }
+
+    /// What chooses the scheme under `--scheme auto`.
+    pub(crate) fn auto(&self) -> Auto {
+        let auto = Auto::default().probe(self.probe).replan_every(self.replan_every);
+        auto.seed(self.seed).waits(self.clock == ClockKind::Virtual)
     }
 
     /// Steps of each run, over all models.
@@ -323,6 +323,7 @@ impl Plan {
         }
         Ok(LocalRun {
             scheme: scheme.clone(),
+            auto: None,
             workers: self.workers,
             unit_samples: self.micro_batch_rows,
             units: self.micro_batches,

@@ -1,9 +1,9 @@
 //! What a training run comes to: `summary.json`, the table, the sentence.
 
 use super::attack::{self, Honesty};
-use super::auto::{LegSummary, legs};
 use super::observer::Line;
 use super::plan::{ClockKind, Plan};
+use crate::legs::{LegSummary, legs};
 use crate::steps::{FaultLine, Spread, stragglers};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -100,7 +100,7 @@ impl RunSummary {
             max_decode_error: applied().map(|line| line.record.error).fold(0.0, f64::max),
             max_amplification: applied().map(|line| line.record.amplification).fold(0.0, f64::max),
             honesty: Honesty::of(lines),
-            legs: legs(lines),
+            legs: legs(lines.iter().map(|line| &line.record)),
         }
     }
 }

@@ -13,7 +13,7 @@ use codedgrad_trainer::{Compute, GptConfig, Precision, Processor};
 use std::path::PathBuf;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 37] = [
+const PLANNED: [&str; 39] = [
     "corpus",
     "tokenizer",
     "init",
@@ -44,6 +44,8 @@ const PLANNED: [&str; 37] = [
     "out",
     "force",
     "checkpoint_every",
+    "replan_every",
+    "probe",
     "audit_every",
     "fault",
     "exchange",
@@ -158,6 +160,19 @@ pub(crate) struct RunArgs {
     /// Let approximate schemes wait so much longer than they must
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     pub(crate) grace: f64,
+    /// Steps after which `--scheme auto` records uncoded ones again
+    #[arg(
+        long, value_name = "N", default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(2..)
+    )]
+    pub(crate) replan_every: u64,
+    /// Uncoded steps of which `--scheme auto` tells the planner; of fewer than 20 little can be
+    /// concluded
+    #[arg(
+        long, value_name = "N", default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub(crate) probe: u64,
     /// Steps between checkpoints
     #[arg(
         long, value_name = "N", default_value_t = 50,
@@ -223,8 +238,6 @@ pub(crate) struct Own {
     pub(crate) schemes: Vec<String>,
     pub(crate) workers: u32,
     pub(crate) delays: Option<String>,
-    pub(crate) replan_every: u64,
-    pub(crate) probe: u64,
     pub(crate) transport: TransportKind,
     /// How long lost workers may take to come back.
     pub(crate) return_seconds: f64,
@@ -268,6 +281,13 @@ impl RunArgs {
             return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
         }
         self.check_exchange()?;
+        if self.probe >= self.replan_every {
+            let (probe, block) = (self.probe, self.replan_every);
+            return Err(Failure::Input(anyhow!(
+                "--probe {probe}: it must be less than --replan-every {block}, or nothing is left \
+                 to gain"
+            )));
+        }
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
             None => {
@@ -312,8 +332,8 @@ impl RunArgs {
             grace_seconds: self.grace,
             checkpoint_every: self.checkpoint_every,
             audit_every: self.audit_every,
-            replan_every: own.replan_every,
-            probe: own.probe,
+            replan_every: self.replan_every,
+            probe: self.probe,
             faults: self.fault.clone(),
             min_workers: self.min_workers.map(|workers| workers as usize),
             transport: own.transport,

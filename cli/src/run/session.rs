@@ -1,7 +1,6 @@
 //! Carries out the plan of a training run: its schemes one after the other, from a checkpoint if
 //! there is one.
 
-use super::auto::{AUTO, next_leg};
 use super::checkpoint::{self, Place};
 use super::network::{Leg, Team, TransportKind};
 use super::observer::{Keeper, Line, RunObserver, in_step};
@@ -14,7 +13,7 @@ use crate::steps::FaultLine;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
-use codedgrad::train::{Outcome, Pace, VirtualClock};
+use codedgrad::train::{AUTO, Outcome, Pace, VirtualClock};
 use codedgrad_trainer::{
     Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_in_place,
 };
@@ -179,7 +178,19 @@ impl Session {
 
     /// The first of its runs.
     pub(crate) fn local(&self) -> Result<LocalRun, Failure> {
-        self.plan.local_run(&self.specs[0])
+        self.local_of(0)
+    }
+
+    /// A run, which goes on with what its last steps were computed under if that was chosen.
+    fn local_of(&self, run: usize) -> Result<LocalRun, Failure> {
+        let local = self.plan.local_run(&self.specs[run])?;
+        if self.plan.schemes[run] != AUTO {
+            return Ok(local);
+        }
+        let mut auto = self.plan.auto();
+        self.lines[run].iter().for_each(|line| auto.replay(&line.record));
+        let scheme = auto.using().scheme.parse().or_input()?;
+        Ok(LocalRun { scheme, auto: Some(auto), ..local })
     }
 
     pub(crate) fn plan(&self) -> &Plan {
@@ -283,7 +294,7 @@ impl Session {
         record: &mut LineFile,
         faults: &mut Vec<FaultLine>,
     ) -> Result<(Outcome, Option<f64>), Failure> {
-        let local = self.plan.local_run(&self.specs[run])?;
+        let local = self.local_of(run)?;
         let team = self.team.take();
         let resumed = if self.place.run == run { self.state.take() } else { None };
         let first = if resumed.is_some() { self.place.next_step } else { 0 };
@@ -312,7 +323,6 @@ impl Session {
             faults: std::mem::take(faults),
             bar,
             looks: self.specs[run].wrong() > 0,
-            using: None,
             interrupted: &self.interrupted,
             board: self.board.clone(),
             digest: None,
@@ -324,9 +334,7 @@ impl Session {
             .map(|spec| self.plan.local_run(spec)?.stays().or_input())
             .collect::<Result<Vec<_>, _>>()?;
         let stays = runs.into_iter().all(|stays| stays);
-        let outcome =
-            Legs { local, stays, states: state, team, auto: self.plan.schemes[run] == AUTO }
-                .train(&mut observer)?;
+        let outcome = train((&local, stays), &state, team, &mut observer)?;
         observer.bar.finish_and_clear();
         let RunObserver { lines, faults: met, keeper: Keeper { replicas, .. }, .. } = observer;
         *faults = met;
@@ -410,74 +418,35 @@ fn prepare(
     folder.write_plan(plan).or_work()
 }
 
-/// A run, or what is left of it: one leg, or under `auto` as many as are planned.
-struct Legs {
-    local: LocalRun,
-    /// Whether gradients stay where they are computed.
-    stays: bool,
-    /// Where the next one begins.
-    states: Vec<ReplicaState>,
-    /// Workers that have joined already.
+/// Makes a run, or what is left of it, by workers that have joined or by some of its own; how it
+/// went, unless it could not be tried.
+fn train(
+    (local, stays): (&LocalRun, bool),
+    states: &[ReplicaState],
     team: Option<Team>,
-    auto: bool,
-}
-
-impl Legs {
-    /// How it went, unless it could not be tried.
-    fn train(
-        &mut self,
-        observer: &mut RunObserver<'_>,
-    ) -> Result<anyhow::Result<Outcome>, Failure> {
-        let plan = observer.plan;
-        loop {
-            let mut until = plan.all_steps();
-            if self.auto {
-                let leg = next_leg(plan, &observer.lines, &observer.bar)?;
-                self.local = LocalRun { mu: leg.using.mu, ..plan.local_run(&leg.using.spec()?)? };
-                (observer.using, until) = (Some(leg.using), leg.until);
-            }
-            let outcome = self.leg(until, observer)?;
-            if until == plan.all_steps() || !matches!(outcome, Ok(Outcome::Finished)) {
-                return Ok(outcome);
-            }
-            self.states = observer.keeper.states().or_work()?;
-        }
+    observer: &mut RunObserver<'_>,
+) -> Result<anyhow::Result<Outcome>, Failure> {
+    let (plan, batches) = (observer.plan, observer.keeper.batches);
+    let until = plan.all_steps();
+    let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
+    let start = Start {
+        states,
+        step: observer.lines.len() as u64,
+        round: rounds.map_or(0, |round| round.round + 1),
+    };
+    let pace = pace(plan, observer.lines.last())?;
+    if plan.transport == TransportKind::Local {
+        let done = run_in_place((local, stays), start, until, batches, pace, observer);
+        return Ok(done.map_err(anyhow::Error::new));
     }
-
-    fn leg(
-        &mut self,
-        until: u64,
-        observer: &mut RunObserver<'_>,
-    ) -> Result<anyhow::Result<Outcome>, Failure> {
-        let (plan, batches) = (observer.plan, observer.keeper.batches);
-        let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
-        let start = Start {
-            states: &self.states,
-            step: observer.lines.len() as u64,
-            round: rounds.map_or(0, |round| round.round + 1),
-        };
-        if plan.transport == TransportKind::Local {
-            let pace = pace(plan, observer.lines.last())?;
-            return Ok(run_in_place(
-                (&self.local, self.stays),
-                start,
-                until,
-                batches,
-                pace,
-                observer,
-            )
-            .map_err(anyhow::Error::new));
-        }
-        let leg = Leg { run: &self.local, plan, batches, folder: observer.folder, start };
-        let team = match self.team.take() {
-            Some(team) => Some(team),
-            None => Team::start(&leg, observer.interrupted)?,
-        };
-        let Some(team) = team else { return Ok(Ok(Outcome::Stopped)) };
-        let stretch = Stretch { step: start.step, end: until, round: start.round };
-        let pace = pace(plan, observer.lines.last())?;
-        Ok(team.carry(&self.local, stretch, batches, pace, observer))
-    }
+    let leg = Leg { run: local, plan, batches, folder: observer.folder, start };
+    let team = match team {
+        Some(team) => Some(team),
+        None => Team::start(&leg, observer.interrupted)?,
+    };
+    let Some(team) = team else { return Ok(Ok(Outcome::Stopped)) };
+    let stretch = Stretch { step: start.step, end: until, round: start.round };
+    Ok(team.carry(local, stretch, batches, pace, observer))
 }
 
 fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> {

@@ -56,19 +56,6 @@ pub(crate) struct TrainArgs {
     /// Delay nobody
     #[arg(long, conflicts_with_all = ["resume", "delays"])]
     no_stragglers: bool,
-    /// Steps after which `--scheme auto` asks the planner again
-    #[arg(
-        long, conflicts_with = "resume", value_name = "N", default_value_t = 200,
-        value_parser = clap::value_parser!(u64).range(2..)
-    )]
-    replan_every: u64,
-    /// Uncoded steps that `--scheme auto` records each time; of fewer than 20 little can be
-    /// concluded
-    #[arg(
-        long, conflicts_with = "resume", value_name = "N", default_value_t = 20,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    probe: u64,
     /// Worker threads of this process, or worker processes that it starts and talks to over TCP
     #[arg(long, value_enum, default_value_t = TransportKind::Local, conflicts_with = "resume")]
     transport: TransportKind,
@@ -79,13 +66,6 @@ pub(crate) struct TrainArgs {
 impl TrainArgs {
     /// What the command line asks for; the vocabulary is that of the text.
     fn plan(&self, vocabulary: usize) -> Result<Plan, Failure> {
-        if self.probe >= self.replan_every {
-            let (probe, block) = (self.probe, self.replan_every);
-            return Err(Failure::Input(anyhow!(
-                "--probe {probe}: it must be less than --replan-every {block}, or nothing is left \
-                 to gain"
-            )));
-        }
         if self.transport == TransportKind::Local
             && (self.run.exchange.is_some() || self.run.wire.is_some())
         {
@@ -103,8 +83,6 @@ impl TrainArgs {
             schemes,
             workers: self.workers,
             delays: (!self.no_stragglers).then(|| self.delays.clone()),
-            replan_every: self.replan_every,
-            probe: self.probe,
             transport: self.transport,
             return_seconds: if self.transport == TransportKind::Local {
                 0.0

@@ -166,7 +166,11 @@ fn auto() {
     };
     golden::check(
         "auto",
-        [auto("late.csv", "--steps 24"), auto("hotspot", "--steps 7 --models 2")],
+        [
+            auto("late.csv", "--steps 24"),
+            auto("hotspot", "--steps 18"),
+            auto("hotspot", "--steps 9 --micro-steps 2"),
+        ],
     );
 }
 

@@ -51,7 +51,8 @@ impl Engine {
     /// that follow; [`Action::Switched`] tells when. A scheme that does not fit the run is passed
     /// over: the run goes on as it is. One that cannot do without workers who are lost waits until
     /// they are back. While jobs overlap, under a scheme whose jobs may take
-    /// several rounds, no step begins by itself.
+    /// several rounds, no step begins by itself; and what is owed under one whose late units count
+    /// for the next step is lost.
     ///
     /// ```
     /// use codedgrad::codes::SchemeSpec;

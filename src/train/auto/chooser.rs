@@ -2,11 +2,11 @@
 
 use super::Auto;
 use crate::codes::SchemeSpec;
-use crate::codes::sequential::{Accept, Horizon};
+use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
 use crate::delays::{Growth, recorded_row};
 use crate::ids::Job;
 use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, plan};
-use crate::train::{Choice, Policy, StepRecord};
+use crate::train::{Choice, Policy, RoundRecord, StepRecord, Using};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -44,12 +44,14 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(record: &StepRecord) -> Self {
         let using = record.using.as_ref();
-        let row = |round: &super::super::RoundRecord| {
-            recorded_row(&round.arrivals, &round.delays, round.seconds).0
-        };
+        let row =
+            |round: &RoundRecord| recorded_row(&round.arrivals, &round.delays, round.seconds).0;
         let workers = record.rounds.first().map_or(0, |round| round.arrivals.len());
         let in_time = |worker: usize| {
-            record.rounds.iter().all(|round| round.arrivals.get(worker).is_some_and(Option::is_some))
+            record
+                .rounds
+                .iter()
+                .all(|round| round.arrivals.get(worker).is_some_and(Option::is_some))
         };
         Self {
             scheme: using.map_or_else(|| UNCODED.to_owned(), |using| using.scheme.clone()),
@@ -61,8 +63,8 @@ impl Seen {
         }
     }
 
-    pub(super) fn scheme(&self) -> &str {
-        &self.scheme
+    pub(super) fn using(&self) -> Using {
+        Using { scheme: self.scheme.clone(), predicted: self.predicted, why: None }
     }
 
     fn is_uncoded(&self) -> bool {
@@ -111,6 +113,9 @@ pub(super) struct Chooser {
     units: u32,
     /// The last steps under the scheme at hand, at most [`Auto::probe`].
     last: VecDeque<Seen>,
+    /// Whether it tells of every worker that is late: not where tasks are pulled, and who is late
+    /// is given fewer.
+    tells: bool,
     /// Steps under it.
     steps: u64,
     /// Steps since something was decided.
@@ -144,6 +149,7 @@ impl Chooser {
             workers,
             units,
             last: VecDeque::new(),
+            tells: false,
             steps: 0,
             since: 0,
             all: 0,
@@ -179,6 +185,7 @@ impl Chooser {
             }
             self.last.clear();
             self.steps = 1;
+            self.tells = natural(&seen.scheme, self.workers).is_some_and(|facts| !facts.partial);
             self.reference = None;
         }
         if self.chosen.as_ref().is_some_and(|chosen| *chosen == seen.scheme) {
@@ -194,11 +201,16 @@ impl Chooser {
     }
 
     /// Chooses a scheme, and says why.
-    fn choose(&mut self, scheme: &str, predicted: Option<f64>, why: Option<String>) -> Option<Choice> {
+    fn choose(
+        &mut self,
+        scheme: &str,
+        predicted: Option<f64>,
+        why: Option<String>,
+    ) -> Option<Choice> {
         // Its text was made of a scheme.
         let spec = scheme.parse::<SchemeSpec>().ok()?;
-        let now = self.last.back().map(Seen::scheme);
-        self.chosen = (now != Some(scheme)).then(|| spec.to_string());
+        let stays = self.last.back().is_some_and(|last| last.scheme == scheme);
+        self.chosen = (!stays).then(|| spec.to_string());
         Some(Choice { scheme: spec, predicted, why })
     }
 
@@ -219,8 +231,8 @@ impl Chooser {
         } else if self.grew.is_none() {
             self.grew = Some(self.all);
         }
-        // Half of what the planner sees is then of the kind that was noticed.
-        let grown = self.grew.is_some_and(|grew| 2 * (self.all - grew) >= self.auto.probe);
+        // What the planner sees is then of the kind that was noticed.
+        let grown = self.grew.is_some_and(|grew| self.all - grew + 1 >= self.auto.probe);
         if !first && !grown && self.since < self.interval() {
             return None;
         }
@@ -277,7 +289,8 @@ impl Chooser {
     fn stay_uncoded(&mut self, recorded: &Recorded, nobody: &str) -> Option<Choice> {
         let Recorded { steps, seconds, .. } = recorded;
         let percent = 100.0 * GAIN;
-        let words = if self.before.take().is_some() { "back to uncoded" } else { "staying uncoded" };
+        let words =
+            if self.before.take().is_some() { "back to uncoded" } else { "staying uncoded" };
         let why = format!(
             "from {steps} recorded steps, {nobody} save {percent:.0} % of their {seconds:.3} s: \
              {words}"
@@ -292,7 +305,8 @@ impl Chooser {
         // What the fastest answer takes is computing time; whatever is more does not grow with the
         // load.
         let workers = self.workers as f64;
-        let fastest = median(rows.iter().map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)));
+        let fastest =
+            median(rows.iter().map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)));
         let growth = Growth::Additive { base: 1.0 / workers, slope: fastest * workers };
         let also: Vec<String> = self.before.iter().map(|before| before.scheme.clone()).collect();
         let (cut, seed) = ((self.units as usize / self.workers).max(1), self.auto.seed);
@@ -353,13 +367,16 @@ impl Chooser {
                 && fits(&candidate.scheme, self.workers, self.units)
         });
         let best = suits
-            .map(|candidate| (candidate.scheme.clone(), step(&candidate.scheme, candidate.time_per_job)))
+            .map(|candidate| {
+                (candidate.scheme.clone(), step(&candidate.scheme, candidate.time_per_job))
+            })
             .filter(|(scheme, _)| scheme != UNCODED)
             .min_by(|a, b| a.1.total_cmp(&b.1));
         let steps = recorded.steps;
         if let Some(before) = self.before.clone() {
             let found = plan.candidates.iter().find(|found| found.scheme == before.scheme);
-            let time = found.map_or(before.measured, |found| step(&before.scheme, found.time_per_job));
+            let time =
+                found.map_or(before.measured, |found| step(&before.scheme, found.time_per_job));
             let better = best.filter(|(_, best)| *best < time * (1.0 - GAIN));
             if better.is_none() && time < uncoded * (1.0 - KEEP) {
                 let why = format!(
@@ -432,9 +449,15 @@ impl Chooser {
 
     /// Whether every worker was in time now and then.
     fn nobody_always_missing(&self) -> bool {
+        if !self.tells {
+            return false;
+        }
         let needed = self.last.len().div_ceil(IN_TIME);
         let times = |worker: usize| {
-            self.last.iter().filter(|seen| seen.in_time.get(worker).is_some_and(|in_time| *in_time)).count()
+            self.last
+                .iter()
+                .filter(|seen| seen.in_time.get(worker).is_some_and(|in_time| *in_time))
+                .count()
         };
         (0..self.workers).all(|worker| times(worker) >= needed)
     }
@@ -473,10 +496,16 @@ fn shared_time(row: &[f64]) -> f64 {
 
 /// Whether a run's batches can be cut as a scheme needs.
 fn fits(scheme: &str, workers: usize, units: u32) -> bool {
-    let Ok(spec) = scheme.parse::<SchemeSpec>() else { return false };
+    let natural = natural(scheme, workers).is_some_and(|facts| facts.units <= units);
+    let cut = |spec: SchemeSpec| spec.scheme(workers, units, 0..1).ok();
+    natural && scheme.parse().ok().and_then(cut).is_some()
+}
+
+/// The facts of a scheme that cuts batches as it likes best.
+fn natural(scheme: &str, workers: usize) -> Option<SchemeFacts> {
+    let spec = scheme.parse::<SchemeSpec>().ok()?;
     let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
-    let natural = spec.over(horizon).is_ok_and(|natural| natural.facts().units <= units);
-    natural && spec.scheme(workers, units, 0..1).is_ok()
+    Some(spec.over(horizon).ok()?.facts().clone())
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

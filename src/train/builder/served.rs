@@ -275,8 +275,8 @@ impl Builder {
     }
 
     /// Opens a port like [`Builder::serve`], for a run of which not everything is told: the length
-    /// of a gradient, units and steps are learned from the first worker, and later ones are compared
-    /// with that. It begins where its workers have come to ([`Builder::goes_on`]).
+    /// of a gradient, units and steps are learned from the first worker, and later ones are
+    /// compared with it. The run begins where its workers have come to ([`Builder::goes_on`]).
     ///
     /// ```
     /// use codedgrad::train::{Aggregator, Coordinator};
@@ -317,12 +317,7 @@ impl Builder {
     }
 
     /// A run at a port that is open.
-    fn served(
-        self,
-        port: tcp::Port,
-        listen: Listen,
-        stopper: Stopper,
-    ) -> Result<Served, TcpError> {
+    fn served(self, port: tcp::Port, listen: Listen, stopper: Stopper) -> Result<Served, TcpError> {
         let gather = self.port.gather.unwrap_or(GATHER);
         let facts = listen.all_facts();
         let transport = port.listen(listen)?;

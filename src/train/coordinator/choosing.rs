@@ -19,9 +19,8 @@ pub(super) struct Choosing {
 }
 
 impl Choosing {
-    /// For a run that begins under a scheme.
-    pub(super) fn new(policy: Box<dyn Policy>, scheme: &SchemeSpec) -> Self {
-        let using = Using { scheme: scheme.to_string(), predicted: None, why: None };
+    /// For a run that begins with something.
+    pub(super) fn new(policy: Box<dyn Policy>, using: Using) -> Self {
         Self { policy, using, next: None }
     }
 
@@ -54,10 +53,10 @@ impl Choosing {
 
 impl<T: Transport> Coordinator<T> {
     /// The same, with a policy that decides under which scheme the run goes on; it begins under
-    /// this one, of which the engine was made.
+    /// that of `using`, of which the engine was made.
     #[must_use]
-    pub fn planned_by(mut self, policy: Box<dyn Policy>, scheme: &SchemeSpec) -> Self {
-        self.choosing = Some(Choosing::new(policy, scheme));
+    pub fn planned_by(mut self, policy: Box<dyn Policy>, using: Using) -> Self {
+        self.choosing = Some(Choosing::new(policy, using));
         self
     }
 

@@ -40,11 +40,7 @@ impl Port {
     /// assert_eq!(port.first(Duration::from_millis(1)), None, "nobody has called");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn open(
-        address: SocketAddr,
-        security: Security,
-        workers: usize,
-    ) -> Result<Self, TcpError> {
+    pub fn open(address: SocketAddr, security: Security, workers: usize) -> Result<Self, TcpError> {
         security::check_address(address, &security)?;
         let runtime = runtime()?;
         let opened = wait(&runtime, Opened::at(Arc::new(Sockets), (address, security), workers))?;

@@ -508,7 +508,11 @@ impl Drop for TcpTransport {
 }
 
 /// Takes calls, as many at a time as the door has places for.
-pub(super) async fn answer(listener: Box<dyn Listener>, door: Arc<Door>, callers: mpsc::Sender<Caller>) {
+pub(super) async fn answer(
+    listener: Box<dyn Listener>,
+    door: Arc<Door>,
+    callers: mpsc::Sender<Caller>,
+) {
     loop {
         let (stream, from, pass) = door.next(&*listener).await;
         let (door, callers) = (Arc::clone(&door), callers.clone());

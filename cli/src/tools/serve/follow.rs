@@ -5,6 +5,7 @@ use super::events::{Event, Outcome};
 use super::signals::Asked;
 use crate::board::Board;
 use crate::folder::{LineFile, RECORD, RunFolder};
+use crate::legs::{LegSummary, legs};
 use crate::steps::{Decided, FaultLine, Spread, late};
 use crate::tools::status::plain;
 use crate::{Failure, OrInput, OrWork};
@@ -82,19 +83,10 @@ pub(super) struct Summary {
     work: f64,
     refused_steps: usize,
     late_worker_rounds: usize,
-    /// What steps were computed under, and how many; of all steps of the record.
-    schemes: Vec<Using>,
+    /// What steps were computed under, where that was chosen.
+    legs: Vec<LegSummary>,
     faults: Vec<FaultLine>,
     what: RunFacts,
-}
-
-/// Steps in a row under one scheme.
-#[derive(Clone, Debug, Serialize)]
-struct Using {
-    scheme: String,
-    first_step: u64,
-    steps: u64,
-    seconds_per_step: f64,
 }
 
 /// Looks on beside the run: who comes, and whether somebody asks to end.
@@ -299,15 +291,6 @@ impl<'a> Follower<'a> {
         let mean = |of: &dyn Fn(&StepRecord) -> f64| {
             lines.iter().map(of).sum::<f64>() / lines.len().max(1) as f64
         };
-        let scheme = |line: &StepRecord| {
-            line.using.as_ref().map_or_else(|| self.scheme.clone(), |using| using.scheme.clone())
-        };
-        let using = |leg: &[StepRecord]| Using {
-            scheme: scheme(&leg[0]),
-            first_step: leg[0].step,
-            steps: leg.len() as u64,
-            seconds_per_step: leg.iter().map(|line| line.seconds).sum::<f64>() / leg.len() as f64,
-        };
         let summary = Summary {
             outcome,
             scheme: self.scheme.clone(),
@@ -322,7 +305,7 @@ impl<'a> Follower<'a> {
                 .flat_map(|line| &line.rounds)
                 .map(|round| late(round).len())
                 .sum(),
-            schemes: lines.chunk_by(|a, b| scheme(a) == scheme(b)).map(using).collect(),
+            legs: legs(&lines),
             faults: self.faults,
             what: self.facts,
         };

@@ -1,0 +1,97 @@
+"""SIGTERM makes a process leave its runs: its coordinators hear of it at once, and it ends.
+
+One handler serves all runs that the process has joined. It is there while one of them goes on, and
+only where SIGTERM had its default action: a handler of the user's is left alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+if TYPE_CHECKING:
+    from ._run import Run
+
+# A second SIGTERM within this time belongs to the first: `timeout` sends one to the process and
+# another to its group. Later ones end a process that does not get to its end by itself.
+_SAME_ORDER_SECONDS = 1.0
+
+# Runs that go on, by their id: a dict's operations are whole also where a signal or another thread
+# comes between two of them.
+_joined: Dict[int, "weakref.ref[Run]"] = {}
+# The process that has joined them, and when it was told to end.
+_process = 0
+_told: Optional[float] = None
+
+
+def watch(run: "Run") -> None:
+    """From now on SIGTERM makes `run` leave, if the handler is there or can be."""
+    global _process, _told
+    _process, _told = os.getpid(), None
+    _joined[id(run)] = weakref.ref(run)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        _set(_end)
+
+
+def unwatch(run: "Run") -> None:
+    """`run` is over, or left. SIGTERM has its default action again after the last one."""
+    _joined.pop(id(run), None)
+    # While the process ends, the handler is there for a second SIGTERM.
+    if _told is None and not _open():
+        _reset()
+
+
+def _open() -> List["Run"]:
+    found = [reference() for reference in list(_joined.values())]
+    return [run for run in found if run is not None and not run.over]
+
+
+def _end(number: int, frame: Any) -> None:
+    """The handler: leaves all runs, and ends the main thread by an exception."""
+    global _told
+    if os.getpid() == _process:
+        if _told is not None and time.monotonic() - _told < _SAME_ORDER_SECONDS:
+            return
+        runs = _open()
+        if runs:
+            # Said first: the next signal may come within this one's handler.
+            _told = time.monotonic()
+            raise [run._leave() for run in runs][0]
+    _reset()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _set(action: Any) -> None:
+    try:
+        signal.signal(signal.SIGTERM, action)
+    except ValueError:
+        # Not in the main thread, which alone may do it. Without a run the handler does what the
+        # default action does.
+        pass
+
+
+def _reset() -> None:
+    if signal.getsignal(signal.SIGTERM) is _end:
+        _set(signal.SIG_DFL)
+
+
+def _forked() -> None:
+    """In a forked child: runs are its parent's, and SIGTERM ends it also where no Python runs."""
+    global _told
+    _joined.clear()
+    _told = None
+    _reset()
+
+
+def _at_exit() -> None:
+    """The interpreter ends: its handlers go before the process does."""
+    if _told is not None and signal.getsignal(signal.SIGTERM) is _end:
+        _set(signal.SIG_IGN)
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_at_exit)

@@ -1,0 +1,136 @@
+//! A coordinator that learns from its first worker what is trained.
+
+use codedgrad::ids::Step;
+use codedgrad::train::{
+    Aggregator, Coordinator, Event, JoinError, Observer, Open, Outcome, RunError,
+};
+use codedgrad::transport::RunFacts;
+use codedgrad::transport::tcp::security::{Security, Token};
+use codedgrad::transport::wire::Has;
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+const STEPS: u64 = 6;
+
+/// What is trained, as a worker tells it.
+fn facts(units: u32) -> RunFacts {
+    RunFacts { length: Some(2), units: Some(units), steps: Some(STEPS), ..RunFacts::default() }
+}
+
+/// Joins, and counts the steps that it applies, from one on.
+fn work(
+    address: &str,
+    security: Security,
+    number: u32,
+    (facts, from): (RunFacts, u64),
+) -> Result<u64, JoinError> {
+    let joining = Aggregator::join(address).security(security).worker(number);
+    let mut worker = joining.facts(facts).has(Has::Below(Step(from))).connect()?;
+    let mut next = from;
+    while let Some(event) = worker.next_event().unwrap() {
+        match event {
+            Event::Compute(mut task) => {
+                while task.next_part().is_some() {
+                    task.message().fill(1.0);
+                }
+                task.submit(vec![]).unwrap();
+            }
+            Event::Apply(step) => {
+                assert_eq!((step.index, step.gradient()), (next, &[8.0, 8.0][..]));
+                next += 1;
+            }
+            Event::Provide(request) => request.reply(vec![vec![next as f32]]),
+            Event::Resync(state) => next = state.vectors[0][0] as u64,
+            Event::Skip(_) => {}
+        }
+    }
+    Ok(next)
+}
+
+fn open(workers: usize) -> (Open, String, Security) {
+    let security = Security::Plain { token: Token::fresh().unwrap() };
+    let run = Coordinator::builder("uncoded").workers(workers).gather_within(LONG);
+    let open = run.open("127.0.0.1:0", security.clone()).unwrap();
+    let address = open.address().to_string();
+    (open, address, security)
+}
+
+/// Keeps where a run began.
+#[derive(Default)]
+struct Began(Option<Step>);
+
+impl Observer for Began {
+    fn begins(&mut self, step: Step) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.0 = Some(step);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_run_is_what_its_first_worker_says() {
+    let (open, address, security) = open(2);
+    let silent = {
+        let (address, security) = (address.clone(), security.clone());
+        let facts = RunFacts { length: Some(2), ..RunFacts::default() };
+        thread::spawn(move || work(&address, security, 0, (facts, 0)))
+    };
+    let first = {
+        let (address, security) = (address.clone(), security.clone());
+        thread::spawn(move || {
+            let error = silent.join().unwrap().unwrap_err().to_string();
+            assert!(error.contains("does not say: units, steps"), "{error}");
+            work(&address, security, 0, (facts(8), 0))
+        })
+    };
+    let served = open.learn(LONG).unwrap().unwrap();
+    assert_eq!((served.facts().units, served.facts().steps), (Some(8), Some(STEPS)));
+    let run = thread::spawn(move || served.run(&mut ()));
+    let other = work(&address, security.clone(), 1, (facts(4), 0)).unwrap_err().to_string();
+    assert!(other.contains("units of a batch: 4 here, 8 in the run"), "{other}");
+    assert_eq!(work(&address, security, 1, (facts(8), 0)).unwrap(), STEPS);
+    assert_eq!(first.join().unwrap().unwrap(), STEPS);
+    assert_eq!(run.join().unwrap().unwrap(), Outcome::Finished);
+}
+
+#[test]
+fn what_makes_no_run_is_told_to_the_worker_too() {
+    let (open, address, security) = open(4);
+    let worker = thread::spawn(move || work(&address, security, 0, (facts(2), 0)));
+    let error = open.learn(LONG).map(drop).unwrap_err();
+    assert!(matches!(error, RunError::Build(_)), "{error}");
+    let told = worker.join().unwrap().unwrap_err().to_string();
+    assert!(told.contains(&error.to_string()), "{told}");
+    assert!(told.contains("2 units cannot be cut into 4 shares"), "{told}");
+}
+
+#[test]
+fn nobody_is_waited_for_longer_than_asked() {
+    let (open, ..) = open(2);
+    let error = open.learn(Duration::from_millis(20)).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "no worker has joined within 0.02 s");
+    let (open, ..) = self::open(2);
+    open.stopper().stop();
+    assert!(open.learn(LONG).unwrap().is_none());
+}
+
+/// It begins where the furthest of its workers is; the other takes over its state.
+#[test]
+fn a_run_begins_where_its_workers_have_come_to() {
+    for (from, applied) in [([4, 0], 2), ([STEPS, 2], 0)] {
+        let (open, address, security) = open(2);
+        let workers = [0u32, 1].map(|number| {
+            let (address, security) = (address.clone(), security.clone());
+            let from = from[number as usize];
+            thread::spawn(move || work(&address, security, number, (facts(8), from)))
+        });
+        let mut began = Began::default();
+        let served = open.learn(LONG).unwrap().unwrap();
+        assert_eq!(served.run(&mut began).unwrap(), Outcome::Finished);
+        assert_eq!(began.0, Some(Step(STEPS - applied)));
+        let [first, second] = workers.map(|worker| worker.join().unwrap().unwrap());
+        assert_eq!(first, STEPS);
+        assert!(second == STEPS || applied == 0, "nobody is there to catch up with");
+    }
+}
