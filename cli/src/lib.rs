@@ -66,7 +66,7 @@ enum Command {
     Coordinator(Box<run::coordinator::CoordinatorArgs>),
     /// Be a worker of a run: join its coordinator, compute what it asks for
     #[cfg(feature = "trainer")]
-    Worker(run::worker::WorkerArgs),
+    Worker(Box<run::worker::WorkerArgs>),
     /// Start a run of a program of yours: its coordinator and its workers, who are started again
     /// when they die
     #[cfg(unix)]

@@ -111,11 +111,11 @@ impl<'a> Crew<'a> {
         let Member { worker, epoch, log, .. } = member;
         let seen = !self.quiet || *worker == 0;
         let voice = seen.then(|| (self.voice.clone(), format!("[{worker}] ")));
-        let words = Words { log: Log::at(log)?, voice };
-        if *epoch > 0 {
-            let line = format!("--- worker {worker} is started again ({epoch}) ---\n");
-            words.log.write(line.as_bytes());
-        }
+        let log_of = match epoch {
+            0 => Log::at(log)?,
+            _ => Log::again(log, &format!("--- worker {worker} is started again ({epoch}) ---"))?,
+        };
+        let words = Words { log: log_of, voice };
         let mut command = self.trainer.command(&self.place, *worker, Start { epoch: *epoch, log });
         Ok(Running::start(&mut command, &words)?.echoed(&words))
     }

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Not more often, whatever is due.
 const LOOK_MIN: Duration = Duration::from_millis(5);
 /// What a coordinator has to say is heard so long after the last of its workers has ended.
-const HEARD: Duration = Duration::from_secs(1);
+const HEARD: Duration = Duration::from_millis(800);
 /// How long after its last worker the coordinator may take to see that the run is over.
 const SEEN: Duration = Duration::from_secs(10);
 /// After how long it is said that nobody has joined, at first.
