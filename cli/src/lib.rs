@@ -128,6 +128,10 @@ impl Itself {
     }
 
     /// A start of this program, to which arguments are to be added.
+    #[cfg_attr(
+        not(any(unix, feature = "trainer")),
+        expect(dead_code, reason = "nothing is started there")
+    )]
     fn command(&self) -> process::Command {
         let (program, rest) = self.program.split_first().unzip();
         let mut command = process::Command::new(program.map_or(OsStr::new("codedgrad"), |it| it));
