@@ -127,6 +127,8 @@ def turns(options: argparse.Namespace) -> List[Tuple[str, bool]]:
     """What takes turns: the way, and whether the last worker is late."""
     schemes = options.schemes.split(",")
     order = [(name, False) for name in [*peers.WAYS, *schemes]]
+    if options.calm:
+        return order
     order += [(scheme, True) for scheme in schemes if scheme != "uncoded"]
     if options.late_peers:
         order += [(name, True) for name in [*peers.WAYS, "uncoded"]]
@@ -171,9 +173,14 @@ def step_bench(options: argparse.Namespace) -> Dict[str, Any]:
     ratios = {
         f"{name} / {peer}": round(medians[name] / medians[peer], 3)
         for name in medians
-        for peer in (*peers.WAYS, name.replace(", late", ""))
+        for peer in (*peers.WAYS, name.replace(", late", ""), "uncoded")
         if name != peer and name not in peers.WAYS and peer in medians
     }
+    if "auto" in schemes and "uncoded" in schemes:
+        # What the planner costs is in a few steps alone.
+        means = {name: shown[name]["mean"] for name in ("auto", "uncoded")}
+        ratios["auto / uncoded, means"] = round(means["auto"] / means["uncoded"], 3)
+        shown["auto"]["schemes"] = coordinators["auto"].schemes
     return {"workers": options.workers, "milliseconds": shown, "ratios": ratios}
 
 
@@ -303,6 +310,7 @@ def main() -> None:
     step.add_argument("--blocks", type=int, default=8, help="turns of each")
     step.add_argument("--steps", type=int, default=9, help="steps of a block, the first left out")
     step.add_argument("--schemes", default="uncoded,groups:s=1")
+    step.add_argument("--calm", action="store_true", help="nobody is late")
     step.add_argument("--late-peers", action="store_true", help="a late worker for all, too")
     machinery = commands.add_parser("machinery")
     machinery.add_argument("--blocks", type=int, default=10)

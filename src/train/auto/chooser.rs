@@ -301,12 +301,13 @@ impl Chooser {
 
     /// Asks the planner for the recorded steps.
     fn ask(&mut self, recorded: Recorded) -> Option<Choice> {
-        let rows: Vec<Vec<f64>> = self.last.iter().flat_map(|seen| seen.rows.clone()).collect();
-        // What the fastest answer takes is computing time; whatever is more does not grow with the
-        // load.
+        let mut rows: Vec<Vec<f64>> = self.last.iter().flat_map(|seen| seen.rows.clone()).collect();
         let workers = self.workers as f64;
-        let fastest =
-            median(rows.iter().map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)));
+        // What the fastest answer takes, on the whole, is computing time; whatever is more does not
+        // grow with the load. Nobody computes in less.
+        let fastest = |row: &Vec<f64>| row.iter().copied().fold(f64::INFINITY, f64::min);
+        let fastest = median(rows.iter().map(fastest));
+        rows.iter_mut().flatten().for_each(|time| *time = time.max(fastest));
         let growth = Growth::Additive { base: 1.0 / workers, slope: fastest * workers };
         let also: Vec<String> = self.before.iter().map(|before| before.scheme.clone()).collect();
         let (cut, seed) = ((self.units as usize / self.workers).max(1), self.auto.seed);
@@ -346,6 +347,7 @@ impl Chooser {
             Ok(plan) => self.verdict(&plan, &recorded),
             Err(error) => {
                 tracing::warn!("the planner has no answer: {error}");
+                self.since = 0;
                 None
             }
         }
