@@ -233,6 +233,11 @@ impl<'a> Crew<'a> {
         Some((first.worker, first.ended_first?, last_words(&first.log)))
     }
 
+    /// Whether a worker of this host runs.
+    pub(super) fn any_up(&self) -> bool {
+        self.members.iter().any(|member| matches!(member.state, State::Up { .. }))
+    }
+
     /// Whether one has ended as it should.
     pub(super) fn any_done(&self) -> bool {
         self.members.iter().any(|member| member.ended_last == Some(End::Status(0)))

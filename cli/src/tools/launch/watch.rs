@@ -288,8 +288,9 @@ impl<'a> Watch<'a> {
     fn judge(&mut self) {
         let Some(crew) = self.crew.as_mut().filter(|_| self.close.is_none()) else { return };
         if self.coordinator.is_none() {
-            // Whoever has ended as it should has seen the run's end.
-            if crew.any_done() {
+            // Where one has ended as it should and nobody is left, the run is over: it would be
+            // called in vain.
+            if crew.any_done() && !crew.any_up() {
                 crew.cancel();
             }
             return;
