@@ -149,6 +149,10 @@ impl RunFolder {
                 tracing::warn!("cannot remove what was made in {}: {error}", self.path.display());
             }
         } else {
+            // Nothing is there to go on with, and a coordinator alone is soon tried again.
+            if self.plan == SERVED {
+                let _ = fs::remove_file(self.plan());
+            }
             eprintln!(
                 "{} stays, since its workers may have said why: {}",
                 self.path.display(),

@@ -66,7 +66,7 @@ enum Command {
     Coordinator(Box<run::coordinator::CoordinatorArgs>),
     /// Be a worker of a run: join its coordinator, compute what it asks for
     #[cfg(feature = "trainer")]
-    Worker(run::worker::WorkerArgs),
+    Worker(Box<run::worker::WorkerArgs>),
     /// Start a run of a program of yours: its coordinator and its workers, who are started again
     /// when they die
     #[cfg(unix)]
@@ -128,6 +128,10 @@ impl Itself {
     }
 
     /// A start of this program, to which arguments are to be added.
+    #[cfg_attr(
+        not(any(unix, feature = "trainer")),
+        expect(dead_code, reason = "nothing is started there")
+    )]
     fn command(&self) -> process::Command {
         let (program, rest) = self.program.split_first().unzip();
         let mut command = process::Command::new(program.map_or(OsStr::new("codedgrad"), |it| it));

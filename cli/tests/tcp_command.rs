@@ -160,6 +160,36 @@ fn a_worker_dies_and_another_takes_its_place() {
     assert_eq!(first_difference(&digests(&run.record()), &expected), None);
 }
 
+/// Each worker is started by a process of its own, which starts it again.
+#[test]
+fn a_worker_that_is_started_again_comes_back() {
+    let plan = ["--workers", "3", "--steps", "300", "--scheme", "uncoded"];
+    let mut run = Run::start_in_real_time(&plan);
+    let mut workers = run.workers(3, &["--restarts", "3"]);
+    run.wait_for_steps(5);
+    let parent = workers[1].child.id().to_string();
+    let killed = Command::new("pkill").args(["-KILL", "-P", &parent]).status().unwrap();
+    assert!(killed.success(), "it has a child");
+    run.finishes();
+    for worker in &mut workers {
+        assert_eq!(worker.ends(), Some(0), "{}", worker.said());
+    }
+    let said = workers[1].said();
+    let again = "the worker was killed (SIGKILL): started again in 1 s (1 of 3)";
+    assert!(said.contains(again), "{said}");
+    assert_eq!(first_difference(&digests(&run.record()), &run.expected(&plan)), None);
+    let mut waits = run.worker(0, &["--restarts", "3", "--patience", "600"]);
+    wait_for("its child", || {
+        let parent = waits.child.id().to_string();
+        let found = Command::new("pgrep").args(["-P", &parent]).status().unwrap();
+        found.success().then_some(())
+    });
+    waits.signal("-TERM");
+    let status = waits.ends();
+    // It may not have come to where it leaves a run on its own terms.
+    assert!(matches!(status, Some(0 | 143)), "{status:?}: {}", waits.said());
+}
+
 #[test]
 fn strangers_are_refused_and_the_run_goes_on() {
     let folder = tempfile::tempdir().unwrap();

@@ -18,6 +18,8 @@ use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::http::HttpServer;
 use codedgrad::transport::tcp::security::Security;
 use events::{Event, Outcome};
+#[cfg(unix)]
+pub(crate) use follow::SAME_ORDER;
 use follow::{Follower, Look, Summary};
 use serde::{Deserialize, Serialize};
 use signals::Asked;
@@ -437,6 +439,7 @@ fn carry_out(
         Err(_) => Outcome::Failed,
     };
     look.over(outcome);
+    asked.hears_again();
     let summary = follower.ends(outcome)?;
     drop(metrics);
     if outcome == Outcome::Finished {

@@ -36,6 +36,8 @@ fn a_second_signal_ends_at_once() {
     launched.worker(0).signal("-STOP");
     launched.signal("-TERM");
     launched.waits_for_words("in 1000 s by force");
+    // One that comes at once would be of the same order.
+    std::thread::sleep(std::time::Duration::from_millis(300));
     launched.signal("-TERM");
     assert_eq!(launched.ends(), Some(143), "{}", launched.said());
     assert!(launched.said().contains("ending at once"), "{}", launched.said());

@@ -23,8 +23,7 @@ fn two_launchers_make_one_run() {
     second.worker(2).signal("-KILL");
     let mut both = [first, second];
     for launched in &mut both {
-        let status = wait_for("the end", || launched.try_ends());
-        assert_eq!(status, Some(0), "{}", launched.said());
+        assert_eq!(launched.ends_itself(), Some(0), "{}", launched.said());
     }
     both[0].is_whole(3, 40);
     assert!(both[1].said().contains("worker 2 was killed"), "{}", both[1].said());

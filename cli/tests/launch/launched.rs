@@ -36,7 +36,7 @@ pub(crate) struct Launched {
     pub(crate) folder: PathBuf,
     name: String,
     child: Child,
-    _kept: Option<TempDir>,
+    kept: Option<TempDir>,
 }
 
 impl Launched {
@@ -44,7 +44,7 @@ impl Launched {
     pub(crate) fn start(flags: &str, environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut launched = Self::start_in(folder.path(), "launcher", flags, environment);
-        launched._kept = Some(folder);
+        launched.kept = Some(folder);
         launched
     }
 
@@ -64,13 +64,39 @@ impl Launched {
         program: &[String],
         environment: &[(&str, &str)],
     ) -> Self {
-        let file = |what: &str| fs::File::create(folder.join(format!("{name}.{what}"))).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
         command.arg("run").args(flags.split_whitespace()).arg("--").args(program);
-        command.current_dir(folder).env("RUST_BACKTRACE", "0").envs(environment.iter().copied());
-        let child =
-            command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err")).spawn().unwrap();
-        Self { folder: folder.to_owned(), name: name.into(), child, _kept: None }
+        Self::spawn(folder, name, command.envs(environment.iter().copied()))
+    }
+
+    /// A coordinator alone, `codedgrad serve`.
+    pub(crate) fn serve(folder: &Path, name: &str, flags: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+        Self::spawn(folder, name, command.arg("serve").args(flags.split_whitespace()))
+    }
+
+    /// A worker of it, started by hand.
+    pub(crate) fn hand(folder: &Path, number: u32, environment: &[(&str, &str)]) -> Self {
+        let path = folder.join("run/address");
+        let address = wait_for("the address", || fs::read_to_string(&path).ok());
+        let program = worker();
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]).envs(environment.iter().copied());
+        command.env("CODEDGRAD_ADDRESS", address.trim()).env("CODEDGRAD_TOKEN_FILE", "run/token");
+        let number = number.to_string();
+        command.env("CODEDGRAD_WORKER", &number).env("CODEDGRAD_WORKERS", "2");
+        command.env("CODEDGRAD_EPOCH", "0");
+        Self::spawn(folder, &format!("hand-{number}"), &mut command)
+    }
+
+    fn spawn(folder: &Path, name: &str, command: &mut Command) -> Self {
+        let file = |what: &str| {
+            let path = folder.join(format!("{name}.{what}"));
+            fs::File::options().create(true).append(true).open(path).unwrap()
+        };
+        command.current_dir(folder).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+        let child = command.stdout(file("out")).stderr(file("err")).spawn().unwrap();
+        Self { folder: folder.to_owned(), name: name.into(), child, kept: None }
     }
 
     pub(crate) fn printed(&self) -> String {
@@ -126,15 +152,15 @@ impl Launched {
 
     /// Its exit status, once it has ended, by which time nobody of its run is left.
     pub(crate) fn ends(&mut self) -> Option<i32> {
-        let child = &mut self.child;
-        let status = wait_for("the end of the launcher", || child.try_wait().unwrap());
+        let status = self.ends_itself();
         assert_eq!(self.left(), [], "{}", self.said());
-        status.code()
+        status
     }
 
-    /// Its exit status, if it has ended.
-    pub(crate) fn try_ends(&mut self) -> Option<Option<i32>> {
-        self.child.try_wait().unwrap().map(|status| status.code())
+    /// Its exit status, once it has ended, whoever is left.
+    pub(crate) fn ends_itself(&mut self) -> Option<i32> {
+        let what = format!("the end of {}: {}", self.name, self.said());
+        wait_for(&what, || self.child.try_wait().unwrap()).code()
     }
 
     /// Ends it with no chance to do anything about it.
@@ -177,8 +203,8 @@ impl Drop for Launched {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for process in self.left() {
-            send("-KILL", process.id);
+        if self.kept.is_some() {
+            self.left().iter().for_each(|process| process.signal("-KILL"));
         }
     }
 }

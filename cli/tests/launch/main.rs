@@ -7,4 +7,5 @@ mod faults;
 mod hosts;
 mod launched;
 mod refused;
+mod served;
 mod worker;

@@ -20,6 +20,8 @@ const CHUNK: usize = 16 << 10;
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The end of a log that is shown.
 const TAIL: (u64, usize) = (16 << 10, 12);
+/// Characters that are shown of a line there.
+const LINE: usize = 200;
 
 /// All that a process says, in a file.
 #[derive(Clone, Debug)]
@@ -38,14 +40,30 @@ impl Log {
         Self(Arc::new(Mutex::new(Kept::Bytes(Vec::new()))))
     }
 
-    /// Goes on with a file.
+    /// A new file.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         let log = Self::later();
         log.open(path).map(|()| log)
     }
 
-    /// Says where it goes.
+    /// Goes on with a file, in which another start is told by a line.
+    pub(super) fn again(path: &Path, line: &str) -> io::Result<Self> {
+        let mut file = File::options().create(true).read(true).append(true).open(path)?;
+        let mut last = [b'\n'];
+        if file.seek(SeekFrom::End(-1)).is_ok() {
+            file.read_exact(&mut last)?;
+        }
+        let end = if last == [b'\n'] { "" } else { "\n" };
+        file.write_all(format!("{end}{line}\n").as_bytes())?;
+        Ok(Self(Arc::new(Mutex::new(Kept::File(file)))))
+    }
+
+    /// Says which file it is, a new one.
     pub(super) fn open(&self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let mut file = File::options().create(true).append(true).open(path)?;
         let mut kept = self.kept();
         if let Kept::Bytes(bytes) = &*kept {
@@ -55,7 +73,7 @@ impl Log {
         Ok(())
     }
 
-    pub(super) fn write(&self, bytes: &[u8]) {
+    fn write(&self, bytes: &[u8]) {
         match &mut *self.kept() {
             Kept::Bytes(kept) => kept.extend_from_slice(bytes),
             // A full disk must not stand in the way of the run.
@@ -194,7 +212,11 @@ pub(super) fn last_words(log: &Path) -> String {
     let mut lines = Lines::default();
     let mut said = lines.take(&bytes);
     said.extend(lines.rest());
-    let said: Vec<String> =
-        said.iter().map(|line| format!("    {}", String::from_utf8_lossy(line))).collect();
-    said[said.len().saturating_sub(TAIL.1)..].join("\n")
+    let shown = |line: &Vec<u8>| {
+        let line = String::from_utf8_lossy(line);
+        let cut: String = line.chars().take(LINE).collect();
+        format!("    {cut}{}", if cut.len() < line.len() { " ..." } else { "" })
+    };
+    let said: Vec<String> = said[said.len().saturating_sub(TAIL.1)..].iter().map(shown).collect();
+    said.join("\n")
 }

@@ -111,11 +111,11 @@ impl<'a> Crew<'a> {
         let Member { worker, epoch, log, .. } = member;
         let seen = !self.quiet || *worker == 0;
         let voice = seen.then(|| (self.voice.clone(), format!("[{worker}] ")));
-        let words = Words { log: Log::at(log)?, voice };
-        if *epoch > 0 {
-            let line = format!("--- worker {worker} is started again ({epoch}) ---\n");
-            words.log.write(line.as_bytes());
-        }
+        let log_of = match epoch {
+            0 => Log::at(log)?,
+            _ => Log::again(log, &format!("--- worker {worker} is started again ({epoch}) ---"))?,
+        };
+        let words = Words { log: log_of, voice };
         let mut command = self.trainer.command(&self.place, *worker, Start { epoch: *epoch, log });
         Ok(Running::start(&mut command, &words)?.echoed(&words))
     }
@@ -231,6 +231,11 @@ impl<'a> Crew<'a> {
     pub(super) fn first_end(&self) -> Option<(u32, End, String)> {
         let first = self.members.first()?;
         Some((first.worker, first.ended_first?, last_words(&first.log)))
+    }
+
+    /// Whether a worker of this host runs.
+    pub(super) fn any_up(&self) -> bool {
+        self.members.iter().any(|member| matches!(member.state, State::Up { .. }))
     }
 
     /// Whether one has ended as it should.

@@ -26,10 +26,10 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
-#[command(after_help = "The program is a Python script that calls codedgrad.torch.join (or \
-        codedgrad.loop.join), or
-anything else that joins by what its environment says. Whatever follows its
-name is given to it. One that is several processes is started once per worker.
+#[command(
+    after_help = "The program is a Python script that calls codedgrad.torch.join, or anything
+else that joins by what its environment says. Whatever follows its name is
+given to it. One that is several processes is started once per worker.
 
 The coordinator is a process of its own (`codedgrad serve`), which learns from
 the first worker what is trained. A worker that dies is started again, after 1,
@@ -62,7 +62,8 @@ Examples:
   codedgrad run -n 8 --nodes 2 --node 0 --listen 0.0.0.0:7000 --keys keys \\
       train.py                                               on host0
   codedgrad run -n 8 --nodes 2 --node 1 --join host0:7000 --keys keys \\
-      train.py                                               on the other")]
+      train.py                                               on the other"
+)]
 pub(crate) struct LaunchArgs {
     /// Number of workers, over all hosts
     #[arg(

@@ -7,6 +7,7 @@ use super::coordinator::Coordinator;
 use super::crew::{Crew, Stage};
 use super::screen::Screen;
 use crate::supervise::End;
+use crate::tools::serve::SAME_ORDER;
 use crate::tools::serve::events::{Event, Outcome};
 use crate::{Failure, OrWork};
 use anyhow::{Context, anyhow};
@@ -22,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Not more often, whatever is due.
 const LOOK_MIN: Duration = Duration::from_millis(5);
 /// What a coordinator has to say is heard so long after the last of its workers has ended.
-const HEARD: Duration = Duration::from_secs(1);
+const HEARD: Duration = Duration::from_millis(800);
 /// How long after its last worker the coordinator may take to see that the run is over.
 const SEEN: Duration = Duration::from_secs(10);
 /// After how long it is said that nobody has joined, at first.
@@ -40,8 +41,8 @@ pub(super) enum Happened {
 /// Why everything ends, or is over.
 #[derive(Clone, Debug)]
 enum Close {
-    /// A person wants it so.
-    Signal(i32),
+    /// A person wants it so, since then.
+    Signal(i32, Instant),
     /// The run is over.
     Outcome(u8),
     /// It cannot go on, for a reason that was said already.
@@ -215,16 +216,18 @@ impl<'a> Watch<'a> {
 
     /// Ends everything; the second time at once.
     fn signalled(&mut self, signal: i32) {
-        if matches!(self.close, Some(Close::Signal(_))) {
-            self.screen.note("ending at once");
-            self.kill();
+        if let Some(Close::Signal(_, since)) = &self.close {
+            if since.elapsed() >= SAME_ORDER {
+                self.screen.note("ending at once");
+                self.kill();
+            }
             return;
         }
         let grace = self.job.grace.as_secs();
         self.screen
             .note(&format!("ending the run; in {grace} s by force, and at once if asked again"));
         let told = if signal == SIGINT { Signal::INT } else { Signal::TERM };
-        self.close(Close::Signal(signal), told);
+        self.close(Close::Signal(signal, now()), told);
     }
 
     fn close(&mut self, why: Close, signal: Signal) {
@@ -285,8 +288,9 @@ impl<'a> Watch<'a> {
     fn judge(&mut self) {
         let Some(crew) = self.crew.as_mut().filter(|_| self.close.is_none()) else { return };
         if self.coordinator.is_none() {
-            // Whoever has ended as it should has seen the run's end.
-            if crew.any_done() {
+            // Where one has ended as it should and nobody is left, the run is over: it would be
+            // called in vain.
+            if crew.any_done() && !crew.any_up() {
                 crew.cancel();
             }
             return;
@@ -347,7 +351,7 @@ impl<'a> Watch<'a> {
     fn end(&self) -> Result<(), Failure> {
         let status = match &self.close {
             Some(Close::Outcome(status) | Close::Said(status)) => *status,
-            Some(Close::Signal(signal)) => 128 + *signal as u8,
+            Some(Close::Signal(signal, _)) => 128 + *signal as u8,
             Some(Close::Because(_)) => 1,
             None if self.crew.as_ref().is_some_and(Crew::any_done) => 0,
             None => {

@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(50);
 /// A round that is open for longer than so many times its first answer more was held up.
 const MU: f64 = 1.0;
+/// A signal that comes so soon after another is of the same order: `timeout` sends one to the
+/// process and one to its group.
+pub(crate) const SAME_ORDER: Duration = Duration::from_millis(200);
 /// How often it is said who is missing.
 const SAY: Duration = Duration::from_secs(5);
 
@@ -140,6 +143,9 @@ impl Look {
                 if asked.status() > 0 {
                     // The step at hand is finished while somebody can.
                     let since = asked_at.get_or_insert_with(now).elapsed();
+                    if since >= SAME_ORDER {
+                        asked.hears_again();
+                    }
                     let begun = watched.begun.load(Ordering::SeqCst);
                     if !begun || watched.there() == 0 || since.as_secs_f64() > patience {
                         stopper.stop();

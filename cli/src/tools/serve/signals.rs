@@ -14,19 +14,23 @@ const BY_SIGNAL: usize = 128;
 
 /// Whether somebody has asked.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked(Arc<AtomicUsize>);
+pub(super) struct Asked {
+    status: Arc<AtomicUsize>,
+    /// Whether another signal ends the process at once.
+    again: Arc<AtomicBool>,
+}
 
 impl Asked {
     /// Takes note of signals from now on, and of the end of standard input if that is somebody's
-    /// life line. A second signal ends the process at once.
+    /// life line. Signals after [`Asked::hears_again`] end the process at once.
     pub(super) fn catch(by_input: bool) -> Result<Self, Failure> {
         let asked = Self::default();
-        let again = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
             let status = BY_SIGNAL as i32 + signal;
-            flag::register_conditional_shutdown(signal, status, Arc::clone(&again))
-                .and_then(|_| flag::register(signal, Arc::clone(&again)))
-                .and_then(|_| flag::register_usize(signal, Arc::clone(&asked.0), status as usize))
+            flag::register_conditional_shutdown(signal, status, Arc::clone(&asked.again))
+                .and_then(|_| {
+                    flag::register_usize(signal, Arc::clone(&asked.status), status as usize)
+                })
                 .context("cannot catch signals")
                 .or_work()?;
         }
@@ -35,7 +39,7 @@ impl Asked {
             thread::spawn(move || {
                 let mut input = io::stdin().lock();
                 while !matches!(input.read(&mut [0; 64]), Ok(0) | Err(_)) {}
-                asked.0.store(BY_SIGNAL + SIGTERM as usize, Ordering::SeqCst);
+                asked.status.store(BY_SIGNAL + SIGTERM as usize, Ordering::SeqCst);
             });
         }
         Ok(asked)
@@ -43,6 +47,11 @@ impl Asked {
 
     /// The exit status that who has asked expects; 0 if nobody has.
     pub(super) fn status(&self) -> u8 {
-        self.0.load(Ordering::SeqCst) as u8
+        self.status.load(Ordering::SeqCst) as u8
+    }
+
+    /// Takes the next signal for a second one, which is in earnest.
+    pub(super) fn hears_again(&self) {
+        self.again.store(true, Ordering::SeqCst);
     }
 }
