@@ -128,7 +128,10 @@ fn lateness_is_met_and_its_end_is_noticed() {
     assert!((31..=90).contains(first) && scheme != "uncoded", "{changes:?}");
     let using = kept.records[*first as usize].using.clone().unwrap();
     let why = using.why.unwrap();
-    assert!(why.contains(" s per step instead of 1.25") && why.ends_with(" s uncoded: switching"), "{why}");
+    assert!(
+        why.contains(" s per step instead of 1.25") && why.ends_with(" s uncoded: switching"),
+        "{why}"
+    );
     let (last, scheme) = changes.last().unwrap();
     assert!((230..=300).contains(last) && scheme == "uncoded", "{changes:?}");
     assert_eq!(models, expected, "whatever the scheme, the sums are the same trees");

@@ -4,8 +4,8 @@ use crate::worker::{duration, lock, now, value_error};
 use codedgrad::codes::{SchemeSpec, Wire};
 use codedgrad::train::{self, AUTO, Auto, Flow, Observer, Outcome, RunError, StepRecord, Stopper};
 use codedgrad::transport::Decoded;
-use codedgrad::transport::tcp::Exchange;
-use codedgrad::transport::tcp::security::{Keys, Security, Token};
+use codedgrad::transport::tcp::security::{Security, Token};
+use codedgrad::transport::tcp::{Exchange, Secrets};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::{Path, PathBuf};
@@ -63,17 +63,12 @@ impl Told {
     fn security(&self) -> PyResult<Security> {
         let token = match (&self.token, &self.keys) {
             (Some(text), _) => Some(token(text)?),
+            // Beside keys there may be one.
             (None, Some(_)) => None,
             (None, None) => Some(Token::fresh().map_err(value_error)?),
         };
-        match (&self.keys, token) {
-            (Some(folder), token) => {
-                let keys = Keys::read(folder, "coordinator").map_err(value_error)?;
-                Ok(Security::Tls { keys, token })
-            }
-            (None, Some(token)) => Ok(Security::Plain { token }),
-            (None, None) => Err(PyValueError::new_err("no token and no keys")),
-        }
+        let secrets = Secrets { keys: self.keys.clone(), token, token_file: None };
+        secrets.of_coordinator().map_err(value_error)
     }
 
     fn builder(&self) -> PyResult<train::Builder> {

@@ -719,3 +719,25 @@ def test_ctrl_c_ends_a_wait() -> None:
         assert out == "interrupted\n" and process.returncode == 0
     finally:
         process.kill()
+
+
+def test_a_folder_of_keys_is_enough_on_both_sides(tmp_path):
+    """The token that lies in it counts for the coordinator as for the workers."""
+    keys = tmp_path / "keys"
+    command = [sys.executable, "-m", "codedgrad", "keygen", str(keys), "--workers", "2"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (keys / "token").exists()
+
+    def work(k, where, coordinator):
+        weights = np.zeros(18, dtype=np.float32)
+        run = loop.join(
+            [weights], units=8, steps=3, address=where["address"], keys=keys, worker=k
+        )
+        for step in run:
+            for micro in step:
+                micro.give([np.full(18, micro.unit, dtype=np.float32)])
+            weights += step.gradients[0]
+        return weights[0]
+
+    results, _ = together("uncoded", work, workers=2, steps=3, keys=keys)
+    assert results == [3 * 3.5] * 2

@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 
 /// Steps whose mean is the final training loss.
 const FINAL_STEPS: usize = 10;
+/// Legs of a run that are shown, the last ones.
+const LEGS_SHOWN: usize = 12;
 /// Columns for the names of schemes; a longer name has a line of its own.
 const SCHEME_COLUMNS: usize = 16;
 /// Normalised decoding errors above this are no rounding.
@@ -212,7 +214,11 @@ impl Summary {
                 "predicted",
                 "measured"
             );
-            for leg in &run.legs {
+            let (earlier, shown) = run.legs.split_at(run.legs.len().saturating_sub(LEGS_SHOWN));
+            if !earlier.is_empty() {
+                let _ = writeln!(text, "{} earlier ones are in summary.json", earlier.len());
+            }
+            for leg in shown {
                 let steps = format!("{}-{}", leg.first_step, leg.first_step + leg.steps as u64 - 1);
                 let predicted = leg
                     .predicted_seconds

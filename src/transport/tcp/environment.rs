@@ -232,6 +232,29 @@ impl Secrets {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn security(&self, worker: Option<u32>) -> Result<Security, EnvironmentError> {
+        self.by(|dir| certificate(dir, worker))
+    }
+
+    /// The same for the coordinator.
+    ///
+    /// # Errors
+    /// As [`Secrets::security`].
+    ///
+    /// ```
+    /// use codedgrad::transport::tcp::Secrets;
+    /// let secrets = Secrets { keys: Some("nowhere".into()), ..Secrets::default() };
+    /// let error = secrets.of_coordinator().unwrap_err();
+    /// assert!(error.to_string().contains("nowhere"));
+    /// ```
+    pub fn of_coordinator(&self) -> Result<Security, EnvironmentError> {
+        self.by(|_| Ok("coordinator".to_owned()))
+    }
+
+    /// With the certificate of a folder that has this name.
+    fn by(
+        &self,
+        certificate: impl Fn(&Path) -> Result<String, EnvironmentError>,
+    ) -> Result<Security, EnvironmentError> {
         let beside = |dir: &PathBuf| Some(dir.join("token")).filter(|file| file.exists());
         let file = self.token_file.clone();
         let file = file.or_else(|| self.keys.as_ref().and_then(beside));
@@ -242,7 +265,7 @@ impl Secrets {
         let Some(dir) = &self.keys else {
             return Ok(Security::Plain { token: token.ok_or(EnvironmentError::NoSecret)? });
         };
-        Ok(Security::Tls { keys: Keys::read(dir, &certificate(dir, worker)?)?, token })
+        Ok(Security::Tls { keys: Keys::read(dir, &certificate(dir)?)?, token })
     }
 }
 
