@@ -6,6 +6,7 @@ use super::command::{Place, reached};
 use super::coordinator::Coordinator;
 use super::crew::{Crew, Stage};
 use super::screen::Screen;
+use crate::folder::COORDINATOR_LOG;
 use crate::supervise::End;
 use crate::tools::serve::SAME_ORDER;
 use crate::tools::serve::events::{Event, Outcome};
@@ -119,7 +120,7 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         watch.gather(place, &job.folder);
     }
     let looked = watch.look_on();
-    if looked.is_err() {
+    if matches!(looked, Err(Failure::Work(_) | Failure::Input(_))) {
         watch.kill();
     }
     looked
@@ -350,7 +351,17 @@ impl<'a> Watch<'a> {
     /// What the launcher's exit status says.
     fn end(&self) -> Result<(), Failure> {
         let status = match &self.close {
-            Some(Close::Outcome(status) | Close::Said(status)) => *status,
+            Some(Close::Outcome(status)) => *status,
+            Some(Close::Said(status)) => {
+                // Much may have been printed since.
+                if let Some((_, folder)) =
+                    self.coordinator.as_ref().and_then(|it| it.place.as_ref())
+                {
+                    let log = folder.join(COORDINATOR_LOG);
+                    self.screen.note(&format!("the run has broken off: see {}", log.display()));
+                }
+                *status
+            }
             Some(Close::Signal(signal, _)) => 128 + *signal as u8,
             Some(Close::Because(_)) => 1,
             None if self.crew.as_ref().is_some_and(Crew::any_done) => 0,
