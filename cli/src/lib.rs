@@ -1,8 +1,8 @@
 //! The command line: [`main`] runs it.
 //!
 //! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `trace`, `berrut`,
-//! `keygen` and `status`; nor do `serve`, the coordinator of others' trainers, and `run`, which starts
-//! them all. With feature `trainer` (the default) there are `codedgrad train`,
+//! `keygen` and `status`; nor do `serve`, the coordinator of others' trainers, and `run`, which
+//! starts them all. With feature `trainer` (the default) there are `codedgrad train`,
 //! `coordinator` and `worker` too, which train the bundled GPT.
 
 mod board;
@@ -72,7 +72,7 @@ enum Command {
     #[cfg(unix)]
     Run(Box<tools::launch::LaunchArgs>),
     /// Coordinate a run whose workers are programs of others', such as loops of PyTorch
-    Serve(Box<tools::serve::ServeArgs>),
+    Serve(tools::serve::ServeArgs),
     #[command(flatten)]
     Tool(Tool),
 }

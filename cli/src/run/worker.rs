@@ -70,9 +70,9 @@ pub(crate) struct WorkerArgs {
     /// How long the coordinator is called when it does not answer, at first and when it is lost
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
-    /// Start the worker again when it dies, so often, after 1, 2, 4 .. 60 s; not where it ended with
-    /// status 0, 2, 4, 130 or 143, by SIGINT or SIGTERM, or three times in a row within 10 s of its
-    /// start
+    /// Start the worker again when it dies, so often, after 1, 2, 4 .. 60 s; not where it ended
+    /// with status 0, 2, 4, 130 or 143, by SIGINT or SIGTERM, or three times in a row within 10 s
+    /// of its start
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) restarts: u32,
 }

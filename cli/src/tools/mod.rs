@@ -1,5 +1,5 @@
-//! Commands that need no trainer: codes, simulations, plans, traces, keys, runs of others' trainers,
-//! and how a run is going.
+//! Commands that need no trainer: codes, simulations, plans, traces, keys, runs of others'
+//! trainers, and how a run is going.
 
 pub(crate) mod berrut;
 mod berrut_sweep;

@@ -68,7 +68,10 @@ pub(crate) struct Options {
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
     /// closes), or the workers among themselves, each a part [default: sharded, or what the scheme
     /// needs]
-    #[arg(long, value_name = "sharded|star|hold", value_parser = ExchangeParser, hide_possible_values = true)]
+    #[arg(
+        long, value_name = "sharded|star|hold",
+        value_parser = ExchangeParser, hide_possible_values = true
+    )]
     exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
     /// uncoded training [default: f32]
