@@ -11,6 +11,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 
+/// The first steps of a run only warm up.
+const WARM_UP: u64 = 2;
+/// Of so many steps or more, the slowest is left out of the mean: once, somebody was started again.
+const TRIMMED: usize = 10;
 /// A scheme is left for another only if that saves more than this share of a step's time.
 const GAIN: f64 = 0.05;
 /// Half of that is enough to stay with one, so that it is not left and taken again for nothing.
@@ -170,18 +174,21 @@ impl Chooser {
     /// Keeps what matters of a step.
     fn note(&mut self, seen: Seen) {
         self.all += 1;
+        if self.all <= WARM_UP {
+            return;
+        }
         self.steps += 1;
         self.since = if seen.decided { 1 } else { self.since + 1 };
         if let Some(last) = self.last.back().filter(|last| last.scheme != seen.scheme) {
             if seen.is_uncoded() {
                 let (scheme, predicted) = (last.scheme.clone(), last.predicted);
-                let measured = mean(self.last.iter().map(|seen| seen.seconds));
+                let measured = self.typical();
                 self.before = Some(Known { scheme, predicted, measured });
             } else {
                 self.before = None;
             }
             if last.is_uncoded() {
-                self.uncoded = Some(mean(self.last.iter().map(|seen| seen.seconds)));
+                self.uncoded = Some(self.typical());
             }
             self.last.clear();
             self.steps = 1;
@@ -196,8 +203,18 @@ impl Chooser {
             self.last.pop_front();
         }
         if self.steps == self.auto.probe {
-            self.reference = Some(mean(self.last.iter().map(|seen| seen.seconds)));
+            self.reference = Some(self.typical());
         }
+    }
+
+    /// Seconds of a step at hand, on average but for a single one.
+    fn typical(&self) -> f64 {
+        let mut seconds: Vec<f64> = self.last.iter().map(|seen| seen.seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        if seconds.len() >= TRIMMED {
+            seconds.pop();
+        }
+        mean(seconds.into_iter())
     }
 
     /// Chooses a scheme, and says why.
@@ -417,7 +434,7 @@ impl Chooser {
         if self.steps < self.auto.probe {
             return None;
         }
-        let measured = mean(self.last.iter().map(|seen| seen.seconds));
+        let measured = self.typical();
         if self.steps == self.auto.probe
             && let Some(choice) = self.held_against(measured)
         {
