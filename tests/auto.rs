@@ -30,18 +30,22 @@ impl Observer for Kept {
     }
 }
 
-/// A file of delays in which worker 1 is held up for a second in some steps.
-fn late_in(late: Range<u64>, seconds: f64) -> tempfile::NamedTempFile {
+/// A file of delays: worker 1 is held up in steps as told, and nobody takes equally long twice.
+fn held_up(steps: u64, seconds: impl Fn(u64) -> f64) -> tempfile::NamedTempFile {
     let mut text = String::new();
-    for step in 0..STEPS {
-        // Nobody takes equally long twice.
-        let noise = |salt: u64| (step * salt % 13) as f64 * seconds / 1000.0;
-        let held_up = if late.contains(&step) { seconds } else { 0.0 };
-        let _ = writeln!(text, "{},{}", noise(5), held_up + noise(7));
+    let most = (0..steps).map(&seconds).fold(0.0, f64::max);
+    for step in 0..steps {
+        let noise = |salt: u64| (step * salt % 13) as f64 * most / 1000.0;
+        let _ = writeln!(text, "{},{}", noise(5), seconds(step) + noise(7));
     }
     let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
     std::fs::write(file.path(), text).unwrap();
     file
+}
+
+/// Worker 1 is held up for so long in these steps.
+fn late_in(late: Range<u64>, seconds: f64) -> tempfile::NamedTempFile {
+    held_up(STEPS, |step| if late.contains(&step) { seconds } else { 0.0 })
 }
 
 /// Runs it: every worker's model is two numbers whose gradient depends on them, so that a wrong sum
@@ -113,7 +117,6 @@ fn nothing_is_changed_where_nobody_is_late() {
     let whys: Vec<_> =
         kept.records.iter().filter_map(|record| record.using.as_ref()?.why.clone()).collect();
     assert!(whys[0].contains("staying uncoded"), "{whys:?}");
-    let ended = |kept: &Kept| kept.records.last().unwrap().committed;
     assert_eq!(ended(&kept).to_bits(), ended(&uncoded).to_bits());
 }
 
@@ -157,4 +160,41 @@ fn a_resumed_run_keeps_its_scheme() {
     let later: Vec<_> =
         schemes(&whole.records).into_iter().filter(|(step, _)| *step > 100).collect();
     assert_eq!(schemes(&rest.records)[1..], later);
+}
+
+fn ended(kept: &Kept) -> f64 {
+    kept.records.last().unwrap().committed
+}
+
+/// A worker that is held up every 50 steps, as one is that saves, is no reason to go back and
+/// forth, nor to pay for it.
+#[test]
+fn what_comes_now_and_then_changes_little() {
+    let steps = 1000;
+    let spikes = held_up(steps, |step| if step % 50 == 7 { 1.0 } else { 0.0 });
+    let mut uncoded = Kept::default();
+    run(told(&spikes).steps(steps), &mut uncoded);
+    let mut kept = Kept::default();
+    run(told(&spikes).steps(steps).auto(Auto::default()), &mut kept);
+    let changes = schemes(&kept.records);
+    assert!(changes.len() <= 10, "{changes:?}");
+    assert!(ended(&kept) <= 1.02 * ended(&uncoded), "{} {}", ended(&kept), ended(&uncoded));
+}
+
+/// However slow a worker is: what is lost by looking whether it still is stays small.
+#[test]
+fn looking_again_costs_little() {
+    let steps = 3000;
+    let slow = held_up(steps, |step| if step < 30 { 0.0 } else { 10.0 });
+    let mut kept = Kept::default();
+    run(told(&slow).steps(steps).auto(Auto::default()), &mut kept);
+    let is_coded = |record: &&StepRecord| record.using.as_ref().unwrap().scheme != "uncoded";
+    let first = kept.records.iter().find(is_coded).unwrap().step as usize;
+    let after = &kept.records[first..];
+    let seconds = |records: &mut dyn Iterator<Item = &StepRecord>| -> f64 {
+        records.map(|record| record.seconds).sum()
+    };
+    let looked = seconds(&mut after.iter().filter(|record| !is_coded(record)));
+    let all = seconds(&mut after.iter());
+    assert!(looked > 0.0 && looked < 0.1 * all, "{looked} of {all}");
 }

@@ -339,6 +339,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
         let _span = info_span!("worker", worker = worker.0, round = self.round.0).entered();
+        self.watch(&notice);
         match notice {
             Notice::Done { task, tail, mut finite } => {
                 let mut digest = None;

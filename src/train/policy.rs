@@ -40,19 +40,28 @@ pub struct Using {
     /// Why it was chosen or kept, with the first step after that was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Whether workers were lost, came or took over states at the step or the one before it: how
+    /// long it took then says little.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disturbed: bool,
 }
 
 impl Using {
     /// Uncoded steps, of which nothing is expected.
     #[must_use]
     pub fn uncoded() -> Self {
-        Self { scheme: SchemeSpec::uncoded().to_string(), predicted: None, why: None }
+        Self {
+            scheme: SchemeSpec::uncoded().to_string(),
+            predicted: None,
+            why: None,
+            disturbed: false,
+        }
     }
 }
 
 impl From<Choice> for Using {
     fn from(choice: Choice) -> Self {
         let Choice { scheme, predicted, why } = choice;
-        Self { scheme: scheme.to_string(), predicted, why }
+        Self { scheme: scheme.to_string(), predicted, why, disturbed: false }
     }
 }

@@ -13,22 +13,25 @@ use std::thread;
 
 /// The first steps of a run only warm up.
 const WARM_UP: u64 = 2;
-/// Of so many steps or more, the slowest is left out of the mean: once, somebody was started again.
+/// Of so many steps or more, the slowest is left out of the mean: once, somebody was held up.
 const TRIMMED: usize = 10;
 /// A scheme is left for another only if that saves more than this share of a step's time.
 const GAIN: f64 = 0.05;
 /// Half of that is enough to stay with one, so that it is not left and taken again for nothing.
 const KEEP: f64 = GAIN / 2.0;
-/// So many uncoded steps, all slower than the coded ones before them, end a look.
-const FEW: usize = 2;
 /// Coded steps that take so many times as long as at first are looked at again.
 const SLOWER: f64 = 1.25;
+/// And those that take so much less: lateness that they suffer from, too, may have ended.
+const FASTER: f64 = 0.9;
 /// No worker is always missing if each was in time in one of so many rounds.
 const IN_TIME: usize = 4;
 /// Looks that change nothing come at most so many times rarer than at first.
 const RARER_MAX: u64 = 8;
+/// A look takes about three uncoded steps: so many coded ones for every one lost to it come first,
+/// unless something speaks for a change.
+const STEPS_PER_LOST: f64 = 100.0;
 /// What a scheme was found to fall short of its prediction is held against it for so many times as
-/// long as looks are apart.
+/// long as looks are apart; and a choice that has no effect for so long is forgotten.
 const REMEMBERED: u64 = 8;
 
 /// What is kept of a step.
@@ -38,6 +41,8 @@ pub(super) struct Seen {
     predicted: Option<f64>,
     /// Whether something was decided before it.
     decided: bool,
+    /// Whether workers were lost or came meanwhile.
+    disturbed: bool,
     seconds: f64,
     /// When each worker answered, one row per round, in seconds.
     rows: Vec<Vec<f64>>,
@@ -61,6 +66,7 @@ impl Seen {
             scheme: using.map_or_else(|| UNCODED.to_owned(), |using| using.scheme.clone()),
             predicted: using.and_then(|using| using.predicted),
             decided: using.is_some_and(|using| using.why.is_some()),
+            disturbed: using.is_some_and(|using| using.disturbed),
             seconds: record.seconds,
             rows: record.rounds.iter().map(row).collect(),
             in_time: (0..workers).map(in_time).collect(),
@@ -68,11 +74,8 @@ impl Seen {
     }
 
     pub(super) fn using(&self) -> Using {
-        Using { scheme: self.scheme.clone(), predicted: self.predicted, why: None }
-    }
-
-    fn is_uncoded(&self) -> bool {
-        self.scheme == UNCODED
+        let (scheme, predicted) = (self.scheme.clone(), self.predicted);
+        Using { scheme, predicted, ..Using::uncoded() }
     }
 }
 
@@ -115,12 +118,11 @@ pub(super) struct Chooser {
     auto: Auto,
     workers: usize,
     units: u32,
-    /// The last steps under the scheme at hand, at most [`Auto::probe`].
+    /// The scheme at hand, and what was expected of it.
+    now: Using,
+    /// The last steps under it but the first, at most [`Auto::probe`].
     last: VecDeque<Seen>,
-    /// Whether it tells of every worker that is late: not where tasks are pulled, and who is late
-    /// is given fewer.
-    tells: bool,
-    /// Steps under it.
+    /// Steps under it that were kept.
     steps: u64,
     /// Steps since something was decided.
     since: u64,
@@ -128,21 +130,32 @@ pub(super) struct Chooser {
     all: u64,
     /// What is gone back to unless something better is found, while uncoded steps are recorded.
     before: Option<Known>,
-    /// Seconds of the uncoded steps that were recorded last, on average.
-    uncoded: Option<f64>,
-    /// Seconds of the first coded steps, on average.
-    reference: Option<f64>,
-    /// How many times rarer than at first it is looked again.
+    coded: Coded,
+    /// How many times rarer than at first it is looked, while uncoded.
     rarer: u64,
-    /// What could be gained when it was looked last.
-    room: f64,
-    /// At which step much more could be gained than that.
-    grew: Option<u64>,
+    /// What could be gained when it was looked last, and at which step much more could.
+    room: (f64, Option<u64>),
+    asked: Option<Asked>,
+    /// What was chosen and is not used yet, and since which step.
+    chosen: Option<(String, u64)>,
+}
+
+/// What is known of coded steps, and of uncoded ones as far as they are compared with them.
+#[derive(Debug, Default)]
+struct Coded {
+    /// Whether the scheme tells of every worker that is late: not where tasks are pulled, and who
+    /// is late is given fewer.
+    tells: bool,
+    /// Seconds of the uncoded steps for which it was chosen, on average.
+    uncoded: Option<f64>,
+    /// Seconds of its first steps, on average.
+    reference: Option<f64>,
+    /// By how many times rarer than at first it is looked again, less one.
+    rarer: u64,
+    /// When a scheme was last switched to.
+    switched: u64,
     /// How much longer than predicted schemes took, and until when that is remembered.
     short: BTreeMap<String, (f64, u64)>,
-    asked: Option<Asked>,
-    /// What was chosen and is not used yet.
-    chosen: Option<String>,
 }
 
 impl Chooser {
@@ -152,18 +165,15 @@ impl Chooser {
             auto,
             workers,
             units,
+            now: Using::uncoded(),
             last: VecDeque::new(),
-            tells: false,
             steps: 0,
             since: 0,
             all: 0,
             before: None,
-            uncoded: None,
-            reference: None,
+            coded: Coded::default(),
             rarer: 1,
-            room: 0.0,
-            grew: None,
-            short: BTreeMap::new(),
+            room: (0.0, None),
             asked: None,
             chosen: None,
         };
@@ -174,37 +184,48 @@ impl Chooser {
     /// Keeps what matters of a step.
     fn note(&mut self, seen: Seen) {
         self.all += 1;
-        if self.all <= WARM_UP {
+        self.since = if seen.decided { 1 } else { self.since + 1 };
+        let given_up = REMEMBERED * self.auto.replan_every;
+        self.chosen.take_if(|(scheme, at)| *scheme == seen.scheme || self.all > *at + given_up);
+        if seen.scheme != self.now.scheme {
+            // Workers may still be at what is left of the scheme before.
+            return self.changes(seen.using());
+        }
+        self.now.predicted = seen.predicted;
+        if self.all <= WARM_UP || seen.disturbed {
             return;
         }
         self.steps += 1;
-        self.since = if seen.decided { 1 } else { self.since + 1 };
-        if let Some(last) = self.last.back().filter(|last| last.scheme != seen.scheme) {
-            if seen.is_uncoded() {
-                let (scheme, predicted) = (last.scheme.clone(), last.predicted);
-                let measured = self.typical();
-                self.before = Some(Known { scheme, predicted, measured });
-            } else {
-                self.before = None;
-            }
-            if last.is_uncoded() {
-                self.uncoded = Some(self.typical());
-            }
-            self.last.clear();
-            self.steps = 1;
-            self.tells = natural(&seen.scheme, self.workers).is_some_and(|facts| !facts.partial);
-            self.reference = None;
-        }
-        if self.chosen.as_ref().is_some_and(|chosen| *chosen == seen.scheme) {
-            self.chosen = None;
-        }
         self.last.push_back(seen);
         if self.last.len() as u64 > self.auto.probe {
             self.last.pop_front();
         }
         if self.steps == self.auto.probe {
-            self.reference = Some(self.typical());
+            self.coded.reference = Some(self.typical());
         }
+    }
+
+    /// Steps are computed under another scheme from now on.
+    fn changes(&mut self, to: Using) {
+        let from = std::mem::replace(&mut self.now, to);
+        let measured = self.typical();
+        if self.is_uncoded() {
+            let Using { scheme, predicted, .. } = from;
+            self.before = Some(Known { scheme, predicted, measured });
+        } else {
+            self.before = None;
+            // Of a resumed run it is not known what it was chosen for.
+            self.coded.uncoded = self.coded.uncoded.or(Some(measured));
+            let facts = natural(&self.now.scheme, self.workers);
+            self.coded.tells = facts.is_some_and(|facts| !facts.partial);
+        }
+        self.last.clear();
+        self.steps = 0;
+        self.coded.reference = None;
+    }
+
+    fn is_uncoded(&self) -> bool {
+        self.now.scheme == UNCODED
     }
 
     /// Seconds of a step at hand, on average but for a single one.
@@ -226,14 +247,13 @@ impl Chooser {
     ) -> Option<Choice> {
         // Its text was made of a scheme.
         let spec = scheme.parse::<SchemeSpec>().ok()?;
-        let stays = self.last.back().is_some_and(|last| last.scheme == scheme);
-        self.chosen = (!stays).then(|| spec.to_string());
+        self.chosen = (self.now.scheme != scheme).then(|| (spec.to_string(), self.all));
         Some(Choice { scheme: spec, predicted, why })
     }
 
     /// What comes of a step that was uncoded.
     fn while_uncoded(&mut self) -> Option<Choice> {
-        if self.last.len() == FEW
+        if self.steps == 1
             && let Some(choice) = self.back_soon()
         {
             return Some(choice);
@@ -242,48 +262,41 @@ impl Chooser {
             return None;
         }
         let recorded = self.recorded();
-        let first = self.steps == self.auto.probe;
-        if recorded.room <= self.room + GAIN {
-            self.grew = None;
-        } else if self.grew.is_none() {
-            self.grew = Some(self.all);
-        }
+        let (before, grew) = self.room;
+        let grew = (recorded.room > before + GAIN).then(|| grew.unwrap_or(self.all));
+        self.room.1 = grew;
         // What the planner sees is then of the kind that was noticed.
-        let grown = self.grew.is_some_and(|grew| self.all - grew + 1 >= self.auto.probe);
-        if !first && !grown && self.since < self.interval() {
+        let grown = grew.is_some_and(|grew| self.all - grew + 1 >= self.auto.probe);
+        let first = self.steps == self.auto.probe;
+        let interval = (self.auto.probe * self.rarer).min(self.auto.replan_every);
+        if !first && !grown && self.since < interval {
             return None;
         }
-        (self.room, self.grew) = (recorded.room, None);
+        self.room = (recorded.room, None);
         if recorded.room <= GAIN {
             return self.stay_uncoded(&recorded, "no scheme could");
         }
         self.ask(recorded)
     }
 
-    /// Goes back to what was used before, where the first uncoded steps are slower.
+    /// Goes back to what was used before, where an uncoded step is slower.
     fn back_soon(&mut self) -> Option<Choice> {
-        let before = self.before.clone()?;
-        if self.last.iter().any(|seen| seen.seconds <= before.measured * (1.0 + GAIN)) {
+        let Known { scheme, predicted, measured } = self.before.clone()?;
+        let uncoded = self.last.back()?.seconds;
+        if uncoded <= measured * (1.0 + GAIN) {
             return None;
         }
-        let uncoded = mean(self.last.iter().map(|seen| seen.seconds));
         let why = format!(
-            "{FEW} uncoded steps took {uncoded:.3} s each, steps with {} {:.3} s: staying with it",
-            before.scheme, before.measured
+            "an uncoded step took {uncoded:.3} s, steps with {scheme} {measured:.3} s: staying \
+             with it"
         );
-        self.rarer = (2 * self.rarer).min(RARER_MAX);
-        self.short.remove(&before.scheme);
-        self.choose(&before.scheme, before.predicted, Some(why))
+        self.look_rarer();
+        self.coded.uncoded = Some(uncoded);
+        self.choose(&scheme, predicted, Some(why))
     }
 
-    /// Steps between two looks.
-    fn interval(&self) -> u64 {
-        let uncoded = self.last.back().is_some_and(Seen::is_uncoded);
-        if uncoded {
-            (self.auto.probe * self.rarer).min(self.auto.replan_every)
-        } else {
-            self.rarer * self.auto.replan_every.saturating_sub(self.auto.probe).max(1)
-        }
+    fn look_rarer(&mut self) {
+        self.coded.rarer = (2 * self.coded.rarer + 1).min(RARER_MAX - 1);
     }
 
     /// What the last uncoded steps say.
@@ -303,16 +316,21 @@ impl Chooser {
         }
     }
 
+    /// Stays uncoded, and says so where that is news.
     fn stay_uncoded(&mut self, recorded: &Recorded, nobody: &str) -> Option<Choice> {
         let Recorded { steps, seconds, .. } = recorded;
         let percent = 100.0 * GAIN;
-        let words =
-            if self.before.take().is_some() { "back to uncoded" } else { "staying uncoded" };
+        self.rarer = (2 * self.rarer).min(RARER_MAX);
+        self.since = 0;
+        let words = match self.before.take() {
+            Some(_) => "back to uncoded",
+            None if self.now.predicted.is_none() => "staying uncoded",
+            None => return None,
+        };
         let why = format!(
             "from {steps} recorded steps, {nobody} save {percent:.0} % of their {seconds:.3} s: \
              {words}"
         );
-        self.rarer = (2 * self.rarer).min(RARER_MAX);
         self.choose(UNCODED, Some(*seconds), Some(why))
     }
 
@@ -373,42 +391,41 @@ impl Chooser {
     /// Compares what is in use with what the planner finds best.
     fn verdict(&mut self, plan: &Plan, recorded: &Recorded) -> Option<Choice> {
         let all = self.all;
-        self.short.retain(|_, (_, until)| *until > all);
-        let step = |scheme: &str, time: f64| {
-            let short = self.short.get(scheme).map_or(1.0, |(factor, _)| *factor);
-            recorded.between + recorded.rounds * time * short
-        };
+        self.coded.short.retain(|_, (_, until)| *until > all);
+        let short = |scheme: &str| self.coded.short.get(scheme).map_or(1.0, |(factor, _)| *factor);
+        let step =
+            |scheme: &str, time: f64| recorded.between + recorded.rounds * time * short(scheme);
         let uncoded = recorded.between + recorded.rounds * plan.baseline;
         let suits = plan.candidates.iter().filter(|candidate| {
+            // On traces drawn anew it is not slower by much.
+            let gain_low = 1.0 - (1.0 - candidate.gain_low) * short(&candidate.scheme);
             candidate.exact
                 && candidate.delay == 0
-                && candidate.gain_low >= -GAIN_MIN
+                && gain_low >= -GAIN_MIN
+                && candidate.scheme != UNCODED
                 && fits(&candidate.scheme, self.workers, self.units)
         });
-        let best = suits
-            .map(|candidate| {
-                (candidate.scheme.clone(), step(&candidate.scheme, candidate.time_per_job))
-            })
-            .filter(|(scheme, _)| scheme != UNCODED)
-            .min_by(|a, b| a.1.total_cmp(&b.1));
-        let steps = recorded.steps;
-        if let Some(before) = self.before.clone() {
-            let found = plan.candidates.iter().find(|found| found.scheme == before.scheme);
-            let time =
-                found.map_or(before.measured, |found| step(&before.scheme, found.time_per_job));
-            let better = best.filter(|(_, best)| *best < time * (1.0 - GAIN));
-            if better.is_none() && time < uncoded * (1.0 - KEEP) {
-                let why = format!(
-                    "from {steps} recorded steps, {} should take {time:.3} s per step, uncoded \
-                     ones {uncoded:.3} s: staying with it",
-                    before.scheme
-                );
-                self.rarer = (2 * self.rarer).min(RARER_MAX);
-                return self.choose(&before.scheme, Some(time), Some(why));
-            }
+        let timed = suits.map(|candidate| {
+            (candidate.scheme.clone(), step(&candidate.scheme, candidate.time_per_job))
+        });
+        let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
+        let Some(before) = self.before.clone() else {
+            return self.switch_or_stay(best, (uncoded, recorded));
+        };
+        let found = plan.candidates.iter().find(|found| found.scheme == before.scheme);
+        let time = found.map_or(before.measured, |found| step(&before.scheme, found.time_per_job));
+        let better = best.filter(|(_, best)| *best < time * (1.0 - GAIN));
+        if better.is_some() || time >= uncoded * (1.0 - KEEP) {
             return self.switch_or_stay(better, (uncoded, recorded));
         }
-        self.switch_or_stay(best, (uncoded, recorded))
+        let why = format!(
+            "from {} recorded steps, {} should take {time:.3} s per step, uncoded ones \
+             {uncoded:.3} s: staying with it",
+            recorded.steps, before.scheme
+        );
+        self.look_rarer();
+        self.coded.uncoded = Some(uncoded);
+        self.choose(&before.scheme, Some(time), Some(why))
     }
 
     /// Takes a scheme that saves enough of the uncoded time, if there is one.
@@ -421,6 +438,12 @@ impl Chooser {
             return self.stay_uncoded(recorded, "no scheme would");
         };
         self.rarer = 1;
+        // Who goes back and forth looks rarely.
+        if self.all > self.coded.switched + REMEMBERED * self.auto.replan_every {
+            self.coded.rarer = 0;
+        }
+        self.coded.switched = self.all;
+        self.coded.uncoded = Some(uncoded);
         let why = format!(
             "from {} recorded steps, {scheme} should take {time:.3} s per step instead of \
              {uncoded:.3} s uncoded: switching",
@@ -440,60 +463,59 @@ impl Chooser {
         {
             return Some(choice);
         }
-        let slower = self.reference.is_some_and(|reference| measured > SLOWER * reference);
-        let early = (self.auto.probe * self.rarer).min(self.auto.replan_every);
-        let soon = self.since >= early && (slower || self.nobody_always_missing());
-        if soon || self.since >= self.interval() {
+        let rarer = self.coded.rarer + 1;
+        let early = (self.auto.probe * rarer).min(self.auto.replan_every);
+        let changed = self.coded.reference.is_some_and(|reference| {
+            !(FASTER * reference..=SLOWER * reference).contains(&measured)
+        });
+        let soon = self.since >= early && (changed || self.nobody_always_missing());
+        // What a look costs, in coded steps.
+        let lost = self.coded.uncoded.map_or(0.0, |uncoded| uncoded / measured);
+        let hold = rarer * self.auto.replan_every.saturating_sub(self.auto.probe).max(1);
+        if soon || self.since >= hold.max((STEPS_PER_LOST * lost) as u64) {
             return self.choose(UNCODED, None, None);
         }
         None
     }
 
-    /// Where the first coded steps were no faster than uncoded ones, these are gone back to.
+    /// Notes how much longer than predicted a scheme's first steps took. Where they were no faster
+    /// than uncoded ones, these are gone back to.
     fn held_against(&mut self, measured: f64) -> Option<Choice> {
-        let uncoded = self.uncoded?;
-        let last = self.last.back()?;
-        let (scheme, predicted) = (last.scheme.clone(), last.predicted?);
+        let (scheme, predicted) = (self.now.scheme.clone(), self.now.predicted?);
+        let until = self.all + REMEMBERED * self.auto.replan_every;
+        let short = self.coded.short.entry(scheme.clone()).or_insert((1.0, until));
+        *short = ((short.0 * measured / predicted).max(1.0), until);
+        let uncoded = self.coded.uncoded?;
         if measured < uncoded * (1.0 - KEEP) {
             return None;
         }
-        let until = self.all + REMEMBERED * self.auto.replan_every;
-        let short = self.short.entry(scheme.clone()).or_insert((1.0, until));
-        *short = (short.0 * (measured / predicted).max(1.0), until);
         let why = format!(
             "{scheme} took {measured:.3} s per step, uncoded steps {uncoded:.3} s: back to uncoded"
         );
+        self.look_rarer();
         self.choose(UNCODED, Some(uncoded), Some(why))
     }
 
     /// Whether every worker was in time now and then.
     fn nobody_always_missing(&self) -> bool {
-        if !self.tells {
-            return false;
-        }
         let needed = self.last.len().div_ceil(IN_TIME);
-        let times = |worker: usize| {
-            self.last
-                .iter()
-                .filter(|seen| seen.in_time.get(worker).is_some_and(|in_time| *in_time))
-                .count()
-        };
-        (0..self.workers).all(|worker| times(worker) >= needed)
+        let in_time = |seen: &&Seen, worker: usize| seen.in_time.get(worker).is_some_and(|at| *at);
+        let times = |worker: usize| self.last.iter().filter(|seen| in_time(seen, worker)).count();
+        self.coded.tells && (0..self.workers).all(|worker| times(worker) >= needed)
     }
 }
 
 impl Policy for Chooser {
     fn decided(&mut self, record: &StepRecord) -> Option<Choice> {
-        let seen = Seen::of(record);
-        let uncoded = seen.is_uncoded();
-        self.note(seen);
+        let kept = self.steps;
+        self.note(Seen::of(record));
         if self.asked.is_some() {
             return self.answered();
         }
-        if self.chosen.is_some() {
+        if self.chosen.is_some() || self.steps == kept {
             return None;
         }
-        if uncoded { self.while_uncoded() } else { self.while_coded() }
+        if self.is_uncoded() { self.while_uncoded() } else { self.while_coded() }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::Coordinator;
 use crate::codes::SchemeSpec;
+use crate::ids::Step;
 use crate::train::StepRecord;
 use crate::train::policy::{Policy, Using};
-use crate::transport::Transport;
+use crate::transport::{Notice, Transport};
 
 /// A policy, what steps are computed under, and what they will be.
 ///
@@ -16,19 +17,27 @@ pub(super) struct Choosing {
     using: Using,
     /// What was chosen and is not used yet.
     next: Option<Using>,
+    /// The last step that is disturbed.
+    disturbed: Option<u64>,
 }
 
 impl Choosing {
     /// For a run that begins with something.
     pub(super) fn new(policy: Box<dyn Policy>, using: Using) -> Self {
-        Self { policy, using, next: None }
+        Self { policy, using, next: None, disturbed: None }
     }
 
     /// What the step that is decided now was computed under.
-    pub(super) fn note(&mut self) -> Using {
-        let using = self.using.clone();
+    pub(super) fn note(&mut self, step: Step) -> Using {
+        let disturbed = self.disturbed.is_some_and(|last| step.0 <= last);
+        let using = Using { disturbed, ..self.using.clone() };
         self.using.why = None;
         using
+    }
+
+    /// Somebody was lost, came or took over a state while a step was made.
+    fn disturbed(&mut self, step: Step) {
+        self.disturbed = Some(step.0 + 1);
     }
 
     /// A step is decided.
@@ -58,6 +67,17 @@ impl<T: Transport> Coordinator<T> {
     pub fn planned_by(mut self, policy: Box<dyn Policy>, using: Using) -> Self {
         self.choosing = Some(Choosing::new(policy, using));
         self
+    }
+
+    /// What has come of a worker may say that what the step takes says nothing.
+    pub(super) fn watch(&mut self, notice: &Notice) {
+        let disturbs = matches!(
+            notice,
+            Notice::Lost { .. } | Notice::Joined { .. } | Notice::Missed | Notice::Taken { .. }
+        );
+        if let Some(choosing) = self.choosing.as_mut().filter(|_| disturbs) {
+            choosing.disturbed(self.step);
+        }
     }
 
     /// Asks the policy, now that a step is decided.

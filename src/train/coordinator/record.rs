@@ -1,6 +1,5 @@
 //! What is written down of a run, who sees it, and how a run ends.
 
-use super::choosing::Choosing;
 use super::{Coordinator, Folding};
 use crate::codes::Report;
 use crate::gpu::{CombineError, Vector};
@@ -263,7 +262,7 @@ impl<T: Transport> Coordinator<T> {
             refused_because: None,
             unverified: false,
             wrong: std::mem::take(&mut self.wrong),
-            using: self.choosing.as_mut().map(Choosing::note),
+            using: self.choosing.as_mut().map(|choosing| choosing.note(step)),
             tail: folding.map(|(folding, _)| folding.tail.clone()).unwrap_or_default(),
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
         }
