@@ -65,11 +65,14 @@ impl RunFolder {
         force: bool,
     ) -> Result<Self, Failure> {
         let Some(path) = out else { return Self::numbered(plan, Path::new(DEFAULT_PARENT)) };
-        let holds_run = || KINDS.iter().any(|(plan, _)| path.join(plan).exists());
+        let kind = || KINDS.iter().find(|(plan, _)| path.join(plan).exists());
+        let holds_run = || kind().is_some();
         let refused = || {
             let name = path.display();
+            let by = kind().map_or("", |(_, command)| command);
             Failure::Input(anyhow!(
-                "{name} holds another run; --force overwrites it, --resume {name} goes on with it"
+                "{name} holds another run; --force overwrites it, {by} goes on with it by \
+                 --resume {name}"
             ))
         };
         if holds_run() && !force {
@@ -302,7 +305,8 @@ fn clear(path: &Path) -> io::Result<()> {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let whole = name.strip_suffix(".part").unwrap_or(&name);
-        if is_log(&name) || WRITTEN.contains(&whole) {
+        let aside = name.starts_with("run-until-") && name.ends_with(".jsonl");
+        if is_log(&name) || aside || WRITTEN.contains(&whole) {
             fs::remove_file(entry.path())?;
         } else if name.starts_with("model-") && entry.path().join("model.safetensors").is_file() {
             fs::remove_dir_all(entry.path())?;

@@ -89,6 +89,11 @@ impl Auto {
         self.history.push(Seen::of(record));
     }
 
+    /// Forgets steps from one on: they are made again.
+    pub(super) fn until(&mut self, step: u64) {
+        self.history.retain(|seen| seen.step() < step);
+    }
+
     /// What the run goes on with: what the last step of a resumed one was computed under, else
     /// `uncoded`.
     #[must_use]

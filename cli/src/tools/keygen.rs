@@ -44,6 +44,7 @@ pub(crate) fn run(args: &KeygenArgs, output: &mut Output<'_>) -> Result<(), Fail
     if args.keep_ca {
         text += "  nowhere:                    ca.key; who has it can join the job\n";
     }
-    text += "Then pass --keys DIR to `codedgrad coordinator` and to every `codedgrad worker`.\n";
+    text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve` (for the\n\
+        bundled trainer `coordinator` and `worker`); other workers find it by CODEDGRAD_KEYS=DIR.\n";
     output.out.write_all(text.as_bytes()).or_work()
 }

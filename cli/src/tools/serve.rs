@@ -29,10 +29,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 11] = [
+const PLANNED: [&str; 12] = [
     "workers",
     "scheme",
     "join_wait",
+    "return_wait",
     "max_wait",
     "min_workers",
     "exchange",
@@ -54,10 +55,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     join_wait: u64,
     /// How long lost workers may take to come back when too few are left to go on, and how long a
-    /// resumed run waits for its workers [default: --max-wait; when resumed, as the run had it]
-    #[arg(long, value_name = "SECONDS")]
-    return_wait: Option<u64>,
-    /// Give up on workers that have not answered after so long
+    /// resumed run waits for its workers
+    #[arg(long, value_name = "SECONDS", default_value_t = 180)]
+    return_wait: u64,
+    /// Give up on workers that have not answered after so long, at least --return-wait
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     max_wait: f64,
     /// When more workers are gone than the scheme can do without, go on with whoever is left,
@@ -109,6 +110,7 @@ impl Options {
         let mut flag = |name: &str, value: OsString| arguments.extend([name.into(), value]);
         flag("--scheme", self.scheme.clone().into());
         flag("--join-wait", self.join_wait.to_string().into());
+        flag("--return-wait", self.return_wait.to_string().into());
         flag("--max-wait", self.max_wait.to_string().into());
         flag("--probe", self.probe.to_string().into());
         flag("--replan-every", self.replan_every.to_string().into());
@@ -136,9 +138,6 @@ impl Options {
     /// Those that a resumed run needs to be told again.
     pub(crate) fn kept_arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = Vec::new();
-        if let Some(seconds) = self.return_wait {
-            arguments.extend(["--return-wait".into(), seconds.to_string().into()]);
-        }
         if let Some(address) = self.metrics {
             arguments.extend(["--metrics".into(), address.to_string().into()]);
         }
@@ -254,7 +253,7 @@ impl Plan {
             workers: args.workers.unwrap_or(0) as usize,
             scheme: options.scheme.clone(),
             join_wait_seconds: options.join_wait as f64,
-            return_wait_seconds: options.return_wait.map_or(max_wait, |seconds| seconds as f64),
+            return_wait_seconds: options.return_wait as f64,
             max_wait_seconds: max_wait,
             min_workers: options.min_workers.map(|workers| workers as usize),
             exchange: options.exchange,
@@ -300,7 +299,8 @@ impl Plan {
             .workers(self.workers)
             .run_number(self.id)
             .job(serde_json::json!({ "scheme": told }).to_string())
-            .max_wait(port::patience(self.max_wait_seconds))
+            // A round that waits for somebody to come back is open.
+            .max_wait(port::patience(self.max_wait_seconds.max(self.return_wait_seconds)))
             .return_within(port::patience(self.return_wait_seconds))
             .gather_within(port::patience(waits))
             .wire(self.wire.of_codes());
@@ -337,12 +337,9 @@ impl ServeArgs {
             return Ok((plan, folder, address));
         };
         let folder = RunFolder::open(SERVED, path)?;
-        let mut plan: Plan = follow::read(&folder.plan())?;
+        let plan: Plan = follow::read(&folder.plan())?;
         if plan.over {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
-        }
-        if let Some(seconds) = self.options.return_wait {
-            plan.return_wait_seconds = seconds as f64;
         }
         let address = self.port().address(Some(&folder))?;
         self.port().check(address)?;
@@ -443,13 +440,16 @@ fn carry_out(
     };
     look.over(outcome);
     asked.hears_again();
-    let summary = follower.ends(outcome)?;
+    let summary = follower.ends(outcome);
     drop(metrics);
+    // Why the run broke off is told first, whatever else cannot be written.
+    ended?;
+    let summary = summary?;
     if outcome == Outcome::Finished {
         plan.over = true;
         folder.write_plan(&*plan).or_work()?;
     }
-    ended.map(|_| summary)
+    Ok(summary)
 }
 
 /// Waits for the first worker, if it has to say what is trained.

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 what this command shows.
 
 Examples:
-  codedgrad coordinator --listen 127.0.0.1:0 --metrics 127.0.0.1:9400 --workers 3 --scheme groups:s=1
+  codedgrad run -n 3 --metrics 127.0.0.1:9400 train.py
   codedgrad status 127.0.0.1:9400
   codedgrad status 127.0.0.1:9400 --watch"
 )]

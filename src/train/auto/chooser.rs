@@ -37,6 +37,7 @@ const REMEMBERED: u64 = 8;
 /// What is kept of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
+    step: u64,
     scheme: String,
     predicted: Option<f64>,
     /// Whether something was decided before it.
@@ -63,6 +64,7 @@ impl Seen {
                 .all(|round| round.arrivals.get(worker).is_some_and(Option::is_some))
         };
         Self {
+            step: record.step,
             scheme: using.map_or_else(|| UNCODED.to_owned(), |using| using.scheme.clone()),
             predicted: using.and_then(|using| using.predicted),
             decided: using.is_some_and(|using| using.why.is_some()),
@@ -71,6 +73,10 @@ impl Seen {
             rows: record.rounds.iter().map(row).collect(),
             in_time: (0..workers).map(in_time).collect(),
         }
+    }
+
+    pub(super) fn step(&self) -> u64 {
+        self.step
     }
 
     pub(super) fn using(&self) -> Using {

@@ -509,6 +509,7 @@ impl Served {
         if told.port.goes_on {
             let reached = gathered.present.iter().filter_map(|(_, next)| *next).max();
             told.first = reached.map_or(told.first, |next| next.0);
+            told.auto.iter_mut().for_each(|auto| auto.until(told.first));
         }
         if told.steps.is_some_and(|steps| told.first >= steps) {
             observer.begins(Step(told.first)).map_err(RunError::Observer)?;

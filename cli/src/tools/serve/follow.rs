@@ -33,6 +33,8 @@ const MU: f64 = 1.0;
 /// A signal that comes so soon after another is of the same order: `timeout` sends one to the
 /// process and one to its group.
 pub(crate) const SAME_ORDER: Duration = Duration::from_millis(200);
+/// So many steps may be recorded that no worker has applied, when a coordinator dies.
+const AGAIN: usize = 2;
 /// How often it is said who is missing.
 const SAY: Duration = Duration::from_secs(5);
 
@@ -58,7 +60,9 @@ struct Recorded {
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
     let text = fs::read_to_string(path);
     let text = text.with_context(|| format!("cannot read {}", path.display())).or_input()?;
-    serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display())).or_input()
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is damaged, or of another version", path.display()))
+        .or_input()
 }
 
 /// The steps of a run that was begun, up to the first line that is no whole one.
@@ -250,6 +254,15 @@ impl<'a> Follower<'a> {
     fn begin(&mut self, step: u64) -> anyhow::Result<()> {
         let before = recorded(self.folder).map_err(told)?;
         let kept = before.iter().take_while(|record| record.step < step).count();
+        let again = before.len() - kept;
+        if again > AGAIN {
+            let aside = format!("run-until-{}.jsonl", before.len());
+            fs::copy(self.folder.file(RECORD), self.folder.file(&aside))?;
+            eprintln!(
+                "the workers have come to step {step}: {again} recorded steps are made again, and \
+                 stay in {aside}"
+            );
+        }
         let opened = LineFile::open(&self.folder.file(RECORD), kept).map_err(told)?;
         (self.record, self.next) = (Some(opened), step);
         self.board.begins(step, self.steps());
