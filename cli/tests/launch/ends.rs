@@ -110,3 +110,26 @@ fn where_no_worker_is_left_the_run_is_over() {
     assert!(launched.said().contains("and is given up: --restarts 0"), "{}", launched.said());
     assert!(launched.said().contains("all workers have ended"), "{}", launched.said());
 }
+
+#[test]
+fn who_hangs_at_the_end_is_ended() {
+    let run = [("STEPS", "150"), ("PAUSE_MS", "60")];
+    let mut launched =
+        Launched::start("-n 3 --scheme groups:s=1 --out run --grace 1 --max-wait 2", &run);
+    launched.waits_for_steps(3);
+    launched.worker(1).signal("-STOP");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    let said = launched.said();
+    assert!(said.contains("worker 1 was not connected when the run was over"), "{said}");
+    assert_eq!(launched.steps(), (0..150).collect::<Vec<u64>>());
+}
+
+#[test]
+fn who_stays_after_the_end_can_be_ended_and_the_run_was_made() {
+    let run = [("STEPS", "10"), ("STAYS", "1")];
+    let mut launched = Launched::start("-n 2 --scheme uncoded --out run --grace 1", &run);
+    launched.waits_for_words("the run is over: waiting for worker 1 to end");
+    launched.signal("-INT");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    assert!(launched.said().contains("ending what is left of the run"), "{}", launched.said());
+}

@@ -174,13 +174,31 @@ impl<'a> Crew<'a> {
         }
     }
 
-    /// The run is over: nobody is started again, and who has not joined it comes too late.
-    pub(super) fn let_end(&mut self) {
+    /// The run is over: nobody is started again. Who has not joined it comes too late, and who was
+    /// not among those that were connected to its end, where these are known, may never learn of it.
+    pub(super) fn let_end(&mut self, connected: &[u32], screen: &Screen) {
         self.cancel();
         let grace = self.grace;
-        for member in self.members.iter_mut().filter(|member| !member.joined) {
-            member.tell(Signal::TERM, grace);
+        for member in &mut self.members {
+            let lost = !connected.is_empty() && !connected.contains(&member.worker);
+            if member.joined && lost && matches!(member.state, State::Up { .. }) {
+                screen.note(&format!(
+                    "worker {} was not connected when the run was over: it is ended, in {} s by \
+                     force",
+                    member.worker,
+                    grace.as_secs()
+                ));
+            }
+            if lost || !member.joined {
+                member.tell(Signal::TERM, grace);
+            }
         }
+    }
+
+    /// The workers of this host that run.
+    pub(super) fn up(&self) -> Vec<u32> {
+        let up = self.members.iter().filter(|member| matches!(member.state, State::Up { .. }));
+        up.map(|member| member.worker).collect()
     }
 
     /// Nobody is started again.

@@ -30,6 +30,9 @@ const SEEN: Duration = Duration::from_secs(10);
 /// After how long it is said that nobody has joined, at first.
 const NOBODY: Duration = Duration::from_secs(30);
 
+/// After how long it is said for whom a run that is over waits.
+const WAITS: Duration = Duration::from_secs(10);
+
 /// Something that the launcher is told.
 #[derive(Clone, Debug)]
 pub(super) enum Happened {
@@ -42,8 +45,8 @@ pub(super) enum Happened {
 /// Why everything ends, or is over.
 #[derive(Clone, Debug)]
 enum Close {
-    /// A person wants it so, since then.
-    Signal(i32, Instant),
+    /// A person wants it so.
+    Signal(i32),
     /// The run is over.
     Outcome(u8),
     /// It cannot go on, for a reason that was said already.
@@ -58,6 +61,10 @@ pub(super) struct Watch<'a> {
     coordinator: Option<Coordinator<'a>>,
     crew: Option<Crew<'a>>,
     close: Option<Close>,
+    /// Since when somebody wants everything to end.
+    asked: Option<Instant>,
+    /// When it is said who is waited for in a run that is over.
+    waits: Option<Instant>,
     /// Whether any worker has ever joined.
     joined: bool,
     /// Since when all workers of this host have ended.
@@ -110,6 +117,8 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         coordinator,
         crew: None,
         close: None,
+        asked: None,
+        waits: None,
         joined: false,
         alone: None,
         began,
@@ -154,6 +163,7 @@ impl<'a> Watch<'a> {
             self.take_all()?;
             self.look()?;
             self.judge();
+            self.tell_who_is_left();
         }
     }
 
@@ -186,13 +196,13 @@ impl<'a> Watch<'a> {
                 self.decided = Some((step.step + 1, step.steps));
                 self.screen.step(step);
             }
-            Happened::Told(Event::Over { outcome }) => self.over(outcome),
+            Happened::Told(Event::Over { outcome, connected }) => self.over(outcome, &connected),
         }
         Ok(())
     }
 
     /// The coordinator says that the run is over.
-    fn over(&mut self, outcome: Outcome) {
+    fn over(&mut self, outcome: Outcome, connected: &[u32]) {
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.outcome = Some(outcome);
         }
@@ -200,35 +210,43 @@ impl<'a> Watch<'a> {
             return;
         }
         match outcome {
-            Outcome::Finished => self.let_end(0),
+            Outcome::Finished => self.let_end(0, connected),
             // Somebody has asked the coordinator alone to end.
-            Outcome::Stopped => self.let_end(1),
+            Outcome::Stopped => self.let_end(1, connected),
             // Its exit status says how.
             Outcome::Failed => {}
         }
     }
 
-    fn let_end(&mut self, status: u8) {
+    fn let_end(&mut self, status: u8, connected: &[u32]) {
         self.close = Some(Close::Outcome(status));
+        self.waits = Some(now() + WAITS);
         if let Some(crew) = &mut self.crew {
-            crew.let_end();
+            crew.let_end(connected, self.screen);
         }
     }
 
-    /// Ends everything; the second time at once.
+    /// Ends everything; the second time at once. A run that is over stays what it was.
     fn signalled(&mut self, signal: i32) {
-        if let Some(Close::Signal(_, since)) = &self.close {
+        if let Some(since) = self.asked {
             if since.elapsed() >= SAME_ORDER {
                 self.screen.note("ending at once");
                 self.kill();
             }
             return;
         }
+        self.asked = Some(now());
+        let over = matches!(self.close, Some(Close::Outcome(_)));
+        let what = if over { "what is left of the run" } else { "the run" };
         let grace = self.job.grace.as_secs();
         self.screen
-            .note(&format!("ending the run; in {grace} s by force, and at once if asked again"));
+            .note(&format!("ending {what}; in {grace} s by force, and at once if asked again"));
         let told = if signal == SIGINT { Signal::INT } else { Signal::TERM };
-        self.close(Close::Signal(signal, now()), told);
+        if over {
+            self.end_all(told);
+        } else {
+            self.close(Close::Signal(signal), told);
+        }
     }
 
     fn close(&mut self, why: Close, signal: Signal) {
@@ -236,6 +254,10 @@ impl<'a> Watch<'a> {
             self.screen.note(&format!("error: {why}"));
         }
         self.close = Some(why);
+        self.end_all(signal);
+    }
+
+    fn end_all(&mut self, signal: Signal) {
         if let Some(crew) = &mut self.crew {
             crew.end(signal);
         }
@@ -283,6 +305,19 @@ impl<'a> Watch<'a> {
             crew.look(stage, self.screen);
         }
         Ok(())
+    }
+
+    /// Says, once, for whom a run waits that is over.
+    fn tell_who_is_left(&mut self) {
+        if self.waits.is_none_or(|at| at > now()) {
+            return;
+        }
+        self.waits = None;
+        let left = self.crew.as_ref().map(Crew::up).unwrap_or_default();
+        if !left.is_empty() && self.asked.is_none() {
+            let left = named(&left);
+            self.screen.note(&format!("the run is over: waiting for {left} to end"));
+        }
     }
 
     /// Sees whether the run can still come to something.
@@ -362,7 +397,7 @@ impl<'a> Watch<'a> {
                 }
                 *status
             }
-            Some(Close::Signal(signal, _)) => 128 + *signal as u8,
+            Some(Close::Signal(signal)) => 128 + *signal as u8,
             Some(Close::Because(_)) => 1,
             None if self.crew.as_ref().is_some_and(Crew::any_done) => 0,
             None => {
@@ -371,6 +406,13 @@ impl<'a> Watch<'a> {
         };
         if status == 0 { Ok(()) } else { Err(Failure::Said(status)) }
     }
+}
+
+/// Some workers, in words.
+fn named(workers: &[u32]) -> String {
+    let list: Vec<String> = workers.iter().map(u32::to_string).collect();
+    let s = if list.len() == 1 { "" } else { "s" };
+    format!("worker{s} {}", list.join(", "))
 }
 
 fn now_some() -> Option<Instant> {
