@@ -133,3 +133,16 @@ fn who_stays_after_the_end_can_be_ended_and_the_run_was_made() {
     assert_eq!(launched.ends(), Some(0), "{}", launched.said());
     assert!(launched.said().contains("ending what is left of the run"), "{}", launched.said());
 }
+
+#[test]
+fn one_worker_has_to_end_well_after_the_last_step() {
+    for (crash, status) in [("0 1", 1), ("1", 0)] {
+        let run = [("STEPS", "10"), ("CRASHES_LATE", crash)];
+        let mut launched = Launched::start("-n 2 --scheme uncoded --out run", &run);
+        assert_eq!(launched.ends(), Some(status), "{}", launched.said());
+        let said = launched.said();
+        assert!(said.contains("the run was made to its end, but"), "{said}");
+        assert!(said.contains("worker 1 ended with status 1 (see "), "{said}");
+        assert_eq!(said.contains("no worker of this host"), status == 1, "{said}");
+    }
+}

@@ -20,8 +20,10 @@ struct Member {
     joined: bool,
     /// How it ended first, if it did so by itself.
     ended_first: Option<End>,
-    /// How it ended last.
-    ended_last: Option<End>,
+    /// How it ended last, and whether it was told to.
+    ended_last: Option<(End, bool)>,
+    /// Whether it was there when the run was over, as far as that is known.
+    stayed: bool,
     log: PathBuf,
 }
 
@@ -77,6 +79,7 @@ impl<'a> Crew<'a> {
             joined: false,
             ended_first: None,
             ended_last: None,
+            stayed: true,
             log: folder.join(format!("worker-{worker}.log")),
         };
         let members = workers.map(member).collect();
@@ -100,7 +103,7 @@ impl<'a> Crew<'a> {
                 (member.state, member.joined) = (state, false);
                 if matches!(member.state, State::Over) {
                     let end = End::Status(1);
-                    member.ended_last = Some(end);
+                    member.ended_last = Some((end, false));
                     member.ended_first.get_or_insert(end);
                 }
             }
@@ -130,7 +133,7 @@ impl<'a> Crew<'a> {
             let Some((end, up)) = process.ended() else { continue };
             let told = kill_at.is_some();
             member.state = State::Over;
-            member.ended_last = Some(end);
+            member.ended_last = Some((end, told));
             if told || stage == Stage::Ending {
                 continue;
             }
@@ -181,6 +184,7 @@ impl<'a> Crew<'a> {
         let grace = self.grace;
         for member in &mut self.members {
             let lost = !connected.is_empty() && !connected.contains(&member.worker);
+            member.stayed = !lost;
             if member.joined && lost && matches!(member.state, State::Up { .. }) {
                 screen.note(&format!(
                     "worker {} was not connected when the run was over: it is ended, in {} s by \
@@ -258,11 +262,32 @@ impl<'a> Crew<'a> {
 
     /// Whether one has ended as it should.
     pub(super) fn any_done(&self) -> bool {
-        self.members.iter().any(|member| member.ended_last == Some(End::Status(0)))
+        self.members.iter().any(Member::is_done)
+    }
+
+    /// What became of the workers of a run that was made to its end, by which time all of them have
+    /// ended: what they learned they save after it. An error if none of this host has ended well,
+    /// and words about those that have not where others have.
+    pub(super) fn after_the_end(&self) -> Result<Option<String>, String> {
+        let crashed = |member: &&Member| matches!(member.ended_last, Some((end, false)) if end != End::Status(0));
+        let words = |member: &Member| {
+            let end = member.ended_last.map(|(end, _)| end.to_string()).unwrap_or_default();
+            format!("worker {} {end} (see {})", member.worker, member.log.display())
+        };
+        let crashed: Vec<String> = self.members.iter().filter(crashed).map(words).collect();
+        if !self.members.iter().any(|member| member.stayed && member.is_done()) {
+            let why = if crashed.is_empty() { String::new() } else { ": ".to_owned() };
+            return Err(format!("{why}{}", crashed.join(", ")));
+        }
+        Ok((!crashed.is_empty()).then(|| crashed.join(", ")))
     }
 }
 
 impl Member {
+    fn is_done(&self) -> bool {
+        self.ended_last.is_some_and(|(end, _)| end == End::Status(0))
+    }
+
     fn tell(&mut self, signal: Signal, grace: Duration) {
         if let State::Up { process, kill_at } = &mut self.state {
             process.signal(signal);

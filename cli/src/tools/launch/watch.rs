@@ -383,9 +383,30 @@ impl<'a> Watch<'a> {
             && !self.coordinator.as_ref().is_some_and(Coordinator::is_up)
     }
 
+    /// The exit status of a run that was made to its end: workers save what they have learned
+    /// after it, and one that does so is enough.
+    fn after_the_end(&self) -> u8 {
+        let Some(crew) = &self.crew else { return 0 };
+        match crew.after_the_end() {
+            Ok(None) => 0,
+            Ok(Some(crashed)) => {
+                self.screen.note(&format!("the run was made to its end, but {crashed}"));
+                0
+            }
+            Err(why) => {
+                self.screen.note(&format!(
+                    "error: the run was made to its end, but no worker of this host has ended \
+                     with status 0 after it{why}"
+                ));
+                1
+            }
+        }
+    }
+
     /// What the launcher's exit status says.
     fn end(&self) -> Result<(), Failure> {
         let status = match &self.close {
+            Some(Close::Outcome(0)) if self.asked.is_none() => self.after_the_end(),
             Some(Close::Outcome(status)) => *status,
             Some(Close::Said(status)) => {
                 // Much may have been printed since.
