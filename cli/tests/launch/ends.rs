@@ -146,3 +146,25 @@ fn one_worker_has_to_end_well_after_the_last_step() {
         assert_eq!(said.contains("no worker of this host"), status == 1, "{said}");
     }
 }
+
+#[test]
+fn who_is_killed_before_it_joins_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"[ "$CODEDGRAD_EPOCH" = 0 ] && kill -KILL $$; sleep 2; exec "$@""#;
+    let program = ["sh", "-c", script, "sh"].map(str::to_owned);
+    let program: Vec<String> = program.into_iter().chain(crate::launched::worker()).collect();
+    let flags = "-n 2 --scheme uncoded --out run";
+    let mut launched =
+        Launched::start_program(folder.path(), "it", flags, &program, &[("STEPS", "10")]);
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    launched.is_whole(2, 10);
+    let mut launched = Launched::start_program(
+        folder.path(),
+        "it",
+        "-n 2 --out run --force --restarts 0",
+        &program,
+        &[("STEPS", "10")],
+    );
+    assert_eq!(launched.ends(), Some(1), "{}", launched.said());
+    assert!(launched.said().contains("was killed (SIGKILL) before it joined"), "nobody is left");
+}

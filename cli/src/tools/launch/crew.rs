@@ -244,9 +244,15 @@ impl<'a> Crew<'a> {
         self.members.iter().all(|member| matches!(member.state, State::Over))
     }
 
-    /// Whether everybody has ended by itself at least once.
+    /// Whether everybody has ended by itself at least once, with an exit status, and nobody runs.
+    /// Who was killed, because memory was short for example, may do better the next time.
     pub(super) fn all_ended(&self) -> bool {
-        self.members.iter().all(|member| member.ended_first.is_some())
+        let by_itself = |member: &Member| {
+            matches!(member.ended_first, Some(End::Status(_)))
+                && matches!(member.ended_last, Some((End::Status(_), _)))
+                && !matches!(member.state, State::Up { .. })
+        };
+        self.members.iter().all(by_itself)
     }
 
     /// How the first worker of this host ended, and what it said last.

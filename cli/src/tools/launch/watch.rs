@@ -337,10 +337,13 @@ impl<'a> Watch<'a> {
         let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
         if !self.joined && since >= HEARD {
             let Some((worker, end, said)) = crew.first_end() else { return };
-            let why = format!(
-                "{name} {end} without joining the run: does it call {joins_by}? The end of what \
-                 worker {worker} said:\n{said}"
-            );
+            let why = match end {
+                End::Status(_) => {
+                    format!("{end} without joining the run: does it call {joins_by}?")
+                }
+                End::Signal(_) => format!("{end} before it joined the run."),
+            };
+            let why = format!("{name} {why} The end of what worker {worker} said:\n{said}");
             self.close(Close::Because(why), Signal::TERM);
         } else if self.job.nodes == 1 && since >= SEEN {
             let (decided, steps) = self.decided.unwrap_or_default();
