@@ -29,6 +29,7 @@ pub(super) struct Coordinator<'a> {
     alive: Option<ChildStdin>,
     policy: Policy,
     again: Option<Instant>,
+    died: bool,
     /// Where it listens, and its folder, once it does.
     pub(super) place: Option<(SocketAddr, PathBuf)>,
     /// How the run ended, once it has.
@@ -54,6 +55,7 @@ impl<'a> Coordinator<'a> {
             alive: None,
             policy: Policy::new(RESTARTS),
             again: None,
+            died: false,
             place: None,
             outcome: None,
             events,
@@ -119,7 +121,7 @@ impl<'a> Coordinator<'a> {
                 screen.note(&format!(
                     "the coordinator {end}: started again in {wait} s ({time} of {RESTARTS})"
                 ));
-                self.again = Some(now() + after);
+                (self.again, self.died) = (Some(now() + after), true);
                 true
             }
             Next::Over => false,
@@ -153,6 +155,11 @@ impl<'a> Coordinator<'a> {
             process.signal(signal);
             self.kill_at = Some(now() + grace);
         }
+    }
+
+    /// Whether it has died once, or more often, and was or is to be started again.
+    pub(super) fn has_died(&self) -> bool {
+        self.died
     }
 
     pub(super) fn is_up(&self) -> bool {

@@ -289,6 +289,10 @@ impl<'a> Watch<'a> {
         // What it said before its end comes first.
         self.take_all()?;
         if let Some(ended) = ended {
+            if self.close.is_none() && self.is_made() {
+                // It died where only its own papers were left to be written.
+                self.let_end(0, &[]);
+            }
             let goes_on = self.close.is_none()
                 && self.coordinator.as_mut().is_some_and(|it| it.goes_on(ended, self.screen));
             if self.close.is_none() && !goes_on {
@@ -320,8 +324,28 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Whether all steps are decided and a worker has ended as it should, whatever the coordinator
+    /// could still say of it.
+    fn is_made(&self) -> bool {
+        self.decided.is_some_and(|(decided, steps)| steps > 0 && decided == steps)
+            && self.crew.as_ref().is_some_and(Crew::any_done)
+    }
+
+    /// Ends a run of which all is done but that its coordinator, which has died, says so.
+    fn conclude(&mut self) {
+        let over = self.crew.as_ref().is_some_and(Crew::is_over) && self.is_made();
+        let Some(coordinator) = self.coordinator.as_mut().filter(|it| over && it.has_died()) else {
+            return;
+        };
+        coordinator.end(Signal::TERM, self.job.grace);
+        self.let_end(0, &[]);
+    }
+
     /// Sees whether the run can still come to something.
     fn judge(&mut self) {
+        if self.close.is_none() {
+            self.conclude();
+        }
         let Some(crew) = self.crew.as_mut().filter(|_| self.close.is_none()) else { return };
         if self.coordinator.is_none() {
             // Where one has ended as it should and nobody is left, the run is over: it would be
