@@ -6,8 +6,8 @@ const RUN: [(&str, &str); 2] = [("STEPS", "100000"), ("PAUSE_MS", "20")];
 const FLAGS: &str = "-n 3 --scheme uncoded --out run";
 
 #[test]
-fn ctrl_c_and_sigterm_end_everybody() {
-    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+fn ctrl_c_sigterm_and_sighup_end_everybody() {
+    for (signal, status) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let mut launched = Launched::start(FLAGS, &RUN);
         launched.waits_for_steps(3);
         launched.signal(signal);
@@ -167,4 +167,15 @@ fn who_is_killed_before_it_joins_is_started_again() {
     );
     assert_eq!(launched.ends(), Some(1), "{}", launched.said());
     assert!(launched.said().contains("was killed (SIGKILL) before it joined"), "nobody is left");
+}
+
+#[test]
+fn nohup_is_heeded() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = [("STEPS", "60"), ("PAUSE_MS", "20")];
+    let mut launched = Launched::start_by_nohup(folder.path(), FLAGS, &run);
+    launched.waits_for_steps(3);
+    launched.signal("-HUP");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    launched.is_whole(3, 60);
 }

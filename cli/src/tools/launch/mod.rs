@@ -41,7 +41,8 @@ minutes all is forgotten. A coordinator that dies goes on where it was.
 Every line that a worker prints is shown behind its number; the run's folder
 has all of it in worker-K.log, and the coordinator's words in coordinator.log.
 Ctrl-C and SIGTERM are passed on to everybody once; who is there after --grace
-is killed, and so is everybody if they come again.
+is killed, and so is everybody if they come again. The end of its terminal
+(SIGHUP) is as good as SIGTERM, unless it was started with nohup.
 
 Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS,
 CODEDGRAD_WORKER, CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started
@@ -52,8 +53,9 @@ LOCAL_RANK and MASTER_* are left alone.
 Between hosts the same command runs on each, with --node; keys come from
 `codedgrad keygen`.
 
-Exit status: 0 the run was made to its end, 1 it could not be, 2 bad usage,
-130 or 143 ended by Ctrl-C or SIGTERM.
+Exit status: 0 the run was made to its end, and a worker of this host has ended
+with 0 after it; 1 not so; 2 bad usage; 130, 143 or 129 ended by Ctrl-C, SIGTERM
+or SIGHUP before.
 
 Examples:
   codedgrad run -n 4 train.py --lr 3e-4

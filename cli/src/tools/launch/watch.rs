@@ -13,7 +13,7 @@ use crate::tools::serve::events::{Event, Outcome};
 use crate::{Failure, OrWork};
 use anyhow::{Context, anyhow};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -81,7 +81,12 @@ struct Catch(Handle);
 
 impl Catch {
     fn signals(happened: Sender<Happened>) -> Result<Self, Failure> {
-        let signals = Signals::new([SIGINT, SIGTERM, SIGCHLD]);
+        let mut caught = vec![SIGINT, SIGTERM, SIGCHLD];
+        // Whoever starts it with `nohup` wants it to outlive the terminal.
+        if !is_ignored(SIGHUP) {
+            caught.push(SIGHUP);
+        }
+        let signals = Signals::new(caught);
         let mut signals = signals.context("cannot catch signals").or_work()?;
         let handle = signals.handle();
         thread::spawn(move || {
@@ -99,6 +104,14 @@ impl Drop for Catch {
     fn drop(&mut self) {
         self.0.close();
     }
+}
+
+/// Whether this process was started with a signal ignored, as far as the system tells.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Makes the run.
@@ -176,7 +189,7 @@ impl<'a> Watch<'a> {
 
     fn take(&mut self, happened: Happened) -> Result<(), Failure> {
         match happened {
-            Happened::Signal(signal @ (SIGINT | SIGTERM)) => self.signalled(signal),
+            Happened::Signal(signal @ (SIGINT | SIGTERM | SIGHUP)) => self.signalled(signal),
             Happened::Signal(_) => {}
             Happened::Told(Event::Listening { address, folder }) => {
                 let Some(coordinator) = &mut self.coordinator else { return Ok(()) };
