@@ -51,6 +51,13 @@ pub(super) enum Stage {
     Ending,
 }
 
+/// What the run has to do without from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// A worker that has ended with status 0.
+    Left,
+}
+
 pub(super) struct Crew<'a> {
     trainer: &'a Trainer,
     place: Place,
@@ -124,7 +131,8 @@ impl<'a> Crew<'a> {
     }
 
     /// Takes note of who has ended, and decides what comes next for it.
-    pub(super) fn look(&mut self, stage: Stage, screen: &Screen) {
+    pub(super) fn look(&mut self, stage: Stage, screen: &Screen) -> Vec<(u32, Fate)> {
+        let mut fates = Vec::new();
         for member in &mut self.members {
             let State::Up { process, kill_at } = &mut member.state else { continue };
             if kill_at.is_some_and(|at| at <= now()) {
@@ -147,7 +155,7 @@ impl<'a> Crew<'a> {
                 continue;
             }
             match member.policy.ended(end, up) {
-                Next::Over if end == End::Status(0) => {}
+                Next::Over if end == End::Status(0) => fates.push((worker, Fate::Left)),
                 Next::Over => {
                     screen.note(&format!("worker {worker} {end}: it is not started again"));
                 }
@@ -166,6 +174,7 @@ impl<'a> Crew<'a> {
                 )),
             }
         }
+        fates
     }
 
     /// A worker has joined the run.
@@ -261,9 +270,18 @@ impl<'a> Crew<'a> {
         Some((first.worker, first.ended_first?, last_words(&first.log)))
     }
 
-    /// Whether a worker of this host runs.
-    pub(super) fn any_up(&self) -> bool {
-        self.members.iter().any(|member| matches!(member.state, State::Up { .. }))
+    /// Whether a worker of this host was started again and runs, or is to be.
+    pub(super) fn any_again(&self) -> bool {
+        self.members.iter().any(Member::is_again)
+    }
+
+    /// Ends who was started again, and starts nobody any more.
+    pub(super) fn end_again(&mut self) {
+        let grace = self.grace;
+        for member in self.members.iter_mut().filter(|member| member.is_again()) {
+            member.tell(Signal::TERM, grace);
+        }
+        self.cancel();
     }
 
     /// Whether one has ended as it should.
@@ -290,6 +308,10 @@ impl<'a> Crew<'a> {
 }
 
 impl Member {
+    fn is_again(&self) -> bool {
+        self.epoch > 0 && !matches!(self.state, State::Over)
+    }
+
     fn is_done(&self) -> bool {
         self.ended_last.is_some_and(|(end, _)| end == End::Status(0))
     }

@@ -6,6 +6,7 @@ mod command;
 mod coordinator;
 mod crew;
 mod echo;
+mod knock;
 mod screen;
 mod watch;
 

@@ -4,7 +4,8 @@ use super::Job;
 use super::child::now;
 use super::command::{Place, reached};
 use super::coordinator::Coordinator;
-use super::crew::{Crew, Stage};
+use super::crew::{Crew, Fate, Stage};
+use super::knock::Knock;
 use super::screen::Screen;
 use crate::folder::COORDINATOR_LOG;
 use crate::supervise::End;
@@ -60,6 +61,8 @@ pub(super) struct Watch<'a> {
     happened: Receiver<Happened>,
     coordinator: Option<Coordinator<'a>>,
     crew: Option<Crew<'a>>,
+    /// At the coordinator of another host.
+    knock: Option<Knock>,
     close: Option<Close>,
     /// Since when somebody wants everything to end.
     asked: Option<Instant>,
@@ -129,6 +132,7 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         happened,
         coordinator,
         crew: None,
+        knock: job.place.as_ref().map(|place| Knock::at(&place.address)),
         close: None,
         asked: None,
         waits: None,
@@ -319,9 +323,21 @@ impl<'a> Watch<'a> {
         }
         let stage = self.stage();
         if let Some(crew) = &mut self.crew {
-            crew.look(stage, self.screen);
+            let fates = crew.look(stage, self.screen);
+            fates.into_iter().for_each(|(worker, fate)| self.fare(worker, fate));
         }
         Ok(())
+    }
+
+    /// Says what an end of a worker means to the run.
+    fn fare(&self, worker: u32, fate: Fate) {
+        match fate {
+            // What the run has come to is not known here.
+            Fate::Left if self.coordinator.is_none() => {
+                self.screen.note(&format!("worker {worker} ended with status 0"));
+            }
+            Fate::Left => {}
+        }
     }
 
     /// Says, once, for whom a run waits that is over.
@@ -361,11 +377,7 @@ impl<'a> Watch<'a> {
         }
         let Some(crew) = self.crew.as_mut().filter(|_| self.close.is_none()) else { return };
         if self.coordinator.is_none() {
-            // Where one has ended as it should and nobody is left, the run is over: it would be
-            // called in vain.
-            if crew.any_done() && !crew.any_up() {
-                crew.cancel();
-            }
+            self.judge_from_afar();
             return;
         }
         let gone = crew.is_over() || !self.joined && crew.all_ended();
@@ -396,6 +408,24 @@ impl<'a> Watch<'a> {
                 waited.as_secs()
             ));
             self.nobody = (self.began + 2 * waited, 2 * waited);
+        }
+    }
+
+    /// On a host without the coordinator a worker that has ended as it should may have made the run
+    /// to its end, or have left it. While others are to join it again, it is asked whether there is
+    /// still something to join.
+    fn judge_from_afar(&mut self) {
+        let (Some(crew), Some(knock)) = (&mut self.crew, &mut self.knock) else { return };
+        if !(crew.any_done() && crew.any_again()) {
+            knock.rest();
+        } else if knock.is_gone() {
+            crew.end_again();
+            let join = self.job.join.unwrap_or_default();
+            self.screen.note(&format!(
+                "the run is over, it seems: a worker has ended with status 0, and nobody is at \
+                 {join} any more"
+            ));
+            (self.close, self.waits) = (Some(Close::Outcome(0)), Some(now() + WAITS));
         }
     }
 
