@@ -95,6 +95,8 @@ fn who_crashes_at_its_start_is_given_up() {
     let mut launched = Launched::start_program(folder.path(), "it", flags, &program, &run);
     launched.waits_for_words("worker 1 ended with status 7: started again in 2 s (2 of 10)");
     launched.waits_for_words("and is given up: 3 times in a row within 10 s of its start");
+    launched
+        .waits_for_words("worker 1 is given up: where the scheme needs it, the run waits for it ");
     assert_eq!(launched.ends(), Some(0), "the others go on: {}", launched.said());
     assert!(launched.said().contains("    no luck\n"), "{}", launched.said());
     assert_eq!(launched.steps(), (0..150).collect::<Vec<u64>>());
@@ -178,4 +180,18 @@ fn nohup_is_heeded() {
     launched.signal("-HUP");
     assert_eq!(launched.ends(), Some(0), "{}", launched.said());
     launched.is_whole(3, 60);
+}
+
+#[test]
+fn who_leaves_a_run_that_goes_on_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"[ "$CODEDGRAD_WORKER" = 1 ] && exit 0; exec "$@""#;
+    let program = ["sh", "-c", script, "sh"].map(str::to_owned);
+    let program: Vec<String> = program.into_iter().chain(crate::launched::worker()).collect();
+    let flags = "-n 3 --scheme groups:s=1 --join-wait 1 --out run";
+    let run = [("STEPS", "100"), ("PAUSE_MS", "50")];
+    let mut launched = Launched::start_program(folder.path(), "it", flags, &program, &run);
+    launched.waits_for_words("worker 1 ended with status 0 while the run goes on (step ");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    assert_eq!(launched.said().matches("ended with status 0").count(), 1, "{}", launched.said());
 }

@@ -56,6 +56,8 @@ pub(super) enum Stage {
 pub(super) enum Fate {
     /// A worker that has ended with status 0.
     Left,
+    /// One that is not started again.
+    GivenUp,
 }
 
 pub(super) struct Crew<'a> {
@@ -168,10 +170,13 @@ impl<'a> Crew<'a> {
                         self.restarts
                     ));
                 }
-                Next::GivenUp(why) => screen.note(&format!(
-                    "worker {worker} {end}, and is given up: {why}. The end of {log}:\n{}",
-                    last_words(&member.log)
-                )),
+                Next::GivenUp(why) => {
+                    fates.push((worker, Fate::GivenUp));
+                    screen.note(&format!(
+                        "worker {worker} {end}, and is given up: {why}. The end of {log}:\n{}",
+                        last_words(&member.log)
+                    ));
+                }
             }
         }
         fates

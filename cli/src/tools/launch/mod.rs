@@ -151,6 +151,21 @@ impl Job<'_> {
         self.place(self.join.map_or_else(|| address.to_string(), str::to_owned), secret)
     }
 
+    /// How long the run waits for a worker that is not there, before its first step and after.
+    fn waits(&self, begun: bool) -> String {
+        let (what, flags) = if begun {
+            ("for its return, ", ["--return-wait", "--max-wait"])
+        } else {
+            ("", ["--join-wait"; 2])
+        };
+        let Some((first, _)) = &self.serve else { return format!("{what}as node 0 was told") };
+        let value = |flag: &str| {
+            let at = first.iter().position(|argument| argument == flag)?;
+            Some(format!("{what}up to {} s ({flag})", first.get(at + 1)?.display()))
+        };
+        flags.into_iter().find_map(value).unwrap_or_else(|| format!("{what}as {}", flags[0]))
+    }
+
     fn place(&self, address: String, secret: Secret) -> Place {
         let cores = available_parallelism().map_or(1, usize::from);
         Place { address, secret, workers: self.all, here: self.workers.len(), cores }

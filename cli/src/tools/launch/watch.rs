@@ -16,6 +16,7 @@ use anyhow::{Context, anyhow};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,9 +29,11 @@ const LOOK_MIN: Duration = Duration::from_millis(5);
 const HEARD: Duration = Duration::from_millis(800);
 /// How long after its last worker the coordinator may take to see that the run is over.
 const SEEN: Duration = Duration::from_secs(10);
-/// After how long it is said that nobody has joined, at first.
+/// After how long it is said who has not joined, at first.
 const NOBODY: Duration = Duration::from_secs(30);
 
+/// How long after its end it is said that a worker has left a run that goes on.
+const LEFT: Duration = Duration::from_secs(2);
 /// After how long it is said for whom a run that is over waits.
 const WAITS: Duration = Duration::from_secs(10);
 
@@ -68,12 +71,16 @@ pub(super) struct Watch<'a> {
     asked: Option<Instant>,
     /// When it is said who is waited for in a run that is over.
     waits: Option<Instant>,
-    /// Whether any worker has ever joined.
-    joined: bool,
+    /// The workers that have ever joined.
+    joined: BTreeSet<u32>,
+    /// Workers that have ended with status 0, and when that is said.
+    left: Vec<(u32, Instant)>,
+    /// Whether it was said what the run does without a worker.
+    waits_told: bool,
     /// Since when all workers of this host have ended.
     alone: Option<Instant>,
     began: Instant,
-    /// When it is said next that nobody has joined, and how long after the beginning that is.
+    /// When it is said next who has not joined, and how long after the beginning that is.
     nobody: (Instant, Duration),
     /// The last step that is decided, and how many there are.
     decided: Option<(u64, u64)>,
@@ -136,7 +143,9 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         close: None,
         asked: None,
         waits: None,
-        joined: false,
+        joined: BTreeSet::new(),
+        left: Vec::new(),
+        waits_told: false,
         alone: None,
         began,
         nobody: (began + NOBODY, NOBODY),
@@ -180,6 +189,10 @@ impl<'a> Watch<'a> {
             self.take_all()?;
             self.look()?;
             self.judge();
+            self.tell_who_left();
+            if self.coordinator.is_some() && self.crew.is_some() {
+                self.tell_who_is_missing();
+            }
             self.tell_who_is_left();
         }
     }
@@ -204,7 +217,7 @@ impl<'a> Watch<'a> {
                 }
             }
             Happened::Told(Event::Joined { worker, .. }) => {
-                self.joined = true;
+                self.joined.insert(worker);
                 if let Some(crew) = &mut self.crew {
                     crew.joined(worker);
                 }
@@ -330,13 +343,64 @@ impl<'a> Watch<'a> {
     }
 
     /// Says what an end of a worker means to the run.
-    fn fare(&self, worker: u32, fate: Fate) {
+    fn fare(&mut self, worker: u32, fate: Fate) {
         match fate {
             // What the run has come to is not known here.
             Fate::Left if self.coordinator.is_none() => {
                 self.screen.note(&format!("worker {worker} ended with status 0"));
             }
-            Fate::Left => {}
+            // It may be that it was told of the run's end before the launcher.
+            Fate::Left => self.left.push((worker, now() + LEFT)),
+            Fate::GivenUp => {
+                let over = self.crew.as_ref().is_none_or(Crew::is_over);
+                if over && self.job.nodes == 1 || std::mem::replace(&mut self.waits_told, true) {
+                    return;
+                }
+                let waits = self.job.waits(self.decided.is_some());
+                self.screen.note(&format!(
+                    "worker {worker} is given up: where the scheme needs it, the run waits for it \
+                     {waits}"
+                ));
+            }
+        }
+    }
+
+    /// Says who has left a run that goes on.
+    fn tell_who_left(&mut self) {
+        let (decided, steps) = self.decided.unwrap_or_default();
+        let due = self.left.extract_if(.., |(_, at)| *at <= now());
+        for (worker, _) in due.filter(|_| self.close.is_none()) {
+            let at = if steps == 0 {
+                "before the first step".to_owned()
+            } else if decided < steps {
+                format!("while the run goes on (step {decided} of {steps})")
+            } else {
+                continue;
+            };
+            self.screen.note(&format!("worker {worker} ended with status 0 {at}"));
+        }
+    }
+
+    /// Says now and then who has not joined a run that has not begun.
+    fn tell_who_is_missing(&mut self) {
+        let begun = self.decided.is_some() || self.joined.len() == self.job.all as usize;
+        if begun || self.close.is_some() || self.nobody.0 > now() {
+            return;
+        }
+        let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
+        let waited = self.nobody.1;
+        let seconds = waited.as_secs();
+        self.nobody = (self.began + 2 * waited, 2 * waited);
+        if self.joined.is_empty() {
+            self.screen.note(&format!(
+                "no worker has joined in {seconds} s: {name} has to call {joins_by}"
+            ));
+        } else {
+            let missing = (0..self.job.all).filter(|worker| !self.joined.contains(worker));
+            let missing: Vec<u32> = missing.collect();
+            let have = if missing.len() == 1 { "has" } else { "have" };
+            let missing = named(&missing);
+            self.screen.note(&format!("{missing} {have} not joined, after {seconds} s"));
         }
     }
 
@@ -380,11 +444,11 @@ impl<'a> Watch<'a> {
             self.judge_from_afar();
             return;
         }
-        let gone = crew.is_over() || !self.joined && crew.all_ended();
+        let gone = crew.is_over() || self.joined.is_empty() && crew.all_ended();
         self.alone = self.alone.or_else(now_some).filter(|_| gone);
         let since = self.alone.map_or(Duration::ZERO, |since| since.elapsed());
         let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
-        if !self.joined && since >= HEARD {
+        if self.joined.is_empty() && since >= HEARD {
             let Some((worker, end, said)) = crew.first_end() else { return };
             let why = match end {
                 End::Status(_) => {
@@ -401,13 +465,6 @@ impl<'a> Watch<'a> {
                  decided"
             );
             self.close(Close::Because(why), Signal::TERM);
-        } else if !self.joined && self.nobody.0 <= now() {
-            let waited = self.nobody.1;
-            self.screen.note(&format!(
-                "no worker has joined in {} s: {name} has to call {joins_by}",
-                waited.as_secs()
-            ));
-            self.nobody = (self.began + 2 * waited, 2 * waited);
         }
     }
 
