@@ -103,3 +103,20 @@ fn a_coordinator_that_is_killed_after_the_last_step_is_not_needed() {
     assert_eq!(launched.ends(), Some(0), "{}", launched.said());
     assert_eq!(launched.steps(), (0..20).collect::<Vec<u64>>());
 }
+
+#[test]
+fn who_has_left_a_workers_group_is_heard_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"if [ "$CODEDGRAD_WORKER$CODEDGRAD_EPOCH" = 00 ]; then
+        setsid sh -c ": > away; sleep 2; echo later" &
+        until [ -e away ]; do sleep 0.1; done; exit 3; fi; exec "$@""#;
+    let program = ["sh", "-c", script, "sh"].map(str::to_owned);
+    let program: Vec<String> = program.into_iter().chain(crate::launched::worker()).collect();
+    let flags = "-n 2 --scheme uncoded --out run";
+    let run = [("STEPS", "150"), ("PAUSE_MS", "20")];
+    let mut launched = Launched::start_program(folder.path(), "it", flags, &program, &run);
+    launched.waits_for_words("worker 0 ended with status 3: started again in 1 s");
+    wait_for("its words", || launched.printed().contains("[0] later\n").then_some(()));
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    launched.is_whole(2, 150);
+}

@@ -145,7 +145,9 @@ impl<'a> Coordinator<'a> {
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.again.into_iter().chain(self.kill_at.filter(|_| self.process.is_some())).min()
+        let of = self.process.as_ref();
+        let kill_at = self.kill_at.filter(|_| of.is_some());
+        self.again.into_iter().chain(kill_at).chain(of.and_then(Running::next_due)).min()
     }
 
     /// Has it end, by force after a while.

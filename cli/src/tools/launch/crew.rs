@@ -246,7 +246,9 @@ impl<'a> Crew<'a> {
     /// When something is to be done next.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let due = |member: &Member| match &member.state {
-            State::Up { kill_at, .. } => *kill_at,
+            State::Up { process, kill_at } => {
+                (*kill_at).into_iter().chain(process.next_due()).min()
+            }
             State::Waiting(until) => Some(*until),
             State::Over => None,
         };
