@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How often it may die.
 const RESTARTS: u32 = 10;
+/// Workers that have lost it call it for 30 s.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct Coordinator<'a> {
     itself: &'a Itself,
@@ -53,7 +55,7 @@ impl<'a> Coordinator<'a> {
             resumed,
             process: None,
             alive: None,
-            policy: Policy::new(RESTARTS),
+            policy: Policy::new(RESTARTS).pauses_up_to(PAUSE_MAX),
             again: None,
             died: false,
             place: None,
