@@ -65,7 +65,7 @@ pub(super) struct Crew<'a> {
     place: Place,
     members: Vec<Member>,
     voice: Voice,
-    /// Whether others than worker 0 are silent.
+    /// Whether others than the first worker of this host are silent.
     quiet: bool,
     restarts: u32,
     grace: Duration,
@@ -121,7 +121,7 @@ impl<'a> Crew<'a> {
 
     fn start(&self, member: &Member) -> std::io::Result<Running> {
         let Member { worker, epoch, log, .. } = member;
-        let seen = !self.quiet || *worker == 0;
+        let seen = !self.quiet || self.members.first().is_some_and(|first| first.worker == *worker);
         let voice = seen.then(|| (self.voice.clone(), format!("[{worker}] ")));
         let log_of = match epoch {
             0 => Log::at(log)?,

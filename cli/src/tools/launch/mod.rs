@@ -30,17 +30,23 @@ use std::time::Duration;
 #[command(
     after_help = "The program is a Python script that calls codedgrad.torch.join, or anything
 else that joins by what its environment says. Whatever follows its name is
-given to it. One that is several processes is started once per worker.
+given to it. One that is several processes is started once per worker. Ranks of
+torchrun have sessions of their own, which it takes up to 30 s to end: give it
+--grace 40, or they may outlive it.
 
 The coordinator is a process of its own (`codedgrad serve`), which learns from
 the first worker what is trained. A worker that dies is started again, after 1,
 2, 4 .. 60 s, unless it ended with status 0, 2, 4, 130 or 143, or by SIGINT or
 SIGTERM. One that ends three times in a row within 10 s of its start is given
 up, and so is one that was started again --restarts times, but for ten good
-minutes all is forgotten. A coordinator that dies goes on where it was.
+minutes all is forgotten. A coordinator that dies goes on where it was. When the
+run is over, workers that are not connected to it are ended; the others may take
+as long as they like, to save what they have learned.
 
 Every line that a worker prints is shown behind its number; the run's folder
 has all of it in worker-K.log, and the coordinator's words in coordinator.log.
+A bar that is drawn by carriage returns (tqdm) is shown when its line ends; the
+log has it whole.
 Ctrl-C and SIGTERM are passed on to everybody once; who is there after --grace
 is killed, and so is everybody if they come again. The end of its terminal
 (SIGHUP) is as good as SIGTERM, unless it was started with nohup.
@@ -94,7 +100,7 @@ pub(crate) struct LaunchArgs {
     /// How long processes may take to end before they are killed
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u64,
-    /// Show the lines of worker 0 alone
+    /// Show the lines of one worker alone: 0, and on other hosts the lowest there
     #[arg(long)]
     quiet: bool,
     /// How many hosts the workers are spread over; this command runs on each
