@@ -124,12 +124,19 @@ pub(crate) struct Policy {
     /// Ends at its start, one after the other.
     quick: u32,
     pause: Duration,
+    /// What pauses grow to.
+    longest: Duration,
 }
 
 impl Policy {
     /// For a process that may be started again so often.
     pub(crate) fn new(restarts: u32) -> Self {
-        Self { restarts, used: 0, quick: 0, pause: PAUSE_MIN }
+        Self { restarts, used: 0, quick: 0, pause: PAUSE_MIN, longest: PAUSE_MAX }
+    }
+
+    /// For one that others wait for, and not for long.
+    pub(crate) fn pauses_up_to(self, longest: Duration) -> Self {
+        Self { longest, ..self }
     }
 
     /// What comes after it has ended, having been up for so long.
@@ -138,7 +145,7 @@ impl Policy {
             return Next::Over;
         }
         if up >= STEADY {
-            *self = Self::new(self.restarts);
+            *self = Self::new(self.restarts).pauses_up_to(self.longest);
         }
         self.quick = if up < QUICK { self.quick + 1 } else { 0 };
         if self.used == self.restarts {
@@ -149,7 +156,7 @@ impl Policy {
         }
         self.used += 1;
         let after = self.pause;
-        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        self.pause = (2 * self.pause).min(self.longest);
         Next::Again { after, time: self.used }
     }
 }
@@ -174,6 +181,18 @@ mod tests {
         let enough = Next::GivenUp(Why::TooOften(10));
         assert_eq!(policy.ended(End::Status(1), MINUTE), enough);
         assert_eq!(policy.ended(End::Status(1), MINUTE), enough, "and that is that");
+    }
+
+    #[test]
+    fn pauses_of_who_is_waited_for_are_short() {
+        let mut policy = Policy::new(10).pauses_up_to(QUICK);
+        for (after, time) in [1, 2, 4, 8, 10, 10].into_iter().zip(1..) {
+            assert_eq!(policy.ended(CRASH, MINUTE), again(after, time));
+        }
+        assert_eq!(policy.ended(CRASH, STEADY), again(1, 1));
+        for (after, time) in [2, 4, 8, 10].into_iter().zip(2..) {
+            assert_eq!(policy.ended(CRASH, MINUTE), again(after, time));
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ const RUN: [(&str, &str); 2] = [("STEPS", "100000"), ("PAUSE_MS", "20")];
 const FLAGS: &str = "-n 3 --scheme uncoded --out run";
 
 #[test]
-fn ctrl_c_and_sigterm_end_everybody() {
-    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+fn ctrl_c_sigterm_and_sighup_end_everybody() {
+    for (signal, status) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let mut launched = Launched::start(FLAGS, &RUN);
         launched.waits_for_steps(3);
         launched.signal(signal);
@@ -95,6 +95,8 @@ fn who_crashes_at_its_start_is_given_up() {
     let mut launched = Launched::start_program(folder.path(), "it", flags, &program, &run);
     launched.waits_for_words("worker 1 ended with status 7: started again in 2 s (2 of 10)");
     launched.waits_for_words("and is given up: 3 times in a row within 10 s of its start");
+    launched
+        .waits_for_words("worker 1 is given up: where the scheme needs it, the run waits for it ");
     assert_eq!(launched.ends(), Some(0), "the others go on: {}", launched.said());
     assert!(launched.said().contains("    no luck\n"), "{}", launched.said());
     assert_eq!(launched.steps(), (0..150).collect::<Vec<u64>>());
@@ -109,4 +111,87 @@ fn where_no_worker_is_left_the_run_is_over() {
     assert_eq!(launched.ends(), Some(1), "{}", launched.said());
     assert!(launched.said().contains("and is given up: --restarts 0"), "{}", launched.said());
     assert!(launched.said().contains("all workers have ended"), "{}", launched.said());
+}
+
+#[test]
+fn who_hangs_at_the_end_is_ended() {
+    let run = [("STEPS", "150"), ("PAUSE_MS", "60")];
+    let mut launched =
+        Launched::start("-n 3 --scheme groups:s=1 --out run --grace 1 --max-wait 2", &run);
+    launched.waits_for_steps(3);
+    launched.worker(1).signal("-STOP");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    let said = launched.said();
+    assert!(said.contains("worker 1 was not connected when the run was over"), "{said}");
+    assert_eq!(launched.steps(), (0..150).collect::<Vec<u64>>());
+}
+
+#[test]
+fn who_stays_after_the_end_can_be_ended_and_the_run_was_made() {
+    let run = [("STEPS", "10"), ("STAYS", "1")];
+    let mut launched = Launched::start("-n 2 --scheme uncoded --out run --grace 1", &run);
+    launched.waits_for_words("the run is over: waiting for worker 1 to end");
+    launched.signal("-INT");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    assert!(launched.said().contains("ending what is left of the run"), "{}", launched.said());
+}
+
+#[test]
+fn one_worker_has_to_end_well_after_the_last_step() {
+    for (crash, status) in [("0 1", 1), ("1", 0)] {
+        let run = [("STEPS", "10"), ("CRASHES_LATE", crash)];
+        let mut launched = Launched::start("-n 2 --scheme uncoded --out run", &run);
+        assert_eq!(launched.ends(), Some(status), "{}", launched.said());
+        let said = launched.said();
+        assert!(said.contains("the run was made to its end, but"), "{said}");
+        assert!(said.contains("worker 1 ended with status 1 (see "), "{said}");
+        assert_eq!(said.contains("no worker of this host"), status == 1, "{said}");
+    }
+}
+
+#[test]
+fn who_is_killed_before_it_joins_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"[ "$CODEDGRAD_EPOCH" = 0 ] && kill -KILL $$; sleep 2; exec "$@""#;
+    let program = ["sh", "-c", script, "sh"].map(str::to_owned);
+    let program: Vec<String> = program.into_iter().chain(crate::launched::worker()).collect();
+    let flags = "-n 2 --scheme uncoded --out run";
+    let mut launched =
+        Launched::start_program(folder.path(), "it", flags, &program, &[("STEPS", "10")]);
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    launched.is_whole(2, 10);
+    let mut launched = Launched::start_program(
+        folder.path(),
+        "it",
+        "-n 2 --out run --force --restarts 0",
+        &program,
+        &[("STEPS", "10")],
+    );
+    assert_eq!(launched.ends(), Some(1), "{}", launched.said());
+    assert!(launched.said().contains("was killed (SIGKILL) before it joined"), "nobody is left");
+}
+
+#[test]
+fn nohup_is_heeded() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = [("STEPS", "60"), ("PAUSE_MS", "20")];
+    let mut launched = Launched::start_by_nohup(folder.path(), FLAGS, &run);
+    launched.waits_for_steps(3);
+    launched.signal("-HUP");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    launched.is_whole(3, 60);
+}
+
+#[test]
+fn who_leaves_a_run_that_goes_on_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"[ "$CODEDGRAD_WORKER" = 1 ] && exit 0; exec "$@""#;
+    let program = ["sh", "-c", script, "sh"].map(str::to_owned);
+    let program: Vec<String> = program.into_iter().chain(crate::launched::worker()).collect();
+    let flags = "-n 3 --scheme groups:s=1 --join-wait 1 --out run";
+    let run = [("STEPS", "100"), ("PAUSE_MS", "50")];
+    let mut launched = Launched::start_program(folder.path(), "it", flags, &program, &run);
+    launched.waits_for_words("worker 1 ended with status 0 while the run goes on (step ");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    assert_eq!(launched.said().matches("ended with status 0").count(), 1, "{}", launched.said());
 }

@@ -1,6 +1,6 @@
 //! What happens to workers and to the coordinator, and the run goes on.
 
-use crate::launched::Launched;
+use crate::launched::{Launched, wait_for};
 
 /// Long enough for something to happen in it.
 const STEPS: u64 = 60;
@@ -86,4 +86,37 @@ fn a_coordinator_that_is_killed_goes_on() {
     launched.waits_for_words("the coordinator was killed (SIGKILL): started again in 1 s");
     assert_eq!(launched.ends(), Some(0), "{}", launched.said());
     launched.is_whole(4, STEPS);
+}
+
+#[test]
+fn a_coordinator_that_is_killed_after_the_last_step_is_not_needed() {
+    let run = [("STEPS", "20"), ("PAUSE_MS", "20")];
+    let mut launched = Launched::start("-n 3 --scheme groups:s=1 --out run", &run);
+    launched.waits_for_steps(5);
+    let (hangs, coordinator) = (launched.worker(1), launched.coordinator());
+    // It waits a while for one that hangs, before it says that the run is over.
+    hangs.signal("-STOP");
+    launched.waits_for_steps(20);
+    coordinator.signal("-KILL");
+    wait_for("its end", || (!launched.children().contains(&coordinator)).then_some(()));
+    hangs.signal("-CONT");
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    assert_eq!(launched.steps(), (0..20).collect::<Vec<u64>>());
+}
+
+#[test]
+fn who_has_left_a_workers_group_is_heard_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"if [ "$CODEDGRAD_WORKER$CODEDGRAD_EPOCH" = 00 ]; then
+        setsid sh -c ": > away; sleep 2; echo later" &
+        until [ -e away ]; do sleep 0.1; done; exit 3; fi; exec "$@""#;
+    let program = ["sh", "-c", script, "sh"].map(str::to_owned);
+    let program: Vec<String> = program.into_iter().chain(crate::launched::worker()).collect();
+    let flags = "-n 2 --scheme uncoded --out run";
+    let run = [("STEPS", "150"), ("PAUSE_MS", "20")];
+    let mut launched = Launched::start_program(folder.path(), "it", flags, &program, &run);
+    launched.waits_for_words("worker 0 ended with status 3: started again in 1 s");
+    wait_for("its words", || launched.printed().contains("[0] later\n").then_some(()));
+    assert_eq!(launched.ends(), Some(0), "{}", launched.said());
+    launched.is_whole(2, 150);
 }

@@ -69,6 +69,14 @@ impl Launched {
         Self::spawn(folder, name, command.envs(environment.iter().copied()))
     }
 
+    /// The same, deaf to the end of its terminal.
+    pub(crate) fn start_by_nohup(folder: &Path, flags: &str, environment: &[(&str, &str)]) -> Self {
+        let mut command = Command::new("nohup");
+        command.args([env!("CARGO_BIN_EXE_codedgrad"), "run"]).args(flags.split_whitespace());
+        command.arg("--").args(worker()).envs(environment.iter().copied());
+        Self::spawn(folder, "nohup", &mut command)
+    }
+
     /// A coordinator alone, `codedgrad serve`.
     pub(crate) fn serve(folder: &Path, name: &str, flags: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));

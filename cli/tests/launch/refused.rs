@@ -50,6 +50,8 @@ fn what_cannot_be_is_refused() {
     missing(&[], "PROGRAM");
     fs::write(folder.path().join("here"), "").unwrap();
     missing(&["here"], "write ./here");
+    missing(&["./here"], "./here is not executable (chmod +x, or");
+    missing(&["/usr/bin"], "/usr/bin is a folder, and no program: the program cannot be started");
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap()).collect();
     let left: Vec<_> = left.iter().map(fs::DirEntry::file_name).filter(|it| it != "runs").collect();
     assert_eq!(left, ["here"]);

@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 16 << 10;
-/// How long it is waited for the last words of a process that has ended; somebody it started and
-/// that left its group may hold its pipes for ever.
+/// How long the last words of a process that has ended are waited for, while the others are looked
+/// after; somebody it started and that left its group may hold its pipes for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How often it is looked whether they are read.
+const READ: Duration = Duration::from_millis(10);
 /// The end of a log that is shown.
 const TAIL: (u64, usize) = (16 << 10, 12);
 /// Characters that are shown of a line there.
@@ -101,6 +103,8 @@ pub(super) struct Running {
     group: Pid,
     since: Instant,
     readers: Vec<JoinHandle<()>>,
+    /// How it ended and for how long it was up, and until when its last words are waited for.
+    ended: Option<(End, Duration, Instant)>,
 }
 
 impl Running {
@@ -112,7 +116,7 @@ impl Running {
         let stderr = child.stderr.take();
         let readers = stderr.map(|pipe| pass_on(pipe, words.clone(), To::Err));
         let readers = readers.into_iter().collect();
-        Ok(Self { group: Pid::from_child(&child), child, since: now(), readers })
+        Ok(Self { group: Pid::from_child(&child), child, since: now(), readers, ended: None })
     }
 
     /// Passes on what it prints, too.
@@ -136,13 +140,28 @@ impl Running {
 
     /// Sends a signal to all of its group.
     pub(super) fn signal(&self, signal: Signal) {
+        if self.ended.is_some() {
+            // The number of its group may be somebody else's by now.
+            return;
+        }
         // Who has just ended needs none.
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// How it ended, once it has, and for how long it was up. Whom it has left behind in its group
-    /// ends with it.
+    /// How it ended, once it has and its last words are read, and for how long it was up. Whom it
+    /// has left behind in its group ends with it; who has left its group may go on, and what that
+    /// one says is still passed on.
     pub(super) fn ended(&mut self) -> Option<(End, Duration)> {
+        let (end, up, until) = match self.ended {
+            Some(ended) => ended,
+            None => self.reap()?,
+        };
+        self.ended = Some((end, up, until));
+        let read = self.readers.iter().all(JoinHandle::is_finished);
+        (read || until <= now()).then_some((end, up))
+    }
+
+    fn reap(&mut self) -> Option<(End, Duration, Instant)> {
         let looked = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if matches!(waitid(WaitId::Pid(self.group), looked), Ok(None)) {
             return None;
@@ -151,11 +170,12 @@ impl Running {
         // Before its end is taken note of, so that the number of its group is still its own.
         self.signal(Signal::KILL);
         let end = self.child.wait().map_or(End::Status(1), End::of);
-        let waited = now();
-        while waited.elapsed() < LAST_WORDS && !self.readers.iter().all(JoinHandle::is_finished) {
-            thread::sleep(Duration::from_millis(2));
-        }
-        Some((end, up))
+        Some((end, up, now() + LAST_WORDS))
+    }
+
+    /// When it is worth a look, where no signal tells of it.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.ended.map(|(_, _, until)| until.min(now() + READ))
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::anyhow;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -137,14 +138,21 @@ pub(super) fn reached(listens: SocketAddr, alone: bool) -> SocketAddr {
 fn found(program: &OsStr, what: &str) -> Result<OsString, Failure> {
     let path = Path::new(program);
     let name = path.display();
+    // `./train` has one component more than `train`.
     if path.components().count() > 1 {
-        if path.is_file() {
+        let why = if is_executable(path) {
             return Ok(program.into());
-        }
-        return Err(Failure::Input(anyhow!("{name} is not there: {what} cannot be started")));
+        } else if path.is_dir() {
+            "is a folder, and no program"
+        } else if path.is_file() {
+            "is not executable (chmod +x, or name what it is a script of before it)"
+        } else {
+            "is not there"
+        };
+        return Err(Failure::Input(anyhow!("{name} {why}: {what} cannot be started")));
     }
     let folders = env::var_os("PATH").unwrap_or_default();
-    if env::split_paths(&folders).any(|folder| folder.join(path).is_file()) {
+    if env::split_paths(&folders).any(|folder| is_executable(&folder.join(path))) {
         return Ok(program.into());
     }
     let hint = if path.is_file() {
@@ -153,4 +161,9 @@ fn found(program: &OsStr, what: &str) -> Result<OsString, Failure> {
         String::new()
     };
     Err(Failure::Input(anyhow!("{name} is in no folder of PATH: {what} cannot be started{hint}")))
+}
+
+/// Whether it is a file that somebody may execute.
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|of| of.is_file() && of.permissions().mode() & 0o111 != 0)
 }

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How often it may die.
 const RESTARTS: u32 = 10;
+/// Workers that have lost it call it for 30 s.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct Coordinator<'a> {
     itself: &'a Itself,
@@ -29,6 +31,7 @@ pub(super) struct Coordinator<'a> {
     alive: Option<ChildStdin>,
     policy: Policy,
     again: Option<Instant>,
+    died: bool,
     /// Where it listens, and its folder, once it does.
     pub(super) place: Option<(SocketAddr, PathBuf)>,
     /// How the run ended, once it has.
@@ -52,8 +55,9 @@ impl<'a> Coordinator<'a> {
             resumed,
             process: None,
             alive: None,
-            policy: Policy::new(RESTARTS),
+            policy: Policy::new(RESTARTS).pauses_up_to(PAUSE_MAX),
             again: None,
+            died: false,
             place: None,
             outcome: None,
             events,
@@ -119,7 +123,7 @@ impl<'a> Coordinator<'a> {
                 screen.note(&format!(
                     "the coordinator {end}: started again in {wait} s ({time} of {RESTARTS})"
                 ));
-                self.again = Some(now() + after);
+                (self.again, self.died) = (Some(now() + after), true);
                 true
             }
             Next::Over => false,
@@ -143,7 +147,9 @@ impl<'a> Coordinator<'a> {
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.again.into_iter().chain(self.kill_at.filter(|_| self.process.is_some())).min()
+        let of = self.process.as_ref();
+        let kill_at = self.kill_at.filter(|_| of.is_some());
+        self.again.into_iter().chain(kill_at).chain(of.and_then(Running::next_due)).min()
     }
 
     /// Has it end, by force after a while.
@@ -153,6 +159,11 @@ impl<'a> Coordinator<'a> {
             process.signal(signal);
             self.kill_at = Some(now() + grace);
         }
+    }
+
+    /// Whether it has died once, or more often, and was or is to be started again.
+    pub(super) fn has_died(&self) -> bool {
+        self.died
     }
 
     pub(super) fn is_up(&self) -> bool {

@@ -20,8 +20,10 @@ struct Member {
     joined: bool,
     /// How it ended first, if it did so by itself.
     ended_first: Option<End>,
-    /// How it ended last.
-    ended_last: Option<End>,
+    /// How it ended last, and whether it was told to.
+    ended_last: Option<(End, bool)>,
+    /// Whether it was there when the run was over, as far as that is known.
+    stayed: bool,
     log: PathBuf,
 }
 
@@ -49,12 +51,21 @@ pub(super) enum Stage {
     Ending,
 }
 
+/// What the run has to do without from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// A worker that has ended with status 0.
+    Left,
+    /// One that is not started again.
+    GivenUp,
+}
+
 pub(super) struct Crew<'a> {
     trainer: &'a Trainer,
     place: Place,
     members: Vec<Member>,
     voice: Voice,
-    /// Whether others than worker 0 are silent.
+    /// Whether others than the first worker of this host are silent.
     quiet: bool,
     restarts: u32,
     grace: Duration,
@@ -77,6 +88,7 @@ impl<'a> Crew<'a> {
             joined: false,
             ended_first: None,
             ended_last: None,
+            stayed: true,
             log: folder.join(format!("worker-{worker}.log")),
         };
         let members = workers.map(member).collect();
@@ -100,7 +112,7 @@ impl<'a> Crew<'a> {
                 (member.state, member.joined) = (state, false);
                 if matches!(member.state, State::Over) {
                     let end = End::Status(1);
-                    member.ended_last = Some(end);
+                    member.ended_last = Some((end, false));
                     member.ended_first.get_or_insert(end);
                 }
             }
@@ -109,7 +121,7 @@ impl<'a> Crew<'a> {
 
     fn start(&self, member: &Member) -> std::io::Result<Running> {
         let Member { worker, epoch, log, .. } = member;
-        let seen = !self.quiet || *worker == 0;
+        let seen = !self.quiet || self.members.first().is_some_and(|first| first.worker == *worker);
         let voice = seen.then(|| (self.voice.clone(), format!("[{worker}] ")));
         let log_of = match epoch {
             0 => Log::at(log)?,
@@ -121,7 +133,8 @@ impl<'a> Crew<'a> {
     }
 
     /// Takes note of who has ended, and decides what comes next for it.
-    pub(super) fn look(&mut self, stage: Stage, screen: &Screen) {
+    pub(super) fn look(&mut self, stage: Stage, screen: &Screen) -> Vec<(u32, Fate)> {
+        let mut fates = Vec::new();
         for member in &mut self.members {
             let State::Up { process, kill_at } = &mut member.state else { continue };
             if kill_at.is_some_and(|at| at <= now()) {
@@ -130,7 +143,7 @@ impl<'a> Crew<'a> {
             let Some((end, up)) = process.ended() else { continue };
             let told = kill_at.is_some();
             member.state = State::Over;
-            member.ended_last = Some(end);
+            member.ended_last = Some((end, told));
             if told || stage == Stage::Ending {
                 continue;
             }
@@ -144,7 +157,7 @@ impl<'a> Crew<'a> {
                 continue;
             }
             match member.policy.ended(end, up) {
-                Next::Over if end == End::Status(0) => {}
+                Next::Over if end == End::Status(0) => fates.push((worker, Fate::Left)),
                 Next::Over => {
                     screen.note(&format!("worker {worker} {end}: it is not started again"));
                 }
@@ -157,12 +170,16 @@ impl<'a> Crew<'a> {
                         self.restarts
                     ));
                 }
-                Next::GivenUp(why) => screen.note(&format!(
-                    "worker {worker} {end}, and is given up: {why}. The end of {log}:\n{}",
-                    last_words(&member.log)
-                )),
+                Next::GivenUp(why) => {
+                    fates.push((worker, Fate::GivenUp));
+                    screen.note(&format!(
+                        "worker {worker} {end}, and is given up: {why}. The end of {log}:\n{}",
+                        last_words(&member.log)
+                    ));
+                }
             }
         }
+        fates
     }
 
     /// A worker has joined the run.
@@ -174,13 +191,32 @@ impl<'a> Crew<'a> {
         }
     }
 
-    /// The run is over: nobody is started again, and who has not joined it comes too late.
-    pub(super) fn let_end(&mut self) {
+    /// The run is over: nobody is started again. Who has not joined it comes too late, and who was
+    /// not among those that were connected to its end, where these are known, may never learn of it.
+    pub(super) fn let_end(&mut self, connected: &[u32], screen: &Screen) {
         self.cancel();
         let grace = self.grace;
-        for member in self.members.iter_mut().filter(|member| !member.joined) {
-            member.tell(Signal::TERM, grace);
+        for member in &mut self.members {
+            let lost = !connected.is_empty() && !connected.contains(&member.worker);
+            member.stayed = !lost;
+            if member.joined && lost && matches!(member.state, State::Up { .. }) {
+                screen.note(&format!(
+                    "worker {} was not connected when the run was over: it is ended, in {} s by \
+                     force",
+                    member.worker,
+                    grace.as_secs()
+                ));
+            }
+            if lost || !member.joined {
+                member.tell(Signal::TERM, grace);
+            }
         }
+    }
+
+    /// The workers of this host that run.
+    pub(super) fn up(&self) -> Vec<u32> {
+        let up = self.members.iter().filter(|member| matches!(member.state, State::Up { .. }));
+        up.map(|member| member.worker).collect()
     }
 
     /// Nobody is started again.
@@ -210,7 +246,9 @@ impl<'a> Crew<'a> {
     /// When something is to be done next.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let due = |member: &Member| match &member.state {
-            State::Up { kill_at, .. } => *kill_at,
+            State::Up { process, kill_at } => {
+                (*kill_at).into_iter().chain(process.next_due()).min()
+            }
             State::Waiting(until) => Some(*until),
             State::Over => None,
         };
@@ -222,9 +260,15 @@ impl<'a> Crew<'a> {
         self.members.iter().all(|member| matches!(member.state, State::Over))
     }
 
-    /// Whether everybody has ended by itself at least once.
+    /// Whether everybody has ended by itself at least once, with an exit status, and nobody runs.
+    /// Who was killed, because memory was short for example, may do better the next time.
     pub(super) fn all_ended(&self) -> bool {
-        self.members.iter().all(|member| member.ended_first.is_some())
+        let by_itself = |member: &Member| {
+            matches!(member.ended_first, Some(End::Status(_)))
+                && matches!(member.ended_last, Some((End::Status(_), _)))
+                && !matches!(member.state, State::Up { .. })
+        };
+        self.members.iter().all(by_itself)
     }
 
     /// How the first worker of this host ended, and what it said last.
@@ -233,18 +277,52 @@ impl<'a> Crew<'a> {
         Some((first.worker, first.ended_first?, last_words(&first.log)))
     }
 
-    /// Whether a worker of this host runs.
-    pub(super) fn any_up(&self) -> bool {
-        self.members.iter().any(|member| matches!(member.state, State::Up { .. }))
+    /// Whether a worker of this host was started again and runs, or is to be.
+    pub(super) fn any_again(&self) -> bool {
+        self.members.iter().any(Member::is_again)
+    }
+
+    /// Ends who was started again, and starts nobody any more.
+    pub(super) fn end_again(&mut self) {
+        let grace = self.grace;
+        for member in self.members.iter_mut().filter(|member| member.is_again()) {
+            member.tell(Signal::TERM, grace);
+        }
+        self.cancel();
     }
 
     /// Whether one has ended as it should.
     pub(super) fn any_done(&self) -> bool {
-        self.members.iter().any(|member| member.ended_last == Some(End::Status(0)))
+        self.members.iter().any(Member::is_done)
+    }
+
+    /// What became of the workers of a run that was made to its end, by which time all of them have
+    /// ended: what they learned they save after it. An error if none of this host has ended well,
+    /// and words about those that have not where others have.
+    pub(super) fn after_the_end(&self) -> Result<Option<String>, String> {
+        let crashed = |member: &&Member| matches!(member.ended_last, Some((end, false)) if end != End::Status(0));
+        let words = |member: &Member| {
+            let end = member.ended_last.map(|(end, _)| end.to_string()).unwrap_or_default();
+            format!("worker {} {end} (see {})", member.worker, member.log.display())
+        };
+        let crashed: Vec<String> = self.members.iter().filter(crashed).map(words).collect();
+        if !self.members.iter().any(|member| member.stayed && member.is_done()) {
+            let why = if crashed.is_empty() { String::new() } else { ": ".to_owned() };
+            return Err(format!("{why}{}", crashed.join(", ")));
+        }
+        Ok((!crashed.is_empty()).then(|| crashed.join(", ")))
     }
 }
 
 impl Member {
+    fn is_again(&self) -> bool {
+        self.epoch > 0 && !matches!(self.state, State::Over)
+    }
+
+    fn is_done(&self) -> bool {
+        self.ended_last.is_some_and(|(end, _)| end == End::Status(0))
+    }
+
     fn tell(&mut self, signal: Signal, grace: Duration) {
         if let State::Up { process, kill_at } = &mut self.state {
             process.signal(signal);

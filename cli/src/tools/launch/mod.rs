@@ -6,6 +6,7 @@ mod command;
 mod coordinator;
 mod crew;
 mod echo;
+mod knock;
 mod screen;
 mod watch;
 
@@ -29,19 +30,26 @@ use std::time::Duration;
 #[command(
     after_help = "The program is a Python script that calls codedgrad.torch.join, or anything
 else that joins by what its environment says. Whatever follows its name is
-given to it. One that is several processes is started once per worker.
+given to it. One that is several processes is started once per worker. Ranks of
+torchrun have sessions of their own, which it takes up to 30 s to end: give it
+--grace 40, or they may outlive it.
 
 The coordinator is a process of its own (`codedgrad serve`), which learns from
 the first worker what is trained. A worker that dies is started again, after 1,
 2, 4 .. 60 s, unless it ended with status 0, 2, 4, 130 or 143, or by SIGINT or
 SIGTERM. One that ends three times in a row within 10 s of its start is given
 up, and so is one that was started again --restarts times, but for ten good
-minutes all is forgotten. A coordinator that dies goes on where it was.
+minutes all is forgotten. A coordinator that dies goes on where it was. When the
+run is over, workers that are not connected to it are ended; the others may take
+as long as they like, to save what they have learned.
 
 Every line that a worker prints is shown behind its number; the run's folder
 has all of it in worker-K.log, and the coordinator's words in coordinator.log.
+A bar that is drawn by carriage returns (tqdm) is shown when its line ends; the
+log has it whole.
 Ctrl-C and SIGTERM are passed on to everybody once; who is there after --grace
-is killed, and so is everybody if they come again.
+is killed, and so is everybody if they come again. The end of its terminal
+(SIGHUP) is as good as SIGTERM, unless it was started with nohup.
 
 Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS,
 CODEDGRAD_WORKER, CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started
@@ -52,8 +60,9 @@ LOCAL_RANK and MASTER_* are left alone.
 Between hosts the same command runs on each, with --node; keys come from
 `codedgrad keygen`.
 
-Exit status: 0 the run was made to its end, 1 it could not be, 2 bad usage,
-130 or 143 ended by Ctrl-C or SIGTERM.
+Exit status: 0 the run was made to its end, and a worker of this host has ended
+with 0 after it; 1 not so; 2 bad usage; 130, 143 or 129 ended by Ctrl-C, SIGTERM
+or SIGHUP before.
 
 Examples:
   codedgrad run -n 4 train.py --lr 3e-4
@@ -91,7 +100,7 @@ pub(crate) struct LaunchArgs {
     /// How long processes may take to end before they are killed
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u64,
-    /// Show the lines of worker 0 alone
+    /// Show the lines of one worker alone: 0, and on other hosts the lowest there
     #[arg(long)]
     quiet: bool,
     /// How many hosts the workers are spread over; this command runs on each
@@ -146,6 +155,21 @@ impl Job<'_> {
             None => Secret::Token(folder.join(TOKEN)),
         };
         self.place(self.join.map_or_else(|| address.to_string(), str::to_owned), secret)
+    }
+
+    /// How long the run waits for a worker that is not there, before its first step and after.
+    fn waits(&self, begun: bool) -> String {
+        let (what, flags) = if begun {
+            ("for its return, ", ["--return-wait", "--max-wait"])
+        } else {
+            ("", ["--join-wait"; 2])
+        };
+        let Some((first, _)) = &self.serve else { return format!("{what}as node 0 was told") };
+        let value = |flag: &str| {
+            let at = first.iter().position(|argument| argument == flag)?;
+            Some(format!("{what}up to {} s ({flag})", first.get(at + 1)?.display()))
+        };
+        flags.into_iter().find_map(value).unwrap_or_else(|| format!("{what}as {}", flags[0]))
     }
 
     fn place(&self, address: String, secret: Secret) -> Place {

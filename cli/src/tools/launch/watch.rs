@@ -4,7 +4,8 @@ use super::Job;
 use super::child::now;
 use super::command::{Place, reached};
 use super::coordinator::Coordinator;
-use super::crew::{Crew, Stage};
+use super::crew::{Crew, Fate, Stage};
+use super::knock::Knock;
 use super::screen::Screen;
 use crate::folder::COORDINATOR_LOG;
 use crate::supervise::End;
@@ -13,8 +14,9 @@ use crate::tools::serve::events::{Event, Outcome};
 use crate::{Failure, OrWork};
 use anyhow::{Context, anyhow};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,8 +29,13 @@ const LOOK_MIN: Duration = Duration::from_millis(5);
 const HEARD: Duration = Duration::from_millis(800);
 /// How long after its last worker the coordinator may take to see that the run is over.
 const SEEN: Duration = Duration::from_secs(10);
-/// After how long it is said that nobody has joined, at first.
+/// After how long it is said who has not joined, at first.
 const NOBODY: Duration = Duration::from_secs(30);
+
+/// How long after its end it is said that a worker has left a run that goes on.
+const LEFT: Duration = Duration::from_secs(2);
+/// After how long it is said for whom a run that is over waits.
+const WAITS: Duration = Duration::from_secs(10);
 
 /// Something that the launcher is told.
 #[derive(Clone, Debug)]
@@ -42,8 +49,8 @@ pub(super) enum Happened {
 /// Why everything ends, or is over.
 #[derive(Clone, Debug)]
 enum Close {
-    /// A person wants it so, since then.
-    Signal(i32, Instant),
+    /// A person wants it so.
+    Signal(i32),
     /// The run is over.
     Outcome(u8),
     /// It cannot go on, for a reason that was said already.
@@ -57,13 +64,23 @@ pub(super) struct Watch<'a> {
     happened: Receiver<Happened>,
     coordinator: Option<Coordinator<'a>>,
     crew: Option<Crew<'a>>,
+    /// At the coordinator of another host.
+    knock: Option<Knock>,
     close: Option<Close>,
-    /// Whether any worker has ever joined.
-    joined: bool,
+    /// Since when somebody wants everything to end.
+    asked: Option<Instant>,
+    /// When it is said who is waited for in a run that is over.
+    waits: Option<Instant>,
+    /// The workers that have ever joined.
+    joined: BTreeSet<u32>,
+    /// Workers that have ended with status 0, and when that is said.
+    left: Vec<(u32, Instant)>,
+    /// Whether it was said what the run does without a worker.
+    waits_told: bool,
     /// Since when all workers of this host have ended.
     alone: Option<Instant>,
     began: Instant,
-    /// When it is said next that nobody has joined, and how long after the beginning that is.
+    /// When it is said next who has not joined, and how long after the beginning that is.
     nobody: (Instant, Duration),
     /// The last step that is decided, and how many there are.
     decided: Option<(u64, u64)>,
@@ -74,7 +91,12 @@ struct Catch(Handle);
 
 impl Catch {
     fn signals(happened: Sender<Happened>) -> Result<Self, Failure> {
-        let signals = Signals::new([SIGINT, SIGTERM, SIGCHLD]);
+        let mut caught = vec![SIGINT, SIGTERM, SIGCHLD];
+        // Whoever starts it with `nohup` wants it to outlive the terminal.
+        if !is_ignored(SIGHUP) {
+            caught.push(SIGHUP);
+        }
+        let signals = Signals::new(caught);
         let mut signals = signals.context("cannot catch signals").or_work()?;
         let handle = signals.handle();
         thread::spawn(move || {
@@ -94,6 +116,14 @@ impl Drop for Catch {
     }
 }
 
+/// Whether this process was started with a signal ignored, as far as the system tells.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
 /// Makes the run.
 pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
     let (sender, happened) = channel();
@@ -109,8 +139,13 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         happened,
         coordinator,
         crew: None,
+        knock: job.place.as_ref().map(|place| Knock::at(&place.address)),
         close: None,
-        joined: false,
+        asked: None,
+        waits: None,
+        joined: BTreeSet::new(),
+        left: Vec::new(),
+        waits_told: false,
         alone: None,
         began,
         nobody: (began + NOBODY, NOBODY),
@@ -154,6 +189,11 @@ impl<'a> Watch<'a> {
             self.take_all()?;
             self.look()?;
             self.judge();
+            self.tell_who_left();
+            if self.coordinator.is_some() && self.crew.is_some() {
+                self.tell_who_is_missing();
+            }
+            self.tell_who_is_left();
         }
     }
 
@@ -166,7 +206,7 @@ impl<'a> Watch<'a> {
 
     fn take(&mut self, happened: Happened) -> Result<(), Failure> {
         match happened {
-            Happened::Signal(signal @ (SIGINT | SIGTERM)) => self.signalled(signal),
+            Happened::Signal(signal @ (SIGINT | SIGTERM | SIGHUP)) => self.signalled(signal),
             Happened::Signal(_) => {}
             Happened::Told(Event::Listening { address, folder }) => {
                 let Some(coordinator) = &mut self.coordinator else { return Ok(()) };
@@ -177,7 +217,7 @@ impl<'a> Watch<'a> {
                 }
             }
             Happened::Told(Event::Joined { worker, .. }) => {
-                self.joined = true;
+                self.joined.insert(worker);
                 if let Some(crew) = &mut self.crew {
                     crew.joined(worker);
                 }
@@ -186,13 +226,13 @@ impl<'a> Watch<'a> {
                 self.decided = Some((step.step + 1, step.steps));
                 self.screen.step(step);
             }
-            Happened::Told(Event::Over { outcome }) => self.over(outcome),
+            Happened::Told(Event::Over { outcome, connected }) => self.over(outcome, &connected),
         }
         Ok(())
     }
 
     /// The coordinator says that the run is over.
-    fn over(&mut self, outcome: Outcome) {
+    fn over(&mut self, outcome: Outcome, connected: &[u32]) {
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.outcome = Some(outcome);
         }
@@ -200,35 +240,43 @@ impl<'a> Watch<'a> {
             return;
         }
         match outcome {
-            Outcome::Finished => self.let_end(0),
+            Outcome::Finished => self.let_end(0, connected),
             // Somebody has asked the coordinator alone to end.
-            Outcome::Stopped => self.let_end(1),
+            Outcome::Stopped => self.let_end(1, connected),
             // Its exit status says how.
             Outcome::Failed => {}
         }
     }
 
-    fn let_end(&mut self, status: u8) {
+    fn let_end(&mut self, status: u8, connected: &[u32]) {
         self.close = Some(Close::Outcome(status));
+        self.waits = Some(now() + WAITS);
         if let Some(crew) = &mut self.crew {
-            crew.let_end();
+            crew.let_end(connected, self.screen);
         }
     }
 
-    /// Ends everything; the second time at once.
+    /// Ends everything; the second time at once. A run that is over stays what it was.
     fn signalled(&mut self, signal: i32) {
-        if let Some(Close::Signal(_, since)) = &self.close {
+        if let Some(since) = self.asked {
             if since.elapsed() >= SAME_ORDER {
                 self.screen.note("ending at once");
                 self.kill();
             }
             return;
         }
+        self.asked = Some(now());
+        let over = matches!(self.close, Some(Close::Outcome(_)));
+        let what = if over { "what is left of the run" } else { "the run" };
         let grace = self.job.grace.as_secs();
         self.screen
-            .note(&format!("ending the run; in {grace} s by force, and at once if asked again"));
+            .note(&format!("ending {what}; in {grace} s by force, and at once if asked again"));
         let told = if signal == SIGINT { Signal::INT } else { Signal::TERM };
-        self.close(Close::Signal(signal, now()), told);
+        if over {
+            self.end_all(told);
+        } else {
+            self.close(Close::Signal(signal), told);
+        }
     }
 
     fn close(&mut self, why: Close, signal: Signal) {
@@ -236,6 +284,10 @@ impl<'a> Watch<'a> {
             self.screen.note(&format!("error: {why}"));
         }
         self.close = Some(why);
+        self.end_all(signal);
+    }
+
+    fn end_all(&mut self, signal: Signal) {
         if let Some(crew) = &mut self.crew {
             crew.end(signal);
         }
@@ -267,6 +319,10 @@ impl<'a> Watch<'a> {
         // What it said before its end comes first.
         self.take_all()?;
         if let Some(ended) = ended {
+            if self.close.is_none() && self.is_made() {
+                // It died where only its own papers were left to be written.
+                self.let_end(0, &[]);
+            }
             let goes_on = self.close.is_none()
                 && self.coordinator.as_mut().is_some_and(|it| it.goes_on(ended, self.screen));
             if self.close.is_none() && !goes_on {
@@ -280,32 +336,127 @@ impl<'a> Watch<'a> {
         }
         let stage = self.stage();
         if let Some(crew) = &mut self.crew {
-            crew.look(stage, self.screen);
+            let fates = crew.look(stage, self.screen);
+            fates.into_iter().for_each(|(worker, fate)| self.fare(worker, fate));
         }
         Ok(())
     }
 
-    /// Sees whether the run can still come to something.
-    fn judge(&mut self) {
-        let Some(crew) = self.crew.as_mut().filter(|_| self.close.is_none()) else { return };
-        if self.coordinator.is_none() {
-            // Where one has ended as it should and nobody is left, the run is over: it would be
-            // called in vain.
-            if crew.any_done() && !crew.any_up() {
-                crew.cancel();
+    /// Says what an end of a worker means to the run.
+    fn fare(&mut self, worker: u32, fate: Fate) {
+        match fate {
+            // What the run has come to is not known here.
+            Fate::Left if self.coordinator.is_none() => {
+                self.screen.note(&format!("worker {worker} ended with status 0"));
             }
+            // It may be that it was told of the run's end before the launcher.
+            Fate::Left => self.left.push((worker, now() + LEFT)),
+            Fate::GivenUp => {
+                let over = self.crew.as_ref().is_none_or(Crew::is_over);
+                if over && self.job.nodes == 1 || std::mem::replace(&mut self.waits_told, true) {
+                    return;
+                }
+                let waits = self.job.waits(self.decided.is_some());
+                self.screen.note(&format!(
+                    "worker {worker} is given up: where the scheme needs it, the run waits for it \
+                     {waits}"
+                ));
+            }
+        }
+    }
+
+    /// Says who has left a run that goes on.
+    fn tell_who_left(&mut self) {
+        let (decided, steps) = self.decided.unwrap_or_default();
+        let due = self.left.extract_if(.., |(_, at)| *at <= now());
+        for (worker, _) in due.filter(|_| self.close.is_none()) {
+            let at = if steps == 0 {
+                "before the first step".to_owned()
+            } else if decided < steps {
+                format!("while the run goes on (step {decided} of {steps})")
+            } else {
+                continue;
+            };
+            self.screen.note(&format!("worker {worker} ended with status 0 {at}"));
+        }
+    }
+
+    /// Says now and then who has not joined a run that has not begun.
+    fn tell_who_is_missing(&mut self) {
+        let begun = self.decided.is_some() || self.joined.len() == self.job.all as usize;
+        if begun || self.close.is_some() || self.nobody.0 > now() {
             return;
         }
-        let gone = crew.is_over() || !self.joined && crew.all_ended();
+        let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
+        let waited = self.nobody.1;
+        let seconds = waited.as_secs();
+        self.nobody = (self.began + 2 * waited, 2 * waited);
+        if self.joined.is_empty() {
+            self.screen.note(&format!(
+                "no worker has joined in {seconds} s: {name} has to call {joins_by}"
+            ));
+        } else {
+            let missing = (0..self.job.all).filter(|worker| !self.joined.contains(worker));
+            let missing: Vec<u32> = missing.collect();
+            let have = if missing.len() == 1 { "has" } else { "have" };
+            let missing = named(&missing);
+            self.screen.note(&format!("{missing} {have} not joined, after {seconds} s"));
+        }
+    }
+
+    /// Says, once, for whom a run waits that is over.
+    fn tell_who_is_left(&mut self) {
+        if self.waits.is_none_or(|at| at > now()) {
+            return;
+        }
+        self.waits = None;
+        let left = self.crew.as_ref().map(Crew::up).unwrap_or_default();
+        if !left.is_empty() && self.asked.is_none() {
+            let left = named(&left);
+            self.screen.note(&format!("the run is over: waiting for {left} to end"));
+        }
+    }
+
+    /// Whether all steps are decided and a worker has ended as it should, whatever the coordinator
+    /// could still say of it.
+    fn is_made(&self) -> bool {
+        self.decided.is_some_and(|(decided, steps)| steps > 0 && decided == steps)
+            && self.crew.as_ref().is_some_and(Crew::any_done)
+    }
+
+    /// Ends a run of which all is done but that its coordinator, which has died, says so.
+    fn conclude(&mut self) {
+        let over = self.crew.as_ref().is_some_and(Crew::is_over) && self.is_made();
+        let Some(coordinator) = self.coordinator.as_mut().filter(|it| over && it.has_died()) else {
+            return;
+        };
+        coordinator.end(Signal::TERM, self.job.grace);
+        self.let_end(0, &[]);
+    }
+
+    /// Sees whether the run can still come to something.
+    fn judge(&mut self) {
+        if self.close.is_none() {
+            self.conclude();
+        }
+        let Some(crew) = self.crew.as_mut().filter(|_| self.close.is_none()) else { return };
+        if self.coordinator.is_none() {
+            self.judge_from_afar();
+            return;
+        }
+        let gone = crew.is_over() || self.joined.is_empty() && crew.all_ended();
         self.alone = self.alone.or_else(now_some).filter(|_| gone);
         let since = self.alone.map_or(Duration::ZERO, |since| since.elapsed());
         let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
-        if !self.joined && since >= HEARD {
+        if self.joined.is_empty() && since >= HEARD {
             let Some((worker, end, said)) = crew.first_end() else { return };
-            let why = format!(
-                "{name} {end} without joining the run: does it call {joins_by}? The end of what \
-                 worker {worker} said:\n{said}"
-            );
+            let why = match end {
+                End::Status(_) => {
+                    format!("{end} without joining the run: does it call {joins_by}?")
+                }
+                End::Signal(_) => format!("{end} before it joined the run."),
+            };
+            let why = format!("{name} {why} The end of what worker {worker} said:\n{said}");
             self.close(Close::Because(why), Signal::TERM);
         } else if self.job.nodes == 1 && since >= SEEN {
             let (decided, steps) = self.decided.unwrap_or_default();
@@ -314,13 +465,24 @@ impl<'a> Watch<'a> {
                  decided"
             );
             self.close(Close::Because(why), Signal::TERM);
-        } else if !self.joined && self.nobody.0 <= now() {
-            let waited = self.nobody.1;
+        }
+    }
+
+    /// On a host without the coordinator a worker that has ended as it should may have made the run
+    /// to its end, or have left it. While others are to join it again, it is asked whether there is
+    /// still something to join.
+    fn judge_from_afar(&mut self) {
+        let (Some(crew), Some(knock)) = (&mut self.crew, &mut self.knock) else { return };
+        if !(crew.any_done() && crew.any_again()) {
+            knock.rest();
+        } else if knock.is_gone() {
+            crew.end_again();
+            let join = self.job.join.unwrap_or_default();
             self.screen.note(&format!(
-                "no worker has joined in {} s: {name} has to call {joins_by}",
-                waited.as_secs()
+                "the run is over, it seems: a worker has ended with status 0, and nobody is at \
+                 {join} any more"
             ));
-            self.nobody = (self.began + 2 * waited, 2 * waited);
+            (self.close, self.waits) = (Some(Close::Outcome(0)), Some(now() + WAITS));
         }
     }
 
@@ -348,9 +510,30 @@ impl<'a> Watch<'a> {
             && !self.coordinator.as_ref().is_some_and(Coordinator::is_up)
     }
 
+    /// The exit status of a run that was made to its end: workers save what they have learned
+    /// after it, and one that does so is enough.
+    fn after_the_end(&self) -> u8 {
+        let Some(crew) = &self.crew else { return 0 };
+        match crew.after_the_end() {
+            Ok(None) => 0,
+            Ok(Some(crashed)) => {
+                self.screen.note(&format!("the run was made to its end, but {crashed}"));
+                0
+            }
+            Err(why) => {
+                self.screen.note(&format!(
+                    "error: the run was made to its end, but no worker of this host has ended \
+                     with status 0 after it{why}"
+                ));
+                1
+            }
+        }
+    }
+
     /// What the launcher's exit status says.
     fn end(&self) -> Result<(), Failure> {
         let status = match &self.close {
+            Some(Close::Outcome(0)) if self.asked.is_none() => self.after_the_end(),
             Some(Close::Outcome(status)) => *status,
             Some(Close::Said(status)) => {
                 // Much may have been printed since.
@@ -362,7 +545,7 @@ impl<'a> Watch<'a> {
                 }
                 *status
             }
-            Some(Close::Signal(signal, _)) => 128 + *signal as u8,
+            Some(Close::Signal(signal)) => 128 + *signal as u8,
             Some(Close::Because(_)) => 1,
             None if self.crew.as_ref().is_some_and(Crew::any_done) => 0,
             None => {
@@ -371,6 +554,13 @@ impl<'a> Watch<'a> {
         };
         if status == 0 { Ok(()) } else { Err(Failure::Said(status)) }
     }
+}
+
+/// Some workers, in words.
+fn named(workers: &[u32]) -> String {
+    let list: Vec<String> = workers.iter().map(u32::to_string).collect();
+    let s = if list.len() == 1 { "" } else { "s" };
+    format!("worker{s} {}", list.join(", "))
 }
 
 fn now_some() -> Option<Instant> {

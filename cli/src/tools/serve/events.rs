@@ -17,7 +17,12 @@ pub(crate) enum Event {
     /// A step is decided.
     Step(Decided),
     /// The run is over. The process ends soon after, having written what it has to.
-    Over { outcome: Outcome },
+    Over {
+        outcome: Outcome,
+        /// The workers that were connected to its end, and were heard of: others may hang.
+        #[serde(default)]
+        connected: Vec<u32>,
+    },
 }
 
 impl Event {
@@ -66,8 +71,8 @@ mod tests {
                 + r#""outcome":"applied","late":[2]}"#
         );
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), step);
-        let over = Event::Over { outcome: Outcome::Finished };
+        let over = Event::Over { outcome: Outcome::Finished, connected: vec![0, 2] };
         let line = serde_json::to_string(&over).unwrap();
-        assert_eq!(line, r#"{"event":"over","outcome":"finished"}"#);
+        assert_eq!(line, r#"{"event":"over","outcome":"finished","connected":[0,2]}"#);
     }
 }

@@ -17,6 +17,7 @@ use codedgrad::transport::{Decoded, RunFacts};
 use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -35,6 +36,8 @@ const MU: f64 = 1.0;
 pub(crate) const SAME_ORDER: Duration = Duration::from_millis(200);
 /// So many steps may be recorded that no worker has applied, when a coordinator dies.
 const AGAIN: usize = 2;
+/// A worker that has said nothing for longer, though it is asked every second, may hang.
+const HEARD: f64 = 4.0;
 /// How often it is said who is missing.
 const SAY: Duration = Duration::from_secs(5);
 
@@ -113,6 +116,8 @@ struct Seen {
     epochs: Vec<u32>,
     there: Option<usize>,
     said: Duration,
+    /// Who was connected at the last step.
+    connected: BTreeSet<u32>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -188,12 +193,29 @@ impl Look {
         }
     }
 
-    /// The run is over.
+    /// Who is connected, and was heard of or not.
+    fn connected(&self, heard: bool) -> BTreeSet<u32> {
+        let status = lock(&self.status);
+        let workers = (0..).zip(&status.workers).filter(|(_, worker)| worker.connected);
+        let are = workers.filter(|(_, worker)| (worker.silent_seconds <= HEARD) == heard);
+        are.map(|(worker, _)| worker).collect()
+    }
+
+    /// A step is decided.
+    fn step(&self) {
+        let connected = self.connected(true);
+        lock(&self.seen).connected = connected;
+    }
+
+    /// The run is over. Those who have heard it before this are not connected any more.
     pub(super) fn over(&self, outcome: Outcome) {
         self.over.store(true, Ordering::SeqCst);
         if self.events {
             self.tell_who_comes(Duration::ZERO);
-            Event::Over { outcome }.tell();
+            let mut connected = lock(&self.seen).connected.clone();
+            connected.extend(self.connected(true));
+            let connected = connected.difference(&self.connected(false)).copied().collect();
+            Event::Over { outcome, connected }.tell();
         }
     }
 }
@@ -289,6 +311,7 @@ impl<'a> Follower<'a> {
         let step = (record, self.steps());
         let decided = Decided::of(&self.scheme, step, late, outcome.into());
         if self.look.events {
+            self.look.step();
             self.look.tell_who_comes(Duration::ZERO);
             Event::Step(decided).tell();
         } else {

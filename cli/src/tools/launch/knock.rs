@@ -1,0 +1,86 @@
+//! Whether there is still a coordinator on another host, for those who would be started in vain.
+
+use super::child::now;
+use std::io::{self, ErrorKind};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How soon it is knocked again where nobody was there, and where somebody was, who has to write
+/// down that nothing came of it.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(15));
+/// A port at which nobody is for so long has nobody any more: longer than a coordinator that has
+/// died waits until it is started again.
+const GONE: Duration = Duration::from_secs(15);
+
+/// Knocks at a port now and then, by threads, so that a network that stands still holds up nobody.
+#[derive(Debug)]
+pub(super) struct Knock {
+    address: String,
+    next: Instant,
+    answer: Option<Receiver<bool>>,
+    /// Since when nobody is there.
+    nobody: Option<Instant>,
+}
+
+impl Knock {
+    pub(super) fn at(address: &str) -> Self {
+        Self { address: address.to_owned(), next: now(), answer: None, nobody: None }
+    }
+
+    /// Whether nobody is there any more. It is asked again and again, as often as one likes.
+    pub(super) fn is_gone(&mut self) -> bool {
+        if let Some(answer) = &self.answer {
+            let there = match answer.try_recv() {
+                Err(TryRecvError::Empty) => return false,
+                answer => answer.unwrap_or(true),
+            };
+            self.answer = None;
+            self.nobody = if there { None } else { self.nobody.or_else(|| Some(now())) };
+            self.next = now() + if there { AGAIN.1 } else { AGAIN.0 };
+        } else if self.next <= now() {
+            let (tell, answer) = channel();
+            let address = self.address.clone();
+            thread::spawn(move || {
+                // Nobody asks any more once the launcher is at its end.
+                let _ = tell.send(!is_refused(&address));
+            });
+            self.answer = Some(answer);
+        }
+        self.nobody.is_some_and(|since| since.elapsed() >= GONE)
+    }
+
+    /// Nobody has to know for now.
+    pub(super) fn rest(&mut self) {
+        self.nobody = None;
+    }
+}
+
+/// Whether a host says that nobody listens there. Where nothing is heard, the network may be to
+/// blame.
+fn is_refused(address: &str) -> bool {
+    let refused = |tried: io::Result<TcpStream>| matches!(tried, Err(error) if error.kind() == ErrorKind::ConnectionRefused);
+    let Ok(addresses) = address.to_socket_addrs() else { return false };
+    let addresses: Vec<_> = addresses.collect();
+    let all = |at| refused(TcpStream::connect_timeout(at, PATIENCE));
+    !addresses.is_empty() && addresses.iter().all(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_port_with_nobody_is_told_from_one_with_somebody() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        assert!(!is_refused(&address));
+        drop(listener);
+        assert!(is_refused(&address));
+        assert!(!is_refused("no address"));
+    }
+}
