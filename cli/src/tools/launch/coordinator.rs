@@ -152,11 +152,14 @@ impl<'a> Coordinator<'a> {
         self.again.into_iter().chain(kill_at).chain(of.and_then(Running::next_due)).min()
     }
 
-    /// Has it end, by force after a while.
+    /// Has it end, by force after a while. One that has said how the run ended has only to write
+    /// that down, and is let do so.
     pub(super) fn end(&mut self, signal: Signal, grace: Duration) {
         self.again = None;
         if let Some(process) = &self.process {
-            process.signal(signal);
+            if self.outcome.is_none() || signal == Signal::KILL {
+                process.signal(signal);
+            }
             self.kill_at = Some(now() + grace);
         }
     }
@@ -164,6 +167,11 @@ impl<'a> Coordinator<'a> {
     /// Whether it has died once, or more often, and was or is to be started again.
     pub(super) fn has_died(&self) -> bool {
         self.died
+    }
+
+    /// Whether its end may come from its own death, and not from what became of the run.
+    pub(super) fn is_no_witness(&self) -> bool {
+        self.outcome.is_none() || self.died
     }
 
     pub(super) fn is_up(&self) -> bool {

@@ -319,7 +319,8 @@ impl<'a> Watch<'a> {
         // What it said before its end comes first.
         self.take_all()?;
         if let Some(ended) = ended {
-            if self.close.is_none() && self.is_made() {
+            let dead = self.coordinator.as_ref().is_some_and(Coordinator::is_no_witness);
+            if self.close.is_none() && dead && self.is_made() {
                 // It died where only its own papers were left to be written.
                 self.let_end(0, &[]);
             }

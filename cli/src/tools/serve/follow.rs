@@ -12,7 +12,7 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::Context;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{AUTO, Flow, Observer, StepRecord, Stopper};
-use codedgrad::transport::tcp::Status;
+use codedgrad::transport::tcp::{Status, WorkerStatus};
 use codedgrad::transport::{Decoded, RunFacts};
 use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
@@ -36,8 +36,8 @@ const MU: f64 = 1.0;
 pub(crate) const SAME_ORDER: Duration = Duration::from_millis(200);
 /// So many steps may be recorded that no worker has applied, when a coordinator dies.
 const AGAIN: usize = 2;
-/// A worker that has said nothing for longer, though it is asked every second, may hang.
-const HEARD: f64 = 4.0;
+/// A worker that has said nothing for so many seconds, though it is asked every second, may hang.
+const SILENT: f64 = 4.0;
 /// How often it is said who is missing.
 const SAY: Duration = Duration::from_secs(5);
 
@@ -193,17 +193,16 @@ impl Look {
         }
     }
 
-    /// Who is connected, and was heard of or not.
-    fn connected(&self, heard: bool) -> BTreeSet<u32> {
+    /// The workers of which something holds.
+    fn those(&self, which: impl Fn(&WorkerStatus) -> bool) -> BTreeSet<u32> {
         let status = lock(&self.status);
-        let workers = (0..).zip(&status.workers).filter(|(_, worker)| worker.connected);
-        let are = workers.filter(|(_, worker)| (worker.silent_seconds <= HEARD) == heard);
-        are.map(|(worker, _)| worker).collect()
+        let workers = (0..).zip(&status.workers).filter(|(_, worker)| which(worker));
+        workers.map(|(worker, _)| worker).collect()
     }
 
     /// A step is decided.
     fn step(&self) {
-        let connected = self.connected(true);
+        let connected = self.those(|worker| worker.connected);
         lock(&self.seen).connected = connected;
     }
 
@@ -213,8 +212,10 @@ impl Look {
         if self.events {
             self.tell_who_comes(Duration::ZERO);
             let mut connected = lock(&self.seen).connected.clone();
-            connected.extend(self.connected(true));
-            let connected = connected.difference(&self.connected(false)).copied().collect();
+            connected.extend(self.those(|worker| worker.connected));
+            // Of who is not connected any more it is known how it was before.
+            let silent = self.those(|worker| worker.silent_seconds >= SILENT);
+            let connected = connected.difference(&silent).copied().collect();
             Event::Over { outcome, connected }.tell();
         }
     }
