@@ -47,7 +47,9 @@ fn number(name: &str) -> Option<u64> {
 fn worker() {
     let worker = number("CODEDGRAD_WORKER").unwrap();
     println!("worker {worker} of {}", env::var("CODEDGRAD_WORKERS").unwrap());
-    eprintln!("epoch {}", env::var("CODEDGRAD_EPOCH").unwrap());
+    // In one piece, or what is printed may come between its parts in the log.
+    let epoch = format!("epoch {}\n", env::var("CODEDGRAD_EPOCH").unwrap());
+    eprint!("{epoch}");
     if let Some(status) = number("ENDS_WITH") {
         std::process::exit(status as i32);
     }
