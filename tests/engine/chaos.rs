@@ -457,20 +457,22 @@ impl Chaos<'_> {
                 self.awaits_no_state(worker);
                 self.pool.push(Event::State { needy: worker, from: None });
             }
-            Action::Replanned { members } => {
-                assert!(
-                    members.iter().eq(self.living()) && members.len() >= self.mishaps.fewest.max(1),
-                    "for those that are there"
-                );
-                self.replanned += 1;
-            }
-            Action::Switched { step } => {
-                assert!(self.mishaps.switches && step.0 == self.decided, "between steps");
-                assert_eq!(self.driver.engine.facts().units, self.units);
-            }
+            Action::Replanned { members } => self.check_plan(&members),
+            Action::Switched { step } => self.check_switch(step),
             Action::Dismiss { worker } => panic!("{worker} has refused no state"),
             Action::Finish => self.finished = true,
         }
+    }
+
+    fn check_plan(&mut self, members: &WorkerSet) {
+        let there = members.iter().eq(self.living());
+        assert!(there && members.len() >= self.mishaps.fewest.max(1), "for those that are there");
+        self.replanned += 1;
+    }
+
+    fn check_switch(&self, step: Step) {
+        assert!(self.mishaps.switches && step.0 == self.decided, "between steps");
+        assert_eq!(self.driver.engine.facts().units, self.units);
     }
 
     /// The next event: something that has happened, what a worker does next, a mishap, or a

@@ -44,7 +44,8 @@ pub(crate) fn run(args: &KeygenArgs, output: &mut Output<'_>) -> Result<(), Fail
     if args.keep_ca {
         text += "  nowhere:                    ca.key; who has it can join the job\n";
     }
-    text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve` (for the\n\
-        bundled trainer `coordinator` and `worker`); other workers find it by CODEDGRAD_KEYS=DIR.\n";
+    text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve` (for\n";
+    text += "the bundled trainer `coordinator` and `worker`); other workers find it by\n";
+    text += "CODEDGRAD_KEYS=DIR.\n";
     output.out.write_all(text.as_bytes()).or_work()
 }

@@ -192,7 +192,7 @@ impl<'a> Crew<'a> {
     }
 
     /// The run is over: nobody is started again. Who has not joined it comes too late, and who was
-    /// not among those that were connected to its end, where these are known, may never learn of it.
+    /// not connected to its end, where that is known, may never learn of it.
     pub(super) fn let_end(&mut self, connected: &[u32], screen: &Screen) {
         self.cancel();
         let grace = self.grace;
@@ -300,7 +300,10 @@ impl<'a> Crew<'a> {
     /// ended: what they learned they save after it. An error if none of this host has ended well,
     /// and words about those that have not where others have.
     pub(super) fn after_the_end(&self) -> Result<Option<String>, String> {
-        let crashed = |member: &&Member| matches!(member.ended_last, Some((end, false)) if end != End::Status(0));
+        let crashed = |member: &&Member| {
+            let by_itself = member.ended_last.filter(|(_, by_us)| !by_us);
+            by_itself.is_some_and(|(end, _)| end != End::Status(0))
+        };
         let words = |member: &Member| {
             let end = member.ended_last.map(|(end, _)| end.to_string()).unwrap_or_default();
             format!("worker {} {end} (see {})", member.worker, member.log.display())

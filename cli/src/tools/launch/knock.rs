@@ -62,7 +62,9 @@ impl Knock {
 /// Whether a host says that nobody listens there. Where nothing is heard, the network may be to
 /// blame.
 fn is_refused(address: &str) -> bool {
-    let refused = |tried: io::Result<TcpStream>| matches!(tried, Err(error) if error.kind() == ErrorKind::ConnectionRefused);
+    let refused = |tried: io::Result<TcpStream>| {
+        tried.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    };
     let Ok(addresses) = address.to_socket_addrs() else { return false };
     let addresses: Vec<_> = addresses.collect();
     let all = |at| refused(TcpStream::connect_timeout(at, PATIENCE));
