@@ -161,12 +161,10 @@ impl Shown {
             progress.last_decode_seconds,
         );
         one("decode_seconds_total", "counter", "The same of all steps.", progress.decode_seconds);
-        one(
-            "loss",
-            "gauge",
-            "Training loss per token of the last step.",
-            progress.loss.unwrap_or(f64::NAN),
-        );
+        // Of programs of others' nobody here knows it.
+        if let Some(loss) = progress.loss {
+            one("loss", "gauge", "Training loss per token of the last step.", loss);
+        }
         one(
             "faults_total",
             "counter",
