@@ -122,8 +122,11 @@ impl Scheme for Ring {
 
     fn dropped(&mut self, worker: Worker) {
         if let Some(share) = self.claims.busy[worker.index()].take() {
-            self.offset[worker.index()] =
-                (share as usize + self.facts.workers - worker.index()) % self.facts.workers;
+            let workers = self.facts.workers;
+            let distance = (share as usize + workers - worker.index()) % workers;
+            // Shares before it may have been opened again meanwhile.
+            let offset = &mut self.offset[worker.index()];
+            *offset = distance.min(*offset);
         }
     }
 
