@@ -18,11 +18,13 @@ pub const AUTO: &str = "auto";
 ///    the time of a step is switched to.
 /// 2. After as many coded steps it is compared with what was recorded: where it is no faster, the
 ///    run goes on uncoded, and that scheme must do better by as much before it is tried again.
-/// 3. Now and then uncoded steps are recorded again: after [`Auto::replan_every`] steps, later less
-///    often; sooner where steps take a quarter longer than at first, or where no worker is always
-///    missing any more. They end after two where both are slower than the coded ones.
+/// 3. Now and then uncoded steps are recorded again: after [`Auto::replan_every`] steps, and less
+///    often the dearer that is and the more often it changed nothing; sooner where steps take a
+///    quarter longer or a tenth less than at first, or where no worker is always missing any more.
+///    One that is slower than the coded ones ends it.
 ///
-/// Where nobody is late all steps are uncoded, and what that costs is looking at their times.
+/// Where nobody is late all steps are uncoded, and what that costs is looking at their times. The
+/// first steps of a run are not counted, nor are those in which workers were lost or came.
 ///
 /// ```
 /// use codedgrad::train::{Auto, Coordinator};
