@@ -8,6 +8,9 @@ use chooser::{Chooser, Seen};
 /// The scheme text that asks for [`Auto`], in programs that read scheme texts.
 pub const AUTO: &str = "auto";
 
+/// Steps of a resumed run that are looked back on, at least.
+const HISTORY: usize = 4096;
+
 /// A policy that codes only where that pays: `uncoded` steps are recorded, the
 /// [planner](crate::sim::planner) is asked, the run goes on with what it finds fastest, and it is
 /// looked again later.
@@ -89,6 +92,9 @@ impl Auto {
     /// computed under.
     pub fn replay(&mut self, record: &StepRecord) {
         self.history.push(Seen::of(record));
+        if self.history.len() >= 2 * HISTORY {
+            self.history.drain(..HISTORY);
+        }
     }
 
     /// Forgets steps from one on: they are made again.
