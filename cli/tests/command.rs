@@ -507,13 +507,13 @@ fn auto_switches_where_it_pays() {
     assert_eq!(summary["max_gradient_difference"].as_f64(), Some(0.0));
     let legs = summary["runs"][1]["legs"].as_array().unwrap();
     let schemes: Vec<&str> = legs.iter().map(|leg| leg["scheme"].as_str().unwrap()).collect();
-    assert_eq!((schemes.len(), schemes[0], schemes[2]), (4, "uncoded", "uncoded"), "{legs:?}");
-    for leg in [&legs[1], &legs[3]] {
-        assert_ne!(leg["scheme"].as_str(), Some("uncoded"), "{leg}");
-        let (predicted, measured) =
-            (leg["predicted_seconds"].as_f64().unwrap(), leg["measured_seconds"].as_f64().unwrap());
-        assert!((measured / predicted - 1.0).abs() < 0.05, "{leg}");
-    }
+    // To look again costs steps that take nearly three times as long: not within these.
+    assert_eq!((schemes.len(), schemes[0]), (2, "uncoded"), "{legs:?}");
+    let leg = &legs[1];
+    assert_ne!(leg["scheme"].as_str(), Some("uncoded"), "{leg}");
+    let (predicted, measured) =
+        (leg["predicted_seconds"].as_f64().unwrap(), leg["measured_seconds"].as_f64().unwrap());
+    assert!((measured / predicted - 1.0).abs() < 0.05, "{leg}");
     assert!(legs[1]["why"].as_str().unwrap().contains("instead of"), "{legs:?}");
     assert!(summary["speedup"].as_f64().unwrap() > 1.5);
     let calm = auto("calm", &[]);
