@@ -98,6 +98,7 @@ impl Auto {
     }
 
     /// Forgets steps from one on: they are made again.
+    #[cfg(feature = "tcp")]
     pub(super) fn until(&mut self, step: u64) {
         self.history.retain(|seen| seen.step() < step);
     }

@@ -63,7 +63,7 @@ impl Engine {
     /// engine.switch("groups:s=1".parse()?);
     /// let mut actions = Vec::new();
     /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
-    /// assert_eq!(actions[0], Action::Switched { step: Step(0) });
+    /// assert!(actions.contains(&Action::Switched { step: Step(0) }));
     /// assert_eq!(engine.facts().tolerance, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

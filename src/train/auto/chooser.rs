@@ -37,6 +37,7 @@ const REMEMBERED: u64 = 8;
 /// What is kept of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
+    #[cfg(feature = "tcp")]
     step: u64,
     scheme: String,
     predicted: Option<f64>,
@@ -64,6 +65,7 @@ impl Seen {
                 .all(|round| round.arrivals.get(worker).is_some_and(Option::is_some))
         };
         Self {
+            #[cfg(feature = "tcp")]
             step: record.step,
             scheme: using.map_or_else(|| UNCODED.to_owned(), |using| using.scheme.clone()),
             predicted: using.and_then(|using| using.predicted),
@@ -75,6 +77,7 @@ impl Seen {
         }
     }
 
+    #[cfg(feature = "tcp")]
     pub(super) fn step(&self) -> u64 {
         self.step
     }
