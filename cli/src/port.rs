@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use codedgrad::codes::Wire;
-use codedgrad::transport::tcp::Exchange;
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
+use codedgrad::transport::tcp::{Exchange, Secrets};
 #[cfg(feature = "trainer")]
 use codedgrad::transport::wire::Format;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-/// Where the token of a run is, in its folder or among the keys.
+/// Where the token of a run is, in its folder.
 pub(crate) const TOKEN: &str = "token";
 /// Where the coordinator listens, in the run's folder.
 pub(crate) const ADDRESS: &str = "address";
@@ -166,17 +166,11 @@ impl Port<'_> {
     }
 
     pub(crate) fn security(&self, folder: &RunFolder) -> Result<Security, Failure> {
-        let Some(dir) = self.keys else {
-            let token = match self.token {
-                Some(path) => Token::read(path).or_input()?,
-                None => token_at(&folder.file(TOKEN))?,
-            };
-            return Ok(Security::Plain { token });
-        };
-        let beside = Some(dir.join(TOKEN)).filter(|path| path.exists());
-        let path = self.token.map(Path::to_owned).or(beside);
-        let token = path.map(|path| Token::read(&path)).transpose().or_input()?;
-        Ok(Security::Tls { keys: Keys::read(dir, "coordinator").or_input()?, token })
+        if let (None, None) = (self.keys, self.token) {
+            return Ok(Security::Plain { token: token_at(&folder.file(TOKEN))? });
+        }
+        let [keys, token_file] = [self.keys, self.token].map(|path| path.map(Path::to_owned));
+        Secrets { keys, token: None, token_file }.of_coordinator().or_input()
     }
 
     /// Writes down where it listens, for a coordinator that goes on.

@@ -75,17 +75,10 @@ impl Told {
         let chosen = self.scheme == AUTO;
         let spec = if chosen { Ok(SchemeSpec::uncoded()) } else { self.scheme.parse() };
         let spec = spec.map_err(value_error)?;
-        // What else is wrong with it, the builder says.
-        let scheme = spec.scheme(self.workers, self.units, 0..1);
-        if scheme.is_ok_and(|scheme| scheme.facts().mixture) {
-            return Err(PyValueError::new_err(format!(
-                "{spec} mixes the data of several units, which only the bundled trainer can: \
-                 take a scheme that combines gradients, such as groups:s=1 or vote:s=1,b=1"
-            )));
-        }
         let name = if chosen { AUTO.to_owned() } else { spec.to_string() };
         let job = format!("{{\"scheme\":{name:?}}}");
         let mut run = train::Coordinator::builder(spec)
+            .unmixed()
             .workers(self.workers)
             .units(self.units)
             .steps(self.steps)

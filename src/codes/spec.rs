@@ -6,7 +6,8 @@ mod fields;
 use super::berrut::{Mixture, MixtureParameters, Points};
 use super::feedback::{Defer, DeferParameters, Queue, Ring};
 use super::sequential::{
-    Accept, Horizon, Lift, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters,
+    Accept, Horizon, Lift, MSgc, MSgcParameters, Scheme, SchemeFacts, SlotKind, SrSgc,
+    SrSgcParameters,
 };
 use super::{
     Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError,
@@ -357,6 +358,22 @@ impl SchemeSpec {
     ) -> Option<Box<dyn Scheme>> {
         let own = self.scheme(workers, units, jobs.clone());
         own.or_else(|_| Self::uncoded().scheme(workers, units, jobs)).ok()
+    }
+
+    /// What is fixed about the scheme where it cuts batches as it likes best.
+    ///
+    /// # Errors
+    /// As [`SchemeSpec::scheme`].
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// let facts = "queue:m=3".parse::<SchemeSpec>()?.natural(4)?;
+    /// assert_eq!((facts.units, facts.partial, facts.mixture), (12, true, false));
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    pub fn natural(&self, workers: usize) -> Result<SchemeFacts, ParameterError> {
+        let (jobs, accept) = (Job(0)..Job(0), Accept::Lookahead);
+        Ok(self.over(Horizon { workers, units: None, jobs, accept })?.facts().clone())
     }
 
     /// The scheme of this text over a horizon.

@@ -7,9 +7,9 @@ use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use codedgrad::codes::SchemeSpec;
-use codedgrad::codes::sequential::{Accept, Horizon, SchemeFacts};
+use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::delays::Delays;
-use codedgrad::ids::{Job, Worker};
+use codedgrad::ids::Worker;
 use codedgrad::schedulers::{ConfigError, Reduce};
 use codedgrad::train::{AUTO, AdamWConfig, Auto};
 use codedgrad_trainer::{
@@ -237,13 +237,7 @@ impl Plan {
 
     /// The facts of a scheme that cuts batches as it likes best.
     pub(crate) fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
-        let horizon = Horizon {
-            workers: self.workers,
-            units: None,
-            jobs: Job(0)..Job(0),
-            accept: Accept::Lookahead,
-        };
-        Ok(spec.over(horizon).or_input()?.facts().clone())
+        spec.natural(self.workers).or_input()
     }
 
     /// Delays for all its rounds, and how many those are.

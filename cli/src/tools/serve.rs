@@ -11,8 +11,6 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
-use codedgrad::codes::sequential::{Accept, Horizon};
-use codedgrad::ids::Job;
 use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::http::HttpServer;
@@ -274,16 +272,7 @@ impl Plan {
             }
             return Ok((SchemeSpec::uncoded(), Some(auto)));
         }
-        let spec: SchemeSpec = self.scheme.parse().or_input()?;
-        let (workers, accept) = (self.workers, Accept::Lookahead);
-        let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(1), accept };
-        if spec.over(horizon).is_ok_and(|scheme| scheme.facts().mixture) {
-            return Err(Failure::Input(anyhow!(
-                "{spec} mixes the data of several units, which only the bundled trainer can: take \
-                 a scheme that combines gradients, such as groups:s=1 or vote:s=1,b=1"
-            )));
-        }
-        Ok((spec, None))
+        Ok((self.scheme.parse().or_input()?, None))
     }
 
     /// The run as far as it is known.
@@ -296,6 +285,7 @@ impl Plan {
             self.join_wait_seconds
         };
         let mut run = Coordinator::builder(spec)
+            .unmixed()
             .workers(self.workers)
             .run_number(self.id)
             .job(serde_json::json!({ "scheme": told }).to_string())

@@ -2,9 +2,7 @@
 
 use super::Auto;
 use crate::codes::SchemeSpec;
-use crate::codes::sequential::{Accept, Horizon, SchemeFacts};
 use crate::delays::{Growth, recorded_row};
-use crate::ids::Job;
 use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, plan};
 use crate::train::{Choice, Policy, RoundRecord, StepRecord, Using};
 use std::collections::{BTreeMap, VecDeque};
@@ -225,8 +223,9 @@ impl Chooser {
             self.before = None;
             // Of a resumed run it is not known what it was chosen for.
             self.coded.uncoded = self.coded.uncoded.or(Some(measured));
-            let facts = natural(&self.now.scheme, self.workers);
-            self.coded.tells = facts.is_some_and(|facts| !facts.partial);
+            let facts =
+                self.now.scheme.parse().and_then(|spec: SchemeSpec| spec.natural(self.workers));
+            self.coded.tells = facts.is_ok_and(|facts| !facts.partial);
         }
         self.last.clear();
         self.steps = 0;
@@ -546,16 +545,11 @@ fn shared_time(row: &[f64]) -> f64 {
 
 /// Whether a run's batches can be cut as a scheme needs.
 fn fits(scheme: &str, workers: usize, units: u32) -> bool {
-    let natural = natural(scheme, workers).is_some_and(|facts| facts.units <= units);
-    let cut = |spec: SchemeSpec| spec.scheme(workers, units, 0..1).ok();
-    natural && scheme.parse().ok().and_then(cut).is_some()
-}
-
-/// The facts of a scheme that cuts batches as it likes best.
-fn natural(scheme: &str, workers: usize) -> Option<SchemeFacts> {
-    let spec = scheme.parse::<SchemeSpec>().ok()?;
-    let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(0), accept: Accept::Lookahead };
-    Some(spec.over(horizon).ok()?.facts().clone())
+    let cut = |spec: &SchemeSpec| {
+        spec.natural(workers).is_ok_and(|facts| facts.units <= units)
+            && spec.scheme(workers, units, 0..1).is_ok()
+    };
+    scheme.parse().as_ref().is_ok_and(cut)
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

@@ -58,6 +58,15 @@ pub enum BuildError {
         /// Workers that were to be enough.
         min_workers: usize,
     },
+    /// Data are to be mixed, by workers that cannot.
+    #[error(
+        "{scheme} mixes the data of several units, which only the bundled trainer can: take a \
+         scheme that combines gradients, such as groups:s=1 or vote:s=1,b=1"
+    )]
+    Mixture {
+        /// The scheme.
+        scheme: String,
+    },
     /// Results must come to the coordinator before their weights are known.
     #[cfg(feature = "tcp")]
     #[error(

@@ -29,6 +29,7 @@ pub(super) struct Port {
     frozen: Option<u64>,
     start: Option<Start>,
     goes_on: bool,
+    unmixed: bool,
     silence: Option<Duration>,
     stall: Option<Duration>,
     spare: Option<Duration>,
@@ -205,6 +206,19 @@ impl Builder {
         self
     }
 
+    /// For workers that compute gradients of units and cannot mix data: a scheme of mixtures is
+    /// refused.
+    ///
+    /// ```
+    /// # use codedgrad::train::Coordinator;
+    /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
+    /// assert!(run.unmixed().local().is_ok());
+    /// ```
+    pub fn unmixed(mut self) -> Self {
+        self.port.unmixed = true;
+        self
+    }
+
     /// How long a worker may say nothing before it is given up, a year at most; 15 s if not told.
     ///
     /// ```
@@ -313,7 +327,16 @@ impl Builder {
         let mut whole = self.clone();
         whole.length = whole.length.or(Some(1));
         whole.steps = whole.steps.or(Some(self.first + 1));
-        Ok(whole.plan()?.shape.workers)
+        let plan = whole.plan()?;
+        self.check_mixture(&plan)?;
+        Ok(plan.shape.workers)
+    }
+
+    fn check_mixture(&self, plan: &Plan) -> Result<(), BuildError> {
+        if self.port.unmixed && plan.engine.facts().mixture {
+            return Err(BuildError::Mixture { scheme: self.spec()?.to_string() });
+        }
+        Ok(())
     }
 
     /// A run at a port that is open.
@@ -326,6 +349,7 @@ impl Builder {
 
     fn listen(&self, address: SocketAddr, security: Security) -> Result<Listen, BuildError> {
         let plan = self.plan()?;
+        self.check_mixture(&plan)?;
         let Plan { config, shape, .. } = &plan;
         let usual = Listen::new(address, security, shape.workers, shape.length, shape.units);
         let format = match config.wire {
