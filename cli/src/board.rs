@@ -1,5 +1,7 @@
 //! How a coordinator's run is going, kept by the coordinator and shown by it over HTTP.
 
+use crate::layout::Width;
+use crate::steps::late;
 use crate::tools::status::{OfWorker, Progress, Shown};
 use crate::{Failure, OrWork};
 use codedgrad::ids::Worker;
@@ -9,9 +11,6 @@ use codedgrad::transport::tcp::http::{HttpServer, Page};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// A worker is late in a round if it takes so many times as long as the first answer.
-const LATE: f64 = 1.5;
 
 /// The state of a run, for whoever asks.
 #[derive(Debug)]
@@ -59,12 +58,17 @@ impl Board {
             progress.round_seconds += round.seconds;
             let first = round.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
             progress.wait_outs += u64::from(round.seconds > (1.0 + mu) * first);
-            for (arrival, worker) in round.arrivals.iter().zip(&mut progress.workers) {
-                let took = arrival.unwrap_or(round.seconds);
+            let late = late(round);
+            let workers = Worker::all(round.arrivals.len());
+            for (number, (arrival, worker)) in
+                workers.zip(round.arrivals.iter().zip(&mut progress.workers))
+            {
+                let is_late = late.contains(&number) || round.erased.contains(&number);
                 worker.answers += u64::from(arrival.is_some());
                 worker.last_arrival = arrival.or(worker.last_arrival);
-                worker.late_rounds += u64::from(arrival.is_none() || took > LATE * first);
-                worker.lateness_seconds += (took - first).max(0.0);
+                worker.late_rounds += u64::from(is_late);
+                worker.unused_rounds += u64::from(arrival.is_none() && !is_late);
+                worker.lateness_seconds += (arrival.unwrap_or(round.seconds) - first).max(0.0);
             }
         }
     }
@@ -85,8 +89,8 @@ impl Board {
     }
 
     /// As people read it.
-    pub(crate) fn table(&self) -> String {
-        self.shown().table()
+    pub(crate) fn table(&self, width: Width) -> String {
+        self.shown().table(width)
     }
 
     fn shown(&self) -> Shown {
@@ -105,7 +109,10 @@ impl Board {
                 kind: "application/json",
                 body: serde_json::to_string(&board.shown()).ok()? + "\n",
             }),
-            "/" => Some(Page { kind: "text/plain; charset=utf-8", body: board.shown().table() }),
+            "/" => Some(Page {
+                kind: "text/plain; charset=utf-8",
+                body: board.shown().table(Width::ENDLESS),
+            }),
             _ => None,
         };
         HttpServer::serve(address, pages).or_work()
@@ -247,6 +254,12 @@ impl Shown {
             Some(of.late_rounds as f64)
         });
         each(
+            "unused_rounds_total",
+            "counter",
+            "Rounds that closed before its answer was late: nobody needed it.",
+            &|of, _| Some(of.unused_rounds as f64),
+        );
+        each(
             "lateness_seconds_total",
             "counter",
             "How much later than the first it was.",
@@ -268,7 +281,7 @@ mod tests {
         let network = tcp::Status { workers, ..tcp::Status::default() };
         let board = Board::new(evil, 1, (0, 1), Arc::new(Mutex::new(network)));
         board.fault(Worker(0), evil);
-        let table = board.shown().table();
+        let table = board.shown().table(Width::ENDLESS);
         let strange = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
         assert!(!table.contains(strange), "{table:?}");
         assert_eq!(
@@ -278,5 +291,25 @@ mod tests {
         );
         let shown = r"evil\n\u{1b}[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
         assert_eq!(table.matches(shown).count(), 3, "{table}");
+    }
+    #[test]
+    fn the_status_fits_the_terminal() {
+        let worker = |identity: &str, connected| tcp::WorkerStatus {
+            identity: identity.into(),
+            connected,
+            epoch: 2,
+            silent_seconds: 0.4,
+            ..tcp::WorkerStatus::default()
+        };
+        let workers = vec![worker("host-with-a-long-name/0", true), worker("host1/1", false)];
+        let network = tcp::Status { workers, ..tcp::Status::default() };
+        let board = Board::new("groups:s=1", 2, (31, 300), Arc::new(Mutex::new(network)));
+        board.fault(Worker(1), "it has not answered for 15 s: it is given up until it comes back");
+        let at = |columns: usize| {
+            let text = board.table(Width::of(columns));
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
+            format!("{columns} columns:\n{text}")
+        };
+        insta::assert_snapshot!([60, 80, 120].map(at).join("\n"));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::lock::FolderLock;
 use super::{Failure, OrInput, OrWork};
+use crate::output::say;
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
@@ -156,7 +157,7 @@ impl RunFolder {
             if self.plan == SERVED {
                 let _ = fs::remove_file(self.plan());
             }
-            eprintln!(
+            say!(
                 "{} stays, since its workers may have said why: {}",
                 self.path.display(),
                 logs.join(", ")

@@ -5,8 +5,11 @@
 //! starts them all. With feature `trainer` (the default) there are `codedgrad train`,
 //! `coordinator` and `worker` too, which train the bundled GPT.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod board;
 mod folder;
+mod layout;
 mod legs;
 mod lock;
 mod output;
@@ -14,26 +17,32 @@ mod pictures;
 mod port;
 #[cfg(feature = "trainer")]
 mod run;
+mod signals;
 mod steps;
 #[cfg(any(unix, feature = "trainer"))]
 mod supervise;
 mod tools;
 
-use clap::{CommandFactory, Parser, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
-use output::Output;
+use anyhow::anyhow;
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
+use layout::Width;
+use output::{Logs, Notes, Output, Stdout};
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::process::{self, ExitCode};
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// What the program is and what it does where no command is given.
 #[cfg(feature = "trainer")]
 const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed of the fast \
     workers, without losing a sample.\n\n\
-    Each worker computes a little more than its share of a batch, so that the exact gradient can be put\n\
-    together from any fast enough subset of them. Without a subcommand, `codedgrad train` runs on its\n\
-    defaults: a small GPT on embedded text, once uncoded and once coded, under the same stragglers.";
+    Each worker computes a little more than its share of a batch, so that the exact gradient can \
+    be put together from any fast enough subset of them. Without a subcommand, `codedgrad train` \
+    runs on its defaults: a small GPT on embedded text, uncoded and coded, under the same stragglers.";
 /// What the program is.
 #[cfg(not(feature = "trainer"))]
 const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed of the fast \
@@ -47,13 +56,55 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
     version,
     about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
         losing a sample",
-    long_about = LONG_ABOUT,
-    after_help = "Exit status: 0 good, 2 bad usage or input, 1 failed at work. Ctrl-C saves and \
-        exits with 0."
+    long_about = layout::help(LONG_ABOUT),
+    after_help = "Exit status: 0 done, 1 failed at work, 2 bad usage or input, 4 replaced by \
+        another process, 130 and 143 interrupted by Ctrl-C and SIGTERM, after saving."
 )]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    #[command(flatten)]
+    saying: Saying,
+}
+
+/// How much is said beside what was asked for.
+#[derive(Debug, Args)]
+struct Saying {
+    /// Say less: no progress and no hints, only results, warnings and errors; of `run`, the lines
+    /// of one worker alone
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Log more: what is done (-v), or all of it (-vv); RUST_LOG, such as codedgrad=debug, says it
+    /// exactly
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Saying {
+    /// Sets up what this process logs. It may run several command lines: the first says of which
+    /// places logs are kept.
+    fn set_up(&self) -> Result<(), Failure> {
+        output::set_quiet(self.quiet);
+        let usual = match (self.quiet, self.verbose) {
+            (true, _) => LevelFilter::WARN,
+            (false, 0) => LevelFilter::INFO,
+            (false, 1) => LevelFilter::DEBUG,
+            (false, _) => LevelFilter::TRACE,
+        };
+        let targets = match env::var("RUST_LOG") {
+            Ok(text) if !text.is_empty() => text
+                .parse::<Targets>()
+                .map_err(|error| Failure::Input(anyhow!("RUST_LOG={text}: {error}")))?,
+            _ => Targets::new().with_default(usual),
+        };
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(Logs)
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_target(self.verbose > 0)
+            .without_time();
+        let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
+        Ok(())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -193,21 +244,27 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
         let _ = Cli::command().print_help();
         return 2;
     };
-    // A process may run several command lines; the first has set this up.
-    let _ = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
-        .try_init();
-    let Err(failure) = run_command(command, itself) else {
-        return 0;
-    };
-    if let Failure::Said(status) = failure {
-        return status;
+    let mut out = Stdout::open();
+    let done = cli.saying.set_up().and_then(|()| {
+        let width = Width::of_stdout();
+        let output = &mut Output { out: &mut out, notes: Notes::Stderr, width };
+        let done = run_command(command, itself, output);
+        // What was found is shown even where the command fails by it.
+        let shown = output.out.flush().or_work();
+        done.and(shown)
+    });
+    out.give_up();
+    match done {
+        Ok(()) => 0,
+        Err(Failure::Said(status)) => status,
+        // Nobody listens any more, and whoever has gone does not ask how it ended.
+        Err(Failure::Work(error)) if is_closed(&error) => 0,
+        Err(failure) => {
+            let ended = Ended::from(failure);
+            output::alert!("error: {}", ended.message);
+            ended.status
+        }
     }
-    let ended = Ended::from(failure);
-    eprintln!("error: {}", ended.message);
-    ended.status
 }
 
 /// Why a command line gave no answer.
@@ -226,7 +283,7 @@ impl From<Failure> for Ended {
             Failure::Input(error) => (error, 2),
             Failure::Work(error) => (error, 1),
             Failure::Replaced(error) => (error, 4),
-            Failure::Said(status) => (anyhow::anyhow!("it has said why"), status),
+            Failure::Said(status) => (anyhow!("it has said why"), status),
         };
         Self { status, message: told(&error) }
     }
@@ -263,7 +320,7 @@ pub fn answer(
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), Ended> {
-    let mut output = Output { out, notes, watched: false };
+    let mut output = Output { out, notes: Notes::Kept(notes), width: Width::ENDLESS };
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) if error.exit_code() == 0 => {
@@ -272,7 +329,11 @@ pub fn answer(
         Err(error) => return Err(error.into()),
     };
     match cli.command {
-        Some(Command::Tool(tool)) => Ok(tool.run(&mut output)?),
+        Some(Command::Tool(tool)) => match tool.run(&mut output) {
+            // The answer is there, and is no.
+            Ok(()) | Err(Failure::Said(_)) => Ok(()),
+            Err(failure) => Err(failure.into()),
+        },
         _ => Err(Ended { status: 2, message: "expected a tool, such as `simulate`".into() }),
     }
 }
@@ -302,27 +363,13 @@ impl Tool {
         };
         done.and_then(|()| output.out.flush().or_work())
     }
-
-    /// The same for the command: nobody listening any more is no failure.
-    fn print(&self) -> Result<(), Failure> {
-        let mut out = BufWriter::new(std::io::stdout().lock());
-        let mut notes = std::io::stderr();
-        match self.run(&mut Output { out: &mut out, notes: &mut notes, watched: true }) {
-            Err(Failure::Work(error)) if is_closed(&error) => {
-                // What is left in the buffer would be tried again.
-                drop(out.into_parts());
-                Ok(())
-            }
-            result => result,
-        }
-    }
 }
 
 /// Whether whoever read the output has gone.
 fn is_closed(error: &anyhow::Error) -> bool {
     // Connections break too, but such an error says of which it is.
     let written = error.chain().next().and_then(|error| error.downcast_ref::<std::io::Error>());
-    written.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    written.is_some_and(output::is_closed)
 }
 
 /// Runs the command that a line asks for.
@@ -330,20 +377,20 @@ fn is_closed(error: &anyhow::Error) -> bool {
     not(any(unix, feature = "trainer")),
     expect(unused_variables, reason = "nothing is started there")
 )]
-fn run_command(command: Command, itself: &Itself) -> Result<(), Failure> {
+fn run_command(command: Command, itself: &Itself, output: &mut Output<'_>) -> Result<(), Failure> {
     match command {
         #[cfg(feature = "trainer")]
-        Command::Coordinator(args) => run::with_one_thread(|| run::coordinator::run(&args)),
+        Command::Coordinator(args) => run::with_one_thread(|| run::coordinator::run(&args, output)),
         #[cfg(feature = "trainer")]
         Command::Worker(args) if args.restarts > 0 => run::again::run(args.restarts, itself),
         #[cfg(feature = "trainer")]
         Command::Worker(args) => run::with_one_thread(|| run::worker::run(&args)),
         #[cfg(feature = "trainer")]
-        Command::Train(args) => run::with_one_thread(|| run::train::run(&args)),
+        Command::Train(args) => run::with_one_thread(|| run::train::run(&args, output)),
         #[cfg(unix)]
         Command::Run(args) => tools::launch::run(&args, itself),
-        Command::Serve(args) => tools::serve::run(&args),
-        Command::Tool(tool) => tool.print(),
+        Command::Serve(args) => tools::serve::run(&args, output),
+        Command::Tool(tool) => tool.run(output),
     }
 }
 
@@ -354,14 +401,4 @@ fn told(error: &anyhow::Error) -> String {
         cause if text.contains(&cause) => text,
         cause => format!("{text}: {cause}"),
     })
-}
-
-/// A bar for long work; it stays hidden where nobody looks.
-fn progress_bar(total: u64, name: &str) -> ProgressBar {
-    let bar = ProgressBar::new(total).with_prefix(name.to_owned());
-    let style = ProgressStyle::with_template(
-        "{prefix:.bold} {bar:24.cyan/dim} {pos}/{len} {msg} (eta {eta})",
-    );
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
 }

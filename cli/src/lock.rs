@@ -6,6 +6,7 @@
 //! candle's threads before it takes the lock, never after.
 
 use super::{Failure, OrInput};
+use crate::output::alert;
 use anyhow::{Context, anyhow};
 use indicatif::HumanDuration;
 use serde::{Deserialize, Serialize};
@@ -87,7 +88,7 @@ fn may_go_on(folder: &Path, tried: &Result<(), TryLockError>) -> Result<bool, Fa
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) if has_no_locks(error) => {
-            eprintln!(
+            alert!(
                 "warning: {} is on a file system without locks ({error}): see to it that no other \
                  command works in it",
                 folder.display()

@@ -1,29 +1,197 @@
-//! Where a tool's words go: a terminal's two streams, or whatever a caller has instead.
+//! Where words go: what was asked for to standard output, everything else to standard error, above
+//! the bars of what is under way; or to whatever a caller has instead of the two.
 
-use crate::progress_bar;
-use indicatif::ProgressBar;
+use crate::layout::Width;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt;
-use std::io::Write;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing_subscriber::fmt::MakeWriter;
 
-/// What a tool writes to.
+/// All bars of this process: lines are written above them.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+/// From so many columns on, a bar has room.
+const WIDE: usize = 80;
+/// Whether only results, warnings and errors are wanted.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// What a command writes to.
 pub(crate) struct Output<'a> {
     /// What was asked for.
     pub(crate) out: &'a mut dyn Write,
     /// What should be known beside it.
-    pub(crate) notes: &'a mut dyn Write,
-    /// Whether somebody may be looking on while it works.
-    pub(crate) watched: bool,
+    pub(crate) notes: Notes<'a>,
+    /// Columns of `out`.
+    pub(crate) width: Width,
+}
+
+/// Where it is said what should be known beside the answer.
+pub(crate) enum Notes<'a> {
+    /// Standard error, where somebody may be looking on.
+    Stderr,
+    /// What a caller has instead.
+    Kept(&'a mut dyn Write),
+}
+
+impl Notes<'_> {
+    /// Says a line.
+    pub(crate) fn say(&mut self, line: fmt::Arguments<'_>) {
+        match self {
+            Self::Stderr => alert_args(line),
+            // Where nobody can read it there is nothing to be done about it.
+            Self::Kept(notes) => drop(writeln!(notes, "{line}")),
+        }
+    }
+
+    /// Writes lines as they are.
+    pub(crate) fn write(&mut self, text: &str) {
+        match self {
+            Self::Stderr => above_bars(text.as_bytes()),
+            Self::Kept(notes) => drop(notes.write_all(text.as_bytes())),
+        }
+    }
 }
 
 impl Output<'_> {
     /// Says a line beside the answer.
     pub(crate) fn note(&mut self, line: fmt::Arguments<'_>) {
-        // Where nobody can read it there is nothing to be done about it.
-        let _ = writeln!(self.notes, "{line}");
+        self.notes.say(line);
     }
 
     /// A bar for long work; it stays hidden where nobody looks.
     pub(crate) fn progress_bar(&self, total: u64, name: &str) -> ProgressBar {
-        if self.watched { progress_bar(total, name) } else { ProgressBar::hidden() }
+        match self.notes {
+            Notes::Stderr => progress_bar(total, name),
+            Notes::Kept(_) => ProgressBar::hidden(),
+        }
     }
+
+    /// Writes a text, and has it seen before what comes next.
+    pub(crate) fn print(&mut self, text: fmt::Arguments<'_>) -> io::Result<()> {
+        self.out.write_fmt(text)?;
+        self.out.flush()
+    }
+}
+
+/// Standard output. Its errors say so, as those of files say which file it is.
+pub(crate) struct Stdout(BufWriter<io::Stdout>);
+
+impl Stdout {
+    pub(crate) fn open() -> Self {
+        Self(BufWriter::new(io::stdout()))
+    }
+
+    /// Leaves what could not be written: it would be tried again at the end.
+    pub(crate) fn give_up(self) {
+        drop(self.0.into_parts());
+    }
+}
+
+fn of_stdout(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(|error| of_stdout(&error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(|error| of_stdout(&error))
+    }
+}
+
+/// Whether an error says that whoever read standard output has gone.
+pub(crate) fn is_closed(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::BrokenPipe
+}
+
+/// Has all but results, warnings and errors left out from now on, or not.
+pub(crate) fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    BARS.set_draw_target(target);
+}
+
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Writes a line of one's own to standard error, above the bars.
+pub(crate) fn above_bars(line: &[u8]) {
+    // Where nobody can read it there is nothing to be done about it.
+    suspend(|| drop(io::stderr().write_all(line)));
+}
+
+/// Does something while no bar is in the way.
+pub(crate) fn suspend(act: impl FnOnce()) {
+    BARS.suspend(act);
+}
+
+/// Says how things are going, unless that is not wanted.
+pub(crate) fn say_args(line: fmt::Arguments<'_>) {
+    if !is_quiet() {
+        alert_args(line);
+    }
+}
+
+/// Says what should be known even by those who want to know little.
+pub(crate) fn alert_args(line: fmt::Arguments<'_>) {
+    let line = Width::of_stderr().prose(&line.to_string());
+    above_bars((line + "\n").as_bytes());
+}
+
+/// [`say_args`] with the arguments of `format!`.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::output::say_args(format_args!($($words)*)) };
+}
+/// [`alert_args`] with the arguments of `format!`.
+macro_rules! alert {
+    ($($words:tt)*) => { $crate::output::alert_args(format_args!($($words)*)) };
+}
+pub(crate) use {alert, say};
+
+/// Where logs go: a line at a time, above the bars.
+#[derive(Debug)]
+pub(crate) struct Logs;
+
+impl Write for Logs {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        above_bars(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Logs {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        Self
+    }
+}
+
+/// A bar for long work; it stays hidden where nobody looks. What does not fit into the line is cut
+/// off its message.
+pub(crate) fn progress_bar(total: u64, name: &str) -> ProgressBar {
+    let columns = if Width::of_stderr().holds(WIDE - 1) { 10 } else { 24 };
+    let template = format!(
+        "{{prefix:.bold}} {{bar:{columns}.cyan/dim}} {{pos}}/{{len}} eta {{eta}} · {{wide_msg}}"
+    );
+    let style = ProgressStyle::with_template(&template);
+    let bar = ProgressBar::new(total).with_prefix(name.to_owned());
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    BARS.add(bar)
+}
+
+/// A sign that something is under way whose length is not known.
+#[cfg(feature = "trainer")]
+pub(crate) fn spinner(message: &'static str) -> ProgressBar {
+    let spinner = BARS.add(ProgressBar::new_spinner().with_message(message));
+    spinner.tick();
+    spinner
 }

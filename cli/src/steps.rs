@@ -1,5 +1,6 @@
 //! What is told of the steps of a run, whoever trains: who was late, and how long they took.
 
+use crate::output::say;
 use codedgrad::ids::Worker;
 use codedgrad::sim::percentile;
 use codedgrad::train::{RoundRecord, StepRecord};
@@ -35,8 +36,11 @@ pub(crate) struct FaultLine {
     pub(crate) what: String,
 }
 
-/// The stragglers of a round: workers that were held up for more than half the fastest answer's
-/// time. Where no delays were injected, see [`late`].
+/// A worker is late if it takes so many times as long as the median answer.
+const LATE: f64 = 1.5;
+
+/// The stragglers of a round in which delays were injected: workers that were held up for more than
+/// half the fastest answer's time. Where none are, see [`late`].
 #[cfg(feature = "trainer")]
 pub(crate) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
     let fastest = record.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
@@ -47,7 +51,8 @@ pub(crate) fn stragglers(record: &RoundRecord) -> Vec<Worker> {
     Worker::all(record.arrivals.len()).filter(held_up).collect()
 }
 
-/// Who had not answered when a round closed, or later than 1.5 times the median.
+/// Who answered later than 1.5 times the median, or had not answered by then when a round closed.
+/// Whoever was not needed before that is not late.
 pub(crate) fn late(record: &RoundRecord) -> Vec<Worker> {
     let mut arrived: Vec<f64> = record.arrivals.iter().flatten().copied().collect();
     if arrived.is_empty() {
@@ -55,9 +60,9 @@ pub(crate) fn late(record: &RoundRecord) -> Vec<Worker> {
     }
     arrived.sort_by(f64::total_cmp);
     let median = arrived[arrived.len() / 2];
-    let late = |worker: &Worker| match record.arrivals[worker.index()] {
-        Some(arrival) => arrival > 1.5 * median,
-        None => !record.erased.contains(worker),
+    let late = |worker: &Worker| {
+        let took = record.arrivals[worker.index()].unwrap_or(record.seconds);
+        took > LATE * median && !record.erased.contains(worker)
     };
     Worker::all(record.arrivals.len()).filter(late).collect()
 }
@@ -96,14 +101,16 @@ impl Decided {
     /// Moves the bar, or, where nobody sees that, says a line every tenth of the run.
     pub(crate) fn show(&self, bar: &ProgressBar) {
         let Self { scheme, step, steps, seconds, outcome, late } = self;
-        let late: Vec<String> = late.iter().map(|worker| worker.0.to_string()).collect();
-        let late =
-            if late.is_empty() { "nobody late".into() } else { format!("late {}", late.join(" ")) };
+        let names: Vec<String> = late.iter().map(|worker| format!("w{}", worker.0)).collect();
+        let late = match &names[..] {
+            [] => "nobody late".into(),
+            names => format!("{} late", names.join(" ")),
+        };
         let (done, tenth) = (step + 1, (steps / 10).max(1));
         bar.set_message(format!("{outcome} · {seconds:.2} s · {late}"));
         bar.set_position(done);
         if bar.is_hidden() && (done % tenth == 0 || done == *steps) {
-            eprintln!("{scheme}: step {done}/{steps}: {outcome}, {seconds:.2} s, {late}");
+            say!("{scheme}: step {done}/{steps}: {outcome}, {seconds:.2} s, {late}");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{MODEL, codedgrad, flags, json, text};
+use program::{MODEL, codedgrad, flags, json, json_of, text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -67,10 +67,11 @@ fn code_prints_the_contract() {
 #[test]
 fn verification_tries_every_set_and_names_what_fails() {
     let folder = tempfile::tempdir().unwrap();
-    let verified = |arguments: &[&str]| {
+    let verified_of = |arguments: &[&str], status| {
         let arguments = [&["code"], arguments, &["--verify", "--json"]].concat();
-        json(&codedgrad(folder.path(), &arguments))["verified"].clone()
+        json_of(&codedgrad(folder.path(), &arguments), status)["verified"].clone()
     };
+    let verified = |arguments: &[&str]| verified_of(arguments, 0);
     let good = verified(&["min-load:s=2", "--workers", "8"]);
     assert_eq!(
         (good["sets"].as_u64(), good["exhaustive"].as_bool(), good["failed"].as_u64()),
@@ -82,7 +83,7 @@ fn verification_tries_every_set_and_names_what_fails() {
     );
     assert!((good["worst_amplification"].as_f64().unwrap() - 1.7).abs() < 0.1);
     fs::write(folder.path().join("mine.csv"), "1,1,0\n0,1,1\n1,0,1\n1,1,1\n").unwrap();
-    let claimed = verified(&["matrix:mine.csv,s=2", "--workers", "4"]);
+    let claimed = verified_of(&["matrix:mine.csv,s=2", "--workers", "4"], 1);
     assert_eq!(
         claimed["failed"].as_u64(),
         Some(claimed["failures"].as_array().unwrap().len() as u64)
@@ -678,7 +679,7 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
     json(&train(folder.path(), &[&plan[..], &["--out", "whole", "--json"]].concat()));
     let begin = [&SMALL[..], &plan[..], &["--out", "cut", "--json"]].concat();
     let stopped = interrupt(folder.path(), &begin, "-INT", 20, "cut/run.jsonl");
-    let summary = json(&stopped);
+    let summary = json_of(&stopped, 130);
     assert_eq!(summary["interrupted"].as_bool(), Some(true));
     let done = summary["runs"][0]["steps"].as_u64().unwrap();
     assert!((20..300).contains(&done), "{done}");
@@ -737,11 +738,11 @@ fn a_full_disk_leaves_the_last_checkpoint_whole() {
     let resumed = interrupt(
         folder.path(),
         &["--resume", "full", "--json"],
-        "-INT",
+        "-TERM",
         lines as usize + 30,
         "full/run.jsonl",
     );
-    let summary = json(&resumed);
+    let summary = json_of(&resumed, 143);
     assert!(
         summary["runs"][0]["steps"].as_u64().unwrap() > lines,
         "it goes on once there is room again"

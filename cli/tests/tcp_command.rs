@@ -476,7 +476,7 @@ fn no_worker_outlives_its_run() {
         let workers = children(run.child.id());
         assert_eq!(workers.len(), 3);
         run.signal(signal);
-        assert_eq!(run.ends(), (signal == "-INT").then_some(0), "{}", run.said());
+        assert_eq!(run.ends(), (signal == "-INT").then_some(130), "{}", run.said());
         wait_for("the end of all workers", || {
             workers.iter().all(|pid| !is_there(*pid)).then_some(())
         });
@@ -489,13 +489,15 @@ fn no_worker_outlives_its_run() {
 }
 
 #[test]
-fn a_worker_that_is_interrupted_leaves() {
-    let mut run = Run::start(&["--workers", "3", "--steps", "300", "--scheme", "groups:s=1"]);
-    let mut workers = run.workers(3, &[]);
-    run.wait_for_steps(5);
-    workers[2].signal("-INT");
-    assert_eq!(workers[2].ends(), Some(0), "{}", workers[2].said());
-    assert_eq!(run.finishes()["runs"][0]["steps"], 300);
+fn a_worker_that_is_asked_to_leaves() {
+    for signal in ["-INT", "-TERM"] {
+        let mut run = Run::start(&["--workers", "3", "--steps", "300", "--scheme", "groups:s=1"]);
+        let mut workers = run.workers(3, &[]);
+        run.wait_for_steps(5);
+        workers[2].signal(signal);
+        assert_eq!(workers[2].ends(), Some(0), "{}", workers[2].said());
+        assert_eq!(run.finishes()["runs"][0]["steps"], 300);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `codedgrad worker --restarts`: a process that starts the worker, and starts it again when it
 //! dies.
 
+use crate::output::say;
 use crate::supervise::{End, Next, Policy};
 use crate::{Failure, Itself, OrWork};
 use anyhow::Context;
@@ -98,12 +99,12 @@ pub(crate) fn run(restarts: u32, itself: &Itself) -> Result<(), Failure> {
             Next::Over if status == 0 => return Ok(()),
             Next::Over => return Err(Failure::Said(status)),
             Next::GivenUp(why) => {
-                eprintln!("the worker {end}, and is given up: {why}");
+                say!("the worker {end}, and is given up: {why}");
                 return Err(Failure::Said(status));
             }
             Next::Again { after, time } => {
                 let wait = after.as_secs();
-                eprintln!("the worker {end}: started again in {wait} s ({time} of {restarts})");
+                say!("the worker {end}: started again in {wait} s ({time} of {restarts})");
                 let paused = now();
                 while paused.elapsed() < after {
                     if asked.pass_on(None) {

@@ -3,6 +3,7 @@
 use super::observer::Line;
 use super::plan::Plan;
 use crate::Failure;
+use crate::layout::{Column, Table};
 use crate::tools::code::parse_workers;
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -14,7 +15,6 @@ use rand::SeedableRng;
 use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
 use std::ops::AddAssign;
 
 /// What wrong workers send.
@@ -171,25 +171,28 @@ impl Honesty {
 }
 
 /// Who was found out in each run, and how far its gradients were from the true ones.
-pub(crate) fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a Honesty)>) -> String {
-    let mut text =
-        format!("{:<28} {:>7} {:>7} {:>7}   {:>12}\n", "", "wrong", "", "honest", "grad. error");
-    let _ = writeln!(
-        text,
-        "{:<28} {:>7} {:>7} {:>7} {:>8} {:>8}",
-        "scheme", "located", "missed", "accused", "early", "late"
-    );
+pub(crate) fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a Honesty)>) -> Table {
+    let mut table = Table::new([
+        Column::left("scheme"),
+        Column::right("wrong\nlocated"),
+        Column::right("missed"),
+        Column::right("honest\naccused"),
+        Column::right("grad. error\nearly").spare(1),
+        Column::right("late"),
+    ]);
+    let error = |x: &Option<f64>| {
+        x.map_or("-".into(), |x| if x == 0.0 { "0".into() } else { format!("{x:.1e}") })
+    };
     for (scheme, Honesty { caught, early_gradient_error, late_gradient_error }) in rows {
         let caught = caught.unwrap_or_default();
-        let error = |x: Option<f64>| {
-            x.map_or("-".into(), |x| if x == 0.0 { "0".into() } else { format!("{x:.1e}") })
-        };
-        let (early, late) = (error(*early_gradient_error), error(*late_gradient_error));
-        let _ = writeln!(
-            text,
-            "{scheme:<28} {:>7} {:>7} {:>7} {early:>8} {late:>8}",
-            caught.located, caught.missed, caught.accused
-        );
+        table.row([
+            scheme.to_owned(),
+            caught.located.to_string(),
+            caught.missed.to_string(),
+            caught.accused.to_string(),
+            error(early_gradient_error),
+            error(late_gradient_error),
+        ]);
     }
-    text
+    table
 }

@@ -5,6 +5,7 @@
 //! metadata tell whether a file is as it was written.
 
 use crate::folder::RunFolder;
+use crate::output::alert;
 use crate::{Failure, OrInput, told};
 use anyhow::{Context, anyhow, bail};
 use codedgrad_trainer::{GptConfig, Replica, ReplicaState};
@@ -138,7 +139,7 @@ pub(crate) fn load(
         (None, None) => Ok(None),
         (why, Some(Ok((place, states)))) => {
             let why = why.map_or("it is missing".into(), |error| told(&error));
-            eprintln!(
+            alert!(
                 "warning: checkpoint {path}: {why}; going on from step {} of {before_path}",
                 place.next_step
             );

@@ -9,7 +9,10 @@ use super::train;
 use crate::Failure;
 use crate::board::Board;
 use crate::folder::{PLAN, RunFolder};
+use crate::layout::help;
+use crate::output::{Output, say};
 use crate::port::{self, ADDRESS, Port, Secret};
+use crate::signals::Asked;
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::Unit;
@@ -30,30 +33,31 @@ const SAY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "On one host, plain connections and a token will do: the token is made afresh, \
-        and the command that
-starts a worker is printed. Between hosts connections are encrypted: make certificates with
+    after_help = help("\
+On one host, plain connections and a token will do: the token is made afresh, and the command
+that starts a worker is printed. Between hosts connections are encrypted: make certificates with
 `codedgrad keygen keys --workers N`, copy each worker's to its host, and give --keys everywhere.
 
-The run begins when all workers have joined, or after --join-wait with those that have: the scheme
-then counts the others as lost, and they may come later. A worker that dies is replaced by starting
-`codedgrad worker` again. If the coordinator dies, `codedgrad coordinator --resume DIR` goes on: its
-workers call it for their --patience, and the step they have come to is where it goes on.
+The run begins when all workers have joined, or after --join-wait with those that have: the
+scheme then counts the others as lost, and they may come later. A worker that dies is replaced
+by starting `codedgrad worker` again. If the coordinator dies, `codedgrad coordinator --resume
+DIR` goes on: its workers call it for their --patience, and the step they have come to is where
+it goes on.
 
-With --device cuda every worker computes on the GPUs of its own host, number W on the W-th of them
-(CUDA_VISIBLE_DEVICES gives it others). This host needs none; without one, no gradient is compared
-with that of the whole batch. With --exchange nccl besides, GPUs of different workers sum by NCCL;
-`codedgrad status` says whether they do.
+With --device cuda every worker computes on the GPUs of its own host, number W on the W-th of
+them (CUDA_VISIBLE_DEVICES gives it others). This host needs none; without one, no gradient is
+compared with that of the whole batch. With --exchange nccl besides, GPUs of different workers
+sum by NCCL; `codedgrad status` says whether they do.
 
 Schemes and delays are those of `codedgrad train`, --scheme auto included. Nobody is delayed on
 purpose unless --delays says so.
 
 Examples:
   codedgrad coordinator --listen 127.0.0.1:0 --workers 3 --scheme groups:s=1 --steps 100
-  codedgrad worker --join 127.0.0.1:PORT --token runs/0001/token          three times, as printed
-  codedgrad coordinator --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme queue:m=2 --metrics 127.0.0.1:9400
-  codedgrad worker --join host0:7000 --keys keys --worker 3               on each host
-  codedgrad coordinator --resume runs/0001 --keys keys"
+  codedgrad worker --join 127.0.0.1:PORT --token runs/0001/token    # three times, as printed
+  codedgrad coordinator --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme queue:m=2
+  codedgrad worker --join host0:7000 --keys keys --worker 3    # on each host
+  codedgrad coordinator --resume runs/0001 --keys keys")
 )]
 pub(crate) struct CoordinatorArgs {
     /// Where to listen; port 0 is any free one. A resumed run listens where it did
@@ -134,9 +138,7 @@ impl CoordinatorArgs {
             Secret::Keys => "--keys DIR".into(),
             Secret::Token(file) => format!("--token {file}"),
         };
-        eprintln!(
-            "listening on {address}; workers join with: codedgrad worker --join {host} {secret}"
-        );
+        say!("listening on {address}; workers join with: codedgrad worker --join {host} {secret}");
         Ok(())
     }
 }
@@ -151,7 +153,7 @@ fn gather(
     let (mut there, mut said) = (None, Duration::ZERO);
     network::wait_for(transport, workers, patience, &mut |connected, waited| {
         if there != Some(connected) || waited >= said + SAY {
-            eprintln!(
+            say!(
                 "{connected} of {workers} workers are there, after {} of {} s",
                 waited.as_secs(),
                 patience.as_secs()
@@ -162,7 +164,7 @@ fn gather(
     })?;
     let connected = network::connected(transport);
     if connected > 0 {
-        eprintln!("{connected} of {workers} workers are there: the run goes on");
+        say!("{connected} of {workers} workers are there: the run goes on");
     } else if !interrupted.load(Ordering::Relaxed) {
         return Err(Failure::Work(anyhow!("no worker has come within {} s", patience.as_secs())));
     }
@@ -184,7 +186,7 @@ fn catch_up(session: &mut Session, transport: &mut TcpTransport) -> Result<(), F
             tracing::warn!("{worker} has not handed over the state of step {step}");
             continue;
         };
-        eprintln!("going on from step {step}, in the state of {worker}");
+        say!("going on from step {step}, in the state of {worker}");
         return session.move_to(step, states);
     }
     Ok(())
@@ -234,13 +236,17 @@ fn session(
     ))
 }
 
-pub(crate) fn run(args: &CoordinatorArgs) -> Result<(), Failure> {
-    let interrupted = train::interruption()?;
+pub(crate) fn run(args: &CoordinatorArgs, output: &mut Output<'_>) -> Result<(), Failure> {
+    let asked = Asked::catch(false)?;
+    let interrupted = train::interruption(&asked);
     let (mut session, address) = session(args, Arc::clone(&interrupted))?;
-    let outcome = carry_out(args, &mut session, address, &interrupted);
+    let outcome = carry_out(args, &mut session, address, &interrupted, output);
     match session.folder().settle(outcome)? {
-        Some(summary) => train::show(&session, &summary, args.run.json, "coordinator"),
-        None => Ok(()),
+        Some(summary) => {
+            train::show(&session, &summary, args.run.json, "coordinator", output)?;
+            train::ended(&summary, &asked)
+        }
+        None => Err(Failure::Said(asked.status())),
     }
 }
 
@@ -250,6 +256,7 @@ fn carry_out(
     session: &mut Session,
     address: SocketAddr,
     interrupted: &AtomicBool,
+    output: &mut Output<'_>,
 ) -> Result<Option<Summary>, Failure> {
     let mut metrics = None;
     if !session.is_complete() {
@@ -270,7 +277,7 @@ fn carry_out(
         );
         if let Some(address) = args.metrics {
             let server = board.serve(address)?;
-            eprintln!("metrics are at http://{}/metrics", server.address());
+            say!("metrics are at http://{}/metrics", server.address());
             metrics = Some(server);
         }
         args.invite(transport.address(), session.folder())?;
@@ -284,7 +291,7 @@ fn carry_out(
         let first = Step(session.next_step());
         session.with_team(Team::of(transport, first), board);
     }
-    session.introduce(args.run.json);
+    session.introduce(args.run.json, output)?;
     let summary = session.execute()?;
     drop(metrics);
     Ok(Some(summary))

@@ -6,7 +6,8 @@ use super::checkpoint::{self, Place};
 use super::plan::{LateKind, Plan};
 use crate::board::Board;
 use crate::folder::{LineFile, RunFolder};
-use crate::steps::{Decided, FaultLine, stragglers};
+use crate::output::say;
+use crate::steps::{Decided, FaultLine};
 use crate::tools::status::plain;
 use codedgrad::gpu::Real;
 use codedgrad::ids::{Step, Worker};
@@ -115,6 +116,8 @@ pub(crate) struct RunObserver<'a> {
     pub(crate) interrupted: &'a AtomicBool,
     /// Where the run is shown to whoever asks.
     pub(crate) board: Option<Arc<Board>>,
+    /// Why the run was given up, if it was.
+    pub(crate) diverged: Option<String>,
     /// Digest of the replica's parameters after the last step, if it is of the kind that workers
     /// take.
     pub(crate) digest: Option<u64>,
@@ -176,7 +179,7 @@ impl RunObserver<'_> {
             record: record.clone(),
         };
         if let Some(why) = record.using.as_ref().and_then(|using| using.why.as_ref()) {
-            self.bar.suspend(|| eprintln!("{AUTO}: step {}: {why}", record.step));
+            say!("{AUTO}: step {}: {why}", record.step);
         }
         self.record.push(&line)?;
         if let Some(board) = &self.board {
@@ -188,6 +191,7 @@ impl RunObserver<'_> {
             .get(self.lines.len())
             .is_some_and(|theirs| same_gradient(&theirs.record, record));
         self.lines.push(line);
+        self.check_progress()?;
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
         if interrupted
@@ -209,10 +213,28 @@ impl RunObserver<'_> {
         })
     }
 
+    /// A run whose steps are all refused learns nothing more: what follows is not worth its time.
+    fn check_progress(&mut self) -> anyhow::Result<()> {
+        let most = self.plan.give_up_after;
+        let is_refused = |line: &&Line| !line.record.refused.is_empty();
+        let refused = self.lines.iter().rev().take_while(is_refused).count() as u64;
+        if most == 0 || refused < most {
+            return Ok(());
+        }
+        let last = self.lines.len() as u64 - 1;
+        let why = format!(
+            "has diverged: steps {} to {last} were refused, since their gradients are not finite; \
+             a lower --learning-rate may help (--give-up-after {most} ends a run after so many)",
+            last + 1 - refused
+        );
+        self.diverged = Some(why.clone());
+        anyhow::bail!(why)
+    }
+
     fn show(&self, line: &Line) {
         let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
         let step = (&line.record, self.plan.all_steps());
-        Decided::of(&line.scheme, step, stragglers, loss).show(&self.bar);
+        Decided::of(&line.scheme, step, self.plan.late(), loss).show(&self.bar);
     }
 }
 
@@ -244,7 +266,7 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
             board.fault(worker, what);
         }
         let text = format!("step {step}: {worker}: {}", plain(what));
-        self.bar.suspend(|| eprintln!("{}: {text}", self.plan.schemes[self.run]));
+        say!("{}: {text}", self.plan.schemes[self.run]);
         self.faults.push(FaultLine { run: self.run, step, worker, what: what.into() });
     }
 

@@ -2,7 +2,9 @@
 
 use super::checkpoint;
 use super::network::TransportKind;
+use crate::output::alert;
 use crate::port::{ExchangeKind, WireKind};
+use crate::steps::{late, stragglers};
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
@@ -11,16 +13,26 @@ use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
 use codedgrad::schedulers::{ConfigError, Reduce};
-use codedgrad::train::{AUTO, AdamWConfig, Auto};
+use codedgrad::train::{AUTO, AdamWConfig, Auto, RoundRecord};
 use codedgrad_trainer::{
     Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor,
     ReplicaState, Tokens,
 };
 use serde::{Deserialize, Serialize};
+use std::env;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Rounds beyond the plan's that have delays of their own, for steps that are begun again.
 const SPARE_ROUNDS: u64 = 64;
+
+/// Refused steps in a row after which a run has diverged.
+pub(crate) const GIVE_UP_AFTER: u64 = 5;
+
+/// The same of runs that were planned before it could be told.
+fn give_up_after() -> u64 {
+    GIVE_UP_AFTER
+}
 
 /// What time a run goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -88,6 +100,9 @@ pub(crate) struct Plan {
     pub(crate) return_seconds: f64,
     pub(crate) grace_seconds: f64,
     pub(crate) checkpoint_every: u64,
+    /// Refused steps in a row after which a run ends; 0: never.
+    #[serde(default = "give_up_after")]
+    pub(crate) give_up_after: u64,
     pub(crate) audit_every: u64,
     /// Steps of a block of `auto`, and how many of them are recorded uncoded.
     pub(crate) replan_every: u64,
@@ -109,9 +124,33 @@ pub(crate) struct Plan {
     pub(crate) exchange: ExchangeKind,
     #[serde(default)]
     pub(crate) wire: WireKind,
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub(crate) made: Option<Made>,
     /// A number that no other run over TCP has.
     #[serde(default)]
     pub(crate) id: u64,
+}
+
+/// What has made a plan, and when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Made {
+    pub(crate) version: String,
+    /// The command line, the program first.
+    pub(crate) command: Vec<String>,
+    /// In UTC, as RFC 3339 has it.
+    pub(crate) started: String,
+}
+
+impl Made {
+    #[expect(clippy::disallowed_methods, reason = "people ask when a run was made")]
+    pub(crate) fn now() -> Self {
+        let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            command: words.collect(),
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        }
+    }
 }
 
 impl Plan {
@@ -186,10 +225,12 @@ impl Plan {
                 Failure::Input(anyhow::Error::new(error).context(flags))
             })?;
             if self.micro_batches < natural.units {
-                eprintln!(
+                alert!(
                     "warning: {text} cuts a batch into {} parts; {} micro-batches make its loads \
                      uneven (--micro-batches {})",
-                    natural.units, self.micro_batches, natural.units
+                    natural.units,
+                    self.micro_batches,
+                    natural.units
                 );
             }
             Ok(spec)
@@ -210,6 +251,13 @@ impl Plan {
     pub(crate) fn auto(&self) -> Auto {
         let auto = Auto::default().probe(self.probe).replan_every(self.replan_every);
         auto.seed(self.seed).waits(self.clock == ClockKind::Virtual)
+    }
+
+    /// Who counts as late in a round: by the delays that are injected, as all are in modelled time,
+    /// or else by the answers.
+    pub(crate) fn late(&self) -> fn(&RoundRecord) -> Vec<Worker> {
+        let injected = self.delays.is_some() || self.clock == ClockKind::Virtual;
+        if injected { stragglers } else { late }
     }
 
     /// Steps of each run, over all models.

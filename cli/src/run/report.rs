@@ -3,8 +3,9 @@
 use super::attack::{self, Honesty};
 use super::observer::Line;
 use super::plan::{ClockKind, Plan};
+use crate::layout::{Column, Table, Width};
 use crate::legs::{LegSummary, legs};
-use crate::steps::{FaultLine, Spread, stragglers};
+use crate::steps::{FaultLine, Spread};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -12,8 +13,6 @@ use std::fmt::Write as _;
 const FINAL_STEPS: usize = 10;
 /// Legs of a run that are shown, the last ones.
 const LEGS_SHOWN: usize = 12;
-/// Columns for the names of schemes; a longer name has a line of its own.
-const SCHEME_COLUMNS: usize = 16;
 /// Normalised decoding errors above this are no rounding.
 const APPROXIMATE: f64 = 1e-9;
 
@@ -78,6 +77,7 @@ impl RunSummary {
             .fold((0.0, 0.0), |(s, n), line| (s + line.record.seconds, n + batch - lost(line)));
         let real = plan.clock == ClockKind::Wall && seconds > 0.0;
         let tokens_per_second = real.then(|| samples * plan.model.context as f64 / seconds);
+        let late = plan.late();
         let flops = |tokens: f64| tokens * plan.model.flops_per_token();
         Self {
             scheme: plan.schemes[run].clone(),
@@ -96,7 +96,7 @@ impl RunSummary {
             late_worker_rounds: lines
                 .iter()
                 .flat_map(|line| &line.record.rounds)
-                .map(|round| stragglers(round).len())
+                .map(|round| late(round).len())
                 .sum(),
             refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
             max_decode_error: applied().map(|line| line.record.error).fold(0.0, f64::max),
@@ -148,29 +148,23 @@ impl Summary {
         }
     }
 
-    /// The table of all runs, at most 80 columns wide.
-    pub(crate) fn table(&self) -> String {
-        let mut text = String::new();
+    /// The table of all runs.
+    pub(crate) fn table(&self, width: Width) -> String {
         let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.3}"));
-        let mut row = |cells: [String; 9]| {
-            let [scheme, cells @ ..] = cells;
-            let widths = [7, 7, 7, 7, 7, 8, 6, 9];
-            if scheme.chars().count() > SCHEME_COLUMNS {
-                let _ = write!(text, "{scheme}\n{:<SCHEME_COLUMNS$}", "");
-            } else {
-                let _ = write!(text, "{scheme:<SCHEME_COLUMNS$}");
-            }
-            for (cell, width) in cells.iter().zip(widths) {
-                let _ = write!(text, " {cell:>width$}");
-            }
-            text.push('\n');
-        };
-        row(["", "s/step", "", "", "loss", "", "samples", "work", "straggler"].map(String::from));
-        row(["scheme", "mean", "p50", "p95", "train", "valid", "lost", "paid", "rounds"]
-            .map(String::from));
+        let mut table = Table::new([
+            Column::left("scheme"),
+            Column::right("s/step\nmean"),
+            Column::right("p50").spare(3),
+            Column::right("p95").spare(1),
+            Column::right("loss\ntrain").spare(2),
+            Column::right("valid"),
+            Column::right("samples\nlost"),
+            Column::right("work\npaid"),
+            Column::right("straggler\nrounds").spare(2),
+        ]);
         for run in &self.runs {
             let Spread { mean, p50, p95 } = run.seconds_per_step;
-            row([
+            table.row([
                 run.scheme.clone(),
                 format!("{mean:.3}"),
                 format!("{p50:.3}"),
@@ -182,17 +176,17 @@ impl Summary {
                 run.late_worker_rounds.to_string(),
             ]);
         }
-        text
+        table.laid_out(width)
     }
 
     /// Who was found out, where some run looked for wrong workers or had some, or mixed data.
-    pub(crate) fn honesty_table(&self) -> Option<String> {
+    pub(crate) fn honesty_table(&self, width: Width) -> Option<String> {
         let approximate = |run: &RunSummary| {
             run.honesty.late_gradient_error.is_some_and(|error| error > APPROXIMATE_GRADIENT)
         };
         let shown = self.runs.iter().any(|run| run.honesty.caught.is_some() || approximate(run));
-        shown
-            .then(|| attack::table(self.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty))))
+        let rows = self.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty));
+        shown.then(|| attack::table(rows).laid_out(width))
     }
 
     /// How fast the runs were in tokens, where time was real.
@@ -206,94 +200,188 @@ impl Summary {
     }
 
     /// What `auto` foresaw and what came, one table per run that it chose for.
-    pub(crate) fn legs_tables(&self) -> Vec<String> {
-        let table = |run: &RunSummary| {
-            let mut text = format!(
-                "{:<34} {:>12} {:>12}\n",
-                format!("{}, s/step", run.scheme),
-                "predicted",
-                "measured"
-            );
+    pub(crate) fn legs_tables(&self, width: Width) -> Vec<String> {
+        let shown = |run: &RunSummary| {
+            let mut table = Table::new([
+                Column::left(format!("{}\nsteps", run.scheme)),
+                Column::left("scheme"),
+                Column::right("s/step\npredicted"),
+                Column::right("measured"),
+            ]);
             let (earlier, shown) = run.legs.split_at(run.legs.len().saturating_sub(LEGS_SHOWN));
-            if !earlier.is_empty() {
-                let _ = writeln!(text, "{} earlier ones are in summary.json", earlier.len());
-            }
             for leg in shown {
-                let steps = format!("{}-{}", leg.first_step, leg.first_step + leg.steps as u64 - 1);
                 let predicted = leg
                     .predicted_seconds
                     .map_or("recording".into(), |seconds| format!("{seconds:.3}"));
-                let _ = writeln!(
-                    text,
-                    "{steps:<12} {:<21} {predicted:>12} {:>12.3}",
-                    leg.scheme, leg.measured_seconds
-                );
+                table.row([
+                    format!("{}-{}", leg.first_step, leg.first_step + leg.steps as u64 - 1),
+                    leg.scheme.clone(),
+                    predicted,
+                    format!("{:.3}", leg.measured_seconds),
+                ]);
+            }
+            let mut text = table.laid_out(width);
+            if !earlier.is_empty() {
+                let _ = writeln!(text, "{} earlier ones are in summary.json", earlier.len());
             }
             text
         };
-        self.runs.iter().filter(|run| !run.legs.is_empty()).map(table).collect()
+        self.runs.iter().filter(|run| !run.legs.is_empty()).map(shown).collect()
+    }
+
+    /// Why what was trained is worth nothing, if it is.
+    pub(crate) fn diverged(&self) -> Option<String> {
+        let is_lost = |run: &&RunSummary| run.validation_loss.is_some_and(|loss| !loss.is_finite());
+        let lost: Vec<&str> =
+            self.runs.iter().filter(is_lost).map(|run| run.scheme.as_str()).collect();
+        (!lost.is_empty()).then(|| {
+            format!(
+                "{} diverged: the validation loss is not a number. A lower --learning-rate may \
+                 help",
+                lost.join(", ")
+            )
+        })
     }
 
     /// What the run shows, in a sentence or two.
     pub(crate) fn sentence(&self, plan: &Plan) -> String {
-        let mut text = match self.max_gradient_difference {
-            None => "No gradient was checked. ".into(),
-            Some(0.0) => format!(
-                "All {} gradients checked equal the whole batch's bit for bit. ",
-                self.gradients_checked
-            ),
-            Some(difference) => {
-                format!(
-                    "The largest gradient error of {} checked is {difference:.2e} of the largest \
-                     entry. ",
-                    self.gradients_checked
-                )
-            }
-        };
-        if let Some((first, others)) =
-            self.runs.split_first().filter(|(first, others)| !others.is_empty() && first.steps > 0)
-        {
-            for other in others.iter().filter(|other| other.seconds_per_step.mean > 0.0) {
-                let (name, rival, times) = (&other.scheme, &first.scheme, other.work / first.work);
-                let speedup = first.seconds_per_step.mean / other.seconds_per_step.mean;
-                let _ = if speedup >= 1.0 {
-                    write!(
-                        text,
-                        "{name} made a step {speedup:.2}x faster than {rival}, at {times:.2} times \
-                         the computing work. "
-                    )
-                } else {
-                    let late = first.late_worker_rounds > 0;
-                    let why = if late {
-                        "costs more than the waiting it saves"
-                    } else {
-                        "only costs where nobody is late"
-                    };
-                    write!(
-                        text,
-                        "{name} made a step {:.2}x slower than {rival}: its redundancy {why}. ",
-                        1.0 / speedup
-                    )
-                };
-            }
-            text += match plan.clock {
-                ClockKind::Wall => {
-                    "All workers share this machine's cores, so redundancy is paid in the same \
-                     cores here, as it is not in a cluster."
-                }
-                ClockKind::Virtual => "Times are modelled: each worker has a machine of its own.",
-            };
-        }
+        let mut text = self.refusals() + &self.checks() + &self.speeds_compared(plan);
         for run in self.runs.iter().filter(|run| run.samples_lost > 0) {
-            let _ = write!(text, " {} lost {} samples.", run.scheme, run.samples_lost);
+            let _ = write!(text, "{} lost {} samples. ", run.scheme, run.samples_lost);
         }
         for run in self.runs.iter().filter(|run| run.max_decode_error > APPROXIMATE) {
             let _ = write!(
                 text,
-                " {} is approximate: its largest normalised decoding error was {:.2e}.",
+                "{} is approximate: its largest normalised decoding error was {:.2e}. ",
                 run.scheme, run.max_decode_error
             );
         }
-        text
+        text.trim_end().into()
+    }
+
+    fn refusals(&self) -> String {
+        let refused = self.runs.iter().filter(|run| run.refused_steps > 0);
+        let of_run = |run: &RunSummary| {
+            format!("{} of {} steps of {} were refused. ", run.refused_steps, run.steps, run.scheme)
+        };
+        refused.map(of_run).collect()
+    }
+
+    fn checks(&self) -> String {
+        let checked = self.gradients_checked;
+        match self.max_gradient_difference {
+            None => "No gradient was checked. ".into(),
+            Some(0.0) if checked == 1 => {
+                "The gradient that was checked equals the whole batch's bit for bit. ".into()
+            }
+            Some(0.0) => {
+                format!("All {checked} gradients checked equal the whole batch's bit for bit. ")
+            }
+            Some(difference) => format!(
+                "The largest gradient error of {checked} checked is {difference:.2e} of the \
+                 largest entry. "
+            ),
+        }
+    }
+
+    /// How much faster each run was than the first. A step that was refused took its time and gave
+    /// nothing: nobody is faster by that.
+    fn speeds_compared(&self, plan: &Plan) -> String {
+        let mut text = String::new();
+        let Some((first, others)) =
+            self.runs.split_first().filter(|(first, others)| !others.is_empty() && first.steps > 0)
+        else {
+            return text;
+        };
+        let all_count = |run: &&RunSummary| {
+            run.seconds_per_step.mean > 0.0 && first.refused_steps + run.refused_steps == 0
+        };
+        for other in others.iter().filter(all_count) {
+            let (name, rival, times) = (&other.scheme, &first.scheme, other.work / first.work);
+            let speedup = first.seconds_per_step.mean / other.seconds_per_step.mean;
+            let _ = if speedup >= 1.0 {
+                write!(
+                    text,
+                    "{name} made a step {speedup:.2}x faster than {rival}, at {times:.2} times the \
+                     computing work. "
+                )
+            } else {
+                let late = first.late_worker_rounds > 0;
+                let why = if late {
+                    "costs more than the waiting it saves"
+                } else {
+                    "only costs where nobody is late"
+                };
+                write!(
+                    text,
+                    "{name} made a step {:.2}x slower than {rival}: its redundancy {why}. ",
+                    1.0 / speedup
+                )
+            };
+        }
+        text + match plan.clock {
+            ClockKind::Wall => {
+                "All workers share this machine's cores, so redundancy is paid in the same cores \
+                 here, as it is not in a cluster. "
+            }
+            ClockKind::Virtual => "Times are modelled: each worker has a machine of its own. ",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(scheme: &str, mean: f64, work: f64) -> RunSummary {
+        RunSummary {
+            scheme: scheme.into(),
+            workers: 8,
+            steps: 150,
+            seconds_per_step: Spread { mean, p50: 0.98 * mean, p95: 1.2 * mean },
+            tokens_per_second: Some(1024.0 / mean),
+            mfu: None,
+            final_loss: Some(2.0625),
+            validation_loss: Some(2.125),
+            samples_lost: 0,
+            work,
+            late_worker_rounds: 151,
+            refused_steps: 0,
+            max_decode_error: 0.0,
+            max_amplification: 1.0,
+            honesty: Honesty::of(&[]),
+            legs: vec![LegSummary {
+                first_step: 0,
+                steps: 20,
+                scheme: "uncoded".into(),
+                predicted_seconds: None,
+                measured_seconds: mean,
+                why: None,
+            }],
+        }
+    }
+
+    #[test]
+    fn tables_fit_the_terminal() {
+        let schemes = [("uncoded", 0.456, 1.0), ("defer:T=1,cap=12,cut=16,copies=1", 0.25, 1.13)];
+        let summary = Summary {
+            runs: schemes.map(|(scheme, mean, work)| run(scheme, mean, work)).into(),
+            speedup: Some(1.824),
+            max_gradient_difference: Some(0.0),
+            gradients_checked: 30,
+            step_seconds: 0.1,
+            faults: Vec::new(),
+            interrupted: false,
+        };
+        let at = |columns: usize| {
+            let width = Width::of(columns);
+            let rows = summary.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty));
+            let honesty = attack::table(rows).laid_out(width);
+            let tables = [summary.table(width), honesty, summary.legs_tables(width).concat()];
+            let text = tables.join("\n");
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
+            format!("{columns} columns:\n{text}")
+        };
+        insta::assert_snapshot!([60, 80, 120].map(at).join("\n"));
     }
 }

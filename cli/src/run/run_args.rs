@@ -3,7 +3,7 @@
 use super::attack::AttackArgs;
 use super::checkpoint;
 use super::network::TransportKind;
-use super::plan::{ClockKind, LateKind, Plan, ReduceKind};
+use super::plan::{ClockKind, GIVE_UP_AFTER, LateKind, Plan, ReduceKind};
 use crate::port::{ExchangeKind, ExchangeParser, WireKind, fresh_id};
 use crate::{Failure, OrInput};
 use anyhow::anyhow;
@@ -13,7 +13,7 @@ use codedgrad_trainer::{Compute, GptConfig, Precision, Processor};
 use std::path::PathBuf;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 39] = [
+const PLANNED: [&str; 40] = [
     "corpus",
     "tokenizer",
     "init",
@@ -44,6 +44,7 @@ const PLANNED: [&str; 39] = [
     "out",
     "force",
     "checkpoint_every",
+    "give_up_after",
     "replan_every",
     "probe",
     "audit_every",
@@ -179,6 +180,10 @@ pub(crate) struct RunArgs {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub(crate) checkpoint_every: u64,
+    /// Refused steps in a row after which the run has diverged: it ends with exit status 1; 0 for
+    /// never
+    #[arg(long, value_name = "N", default_value_t = GIVE_UP_AFTER)]
+    pub(crate) give_up_after: u64,
     /// Steps between checks of the gradient against the whole batch, where no equal run is at hand
     #[arg(
         long, value_name = "N", default_value_t = 10,
@@ -325,12 +330,14 @@ impl RunArgs {
             model,
             compute: self.compute()?,
             peak_tflops: self.peak_tflops,
+            made: None,
             optimizer: self.optimizer(),
             seed: self.seed,
             max_wait_seconds: self.max_wait,
             return_seconds: own.return_seconds,
             grace_seconds: self.grace,
             checkpoint_every: self.checkpoint_every,
+            give_up_after: self.give_up_after,
             audit_every: self.audit_every,
             replan_every: self.replan_every,
             probe: self.probe,

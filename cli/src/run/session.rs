@@ -5,10 +5,11 @@ use super::checkpoint::{self, Place};
 use super::network::{Leg, Team, TransportKind};
 use super::observer::{Keeper, Line, RunObserver, in_step};
 use super::pictures;
-use super::plan::{ClockKind, Plan};
+use super::plan::{ClockKind, Made, Plan};
 use super::report::{RunSummary, Summary};
 use crate::board::Board;
 use crate::folder::{LineFile, PLAN, RECORD, RunFolder};
+use crate::output::{self, Output, alert};
 use crate::steps::FaultLine;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
@@ -17,7 +18,6 @@ use codedgrad::train::{AUTO, Outcome, Pace, VirtualClock};
 use codedgrad_trainer::{
     Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_in_place,
 };
-use indicatif::ProgressBar;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Session {
         for spec in &specs {
             plan.local_run(spec)?;
             if let Some(warning) = spec.warning(plan.workers) {
-                eprintln!("warning: {spec}: {warning}");
+                alert!("warning: {spec}: {warning}");
             }
         }
         let start = plan.fresh_states()?;
@@ -202,7 +202,7 @@ impl Session {
     }
 
     /// Says what is going to happen.
-    pub(crate) fn introduce(&self, quiet: bool) {
+    pub(crate) fn introduce(&self, json: bool, output: &mut Output<'_>) -> Result<(), Failure> {
         let Plan { workers, model, micro_batch_rows, micro_batches, steps, step_seconds, .. } =
             &self.plan;
         let (train, validation) = self.batches.sizes();
@@ -245,12 +245,17 @@ impl Session {
             time,
             format!("folder: {}", self.folder.path().display()),
         ];
-        for line in lines {
-            if quiet {
-                tracing::info!("{line}");
-            } else {
-                println!("{line}");
-            }
+        if json {
+            lines.iter().for_each(|line| tracing::info!("{line}"));
+            return Ok(());
+        }
+        if output::is_quiet() {
+            return Ok(());
+        }
+        match output.print(format_args!("{}\n", output.width.prose(&lines.join("\n")))) {
+            // Whoever reads the beginning only does not want the run to end with it.
+            Err(error) if output::is_closed(&error) => Ok(()),
+            printed => printed.or_work(),
         }
     }
 
@@ -304,7 +309,7 @@ impl Session {
         };
         let (earlier, rest) = self.lines.split_at_mut(run);
         let lines = std::mem::take(&mut rest[0]);
-        let bar = crate::progress_bar(self.plan.all_steps(), &self.plan.schemes[run])
+        let bar = output::progress_bar(self.plan.all_steps(), &self.plan.schemes[run])
             .with_position(first);
         let replicas = state.iter().map(|state| {
             Replica::on((self.plan.beside(), 0), &self.plan.model, self.plan.optimizer, state)
@@ -325,6 +330,7 @@ impl Session {
             looks: self.specs[run].wrong() > 0,
             interrupted: &self.interrupted,
             board: self.board.clone(),
+            diverged: None,
             digest: None,
         };
         // All runs of a plan in one memory, whose digests can be compared.
@@ -336,10 +342,14 @@ impl Session {
         let stays = runs.into_iter().all(|stays| stays);
         let outcome = train((&local, stays), &state, team, &mut observer)?;
         observer.bar.finish_and_clear();
-        let RunObserver { lines, faults: met, keeper: Keeper { replicas, .. }, .. } = observer;
+        let RunObserver { lines, faults: met, keeper: Keeper { replicas, .. }, diverged, .. } =
+            observer;
         *faults = met;
         let made = lines.len();
         rest[0] = lines;
+        if let Some(why) = diverged {
+            return Err(Failure::Work(anyhow!("{} {why}", self.plan.schemes[run])));
+        }
         let outcome = outcome.with_context(|| self.broke_off(run, made)).or_work()?;
         let loss = if outcome == Outcome::Finished {
             Some(self.save_models(run, &replicas)?)
@@ -409,12 +419,12 @@ fn prepare(
     folder: &RunFolder,
 ) -> Result<(), Failure> {
     if let Some((start, batches)) = measured.filter(|_| plan.clock == ClockKind::Wall) {
-        let spinner = ProgressBar::new_spinner()
-            .with_message("measuring the compute time of an uncoded step");
-        spinner.tick();
+        let spinner = output::spinner("measuring the compute time of an uncoded step");
         plan.step_seconds = calibrate(&plan.local_run(spec)?, start, batches).or_work()?;
         spinner.finish_and_clear();
     }
+    // What a virtual clock gives is the same wherever and whenever it runs.
+    plan.made = (plan.clock == ClockKind::Wall).then(Made::now);
     folder.write_plan(plan).or_work()
 }
 

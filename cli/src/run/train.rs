@@ -6,19 +6,22 @@ use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
 use crate::folder::{PLAN, RunFolder};
+use crate::layout::help;
+use crate::output::{Output, say};
+use crate::signals::Asked;
 use crate::{Failure, OrInput, OrWork};
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | \
-        interval:cuts=FILE |
-         interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
-         drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is;
-         with feedback: queue:m=2 | ring:reach=3; over several rounds, for --models or
-         --micro-steps: m-sgc:B=1,W=2,lambda=3[,rep|,cyclic] | sr-sgc:B=1,W=2,lambda=4 |
+#[command(after_help = help("\
+Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
+         interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7]
+         | drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is; with feedback:
+         queue:m=2 | ring:reach=3; over several rounds, for --models or --micro-steps:
+         m-sgc:B=1,W=2,lambda=3[,rep|,cyclic] | sr-sgc:B=1,W=2,lambda=4 |
          defer:T=1,cap=2,cut=4[,copies=1]; or auto: steps are recorded uncoded, the planner is
          asked, and the run goes on with what it finds fastest, where that saves more than 5 %;
          against wrong workers: vote:s=1,b=1 (exact, groups of s+2b+1, bitwise deterministic
@@ -26,24 +29,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
          mixtures of K blocks; --micro-batches must be a multiple of K)
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
-         seconds: one line per step, one number per worker; `codedgrad trace stats` measures them
+         seconds: one line per step, one number per worker; `codedgrad trace stats` measures
+         them
 
 Examples:
-  codedgrad train                                    uncoded, groups:s=1 and queue:m=2, about 2 minutes
+  codedgrad train    # uncoded, groups:s=1 and queue:m=2, about 2 minutes
   codedgrad train --scheme defer:cap=2,cut=2 --models 2 --compare uncoded
   codedgrad train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --micro-steps 8
-  codedgrad train --scheme auto --compare uncoded    let the planner choose, and see if it was right
+  codedgrad train --scheme auto --compare uncoded    # let the planner choose
   codedgrad train --scheme vote:s=1,b=1 --attack flip --compare uncoded --workers 12
-  codedgrad train --no-stragglers                    what redundancy costs when nobody is slow
+  codedgrad train --no-stragglers    # what redundancy costs when nobody is slow
   codedgrad train --scheme groups:s=2 --compare uncoded --workers 9 --corpus notes/
-  codedgrad train --clock virtual --json             modelled time, reproducible to the byte")]
+  codedgrad train --clock virtual --json    # modelled time, reproducible to the byte"))]
 pub(crate) struct TrainArgs {
     /// Scheme to train with; without it, `uncoded` is compared with `groups:s=1` and `queue:m=2`
     #[arg(long, conflicts_with = "resume", value_name = "TEXT")]
     scheme: Option<String>,
-    /// Another scheme to run first, for comparison
+    /// Another scheme to compare it with; may be given several times, the first is the baseline
     #[arg(long, conflicts_with = "resume", value_name = "TEXT", requires = "scheme")]
-    compare: Option<String>,
+    compare: Vec<String>,
     /// Number of workers
     #[arg(
         long, conflicts_with = "resume", default_value_t = 8,
@@ -74,10 +78,9 @@ impl TrainArgs {
                  memory"
             )));
         }
-        let schemes = match (&self.scheme, &self.compare) {
-            (None, _) => vec!["uncoded".into(), "groups:s=1".into(), "queue:m=2".into()],
-            (Some(scheme), None) => vec![scheme.clone()],
-            (Some(scheme), Some(rival)) => vec![rival.clone(), scheme.clone()],
+        let schemes = match &self.scheme {
+            None => vec!["uncoded".into(), "groups:s=1".into(), "queue:m=2".into()],
+            Some(scheme) => self.compare.iter().chain([scheme]).cloned().collect(),
         };
         let own = Own {
             schemes,
@@ -103,27 +106,35 @@ impl TrainArgs {
     }
 }
 
-/// Set by the first Ctrl-C (or a polite termination); the second one ends the process at once.
-pub(crate) fn interruption() -> Result<Arc<AtomicBool>, Failure> {
+/// Set by the first Ctrl-C or SIGTERM; the second one ends the process at once.
+pub(crate) fn interruption(asked: &Asked) -> Arc<AtomicBool> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
-    let handler = move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        eprintln!("\ninterrupted: finishing the step and saving (again to stop at once)");
-    };
-    ctrlc::set_handler(handler).context("cannot catch Ctrl-C").or_work()?;
-    Ok(interrupted)
+    asked.then(move |_| {
+        flag.store(true, Ordering::Relaxed);
+        say!("interrupted: finishing the step and saving (again to stop at once)");
+    });
+    interrupted
 }
 
-pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
+/// How a run that was shown ends: nobody must take one that was interrupted, or that diverged, for
+/// one that is done.
+pub(crate) fn ended(summary: &Summary, asked: &Asked) -> Result<(), Failure> {
+    if let Some(diverged) = summary.diverged() {
+        return Err(Failure::Work(anyhow!("{diverged}")));
+    }
+    if summary.interrupted { Err(Failure::Said(asked.status())) } else { Ok(()) }
+}
+
+pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failure> {
+    let asked = Asked::catch(false)?;
+    let interrupted = interruption(&asked);
     let mut session = match &args.run.resume {
         Some(path) => {
             let folder = RunFolder::open(PLAN, path)?;
             let plan = Plan::read(&folder.plan())?;
             plan.compute.processor.devices().or_input()?;
-            Session::resume(plan, folder, interruption()?)?
+            Session::resume(plan, folder, interrupted)?
         }
         None => {
             let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;
@@ -134,14 +145,16 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), Failure> {
                 batches,
                 (args.run.out.as_deref(), args.run.force),
                 args.run.step_seconds.is_none(),
-                interruption()?,
+                interrupted,
             )?
         }
     };
-    session.introduce(args.run.json);
+    let introduced = session.introduce(args.run.json, output);
+    session.folder().settle(introduced)?;
     let outcome = session.execute();
     let summary = session.folder().settle(outcome)?;
-    show(&session, &summary, args.run.json, "train")
+    show(&session, &summary, args.run.json, "train", output)?;
+    ended(&summary, &asked)
 }
 
 /// Shows what came of a run, and how it can go on.
@@ -150,42 +163,35 @@ pub(crate) fn show(
     summary: &Summary,
     json: bool,
     command: &str,
+    output: &mut Output<'_>,
 ) -> Result<(), Failure> {
     if json {
-        println!("{}", serde_json::to_string(summary).or_work()?);
-        return Ok(());
+        let json = serde_json::to_string(summary).or_work()?;
+        return output.print(format_args!("{json}\n")).or_work();
     }
-    println!("\n{}", summary.table());
+    let width = output.width;
+    let mut text = String::from("\n");
+    if let Some(diverged) = summary.diverged() {
+        text += &width.prose(&format!("{diverged}.\n\n"));
+    }
+    text += &(summary.table(width) + "\n");
     if let Some(speeds) = summary.speeds() {
-        println!("{}", wrapped(&speeds));
+        text += &width.prose(&(speeds + "\n"));
     }
-    for table in summary.honesty_table().into_iter().chain(summary.legs_tables()) {
-        println!("{table}");
+    for table in summary.honesty_table(width).into_iter().chain(summary.legs_tables(width)) {
+        text += &(table + "\n");
     }
-    println!("{}", wrapped(&summary.sentence(session.plan())));
+    if summary.diverged().is_none() {
+        text += &width.prose(&(summary.sentence(session.plan()) + "\n"));
+    }
     let path = session.folder().path().display();
-    if summary.interrupted {
-        println!("\nInterrupted. Go on with: codedgrad {command} --resume {path}");
+    // A command is not broken into lines: it could not be copied.
+    text += &if summary.interrupted {
+        format!("\nInterrupted. Go on with: codedgrad {command} --resume {path}\n")
     } else {
-        println!(
-            "\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models."
-        );
-    }
-    Ok(())
-}
-
-/// Breaks a text into lines of at most 80 columns.
-fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= 80 => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.into()),
-        }
-    }
-    lines.join("\n")
+        width.prose(&format!(
+            "\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models.\n"
+        ))
+    };
+    output.print(format_args!("{text}")).or_work()
 }

@@ -2,7 +2,10 @@
 
 use super::network::Job;
 use super::plan;
-use crate::{Failure, OrInput, OrWork};
+use crate::layout::help;
+use crate::output::say;
+use crate::signals::Asked;
+use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use codedgrad::ids::Worker;
@@ -19,19 +22,19 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The coordinator tells the worker what to train; only the text must be at hand \
-        here as well, at the
-same path or at --corpus. A worker that dies is replaced by starting this command again, on any
-host, with the same --worker: it takes over the state of another and goes on. If the coordinator
-dies, its workers call it for --patience seconds; `codedgrad coordinator --resume` finds them.
-Ctrl-C leaves the run, which goes on without. A worker whose number another process has
-taken meanwhile ends with exit status 4: it must not be started again.
+    after_help = help("\
+The coordinator tells the worker what to train; only the text must be at hand here as well, at
+the same path or at --corpus. A worker that dies is replaced by starting this command again, on
+any host, with the same --worker: it takes over the state of another and goes on. If the
+coordinator dies, its workers call it for --patience seconds; `codedgrad coordinator --resume`
+finds them. Ctrl-C leaves the run, which goes on without. A worker whose number another process
+has taken meanwhile ends with exit status 4: it must not be started again.
 
-What is not given comes from the launcher's environment: the worker's number
-from CODEDGRAD_WORKER, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK,
-PMI_RANK or JOB_COMPLETION_INDEX (Kubernetes), the address from
-CODEDGRAD_ADDRESS or MASTER_ADDR and MASTER_PORT, the token from the file that
-CODEDGRAD_TOKEN_FILE names or CODEDGRAD_TOKEN, keys from CODEDGRAD_KEYS.
+What is not given comes from the launcher's environment: the worker's number from
+CODEDGRAD_WORKER, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK or
+JOB_COMPLETION_INDEX (Kubernetes), the address from CODEDGRAD_ADDRESS or MASTER_ADDR and
+MASTER_PORT, the token from the file that CODEDGRAD_TOKEN_FILE names or CODEDGRAD_TOKEN, keys
+from CODEDGRAD_KEYS.
 
 One thread computes, so that several workers of a host do not fight for its cores; set
 RAYON_NUM_THREADS to give a worker more.
@@ -39,7 +42,7 @@ RAYON_NUM_THREADS to give a worker more.
 Examples:
   codedgrad worker --join 127.0.0.1:43127 --token runs/0001/token
   codedgrad worker --join host0:7000 --keys keys --worker 3 --corpus /data/text
-  srun --kill-on-bad-exit=0 codedgrad worker --join host0:7000 --keys keys"
+  srun --kill-on-bad-exit=0 codedgrad worker --join host0:7000 --keys keys")
 )]
 pub(crate) struct WorkerArgs {
     /// Where the coordinator listens [default: MASTER_ADDR:MASTER_PORT]
@@ -142,18 +145,18 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let environment = environment()?;
     let size = environment.workers;
     let join = args.join(environment)?;
-    ctrlc::set_handler(|| {
-        eprintln!("leaving the run");
+    // The run goes on without: it was left on purpose, and that is no failure.
+    Asked::catch(false)?.then(|_| {
+        say!("leaving the run");
         std::process::exit(0);
-    })
-    .context("cannot catch Ctrl-C")
-    .or_work()?;
+    });
     let (link, welcome) = joined(join)?;
     let Worker(number) = welcome.worker;
-    eprintln!(
-        "worker {number} of {}, run {:016x}, joined for the {}. time",
-        welcome.workers, welcome.run, welcome.epoch
-    );
+    let again = match welcome.epoch {
+        1 => String::new(),
+        epoch => format!(" again (join {epoch})"),
+    };
+    say!("worker {number} of {}, run {:016x}: joined{again}", welcome.workers, welcome.run);
     if let Some((name, size)) = size.filter(|(_, size)| *size as usize != welcome.workers) {
         tracing::warn!("{name} is {size}, and the run has {} workers", welcome.workers);
     }
@@ -174,6 +177,6 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
             _ => Failure::Work(error.into()),
         },
     )?;
-    eprintln!("worker {number}: the run is over");
+    say!("worker {number}: the run is over");
     Ok(())
 }

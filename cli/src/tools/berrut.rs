@@ -3,6 +3,7 @@
 
 use super::berrut_sweep::sweep;
 use super::code::parse_workers;
+use crate::layout::help;
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
@@ -57,28 +58,32 @@ enum LocatorArg {
 
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Decode any function of coded data, not only sums: Berrut approximated coded \
+    long_about = help("Decode any function of coded data, not only sums: Berrut approximated coded \
         computing.\n\n\
-        K data blocks are mixed into N shares, one per worker. Each worker applies the function to its share\n\
-        and the K results are interpolated from whoever answers. With --secure, answers that are wrong are\n\
-        located and left out first. The data are random 8 x 8 blocks, so that the error can be measured.",
-    after_help = "Functions:  x, square, sigmoid, xsinx act element by element; gram is X^T X; mlp \
-        is tanh(relu(X W1) W2).
-Encoders:   spline (default), berrut (as the papers), lagrange (polynomials are decoded exactly).
-Decoders:   spline (default), berrut (as the papers), lsq (the polynomial of degree below --dimension;
-            with the Lagrange encoder unless another is asked for).
-Locators:   gp (default) suits any function and takes back whom it accused for nothing. pgz and music
-            are the papers', lts their robust cousin: they accuse exactly --max-byzantine workers and
-            need outputs near polynomials of degree below --dimension (D(K-1)+1 where that is exact, else 2K).
-Lists:      0,2,5-7, ascending, counted from 0. Wrong workers add Gaussian errors of --corruption times the
-            rms of all outputs.
+        K data blocks are mixed into N shares, one per worker. Each worker applies the function to \
+        its share and the K results are interpolated from whoever answers. With --secure, answers \
+        that are wrong are located and left out first. The data are random 8 x 8 blocks, so that \
+        the error can be measured."),
+    after_help = help("\
+Functions:  x, square, sigmoid, xsinx act element by element; gram is X^T X; mlp is tanh(relu(X
+            W1) W2).
+Encoders:   spline (default), berrut (as the papers), lagrange (polynomials are decoded
+            exactly).
+Decoders:   spline (default), berrut (as the papers), lsq (the polynomial of degree below
+            --dimension; with the Lagrange encoder unless another is asked for).
+Locators:   gp (default) suits any function and takes back whom it accused for nothing. pgz and
+            music are the papers', lts their robust cousin: they accuse exactly --max-byzantine
+            workers and need outputs near polynomials of degree below --dimension (D(K-1)+1
+            where that is exact, else 2K).
+Lists:      0,2,5-7, ascending, counted from 0. Wrong workers add Gaussian errors of
+            --corruption times the rms of all outputs.
 
 Examples:
   codedgrad berrut --function sigmoid --stragglers 2,9
   codedgrad berrut --function mlp --data-blocks 8 --workers 32 --byzantine 3,17 --secure
   codedgrad berrut --function mlp --byzantine 3,7 --corruption 100             # no defence
-  codedgrad berrut --function gram --stragglers 1 --byzantine 4-6 --secure --decoder lsq --locator pgz
-  codedgrad berrut --function square --sweep --out pictures"
+  codedgrad berrut --function gram --stragglers 1 --byzantine 4-6 --secure --locator pgz
+  codedgrad berrut --function square --sweep --out pictures")
 )]
 pub(crate) struct BerrutArgs {
     /// What workers compute
@@ -331,7 +336,7 @@ pub(crate) fn run(args: &BerrutArgs, output: &mut Output<'_>) -> Result<(), Fail
     let undefended =
         scene.decoded(&outputs, &nobody, by, None, args.seed).ok().map(|(error, _)| error);
     let words = words(args, &decoded.report, [Some(error), oracle, undefended]);
-    write!(output.out, "{picture}{words}").or_work()
+    write!(output.out, "{picture}{}", output.width.prose(&words)).or_work()
 }
 
 fn shown(args: &BerrutArgs, code: &BerrutCode, error: f64, report: &Report) -> serde_json::Value {

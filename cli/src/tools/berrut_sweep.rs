@@ -211,5 +211,6 @@ pub(crate) fn sweep(
         return writeln!(output.out, "{shown}").or_work();
     }
     let (svg, csv) = (path("sweep.svg"), path("sweep.csv"));
-    writeln!(output.out, "Drawn in {svg}, the numbers in {csv}.").or_work()
+    let words = format!("Drawn in {svg}, the numbers in {csv}.\n");
+    output.out.write_all(output.width.prose(&words).as_bytes()).or_work()
 }

@@ -1,5 +1,6 @@
 //! `codedgrad code`: one code, looked at closely.
 
+use crate::layout::help;
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
@@ -22,16 +23,18 @@ const CELLS_MAX: usize = 1 << 25;
 const FAILURES_SHOWN: usize = 10;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(after_help = help("\
+Examples:
   codedgrad code groups:s=1 --workers 8
   codedgrad code groups:l=3 --workers 7 --survivors 0,3-6
   codedgrad code min-load:s=2 --workers 8 --verify
   codedgrad code graph:d=3,err=0.01 --workers 240 --verify
   codedgrad code matrix:my_code.csv --workers 6 --verify --json
 
-FILE of matrix: one line per worker, coefficients separated by commas.
-FILE of interval:cuts: one line l,r per worker, cut points counted from 0.
-FILE of interval:speeds: the workers' speeds, separated by commas or lines.")]
+What is in a FILE:
+  of matrix, a line of coefficients per worker, separated by commas
+  of interval:cuts, a line l,r per worker, cut points counted from 0
+  of interval:speeds, the workers' speeds, separated by commas or lines"))]
 pub(crate) struct CodeArgs {
     /// The code: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
     /// interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
@@ -131,16 +134,33 @@ pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failur
             residual: report.residual,
             amplification: report.amplification,
             coverage: report.coverage,
-            verified: verified.map(ShownVerified::from),
+            verified: verified.as_ref().map(ShownVerified::from),
         };
-        return writeln!(output.out, "{}", serde_json::to_string(&shown).or_work()?).or_work();
+        writeln!(output.out, "{}", serde_json::to_string(&shown).or_work()?).or_work()?;
+        return verified.map_or(Ok(()), |found| holds(&args.scheme, &found, output));
     }
     let mut text = picture(&*code, &survivors, &weights);
-    text += &words(&args.scheme, code.facts(), &survivors, &report);
-    if let Some(verified) = verified {
-        text += &verdict(code.facts(), &verified);
+    let checked = verified.as_ref().map(|found| found.failed == 0);
+    let mut sentences = words(&args.scheme, code.facts(), &survivors, &report, checked);
+    if let Some(verified) = &verified {
+        sentences += &verdict(code.facts(), verified);
     }
-    output.out.write_all(text.as_bytes()).or_work()
+    text += &output.width.prose(&sentences);
+    output.out.write_all(text.as_bytes()).or_work()?;
+    verified.map_or(Ok(()), |found| holds(&args.scheme, &found, output))
+}
+
+/// A claim that is not true is a failure, for programs that ask.
+fn holds(scheme: &str, found: &Verified, output: &mut Output<'_>) -> Result<(), Failure> {
+    if found.failed == 0 {
+        return Ok(());
+    }
+    output.note(format_args!(
+        "error: {scheme} does not tolerate what it claims: {} of {} sets of stragglers do not \
+         decode",
+        found.failed, found.sets
+    ));
+    Err(Failure::Said(1))
 }
 
 fn gate(code: &dyn GradientCode) -> Gate {
@@ -157,14 +177,14 @@ fn verified(scheme: &str, code: &dyn GradientCode, output: &Output<'_>) -> Verif
     verified
 }
 
-impl From<Verified> for ShownVerified {
-    fn from(found: Verified) -> Self {
-        let shown = |failure: FailedSet| ShownFailure {
+impl From<&Verified> for ShownVerified {
+    fn from(found: &Verified) -> Self {
+        let shown = |failure: &FailedSet| ShownFailure {
             stragglers: failure.stragglers.iter().collect(),
             residual: failure.report.residual,
             amplification: failure.report.amplification,
             error: failure.report.error,
-            reason: reason(&failure),
+            reason: reason(failure),
         };
         Self {
             sets: found.sets,
@@ -172,7 +192,7 @@ impl From<Verified> for ShownVerified {
             worst_residual: found.worst_residual,
             worst_amplification: found.worst_amplification,
             failed: found.failed,
-            failures: found.failures.into_iter().map(shown).collect(),
+            failures: found.failures.iter().map(shown).collect(),
         }
     }
 }
@@ -279,7 +299,15 @@ fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> S
     text
 }
 
-fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) -> String {
+/// What the code is and what became of the survivors' results. A tolerance that was not tried, or
+/// was found wanting, is a claim.
+fn words(
+    scheme: &str,
+    facts: &Facts,
+    survivors: &WorkerSet,
+    report: &Report,
+    checked: Option<bool>,
+) -> String {
     let Facts { workers, tolerance, load, .. } = facts;
     let mut text = format!("\n{scheme}: {workers} workers, {} shares. ", facts.shares());
     let any = match tolerance {
@@ -287,9 +315,12 @@ fn words(scheme: &str, facts: &Facts, survivors: &WorkerSet, report: &Report) ->
         1 => "any 1 straggler".to_owned(),
         s => format!("any {s} stragglers"),
     };
+    let claimed = checked == Some(false) || checked.is_none() && scheme.starts_with("matrix");
+    let tolerates =
+        if claimed { format!("it claims to tolerate {any}") } else { format!("{any} tolerated") };
     let _ = writeln!(
         text,
-        "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {any} tolerated.",
+        "Each worker touches {load:.4} of a batch, {:.2} times the uncoded load; {tolerates}.",
         load * *workers as f64
     );
     if facts.error_max > 0.0 {
@@ -367,7 +398,7 @@ mod tests {
             let survivors = parse_workers(list, workers).unwrap();
             let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
             picture(&*code, &survivors, &weights)
-                + &words(scheme, code.facts(), &survivors, &report)
+                + &words(scheme, code.facts(), &survivors, &report, None)
         };
         insta::assert_snapshot!("groups", show("groups:s=1", 7, "0,2-6"));
         insta::assert_snapshot!("groups_lost", show("groups:l=3,rescale", 7, "0-4"));

@@ -1,5 +1,6 @@
 //! `codedgrad keygen`: the certificates of a job.
 
+use crate::layout::help;
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
 use clap::Args;
@@ -8,17 +9,17 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Connections that leave a host are encrypted, and both ends show a certificate of \
-        the job's own
-authority (mutual TLS 1.3). This command makes that authority, one certificate for the coordinator
-and one per worker, and a token. No existing file is overwritten. The authority's own key is
-thrown away, so that nobody can add workers later, unless --keep-ca is given.
+    after_help = help("\
+Connections that leave a host are encrypted, and both ends show a certificate of the job's own
+authority (mutual TLS 1.3). This command makes that authority, one certificate for the
+coordinator and one per worker, and a token. No existing file is overwritten. The authority's
+own key is thrown away, so that nobody can add workers later, unless --keep-ca is given.
 
 Example:
   codedgrad keygen keys --workers 8
   scp keys/ca.pem keys/token keys/worker-3.* host3:keys/
   codedgrad coordinator --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme groups:s=1
-  codedgrad worker --join host0:7000 --keys keys              on host3"
+  codedgrad worker --join host0:7000 --keys keys              on host3")
 )]
 pub(crate) struct KeygenArgs {
     /// Folder for the files; it is made if it does not exist
@@ -38,14 +39,14 @@ pub(crate) fn run(args: &KeygenArgs, output: &mut Output<'_>) -> Result<(), Fail
         format!("{} files are in {dir}. Copy, and let nobody else read them:\n", written.len());
     text += "  to the coordinator's host:  ca.pem, token, coordinator.pem, coordinator.key\n";
     text += &format!(
-        "  to the host of worker K:    ca.pem, token, worker-K.pem, worker-K.key    (K = 0 to {})\n",
+        "  to the host of worker K:    ca.pem, token, worker-K.pem, worker-K.key (K: 0 to {})\n",
         args.workers - 1
     );
     if args.keep_ca {
         text += "  nowhere:                    ca.key; who has it can join the job\n";
     }
-    text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve` (for\n";
-    text += "the bundled trainer `coordinator` and `worker`); other workers find it by\n";
-    text += "CODEDGRAD_KEYS=DIR.\n";
-    output.out.write_all(text.as_bytes()).or_work()
+    text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve` (for \
+             the bundled trainer `coordinator` and `worker`); other workers find it by \
+             CODEDGRAD_KEYS=DIR.\n";
+    output.out.write_all(output.width.prose(&text).as_bytes()).or_work()
 }

@@ -3,6 +3,7 @@
 mod pictures;
 
 use super::simulate::LoadArgs;
+use crate::layout::{Column, Table, Width, help};
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
@@ -33,28 +34,32 @@ fn family() -> impl TypedValueParser<Value = Family> {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It runs every scheme with all its parameters over the trace, asks for the best \
-        of each kind how sure
-its time is (bootstrap over runs of whole rounds, the same for all), and recommends the fastest that
-loses no sample, or `uncoded` where nothing saves 3 %. It names what no code cures.
+    after_help = help("\
+It runs every scheme with all its parameters over the trace, asks for the best of each kind how
+sure its time is (bootstrap over runs of whole rounds, the same for all), and recommends the
+fastest that loses no sample, or `uncoded` where nothing saves 3 %. It names what no code cures.
 
 Trace:   a CSV file without header, one line per round, one number of seconds per worker, as an
-         UNCODED run had them (`codedgrad trace record` and `import` make such files), or a preset:
-         hotspot | bursts | iid | static | calm | stalls | proportional | serverless | serverless-cold.
-         A file's times are taken to be proportional to the load, recorded at 1/n (computing takes
-         all the time), unless --base-load X --slope A says that a fixed part does not grow.
-Delay:   --max-delay 0 if the next step needs the gradient of this one (one model). A scheme of delay
-         T needs T+1 jobs in flight, such as T+1 models trained in turn.
-One model with gradient accumulation: --accumulate R. Only the sum of R rounds counts, so the whole
-         step is one job, and uncoded workers do not wait for one another within it.
-JSON:    {baseline, recommended, gain, why, candidates, front, causes, notes, ...}; baseline = seconds
-         per job uncoded, gain = share of it that is saved, low and high = 95 % of time_per_job.
+         UNCODED run had them (`codedgrad trace record` and `import` make such files), or a
+         preset: hotspot | bursts | iid | static | calm | stalls | proportional | serverless |
+         serverless-cold. A file's times are taken to be proportional to the load, recorded at
+         1/n (computing takes all the time), unless --base-load X --slope A says that a fixed
+         part does not grow.
+Delay:   --max-delay 0 if the next step needs the gradient of this one (one model). A scheme of
+         delay T needs T+1 jobs in flight, such as T+1 models trained in turn.
+
+One model with gradient accumulation: --accumulate R. Only the sum of R rounds counts, so the
+whole step is one job, and uncoded workers do not wait for one another within it.
+
+JSON:    {baseline, recommended, gain, why, candidates, front, causes, notes, ...}; baseline =
+         seconds per job uncoded, gain = share of it that is saved, low and high = 95 % of
+         time_per_job.
 
 Examples:
   codedgrad plan --delays hotspot --workers 8 --max-delay 0
   codedgrad plan --delays serverless --workers 256 --max-work 1.5
   codedgrad plan --delays mine.csv --base-load 0.125 --slope 6.4 --out plan/
-  codedgrad plan --delays mine.csv --accumulate 8 --dispatch 0.0002 --families groups,queue --json"
+  codedgrad plan --delays mine.csv --accumulate 8 --dispatch 0.0002 --families groups,queue --json")
 )]
 pub(crate) struct PlanArgs {
     /// Delays: a CSV file or a preset
@@ -166,7 +171,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     if args.json {
         return writeln!(output.out, "{json}").or_work();
     }
-    output.out.write_all(words(args, &question, &found).as_bytes()).or_work()
+    output.out.write_all(words(args, &question, &found, output.width).as_bytes()).or_work()
 }
 
 /// The trace, in answer times.
@@ -225,31 +230,39 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display())).or_work()
 }
 
-fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan) -> String {
+fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, width: Width) -> String {
     let (jobs, unit) = (found.jobs, if args.accumulate > 1 { "steps" } else { "rounds" });
     let mut text = format!(
         "{}: {jobs} {unit} of {} workers, {:.4} s per job uncoded",
         args.delays, found.workers, found.baseline
     );
     text.push_str(if found.method == Method::ClosedForms { " (closed forms)\n\n" } else { "\n\n" });
-    let width =
-        found.candidates.iter().map(|candidate| candidate.scheme.len()).max().unwrap_or(0).max(6);
-    let _ = writeln!(
-        text,
-        "{:width$}  {:>5}  {:>6}  {:>9}  {:^17}  {:>7}  why",
-        "scheme", "delay", "work", "s/job", "95 %", "saves"
-    );
+    let mut table = Table::new([
+        Column::left("scheme"),
+        Column::right("delay").spare(1),
+        Column::right("work"),
+        Column::right("s/job"),
+        Column::right("95 %").spare(2),
+        Column::right("saves"),
+    ])
+    .remarks("why");
     for candidate in &found.candidates {
-        let mu = candidate.mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
-        let interval = format!("{:.4}-{:.4}", candidate.low, candidate.high);
-        let (time, gain) = (candidate.time_per_job, format!("{:.1} %", 100.0 * candidate.gain));
-        let Candidate { scheme, delay, work, reason, .. } = candidate;
-        let _ = writeln!(
-            text,
-            "{scheme:width$}  {delay:>5}  {work:>6.2}  {time:>9.4}  {interval:^17}  {gain:>7}  \
-             {reason}{mu}"
-        );
+        let Candidate { scheme, delay, work, time_per_job, gain, low, high, reason, mu, .. } =
+            candidate;
+        let mu = mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
+        let cells = [
+            scheme.clone(),
+            delay.to_string(),
+            format!("{work:.2}"),
+            format!("{time_per_job:.4}"),
+            format!("{low:.4}-{high:.4}"),
+            format!("{:.1} %", 100.0 * gain),
+        ];
+        table.remarked(cells, format!("{reason}{mu}"));
     }
+    let table = table.laid_out(width);
+    let begun = width.prose(&text);
+    let mut text = String::new();
     let _ = writeln!(text, "\n{}", found.why);
     let choice = found.choice();
     if let Some(prompt) =
@@ -283,6 +296,8 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan) -> String {
             100.0 * cause.costs
         );
     }
+    let mut text = begun + &table + &width.prose(&text);
+    // A command is not broken into lines: it could not be copied.
     if found.method == Method::Replay && args.accumulate == 1 && args.share_costs.is_none() {
         let _ = writeln!(text, "To check: {}", check(args, question, found));
     }

@@ -2,11 +2,13 @@
 
 pub(crate) mod events;
 mod follow;
-mod signals;
 
 use crate::board::Board;
 use crate::folder::{RunFolder, SERVED};
+use crate::layout::help;
+use crate::output::{Output, say};
 use crate::port::{self, ExchangeKind, ExchangeParser, Port, Secret, WireKind, fresh_id};
+use crate::signals::Asked;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -20,7 +22,6 @@ use events::{Event, Outcome};
 pub(crate) use follow::SAME_ORDER;
 use follow::{Follower, Look, Summary};
 use serde::{Deserialize, Serialize};
-use signals::Asked;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -149,29 +150,28 @@ impl Options {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What is trained - how many numbers, units of a batch and steps - comes from the
-first worker that joins; others that train something else are refused, and told
-what differs. `codedgrad run` starts this command and the workers.
+    after_help = help("\
+What is trained - how many numbers, units of a batch and steps - comes from the first worker
+that joins; others that train something else are refused, and told what differs. `codedgrad run`
+starts this command and the workers.
 
-On one host, plain connections and a token will do: the token is made afresh,
-and what a worker has to find in its environment is printed. Between hosts
-connections are encrypted: make certificates with `codedgrad keygen`, copy each
-worker's to its host, and give --keys.
+On one host, plain connections and a token will do: the token is made afresh, and what a worker
+has to find in its environment is printed. Between hosts connections are encrypted: make
+certificates with `codedgrad keygen`, copy each worker's to its host, and give --keys.
 
-A worker that dies may be started again at any time. If this command dies,
---resume DIR goes on: the workers call for their patience (30 s, join's
-patience=), and it goes on from the step that they have come to.
+A worker that dies may be started again at any time. If this command dies, --resume DIR goes on:
+the workers call for their patience (30 s, join's patience=), and it goes on from the step that
+they have come to.
 
 Ctrl-C and SIGTERM finish the step and end the run; again, they end it at once.
 
-Exit status: 0 the run was made to its end, 1 it could not be, 2 bad usage,
-130 or 143 ended by Ctrl-C or SIGTERM.
+Exit status: 0 the run was made to its end, 1 it could not be, 2 bad usage, 130 or 143 ended by
+Ctrl-C or SIGTERM.
 
 Examples:
   codedgrad serve --workers 4
-  codedgrad serve --listen 0.0.0.0:7000 --keys keys --workers 8 \\
-      --scheme groups:s=1 --metrics 127.0.0.1:9400
-  codedgrad serve --resume runs/0001"
+  codedgrad serve --listen 0.0.0.0:7000 --keys keys --workers 8 --scheme groups:s=1
+  codedgrad serve --resume runs/0001")
 )]
 pub(crate) struct ServeArgs {
     /// Where to listen; port 0 is any free one [default: 127.0.0.1:0; when resumed, where the run
@@ -349,7 +349,7 @@ impl ServeArgs {
             Secret::Keys => "CODEDGRAD_KEYS=DIR".into(),
             Secret::Token(file) => format!("CODEDGRAD_TOKEN_FILE={file}"),
         };
-        eprintln!(
+        say!(
             "listening on {address}; workers join with CODEDGRAD_ADDRESS={host} {secret} in their \
              environment, and CODEDGRAD_WORKER, their number from 0"
         );
@@ -359,12 +359,12 @@ impl ServeArgs {
     fn metrics(&self, board: &Arc<Board>) -> Result<Option<HttpServer>, Failure> {
         let Some(address) = self.options.metrics else { return Ok(None) };
         let server = board.serve(address)?;
-        eprintln!("metrics are at http://{}/metrics", server.address());
+        say!("metrics are at http://{}/metrics", server.address());
         Ok(Some(server))
     }
 }
 
-pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let asked = Asked::catch(args.events)?;
     let (mut plan, folder, address) = args.begin()?;
     let outcome = carry_out(args, (&mut plan, &folder), address, &asked);
@@ -374,7 +374,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         Err(failure) => folder.settle(Err(failure)),
     }?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&outcome).or_work()?);
+        let json = serde_json::to_string_pretty(&outcome).or_work()?;
+        output.print(format_args!("{json}\n")).or_work()?;
     }
     if outcome.outcome == Outcome::Finished { Ok(()) } else { Err(Failure::Said(asked.status())) }
 }

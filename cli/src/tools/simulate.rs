@@ -1,5 +1,6 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
+use crate::layout::{Width, help};
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork, pictures};
 use anyhow::{Context, anyhow};
@@ -10,7 +11,7 @@ use codedgrad::delays::{DelayError, DelayRows, Growth, Preset};
 use codedgrad::ids::{Job, Worker};
 use codedgrad::sim::{Close, Outcome, Rules, Seen, simulate};
 use serde_json::json;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,22 +28,23 @@ enum AcceptArg {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Schemes: those of `codedgrad code`, and queue:m=16 | ring:reach=4 | \
-        defer:T=1,cap=12,cut=16,copies=1 |
-         sr-sgc:B=2,W=3,lambda=23[,rep|,cyclic] | m-sgc:B=1,W=2,lambda=27[,rep|,cyclic]
+#[command(after_help = help("\
+Schemes: those of `codedgrad code`, and queue:m=16 | ring:reach=4 |
+         defer:T=1,cap=12,cut=16,copies=1 | sr-sgc:B=2,W=3,lambda=23[,rep|,cyclic] |
+         m-sgc:B=1,W=2,lambda=27[,rep|,cyclic]
 
-Delays:  a CSV file without header, one line per round, one number of seconds per worker; it starts
-         again when it is used up. Or a preset: hotspot | bursts | iid | static | calm | stalls |
-         proportional | serverless | serverless-cold.
-         A delay d recorded at load X becomes d + (L - X) A at load L (--base-load X --slope A), or d L / X
-         (--base-load X --proportional); without these options it stays, except that queue, ring and defer
-         take delays as proportional and recorded at load 1/n. Presets take one second for an uncoded step;
-         serverless ones are at load 0 and cost 2.2 s a batch, as recorded.
+Delays:  a CSV file without header, one line per round, one number of seconds per worker; it
+         starts again when it is used up. Or a preset: hotspot | bursts | iid | static | calm |
+         stalls | proportional | serverless | serverless-cold. A delay d recorded at load X
+         becomes d + (L - X) A at load L (--base-load X --slope A), or d L / X (--base-load X
+         --proportional); without these options it stays, except that queue, ring and defer take
+         delays as proportional and recorded at load 1/n. Presets take one second for an uncoded
+         step; serverless ones are at load 0 and cost 2.2 s a batch, as recorded.
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays trace.csv --jobs 40 --mu 0.5 --grid
-  codedgrad simulate queue:m=16 --delays trace.csv --jobs 40 --base-load 0.00390625 --slope 2.2 --dispatch 0.6 --json")]
+  codedgrad simulate queue:m=16 --delays trace.csv --jobs 40 --base-load 0.00390625 --slope 2.2 --dispatch 0.6 --json"))]
 pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
@@ -175,11 +177,11 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
             .or_work()?;
     }
     if args.json {
-        // Where nobody can read it there is nothing to be done about it.
-        let _ = write!(output.notes, "{grid}");
+        output.notes.write(&grid.laid_out(Width::of_stderr()));
         return writeln!(output.out, "{}", shown(args, &*scheme, &outcome)).or_work();
     }
-    write!(output.out, "{grid}{}", words(args, &*scheme, &outcome)).or_work()
+    let (grid, words) = (grid.laid_out(output.width), words(args, &*scheme, &outcome));
+    write!(output.out, "{grid}{}", output.width.prose(&words)).or_work()
 }
 
 fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {
@@ -291,19 +293,32 @@ impl Grid {
             seen.decoded.iter().map(|job| format!("  g({})", job.0 + 1)).collect();
         self.rounds.push((Worker::all(workers).map(text).collect(), decoded));
     }
-}
 
-impl fmt::Display for Grid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// A line per round, or several where the workers of one are too many for a line.
+    fn laid_out(&self, line: Width) -> String {
         let width =
             self.rounds.iter().flat_map(|round| &round.0).map(String::len).max().unwrap_or(0);
         let number = self.rounds.len().to_string().len();
+        let before = number + "r= |".len();
+        let fit = line.fit(before, width + "  |".len());
+        let mut text = String::new();
         for (round, (cells, end)) in (1..).zip(&self.rounds) {
-            write!(f, "r={round:<number$} |")?;
-            cells.iter().try_for_each(|cell| write!(f, " {cell:<width$} |"))?;
-            writeln!(f, "{end}")?;
+            let _ = write!(text, "r={round:<number$} |");
+            for (at, cells) in cells.chunks(fit).enumerate() {
+                if at > 0 {
+                    let _ = write!(text, "\n{:>before$}", "|");
+                }
+                for cell in cells {
+                    let _ = write!(text, " {cell:<width$} |");
+                }
+            }
+            let last = text.lines().next_back().map_or(0, str::len);
+            if !line.holds(last + end.len()) {
+                let _ = write!(text, "\n{:>before$}", "|");
+            }
+            let _ = writeln!(text, "{end}");
         }
-        Ok(())
+        text
     }
 }
 
@@ -340,7 +355,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!((outcome.jobs_decoded as u64, outcome.wait_outs), (jobs, 0));
-        format!("{text}\n{grid}")
+        format!("{text}\n{}", grid.laid_out(Width::ENDLESS))
     }
 
     #[test]

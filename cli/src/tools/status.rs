@@ -1,6 +1,7 @@
 //! How a coordinator's run is going: kept at the coordinator, shown by it over HTTP, asked for by
 //! `codedgrad status`.
 
+use crate::layout::{Column, Table, Width, help};
 use crate::output::Output;
 use crate::{Failure, OrWork};
 use anyhow::Context;
@@ -9,6 +10,7 @@ use codedgrad::transport::tcp;
 use codedgrad::transport::tcp::http::fetch;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 /// How long `codedgrad status` waits for an answer.
@@ -16,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "ADDR is what the coordinator was given as --metrics. There, /metrics is for \
-        Prometheus and /status is
-what this command shows.
+    after_help = help("\
+ADDR is what the coordinator was given as --metrics. There, /metrics is for Prometheus and
+/status is what this command shows.
 
 Examples:
   codedgrad run -n 3 --metrics 127.0.0.1:9400 train.py
   codedgrad status 127.0.0.1:9400
-  codedgrad status 127.0.0.1:9400 --watch"
+  codedgrad status 127.0.0.1:9400 --watch")
 )]
 pub(crate) struct StatusArgs {
     /// Where the coordinator shows its metrics
@@ -45,6 +47,9 @@ pub(crate) struct OfWorker {
     pub(crate) answers: u64,
     pub(crate) last_arrival: Option<f64>,
     pub(crate) late_rounds: u64,
+    /// Rounds that closed without its answer, which was not late yet: nobody needed it.
+    #[serde(default)]
+    pub(crate) unused_rounds: u64,
     /// Sum of how much later than the first it answered.
     pub(crate) lateness_seconds: f64,
     pub(crate) faults: u64,
@@ -97,13 +102,17 @@ pub(crate) fn plain(text: &str) -> String {
 
 impl Shown {
     /// As people read it.
-    pub(crate) fn table(&self) -> String {
+    pub(crate) fn table(&self, width: Width) -> String {
+        width.prose(&self.sentences()) + &self.workers().laid_out(width)
+    }
+
+    fn sentences(&self) -> String {
         let Self { progress, network } = self;
-        let loss = progress.loss.map_or("-".into(), |loss| format!("{loss:.3}"));
+        let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.3}"));
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
         let mut text = format!(
-            "{}: step {} of {}, loss {loss}, last step {:.3} s, mean round {mean:.3} s, decode \
-             {:.1} ms, {} wait-outs\n",
+            "{}: step {} of {}{loss}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, \
+             {} wait-outs\n",
             plain(&progress.scheme),
             progress.steps,
             progress.steps_planned,
@@ -130,31 +139,47 @@ impl Shown {
         if let Some(fault) = &progress.last_fault {
             let _ = writeln!(text, "last fault: {}", plain(fault));
         }
-        let _ = writeln!(
-            text,
-            "{:>6} {:<9} {:>7} {:>5} {:>9} {:>8} {:>6}  identity",
-            "worker", "", "silent", "joins", "arrival", "answers", "late"
-        );
-        for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
-            let there = if status.connected { "connected" } else { "gone" };
-            let arrival = of.last_arrival.map_or("-".into(), |arrival| format!("{arrival:.3} s"));
-            let silent = if status.connected {
-                format!("{:.1} s", status.silent_seconds)
-            } else {
-                "-".into()
-            };
-            let (joins, answers, late) = (status.epoch, of.answers, of.late_rounds);
-            let identity = plain(&status.identity);
-            let _ = writeln!(
-                text,
-                "{number:>6} {there:<9} {silent:>7} {joins:>5} {arrival:>9} {answers:>8} {late:>6}  {identity}"
-            );
-        }
         text
+    }
+
+    fn workers(&self) -> Table {
+        let Self { progress, network } = self;
+        let mut table = Table::new([
+            Column::right("worker"),
+            Column::left(""),
+            Column::right("silent").spare(2),
+            Column::right("joins"),
+            Column::right("arrival"),
+            Column::right("answers"),
+            Column::right("unused").spare(1),
+            Column::right("late"),
+            Column::left("identity").spare(3),
+        ]);
+        for (number, (of, status)) in progress.workers.iter().zip(&network.workers).enumerate() {
+            let arrival = of.last_arrival.map_or("-".into(), |arrival| format!("{arrival:.3} s"));
+            let (there, silent) = if status.connected {
+                ("connected", format!("{:.1} s", status.silent_seconds))
+            } else {
+                ("gone", "-".into())
+            };
+            table.row([
+                number.to_string(),
+                there.into(),
+                silent,
+                status.epoch.to_string(),
+                arrival,
+                of.answers.to_string(),
+                of.unused_rounds.to_string(),
+                of.late_rounds.to_string(),
+                plain(&status.identity),
+            ]);
+        }
+        table
     }
 }
 
 pub(crate) fn run(args: &StatusArgs, output: &mut Output<'_>) -> Result<(), Failure> {
+    let screen = io::stdout().is_terminal();
     loop {
         let body = fetch(&args.address, "/status", PATIENCE)
             .with_context(|| format!("no status from {}", args.address))
@@ -166,8 +191,9 @@ pub(crate) fn run(args: &StatusArgs, output: &mut Output<'_>) -> Result<(), Fail
             let shown: Shown = serde_json::from_str(&body)
                 .context("this is no status of a coordinator of this version")
                 .or_work()?;
-            let clear = if args.watch { "\x1b[2J\x1b[H" } else { "" };
-            write!(output.out, "{clear}{}", shown.table()).or_work()?;
+            // What is read by a program is no screen to be cleared.
+            let clear = if args.watch && screen { "\x1b[2J\x1b[H" } else { "" };
+            write!(output.out, "{clear}{}", shown.table(output.width)).or_work()?;
         }
         output.out.flush().or_work()?;
         if !args.watch {

@@ -2,7 +2,8 @@
 
 mod show;
 
-use crate::output::Output;
+use crate::layout::help;
+use crate::output::{Notes, Output};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
@@ -26,15 +27,15 @@ const CENSORED_MAX: f64 = 0.05;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A trace is a CSV file without a header: one line per round, one number per \
-        worker, the
-seconds its answer took. `codedgrad train --delays FILE` runs under it.
+    after_help = help("\
+A trace is a CSV file without a header: one line per round, one number per worker, the seconds
+its answer took. `codedgrad train --delays FILE` runs under it.
 
 Examples:
   codedgrad trace record runs/0001 --out mine.csv     what the workers of a training run did
   codedgrad trace import compute_AR.csv --columns 's0d*' --out stage0.csv
   codedgrad trace stats mine.csv                      who straggles, how long, how correlated
-  codedgrad trace stats serverless --rounds 100 --json"
+  codedgrad trace stats serverless --rounds 100 --json")
 )]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
@@ -53,10 +54,10 @@ enum TraceCommand {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A worker's number is when its answer arrived, since the round opened. Where it \
-        had not
-arrived by the close, the step's time is written; where lateness was injected, the time at which
-the answer was due, if that is later. How many are such estimates is said on standard error."
+    after_help = help("\
+A worker's number is when its answer arrived, since the round opened. Where it had not arrived
+by the close, the step's time is written; where lateness was injected, the time at which the
+answer was due, if that is later. How many are such estimates is said on standard error.")
 )]
 struct RecordArgs {
     /// Folder of a run, or its run.jsonl
@@ -70,12 +71,13 @@ struct RecordArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Known by their headers:
-  round,w0,w1,...                     a row per round (Alibaba PAI mini-batch times); rows with an
-                                      empty cell are left out
+#[command(after_help = help("\
+Known by their headers:
+  round,w0,w1,...                     a row per round (Alibaba PAI mini-batch times); rows with
+    an empty cell are left out
   step,s0d0,s0d1,...                  a column per pipeline stage and rank (ByteDance traces)
-  epoch,step_end,same_epoch,w0,...    MLPerf HPC instances; rows with same_epoch other than 1 are
-                                      left out")]
+  epoch,step_end,same_epoch,w0,...    MLPerf HPC instances; rows with same_epoch other than 1
+    are left out"))]
 struct ImportArgs {
     /// CSV file whose first line names its columns
     file: PathBuf,
@@ -173,7 +175,7 @@ impl Steps {
     }
 
     /// The next step. A last line that was cut off, as a killed run leaves it, is passed over.
-    fn next(&mut self, notes: &mut dyn Write) -> Result<Option<Step>, Failure> {
+    fn next(&mut self, notes: &mut Notes<'_>) -> Result<Option<Step>, Failure> {
         let mut text = Vec::new();
         let read = self
             .input
@@ -188,13 +190,11 @@ impl Steps {
         match serde_json::from_slice(&text) {
             Ok(step) => Ok(Some(step)),
             Err(_) if text.last() != Some(&b'\n') && self.line > 1 => {
-                // Where nobody can read it there is nothing to be done about it.
-                let _ = writeln!(
-                    notes,
+                notes.say(format_args!(
                     "line {} of {} was cut off and is left out",
                     self.line,
                     self.path.display()
-                );
+                ));
                 Ok(None)
             }
             Err(error) => Err(self.wrong(&format!("not a step of a training run: {error}"))),
@@ -212,7 +212,7 @@ fn record(args: &RecordArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let (mut number, mut workers) = (args.number, None);
     let mut schemes: BTreeMap<usize, String> = BTreeMap::new();
     let (mut rows, mut censored) = (0u64, 0u64);
-    let notes = &mut *output.notes;
+    let notes = &mut output.notes;
     to_output(args.out.as_deref(), output.out, |output| {
         while let Some(step) = steps.next(notes)? {
             let wanted = *number.get_or_insert(step.run) == step.run;

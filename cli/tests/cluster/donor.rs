@@ -136,7 +136,7 @@ fn rejoins_beside(lie: Lie) {
     rejoiner.ends();
     run.wait_for_steps(lines(&run.record()).len() + BEHIND);
     let mut rejoiner = run.worker(REJOINER, &[]);
-    wait_for("the return", || rejoiner.said().contains("joined for the 2. time").then_some(()));
+    wait_for("the return", || rejoiner.said().contains("joined again (join 2)").then_some(()));
     let summary = run.finishes();
     liar.join().unwrap();
     let asked = asked.load(Ordering::Acquire);

@@ -24,7 +24,7 @@ fn a_process_that_is_replaced_ends() {
         let again = ["worker", "--join", &run.address, "--worker", "1", "--token", "run/token"];
         let mut successor = Kept::start(run.folder.path(), "successor", &again);
         wait_for("the successor", || {
-            successor.said().contains("joined for the 2. time").then_some(())
+            successor.said().contains("joined again (join 2)").then_some(())
         });
         let steps = super::lines(&run.record()).len();
         run.wait_for_steps(steps + 10);
@@ -54,7 +54,7 @@ fn a_name_that_is_taken_is_refused() {
     let mut run = Run::start_in_real_time(&plan("20"));
     let by_name = ["worker", "--join", &run.address, "--identity", "twin", "--token", "run/token"];
     let mut first = Kept::start(run.folder.path(), "first", &by_name);
-    wait_for("the first one", || first.said().contains("joined for the 1. time").then_some(()));
+    wait_for("the first one", || first.said().contains(": joined").then_some(()));
     let mut second = Kept::start(run.folder.path(), "second", &by_name);
     assert_eq!(second.ends(), Some(2), "{}", last_words(&second));
     assert!(

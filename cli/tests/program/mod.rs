@@ -37,7 +37,13 @@ pub(crate) fn refused(folder: &Path, arguments: &[&str], needles: &[&str]) -> Ou
 /// The one JSON object that a command which succeeds prints.
 #[allow(dead_code, reason = "some tests read no JSON")]
 pub(crate) fn json(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    json_of(output, 0)
+}
+
+/// The same of a command that ends with another status.
+#[allow(dead_code, reason = "some tests read no JSON")]
+pub(crate) fn json_of(output: &Output, status: i32) -> Value {
+    assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout)
         .expect("one JSON object on standard output and nothing else")
 }

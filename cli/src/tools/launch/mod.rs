@@ -12,6 +12,8 @@ mod watch;
 
 use super::serve::Options;
 use crate::folder::{RunFolder, SERVED};
+use crate::layout::help;
+use crate::output;
 use crate::port::TOKEN;
 use crate::{Failure, Itself, OrInput, OrWork};
 use anyhow::{Context, anyhow};
@@ -28,50 +30,42 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The program is a Python script that calls codedgrad.torch.join, or anything
-else that joins by what its environment says. Whatever follows its name is
-given to it. One that is several processes is started once per worker. Ranks of
-torchrun have sessions of their own, which it takes up to 30 s to end: give it
---grace 40, or they may outlive it.
+    after_help = help("\
+The program is a Python script that calls codedgrad.torch.join, or anything else that joins by
+what its environment says. Whatever follows its name is given to it. One that is several
+processes is started once per worker. Ranks of torchrun have sessions of their own, which it
+takes up to 30 s to end: give it --grace 40, or they may outlive it.
 
-The coordinator is a process of its own (`codedgrad serve`), which learns from
-the first worker what is trained. A worker that dies is started again, after 1,
-2, 4 .. 60 s, unless it ended with status 0, 2, 4, 130 or 143, or by SIGINT or
-SIGTERM. One that ends three times in a row within 10 s of its start is given
-up, and so is one that was started again --restarts times, but for ten good
-minutes all is forgotten. A coordinator that dies goes on where it was. When the
-run is over, workers that are not connected to it are ended; the others may take
-as long as they like, to save what they have learned.
+The coordinator is a process of its own (`codedgrad serve`), which learns from the first worker
+what is trained. A worker that dies is started again, after 1, 2, 4 .. 60 s, unless it ended
+with status 0, 2, 4, 130 or 143, or by SIGINT or SIGTERM. One that ends three times in a row
+within 10 s of its start is given up, and so is one that was started again --restarts times, but
+for ten good minutes all is forgotten. A coordinator that dies goes on where it was. When the
+run is over, workers that are not connected to it are ended; the others may take as long as they
+like, to save what they have learned.
 
-Every line that a worker prints is shown behind its number; the run's folder
-has all of it in worker-K.log, and the coordinator's words in coordinator.log.
-A bar that is drawn by carriage returns (tqdm) is shown when its line ends; the
-log has it whole.
-Ctrl-C and SIGTERM are passed on to everybody once; who is there after --grace
-is killed, and so is everybody if they come again. The end of its terminal
-(SIGHUP) is as good as SIGTERM, unless it was started with nohup.
+Every line that a worker prints is shown behind its number; the run's folder has all of it in
+worker-K.log, and the coordinator's words in coordinator.log. A bar that is drawn by carriage
+returns (tqdm) is shown when its line ends; the log has it whole. Ctrl-C and SIGTERM are passed
+on to everybody once; who is there after --grace is killed, and so is everybody if they come
+again. The end of its terminal (SIGHUP) is as good as SIGTERM, unless it was started with nohup.
 
-Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS,
-CODEDGRAD_WORKER, CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started
-again) and CODEDGRAD_LOG (its log); where they are not set, PYTHONUNBUFFERED=1
-and OMP_NUM_THREADS, its share of this host's cores. RANK, WORLD_SIZE,
-LOCAL_RANK and MASTER_* are left alone.
+Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS, CODEDGRAD_WORKER,
+CODEDGRAD_WORKERS, CODEDGRAD_EPOCH (how often it was started again) and CODEDGRAD_LOG (its log);
+where they are not set, PYTHONUNBUFFERED=1 and OMP_NUM_THREADS, its share of this host's cores.
+RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* are left alone.
 
-Between hosts the same command runs on each, with --node; keys come from
-`codedgrad keygen`.
+Between hosts the same command runs on each, with --node; keys come from `codedgrad keygen`.
 
-Exit status: 0 the run was made to its end, and a worker of this host has ended
-with 0 after it; 1 not so; 2 bad usage; 130, 143 or 129 ended by Ctrl-C, SIGTERM
-or SIGHUP before.
+Exit status: 0 the run was made to its end, and a worker of this host has ended with 0 after it;
+1 not so; 2 bad usage; 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP before.
 
 Examples:
   codedgrad run -n 4 train.py --lr 3e-4
   codedgrad run -n 4 --scheme groups:s=1 --out runs/first -m mypackage.train
   codedgrad run -n 2 torchrun --standalone --nproc-per-node 8 train.py
-  codedgrad run -n 8 --nodes 2 --node 0 --listen 0.0.0.0:7000 --keys keys \\
-      train.py                                               on host0
-  codedgrad run -n 8 --nodes 2 --node 1 --join host0:7000 --keys keys \\
-      train.py                                               on the other"
+  codedgrad run -n 8 --nodes 2 --node 0 --listen 0.0.0.0:7000 --keys keys train.py  # on host0
+  codedgrad run -n 8 --nodes 2 --node 1 --join host0:7000 --keys keys train.py  # on the other")
 )]
 pub(crate) struct LaunchArgs {
     /// Number of workers, over all hosts
@@ -100,9 +94,6 @@ pub(crate) struct LaunchArgs {
     /// How long processes may take to end before they are killed
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u64,
-    /// Show the lines of one worker alone: 0, and on other hosts the lowest there
-    #[arg(long)]
-    quiet: bool,
     /// How many hosts the workers are spread over; this command runs on each
     #[arg(
         long, value_name = "M", default_value_t = 1, requires = "node",
@@ -209,7 +200,7 @@ impl LaunchArgs {
             keys,
             restarts: self.restarts,
             grace: Duration::from_secs(self.grace),
-            quiet: self.quiet,
+            quiet: output::is_quiet(),
         };
         if let (Some(address), Some(keys)) = (job.join.filter(|_| node > 0), &job.keys) {
             for worker in job.workers.clone() {

@@ -3,6 +3,7 @@
 //! A thread writes it all, so that a terminal that stands still, or a pipe that nobody reads, holds
 //! up those who speak, and never the launcher.
 
+use crate::output;
 use crate::steps::Decided;
 use indicatif::ProgressBar;
 use std::io::{self, IsTerminal, Write};
@@ -105,14 +106,14 @@ fn show(said: &Receiver<Say>) {
             Say::Line { to, mut text } => {
                 text.push(b'\n');
                 match to {
-                    To::Out if together => bar.suspend(|| write(io::stdout(), &text)),
+                    To::Out if together => output::suspend(|| write(io::stdout(), &text)),
                     To::Out => write(io::stdout(), &text),
-                    To::Err => bar.suspend(|| write(io::stderr(), &text)),
+                    To::Err => output::above_bars(&text),
                 }
             }
             Say::Step(step) => {
                 if !begun {
-                    bar = crate::progress_bar(step.steps, "run").with_position(step.step);
+                    bar = output::progress_bar(step.steps, "run").with_position(step.step);
                     begun = true;
                 }
                 step.show(&bar);

@@ -2,10 +2,12 @@
 
 use super::Plan;
 use super::events::{Event, Outcome};
-use super::signals::Asked;
 use crate::board::Board;
 use crate::folder::{LineFile, RECORD, RunFolder};
+use crate::layout::Width;
 use crate::legs::{LegSummary, legs};
+use crate::output::{self, say};
+use crate::signals::Asked;
 use crate::steps::{Decided, FaultLine, Spread, late};
 use crate::tools::status::plain;
 use crate::{Failure, OrInput, OrWork};
@@ -189,7 +191,7 @@ impl Look {
         {
             (seen.there, seen.said) = (Some(there), waited);
             let (workers, waited) = (self.workers, waited.as_secs());
-            eprintln!("{there} of {workers} workers are there, after {waited} s");
+            say!("{there} of {workers} workers are there, after {waited} s");
         }
     }
 
@@ -265,7 +267,7 @@ impl<'a> Follower<'a> {
     pub(super) fn learns(&mut self, facts: &RunFacts) {
         self.facts = facts.clone();
         if !self.look.events {
-            self.bar = crate::progress_bar(self.steps(), &self.scheme);
+            self.bar = output::progress_bar(self.steps(), &self.scheme);
         }
     }
 
@@ -281,7 +283,7 @@ impl<'a> Follower<'a> {
         if again > AGAIN {
             let aside = format!("run-until-{}.jsonl", before.len());
             fs::copy(self.folder.file(RECORD), self.folder.file(&aside))?;
-            eprintln!(
+            say!(
                 "the workers have come to step {step}: {again} recorded steps are made again, and \
                  stay in {aside}"
             );
@@ -292,7 +294,7 @@ impl<'a> Follower<'a> {
         self.look.begun.store(true, Ordering::SeqCst);
         self.bar.set_position(step);
         if step > 0 && step < self.steps() && !self.look.events {
-            eprintln!("going on from step {step}");
+            say!("going on from step {step}");
         }
         Ok(())
     }
@@ -305,7 +307,7 @@ impl<'a> Follower<'a> {
         let using = record.using.as_ref();
         if let Some(why) = using.and_then(|using| using.why.as_deref()) {
             let step = record.step;
-            self.bar.suspend(|| eprintln!("{AUTO}: step {step}: {why}"));
+            say!("{AUTO}: step {step}: {why}");
         }
         let applied = using.map_or("applied", |using| &using.scheme);
         let outcome = if record.refused.is_empty() { applied } else { "refused" };
@@ -354,9 +356,9 @@ impl<'a> Follower<'a> {
         };
         if summary.steps > 0 {
             self.folder.write_json("summary.json", &summary).or_work()?;
-            eprint!("{}", self.board.table());
+            say!("{}", self.board.table(Width::of_stderr()).trim_end());
             let Spread { mean, p50, p95 } = summary.seconds_per_step;
-            eprintln!(
+            say!(
                 "{} of {} steps, {mean:.3} s per step (p50 {p50:.3}, p95 {p95:.3}); {} has \
                  run.jsonl and summary.json",
                 summary.steps,
@@ -392,7 +394,7 @@ impl Observer for Follower<'_> {
     fn fault(&mut self, step: u64, worker: Worker, what: &str) {
         self.board.fault(worker, what);
         let text = format!("step {step}: {worker}: {}", plain(what));
-        self.bar.suspend(|| eprintln!("{}: {text}", self.scheme));
+        say!("{}: {text}", self.scheme);
         self.faults.push(FaultLine { run: 0, step, worker, what: what.into() });
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks a coordinator to end: Ctrl-C, SIGTERM, or the end of the launcher that has started it.
+//! Who asks a command to end: Ctrl-C, SIGTERM, or the end of the launcher that has started it.
 
 use crate::{Failure, OrWork};
 use anyhow::Context;
@@ -8,13 +8,19 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+#[cfg(feature = "trainer")]
+use std::time::Duration;
 
 /// What is added to the number of a signal for the exit status of who ends by it.
 const BY_SIGNAL: usize = 128;
 
+/// How often [`Asked::then`] looks.
+#[cfg(feature = "trainer")]
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Whether somebody has asked.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     status: Arc<AtomicUsize>,
     /// Whether another signal ends the process at once.
     again: Arc<AtomicBool>,
@@ -23,7 +29,7 @@ pub(super) struct Asked {
 impl Asked {
     /// Takes note of signals from now on, and of the end of standard input if that is somebody's
     /// life line. Signals after [`Asked::hears_again`] end the process at once.
-    pub(super) fn catch(by_input: bool) -> Result<Self, Failure> {
+    pub(crate) fn catch(by_input: bool) -> Result<Self, Failure> {
         let asked = Self::default();
         for signal in [SIGINT, SIGTERM] {
             let status = BY_SIGNAL as i32 + signal;
@@ -46,12 +52,25 @@ impl Asked {
     }
 
     /// The exit status that who has asked expects; 0 if nobody has.
-    pub(super) fn status(&self) -> u8 {
+    pub(crate) fn status(&self) -> u8 {
         self.status.load(Ordering::SeqCst) as u8
     }
 
     /// Takes the next signal for a second one, which is in earnest.
-    pub(super) fn hears_again(&self) {
+    pub(crate) fn hears_again(&self) {
         self.again.store(true, Ordering::SeqCst);
+    }
+
+    /// Does something as soon as somebody has asked; the next signal ends the process at once.
+    #[cfg(feature = "trainer")]
+    pub(crate) fn then(&self, act: impl FnOnce(u8) + Send + 'static) {
+        let asked = self.clone();
+        thread::spawn(move || {
+            while asked.status() == 0 {
+                thread::sleep(LOOK);
+            }
+            asked.hears_again();
+            act(asked.status());
+        });
     }
 }
