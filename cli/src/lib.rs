@@ -25,7 +25,6 @@ mod tools;
 
 use anyhow::anyhow;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
-use layout::Width;
 use output::{Logs, Notes, Output, Stdout};
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -246,8 +245,7 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
     };
     let mut out = Stdout::open();
     let done = cli.saying.set_up().and_then(|()| {
-        let width = Width::of_stdout();
-        let output = &mut Output { out: &mut out, notes: Notes::Stderr, width };
+        let output = &mut Output { out: &mut out, notes: Notes::Stderr };
         let done = run_command(command, itself, output);
         // What was found is shown even where the command fails by it.
         let shown = output.out.flush().or_work();
@@ -320,7 +318,7 @@ pub fn answer(
     out: &mut dyn Write,
     notes: &mut dyn Write,
 ) -> Result<(), Ended> {
-    let mut output = Output { out, notes: Notes::Kept(notes), width: Width::ENDLESS };
+    let mut output = Output { out, notes: Notes::Kept(notes) };
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) if error.exit_code() == 0 => {

@@ -22,8 +22,6 @@ pub(crate) struct Output<'a> {
     pub(crate) out: &'a mut dyn Write,
     /// What should be known beside it.
     pub(crate) notes: Notes<'a>,
-    /// Columns of `out`.
-    pub(crate) width: Width,
 }
 
 /// Where it is said what should be known beside the answer.
@@ -54,6 +52,14 @@ impl Notes<'_> {
 }
 
 impl Output<'_> {
+    /// The columns there are now: a terminal may change while a run goes on.
+    pub(crate) fn width(&self) -> Width {
+        match self.notes {
+            Notes::Stderr => Width::of_stdout(),
+            Notes::Kept(_) => Width::ENDLESS,
+        }
+    }
+
     /// Says a line beside the answer.
     pub(crate) fn note(&mut self, line: fmt::Arguments<'_>) {
         self.notes.say(line);
@@ -178,7 +184,7 @@ impl MakeWriter<'_> for Logs {
 /// A bar for long work; it stays hidden where nobody looks. What does not fit into the line is cut
 /// off its message.
 pub(crate) fn progress_bar(total: u64, name: &str) -> ProgressBar {
-    let columns = if Width::of_stderr().holds(WIDE - 1) { 10 } else { 24 };
+    let columns = if Width::of_stderr().holds(WIDE) { 24 } else { 10 };
     let template = format!(
         "{{prefix:.bold}} {{bar:{columns}.cyan/dim}} {{pos}}/{{len}} eta {{eta}} · {{wide_msg}}"
     );

@@ -252,7 +252,7 @@ impl Session {
         if output::is_quiet() {
             return Ok(());
         }
-        match output.print(format_args!("{}\n", output.width.prose(&lines.join("\n")))) {
+        match output.print(format_args!("{}\n", output.width().prose(&lines.join("\n")))) {
             // Whoever reads the beginning only does not want the run to end with it.
             Err(error) if output::is_closed(&error) => Ok(()),
             printed => printed.or_work(),

@@ -169,7 +169,7 @@ pub(crate) fn show(
         let json = serde_json::to_string(summary).or_work()?;
         return output.print(format_args!("{json}\n")).or_work();
     }
-    let width = output.width;
+    let width = output.width();
     let mut text = String::from("\n");
     if let Some(diverged) = summary.diverged() {
         text += &width.prose(&format!("{diverged}.\n\n"));

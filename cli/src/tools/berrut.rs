@@ -336,7 +336,7 @@ pub(crate) fn run(args: &BerrutArgs, output: &mut Output<'_>) -> Result<(), Fail
     let undefended =
         scene.decoded(&outputs, &nobody, by, None, args.seed).ok().map(|(error, _)| error);
     let words = words(args, &decoded.report, [Some(error), oracle, undefended]);
-    write!(output.out, "{picture}{}", output.width.prose(&words)).or_work()
+    write!(output.out, "{picture}{}", output.width().prose(&words)).or_work()
 }
 
 fn shown(args: &BerrutArgs, code: &BerrutCode, error: f64, report: &Report) -> serde_json::Value {

@@ -212,5 +212,5 @@ pub(crate) fn sweep(
     }
     let (svg, csv) = (path("sweep.svg"), path("sweep.csv"));
     let words = format!("Drawn in {svg}, the numbers in {csv}.\n");
-    output.out.write_all(output.width.prose(&words).as_bytes()).or_work()
+    output.out.write_all(output.width().prose(&words).as_bytes()).or_work()
 }

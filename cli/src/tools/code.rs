@@ -145,7 +145,7 @@ pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failur
     if let Some(verified) = &verified {
         sentences += &verdict(code.facts(), verified);
     }
-    text += &output.width.prose(&sentences);
+    text += &output.width().prose(&sentences);
     output.out.write_all(text.as_bytes()).or_work()?;
     verified.map_or(Ok(()), |found| holds(&args.scheme, &found, output))
 }

@@ -48,5 +48,5 @@ pub(crate) fn run(args: &KeygenArgs, output: &mut Output<'_>) -> Result<(), Fail
     text += "Then pass --keys DIR to `codedgrad run` on every host, or to `codedgrad serve` (for \
              the bundled trainer `coordinator` and `worker`); other workers find it by \
              CODEDGRAD_KEYS=DIR.\n";
-    output.out.write_all(output.width.prose(&text).as_bytes()).or_work()
+    output.out.write_all(output.width().prose(&text).as_bytes()).or_work()
 }

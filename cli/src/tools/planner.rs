@@ -171,7 +171,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     if args.json {
         return writeln!(output.out, "{json}").or_work();
     }
-    output.out.write_all(words(args, &question, &found, output.width).as_bytes()).or_work()
+    output.out.write_all(words(args, &question, &found, output.width()).as_bytes()).or_work()
 }
 
 /// The trace, in answer times.

@@ -180,8 +180,8 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
         output.notes.write(&grid.laid_out(Width::of_stderr()));
         return writeln!(output.out, "{}", shown(args, &*scheme, &outcome)).or_work();
     }
-    let (grid, words) = (grid.laid_out(output.width), words(args, &*scheme, &outcome));
-    write!(output.out, "{grid}{}", output.width.prose(&words)).or_work()
+    let (grid, words) = (grid.laid_out(output.width()), words(args, &*scheme, &outcome));
+    write!(output.out, "{grid}{}", output.width().prose(&words)).or_work()
 }
 
 fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {

@@ -193,7 +193,7 @@ pub(crate) fn run(args: &StatusArgs, output: &mut Output<'_>) -> Result<(), Fail
                 .or_work()?;
             // What is read by a program is no screen to be cleared.
             let clear = if args.watch && screen { "\x1b[2J\x1b[H" } else { "" };
-            write!(output.out, "{clear}{}", shown.table(output.width)).or_work()?;
+            write!(output.out, "{clear}{}", shown.table(output.width())).or_work()?;
         }
         output.out.flush().or_work()?;
         if !args.watch {
