@@ -18,8 +18,9 @@ use codedgrad::train::{
     Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
 use codedgrad::transport::{Decoded, Link, State, Transport, local};
+use std::convert::Infallible;
 use std::panic::resume_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use thiserror::Error;
 
@@ -317,12 +318,21 @@ pub fn run_local_at<V: Memory>(
         .map(|worker| V::place(run.compute.first_of(worker)))
         .collect::<Result<_, _>>()?;
     let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
+    let (preparing, prepared) = mpsc::channel::<Infallible>();
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (worker, link) in Worker::all(run.workers).zip(links) {
-            let body = move || match run_worker(run, worker, Box::new(link), start, batches) {
-                Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
-                Err(error) => tracing::error!("{worker} ends: {error}"),
+            let preparing = preparing.clone();
+            let body = move || {
+                let replicas = replicas(run, worker, start);
+                drop(preparing);
+                let done = replicas.and_then(|mut replicas| {
+                    serve(run, worker, Box::new(link), start, batches, &mut replicas)
+                });
+                match done {
+                    Ok(()) | Err(TrainError::Aggregator(AggregatorError::Disconnected)) => {}
+                    Err(error) => tracing::error!("{worker} ends: {error}"),
+                }
             };
             threads.push(
                 thread::Builder::new()
@@ -331,6 +341,10 @@ pub fn run_local_at<V: Memory>(
                     .expect("a thread per worker"),
             );
         }
+        // The first step's time is no more than another's: workers have their models before it, or
+        // have failed to make them. All that ever comes is that all senders are gone.
+        drop(preparing);
+        let _ = prepared.recv();
         let outcome = run_judged(run, transport, stretch, batches, pace, observer);
         for thread in threads {
             if thread.join().is_err() {
@@ -461,12 +475,27 @@ pub fn run_worker<V: Memory>(
     start: Start<'_>,
     batches: &Batches,
 ) -> Result<(), TrainError> {
+    let mut replicas = replicas(run, worker, start)?;
+    serve(run, worker, link, start, batches, &mut replicas)
+}
+
+/// A worker's models in their states.
+fn replicas(run: &LocalRun, worker: Worker, start: Start<'_>) -> Result<Vec<Replica>, TrainError> {
     assert_eq!(start.states.len() as u64, run.models, "a state per model");
-    let replicas = start
-        .states
-        .iter()
-        .map(|state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state));
-    let mut replicas = replicas.collect::<Result<Vec<_>, _>>()?;
+    let replica =
+        |state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state);
+    Ok(start.states.iter().map(replica).collect::<Result<_, _>>()?)
+}
+
+/// What [`run_worker`] does with its models.
+fn serve<V: Memory>(
+    run: &LocalRun,
+    worker: Worker,
+    link: Box<dyn Link<V>>,
+    start: Start<'_>,
+    batches: &Batches,
+    replicas: &mut [Replica],
+) -> Result<(), TrainError> {
     let mixed = run.scheme.mixture(run.workers)?.map(|mixture| Mixed::new(run, &mixture));
     let length = mixed.as_ref().map_or(run.model.parameters(), Mixed::length);
     let aggregator = Aggregator::new(link, length, run.unit_samples);
@@ -475,7 +504,7 @@ pub fn run_worker<V: Memory>(
     while let Some(event) = aggregator.next_event()? {
         match event {
             Event::Compute(task) => {
-                compute(run, worker, task, &replicas[..], batches, mixed.as_ref())?;
+                compute(run, worker, task, replicas, batches, mixed.as_ref())?;
             }
             Event::Apply(step) => {
                 let digest =
@@ -487,7 +516,7 @@ pub fn run_worker<V: Memory>(
                 let states = replicas.iter().map(Replica::state).collect::<Result<Vec<_>, _>>()?;
                 request.reply(states.into_iter().flat_map(ReplicaState::into_vectors).collect());
             }
-            Event::Resync(resync) => match take_over(&mut replicas, &resync) {
+            Event::Resync(resync) => match take_over(replicas, &resync) {
                 Ok(digests) => resync.taken_with(digests),
                 Err(
                     error @ (ReplicaError::WrongLength { .. } | ReplicaError::WrongVectors { .. }),
