@@ -15,6 +15,7 @@ mod lock;
 mod output;
 mod pictures;
 mod port;
+mod progress;
 #[cfg(feature = "trainer")]
 mod run;
 mod signals;
@@ -24,6 +25,7 @@ mod supervise;
 mod tools;
 
 use anyhow::anyhow;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use output::{Logs, Notes, Output, Stdout};
 use std::env;
@@ -231,7 +233,7 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 /// where a command starts this program again, it does so as it is told.
 #[must_use]
 pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::try_parse_from(arguments).map_err(explained) {
         Ok(cli) => cli,
         Err(error) => {
             // Where there is nobody to read it there is nothing to be done about it.
@@ -263,6 +265,43 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
             ended.status
         }
     }
+}
+
+/// An error with what can be done instead, where a flag was given with `--resume` that a resumed
+/// run does not take.
+fn explained(mut error: clap::Error) -> clap::Error {
+    let names_resume = |kind| {
+        error.get(kind).is_some_and(|value| match value {
+            ContextValue::String(name) => name.starts_with("--resume"),
+            ContextValue::Strings(names) => names.iter().any(|name| name.starts_with("--resume")),
+            _ => false,
+        })
+    };
+    let of_resume = [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().any(names_resume);
+    if error.kind() == ErrorKind::ArgumentConflict && of_resume {
+        let usage = error.get(ContextKind::Usage).map_or(String::new(), ToString::to_string);
+        let mut tip = "a resumed run goes on as its folder's plan says, or its steps would not be \
+                       of one run"
+            .to_owned();
+        if let Some(flags) = changeable(&usage) {
+            tip += &format!("; what may be given anew: {flags}");
+        }
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+/// The flags that a resumed run takes anew, of the command with this usage.
+#[cfg(feature = "trainer")]
+fn changeable(usage: &str) -> Option<&'static str> {
+    let trains = ["codedgrad train", "codedgrad coordinator"];
+    trains.iter().any(|command| usage.contains(command)).then_some(run::resume::CHANGEABLE)
+}
+
+/// The flags that a resumed run takes anew, of the command with this usage.
+#[cfg(not(feature = "trainer"))]
+fn changeable(_usage: &str) -> Option<&'static str> {
+    None
 }
 
 /// Why a command line gave no answer.

@@ -13,6 +13,8 @@ use tracing_subscriber::fmt::MakeWriter;
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 /// From so many columns on, a bar has room.
 const WIDE: usize = 80;
+/// The same for a bar that says more.
+const WIDER: usize = 100;
 /// Whether only results, warnings and errors are wanted.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
@@ -184,12 +186,19 @@ impl MakeWriter<'_> for Logs {
 /// A bar for long work; it stays hidden where nobody looks. What does not fit into the line is cut
 /// off its message.
 pub(crate) fn progress_bar(total: u64, name: &str) -> ProgressBar {
-    let columns = if Width::of_stderr().holds(WIDE) { 24 } else { 10 };
-    let template = format!(
-        "{{prefix:.bold}} {{bar:{columns}.cyan/dim}} {{pos}}/{{len}} eta {{eta}} · {{wide_msg}}"
-    );
+    bar(total, WIDE, "eta {eta} · {wide_msg}").with_prefix(name.to_owned())
+}
+
+/// The same, which is to have a longer name, and whose message says itself how long it still takes.
+pub(crate) fn plain_bar(total: u64) -> ProgressBar {
+    bar(total, WIDER, "{wide_msg}")
+}
+
+fn bar(total: u64, wide: usize, rest: &str) -> ProgressBar {
+    let columns = if Width::of_stderr().holds(wide) { 24 } else { 10 };
+    let template = format!("{{prefix:.bold}} {{bar:{columns}.cyan/dim}} {{pos}}/{{len}} {rest}");
     let style = ProgressStyle::with_template(&template);
-    let bar = ProgressBar::new(total).with_prefix(name.to_owned());
+    let bar = ProgressBar::new(total);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     BARS.add(bar)
 }

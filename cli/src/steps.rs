@@ -4,9 +4,9 @@ use crate::output::say;
 use codedgrad::ids::Worker;
 use codedgrad::sim::percentile;
 use codedgrad::train::{RoundRecord, StepRecord};
-use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// How numbers are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -98,20 +98,29 @@ impl Decided {
         }
     }
 
-    /// Moves the bar, or, where nobody sees that, says a line every tenth of the run.
-    pub(crate) fn show(&self, bar: &ProgressBar) {
-        let Self { scheme, step, steps, seconds, outcome, late } = self;
-        let names: Vec<String> = late.iter().map(|worker| format!("w{}", worker.0)).collect();
-        let late = match &names[..] {
-            [] => "nobody late".into(),
-            names => format!("{} late", names.join(" ")),
-        };
-        let (done, tenth) = (step + 1, (steps / 10).max(1));
-        bar.set_message(format!("{outcome} · {seconds:.2} s · {late}"));
-        bar.set_position(done);
-        if bar.is_hidden() && (done % tenth == 0 || done == *steps) {
+    /// Says it in a line of its own, every tenth of the run.
+    pub(crate) fn say(&self) {
+        let (done, tenth) = (self.step + 1, (self.steps / 10).max(1));
+        if done % tenth == 0 || done == self.steps {
+            let Self { scheme, steps, seconds, outcome, .. } = self;
+            let late = self.who_is_late();
             say!("{scheme}: step {done}/{steps}: {outcome}, {seconds:.2} s, {late}");
         }
+    }
+
+    fn who_is_late(&self) -> String {
+        let names: Vec<String> = self.late.iter().map(|worker| format!("w{}", worker.0)).collect();
+        match &names[..] {
+            [] => "nobody late".into(),
+            names => format!("{} late", names.join(" ")),
+        }
+    }
+}
+
+/// What is said beside a bar.
+impl fmt::Display for Decided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} · {:.2} s · {}", self.outcome, self.seconds, self.who_is_late())
     }
 }
 

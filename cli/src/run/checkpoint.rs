@@ -2,7 +2,8 @@
 //!
 //! A checkpoint is written beside the one before, which is kept until the next: whatever happens to
 //! the newer, or to the host while it is written, there is one to go on from. Digests in the
-//! metadata tell whether a file is as it was written.
+//! metadata tell whether a file is as it was written. Where schemes take turns, a checkpoint holds
+//! the states of all their runs, else those of the one that is under way.
 
 use crate::folder::RunFolder;
 use crate::output::alert;
@@ -13,6 +14,9 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -31,47 +35,92 @@ const DIGEST: &str = "digest";
 const PLACE_DIGEST: &str = "place_digest";
 const VECTORS: [&str; 3] = ["parameters", "first_moment", "second_moment"];
 
-/// Where a run stands: which of its schemes, which step comes next.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// Where a plan's runs stand: which of its schemes is under way, which step of it comes next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) run: usize,
     pub(crate) next_step: u64,
+    /// Where schemes take turns: the steps that each of their runs has made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) made: Vec<u64>,
 }
 
-/// Name of a vector of one of the models.
-fn vector_name(name: &str, model: u64) -> String {
-    if model == 0 { name.into() } else { format!("{name}.{model}") }
+impl Place {
+    /// In the middle of a run; those before it have ended, those after it have not begun.
+    pub(crate) fn of(run: usize, next_step: u64) -> Self {
+        Self { run, next_step, made: Vec::new() }
+    }
+
+    /// The steps that a run has made, of so many.
+    pub(crate) fn made_by(&self, run: usize, all_steps: u64) -> u64 {
+        match run.cmp(&self.run) {
+            _ if !self.made.is_empty() => self.made.get(run).copied().unwrap_or(0),
+            Ordering::Less => all_steps,
+            Ordering::Equal => self.next_step,
+            Ordering::Greater => 0,
+        }
+    }
+
+    /// The runs whose states are kept.
+    fn kept(&self) -> Vec<usize> {
+        if self.made.is_empty() {
+            return vec![self.run];
+        }
+        (0..self.made.len()).filter(|run| self.made[*run] > 0).collect()
+    }
+
+    /// Name of a vector of one of a run's models.
+    fn vector_name(&self, name: &str, run: usize, model: u64) -> String {
+        let name = if self.made.is_empty() { name.into() } else { format!("run{run}.{name}") };
+        if model == 0 { name } else { format!("{name}.{model}") }
+    }
 }
 
-/// Writes the states of all models; the last whole checkpoint stays until the new one is on disk,
-/// and after that until the next.
-pub(crate) fn save(
-    folder: &RunFolder,
-    place: Place,
-    states: &[ReplicaState],
-) -> anyhow::Result<()> {
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.made[..] {
+            [] => write!(f, "step {}", self.next_step),
+            made => {
+                let made: Vec<String> = made.iter().map(u64::to_string).collect();
+                write!(f, "step {} of the runs", made.join(", "))
+            }
+        }
+    }
+}
+
+/// The states of all models of a run, by the run's number.
+pub(crate) type States = BTreeMap<usize, Vec<ReplicaState>>;
+/// The same, borrowed from wherever they are.
+pub(crate) type StatesOf<'a> = [(usize, &'a [ReplicaState])];
+
+/// Writes the states of all runs that are kept; the last whole checkpoint stays until the new one
+/// is on disk, and after that until the next.
+pub(crate) fn save(folder: &RunFolder, place: &Place, states: &StatesOf<'_>) -> anyhow::Result<()> {
     folder.write_keeping(CHECKPOINT, BEFORE, &file_of(place, states)?)
 }
 
-/// Writes the states of all models under another name.
+/// Writes the states in which a run's workers begin, under another name.
 pub(crate) fn save_as(
     folder: &RunFolder,
     name: &str,
-    place: Place,
+    next_step: u64,
     states: &[ReplicaState],
 ) -> anyhow::Result<()> {
-    folder.write_whole(name, &file_of(place, states)?)
+    folder.write_whole(name, &file_of(&Place::of(0, next_step), &[(0, states)])?)
 }
 
 /// The bytes of the file. The library's metadata have no order, so that two runs alike would differ
 /// in them: the header is made here.
-fn file_of(place: Place, states: &[ReplicaState]) -> anyhow::Result<Vec<u8>> {
-    let vectors = (0..).zip(states).flat_map(|(model, state)| {
+fn file_of(place: &Place, states: &StatesOf<'_>) -> anyhow::Result<Vec<u8>> {
+    let models = states.iter().flat_map(|(run, states)| {
+        (0..).zip(states.iter()).map(move |(model, state)| (*run, model, state))
+    });
+    let vectors = models.flat_map(|(run, model, state)| {
         let vectors = [&state.parameters, &state.first, &state.second];
         VECTORS
             .into_iter()
             .zip(vectors)
-            .map(move |(name, vector)| (vector_name(name, model), vector))
+            .map(move |(name, vector)| (place.vector_name(name, run, model), vector))
     });
     let (mut header, mut digest, mut end) = (Map::new(), Xxh3Default::new(), 0);
     let mut numbers: Vec<&[u8]> = Vec::new();
@@ -85,7 +134,7 @@ fn file_of(place: Place, states: &[ReplicaState]) -> anyhow::Result<Vec<u8>> {
             json!({"dtype": "F32", "shape": [vector.len()], "data_offsets": [start, end]}),
         );
     }
-    let place = serde_json::to_string(&place)?;
+    let place = serde_json::to_string(place)?;
     let place_digest = hexadecimal(xxh3_64(place.as_bytes()));
     let metadata =
         json!({DIGEST: hexadecimal(digest.digest()), PLACE_DIGEST: place_digest, PLACE: place});
@@ -105,7 +154,7 @@ fn hexadecimal(digest: u64) -> String {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Loaded {
     pub(crate) place: Place,
-    pub(crate) states: Vec<ReplicaState>,
+    pub(crate) states: States,
     /// Whether it is the checkpoint before the last, which cannot be read.
     pub(crate) is_before: bool,
 }
@@ -120,8 +169,10 @@ pub(crate) fn load(
     let read = |name| {
         let path = folder.file(name);
         let found = match fs::read(&path) {
-            Ok(bytes) => opened(&bytes)
-                .and_then(|(place, tensors)| Ok((place, states_of(&tensors, model, models)?))),
+            Ok(bytes) => opened(&bytes).and_then(|(place, tensors)| {
+                let states = states_of(&place, &tensors, model, models)?;
+                Ok((place, states))
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (path, None),
             Err(error) => Err(error.into()),
         };
@@ -139,10 +190,7 @@ pub(crate) fn load(
         (None, None) => Ok(None),
         (why, Some(Ok((place, states)))) => {
             let why = why.map_or("it is missing".into(), |error| told(&error));
-            alert!(
-                "warning: checkpoint {path}: {why}; going on from step {} of {before_path}",
-                place.next_step
-            );
+            alert!("warning: checkpoint {path}: {why}; going on from {place} of {before_path}");
             Ok(Some(Loaded { place, states, is_before: true }))
         }
         (Some(error), None) => Err(Failure::Input(error.context(format!("checkpoint {path}")))),
@@ -176,16 +224,16 @@ pub(crate) fn last(folder: &RunFolder) -> Option<Place> {
     place(CHECKPOINT).or_else(|| place(BEFORE))
 }
 
-/// Reads what [`save`] or [`save_as`] wrote.
+/// Reads what [`save_as`] wrote.
 pub(crate) fn load_from(
     path: &Path,
     model: &GptConfig,
     models: u64,
-) -> Result<(Place, Vec<ReplicaState>), Failure> {
-    let read = || -> anyhow::Result<(Place, Vec<ReplicaState>)> {
+) -> Result<Vec<ReplicaState>, Failure> {
+    let read = || -> anyhow::Result<Vec<ReplicaState>> {
         let bytes = fs::read(path)?;
         let (place, tensors) = opened(&bytes)?;
-        Ok((place, states_of(&tensors, model, models)?))
+        states_of_run((&place, place.run), &tensors, model, models)
     };
     read().with_context(|| format!("checkpoint {}", path.display())).or_input()
 }
@@ -211,14 +259,26 @@ fn opened(bytes: &[u8]) -> anyhow::Result<(Place, SafeTensors<'_>)> {
     Ok((serde_json::from_str(place)?, SafeTensors::deserialize(bytes)?))
 }
 
+/// The states of all runs that a file keeps.
 fn states_of(
+    place: &Place,
+    tensors: &SafeTensors<'_>,
+    model: &GptConfig,
+    models: u64,
+) -> anyhow::Result<States> {
+    let of_run = |run| Ok((run, states_of_run((place, run), tensors, model, models)?));
+    place.kept().into_iter().map(of_run).collect()
+}
+
+fn states_of_run(
+    (place, run): (&Place, usize),
     tensors: &SafeTensors<'_>,
     model: &GptConfig,
     models: u64,
 ) -> anyhow::Result<Vec<ReplicaState>> {
     let state = |number| {
         let [parameters, first, second] =
-            VECTORS.map(|name| vector(tensors, &vector_name(name, number)));
+            VECTORS.map(|name| vector(tensors, &place.vector_name(name, run, number)));
         let state = ReplicaState { parameters: parameters?, first: first?, second: second? };
         if state.parameters.len() != model.parameters() {
             bail!(

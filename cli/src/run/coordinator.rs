@@ -3,6 +3,7 @@
 use super::network::{self, Team, TransportKind};
 use super::plan::{self, ClockKind, Plan};
 use super::report::Summary;
+use super::resume::Changes;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
 use super::train;
@@ -112,7 +113,9 @@ impl CoordinatorArgs {
             workers,
             delays: self.delays.clone(),
             transport: TransportKind::Tcp,
-            return_seconds: self.return_wait.map_or(self.run.max_wait, |seconds| seconds as f64),
+            return_seconds: self
+                .return_wait
+                .map_or(self.run.longest_wait(), |seconds| seconds as f64),
         };
         let plan = self.run.plan(vocabulary, own)?;
         let in_steps = plan.delays.is_some() && plan.delays()?.unit() == Unit::StepTimes;
@@ -206,18 +209,18 @@ fn session(
 ) -> Result<(Session, SocketAddr), Failure> {
     if let Some(path) = &args.run.resume {
         let folder = RunFolder::open(PLAN, path)?;
-        let mut plan = Plan::read(&folder.plan())?;
+        let plan = Plan::read(&folder.plan())?;
         if plan.transport != TransportKind::Tcp || !folder.file(ADDRESS).exists() {
             return Err(Failure::Input(anyhow!(
                 "{} is no coordinator's run; try `codedgrad train --resume`",
                 path.display()
             )));
         }
-        plan.return_seconds =
-            args.return_wait.map_or(plan.return_seconds, |seconds| seconds as f64);
+        let return_seconds = args.return_wait.map(|seconds| seconds as f64);
+        let changes = Changes { return_seconds, ..args.run.changes()? };
         let address = args.port().address(Some(&folder))?;
         args.port().check(address)?;
-        return Ok((Session::resume(plan, folder, interrupted)?, address));
+        return Ok((Session::resume((plan, changes), folder, interrupted)?, address));
     }
     let address = args.port().address(None)?;
     args.port().check(address)?;
@@ -292,6 +295,7 @@ fn carry_out(
         session.with_team(Team::of(transport, first), board);
     }
     session.introduce(args.run.json, output)?;
+    session.say_if_finished();
     let summary = session.execute()?;
     drop(metrics);
     Ok(Some(summary))

@@ -9,9 +9,11 @@ mod observer;
 mod pictures;
 mod plan;
 mod report;
+pub(crate) mod resume;
 mod run_args;
 mod session;
 pub(crate) mod train;
+mod turns;
 pub(crate) mod worker;
 
 use crate::Failure;

@@ -1,7 +1,7 @@
 //! Training runs over TCP: what workers are told, the coordinator's port, and workers that this
 //! process starts.
 
-use super::checkpoint::{self, Place};
+use super::checkpoint;
 use super::plan::Plan;
 use crate::folder::RunFolder;
 use crate::port::TOKEN;
@@ -80,7 +80,7 @@ impl Job {
     /// The states in which a worker begins.
     pub(crate) fn states(&self) -> Result<Vec<ReplicaState>, Failure> {
         match &self.state {
-            Some(path) => Ok(checkpoint::load_from(path, &self.plan.model, self.plan.models)?.1),
+            Some(path) => checkpoint::load_from(path, &self.plan.model, self.plan.models),
             None => self.plan.fresh_states(),
         }
     }
@@ -196,8 +196,7 @@ impl Team {
     pub(crate) fn start(leg: &Leg<'_>, interrupted: &AtomicBool) -> Result<Option<Self>, Failure> {
         let Leg { run, plan, batches, folder, start } = leg;
         let (step, file) = (Step(start.step), std::path::absolute(folder.file(START)).or_work()?);
-        checkpoint::save_as(folder, START, Place { run: 0, next_step: start.step }, start.states)
-            .or_work()?;
+        checkpoint::save_as(folder, START, start.step, start.states).or_work()?;
         let (token, path) = (Token::fresh().or_work()?, folder.file(TOKEN));
         if path.exists() {
             std::fs::remove_file(&path)

@@ -7,6 +7,7 @@ use super::plan::{LateKind, Plan};
 use crate::board::Board;
 use crate::folder::{LineFile, RunFolder};
 use crate::output::say;
+use crate::progress::Progress;
 use crate::steps::{Decided, FaultLine};
 use crate::tools::status::plain;
 use codedgrad::gpu::Real;
@@ -14,7 +15,6 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{AUTO, Flow, Observer, StepRecord};
 use codedgrad::transport::{Decoded, State};
 use codedgrad_trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
-use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::sync::Arc;
@@ -37,6 +37,11 @@ pub(crate) struct Line {
     /// Who was found out, where somebody is wrong or looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) caught: Option<Caught>,
+    /// Where schemes take turns: which one it was, and the step time measured for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) turn: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) step_seconds: Option<f64>,
     #[serde(flatten)]
     pub(crate) record: StepRecord,
 }
@@ -96,7 +101,17 @@ fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     }
 }
 
-/// Follows one run.
+/// A run's turn, and the other runs meanwhile.
+pub(crate) struct InTurn<'a> {
+    pub(crate) number: u64,
+    pub(crate) step_seconds: f64,
+    /// Steps that each run has made, this one included.
+    pub(crate) made: Vec<u64>,
+    /// The states that the others are in.
+    pub(crate) others: Vec<(usize, &'a [ReplicaState])>,
+}
+
+/// Follows one run, or a block of it.
 pub(crate) struct RunObserver<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) run: usize,
@@ -109,8 +124,10 @@ pub(crate) struct RunObserver<'a> {
     /// Whether all steps so far had the bytes of the first run's, so that both are in the same
     /// state.
     pub(crate) in_step: bool,
+    /// Where schemes take turns.
+    pub(crate) in_turn: Option<InTurn<'a>>,
     pub(crate) faults: Vec<FaultLine>,
-    pub(crate) bar: ProgressBar,
+    pub(crate) bar: &'a mut Progress,
     /// Whether the scheme looks for wrong workers.
     pub(crate) looks: bool,
     pub(crate) interrupted: &'a AtomicBool,
@@ -176,6 +193,8 @@ impl RunObserver<'_> {
             gradient_difference: difference.map(|errors| errors.0),
             gradient_error: difference.map(|errors| errors.1),
             caught: Caught::of(self.plan, self.looks, record),
+            turn: self.in_turn.as_ref().map(|turn| turn.number),
+            step_seconds: self.in_turn.as_ref().map(|turn| turn.step_seconds),
             record: record.clone(),
         };
         if let Some(why) = record.using.as_ref().and_then(|using| using.why.as_ref()) {
@@ -194,17 +213,18 @@ impl RunObserver<'_> {
         self.check_progress()?;
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
+        let mut place = Place::of(self.run, next_step);
+        if let Some(turn) = &mut self.in_turn {
+            turn.made[self.run] = next_step;
+            place.made.clone_from(&turn.made);
+        }
+        // All that may be lost is what the record has after the last checkpoint, whoever made it.
+        let steps = if place.made.is_empty() { next_step } else { place.made.iter().sum() };
         if interrupted
-            || next_step.is_multiple_of(self.plan.checkpoint_every)
+            || steps.is_multiple_of(self.plan.checkpoint_every)
             || next_step == self.plan.all_steps()
         {
-            // A checkpoint counts the steps of the record.
-            self.record.sync()?;
-            checkpoint::save(
-                self.folder,
-                Place { run: self.run, next_step },
-                &self.keeper.states()?,
-            )?;
+            self.save(&place)?;
         }
         Ok(if interrupted && next_step < self.plan.all_steps() {
             Flow::Stop
@@ -231,10 +251,20 @@ impl RunObserver<'_> {
         anyhow::bail!(why)
     }
 
-    fn show(&self, line: &Line) {
+    fn save(&mut self, place: &Place) -> anyhow::Result<()> {
+        // A checkpoint counts the steps of the record.
+        self.record.sync()?;
+        let mine = self.keeper.states()?;
+        let mut states = vec![(self.run, &mine[..])];
+        states.extend(self.in_turn.iter().flat_map(|turn| turn.others.iter().copied()));
+        states.sort_unstable_by_key(|(run, _)| *run);
+        checkpoint::save(self.folder, place, &states)
+    }
+
+    fn show(&mut self, line: &Line) {
         let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
         let step = (&line.record, self.plan.all_steps());
-        Decided::of(&line.scheme, step, self.plan.late(), loss).show(&self.bar);
+        self.bar.show(&Decided::of(&line.scheme, step, self.plan.late(), loss));
     }
 }
 

@@ -227,6 +227,8 @@ mod tests {
             gradient_difference: None,
             gradient_error: None,
             caught: None,
+            turn: None,
+            step_seconds: None,
             record,
         }
     }

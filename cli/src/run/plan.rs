@@ -2,6 +2,7 @@
 
 use super::checkpoint;
 use super::network::TransportKind;
+use super::turns::Turns;
 use crate::output::alert;
 use crate::port::{ExchangeKind, WireKind};
 use crate::steps::{late, stragglers};
@@ -129,6 +130,9 @@ pub(crate) struct Plan {
     /// A number that no other run over TCP has.
     #[serde(default)]
     pub(crate) id: u64,
+    /// How its schemes take turns; else they run one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) turns: Option<Turns>,
 }
 
 /// What has made a plan, and when.
@@ -268,19 +272,28 @@ impl Plan {
     /// The first rounds of a run, at least as many as its longest scheme takes if nothing goes
     /// wrong.
     fn rounds(&self) -> u64 {
+        // The last steps of a block wait for a scheme's delay, as those of a run do.
+        let blocks = self.turns.map_or(1, |turns| turns.blocks(self.all_steps()));
+        let more = (blocks - 1) * self.longest_delay() as u64;
         let longest = |text: &String| {
             let spec = text.parse::<SchemeSpec>().ok()?;
             let facts = self.natural(&spec).ok()?;
             Some(self.local_run(&spec).ok()?.rounds(self.all_steps(), &facts))
         };
         self.schemes.iter().filter_map(longest).max().unwrap_or_else(|| self.all_steps())
+            + more
             + SPARE_ROUNDS
     }
 
-    /// The longest delay of its schemes, as far as it can be known.
+    /// Steps that may be open at once but for one, as far as it can be known.
     pub(crate) fn delay(&self) -> usize {
+        self.longest_delay().max(self.models as usize - 1)
+    }
+
+    /// The longest delay of its schemes, as far as it can be known.
+    pub(crate) fn longest_delay(&self) -> usize {
         let delay = |text: &String| Some(self.natural(&text.parse().ok()?).ok()?.delay);
-        self.schemes.iter().filter_map(delay).max().unwrap_or(0).max(self.models as usize - 1)
+        self.schemes.iter().filter_map(delay).max().unwrap_or(0)
     }
 
     /// The facts of a scheme that cuts batches as it likes best.

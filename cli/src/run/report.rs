@@ -3,6 +3,7 @@
 use super::attack::{self, Honesty};
 use super::observer::Line;
 use super::plan::{ClockKind, Plan};
+use super::turns::{self, Compared};
 use crate::layout::{Column, Table, Width};
 use crate::legs::{LegSummary, legs};
 use crate::steps::{FaultLine, Spread};
@@ -107,12 +108,28 @@ impl RunSummary {
     }
 }
 
+/// What the turns of a comparison say of its `speedup`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct SpeedupSpread {
+    /// The smallest and the largest `speedup` that one of the turns alone would have given, of those
+    /// that all schemes finished; null if there is none. The range of few turns is no confidence
+    /// interval, and is wider for more of them.
+    pub(crate) speedup_low: Option<f64>,
+    pub(crate) speedup_high: Option<f64>,
+    /// How many turns those are.
+    pub(crate) complete_turns: usize,
+}
+
 /// `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) runs: Vec<RunSummary>,
-    /// Mean step time of the first run over that of the last; null with a single run.
+    /// Mean step time of the first run over that of the last; null with a single run. Where schemes
+    /// take turns, over the turns that all of them finished; null if there is none.
     pub(crate) speedup: Option<f64>,
+    /// Where schemes take turns: how far `speedup` can be trusted.
+    #[serde(flatten)]
+    pub(crate) spread: Option<SpeedupSpread>,
     /// Largest relative difference of a decoded gradient from the whole batch's; null if none was
     /// checked.
     pub(crate) max_gradient_difference: Option<f64>,
@@ -120,6 +137,9 @@ pub(crate) struct Summary {
     pub(crate) step_seconds: f64,
     pub(crate) faults: Vec<FaultLine>,
     pub(crate) interrupted: bool,
+    /// Where schemes take turns: every run compared with the first.
+    #[serde(skip)]
+    compared: Option<Vec<Option<Compared>>>,
 }
 
 impl Summary {
@@ -133,13 +153,23 @@ impl Summary {
         let checked: Vec<f64> =
             lines.iter().flatten().filter_map(|line| line.gradient_difference).collect();
         let mean = |run: &RunSummary| run.seconds_per_step.mean;
-        let speedup = match &runs[..] {
-            [first, .., last] if mean(last) > 0.0 => Some(mean(first) / mean(last)),
+        let compared = plan.turns.map(|_| turns::compare(lines));
+        let last = compared.as_ref().map(|compared| compared.last().copied().flatten());
+        let speedup = match (&last, &runs[..]) {
+            (Some(last), _) => last.map(|last| last.speedup),
+            (None, [first, .., last]) if mean(last) > 0.0 => Some(mean(first) / mean(last)),
             _ => None,
         };
+        let spread = last.map(|last| SpeedupSpread {
+            speedup_low: last.map(|last| last.low),
+            speedup_high: last.map(|last| last.high),
+            complete_turns: last.map_or(0, |last| last.turns),
+        });
         Self {
             runs,
             speedup,
+            spread,
+            compared,
             max_gradient_difference: checked.iter().copied().reduce(f64::max),
             gradients_checked: checked.len(),
             step_seconds: plan.step_seconds,
@@ -243,6 +273,37 @@ impl Summary {
         })
     }
 
+    /// How a run's steps compare with those of the first, if they can be compared.
+    fn comparison(&self, first: &RunSummary, (other, number): (&RunSummary, usize)) -> String {
+        let mut range = String::new();
+        let speedup = match &self.compared {
+            None => first.seconds_per_step.mean / other.seconds_per_step.mean,
+            Some(compared) => {
+                let Some(compared) = compared.get(number).copied().flatten() else {
+                    return String::new();
+                };
+                range = compared.range();
+                compared.speedup
+            }
+        };
+        let (name, rival, times) = (&other.scheme, &first.scheme, other.work / first.work);
+        if speedup >= 1.0 {
+            return format!(
+                "{name} made a step {speedup:.2}x{range} faster than {rival}, at {times:.2} times \
+                 the computing work. "
+            );
+        }
+        let why = if first.late_worker_rounds > 0 {
+            "costs more than the waiting it saves"
+        } else {
+            "only costs where nobody is late"
+        };
+        let slower = 1.0 / speedup;
+        format!(
+            "{name} made a step {slower:.2}x{range} slower than {rival}: its redundancy {why}. "
+        )
+    }
+
     /// What the run shows, in a sentence or two.
     pub(crate) fn sentence(&self, plan: &Plan) -> String {
         let mut text = self.refusals() + &self.checks() + &self.speeds_compared(plan);
@@ -296,28 +357,11 @@ impl Summary {
         let all_count = |run: &&RunSummary| {
             run.seconds_per_step.mean > 0.0 && first.refused_steps + run.refused_steps == 0
         };
-        for other in others.iter().filter(all_count) {
-            let (name, rival, times) = (&other.scheme, &first.scheme, other.work / first.work);
-            let speedup = first.seconds_per_step.mean / other.seconds_per_step.mean;
-            let _ = if speedup >= 1.0 {
-                write!(
-                    text,
-                    "{name} made a step {speedup:.2}x faster than {rival}, at {times:.2} times the \
-                     computing work. "
-                )
-            } else {
-                let late = first.late_worker_rounds > 0;
-                let why = if late {
-                    "costs more than the waiting it saves"
-                } else {
-                    "only costs where nobody is late"
-                };
-                write!(
-                    text,
-                    "{name} made a step {:.2}x slower than {rival}: its redundancy {why}. ",
-                    1.0 / speedup
-                )
-            };
+        for (other, number) in others.iter().zip(1..).filter(|(run, _)| all_count(run)) {
+            text += &self.comparison(first, (other, number));
+        }
+        if self.spread.is_some_and(|spread| spread.complete_turns == 0) {
+            text += "No turn was finished by all schemes: there is nothing to compare yet. ";
         }
         text + match plan.clock {
             ClockKind::Wall => {
@@ -366,6 +410,8 @@ mod tests {
         let schemes = [("uncoded", 0.456, 1.0), ("defer:T=1,cap=12,cut=16,copies=1", 0.25, 1.13)];
         let summary = Summary {
             runs: schemes.map(|(scheme, mean, work)| run(scheme, mean, work)).into(),
+            spread: None,
+            compared: None,
             speedup: Some(1.824),
             max_gradient_difference: Some(0.0),
             gradients_checked: 30,

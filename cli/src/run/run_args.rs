@@ -4,6 +4,7 @@ use super::attack::AttackArgs;
 use super::checkpoint;
 use super::network::TransportKind;
 use super::plan::{ClockKind, GIVE_UP_AFTER, LateKind, Plan, ReduceKind};
+use super::resume::Changes;
 use crate::port::{ExchangeKind, ExchangeParser, WireKind, fresh_id};
 use crate::{Failure, OrInput};
 use anyhow::anyhow;
@@ -13,11 +14,10 @@ use codedgrad_trainer::{Compute, GptConfig, Precision, Processor};
 use std::path::PathBuf;
 
 /// Flags that a resumed run takes from its folder.
-const PLANNED: [&str; 40] = [
+const PLANNED: [&str; 33] = [
     "corpus",
     "tokenizer",
     "init",
-    "steps",
     "clock",
     "step_seconds",
     "models",
@@ -38,16 +38,10 @@ const PLANNED: [&str; 40] = [
     "precision",
     "learning_rate",
     "seed",
-    "max_wait",
-    "min_workers",
-    "grace",
     "out",
     "force",
-    "checkpoint_every",
-    "give_up_after",
     "replan_every",
     "probe",
-    "audit_every",
     "fault",
     "exchange",
     "wire",
@@ -55,6 +49,13 @@ const PLANNED: [&str; 40] = [
     "attackers",
     "lanes",
 ];
+
+/// Steps where nothing else is said.
+const STEPS: u64 = 150;
+/// Limits where nothing else is said.
+const MAX_WAIT: f64 = 60.0;
+const CHECKPOINT_EVERY: u64 = 50;
+const AUDIT_EVERY: u64 = 10;
 
 /// What is trained, how long and on what.
 #[derive(Debug, Args)]
@@ -68,9 +69,11 @@ pub(crate) struct RunArgs {
     /// Start from a model saved by an earlier run (a folder with model.safetensors and config.json)
     #[arg(long, value_name = "DIR")]
     pub(crate) init: Option<PathBuf>,
-    /// Optimizer steps of each run, and of each model
-    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) steps: u64,
+    /// Optimizer steps of each run, and of each model [default: 150]. A resumed run may be given
+    /// more, or fewer if it has not made them: its learning rate goes on as it was first planned,
+    /// and stays at a tenth of --learning-rate once those steps are over
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
     /// Real time, or modelled time in which nobody waits
     #[arg(long, value_enum, default_value_t = ClockKind::Wall)]
     pub(crate) clock: ClockKind,
@@ -150,17 +153,17 @@ pub(crate) struct RunArgs {
     /// Seed of parameters, batches and delays
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Give up on workers that have not answered after so long
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
-    pub(crate) max_wait: f64,
+    /// Give up on workers that have not answered after so long [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_wait: Option<f64>,
     /// When more workers are gone than the scheme can do without, go on with whoever is left,
     /// planned anew, as long as those are so many or more
     /// [default: wait for their return, then end]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) min_workers: Option<u32>,
-    /// Let approximate schemes wait so much longer than they must
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
-    pub(crate) grace: f64,
+    /// Let approximate schemes wait so much longer than they must [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) grace: Option<f64>,
     /// Steps after which `--scheme auto` records uncoded ones again
     #[arg(
         long, value_name = "N", default_value_t = 200,
@@ -174,22 +177,17 @@ pub(crate) struct RunArgs {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub(crate) probe: u64,
-    /// Steps between checkpoints
-    #[arg(
-        long, value_name = "N", default_value_t = 50,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    pub(crate) checkpoint_every: u64,
+    /// Steps between checkpoints [default: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) checkpoint_every: Option<u64>,
     /// Refused steps in a row after which the run has diverged: it ends with exit status 1; 0 for
-    /// never
-    #[arg(long, value_name = "N", default_value_t = GIVE_UP_AFTER)]
-    pub(crate) give_up_after: u64,
+    /// never [default: 5]
+    #[arg(long, value_name = "N")]
+    pub(crate) give_up_after: Option<u64>,
     /// Steps between checks of the gradient against the whole batch, where no equal run is at hand
-    #[arg(
-        long, value_name = "N", default_value_t = 10,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    pub(crate) audit_every: u64,
+    /// [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) audit_every: Option<u64>,
     /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
     #[arg(long, value_name = "FAULT")]
     pub(crate) fault: Vec<String>,
@@ -210,7 +208,9 @@ pub(crate) struct RunArgs {
     /// Overwrite the run that --out holds
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
-    /// Go on with an interrupted run; everything else is as it was
+    /// Go on with an interrupted run, or, with more --steps, with a finished one. --steps,
+    /// --max-wait, --grace, --min-workers, --checkpoint-every and --audit-every may be given anew
+    /// and replace the plan's; everything else is as it was
     #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED)]
     pub(crate) resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there
@@ -266,25 +266,62 @@ impl RunArgs {
         Ok(())
     }
 
+    /// The steps of a run that is begun.
+    fn all_steps(&self) -> u64 {
+        self.steps.unwrap_or(STEPS)
+    }
+
+    /// Its limit.
+    pub(crate) fn longest_wait(&self) -> f64 {
+        self.max_wait.unwrap_or(MAX_WAIT)
+    }
+
+    fn check_limits(&self) -> Result<(), Failure> {
+        let max_wait = self.longest_wait();
+        if !(max_wait.is_finite() && max_wait > 0.0) {
+            return Err(Failure::Input(anyhow!(
+                "--max-wait {max_wait}: a number above 0 is needed"
+            )));
+        }
+        match self.grace {
+            Some(grace) if !(grace.is_finite() && grace >= 0.0) => {
+                Err(Failure::Input(anyhow!("--grace {grace}: a number of 0 or more is needed")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a resumed run is told anew.
+    pub(crate) fn changes(&self) -> Result<Changes, Failure> {
+        self.check_limits()?;
+        Ok(Changes {
+            steps: self.steps,
+            max_wait_seconds: self.max_wait,
+            return_seconds: None,
+            grace_seconds: self.grace,
+            min_workers: self.min_workers.map(|workers| workers as usize),
+            checkpoint_every: self.checkpoint_every,
+            audit_every: self.audit_every,
+            give_up_after: self.give_up_after,
+        })
+    }
+
     /// What the command line asks for; the vocabulary is that of the text.
     pub(crate) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
         let step_seconds = self.step_seconds.unwrap_or(1.0);
-        let positive = [
-            ("--step-seconds", step_seconds),
-            ("--learning-rate", self.learning_rate),
-            ("--max-wait", self.max_wait),
-        ];
+        let positive = [("--step-seconds", step_seconds), ("--learning-rate", self.learning_rate)];
         if let Some((flag, value)) =
             positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0))
         {
             return Err(Failure::Input(anyhow!("{flag} {value}: a number above 0 is needed")));
         }
-        let not_negative = [("--grace", self.grace), ("--mu", self.mu)];
-        if let Some((flag, value)) =
-            not_negative.into_iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0))
-        {
-            return Err(Failure::Input(anyhow!("{flag} {value}: a number of 0 or more is needed")));
+        if !(self.mu.is_finite() && self.mu >= 0.0) {
+            return Err(Failure::Input(anyhow!(
+                "--mu {}: a number of 0 or more is needed",
+                self.mu
+            )));
         }
+        self.check_limits()?;
         self.check_exchange()?;
         if self.probe >= self.replan_every {
             let (probe, block) = (self.probe, self.replan_every);
@@ -313,7 +350,7 @@ impl RunArgs {
             lanes: self.attack.lanes(),
             schemes: own.schemes,
             workers: own.workers as usize,
-            steps: self.steps,
+            steps: self.all_steps(),
             corpus: absolute(self.corpus.as_ref())?,
             tokenizer: absolute(self.tokenizer.as_ref())?,
             init: absolute(self.init.as_ref())?,
@@ -333,12 +370,12 @@ impl RunArgs {
             made: None,
             optimizer: self.optimizer(),
             seed: self.seed,
-            max_wait_seconds: self.max_wait,
+            max_wait_seconds: self.longest_wait(),
             return_seconds: own.return_seconds,
-            grace_seconds: self.grace,
-            checkpoint_every: self.checkpoint_every,
-            give_up_after: self.give_up_after,
-            audit_every: self.audit_every,
+            grace_seconds: self.grace.unwrap_or(0.0),
+            checkpoint_every: self.checkpoint_every.unwrap_or(CHECKPOINT_EVERY),
+            audit_every: self.audit_every.unwrap_or(AUDIT_EVERY),
+            give_up_after: self.give_up_after.unwrap_or(GIVE_UP_AFTER),
             replan_every: self.replan_every,
             probe: self.probe,
             faults: self.fault.clone(),
@@ -347,6 +384,7 @@ impl RunArgs {
             exchange: self.exchange.unwrap_or_default(),
             wire: self.wire.unwrap_or_default(),
             id: if own.transport == TransportKind::Local { 0 } else { fresh_id() },
+            turns: None,
         })
     }
 
@@ -378,8 +416,8 @@ impl RunArgs {
     fn optimizer(&self) -> AdamWConfig {
         AdamWConfig {
             learning_rate: self.learning_rate,
-            warmup_steps: (self.steps / 5).clamp(1, 100),
-            decay_steps: self.steps,
+            warmup_steps: (self.all_steps() / 5).clamp(1, 100),
+            decay_steps: self.all_steps(),
             beta1: 0.9,
             beta2: 0.99,
             epsilon: 1e-8,

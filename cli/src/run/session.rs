@@ -1,19 +1,23 @@
-//! Carries out the plan of a training run: its schemes one after the other, from a checkpoint if
-//! there is one.
+//! Carries out the plan of a training run, its schemes in turns or one after the other, from a
+//! checkpoint if there is one.
 
-use super::checkpoint::{self, Place};
+use super::checkpoint::{self, Place, States};
 use super::network::{Leg, Team, TransportKind};
-use super::observer::{Keeper, Line, RunObserver, in_step};
+use super::observer::{InTurn, Keeper, Line, RunObserver, in_step};
 use super::pictures;
 use super::plan::{ClockKind, Made, Plan};
 use super::report::{RunSummary, Summary};
+use super::resume::{self, Changes};
+use super::turns::Turn;
 use crate::board::Board;
 use crate::folder::{LineFile, PLAN, RECORD, RunFolder};
-use crate::output::{self, Output, alert};
+use crate::output::{self, Output, alert, say};
+use crate::progress::Progress;
 use crate::steps::FaultLine;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use codedgrad::codes::SchemeSpec;
+use codedgrad::delays::Delays;
 use codedgrad::train::{AUTO, Outcome, Pace, VirtualClock};
 use codedgrad_trainer::{
     Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_in_place,
@@ -21,7 +25,7 @@ use codedgrad_trainer::{
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Windows of the validation text on which a model is judged.
 const VALIDATION_ROWS: usize = 64;
@@ -35,12 +39,32 @@ pub(crate) struct Session {
     interrupted: Arc<AtomicBool>,
     /// Lines of each scheme's run so far.
     lines: Vec<Vec<Line>>,
-    place: Place,
-    /// State at `place`, if it is in the middle of a run.
-    state: Option<Vec<ReplicaState>>,
+    /// What the runs go on from that have begun: where schemes take turns all of them, else the one
+    /// that is under way.
+    states: States,
     /// Workers that have joined already.
     team: Option<Team>,
     board: Option<Arc<Board>>,
+}
+
+/// Steps of one run, made one after the other: all that are left, or a block.
+struct Block {
+    run: usize,
+    /// One past its last step.
+    until: u64,
+    /// Where schemes take turns.
+    turn: Option<Turn>,
+}
+
+/// What is open while a session trains.
+struct Work {
+    record: LineFile,
+    faults: Vec<FaultLine>,
+    bar: Progress,
+    /// For all rounds, and how many those are.
+    delays: (Delays, usize),
+    /// Of the runs that have ended.
+    validation: Vec<Option<f64>>,
 }
 
 impl Session {
@@ -67,7 +91,6 @@ impl Session {
             prepare(&mut plan, &specs[0], measure.then_some((&start[0], &batches)), &folder);
         folder.settle(prepared)?;
         let lines = vec![Vec::new(); specs.len()];
-        let place = Place { run: 0, next_step: 0 };
         Ok(Self {
             plan,
             specs,
@@ -75,70 +98,112 @@ impl Session {
             batches,
             interrupted,
             lines,
-            place,
-            state: None,
+            states: States::new(),
             team: None,
             board: None,
         })
     }
 
-    /// A run that was interrupted, as its last checkpoint left it.
+    /// A run that was interrupted, as its last checkpoint left it, or one that goes on beyond its
+    /// end.
     pub(crate) fn resume(
-        plan: Plan,
+        (plan, changes): (Plan, Changes),
         folder: RunFolder,
         interrupted: Arc<AtomicBool>,
     ) -> Result<Self, Failure> {
         let specs = plan.specs()?;
         let batches = plan.batches(plan.tokens()?)?;
         let loaded = checkpoint::load(&folder, &plan.model, plan.models)?;
-        let place = loaded.as_ref().map_or(Place { run: 0, next_step: 0 }, |loaded| loaded.place);
-        if place.run >= specs.len() || place.next_step > plan.all_steps() {
+        let (place, states, is_before) = loaded.map_or_else(
+            || (Place::default(), States::new(), false),
+            |loaded| (loaded.place, loaded.states, loaded.is_before),
+        );
+        let all_steps = plan.all_steps();
+        let in_turns = !place.made.is_empty();
+        let other = if in_turns {
+            plan.turns.is_none() || place.made.len() != specs.len()
+        } else {
+            plan.turns.is_some() && !states.is_empty()
+        };
+        let beyond = (0..specs.len()).any(|run| place.made_by(run, all_steps) > all_steps);
+        if other || beyond || place.run >= specs.len() {
             return Err(Failure::Input(anyhow!(
                 "the checkpoint in {} is not of this plan",
                 folder.path().display()
             )));
         }
         let mut lines = vec![Vec::new(); specs.len()];
-        for line in read_record(&folder, place)? {
-            lines[line.run].push(line);
+        for line in read_record(&folder, &place)? {
+            if let Some(lines) = lines.get_mut(line.run) {
+                lines.push(line);
+            }
         }
-        let complete = |(run, lines): (usize, &Vec<Line>)| {
-            let expected = if run < place.run {
-                plan.all_steps()
-            } else if run == place.run {
-                place.next_step
-            } else {
-                0
-            };
-            lines.len() as u64 == expected
-        };
+        let complete =
+            |(run, lines): (usize, &Vec<Line>)| lines.len() as u64 == place.made_by(run, all_steps);
         if !lines.iter().enumerate().all(complete) {
             return Err(Failure::Input(anyhow!(
                 "{} has not all the steps its checkpoint counts",
                 folder.file(RECORD).display()
             )));
         }
-        if loaded.as_ref().is_some_and(|loaded| loaded.is_before) {
+        if is_before {
             checkpoint::put_in_place(&folder).or_work()?;
         }
-        let state = loaded.map(|loaded| loaded.states);
-        Ok(Self {
+        let mut session = Self {
             plan,
             specs,
             folder,
             batches,
             interrupted,
             lines,
-            place,
-            state,
+            states,
             team: None,
             board: None,
-        })
+        };
+        session.change(&changes)?;
+        Ok(session)
+    }
+
+    /// Goes by another plan from now on, and has the folder know it.
+    fn change(&mut self, changes: &Changes) -> Result<(), Failure> {
+        let plan = changes.applied(&self.plan);
+        if plan == self.plan {
+            return Ok(());
+        }
+        let made = |(run, lines): (usize, &Vec<Line>)| {
+            (lines.len() as u64, self.states.contains_key(&run))
+        };
+        resume::check_steps(&self.plan, plan.steps, self.lines.iter().enumerate().map(made))?;
+        self.specs = plan.specs()?;
+        if plan.steps > self.plan.steps {
+            self.put_models_aside().or_work()?;
+        }
+        self.folder.write_plan(&plan).or_work()?;
+        self.plan = plan;
+        Ok(())
+    }
+
+    /// Keeps the models that its runs ended with under names of their own, so that none is taken
+    /// for what a longer run ends with.
+    fn put_models_aside(&self) -> anyhow::Result<()> {
+        let models = 0..self.plan.models;
+        for (run, model) in
+            (0..self.specs.len()).flat_map(|run| models.clone().map(move |m| (run, m)))
+        {
+            let name = model_name(&self.plan, run, model);
+            let (path, steps) = (self.folder.file(&name), self.plan.steps);
+            if path.exists() {
+                let aside = self.folder.file(&format!("{name}-step-{steps}"));
+                std::fs::rename(&path, aside)
+                    .with_context(|| format!("cannot rename {}", path.display()))?;
+            }
+        }
+        Ok(())
     }
 
     /// How many steps of the only run are in the record, those after the checkpoint too.
     pub(crate) fn recorded(&self) -> Result<u64, Failure> {
-        Ok(read_record(&self.folder, Place { run: 0, next_step: u64::MAX })?.len() as u64)
+        Ok(read_record(&self.folder, &Place::of(0, u64::MAX))?.len() as u64)
     }
 
     /// Goes on from a later step of the only run, in the states of a worker that has come so far.
@@ -147,9 +212,8 @@ impl Session {
         next_step: u64,
         states: Vec<ReplicaState>,
     ) -> Result<(), Failure> {
-        let place = Place { run: 0, next_step };
-        self.lines[0] = read_record(&self.folder, place)?;
-        (self.place, self.state) = (place, Some(states));
+        self.lines[0] = read_record(&self.folder, &Place::of(0, next_step))?;
+        self.states.insert(0, states);
         Ok(())
     }
 
@@ -159,7 +223,7 @@ impl Session {
     }
 
     pub(crate) fn next_step(&self) -> u64 {
-        self.place.next_step
+        self.lines[0].len() as u64
     }
 
     pub(crate) fn batches(&self) -> &Batches {
@@ -169,6 +233,16 @@ impl Session {
     /// Whether nothing is left to be trained.
     pub(crate) fn is_complete(&self) -> bool {
         (0..self.specs.len()).all(|run| self.is_done(run))
+    }
+
+    /// Says so if nothing is left to be trained.
+    pub(crate) fn say_if_finished(&self) {
+        if self.is_complete() {
+            let steps = self.plan.steps;
+            let goes_on = (0..self.specs.len()).all(|run| self.states.contains_key(&run));
+            let how = if goes_on { "; --steps M, with M above that, trains on" } else { "" };
+            say!("already finished: {steps} steps{how}");
+        }
     }
 
     fn is_done(&self, run: usize) -> bool {
@@ -219,13 +293,21 @@ impl Session {
         let time = match (self.plan.clock, &self.board) {
             (ClockKind::Virtual, _) => format!("step time c: {step_seconds:.3} s (modelled)"),
             (ClockKind::Wall, None) => {
-                format!("step time c: {step_seconds:.3} s (uncoded, nobody late, measured)")
+                let how = match self.plan.turns {
+                    Some(turns) if turns.measured => "measured anew at every turn",
+                    Some(_) => "given",
+                    None => "measured",
+                };
+                format!("step time c: {step_seconds:.3} s (uncoded, nobody late, {how})")
             }
             (ClockKind::Wall, _) if self.plan.delays.is_some() => {
                 format!("step time c: {step_seconds:.3} s (given)")
             }
             (ClockKind::Wall, _) => "times are as measured, nobody is delayed on purpose".into(),
         };
+        let order = self.plan.turns.map_or_else(String::new, |turns| {
+            format!("schemes take turns, {} steps each", turns.block)
+        });
         let stragglers =
             self.plan.delays().map_or_else(|_| String::new(), |delays| delays.to_string());
         let lines = [
@@ -243,8 +325,10 @@ impl Session {
             format!("text: {train} tokens for training, {validation} for validation"),
             format!("stragglers: {stragglers}"),
             time,
+            order,
             format!("folder: {}", self.folder.path().display()),
         ];
+        let lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();
         if json {
             lines.iter().for_each(|line| tracing::info!("{line}"));
             return Ok(());
@@ -261,28 +345,89 @@ impl Session {
 
     /// Runs what is left of the plan and writes everything that comes of it.
     pub(crate) fn execute(&mut self) -> Result<Summary, Failure> {
-        let kept = self.lines.iter().map(Vec::len).sum();
-        let mut record = LineFile::open(&self.folder.file(RECORD), kept)?;
-        let mut validation: Vec<Option<f64>> = Vec::new();
-        let mut faults = Vec::new();
-        let mut finished = true;
-        for run in 0..self.specs.len() {
-            let done = self.is_done(run);
-            if !finished || done {
-                validation.push(if done { Some(self.validate_saved(run)?) } else { None });
-                continue;
+        let made: Vec<u64> = self.lines.iter().map(|lines| lines.len() as u64).collect();
+        let kept = made.iter().sum::<u64>() as usize;
+        let mut work = Work {
+            record: LineFile::open(&self.folder.file(RECORD), kept)?,
+            faults: Vec::new(),
+            bar: Progress::new(self.plan.all_steps(), made),
+            delays: self.plan.delay_rows()?,
+            validation: vec![None; self.specs.len()],
+        };
+        let trained = self.train_all(&mut work);
+        work.bar.finish();
+        trained?;
+        let Work { faults, mut validation, .. } = work;
+        for (run, loss) in validation.iter_mut().enumerate() {
+            if loss.is_none() && self.is_done(run) {
+                *loss = Some(self.validate_saved(run)?);
             }
-            let (outcome, loss) = self.one_run(run, &mut record, &mut faults)?;
-            finished = outcome == Outcome::Finished;
-            validation.push(loss);
         }
         let started = self.lines.iter().take_while(|lines| !lines.is_empty()).count();
         let runs = (0..started)
             .map(|run| RunSummary::of(&self.plan, run, &self.lines[run], validation[run]))
             .collect();
-        let summary = Summary::of(&self.plan, runs, &self.lines[..started], faults, !finished);
+        let summary = Summary::of(&self.plan, runs, &self.lines, faults, !self.is_complete());
         self.write_up(&summary, started).or_work()?;
         Ok(summary)
+    }
+
+    /// Trains until nothing is left, or somebody interrupts it.
+    fn train_all(&mut self, work: &mut Work) -> Result<(), Failure> {
+        while let Some(block) = self.next_block() {
+            let outcome = self.one_block(&block, work)?;
+            let between = block.turn.is_some() && self.interrupted.load(Ordering::Relaxed);
+            if outcome == Outcome::Stopped || between {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be made next.
+    fn next_block(&self) -> Option<Block> {
+        let (all_steps, runs) = (self.plan.all_steps(), 0..self.specs.len());
+        let not_done = |run: &usize| !self.is_done(*run);
+        let Some(turns) = self.plan.turns else {
+            let run = runs.clone().find(not_done)?;
+            return Some(Block { run, until: all_steps, turn: None });
+        };
+        let turn = turns.current(self.lines.iter().map(Vec::as_slice), all_steps);
+        let until = turn.steps.end;
+        let behind = |run: &usize| (self.lines[*run].len() as u64) < until;
+        // Whoever was killed before its models were saved has made all steps.
+        let run = runs.clone().find(behind).or_else(|| runs.clone().find(not_done))?;
+        Some(Block { run, until, turn: Some(turn) })
+    }
+
+    /// The step time by which a block's delays go: where schemes take turns it is measured once per
+    /// turn, at its beginning.
+    fn step_seconds(&self, block: &Block, bar: &Progress) -> Result<f64, Failure> {
+        let measured = self.plan.turns.is_some_and(|turns| turns.measured);
+        let states = self.states.get(&0).filter(|_| measured).zip(block.turn.as_ref());
+        match states {
+            Some((_, Turn { step_seconds: Some(seconds), .. })) => Ok(*seconds),
+            Some((states, Turn { number: 1.., .. })) => {
+                bar.say("measuring the compute time of an uncoded step");
+                calibrate(&self.plan.local_run(&self.specs[0])?, &states[0], &self.batches)
+                    .or_work()
+            }
+            _ => Ok(self.plan.step_seconds),
+        }
+    }
+
+    /// What a bar says of a block.
+    fn title(&self, block: &Block) -> String {
+        let (scheme, count) = (&self.plan.schemes[block.run], self.specs.len());
+        let number = block.run + 1;
+        match (&block.turn, self.plan.turns) {
+            (Some(turn), Some(turns)) => {
+                let all = turns.count(turn, self.plan.all_steps());
+                format!("turn {}/{all} {scheme} ({number} of {count})", turn.number + 1)
+            }
+            _ if count > 1 => format!("{scheme} ({number} of {count})"),
+            _ => scheme.clone(),
+        }
     }
 
     fn write_up(&self, summary: &Summary, started: usize) -> anyhow::Result<()> {
@@ -293,40 +438,40 @@ impl Session {
         self.folder.write_json("summary.json", summary)
     }
 
-    fn one_run(
-        &mut self,
-        run: usize,
-        record: &mut LineFile,
-        faults: &mut Vec<FaultLine>,
-    ) -> Result<(Outcome, Option<f64>), Failure> {
+    fn one_block(&mut self, block: &Block, work: &mut Work) -> Result<Outcome, Failure> {
+        let run = block.run;
         let local = self.local_of(run)?;
+        work.bar.begin(run, self.title(block));
+        let step_seconds = self.step_seconds(block, &work.bar)?;
         let team = self.team.take();
-        let resumed = if self.place.run == run { self.state.take() } else { None };
-        let first = if resumed.is_some() { self.place.next_step } else { 0 };
-        let state = match resumed {
-            Some(state) => state,
+        let states = match self.states.remove(&run) {
+            Some(states) => states,
             None => self.plan.fresh_states()?,
         };
-        let (earlier, rest) = self.lines.split_at_mut(run);
-        let lines = std::mem::take(&mut rest[0]);
-        let bar = output::progress_bar(self.plan.all_steps(), &self.plan.schemes[run])
-            .with_position(first);
-        let replicas = state.iter().map(|state| {
+        let lines = std::mem::take(&mut self.lines[run]);
+        let replicas = states.iter().map(|state| {
             Replica::on((self.plan.beside(), 0), &self.plan.model, self.plan.optimizer, state)
         });
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
-        let baseline = earlier.first().map_or(&[][..], Vec::as_slice);
+        let baseline = if run > 0 { &self.lines[0][..] } else { &[] };
+        let in_turn = block.turn.as_ref().map(|turn| InTurn {
+            number: turn.number,
+            step_seconds,
+            made: self.lines.iter().map(|lines| lines.len() as u64).collect(),
+            others: self.states.iter().map(|(run, states)| (*run, &states[..])).collect(),
+        });
         let mut observer = RunObserver {
             plan: &self.plan,
             run,
             keeper: Keeper { replicas, batches: &self.batches, loss_weight: local.loss_weight() },
             folder: &self.folder,
-            record,
+            record: &mut work.record,
             in_step: in_step(&lines, baseline),
             lines,
             baseline,
-            faults: std::mem::take(faults),
-            bar,
+            in_turn,
+            faults: std::mem::take(&mut work.faults),
+            bar: &mut work.bar,
             looks: self.specs[run].wrong() > 0,
             interrupted: &self.interrupted,
             board: self.board.clone(),
@@ -340,23 +485,27 @@ impl Session {
             .map(|spec| self.plan.local_run(spec)?.stays().or_input())
             .collect::<Result<Vec<_>, _>>()?;
         let stays = runs.into_iter().all(|stays| stays);
-        let outcome = train((&local, stays), &state, team, &mut observer)?;
-        observer.bar.finish_and_clear();
-        let RunObserver { lines, faults: met, keeper: Keeper { replicas, .. }, diverged, .. } =
-            observer;
-        *faults = met;
+        let pace = pace(&self.plan, &work.delays, step_seconds, observer.lines.last());
+        let stretch = (&states[..], block.until, pace);
+        let outcome = train((&local, stays), stretch, team, &mut observer)?;
+        let RunObserver { lines, faults, keeper: Keeper { replicas, .. }, diverged, .. } = observer;
+        work.faults = faults;
         let made = lines.len();
-        rest[0] = lines;
+        let ended = made as u64 == self.plan.all_steps();
+        let outcome = outcome.with_context(|| self.broke_off(run, made)).or_work();
+        self.lines[run] = lines;
         if let Some(why) = diverged {
             return Err(Failure::Work(anyhow!("{} {why}", self.plan.schemes[run])));
         }
-        let outcome = outcome.with_context(|| self.broke_off(run, made)).or_work()?;
-        let loss = if outcome == Outcome::Finished {
-            Some(self.save_models(run, &replicas)?)
-        } else {
-            None
-        };
-        Ok((outcome, loss))
+        let outcome = outcome?;
+        if outcome == Outcome::Finished && ended {
+            work.validation[run] = Some(self.save_models(run, &replicas)?);
+        }
+        if block.turn.is_some() {
+            let states = replicas.iter().map(Replica::state).collect::<Result<_, _>>();
+            self.states.insert(run, states.or_work()?);
+        }
+        Ok(outcome)
     }
 
     /// Says after how many steps a run broke off, and how it can go on.
@@ -366,8 +515,7 @@ impl Session {
             return format!("{scheme} broke off before its first step");
         }
         let kept = checkpoint::last(&self.folder)
-            .filter(|place| place.run == run)
-            .map_or(0, |place| place.next_step);
+            .map_or(0, |place| place.made_by(run, self.plan.all_steps()));
         let command = if self.board.is_some() { "coordinator" } else { "train" };
         format!(
             "{scheme} broke off after {made} steps (kept up to step {kept}; `codedgrad {command} \
@@ -432,19 +580,17 @@ fn prepare(
 /// went, unless it could not be tried.
 fn train(
     (local, stays): (&LocalRun, bool),
-    states: &[ReplicaState],
+    (states, until, pace): (&[ReplicaState], u64, Pace),
     team: Option<Team>,
     observer: &mut RunObserver<'_>,
 ) -> Result<anyhow::Result<Outcome>, Failure> {
     let (plan, batches) = (observer.plan, observer.keeper.batches);
-    let until = plan.all_steps();
     let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
     let start = Start {
         states,
         step: observer.lines.len() as u64,
         round: rounds.map_or(0, |round| round.round + 1),
     };
-    let pace = pace(plan, observer.lines.last())?;
     if plan.transport == TransportKind::Local {
         let done = run_in_place((local, stays), start, until, batches, pace, observer);
         return Ok(done.map_err(anyhow::Error::new));
@@ -469,32 +615,36 @@ fn model_name(plan: &Plan, run: usize, model: u64) -> String {
     if plan.models > 1 { format!("{name}-{model}") } else { name }
 }
 
-fn pace(plan: &Plan, last: Option<&Line>) -> Result<Pace, Failure> {
-    let (delays, rounds) = plan.delay_rows()?;
-    Ok(match plan.clock {
-        ClockKind::Wall => Pace::wall(plan.workers, &delays, rounds, plan.step_seconds),
+fn pace(
+    plan: &Plan,
+    (delays, rounds): &(Delays, usize),
+    step_seconds: f64,
+    last: Option<&Line>,
+) -> Pace {
+    match plan.clock {
+        ClockKind::Wall => Pace::wall(plan.workers, delays, *rounds, step_seconds),
         ClockKind::Virtual => {
             let now = last.map_or(0.0, |line| line.record.committed);
-            Pace::modelled(
-                plan.workers,
-                &delays,
-                rounds,
-                VirtualClock { step_seconds: plan.step_seconds },
-                now,
-            )
+            Pace::modelled(plan.workers, delays, *rounds, VirtualClock { step_seconds }, now)
         }
-    })
+    }
 }
 
 /// The lines of a record up to a place; whatever comes after, or was cut off, is left out.
-fn read_record(folder: &RunFolder, place: Place) -> Result<Vec<Line>, Failure> {
+fn read_record(folder: &RunFolder, place: &Place) -> Result<Vec<Line>, Failure> {
     let path = folder.file(RECORD);
     let Ok(file) = std::fs::File::open(&path) else { return Ok(Vec::new()) };
     let mut lines = Vec::new();
     for text in BufReader::new(file).lines() {
         let text = text.with_context(|| format!("cannot read {}", path.display())).or_input()?;
         let Ok(line) = serde_json::from_str::<Line>(&text) else { break };
-        if (line.run, line.record.step) >= (place.run, place.next_step) {
+        // In turns, a place is known by how many steps were made before it.
+        let is_there = if place.made.is_empty() {
+            (line.run, line.record.step) >= (place.run, place.next_step)
+        } else {
+            lines.len() as u64 >= place.made.iter().sum()
+        };
+        if is_there {
             break;
         }
         lines.push(line);

@@ -5,6 +5,7 @@ use super::plan::{self, Plan};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
+use super::turns::Turns;
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
 use crate::output::{Output, say};
@@ -102,7 +103,8 @@ impl TrainArgs {
             .min(self.workers as usize * plan.compute.devices_per_worker);
         let peak_tflops =
             plan.peak_tflops.or_else(|| Some(devices as f64 * plan.compute.peak_tflops()?));
-        Ok(Plan { peak_tflops, ..plan })
+        let turns = Turns::of(&plan, self.run.step_seconds.is_none());
+        Ok(Plan { peak_tflops, turns, ..plan })
     }
 }
 
@@ -134,7 +136,7 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
             let folder = RunFolder::open(PLAN, path)?;
             let plan = Plan::read(&folder.plan())?;
             plan.compute.processor.devices().or_input()?;
-            Session::resume(plan, folder, interrupted)?
+            Session::resume((plan, args.run.changes()?), folder, interrupted)?
         }
         None => {
             let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;
@@ -151,6 +153,7 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
     };
     let introduced = session.introduce(args.run.json, output);
     session.folder().settle(introduced)?;
+    session.say_if_finished();
     let outcome = session.execute();
     let summary = session.folder().settle(outcome)?;
     show(&session, &summary, args.run.json, "train", output)?;

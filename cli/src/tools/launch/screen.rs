@@ -4,8 +4,8 @@
 //! up those who speak, and never the launcher.
 
 use crate::output;
+use crate::progress::Progress;
 use crate::steps::Decided;
-use indicatif::ProgressBar;
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -99,7 +99,7 @@ impl Screen {
 /// Writes until the end is said. Whoever cannot be written to misses it.
 fn show(said: &Receiver<Say>) {
     let together = io::stdout().is_terminal();
-    let mut bar = ProgressBar::hidden();
+    let mut bar = Progress::hidden();
     let mut begun = false;
     while let Ok(say) = said.recv() {
         match say {
@@ -113,15 +113,16 @@ fn show(said: &Receiver<Say>) {
             }
             Say::Step(step) => {
                 if !begun {
-                    bar = output::progress_bar(step.steps, "run").with_position(step.step);
+                    bar = Progress::new(step.steps, [step.step]);
+                    bar.begin(0, "run".into());
                     begun = true;
                 }
-                step.show(&bar);
+                bar.show(&step);
             }
             Say::End => break,
         }
     }
-    bar.finish_and_clear();
+    bar.finish();
 }
 
 fn write(mut to: impl Write, text: &[u8]) {

@@ -6,7 +6,8 @@ use crate::board::Board;
 use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::layout::Width;
 use crate::legs::{LegSummary, legs};
-use crate::output::{self, say};
+use crate::output::say;
+use crate::progress::Progress;
 use crate::signals::Asked;
 use crate::steps::{Decided, FaultLine, Spread, late};
 use crate::tools::status::plain;
@@ -16,7 +17,6 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{AUTO, Flow, Observer, StepRecord, Stopper};
 use codedgrad::transport::tcp::{Status, WorkerStatus};
 use codedgrad::transport::{Decoded, RunFacts};
-use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -234,7 +234,7 @@ pub(super) struct Follower<'a> {
     facts: RunFacts,
     /// Open once it is known where the run begins.
     record: Option<LineFile>,
-    bar: ProgressBar,
+    bar: Progress,
     faults: Vec<FaultLine>,
     /// First step that is not decided.
     next: u64,
@@ -257,7 +257,7 @@ impl<'a> Follower<'a> {
             workers: plan.workers,
             facts: RunFacts::default(),
             record: None,
-            bar: ProgressBar::hidden(),
+            bar: Progress::hidden(),
             faults: Vec::new(),
             next: 0,
         }
@@ -267,7 +267,8 @@ impl<'a> Follower<'a> {
     pub(super) fn learns(&mut self, facts: &RunFacts) {
         self.facts = facts.clone();
         if !self.look.events {
-            self.bar = output::progress_bar(self.steps(), &self.scheme);
+            self.bar = Progress::new(self.steps(), [0]);
+            self.bar.begin(0, self.scheme.clone());
         }
     }
 
@@ -292,7 +293,7 @@ impl<'a> Follower<'a> {
         (self.record, self.next) = (Some(opened), step);
         self.board.begins(step, self.steps());
         self.look.begun.store(true, Ordering::SeqCst);
-        self.bar.set_position(step);
+        self.bar.go_on_from(step);
         if step > 0 && step < self.steps() && !self.look.events {
             say!("going on from step {step}");
         }
@@ -318,7 +319,7 @@ impl<'a> Follower<'a> {
             self.look.tell_who_comes(Duration::ZERO);
             Event::Step(decided).tell();
         } else {
-            decided.show(&self.bar);
+            self.bar.show(&decided);
         }
         if self.asked.status() > 0 && self.next < self.steps() {
             return Ok(Flow::Stop);
@@ -328,7 +329,7 @@ impl<'a> Follower<'a> {
 
     /// Writes down what has come of it, and shows that.
     pub(super) fn ends(self, outcome: Outcome) -> Result<Summary, Failure> {
-        self.bar.finish_and_clear();
+        self.bar.finish();
         if let Some(record) = &self.record {
             record.sync().or_work()?;
         }

@@ -1,0 +1,70 @@
+//! What a resumed run may be told anew: how long it is, and limits that do not change what is
+//! computed.
+
+use super::plan::Plan;
+use crate::{Failure, OrInput};
+use anyhow::anyhow;
+
+/// The flags that a resumed run takes, for those who give it others.
+pub(crate) const CHANGEABLE: &str = "--steps, --max-wait, --grace, --min-workers, \
+     --checkpoint-every, --audit-every, --give-up-after, and for `coordinator` --return-wait";
+
+/// What the command line of a resumed run says; the rest is as the plan has it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) steps: Option<u64>,
+    pub(crate) max_wait_seconds: Option<f64>,
+    pub(crate) return_seconds: Option<f64>,
+    pub(crate) grace_seconds: Option<f64>,
+    pub(crate) min_workers: Option<usize>,
+    pub(crate) checkpoint_every: Option<u64>,
+    pub(crate) audit_every: Option<u64>,
+    pub(crate) give_up_after: Option<u64>,
+}
+
+impl Changes {
+    /// The plan with them. The optimizer's schedule stays as it was first planned, whatever
+    /// becomes of the steps: those that are made had it already, and a longer run goes on with the
+    /// rate it has come down to.
+    pub(crate) fn applied(&self, plan: &Plan) -> Plan {
+        Plan {
+            steps: self.steps.unwrap_or(plan.steps),
+            max_wait_seconds: self.max_wait_seconds.unwrap_or(plan.max_wait_seconds),
+            return_seconds: self.return_seconds.unwrap_or(plan.return_seconds),
+            grace_seconds: self.grace_seconds.unwrap_or(plan.grace_seconds),
+            min_workers: self.min_workers.or(plan.min_workers),
+            checkpoint_every: self.checkpoint_every.unwrap_or(plan.checkpoint_every),
+            audit_every: self.audit_every.unwrap_or(plan.audit_every),
+            give_up_after: self.give_up_after.unwrap_or(plan.give_up_after),
+            ..plan.clone()
+        }
+    }
+}
+
+/// Refuses another number of steps where runs have made more, or can make no more: `made` is what
+/// each has made over all models, and whether the state it is in is kept.
+pub(crate) fn check_steps(
+    plan: &Plan,
+    steps: u64,
+    made: impl Iterator<Item = (u64, bool)>,
+) -> Result<(), Failure> {
+    for (scheme, (made, kept)) in plan.schemes.iter().zip(made) {
+        if made > steps * plan.models {
+            let made = made.div_ceil(plan.models);
+            return Err(anyhow!(
+                "--steps {steps}: {scheme} has made {made} already, and what is done stays done"
+            ))
+            .or_input();
+        }
+        if steps > plan.steps && made > 0 && !kept {
+            return Err(anyhow!(
+                "--steps {steps}: {scheme} has ended after {} steps, and the state of its \
+                 optimizer is not kept where schemes run one after the other: begin anew, or go \
+                 on without --steps",
+                plan.steps
+            ))
+            .or_input();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Schemes that take turns, so that a machine whose load changes is as fair to one as to another.
+//!
+//! On a wall clock, a comparison of schemes that run one after the other compares the machine's
+//! load at different times as well. In turns, all of them meet much the same: each makes a block of
+//! steps, the first scheme first, and a new turn begins once all have made theirs.
+
+use super::network::TransportKind;
+use super::observer::Line;
+use super::plan::{ClockKind, Plan};
+use codedgrad::train::AUTO;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Fewest steps of a block, unless the run has fewer.
+const BLOCK: u64 = 10;
+/// Fewest steps of a block for each round of a scheme's delay. A block ends when all its steps are
+/// decided, which costs so many rounds more: about a thirtieth of its time.
+const BLOCK_PER_DELAY: u64 = 30;
+
+/// How schemes take turns, as the plan says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Turns {
+    /// Steps of a block, over all models; the last one takes the rest besides.
+    pub(crate) block: u64,
+    /// Whether the step time is measured at the beginning of every turn; else it is the plan's.
+    pub(crate) measured: bool,
+}
+
+impl Turns {
+    /// Turns for a plan's schemes, where time is real, workers are threads, and there is something
+    /// to compare. `auto` has legs of its own.
+    pub(crate) fn of(plan: &Plan, measured: bool) -> Option<Self> {
+        let alone = plan.schemes.len() < 2 || plan.schemes.iter().any(|scheme| scheme == AUTO);
+        if alone || plan.clock == ClockKind::Virtual || plan.transport == TransportKind::Tcp {
+            return None;
+        }
+        // Several batches of one step are drained at every step anyway.
+        let delay = if plan.micro_steps > 1 { 0 } else { plan.longest_delay() as u64 };
+        let block = BLOCK.max(BLOCK_PER_DELAY * delay).next_multiple_of(plan.models);
+        Some(Self { block, measured })
+    }
+
+    /// Where a block ends that begins with a step: no later one may be shorter than a block.
+    fn end_of(self, start: u64, all_steps: u64) -> u64 {
+        let after = start + self.block;
+        if all_steps < after + self.block { all_steps } else { after }
+    }
+
+    /// Most blocks that a run of so many steps has.
+    pub(crate) fn blocks(self, all_steps: u64) -> u64 {
+        (all_steps / self.block).max(1)
+    }
+
+    /// How many turns there are, those before one included.
+    pub(crate) fn count(self, turn: &Turn, all_steps: u64) -> u64 {
+        turn.number + self.blocks(all_steps - turn.steps.start)
+    }
+
+    /// The turn that is under way, or comes next, after the steps that each run has made.
+    pub(crate) fn current<'a>(
+        self,
+        runs: impl Iterator<Item = &'a [Line]> + Clone,
+        all_steps: u64,
+    ) -> Turn {
+        let made = runs.clone().map(|lines| lines.len() as u64);
+        let (least, most) = (made.clone().min().unwrap_or(0), made.max().unwrap_or(0));
+        // The first run is always the first to begin a turn.
+        let first = runs.into_iter().next().unwrap_or_default();
+        let mut turn = Turn { number: 0, steps: 0..0, step_seconds: None };
+        if let Some(last) = first.last().and_then(|line| line.turn) {
+            let lines = first.iter().rev().take_while(|line| line.turn == Some(last));
+            let start = (first.len() - lines.count()) as u64;
+            // A run that was made longer meanwhile may have gone beyond what now is the end.
+            turn.steps = start..self.end_of(start, all_steps).max(most);
+            turn.number = last;
+            turn.step_seconds = first.last().and_then(|line| line.step_seconds);
+            if least >= turn.steps.end && least < all_steps {
+                turn = Turn { number: last + 1, steps: least..least, step_seconds: None };
+            }
+        }
+        if turn.steps.is_empty() {
+            turn.steps.end = self.end_of(turn.steps.start, all_steps);
+        }
+        turn
+    }
+}
+
+/// One block of every run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Turn {
+    pub(crate) number: u64,
+    pub(crate) steps: Range<u64>,
+    /// The step time of all its blocks, if it is known.
+    pub(crate) step_seconds: Option<f64>,
+}
+
+/// What a comparison in turns comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Compared {
+    /// Turns that all schemes finished.
+    pub(crate) turns: usize,
+    /// Mean step time of the first run over that of this one, in those turns alone.
+    pub(crate) speedup: f64,
+    /// The smallest and the largest ratio of the two means within one of those turns: what the
+    /// comparison could have come to, had it been that turn alone. It is no confidence interval;
+    /// more turns can only widen it, and `speedup` always lies in it.
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Compared {
+    /// The range in words, each number as the factor that is said before it.
+    pub(crate) fn range(&self) -> String {
+        let Self { turns, speedup, low, high } = *self;
+        let (least, most) = if speedup >= 1.0 { (low, high) } else { (1.0 / high, 1.0 / low) };
+        match turns {
+            1 => " (in one turn)".into(),
+            _ => format!(" ({least:.2} to {most:.2} over {turns} turns)"),
+        }
+    }
+}
+
+/// Compares every run with the first over the turns that all of them finished; nothing where there
+/// is no such turn.
+pub(crate) fn compare(runs: &[Vec<Line>]) -> Vec<Option<Compared>> {
+    let Some((first, _)) = runs.split_first() else { return Vec::new() };
+    let complete: Vec<Range<usize>> = first
+        .chunk_by(|a, b| a.turn == b.turn)
+        .scan(0, |start, lines| {
+            let block = *start..*start + lines.len();
+            *start = block.end;
+            Some(block)
+        })
+        .filter(|block| runs.iter().all(|lines| has_finished(lines, first, block)))
+        .collect();
+    let seconds = |lines: &[Line]| lines.iter().map(|line| line.record.seconds).sum::<f64>();
+    let of = |lines: &Vec<Line>| {
+        let times: Vec<(f64, f64)> = complete
+            .iter()
+            .map(|block| (seconds(&first[block.clone()]), seconds(&lines[block.clone()])))
+            .filter(|(_, mine)| *mine > 0.0)
+            .collect();
+        let (theirs, mine) = times.iter().fold((0.0, 0.0), |(a, b), (x, y)| (a + x, b + y));
+        let ratios = || times.iter().map(|(theirs, mine)| theirs / mine);
+        (!times.is_empty()).then(|| Compared {
+            turns: times.len(),
+            speedup: theirs / mine,
+            low: ratios().fold(f64::INFINITY, f64::min),
+            high: ratios().fold(0.0, f64::max),
+        })
+    };
+    runs.iter().map(of).collect()
+}
+
+/// Whether a run has made the steps of a block of the first run's, and that block was its whole
+/// turn: whoever is in the middle of one has made fewer or more of it.
+fn has_finished(lines: &[Line], first: &[Line], block: &Range<usize>) -> bool {
+    let turn = first[block.start].turn;
+    let same = lines.get(block.clone()).is_some_and(|lines| lines.iter().all(|l| l.turn == turn));
+    same && lines.get(block.end).is_none_or(|line| line.turn != turn)
+}
