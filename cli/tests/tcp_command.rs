@@ -299,6 +299,32 @@ fn a_run_is_resumed_with_new_workers() {
     assert_eq!(first_difference(&digests(&run.record()), &run.expected(&plan[..6])), None);
 }
 
+/// A finished run is trained on by new workers; its limits are those it was given last.
+#[test]
+fn a_finished_run_takes_more_steps() {
+    let mut run = Run::start(&["--workers", "2", "--steps", "10", "--scheme", "groups:s=1"]);
+    let mut workers = run.workers(2, &[]);
+    assert_eq!(run.finishes()["runs"][0]["steps"], 10);
+    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)));
+    let before = digests(&run.record());
+    let again = ["coordinator", "--resume", "run", "--json"];
+    let finished = codedgrad(run.folder.path(), &again);
+    assert!(text(&finished.stderr).contains("already finished: 10 steps"), "{finished:?}");
+    let limits = ["--steps", "16", "--max-wait", "50", "--return-wait", "40"];
+    refused(run.folder.path(), &[&again[..], &["--seed", "2"]].concat(), &["--return-wait"]);
+    run.coordinator =
+        Kept::start(run.folder.path(), "coordinator-again", &[&again[..], &limits].concat());
+    let mut workers = run.workers(2, &[]);
+    assert_eq!(run.finishes()["runs"][0]["steps"], 16);
+    assert!(workers.iter_mut().all(|worker| worker.ends() == Some(0)));
+    let after = digests(&run.record());
+    assert!(after.len() == 16 && after.starts_with(&before), "what is done stays done");
+    let plan = fs::read(run.folder.path().join("run/plan.json")).unwrap();
+    let plan: Value = serde_json::from_slice(&plan).unwrap();
+    let limits = ["steps", "max_wait_seconds", "return_seconds"].map(|key| plan[key].as_f64());
+    assert_eq!(limits, [16.0, 50.0, 40.0].map(Some));
+}
+
 /// More workers die than the scheme tolerates, at last all of them: the run waits for their
 /// successors.
 #[test]

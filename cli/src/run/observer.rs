@@ -319,3 +319,38 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         self.digest
     }
 }
+
+/// A line for tests: a step that took so long, and nothing more.
+#[cfg(test)]
+pub(crate) fn line_of(run: usize, step: u64, seconds: f64) -> Line {
+    Line {
+        run,
+        scheme: String::new(),
+        loss: None,
+        gradient_difference: None,
+        gradient_error: None,
+        caught: None,
+        turn: None,
+        step_seconds: None,
+        record: StepRecord {
+            step,
+            committed: seconds,
+            seconds,
+            rounds: Vec::new(),
+            survivors: Vec::new(),
+            weights: Vec::new(),
+            residual: 0.0,
+            error: 0.0,
+            amplification: 1.0,
+            coverage: 1.0,
+            work: 1.0,
+            unverified: false,
+            refused: Vec::new(),
+            refused_because: None,
+            wrong: Vec::new(),
+            using: None,
+            tail: Vec::new(),
+            digest: String::new(),
+        },
+    }
+}

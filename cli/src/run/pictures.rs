@@ -182,6 +182,7 @@ pub(crate) fn loss(runs: &[Vec<Line>]) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::observer::line_of;
     use codedgrad::train::StepRecord;
 
     fn line(
@@ -192,44 +193,21 @@ mod tests {
         seconds: f64,
     ) -> Line {
         let erased = if step == 2 { vec![Worker(0)] } else { Vec::new() };
-        let record = StepRecord {
-            step,
-            committed: seconds,
+        let rounds = vec![RoundRecord {
+            round: step,
+            opened: 0.0,
             seconds,
-            rounds: vec![RoundRecord {
-                round: step,
-                opened: 0.0,
-                seconds,
-                arrivals: arrivals.to_vec(),
-                delays: Vec::new(),
-                erased,
-                work: 1.0,
-            }],
-            survivors: Vec::new(),
-            weights: weights.to_vec(),
-            residual: 0.0,
-            error: 0.0,
-            amplification: 1.0,
-            coverage: 1.0,
+            arrivals: arrivals.to_vec(),
+            delays: Vec::new(),
+            erased,
             work: 1.0,
-            unverified: false,
-            refused: Vec::new(),
-            refused_because: None,
-            wrong: Vec::new(),
-            using: None,
-            tail: Vec::new(),
-            digest: String::new(),
-        };
+        }];
+        let line = line_of(run, step, seconds);
         Line {
-            run,
             scheme: ["uncoded", "groups:s=1"][run].into(),
             loss: Some(3.0 - step as f64),
-            gradient_difference: None,
-            gradient_error: None,
-            caught: None,
-            turn: None,
-            step_seconds: None,
-            record,
+            record: StepRecord { rounds, weights: weights.to_vec(), ..line.record },
+            ..line
         }
     }
 

@@ -69,16 +69,19 @@ pub(crate) struct RunArgs {
     /// Start from a model saved by an earlier run (a folder with model.safetensors and config.json)
     #[arg(long, value_name = "DIR")]
     pub(crate) init: Option<PathBuf>,
-    /// Optimizer steps of each run, and of each model [default: 150]. A resumed run may be given
-    /// more, or fewer if it has not made them: its learning rate goes on as it was first planned,
-    /// and stays at a tenth of --learning-rate once those steps are over
+    /// Optimizer steps of each run, and of each model [default: 150]
+    ///
+    /// A resumed run may be given more, or fewer if it has not made them. The learning rate goes on
+    /// as it was first planned: once the steps of the first plan are over, it stays at a tenth of
+    /// --learning-rate.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
     /// Real time, or modelled time in which nobody waits
     #[arg(long, value_enum, default_value_t = ClockKind::Wall)]
     pub(crate) clock: ClockKind,
     /// Uncoded compute time of a step: what presets of delays count in, and a modelled step takes
-    /// [default: 1 under the virtual clock; measured under the wall clock]
+    /// [default: 1 under the virtual clock; measured under the wall clock, anew at every turn where
+    /// schemes take turns]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) step_seconds: Option<f64>,
     /// Models trained in turn, one step of each after the other: schemes over T+1 rounds need T+1
@@ -208,9 +211,11 @@ pub(crate) struct RunArgs {
     /// Overwrite the run that --out holds
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
-    /// Go on with an interrupted run, or, with more --steps, with a finished one. --steps,
-    /// --max-wait, --grace, --min-workers, --checkpoint-every and --audit-every may be given anew
-    /// and replace the plan's; everything else is as it was
+    /// Go on with an interrupted run, or, with more --steps, with a finished one
+    ///
+    /// --steps, --max-wait, --grace, --min-workers, --checkpoint-every and --audit-every (and
+    /// --return-wait of a coordinator) may be given anew and replace the plan's; everything else is
+    /// as it was.
     #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED)]
     pub(crate) resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there

@@ -46,7 +46,8 @@ pub(crate) struct TrainArgs {
     /// Scheme to train with; without it, `uncoded` is compared with `groups:s=1` and `queue:m=2`
     #[arg(long, conflicts_with = "resume", value_name = "TEXT")]
     scheme: Option<String>,
-    /// Another scheme to compare it with; may be given several times, the first is the baseline
+    /// Another scheme to compare it with; may be given several times, the first is the baseline. On
+    /// the wall clock, schemes over threads take turns of 10 steps or more
     #[arg(long, conflicts_with = "resume", value_name = "TEXT", requires = "scheme")]
     compare: Vec<String>,
     /// Number of workers

@@ -159,3 +159,86 @@ fn has_finished(lines: &[Line], first: &[Line], block: &Range<usize>) -> bool {
     let same = lines.get(block.clone()).is_some_and(|lines| lines.iter().all(|l| l.turn == turn));
     same && lines.get(block.end).is_none_or(|line| line.turn != turn)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::observer::line_of;
+
+    const TURNS: Turns = Turns { block: 10, measured: true };
+
+    /// Runs that have made so many steps, by the blocks in which they made them.
+    fn runs(blocks: &[&[u64]]) -> Vec<Vec<Line>> {
+        let of = |(run, blocks): (usize, &&[u64])| {
+            let turns = (0..).zip(*blocks).flat_map(|(turn, steps)| (0..*steps).map(move |_| turn));
+            (0..)
+                .zip(turns)
+                .map(|(step, turn)| Line {
+                    turn: Some(turn),
+                    step_seconds: Some(turn as f64),
+                    ..line_of(run, step, (turn + 1) as f64 / (run + 1) as f64)
+                })
+                .collect()
+        };
+        blocks.iter().enumerate().map(of).collect()
+    }
+
+    fn current(all_steps: u64, blocks: &[&[u64]]) -> (u64, Range<u64>, Option<f64>) {
+        let runs = runs(blocks);
+        let turn = TURNS.current(runs.iter().map(Vec::as_slice), all_steps);
+        (turn.number, turn.steps, turn.step_seconds)
+    }
+
+    #[test]
+    fn no_block_is_short() {
+        for all in 1..200 {
+            let (mut start, mut count) = (0, 0);
+            while start < all {
+                let end = TURNS.end_of(start, all);
+                assert!(end - start >= 10.min(all) && end - start < 20, "{start}..{end} of {all}");
+                (start, count) = (end, count + 1);
+            }
+            assert_eq!((start, count), (all, TURNS.blocks(all)));
+        }
+    }
+
+    #[test]
+    fn a_turn_goes_on_until_all_have_made_it() {
+        assert_eq!(current(25, &[&[], &[]]), (0, 0..10, None));
+        assert_eq!(current(25, &[&[3], &[]]), (0, 0..10, Some(0.0)));
+        assert_eq!(current(25, &[&[10], &[]]), (0, 0..10, Some(0.0)));
+        assert_eq!(current(25, &[&[10], &[10]]), (1, 10..25, None));
+        assert_eq!(current(25, &[&[10, 2], &[10]]), (1, 10..25, Some(1.0)));
+        assert_eq!(current(25, &[&[10, 15], &[10, 14]]), (1, 10..25, Some(1.0)));
+        assert_eq!(current(25, &[&[10, 15], &[10, 15]]), (1, 10..25, Some(1.0)), "it is over");
+        assert_eq!(current(5, &[&[], &[]]), (0, 0..5, None));
+    }
+
+    /// A run that is to have other steps than it was begun with.
+    #[test]
+    fn a_longer_run_has_no_step_of_two_turns() {
+        assert_eq!(current(60, &[&[10, 15], &[10, 15]]), (2, 25..35, None));
+        assert_eq!(current(30, &[&[10, 15], &[10, 15]]), (2, 25..30, None));
+        assert_eq!(current(60, &[&[10, 13], &[10]]), (1, 10..23, Some(1.0)), "beyond 20 already");
+        assert_eq!(current(60, &[&[10, 15], &[10, 2]]), (1, 10..25, Some(1.0)));
+        assert_eq!(current(60, &[&[10, 7], &[10]]), (1, 10..20, Some(1.0)));
+        assert_eq!(current(18, &[&[10, 7], &[10]]), (1, 10..18, Some(1.0)), "a shorter one");
+    }
+
+    #[test]
+    fn only_whole_turns_are_compared() {
+        let compared = |blocks: &[&[u64]]| compare(&runs(blocks));
+        assert_eq!(compared(&[&[10], &[9]]), [None, None]);
+        assert_eq!(compared(&[&[10], &[10], &[]]), [None, None, None], "the third has not begun");
+        let second = compared(&[&[10, 15, 3], &[10, 15]])[1].unwrap();
+        assert_eq!((second.turns, second.speedup, second.low, second.high), (2, 2.0, 2.0, 2.0));
+        let mut lines = runs(&[&[10, 10], &[10, 10]]);
+        lines[1][..10].iter_mut().for_each(|line| line.record.seconds = 0.25);
+        let second = compare(&lines)[1].unwrap();
+        assert_eq!((second.low, second.high), (2.0, 4.0));
+        assert_eq!(second.speedup, 30.0 / 12.5, "the ratio of the means, not the mean ratio");
+        assert_eq!(second.range(), " (2.00 to 4.00 over 2 turns)");
+        let slower = Compared { turns: 2, speedup: 0.4, low: 0.25, high: 0.5 };
+        assert_eq!(slower.range(), " (2.00 to 4.00 over 2 turns)", "how many times slower");
+    }
+}
