@@ -76,6 +76,7 @@ impl Progress {
     }
 
     /// Says what is done that is no step.
+    #[cfg(feature = "trainer")]
     pub(crate) fn say(&self, what: &'static str) {
         self.bar.set_message(what);
         self.bar.tick();

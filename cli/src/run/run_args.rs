@@ -191,7 +191,8 @@ pub(crate) struct RunArgs {
     /// [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) audit_every: Option<u64>,
-    /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER
+    /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER; where
+    /// schemes take turns, one that panicked is back at the next
     #[arg(long, value_name = "FAULT")]
     pub(crate) fault: Vec<String>,
     #[command(flatten)]
