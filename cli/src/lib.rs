@@ -11,6 +11,7 @@ mod board;
 mod folder;
 mod layout;
 mod legs;
+mod limits;
 mod lock;
 mod output;
 mod pictures;

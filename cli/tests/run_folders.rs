@@ -441,3 +441,101 @@ fn what_workers_said_is_kept() {
     assert_eq!(output.status.code(), Some(1));
     assert!(home.path().join("old/plan.json").exists());
 }
+
+/// Sets a field of a plan, wherever in it it lies.
+fn set(plan: &mut Value, name: &str, to: &Value) -> bool {
+    let Some(fields) = plan.as_object_mut() else { return false };
+    match fields.get_mut(name) {
+        Some(field) => {
+            *field = to.clone();
+            true
+        }
+        None => fields.values_mut().any(|inner| set(inner, name, to)),
+    }
+}
+
+#[test]
+fn a_plan_that_somebody_edited_is_refused_by_name() {
+    let home = tempfile::tempdir().unwrap();
+    json(&train(home.path(), &["--steps", "2", "--out", "run", "--json"]));
+    let good: Value =
+        serde_json::from_slice(&fs::read(home.path().join("run/plan.json")).unwrap()).unwrap();
+    fs::create_dir(home.path().join("edited")).unwrap();
+    let huge = 1u64 << 62;
+    let cases: &[(&str, Value, &str)] = &[
+        ("steps", huge.into(), "--steps"),
+        ("steps", u64::MAX.into(), "--steps"),
+        ("steps", (1u64 << 28).into(), "268435456 rounds"),
+        ("micro_steps", 0.into(), "--micro-steps 0"),
+        ("micro_steps", (1u64 << 60).into(), "--micro-steps"),
+        ("checkpoint_every", 0.into(), "--checkpoint-every 0"),
+        ("audit_every", 0.into(), "--audit-every 0"),
+        ("heads", 0.into(), "heads"),
+        ("layers", 0.into(), "layers"),
+        ("layers", (1u64 << 40).into(), "layers"),
+        ("width", (1u64 << 19).into(), "parameters"),
+        ("width", (1u64 << 40).into(), "width"),
+        ("context", huge.into(), "context"),
+        ("vocabulary", huge.into(), "vocabulary"),
+        ("vocabulary", 7.into(), "7 tokens"),
+        ("devices_per_worker", 0.into(), "--gpus-per-worker 0"),
+        ("workers", 0.into(), "--workers 0"),
+        ("workers", (1u64 << 40).into(), "--workers"),
+        ("micro_batches", 0.into(), "--micro-batches 0"),
+        ("micro_batch_rows", 0.into(), "--micro-batch-rows 0"),
+        ("micro_batch_rows", (1u64 << 60).into(), "--micro-batch-rows"),
+        ("models", (1u64 << 60).into(), "--models"),
+        ("replan_every", 0.into(), "--replan-every 0"),
+        ("max_wait_seconds", 1e300.into(), "--max-wait 1e300: at most 1e9"),
+        ("return_seconds", (-1.0).into(), "--return-wait -1"),
+        ("grace_seconds", 1e300.into(), "--grace 1e300"),
+        ("mu", (-3.0).into(), "--mu -3"),
+        ("step_seconds", (-1.0).into(), "--step-seconds -1"),
+        ("learning_rate", (-1.0).into(), "--learning-rate -1"),
+        ("schemes", Value::Array(Vec::new()), "no scheme"),
+        ("attackers", serde_json::json!([77]), "worker 77"),
+        ("faults", serde_json::json!(["nan@2:0"]), "steps are 0 to 1"),
+    ];
+    for (name, value, needle) in cases {
+        let mut plan = good.clone();
+        assert!(set(&mut plan, name, value), "{name}");
+        fs::write(home.path().join("edited/plan.json"), plan.to_string()).unwrap();
+        refused(home.path(), &["train", "--resume", "edited"], &[needle]);
+    }
+}
+
+#[test]
+fn a_service_that_somebody_edited_is_refused_by_name() {
+    let home = tempfile::tempdir().unwrap();
+    let good = serde_json::json!({
+        "id": 1, "workers": 2, "scheme": "uncoded", "join_wait_seconds": 1.0,
+        "return_wait_seconds": 1.0, "max_wait_seconds": 1.0, "min_workers": null,
+        "exchange": null, "wire": "f32", "probe": 20, "replan_every": 200,
+        "facts": null, "over": false,
+    });
+    let cases: &[(&str, Value, &str)] = &[
+        ("workers", (1u64 << 40).into(), "--workers"),
+        ("workers", 0.into(), "--workers 0"),
+        ("max_wait_seconds", 1e300.into(), "--max-wait 1e300"),
+        ("join_wait_seconds", (-1.0).into(), "--join-wait -1"),
+        ("probe", 200.into(), "--probe 200"),
+    ];
+    for (name, value, needle) in cases {
+        let mut plan = good.clone();
+        plan[*name] = value.clone();
+        fs::write(home.path().join("serve.json"), plan.to_string()).unwrap();
+        refused(home.path(), &["serve", "--resume", "."], &["serve.json asks for", needle]);
+    }
+}
+
+#[test]
+fn times_that_no_clock_holds_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    for flag in ["--max-wait", "--grace", "--step-seconds"] {
+        let output = train(home.path(), &[flag, "1e300"]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(&format!("{flag} 1e300: at most 1e9")));
+    }
+    let served = ["serve", "--workers", "2", "--max-wait", "1e300"];
+    refused(home.path(), &served, &["--max-wait 1e300: at most 1e9"]);
+}

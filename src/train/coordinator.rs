@@ -254,7 +254,7 @@ impl<T: Transport> Coordinator<T> {
         let left = by - self.pace.now();
         match progress {
             Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.is_settled() => {
-                let left = Duration::from_secs_f64(left);
+                let left = Duration::from_secs_f64(left.min(1e9));
                 return Ok(Progress::Wait(Some(
                     patience.map_or(left, |patience| patience.min(left)),
                 )));

@@ -15,6 +15,9 @@ use thiserror::Error;
 const NORM_EPSILON: f64 = 1e-5;
 const ROTARY_BASE: f64 = 10_000.0;
 const INIT_DEVIATION: f64 = 0.02;
+/// Most of each number of a shape, and of parameters: beyond any machine this model is for.
+const SIZE_MAX: usize = 1 << 20;
+const PARAMETERS_MAX: u128 = 1 << 32;
 /// The matrix of embedded tokens.
 pub(super) const EMBEDDING: &str = "embedding";
 
@@ -44,6 +47,16 @@ pub enum GptConfigError {
     Zero {
         /// Which number.
         what: &'static str,
+    },
+    /// Something is beyond every machine.
+    #[error("{what} of {number}: the bundled model takes at most {most}")]
+    Large {
+        /// Which number.
+        what: &'static str,
+        /// What it is.
+        number: u128,
+        /// What it may be.
+        most: u128,
     },
     /// Heads of odd or broken width.
     #[error("width {width} does not give {heads} heads of an even width each; the nearest that \
@@ -101,8 +114,21 @@ impl GptConfig {
         if let Some((_, what)) = numbers.into_iter().find(|(number, _)| *number == 0) {
             return Err(GptConfigError::Zero { what });
         }
+        if let Some((number, what)) = numbers.into_iter().find(|(number, _)| *number > SIZE_MAX) {
+            let (number, most) = (number as u128, SIZE_MAX as u128);
+            return Err(GptConfigError::Large { what, number, most });
+        }
         if !self.width.is_multiple_of(2 * self.heads) {
             return Err(GptConfigError::Heads { width: self.width, heads: self.heads });
+        }
+        // Sizes are bounded above, so that none of this overflows.
+        let [vocabulary, layers, width] =
+            [self.vocabulary, self.layers, self.width].map(|number| number as u128);
+        let embeddings = vocabulary * width * if self.tied { 1 } else { 2 };
+        let parameters = embeddings + layers * width * (4 * width + 3 * self.hidden() as u128);
+        if parameters > PARAMETERS_MAX {
+            let (number, most) = (parameters, PARAMETERS_MAX);
+            return Err(GptConfigError::Large { what: "a number of parameters", number, most });
         }
         Ok(())
     }

@@ -217,7 +217,7 @@ fn session(
             )));
         }
         let return_seconds = args.return_wait.map(|seconds| seconds as f64);
-        let changes = Changes { return_seconds, ..args.run.changes()? };
+        let changes = Changes { return_seconds, ..args.run.changes() };
         let address = args.port().address(Some(&folder))?;
         args.port().check(address)?;
         return Ok((Session::resume((plan, changes), folder, interrupted)?, address));

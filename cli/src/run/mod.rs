@@ -4,6 +4,7 @@ pub(crate) mod again;
 mod attack;
 mod checkpoint;
 pub(crate) mod coordinator;
+mod limits;
 mod network;
 mod observer;
 mod pictures;

@@ -162,9 +162,11 @@ impl Plan {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))
             .or_input()?;
-        serde_json::from_str(&text)
+        let plan: Self = serde_json::from_str(&text)
             .with_context(|| format!("{} is not a plan of this version", path.display()))
-            .or_input()
+            .or_input()?;
+        plan.check().map_err(|failure| failure.asked_by(path))?;
+        Ok(plan)
     }
 
     pub(crate) fn specs(&self) -> Result<Vec<SchemeSpec>, Failure> {
@@ -336,6 +338,13 @@ impl Plan {
     }
 
     pub(crate) fn batches(&self, tokens: Tokens) -> Result<Batches, Failure> {
+        if tokens.vocabulary != self.model.vocabulary {
+            return Err(Failure::Input(anyhow!(
+                "the model has {} tokens, the text {}: use its tokenizer",
+                self.model.vocabulary,
+                tokens.vocabulary
+            )));
+        }
         let batches = Batches::new(tokens, self.model.context, self.seed).or_input()?;
         let (rows, batch) = (
             batches.sizes().0 / (self.model.context + 1),
@@ -369,13 +378,6 @@ impl Plan {
             .iter()
             .map(|text| text.parse::<Fault>().map_err(|error| Failure::Input(anyhow!(error))))
             .collect::<Result<Vec<_>, _>>()?;
-        if let Some(stray) = faults.iter().find(|fault| fault.worker.index() >= self.workers) {
-            return Err(Failure::Input(anyhow!(
-                "--fault names {}, but workers are 0 to {}",
-                stray.worker,
-                self.workers - 1
-            )));
-        }
         Ok(LocalRun {
             scheme: scheme.clone(),
             auto: None,

@@ -282,25 +282,9 @@ impl RunArgs {
         self.max_wait.unwrap_or(MAX_WAIT)
     }
 
-    fn check_limits(&self) -> Result<(), Failure> {
-        let max_wait = self.longest_wait();
-        if !(max_wait.is_finite() && max_wait > 0.0) {
-            return Err(Failure::Input(anyhow!(
-                "--max-wait {max_wait}: a number above 0 is needed"
-            )));
-        }
-        match self.grace {
-            Some(grace) if !(grace.is_finite() && grace >= 0.0) => {
-                Err(Failure::Input(anyhow!("--grace {grace}: a number of 0 or more is needed")))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// What a resumed run is told anew.
-    pub(crate) fn changes(&self) -> Result<Changes, Failure> {
-        self.check_limits()?;
-        Ok(Changes {
+    pub(crate) fn changes(&self) -> Changes {
+        Changes {
             steps: self.steps,
             max_wait_seconds: self.max_wait,
             return_seconds: None,
@@ -309,33 +293,13 @@ impl RunArgs {
             checkpoint_every: self.checkpoint_every,
             audit_every: self.audit_every,
             give_up_after: self.give_up_after,
-        })
+        }
     }
 
     /// What the command line asks for; the vocabulary is that of the text.
     pub(crate) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
         let step_seconds = self.step_seconds.unwrap_or(1.0);
-        let positive = [("--step-seconds", step_seconds), ("--learning-rate", self.learning_rate)];
-        if let Some((flag, value)) =
-            positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0))
-        {
-            return Err(Failure::Input(anyhow!("{flag} {value}: a number above 0 is needed")));
-        }
-        if !(self.mu.is_finite() && self.mu >= 0.0) {
-            return Err(Failure::Input(anyhow!(
-                "--mu {}: a number of 0 or more is needed",
-                self.mu
-            )));
-        }
-        self.check_limits()?;
         self.check_exchange()?;
-        if self.probe >= self.replan_every {
-            let (probe, block) = (self.probe, self.replan_every);
-            return Err(Failure::Input(anyhow!(
-                "--probe {probe}: it must be less than --replan-every {block}, or nothing is left \
-                 to gain"
-            )));
-        }
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
             None => {
@@ -350,7 +314,7 @@ impl RunArgs {
                 model.vocabulary
             )));
         }
-        Ok(Plan {
+        let plan = Plan {
             attack: self.attack.kind(),
             attackers: self.attack.attackers(&own.schemes, own.workers as usize, self.seed)?,
             lanes: self.attack.lanes(),
@@ -391,7 +355,9 @@ impl RunArgs {
             wire: self.wire.unwrap_or_default(),
             id: if own.transport == TransportKind::Local { 0 } else { fresh_id() },
             turns: None,
-        })
+        };
+        plan.check()?;
+        Ok(plan)
     }
 
     fn compute(&self) -> Result<Compute, Failure> {

@@ -167,6 +167,7 @@ impl Session {
     /// Goes by another plan from now on, and has the folder know it.
     fn change(&mut self, changes: &Changes) -> Result<(), Failure> {
         let plan = changes.applied(&self.plan);
+        plan.check()?;
         if plan == self.plan {
             return Ok(());
         }

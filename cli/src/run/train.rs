@@ -137,7 +137,7 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
             let folder = RunFolder::open(PLAN, path)?;
             let plan = Plan::read(&folder.plan())?;
             plan.compute.processor.devices().or_input()?;
-            Session::resume((plan, args.run.changes()?), folder, interrupted)?
+            Session::resume((plan, args.run.changes()), folder, interrupted)?
         }
         None => {
             let tokens = plan::tokens(args.run.corpus.as_deref(), args.run.tokenizer.as_deref())?;

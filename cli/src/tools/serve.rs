@@ -7,6 +7,7 @@ use crate::board::Board;
 use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::output::{Output, say};
+use crate::limits;
 use crate::port::{self, ExchangeKind, ExchangeParser, Port, Secret, WireKind, fresh_id};
 use crate::signals::Asked;
 use crate::{Failure, OrInput, OrWork};
@@ -228,17 +229,6 @@ struct Plan {
 impl Plan {
     fn of(args: &ServeArgs) -> Result<Self, Failure> {
         let Options { max_wait, probe, replan_every, .. } = args.options;
-        if !(max_wait.is_finite() && max_wait > 0.0) {
-            return Err(Failure::Input(anyhow!(
-                "--max-wait {max_wait}: a number above 0 is needed"
-            )));
-        }
-        if probe >= replan_every {
-            return Err(Failure::Input(anyhow!(
-                "--probe {probe}: it must be less than --replan-every {replan_every}, or nothing \
-                 is left to gain"
-            )));
-        }
         if args.options.exchange == Some(ExchangeKind::Nccl) {
             return Err(Failure::Input(anyhow!(
                 "--exchange nccl is between GPUs of the bundled trainer (`codedgrad coordinator`); \
@@ -246,7 +236,7 @@ impl Plan {
             )));
         }
         let options = &args.options;
-        Ok(Self {
+        let plan = Self {
             id: fresh_id(),
             workers: args.workers.unwrap_or(0) as usize,
             scheme: options.scheme.clone(),
@@ -260,7 +250,20 @@ impl Plan {
             replan_every,
             facts: None,
             over: false,
-        })
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// Refuses what no run can do, by the names of the flags.
+    fn check(&self) -> Result<(), Failure> {
+        limits::count("--workers", self.workers as u64, 1, limits::WORKERS_MAX)?;
+        limits::count("--min-workers", self.min_workers.unwrap_or(1) as u64, 1, u64::MAX)?;
+        limits::positive("--max-wait", self.max_wait_seconds)?;
+        limits::not_negative("--max-wait", self.max_wait_seconds)?;
+        limits::not_negative("--join-wait", self.join_wait_seconds)?;
+        limits::not_negative("--return-wait", self.return_wait_seconds)?;
+        limits::probe(self.probe, self.replan_every)
     }
 
     /// The scheme that a run begins with, and what chooses another if something does.
@@ -328,6 +331,7 @@ impl ServeArgs {
         };
         let folder = RunFolder::open(SERVED, path)?;
         let plan: Plan = follow::read(&folder.plan())?;
+        plan.check().map_err(|failure| failure.asked_by(&folder.plan()))?;
         if plan.over {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
         }

@@ -1,0 +1,70 @@
+//! Numbers that a run may have, wherever they come from: flags, or a file that somebody edited.
+
+use crate::Failure;
+use anyhow::anyhow;
+use std::path::Path;
+
+/// Workers that one coordinator is asked to serve.
+pub(crate) const WORKERS_MAX: u64 = 4096;
+/// Thirty years. Longer times are slips, and the sum of two of them no clock can hold.
+const SECONDS_MAX: f64 = 1e9;
+
+/// Refuses a count out of bounds, by the name of its flag.
+pub(crate) fn count(flag: &str, number: u64, least: u64, most: u64) -> Result<(), Failure> {
+    if number < least {
+        return Err(refused(format!("{flag} {number}: at least {least} is needed")));
+    }
+    if number > most {
+        return Err(refused(format!("{flag} {number}: at most {most} is possible")));
+    }
+    Ok(())
+}
+
+/// Refuses what is no number above 0.
+pub(crate) fn positive(flag: &str, number: f64) -> Result<(), Failure> {
+    if !(number.is_finite() && number > 0.0) {
+        return Err(refused(format!("{flag} {number}: a number above 0 is needed")));
+    }
+    Ok(())
+}
+
+/// Refuses what is no number of 0 or more, and what no clock can hold.
+pub(crate) fn not_negative(flag: &str, number: f64) -> Result<(), Failure> {
+    if !(number.is_finite() && number >= 0.0) {
+        return Err(refused(format!("{flag} {number}: a number of 0 or more is needed")));
+    }
+    if number > SECONDS_MAX {
+        return Err(refused(format!("{flag} {number:e}: at most {SECONDS_MAX:e} is possible")));
+    }
+    Ok(())
+}
+
+/// Refuses a probe that leaves nothing of its block.
+pub(crate) fn probe(probe: u64, block: u64) -> Result<(), Failure> {
+    count("--probe", probe, 1, u64::MAX)?;
+    count("--replan-every", block, 2, u64::MAX)?;
+    if probe >= block {
+        return Err(refused(format!(
+            "--probe {probe}: it must be less than --replan-every {block}, or nothing is left to \
+             gain"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn refused(why: String) -> Failure {
+    Failure::Input(anyhow!(why))
+}
+
+impl Failure {
+    /// The same of a file that asks for what cannot be.
+    pub(crate) fn asked_by(self, file: &Path) -> Self {
+        match self {
+            Self::Input(error) => {
+                let file = file.display();
+                Self::Input(error.context(format!("{file} asks for what no run can do")))
+            }
+            other => other,
+        }
+    }
+}
