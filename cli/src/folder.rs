@@ -1,10 +1,11 @@
 //! The folder of one run: files are written whole or not at all, the record grows line by line, and
 //! one command at a time works in it.
 
+use super::found;
 use super::lock::FolderLock;
 use super::{Failure, OrInput, OrWork};
 use crate::output::say;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -79,6 +80,12 @@ impl RunFolder {
         if holds_run() && !force {
             return Err(refused());
         }
+        if let Some(runs) = found::runs_in(path, &[PLAN, SERVED]) {
+            return Err(Failure::Input(anyhow!(
+                "{name} is a folder of runs, not of one: {runs}; name a new folder in it",
+                name = path.display()
+            )));
+        }
         if path.exists() && !path.is_dir() {
             return Err(Failure::Input(anyhow!("{} is not a folder", path.display())));
         }
@@ -133,7 +140,10 @@ impl RunFolder {
                 Some((_, command)) => {
                     anyhow!("{name} holds another kind of run: go on with it by {command}")
                 }
-                None => anyhow!("{name} holds no run to resume (no {plan} in it)"),
+                None => match found::runs_in(path, &[plan]) {
+                    Some(runs) => anyhow!("{name} is no run; {runs}"),
+                    None => anyhow!("{name} holds no run to resume (no {plan} in it)"),
+                },
             }));
         }
         let lock = FolderLock::take(path)?;
@@ -144,7 +154,8 @@ impl RunFolder {
     /// would keep it from being tried again: of a folder that it made itself, only what its workers
     /// said.
     pub(crate) fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        if outcome.is_ok() || self.found == Found::Run || self.has_steps() {
+        let removed = !self.path.exists();
+        if outcome.is_ok() || self.found == Found::Run || self.has_steps() || removed {
             return outcome;
         }
         let logs = self.logs();
@@ -347,6 +358,10 @@ impl LineFile {
 
     /// Adds one line; it is with the operating system when this returns.
     pub(crate) fn push(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        // Where files may be removed while they are open, lines would go on into nothing.
+        if !self.path.exists() {
+            bail!("{} was removed while the run went on", self.path.display());
+        }
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
         self.file.write_all(&line).with_context(|| format!("cannot write {}", self.path.display()))

@@ -10,6 +10,7 @@
 mod board;
 mod folder;
 mod layout;
+mod found;
 mod legs;
 mod limits;
 mod lock;
@@ -37,6 +38,8 @@ use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+#[cfg(unix)]
+use std::sync::Arc;
 
 /// What the program is and what it does where no command is given.
 #[cfg(feature = "trainer")]
@@ -218,6 +221,9 @@ impl<T, E: Into<anyhow::Error>> OrWork<T> for Result<T, E> {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    // A file that reaches `ulimit -f` is then an error of that file, not the end without a word.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     ExitCode::from(execute(env::args_os()))
 }
 
@@ -434,9 +440,15 @@ fn run_command(command: Command, itself: &Itself, output: &mut Output<'_>) -> Re
 
 /// An error with its causes, but those that it already tells of.
 fn told(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
+    let text = error.chain().fold(String::new(), |text, cause| match cause.to_string() {
         cause if text.is_empty() => cause,
         cause if text.contains(&cause) => text,
         cause => format!("{text}: {cause}"),
-    })
+    });
+    match limits::of_system(&text) {
+        Some(limit) if !text.contains(limit) => {
+            format!("{text}; `{limit}` says how much is allowed")
+        }
+        _ => text,
+    }
 }

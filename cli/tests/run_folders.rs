@@ -539,3 +539,60 @@ fn times_that_no_clock_holds_are_refused() {
     let served = ["serve", "--workers", "2", "--max-wait", "1e300"];
     refused(home.path(), &served, &["--max-wait 1e300: at most 1e9"]);
 }
+
+#[test]
+fn a_folder_that_is_removed_ends_its_run() {
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("run/run.jsonl");
+    let begin = [&["train"], &SMALL[..], &ENDLESS[..], &["--out", "run"]].concat();
+    let mut owner = Kept::start(home.path(), &begin);
+    owner.has_steps(&record, 3);
+    // A checkpoint may be written meanwhile, which keeps the folder from being removed at once.
+    while record.exists() {
+        let _ = fs::remove_dir_all(home.path().join("run"));
+    }
+    let status = owner.waits("the end", |child| child.try_wait().unwrap());
+    let said = fs::read_to_string(home.path().join("said")).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("was removed while the run went on"), "{said}");
+}
+
+#[test]
+fn a_limit_of_the_shell_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let words = [&["train"], &SMALL[..], &["--steps", "200", "--out", "run"]].concat().join(" ");
+    let script = format!("ulimit -f 8; exec {} {words}", env!("CARGO_BIN_EXE_codedgrad"));
+    let output = Command::new("bash").args(["-c", &script]).current_dir(home.path()).output();
+    let output = output.unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("(os error 27); `ulimit -f` says how much is allowed"), "{said}");
+    // What is there goes on.
+    let resumed = codedgrad(home.path(), &["train", "--resume", "run", "--json"]);
+    assert_eq!(json(&resumed)["runs"][0]["steps"], 200);
+}
+
+#[test]
+fn what_a_folder_holds_instead_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    for out in ["runs/a", "runs/b"] {
+        json(&train(home.path(), &["--steps", "2", "--out", out, "--json"]));
+    }
+    let named = ["runs/a, runs/b; the newest is runs/b"];
+    refused(home.path(), &["train", "--resume", "runs"], &named);
+    refused(home.path(), &["train", "--out", "runs"], &named);
+    refused(
+        home.path(),
+        &["train", "--init", "runs/b"],
+        &["this is a run, whose models are runs/b/model-0-uncoded"],
+    );
+    refused(home.path(), &["train", "--init", "."], &["model .: config.json"]);
+    // A record that lost lines, and the way on that is told.
+    let record = home.path().join("runs/b/run.jsonl");
+    let whole = fs::read(&record).unwrap();
+    fs::write(&record, text(&whole).split_inclusive('\n').next().unwrap()).unwrap();
+    refused(home.path(), &["train", "--resume", "runs/b"], &["(whole lines: 1)", "begins again"]);
+    fs::remove_file(home.path().join("runs/b").join(CURRENT)).unwrap();
+    json(&codedgrad(home.path(), &["train", "--resume", "runs/b", "--json"]));
+    assert!(fs::read(&record).unwrap() == whole, "it does not begin again");
+}

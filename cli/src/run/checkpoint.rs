@@ -7,6 +7,7 @@
 
 use crate::folder::RunFolder;
 use crate::output::alert;
+use crate::found;
 use crate::{Failure, OrInput, told};
 use anyhow::{Context, anyhow, bail};
 use codedgrad_trainer::{GptConfig, Replica, ReplicaState};
@@ -332,7 +333,12 @@ pub(crate) fn load_model(path: &Path) -> Result<(GptConfig, Vec<f32>), Failure> 
         }
         Ok((config, flat))
     };
-    read().with_context(|| format!("model {}", path.display())).or_input()
+    read()
+        .with_context(|| match found::models_in(path) {
+            Some(models) => format!("{}: {models}", path.display()),
+            None => format!("model {}", path.display()),
+        })
+        .or_input()
 }
 
 fn view<'a>(shape: &[usize], values: &'a [f32]) -> anyhow::Result<TensorView<'a>> {

@@ -141,9 +141,12 @@ impl Session {
         let complete =
             |(run, lines): (usize, &Vec<Line>)| lines.len() as u64 == place.made_by(run, all_steps);
         if !lines.iter().enumerate().all(complete) {
+            let (record, there) = (folder.file(RECORD), lines.iter().map(Vec::len).sum::<usize>());
             return Err(Failure::Input(anyhow!(
-                "{} has not all the steps its checkpoint counts",
-                folder.file(RECORD).display()
+                "{} has not all the steps its checkpoint counts (whole lines: {there}): put it back \
+                 as it was, or remove the checkpoint; the run then goes on from the one before, or \
+                 begins again",
+                record.display()
             )));
         }
         if is_before {
@@ -513,7 +516,10 @@ impl Session {
     fn broke_off(&self, run: usize, made: usize) -> String {
         let (scheme, path) = (&self.plan.schemes[run], self.folder.path().display());
         if !self.folder.outlives_failure() {
-            return format!("{scheme} broke off before its first step");
+            return match made {
+                0 => format!("{scheme} broke off before its first step"),
+                _ => format!("{scheme} broke off after {made} steps, of which nothing is left"),
+            };
         }
         let kept = checkpoint::last(&self.folder)
             .map_or(0, |place| place.made_by(run, self.plan.all_steps()));

@@ -119,7 +119,7 @@ async fn respond(
     pages: &Pages,
 ) -> std::io::Result<()> {
     let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
+    while !is_whole(&request) && request.len() < REQUEST_BYTES_MAX {
         let mut some = [0; 1024];
         let count = stream.read(&mut some).await?;
         if count == 0 {
@@ -131,8 +131,15 @@ async fn respond(
     stream.shutdown().await
 }
 
+/// Whether the empty line after the headers is there; lines may end without a carriage return, as
+/// in RFC 9112, 2.2.
+fn is_whole(request: &[u8]) -> bool {
+    let mut lines = request.split_inclusive(|byte| *byte == b'\n');
+    lines.any(|line| matches!(line, b"\n" | b"\r\n"))
+}
+
 fn response(request: &[u8], pages: &Pages) -> String {
-    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let line = request.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
     let plain = |text: &str| Page { kind: "text/plain; charset=utf-8", body: format!("{text}\n") };
@@ -176,6 +183,13 @@ mod tests {
         assert_eq!(first(b"POST /status HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
         for garbage in [&b""[..], b"GET", b"\xff\xfe\r\n", b"CGRAD\0\x01\0"] {
             assert_eq!(first(garbage), "HTTP/1.1 400 Bad Request");
+        }
+        for bare in [&b"GET /status HTTP/1.0\n\n"[..], b"GET /status\nHost: here\n\r\n"] {
+            assert!(is_whole(bare));
+            assert_eq!(first(bare), "HTTP/1.1 200 OK");
+        }
+        for begun in [&b"GET /status HTTP/1.1\r\n"[..], b"GET /status\nHost: here\n", b"GET"] {
+            assert!(!is_whole(begun), "{begun:?}");
         }
         let long = [&b"GET /status "[..], &vec![b'x'; REQUEST_BYTES_MAX]].concat();
         assert!(first(&long).contains("431"));

@@ -146,13 +146,21 @@ pub enum WireError {
         /// Format.
         format: u8,
     },
-    /// A body that is too long, or no whole number of elements, or not within its vector.
+    /// A body that is too long.
     #[error("a body of {found} bytes, where at most {most} can be")]
     Length {
         /// Announced.
         found: u32,
         /// Possible.
         most: usize,
+    },
+    /// A chunk that ends in the middle of an element.
+    #[error("a chunk of {found} bytes, which is no whole number of elements of {bytes} bytes")]
+    Broken {
+        /// Announced.
+        found: u32,
+        /// Of an element.
+        bytes: usize,
     },
     /// Bytes of a body changed on their way.
     #[error("a body's digest is {expected:016x}, its header says {found:016x}")]
@@ -317,10 +325,12 @@ impl Header {
         };
         let most =
             if header.kind == Kind::Control { control_max } else { CHUNK * header.format.bytes() };
-        let whole = header.kind == Kind::Control
-            || (header.length as usize).is_multiple_of(header.format.bytes());
-        if header.length as usize > most || !whole {
+        if header.length as usize > most {
             return Err(WireError::Length { found: header.length, most });
+        }
+        let bytes = header.format.bytes();
+        if header.kind != Kind::Control && !(header.length as usize).is_multiple_of(bytes) {
+            return Err(WireError::Broken { found: header.length, bytes });
         }
         Ok(header)
     }
