@@ -23,5 +23,6 @@ pub mod gpu;
 pub mod ids;
 pub mod schedulers;
 pub mod sim;
+mod spelling;
 pub mod train;
 pub mod transport;

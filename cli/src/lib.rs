@@ -9,8 +9,8 @@
 
 mod board;
 mod folder;
-mod layout;
 mod found;
+mod layout;
 mod legs;
 mod limits;
 mod lock;
@@ -34,12 +34,12 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
 use std::process::{self, ExitCode};
+#[cfg(unix)]
+use std::sync::Arc;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-#[cfg(unix)]
-use std::sync::Arc;
 
 /// What the program is and what it does where no command is given.
 #[cfg(feature = "trainer")]

@@ -4,6 +4,7 @@ use anyhow::anyhow;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
+use std::path::PathBuf;
 
 pub(crate) const SERIES: [RGBColor; 4] =
     [RGBColor(200, 80, 30), RGBColor(30, 100, 180), RGBColor(40, 140, 70), RGBColor(130, 60, 160)];
@@ -11,6 +12,13 @@ pub(crate) const INK: RGBColor = RGBColor(40, 40, 40);
 pub(crate) const FRAME: RGBColor = RGBColor(225, 225, 225);
 
 pub(crate) type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// A file for a picture, which is drawn in no other format.
+pub(crate) fn svg_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let is_svg = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("svg"));
+    if is_svg { Ok(path) } else { Err("pictures are drawn as SVG: write FILE.svg".into()) }
+}
 
 pub(crate) fn text(
     canvas: &Canvas<'_>,

@@ -767,7 +767,7 @@ fn bad_input_is_refused_before_anything_is_made() {
             &["unknown scheme \"rings\"", "did you mean \"ring:reach=3\""],
         ),
         (&["--workers", "0"], &["--workers"]),
-        (&["--workers", "1"], &["s must be at most 0"]),
+        (&["--workers", "1"], &["--workers 1: without --scheme"]),
         (&["--micro-batches", "7"], &["--micro-batches 8 or more"]),
         (&["--corpus", "empty.txt"], &["empty.txt is empty"]),
         (&["--corpus", "short.txt"], &["9 tokens, but 170 are needed"]),
@@ -976,5 +976,50 @@ fn simulate_prints_the_contract() {
         folder.path(),
         &["code", "queue:m=4", "--workers", "4"],
         &["not a one-round code", "simulate"],
+    );
+}
+
+#[test]
+fn only_near_misses_are_asked_about() {
+    let home = tempfile::tempdir().unwrap();
+    let said = |arguments: &[&str]| text(&program::refused(home.path(), arguments, &[]).stderr);
+    let simulate = |scheme: &'static str, delays: &'static str| {
+        said(&["simulate", scheme, "--delays", delays, "--workers", "4", "--jobs", "2"])
+    };
+    for (scheme, delays, meant) in [
+        ("group", "hotspot", "groups:s=1"),
+        ("quue:m=2", "hotspot", "queue:m=4"),
+        ("uncoded", "hot", "hotspot"),
+        ("uncoded", "burst", "bursts"),
+    ] {
+        let said = simulate(scheme, delays);
+        assert!(said.contains(&format!("did you mean {meant:?}?")), "{said}");
+    }
+    for (scheme, delays) in
+        [("auto", "hotspot"), ("mds", "hotspot"), ("uncoded", "missing.csv"), ("uncoded", "-")]
+    {
+        let said = simulate(scheme, delays);
+        assert!(!said.contains("did you mean"), "{said}");
+    }
+    for command in [&["simulate", "auto", "--delays", "iid", "--jobs", "2"][..], &["code", "auto"]]
+    {
+        let said = said(&[command, &["--workers", "4"]].concat());
+        assert!(said.contains("(auto chooses among them while a run goes on"), "{said}");
+    }
+    let said = said(&["code", "m-sgc:B=1,W=2,lambda=3", "--workers", "8"]);
+    assert!(said.contains("`codedgrad train` and `coordinator` run it"), "{said}");
+}
+
+#[test]
+fn flags_that_would_be_taken_amiss_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let simulate = ["simulate", "uncoded", "--delays", "hotspot", "--workers", "4", "--jobs", "2"];
+    refused(home.path(), &[&simulate[..], &["--svg", "x.png"]].concat(), &["write FILE.svg"]);
+    assert!(!home.path().join("x.png").exists());
+    refused(home.path(), &["train", "--workers", "1"], &["--workers 1: without --scheme"]);
+    refused(
+        home.path(),
+        &["train", "--steps", "4", "--fault", "nan@4:0"],
+        &["--fault nan@4:0 would never happen: steps are 0 to 3"],
     );
 }

@@ -392,3 +392,94 @@ fn help_teaches() {
     );
     assert!(good(folder.path(), &["trace", "record", "--help"]).0.contains("had not"));
 }
+
+#[test]
+fn tables_that_look_like_no_traces_are_told() {
+    let home = tempfile::tempdir().unwrap();
+    let write = |name: &str, rows: usize, line: &dyn Fn(usize) -> String| {
+        let text: String = (0..rows).map(|row| line(row) + "\n").collect();
+        fs::write(home.path().join(name), text).unwrap();
+    };
+    let plain = |row: usize| format!("0.{},0.5,0.7,0.{}", row * row % 7 + 1, row * row % 11 + 1);
+    write("plain.csv", 40, &plain);
+    write("numbered.csv", 40, &|row| format!("{row},{}", plain(row)));
+    write("long.csv", 40, &|row| format!("{},{},{}", row / 4, row % 4, plain(row)));
+    write("wide.csv", 3, &|row| vec![plain(row); 10].join(","));
+    write("ms.csv", 40, &|row| plain(row).replace("0.", "1").replace(',', "0,") + "0");
+    let cases: &[(&str, &[&str])] = &[
+        ("plain.csv", &[]),
+        ("numbered.csv", &["column 1 only grows (0, 1, ..)"]),
+        ("long.csv", &["column 1 only grows", "column 2 is 0 to 3 again and again"]),
+        ("wide.csv", &["3 rounds of 40 workers"]),
+    ];
+    let said = |arguments: &[&str]| {
+        let output = codedgrad(home.path(), arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let said = text(&output.stderr);
+        said.lines().filter(|line| line.starts_with("warning:")).map(str::to_owned).collect()
+    };
+    for (file, needles) in cases {
+        let commands: [&[&str]; 3] = [
+            &["trace", "stats", file],
+            &["plan", "--delays", file, "--families", "groups"],
+            &["simulate", "groups:s=1", "--delays", file, "--jobs", "3"],
+        ];
+        for command in commands {
+            let said: Vec<String> = said(command);
+            assert_eq!(said.len(), needles.len(), "{command:?}: {said:?}");
+            for (line, needle) in said.iter().zip(*needles) {
+                let start = format!("warning: {file}: {needle}");
+                assert!(line.starts_with(&start), "{line} should be {start}");
+            }
+        }
+    }
+    let milliseconds: Vec<String> = said(&["trace", "stats", "ms.csv"]);
+    assert!(milliseconds[0].contains("if these are milliseconds"), "{milliseconds:?}");
+    let noted = text(&codedgrad(home.path(), &["plan", "--delays", "ms.csv"]).stderr);
+    assert_eq!(noted.matches("if these are milliseconds").count(), 1, "{noted}");
+    // Training says so before it begins; nobody joins this coordinator.
+    for command in [
+        &["train", "--scheme", "uncoded", "--workers", "2", "--steps", "0"][..],
+        &["train", "--scheme", "no-such-scheme", "--workers", "2"],
+        &["coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--scheme", "no-such-scheme"],
+    ] {
+        let output = codedgrad(home.path(), &[command, &["--delays", "numbered.csv"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let said = text(&output.stderr);
+        let refused_before = command.contains(&"0");
+        assert_eq!(said.contains("warning: numbered.csv: column 1"), !refused_before, "{said}");
+    }
+}
+
+#[test]
+fn long_tables_are_imported() {
+    let home = tempfile::tempdir().unwrap();
+    let rows: String =
+        (0..24).map(|row| format!("{},{},{}\n", row / 4, row % 4, 100 + row * row % 7)).collect();
+    fs::write(home.path().join("long.csv"), format!("step,rank,ms\n{rows}6,0,5\n")).unwrap();
+    let refusal = refused(home.path(), &["trace", "import", "long.csv"], &["--long step,rank,ms"]);
+    assert!(refusal.stdout.is_empty());
+    let import = |arguments: &[&str]| {
+        let output =
+            codedgrad(home.path(), &[&["trace", "import", "long.csv"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (made, said) = import(&["--long", "step,rank,ms", "--per-second", "1000"]);
+    assert!(
+        made.starts_with("0.1,0.101,0.104,0.102\n0.102,") && made.lines().count() == 6,
+        "{made}"
+    );
+    assert!(said.contains("imported 6 rounds of 4 workers from a long table"), "{said}");
+    assert!(said.contains("left out: 1 rounds") && !said.contains("warning"), "{said}");
+    // What went by without a word.
+    let (_, said) = import(&["--columns", "ms"]);
+    assert!(said.contains("warning: that is one worker; "), "{said}");
+    let (_, said) = import(&["--columns", "rank,ms"]);
+    assert!(said.contains("column 1 is 0 to 3 again and again"), "{said}");
+    refused(
+        home.path(),
+        &["trace", "import", "long.csv", "--long", "step,ms"],
+        &["three columns are needed"],
+    );
+}

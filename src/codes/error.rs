@@ -3,6 +3,7 @@
 use super::spec::SchemeSpec;
 use super::table::TableError;
 use crate::ids::CutError;
+use crate::spelling::hint;
 use thiserror::Error;
 
 /// Parameters outside a code's conditions, or a text that names no scheme.
@@ -198,7 +199,8 @@ pub enum ParameterError {
     #[error(
         "{text} is a scheme over rounds or with feedback, not a one-round code (those are uncoded, \
          groups, min-load, interval, \
-         cyclic, graph, drop and matrix); `codedgrad simulate` can use it, and `codedgrad train` queue and ring"
+         cyclic, graph, drop and matrix); `codedgrad simulate` shows what it does, and `codedgrad \
+         train` and `coordinator` run it"
     )]
     NotOneRound {
         /// Which scheme.
@@ -249,14 +251,16 @@ pub enum ParameterError {
     },
     /// No scheme of that name.
     #[error(
-        "unknown scheme {name:?}; did you mean {nearest:?}? Known: {}",
-        SchemeSpec::EXAMPLES.join(", ")
+        "unknown scheme {name:?}; known: {}{}{}",
+        SchemeSpec::EXAMPLES.join(", "),
+        of_policy(name),
+        hint(*nearest)
     )]
     UnknownScheme {
         /// What was written.
         name: String,
-        /// The known scheme closest to it.
-        nearest: &'static str,
+        /// The known scheme that it is a slip of.
+        nearest: Option<&'static str>,
     },
     /// A parameter that is missing, unknown or given twice.
     #[error("scheme {text:?}: {problem}; write it like {example}")]
@@ -271,6 +275,16 @@ pub enum ParameterError {
     /// The batch is too small for the scheme's shares.
     #[error(transparent)]
     Cut(#[from] CutError),
+}
+
+/// What is to be said of the one name of a policy.
+fn of_policy(name: &str) -> &'static str {
+    if name == "auto" {
+        " (auto chooses among them while a run goes on, in `codedgrad train`, `coordinator`, `serve` \
+         and `run`)"
+    } else {
+        ""
+    }
 }
 
 /// What is a scheme already has nothing wrong.

@@ -14,6 +14,7 @@ use super::{
     Vote, table,
 };
 use crate::ids::{Cut, Job};
+use crate::spelling::near;
 use fields::Fields;
 use std::fmt;
 use std::ops::Range;
@@ -444,7 +445,9 @@ impl FromStr for SchemeSpec {
     fn from_str(text: &str) -> Result<Self, ParameterError> {
         let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
         let Some(example) = Self::EXAMPLES.into_iter().find(|known| family(known) == name) else {
-            let nearest = nearest(name, Self::EXAMPLES);
+            let nearest = near(name, Self::EXAMPLES.map(family));
+            let nearest = nearest
+                .and_then(|near| Self::EXAMPLES.into_iter().find(|known| family(known) == near));
             return Err(ParameterError::UnknownScheme { name: name.into(), nearest });
         };
         let mut fields = Fields::read(text, parameters, example)?;
@@ -527,14 +530,6 @@ fn within(path: &str) -> impl Fn(ParameterError) -> ParameterError {
 
 fn family(text: &str) -> &str {
     text.split(':').next().unwrap_or(text)
-}
-
-/// The candidate whose family name is closest to `name` by edit distance.
-fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> &'a str {
-    candidates
-        .into_iter()
-        .min_by_key(|known| strsim::damerau_levenshtein(family(known), name))
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

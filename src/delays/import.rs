@@ -211,6 +211,9 @@ fn recognised(header: &[String]) -> Result<(Format, Vec<usize>), String> {
         } else if !INDEX_COLUMNS.contains(&name.as_str()) {
             let hint = if name.parse::<f64>().is_ok() {
                 " (the file has no header: it may be a trace already)"
+            } else if ["rank", "worker", "node", "device"].contains(&name.as_str()) {
+                " (a table with a row per round and worker is read by its three columns: \
+                  `codedgrad trace import --long step,rank,ms`)"
             } else {
                 ""
             };
@@ -299,6 +302,7 @@ mod tests {
                 && unknown.contains("round,w0,w1,..."),
             "{unknown}"
         );
+        assert!(message("step,rank,ms\n0,0,12\n", None).contains("import --long step,rank,ms"));
         assert!(
             message("step,step_end\n1,2\n", None)
                 .contains("no column is a worker's among step, step_end")

@@ -8,29 +8,35 @@
 //! | inject delays into a run of known length | [`Delays`] |
 //! | look at any number of rounds, one in memory at a time | [`DelayRows`] |
 //! | read or write a trace | [`TraceReader`], [`write_row`] |
-//! | make a trace of a table with a header | [`TableReader`] |
+//! | make a trace of a table with a header | [`TableReader`], [`LongTable`] |
+//! | tell whether a table looks like no trace | [`suspicions`] |
 //! | make a trace of a training run | [`recorded_row`] |
 //! | measure how workers straggle | [`StragglerStats`] |
 
 mod draw;
 mod import;
 mod lines;
+mod long;
 mod preset;
 mod quantile;
 mod record;
 mod serverless;
 mod stats;
+mod suspicions;
 mod trace;
 mod windows;
 
 pub use import::{Format, TableReader};
+pub use long::LongTable;
 pub use preset::{Growth, Preset, PresetRows};
 pub use record::recorded_row;
 pub use serverless::{Serverless, ServerlessRows};
 pub use stats::{OverShare, SlowSummary, StragglerStats, StragglerSummary};
+pub use suspicions::{Suspicion, suspicions};
 pub use trace::{Trace, TraceError, TraceReader, write_row};
 pub use windows::WindowSummary;
 
+use crate::spelling::{hint, near};
 use std::fmt;
 use std::path::Path;
 use thiserror::Error;
@@ -67,14 +73,15 @@ impl Unit {
 pub enum DelayError {
     /// Neither a preset nor a file.
     #[error(
-        "{text:?} is neither a preset nor a file; presets: {}; did you mean {nearest:?}?",
-        Preset::names().join(", ")
+        "{text:?} is neither a preset nor a file; presets: {}{}",
+        Preset::names().join(", "),
+        hint(*nearest)
     )]
     Unknown {
         /// What was asked for.
         text: String,
-        /// The preset closest to it.
-        nearest: &'static str,
+        /// The preset that it is a slip of.
+        nearest: Option<&'static str>,
     },
     /// A trace that cannot be read.
     #[error(transparent)]
@@ -188,12 +195,8 @@ impl fmt::Display for Delays {
 fn preset_or_file(text: &str) -> Result<Option<Preset>, DelayError> {
     let preset = Preset::named(text);
     if preset.is_none() && !Path::new(text).exists() {
-        let nearest =
-            Preset::names().into_iter().min_by_key(|name| strsim::damerau_levenshtein(name, text));
-        return Err(DelayError::Unknown {
-            text: text.into(),
-            nearest: nearest.unwrap_or_default(),
-        });
+        let nearest = near(text, Preset::names());
+        return Err(DelayError::Unknown { text: text.into(), nearest });
     }
     Ok(preset)
 }

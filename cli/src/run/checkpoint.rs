@@ -6,8 +6,8 @@
 //! the states of all their runs, else those of the one that is under way.
 
 use crate::folder::RunFolder;
-use crate::output::alert;
 use crate::found;
+use crate::output::alert;
 use crate::{Failure, OrInput, told};
 use anyhow::{Context, anyhow, bail};
 use codedgrad_trainer::{GptConfig, Replica, ReplicaState};

@@ -8,8 +8,10 @@ use codedgrad::ids::Worker;
 use codedgrad::train::RoundRecord;
 use plotters::prelude::*;
 
-/// Rounds drawn side by side; of a longer run, the first ones.
+/// Rounds drawn side by side; of a longer run, the first and the last ones.
 const ROUNDS_MAX: usize = 160;
+/// Cells left empty between the first and the last ones.
+const GAP: usize = 2;
 
 /// What became of one worker in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Fate {
 
 /// Round x worker: the fate of every answer, and under it how long each round took.
 pub(crate) fn steps(runs: &[Vec<Line>], workers: usize) -> anyhow::Result<String> {
-    let shown = runs.iter().map(|lines| rounds(lines).take(ROUNDS_MAX).count()).max().unwrap_or(0);
+    let shown = runs.iter().map(|lines| width(rounds(lines).count())).max().unwrap_or(0);
     let (cell, left, bars) = (7, 80, 46);
     let panel = 44 + workers as i32 * cell + 10 + bars;
     let size = (
@@ -69,8 +71,8 @@ pub(crate) fn steps(runs: &[Vec<Line>], workers: usize) -> anyhow::Result<String
     );
     let longest = runs
         .iter()
-        .flat_map(|lines| rounds(lines).take(ROUNDS_MAX))
-        .map(|(_, round)| round.seconds)
+        .flat_map(|lines| drawn(lines))
+        .map(|(_, (_, round))| round.seconds)
         .fold(0.0, f64::max);
     let mut svg = String::new();
     {
@@ -102,6 +104,22 @@ fn rounds(lines: &[Line]) -> impl Iterator<Item = (&Line, &RoundRecord)> {
     lines.iter().flat_map(|line| line.record.rounds.iter().map(move |round| (line, round)))
 }
 
+/// Cells side by side that so many rounds take.
+fn width(rounds: usize) -> usize {
+    if rounds > ROUNDS_MAX { ROUNDS_MAX + GAP } else { rounds }
+}
+
+/// The rounds that are drawn, each with its place.
+fn drawn(lines: &[Line]) -> impl Iterator<Item = (usize, (&Line, &RoundRecord))> {
+    let left_out = rounds(lines).count().saturating_sub(ROUNDS_MAX);
+    let half = ROUNDS_MAX / 2;
+    rounds(lines).enumerate().filter_map(move |(number, round)| match number {
+        _ if left_out == 0 || number < half => Some((number, round)),
+        _ if number < half + left_out => None,
+        _ => Some((number - left_out + GAP, round)),
+    })
+}
+
 fn steps_panel(
     canvas: &Canvas<'_>,
     lines: &[Line],
@@ -113,15 +131,14 @@ fn steps_panel(
     let Some(first) = lines.first() else { return Ok(()) };
     let all = rounds(lines).count();
     let count = if all > ROUNDS_MAX {
-        format!("first {ROUNDS_MAX} of {all} rounds")
+        format!("first {half} and last {half} of {all} rounds", half = ROUNDS_MAX / 2)
     } else {
         format!("{all} rounds")
     };
     let mean = lines.iter().map(|line| line.record.seconds).sum::<f64>() / lines.len() as f64;
     text(canvas, (12, top + 10), 14, &format!("{}: {count}, {mean:.3} s per step", first.scheme))?;
     let grid = top + 34;
-    let (floor, width) =
-        (grid + workers as i32 * cell + 6 + bars, all.min(ROUNDS_MAX) as i32 * cell);
+    let (floor, width) = (grid + workers as i32 * cell + 6 + bars, width(all) as i32 * cell);
     text(canvas, (12, grid - 1), 11, "worker 0")?;
     if workers > 2 {
         text(
@@ -134,8 +151,8 @@ fn steps_panel(
     text(canvas, (12, floor - bars), 11, &format!("{longest:.2} s"))?;
     text(canvas, (12, floor - 11), 11, "0 s")?;
     rectangle(canvas, (left, floor), (left + width, floor + 1), FRAME)?;
-    for (number, (line, round)) in rounds(lines).take(ROUNDS_MAX).enumerate() {
-        let x = left + number as i32 * cell;
+    for (place, (line, round)) in drawn(lines) {
+        let x = left + place as i32 * cell;
         let late = stragglers(round);
         for worker in Worker::all(workers) {
             let y = grid + worker.0 as i32 * cell;
@@ -226,5 +243,21 @@ mod tests {
         insta::assert_snapshot!("steps", steps(&runs, 3).unwrap());
         insta::assert_snapshot!("loss", loss(&runs).unwrap());
         assert!(loss(&[Vec::new()]).is_ok() && steps(&[Vec::new()], 3).is_ok());
+    }
+
+    #[test]
+    fn a_long_run_is_drawn_with_its_last_rounds() {
+        let arrivals = [Some(1.0); 3];
+        let lines: Vec<Line> =
+            (0..600).map(|step| line(0, step, arrivals, [1.0; 3], 1.0)).collect();
+        let places = |count: usize| -> Vec<(usize, u64)> {
+            drawn(&lines[..count]).map(|(place, (_, round))| (place, round.round)).collect()
+        };
+        assert!(places(160).into_iter().eq((0..160).map(|at| (at, at as u64))));
+        let places = places(600);
+        assert_eq!((places.len(), places[79], places[80]), (160, (79, 79), (82, 520)));
+        assert_eq!(places[159], (161, 599));
+        let picture = steps(&[lines], 3).unwrap();
+        assert!(picture.contains("first 80 and last 80 of 600 rounds"));
     }
 }

@@ -5,7 +5,9 @@ use super::checkpoint;
 use super::network::TransportKind;
 use super::plan::{ClockKind, GIVE_UP_AFTER, LateKind, Plan, ReduceKind};
 use super::resume::Changes;
+use crate::output::alert;
 use crate::port::{ExchangeKind, ExchangeParser, WireKind, fresh_id};
+use crate::tools::suspicious;
 use crate::{Failure, OrInput};
 use anyhow::anyhow;
 use clap::Args;
@@ -357,6 +359,9 @@ impl RunArgs {
             turns: None,
         };
         plan.check()?;
+        for warning in plan.delays.iter().flat_map(|it| suspicious::warnings(it, plan.workers)) {
+            alert!("{warning}");
+        }
         Ok(plan)
     }
 

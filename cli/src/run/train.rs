@@ -80,6 +80,13 @@ impl TrainArgs {
                  memory"
             )));
         }
+        if self.scheme.is_none() && self.workers < 2 {
+            return Err(Failure::Input(anyhow!(
+                "--workers {}: without --scheme, groups:s=1 is compared, which needs 2 or more; \
+                 --scheme uncoded trains with one",
+                self.workers
+            )));
+        }
         let schemes = match &self.scheme {
             None => vec!["uncoded".into(), "groups:s=1".into(), "queue:m=2".into()],
             Some(scheme) => self.compare.iter().chain([scheme]).cloned().collect(),

@@ -11,4 +11,5 @@ pub(crate) mod planner;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;
+pub(crate) mod suspicious;
 pub(crate) mod trace;

@@ -3,6 +3,7 @@
 mod pictures;
 
 use super::simulate::LoadArgs;
+use super::suspicious;
 use crate::layout::{Column, Table, Width, help};
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
@@ -130,6 +131,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
         )));
     }
     let preset = Preset::named(&args.delays);
+    suspicious::say_of_shape(&args.delays, args.workers.map(|workers| workers as usize), output);
     let rows = rows(args, preset, output)?;
     let workers = rows.first().map_or(0, Vec::len);
     let growth = args

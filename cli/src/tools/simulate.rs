@@ -1,5 +1,6 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
+use super::suspicious;
 use crate::layout::{Width, help};
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork, pictures};
@@ -79,7 +80,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long)]
     grid: bool,
     /// Draw when each job was complete
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = pictures::svg_file)]
     svg: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
@@ -142,6 +143,7 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
         DelayRows::open(&args.delays, args.workers.map(|workers| workers as usize), args.seed)
             .or_input()?;
     let (workers, unit) = (delays.workers(), delays.unit());
+    suspicious::say(&args.delays, Some(workers), output);
     if let Some(columns) = delays.columns().filter(|columns| *columns > workers) {
         output
             .note(format_args!("{}: using the first {workers} of {columns} columns", args.delays));

@@ -2,14 +2,15 @@
 
 mod show;
 
+use super::suspicious;
 use crate::layout::help;
 use crate::output::{Notes, Output};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use codedgrad::delays::{
-    DelayError, DelayRows, Format, Preset, StragglerStats, TableReader, TraceReader, Unit,
-    recorded_row, write_row,
+    DelayError, DelayRows, Format, LongTable, Preset, StragglerStats, TableReader, TraceReader,
+    Unit, recorded_row, write_row,
 };
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -84,6 +85,9 @@ struct ImportArgs {
     /// Columns to take, such as w0,w3 or 's0d*'; all workers' columns if not given
     #[arg(long, value_name = "NAMES")]
     columns: Option<String>,
+    /// Columns of round, worker and time, of a table with a row per round and worker
+    #[arg(long, value_name = "ROUND,WORKER,TIME", conflicts_with = "columns")]
+    long: Option<String>,
     /// How many of the file's units of time are a second: 1000 for milliseconds
     #[arg(long, value_name = "UNITS", default_value_t = 1.0)]
     per_second: f64,
@@ -272,6 +276,9 @@ fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
             args.per_second
         )));
     }
+    if let Some(names) = &args.long {
+        return import_long(args, names, output);
+    }
     let mut table = TableReader::open(&args.file, args.columns.as_deref()).or_input()?;
     let stages = |name: &String| name.split_once('d').map(|(stage, _)| stage.to_owned());
     if table.format() == Format::Stages
@@ -283,13 +290,16 @@ fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
         ));
     }
     let bar = file_bar(&args.file, args.out.is_some(), output);
-    let mut rows = 0u64;
+    let (mut rows, mut seen) = (0u64, Vec::new());
     to_output(args.out.as_deref(), output.out, |output| {
         while let Some(row) = table.next() {
             let row: Vec<f64> =
                 row.or_input()?.into_iter().map(|delay| delay / args.per_second).collect();
             write_row(output, &row).or_work()?;
             rows += 1;
+            if seen.len() < suspicious::ROWS {
+                seen.push(row);
+            }
             bar.set_position(table.bytes_read());
         }
         if rows == 0 {
@@ -318,11 +328,51 @@ fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
         output.note(format_args!("left out: {count} rows in which {why}"));
     }
+    suspicious::say_of_rows(&args.file.display().to_string(), &seen, output);
+    if table.workers().len() == 1 {
+        output.note(format_args!(
+            "warning: that is one worker; a table with a row per round and worker is read by \
+             --long ROUND,WORKER,TIME"
+        ));
+    }
+    Ok(())
+}
+
+/// Imports a table with a row per round and worker.
+fn import_long(args: &ImportArgs, names: &str, output: &mut Output<'_>) -> Result<(), Failure> {
+    let columns: Vec<&str> = names.split(',').map(str::trim).collect();
+    let columns = <[&str; 3]>::try_from(columns).map_err(|_| {
+        Failure::Input(anyhow!("--long {names}: three columns are needed, such as step,rank,ms"))
+    })?;
+    let table = LongTable::open(&args.file, columns).or_input()?;
+    let in_seconds = |row: Vec<f64>| row.into_iter().map(|time| time / args.per_second).collect();
+    let rows: Vec<Vec<f64>> = table.rows().map(in_seconds).collect();
+    if rows.is_empty() {
+        return Err(Failure::Input(anyhow!(
+            "{}: no round has one time of each of {} workers",
+            args.file.display(),
+            table.workers()
+        )));
+    }
+    to_output(args.out.as_deref(), output.out, |output| {
+        rows.iter().try_for_each(|row| write_row(output, row)).or_work()
+    })?;
+    let (count, workers) = (rows.len(), table.workers());
+    output.note(format_args!("imported {count} rounds of {workers} workers from a long table"));
+    if table.incomplete() > 0 {
+        output.note(format_args!(
+            "left out: {} rounds in which a worker had no time, or several",
+            table.incomplete()
+        ));
+    }
+    let start = &rows[..count.min(suspicious::ROWS)];
+    suspicious::say_of_rows(&args.file.display().to_string(), start, output);
     Ok(())
 }
 
 fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let workers = args.workers.map(|workers| workers as usize);
+    suspicious::say(&args.delays, workers, output);
     let preset = Preset::named(&args.delays);
     let path = Path::new(&args.delays);
     let (found, unit) = if preset.is_none() && args.rounds.is_none() && path.exists() {

@@ -1,0 +1,53 @@
+//! Warnings of tables that look like no traces.
+
+use crate::output::Output;
+use codedgrad::delays::{Preset, Suspicion, TraceReader, suspicions};
+use std::path::Path;
+
+/// As many rows as tell what a column is.
+pub(crate) const ROWS: usize = 1000;
+
+/// What looks wrong about a file of delays. Pipes, which can be read only once, and what cannot be
+/// read are left to those who use them.
+fn found(delays: &str, workers: Option<usize>) -> Vec<Suspicion> {
+    let path = Path::new(delays);
+    if Preset::named(delays).is_some() || !path.is_file() {
+        return Vec::new();
+    }
+    let Ok(rows) = TraceReader::open(path, workers) else { return Vec::new() };
+    let rows: Vec<Vec<f64>> = rows.take(ROWS).map_while(Result::ok).collect();
+    suspicions(&rows)
+}
+
+fn warning(name: &str, suspicion: &Suspicion) -> String {
+    format!("warning: {name}: {suspicion}")
+}
+
+/// What is to be said of a file of delays before it is used.
+#[cfg(feature = "trainer")]
+pub(crate) fn warnings(delays: &str, workers: usize) -> Vec<String> {
+    let found = found(delays, Some(workers));
+    found.iter().map(|suspicion| warning(delays, suspicion)).collect()
+}
+
+/// Says what looks wrong about a file of delays.
+pub(crate) fn say(delays: &str, workers: Option<usize>, output: &mut Output<'_>) {
+    for suspicion in found(delays, workers) {
+        output.note(format_args!("{}", warning(delays, &suspicion)));
+    }
+}
+
+/// The same but for its unit, where that is looked at with more care.
+pub(crate) fn say_of_shape(delays: &str, workers: Option<usize>, output: &mut Output<'_>) {
+    let of_shape = |suspicion: &Suspicion| !matches!(suspicion, Suspicion::Milliseconds { .. });
+    for suspicion in found(delays, workers).into_iter().filter(of_shape) {
+        output.note(format_args!("{}", warning(delays, &suspicion)));
+    }
+}
+
+/// Says what looks wrong about the first rows of a table.
+pub(crate) fn say_of_rows(name: &str, rows: &[Vec<f64>], output: &mut Output<'_>) {
+    for suspicion in suspicions(rows) {
+        output.note(format_args!("{}", warning(name, &suspicion)));
+    }
+}

@@ -1,0 +1,197 @@
+//! What a table that was given as a trace looks like instead.
+
+use std::fmt;
+
+/// Fewer rows say nothing about a column.
+const ROWS_LEAST: usize = 5;
+/// So many numbers do not grow from one to the next by chance, once in 10^13.
+const GROWING_LEAST: usize = 16;
+/// A column of each worker and this many times fewer rows.
+const WORKERS_PER_ROUND: usize = 4;
+/// Tables of fewer workers may be short.
+const WORKERS_LEAST: usize = 16;
+/// Seconds above which a median answer time is more likely in milliseconds; half of it where all
+/// numbers are whole. As in the planner's notes.
+const MEDIAN_MOST: f64 = 100.0;
+/// Two numbers that differ by less, relative to the larger, are alike: they may have been divided.
+const ALIKE: f64 = 1e-9;
+
+/// Why a table is probably no trace, or not one in seconds. Columns count from 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Suspicion {
+    /// Far more workers than rounds.
+    Transposed {
+        /// Rows.
+        rounds: usize,
+        /// Columns.
+        workers: usize,
+    },
+    /// A column that only grows: a number or a date of the rows.
+    Index {
+        /// Which.
+        column: usize,
+        /// Its first two numbers.
+        first: [f64; 2],
+    },
+    /// A column that goes through the same whole numbers again and again: a worker's number.
+    Rank {
+        /// Which.
+        column: usize,
+        /// The largest of them.
+        last: usize,
+    },
+    /// Times that are too long for seconds.
+    Milliseconds {
+        /// Their median.
+        median: f64,
+    },
+}
+
+impl fmt::Display for Suspicion {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transposed { rounds, workers } => write!(
+                out,
+                "{rounds} rounds of {workers} workers: a line should be a round and a column a \
+                 worker; is the table transposed?"
+            ),
+            Self::Index { column, first: [first, second] } => write!(
+                out,
+                "column {column} only grows ({first}, {second}, ..): it looks like the number or \
+                 the time of a round, not like a worker"
+            ),
+            Self::Rank { column, last } => write!(
+                out,
+                "column {column} is 0 to {last} again and again: it looks like the number of a \
+                 worker; a trace has a column per worker (`codedgrad trace import --long` makes \
+                 them)"
+            ),
+            Self::Milliseconds { median } => write!(
+                out,
+                "the median is {median} s: if these are milliseconds, divide by 1000 (`codedgrad \
+                 trace import --per-second 1000`)"
+            ),
+        }
+    }
+}
+
+/// What looks wrong about rows of seconds, one per round, each with a number per worker; some
+/// hundred rows are enough. Nothing is certain: it is for warnings.
+///
+/// ```
+/// use codedgrad::delays::suspicions;
+/// let numbered: Vec<_> = (0..20).map(|step| vec![f64::from(step), 0.25, 0.5]).collect();
+/// assert!(suspicions(&numbered)[0].to_string().starts_with("column 1 only grows (0, 1, ..)"));
+/// let plain: Vec<_> = numbered.iter().map(|row| row[1..].to_vec()).collect();
+/// assert!(suspicions(&plain).is_empty());
+/// ```
+#[must_use]
+pub fn suspicions(rows: &[Vec<f64>]) -> Vec<Suspicion> {
+    let workers = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let rounds = rows.len();
+    let mut found = Vec::new();
+    if workers >= WORKERS_LEAST && workers >= WORKERS_PER_ROUND * rounds {
+        found.push(Suspicion::Transposed { rounds, workers });
+    }
+    for column in 0..workers {
+        let numbers: Vec<f64> = rows.iter().filter_map(|row| row.get(column).copied()).collect();
+        if grows(&numbers) {
+            let first = [numbers[0], numbers[1]];
+            found.push(Suspicion::Index { column: column + 1, first });
+        } else if let Some(last) = last_of_ranks(&numbers) {
+            found.push(Suspicion::Rank { column: column + 1, last });
+        }
+    }
+    let mut all: Vec<f64> = rows.iter().flatten().copied().collect();
+    if !all.is_empty() {
+        let whole = all.iter().all(|time| time.fract() == 0.0);
+        let most = if whole { MEDIAN_MOST / 2.0 } else { MEDIAN_MOST };
+        let middle = all.len() / 2;
+        let (_, median, _) = all.select_nth_unstable_by(middle, f64::total_cmp);
+        if *median > most {
+            found.push(Suspicion::Milliseconds { median: *median });
+        }
+    }
+    found
+}
+
+/// Whether numbers are an arithmetic sequence that grows, blocks of equal length of one, or grow
+/// for long.
+fn grows(numbers: &[f64]) -> bool {
+    let Some([first, .., last]) = (numbers.len() >= ROWS_LEAST).then_some(numbers) else {
+        return false;
+    };
+    let slack = ALIKE * last.abs().max(first.abs());
+    // The last block may be cut off, and a single block is a column that does not grow.
+    let block = numbers.iter().take_while(|number| *number == first).count();
+    let heads: Vec<f64> = numbers.iter().copied().step_by(block).collect();
+    let in_blocks = (0..).zip(numbers).all(|(at, number): (usize, _)| heads[at / block] == *number);
+    let step = heads.get(1).map_or(0.0, |second| second - first);
+    let even = heads.windows(2).all(|pair| (pair[1] - pair[0] - step).abs() <= slack);
+    let arithmetic = in_blocks && even && step > slack && heads.len() >= 3;
+    let strictly = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+    arithmetic || strictly && numbers.len() >= GROWING_LEAST
+}
+
+/// The largest of whole numbers that are 0, 1, .. again and again, twice at least.
+fn last_of_ranks(numbers: &[f64]) -> Option<usize> {
+    let period = 1 + numbers.iter().skip(1).position(|number| *number == 0.0)?;
+    let cycles = period >= 3 && numbers.len() >= 2 * period;
+    let fits = (0..).zip(numbers).all(|(at, number): (usize, _)| *number == (at % period) as f64);
+    (cycles && fits).then_some(period - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delays::{Delays, Preset, Unit};
+
+    fn table(columns: &[&dyn Fn(usize) -> f64], rows: usize) -> Vec<Vec<f64>> {
+        (0..rows).map(|row| columns.iter().map(|column| column(row)).collect()).collect()
+    }
+
+    #[test]
+    fn indices_ranks_and_transposed_tables_are_told() {
+        let plain = |row: usize| 0.1 + (row * row % 13) as f64;
+        let index = |column, first| vec![Suspicion::Index { column, first }];
+        let counts = |row: usize| row as f64;
+        assert_eq!(suspicions(&table(&[&counts, &plain], 5)), index(1, [0.0, 1.0]));
+        let in_seconds = |row: usize| (100 + 10 * row) as f64 / 1000.0;
+        assert_eq!(suspicions(&table(&[&plain, &in_seconds], 300)), index(2, [0.1, 0.11]));
+        let clock = |row: usize| 5.0 + (row * row) as f64 / 100.0;
+        assert_eq!(suspicions(&table(&[&plain, &clock], 16)), index(2, [5.0, 5.01]));
+        let (step, rank) = (|row: usize| (row / 4) as f64, |row: usize| (row % 4) as f64);
+        assert_eq!(
+            suspicions(&table(&[&step, &rank, &plain], 42)),
+            [
+                Suspicion::Index { column: 1, first: [0.0; 2] },
+                Suspicion::Rank { column: 2, last: 3 }
+            ]
+        );
+        let wide: Vec<Vec<f64>> = table(&[&plain], 300);
+        let transposed = vec![wide.concat(); 10];
+        assert_eq!(suspicions(&transposed), [Suspicion::Transposed { rounds: 10, workers: 300 }]);
+        let slow = |row: usize| 1000.0 * plain(row);
+        assert_eq!(suspicions(&table(&[&slow], 26)), [Suspicion::Milliseconds { median: 4100.0 }]);
+    }
+
+    #[test]
+    fn traces_are_not_suspected() {
+        let calm = |_: usize| 1.0;
+        let alternating = |row: usize| (row % 2) as f64;
+        let drifting = |row: usize| 1.0 + row as f64 / 100.0 + (row % 3) as f64;
+        assert!(suspicions(&table(&[&calm, &alternating, &drifting], 200)).is_empty());
+        assert!(suspicions(&[]).is_empty() && suspicions(&[vec![0.5, 1.0, 1.5]]).is_empty());
+        for name in Preset::names() {
+            let delays = Delays::open(name, 8, 1).unwrap();
+            let unit: Unit = delays.unit();
+            let rows: Vec<Vec<f64>> = delays
+                .rows(400)
+                .into_iter()
+                .map(|row| row.into_iter().map(|delay| unit.answer_time(delay)).collect())
+                .collect();
+            assert_eq!(suspicions(&rows), [], "{name}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! "Did you mean": what somebody who wrote something else may have had in mind.
+
+/// Letters that a name must have to be taken for the beginning of another.
+const START_LEAST: usize = 3;
+
+/// The name that another one is a slip of: one that begins with it, or differs in a letter for
+/// every three. None where all are something else altogether.
+pub(crate) fn near<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let distance = |known: &str| {
+        if name.len() >= START_LEAST && known.starts_with(name) {
+            0
+        } else {
+            strsim::damerau_levenshtein(known, name)
+        }
+    };
+    let nearest = candidates.into_iter().min_by_key(|known| distance(known))?;
+    let slips = name.chars().count().min(nearest.len()) / START_LEAST;
+    (distance(nearest) <= slips).then_some(nearest)
+}
+
+/// The question at the end of an error, if there is something to ask.
+pub(crate) fn hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_and_beginnings_are_understood_and_nothing_else() {
+        let names = ["hotspot", "bursts", "iid", "static", "uncoded", "groups", "min-load", "vote"];
+        let near = |name: &str| near(name, names).unwrap_or("-");
+        for (slip, meant) in [
+            ("hot", "hotspot"),
+            ("hotspt", "hotspot"),
+            ("group", "groups"),
+            ("grups", "groups"),
+            ("min", "min-load"),
+            ("uncodde", "uncoded"),
+            ("idi", "iid"),
+            ("vot", "vote"),
+        ] {
+            assert_eq!(near(slip), meant, "{slip}");
+        }
+        for other in ["", "-", "h", "auto", "missing.csv", "mine.csv", "runs/0001", "mds", "ring"] {
+            assert_eq!(near(other), "-", "{other}");
+        }
+    }
+}
