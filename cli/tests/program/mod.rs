@@ -24,6 +24,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// Runs a command that must fail with exit status 2 and say all of `needles`.
+#[allow(dead_code, reason = "some tests are refused nothing")]
 pub(crate) fn refused(folder: &Path, arguments: &[&str], needles: &[&str]) -> Output {
     let output = codedgrad(folder, arguments);
     let said = text(&output.stderr);
