@@ -40,7 +40,7 @@ Examples:
   codedgrad train --scheme auto --compare uncoded    # let the planner choose
   codedgrad train --scheme vote:s=1,b=1 --attack flip --compare uncoded --workers 12
   codedgrad train --no-stragglers    # what redundancy costs when nobody is slow
-  codedgrad train --scheme groups:s=2 --compare uncoded --workers 9 --corpus notes/
+  codedgrad train --scheme groups:s=2 --compare uncoded --workers 9 --corpus docs/
   codedgrad train --clock virtual --json    # modelled time, reproducible to the byte"))]
 pub(crate) struct TrainArgs {
     /// Scheme to train with; without it, `uncoded` is compared with `groups:s=1` and `queue:m=2`

@@ -29,7 +29,7 @@ Examples:
   codedgrad code groups:l=3 --workers 7 --survivors 0,3-6
   codedgrad code min-load:s=2 --workers 8 --verify
   codedgrad code graph:d=3,err=0.01 --workers 240 --verify
-  codedgrad code matrix:my_code.csv --workers 6 --verify --json
+  codedgrad code matrix:examples/codes/mine.csv --workers 6 --verify --json
 
 What is in a FILE:
   of matrix, a line of coefficients per worker, separated by commas

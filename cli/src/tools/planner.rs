@@ -59,8 +59,8 @@ JSON:    {baseline, recommended, gain, why, candidates, front, causes, notes, ..
 Examples:
   codedgrad plan --delays hotspot --workers 8 --max-delay 0
   codedgrad plan --delays serverless --workers 256 --max-work 1.5
-  codedgrad plan --delays mine.csv --base-load 0.125 --slope 6.4 --out plan/
-  codedgrad plan --delays mine.csv --accumulate 8 --dispatch 0.0002 --families groups,queue --json")
+  codedgrad plan --delays examples/traces/stragglers.csv --base-load 0.125 --slope 1.2 --out plan/
+  codedgrad plan --delays examples/traces/stragglers.csv --accumulate 8 --dispatch 0.0002 --families groups,queue --json")
 )]
 pub(crate) struct PlanArgs {
     /// Delays: a CSV file or a preset

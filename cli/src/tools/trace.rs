@@ -33,9 +33,9 @@ A trace is a CSV file without a header: one line per round, one number per worke
 its answer took. `codedgrad train --delays FILE` runs under it.
 
 Examples:
-  codedgrad trace record runs/0001 --out mine.csv     what the workers of a training run did
-  codedgrad trace import compute_AR.csv --columns 's0d*' --out stage0.csv
-  codedgrad trace stats mine.csv                      who straggles, how long, how correlated
+  codedgrad trace record runs/0001 --out mine.csv    # what the workers of a training run did
+  codedgrad trace import examples/traces/long.csv --long step,rank,ms --per-second 1000
+  codedgrad trace stats examples/traces/stragglers.csv    # who straggles, how long
   codedgrad trace stats serverless --rounds 100 --json")
 )]
 pub(crate) struct TraceArgs {
