@@ -261,3 +261,28 @@ fn links_between_documents_lead_somewhere() {
         }
     }
 }
+
+#[test]
+fn what_is_said_of_the_version_is_true() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let manifest = read("Cargo.toml");
+    let value = |key: &str| {
+        let line = manifest.lines().find(|line| line.starts_with(&format!("{key} = "))).unwrap();
+        line.split('"').nth(1).unwrap().to_owned()
+    };
+    assert!(read("CITATION.cff").contains(&format!("\nversion: {}\n", value("version"))));
+    assert!(read("README.md").contains(&format!("Rust {} or later", value("rust-version"))));
+}
+
+#[test]
+fn front_pages_link_to_nothing_beside_them() {
+    // Where documentation is shown there are no files of the repository.
+    for page in ["src/lib.rs", "trainer/src/lib.rs", "cli/src/lib.rs"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        assert!(!text.contains("#![doc = include_str!"), "{page} shows another file");
+        let front = text.lines().filter(|line| line.starts_with("//!"));
+        for link in front.flat_map(|line| line.split("](").skip(1)) {
+            assert!(link.starts_with("http"), "{page} links to {link}");
+        }
+    }
+}

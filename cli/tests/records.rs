@@ -165,7 +165,8 @@ fn every_field_of_every_file_is_described() {
     train(
         home,
         "attacked",
-        "--steps 4 --clock virtual --workers 12 --scheme vote:s=1,b=1 --attack flip --compare uncoded",
+        "--steps 4 --clock virtual --workers 12 --scheme vote:s=1,b=1 --attack flip --compare \
+         uncoded",
     );
     train(
         home,
