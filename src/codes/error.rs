@@ -280,8 +280,8 @@ pub enum ParameterError {
 /// What is to be said of the one name of a policy.
 fn of_policy(name: &str) -> &'static str {
     if name == "auto" {
-        " (auto chooses among them while a run goes on, in `codedgrad train`, `coordinator`, `serve` \
-         and `run`)"
+        " (auto chooses among them while a run goes on, in `codedgrad train`, `coordinator`, \
+         `serve` and `run`)"
     } else {
         ""
     }

@@ -143,9 +143,9 @@ impl Session {
         if !lines.iter().enumerate().all(complete) {
             let (record, there) = (folder.file(RECORD), lines.iter().map(Vec::len).sum::<usize>());
             return Err(Failure::Input(anyhow!(
-                "{} has not all the steps its checkpoint counts (whole lines: {there}): put it back \
-                 as it was, or remove the checkpoint; the run then goes on from the one before, or \
-                 begins again",
+                "{} has not all the steps its checkpoint counts (whole lines: {there}): put it \
+                 back as it was, or remove the checkpoint; the run then goes on from the one \
+                 before, or begins again",
                 record.display()
             )));
         }

@@ -44,8 +44,9 @@ Delays:  a CSV file without header, one line per round, one number of seconds pe
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
-  codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays examples/traces/stragglers.csv --jobs 40 --mu 0.5 --grid
-  codedgrad simulate queue:m=16 --delays examples/traces/stragglers.csv --jobs 40 --base-load 0.00390625 --slope 2.2 --dispatch 0.6 --json"))]
+  codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays examples/traces/stragglers.csv --jobs 40
+  codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays iid --workers 8 --jobs 40 --mu 0.5 --grid
+  codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json"))]
 pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
