@@ -225,6 +225,20 @@ pub enum ParameterError {
         /// Its coefficient in the best combination.
         coefficient: f64,
     },
+    /// A matrix that does not tolerate what its author says.
+    #[error(
+        "{text} claims to tolerate any {claimed} stragglers, but does not decode without workers \
+         {}; `codedgrad code matrix:FILE --verify` shows what it does tolerate",
+        listed(stragglers)
+    )]
+    Claim {
+        /// Which matrix.
+        text: String,
+        /// Stragglers that it claims to tolerate.
+        claimed: usize,
+        /// A set of so many that it does not.
+        stragglers: Vec<usize>,
+    },
     /// A table of numbers that cannot be used.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -285,6 +299,10 @@ fn of_policy(name: &str) -> &'static str {
     } else {
         ""
     }
+}
+
+fn listed(workers: &[usize]) -> String {
+    workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What is a scheme already has nothing wrong.

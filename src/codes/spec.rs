@@ -11,9 +11,9 @@ use super::sequential::{
 };
 use super::{
     Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError,
-    Vote, table,
+    Vote, table, verify,
 };
-use crate::ids::{Cut, Job};
+use crate::ids::{Cut, Job, Worker};
 use crate::spelling::near;
 use fields::Fields;
 use std::fmt;
@@ -261,6 +261,39 @@ impl SchemeSpec {
                  thousands of times; min-load:s={stragglers} has the same load and tolerance without that"
             )),
             _ => None,
+        }
+    }
+
+    /// Whether a matrix tolerates the stragglers that its text claims (`matrix:FILE,s=2`): all sets
+    /// of so many are tried where they are few, else bursts and random ones. Everything else claims
+    /// nothing but what is proven.
+    ///
+    /// # Errors
+    /// [`ParameterError::Claim`] with stragglers that it does not tolerate; whatever
+    /// [`SchemeSpec::code`] refuses.
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// let file = tempfile::NamedTempFile::new()?;
+    /// std::fs::write(file.path(), "1,0\n0,1\n1,1\n")?;
+    /// let claiming = |stragglers: usize| {
+    ///     let text = format!("matrix:{},s={stragglers}", file.path().display());
+    ///     text.parse::<SchemeSpec>()?.check_claim(3)
+    /// };
+    /// assert!(claiming(1).is_ok());
+    /// assert!(claiming(2).unwrap_err().to_string().contains("without workers 0, 2"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn check_claim(&self, workers: usize) -> Result<(), ParameterError> {
+        let Kind::Matrix { claim: Some(claimed), .. } = self.kind else { return Ok(()) };
+        let code = self.code(workers)?;
+        match verify::refuted(&*code) {
+            None => Ok(()),
+            Some(stragglers) => Err(ParameterError::Claim {
+                text: self.text.clone(),
+                claimed,
+                stragglers: stragglers.iter().map(Worker::index).collect(),
+            }),
         }
     }
 

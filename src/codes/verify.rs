@@ -1,6 +1,6 @@
 //! Checking a code: does every tolerated set of stragglers decode, and how well?
 
-use super::gate::{Gate, GateError};
+use super::gate::{Gate, GateError, Wire};
 use super::{Choice, GradientCode, Report};
 use crate::ids::{Worker, WorkerSet};
 use rand::seq::index;
@@ -9,10 +9,11 @@ use rand_chacha::rand_core::SeedableRng;
 
 /// Sets up to this number are all tried.
 const EXHAUSTIVE_MAX: u64 = 1_000_000;
-/// Random sets tried where all are too many.
+/// Random sets tried where all are too many, and the most bursts.
 const SAMPLES: u64 = 20_000;
-/// Bursts tried where all sets are too many.
-const BURSTS_MAX: u64 = 20_000;
+/// The same where a claim is checked in passing.
+const CLAIM_EXHAUSTIVE_MAX: u64 = 50_000;
+const CLAIM_SAMPLES: u64 = 2_000;
 /// Failures listed; more are counted.
 const LISTED_MAX: usize = 100;
 
@@ -71,10 +72,26 @@ pub fn verify(
         trial.total = all;
         (0..=most).for_each(|missing| trial.every_set(missing));
     } else {
-        trial.sampled(most, seed);
+        trial.sampled(most, seed, SAMPLES);
     }
     (trial.progress)(trial.total, trial.total);
     trial.found
+}
+
+/// The first set of as many stragglers as the code claims to tolerate that does not decode, if one
+/// is found: of all such sets where they are few, else of bursts and random ones. Fewer stragglers
+/// are no harder.
+pub(super) fn refuted(code: &dyn GradientCode) -> Option<WorkerSet> {
+    let (gate, most) = (Gate::new(Wire::F32, code.facts()), code.facts().tolerance);
+    let every = binomial(code.facts().workers, most) <= CLAIM_EXHAUSTIVE_MAX;
+    let mut nobody_looks = |_, _| ();
+    let mut trial = Trial::new(code, &gate, every, &mut nobody_looks);
+    if every {
+        trial.every_set(most);
+    } else {
+        trial.sampled(most, 0, CLAIM_SAMPLES);
+    }
+    trial.found.failures.into_iter().next().map(|failed| failed.stragglers)
 }
 
 struct Trial<'a> {
@@ -121,18 +138,18 @@ impl<'a> Trial<'a> {
         }
     }
 
-    fn sampled(&mut self, most: usize, seed: u64) {
+    fn sampled(&mut self, most: usize, seed: u64, samples: u64) {
         let workers = self.weights.len();
-        let step = (workers as u64 * most as u64).div_ceil(BURSTS_MAX).max(1) as usize;
+        let step = (workers as u64 * most as u64).div_ceil(samples).max(1) as usize;
         let lengths: Vec<usize> = (1..=most).rev().step_by(step).collect();
-        self.total = 1 + SAMPLES + (lengths.len() * workers) as u64;
+        self.total = 1 + samples + (lengths.len() * workers) as u64;
         self.attempt([]);
         for length in lengths {
             (0..workers)
                 .for_each(|start| self.attempt((start..start + length).map(|i| i % workers)));
         }
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        for sample in 0..SAMPLES as usize {
+        for sample in 0..samples as usize {
             // Half of the samples as hard as allowed, the other half of every size.
             let size = if sample % 2 == 0 { most } else { 1 + sample / 2 % most };
             self.attempt(index::sample(&mut random, workers, size));

@@ -90,6 +90,7 @@ impl Vote {
             tolerance: groups.facts().tolerance - 2 * wrong,
             error_max: 0.0,
             partial: false,
+            pulls: false,
             plain: false,
             wrong,
             mixture: false,

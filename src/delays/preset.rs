@@ -3,6 +3,8 @@
 use super::Unit;
 use super::draw::Draw;
 use super::serverless::{Serverless, ServerlessRows};
+use serde::Serialize;
+use std::fmt;
 
 /// Lateness of a slow worker, in uncoded step times, where a preset has only one kind of slowness.
 const SLOW_STEPS: f64 = 3.0;
@@ -76,12 +78,14 @@ pub enum Preset {
 }
 
 /// How the time of an answer grows with the load of its task, a fraction of the batch.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Growth {
     /// `d + slope (L - base)`: the delay at load `base`, and so many units of time per whole batch
     /// more.
     Additive {
         /// The load of the delays as they are.
+        #[serde(rename = "base_load")]
         base: f64,
         /// Time of a whole batch.
         slope: f64,
@@ -89,11 +93,30 @@ pub enum Growth {
     /// `d L / base`.
     Proportional {
         /// The load of the delays as they are.
+        #[serde(rename = "base_load")]
         base: f64,
     },
 }
 
 impl Growth {
+    /// No growth at all: whatever it computes, a worker takes as long as it was recorded with.
+    pub const AS_RECORDED: Self = Self::Additive { base: 0.0, slope: 0.0 };
+
+    /// What is taken for granted where nobody says otherwise: a preset grows as it was made, and a
+    /// file's delays in proportion to the load, recorded at that of an uncoded worker (computing
+    /// takes all the time).
+    ///
+    /// ```
+    /// use codedgrad::delays::{Growth, Preset};
+    /// assert_eq!(Growth::usual(None, 8), Growth::Proportional { base: 0.125 });
+    /// assert_eq!(Growth::usual(Some(Preset::Hotspot), 8), Preset::Hotspot.growth(8));
+    /// ```
+    #[must_use]
+    pub fn usual(preset: Option<Preset>, workers: usize) -> Self {
+        let share = 1.0 / workers.max(1) as f64;
+        preset.map_or(Self::Proportional { base: share }, |preset| preset.growth(workers))
+    }
+
     /// The time for `load` of an answer that was recorded with `delay`.
     ///
     /// ```
@@ -114,6 +137,37 @@ impl Growth {
         match self {
             Self::Additive { base, slope } => base * slope,
             Self::Proportional { .. } => 0.0,
+        }
+    }
+}
+
+/// In words, of "times" that do so.
+///
+/// ```
+/// use codedgrad::delays::Growth;
+/// assert_eq!(
+///     Growth::Proportional { base: 0.125 }.to_string(),
+///     "grow in proportion to the load, recorded at load 1/8"
+/// );
+/// ```
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = |base: f64| {
+            let shares = (1.0 / base).round();
+            if base > 0.0 && 1.0 / shares == base {
+                format!("1/{shares}")
+            } else {
+                base.to_string()
+            }
+        };
+        match *self {
+            Self::Additive { slope: 0.0, .. } => write!(f, "stay as recorded, whatever the load"),
+            Self::Additive { base, slope } => {
+                write!(f, "grow by {slope} s per batch, recorded at load {}", part(base))
+            }
+            Self::Proportional { base } => {
+                write!(f, "grow in proportion to the load, recorded at load {}", part(base))
+            }
         }
     }
 }

@@ -41,7 +41,11 @@ pub struct Rules {
     pub mu: f64,
     /// How delays depend on load; they stay as they are if not given.
     pub growth: Option<Growth>,
-    /// Seconds that handing out one task costs, for feedback schemes.
+    /// Seconds that a pull costs, for schemes whose workers ask for their tasks one at a time
+    /// ([`SchemeFacts::pulls`]). The order that opens a round is in every delay and costs nothing
+    /// more.
+    ///
+    /// [`SchemeFacts::pulls`]: crate::codes::sequential::SchemeFacts::pulls
     pub dispatch: f64,
 }
 

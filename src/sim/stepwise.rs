@@ -10,6 +10,8 @@ use std::collections::BinaryHeap;
 struct Clock<'a> {
     rules: &'a Rules,
     units: f64,
+    /// Seconds of a pull; none where the order that opens a round has all tasks.
+    pull: f64,
     row: &'a [f64],
 }
 
@@ -17,7 +19,7 @@ impl Clock<'_> {
     /// When a worker is done with so many units, in so many tasks.
     fn at(&self, worker: Worker, units: u32, tasks: u32) -> f64 {
         let load = f64::from(units) / self.units;
-        self.rules.time(self.row[worker.index()], load) + f64::from(tasks) * self.rules.dispatch
+        self.rules.time(self.row[worker.index()], load) + f64::from(tasks) * self.pull
     }
 }
 
@@ -75,7 +77,9 @@ impl Player {
         rules: &Rules,
     ) -> Option<Played> {
         let workers = row.len();
-        let clock = Clock { rules, units: f64::from(scheme.facts().units), row };
+        let facts = scheme.facts();
+        let pull = if facts.pulls { rules.dispatch } else { 0.0 };
+        let clock = Clock { rules, units: f64::from(facts.units), pull, row };
         self.hands.clear();
         self.hands.resize(workers, Hand::default());
         self.ends.clear();

@@ -10,6 +10,7 @@ pub(crate) mod launch;
 pub(crate) mod planner;
 pub(crate) mod serve;
 pub(crate) mod simulate;
+mod source;
 pub(crate) mod status;
 pub(crate) mod suspicious;
 pub(crate) mod trace;

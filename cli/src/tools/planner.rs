@@ -3,6 +3,7 @@
 mod pictures;
 
 use super::simulate::LoadArgs;
+use super::source::Source;
 use super::suspicious;
 use crate::layout::{Column, Table, Width, help};
 use crate::output::Output;
@@ -10,7 +11,7 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use codedgrad::delays::{DelayRows, Growth, Preset, TraceReader};
+use codedgrad::delays::{Growth, Preset, TraceReader};
 use codedgrad::sim::Close;
 use codedgrad::sim::planner::{Candidate, Family, Method, Plan, Question, plan};
 use std::fmt::Write as _;
@@ -43,9 +44,9 @@ fastest that loses no sample, or `uncoded` where nothing saves 3 %. It names wha
 Trace:   a CSV file without header, one line per round, one number of seconds per worker, as an
          UNCODED run had them (`codedgrad trace record` and `import` make such files), or a
          preset: hotspot | bursts | iid | static | calm | stalls | proportional | serverless |
-         serverless-cold. A file's times are taken to be proportional to the load, recorded at
+         serverless-cold. A file's times grow in proportion to the load and were recorded at load
          1/n (computing takes all the time), unless --base-load X --slope A says that a fixed
-         part does not grow.
+         part does not grow. `codedgrad simulate` takes the same for granted.
 Delay:   --max-delay 0 if the next step needs the gradient of this one (one model). A scheme of
          delay T needs T+1 jobs in flight, such as T+1 models trained in turn.
 
@@ -63,8 +64,8 @@ Examples:
   codedgrad plan --delays examples/traces/stragglers.csv --accumulate 8 --families groups,queue --json")
 )]
 pub(crate) struct PlanArgs {
-    /// Delays: a CSV file or a preset
-    #[arg(long, value_name = "PRESET|FILE")]
+    /// Delays: a CSV file, - for standard input, the folder of a training run, or a preset
+    #[arg(long, value_name = "PRESET|FILE|RUN")]
     delays: String,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones
@@ -132,12 +133,9 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     }
     let preset = Preset::named(&args.delays);
     suspicious::say_of_shape(&args.delays, args.workers.map(|workers| workers as usize), output);
-    let rows = rows(args, preset, output)?;
+    let (rows, cut) = rows(args, output)?;
     let workers = rows.first().map_or(0, Vec::len);
-    let growth = args
-        .load
-        .growth(preset, workers)?
-        .unwrap_or(Growth::Proportional { base: 1.0 / workers.max(1) as f64 });
+    let growth = args.load.growth(preset, workers)?;
     let costs =
         args.share_costs.as_deref().map(|path| table(path, workers, rows.len())).transpose()?;
     let question = Question {
@@ -173,37 +171,19 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     if args.json {
         return writeln!(output.out, "{json}").or_work();
     }
-    output.out.write_all(words(args, &question, &found, output.width()).as_bytes()).or_work()
+    let said = words(args, &question, &found, (cut, output.width()));
+    output.out.write_all(said.as_bytes()).or_work()
 }
 
-/// The trace, in answer times.
-fn rows(
-    args: &PlanArgs,
-    preset: Option<Preset>,
-    output: &mut Output<'_>,
-) -> Result<Vec<Vec<f64>>, Failure> {
+/// The trace, in answer times, and whether it goes on after these rounds.
+fn rows(args: &PlanArgs, output: &mut Output<'_>) -> Result<(Vec<Vec<f64>>, bool), Failure> {
     let workers = args.workers.map(|workers| workers as usize);
     let wanted = args.rounds.map(|rounds| rounds as usize);
-    if preset.is_some() || !Path::new(&args.delays).exists() {
-        let rows = DelayRows::open(&args.delays, workers, args.seed).or_input()?;
-        let unit = rows.unit();
-        let answers = rows
-            .take(wanted.unwrap_or(ROUNDS.0))
-            .map(|row| row.map(|row| row.into_iter().map(|d| unit.answer_time(d)).collect()));
-        return answers.collect::<Result<_, _>>().or_input();
-    }
-    let mut trace = TraceReader::open(Path::new(&args.delays), workers).or_input()?;
-    if trace.columns() > trace.workers() {
-        output.note(format_args!(
-            "{}: using the first {} of {} columns",
-            args.delays,
-            trace.workers(),
-            trace.columns()
-        ));
-    }
-    let most = wanted.unwrap_or(ROUNDS.1);
-    let rows = trace.by_ref().take(most).collect::<Result<Vec<_>, _>>().or_input()?;
-    if wanted.is_none() && trace.next().is_some() {
+    let source = Source::open(&args.delays, workers, args.seed, output)?;
+    let preset = source.preset;
+    let most = wanted.unwrap_or(if preset.is_some() { ROUNDS.0 } else { ROUNDS.1 });
+    let (rows, cut) = source.first(most)?;
+    if wanted.is_none() && cut && preset.is_none() {
         output.note(format_args!(
             "{}: using the first {most} rounds; --rounds takes more",
             args.delays
@@ -215,7 +195,7 @@ fn rows(
             rows.len()
         ));
     }
-    Ok(rows)
+    Ok((rows, cut))
 }
 
 /// The first rounds of another table for the same workers.
@@ -232,7 +212,13 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display())).or_work()
 }
 
-fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, width: Width) -> String {
+/// The answer in words; `cut` if the trace goes on after the rounds that were looked at.
+fn words(
+    args: &PlanArgs,
+    question: &Question<'_>,
+    found: &Plan,
+    (cut, width): (bool, Width),
+) -> String {
     let (jobs, unit) = (found.jobs, if args.accumulate > 1 { "steps" } else { "rounds" });
     let mut text = format!(
         "{}: {jobs} {unit} of {} workers, {:.4} s per job uncoded",
@@ -265,7 +251,7 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, width: Width) -
     let table = table.laid_out(width);
     let begun = width.prose(&text);
     let mut text = String::new();
-    let _ = writeln!(text, "\n{}", found.why);
+    let _ = writeln!(text, "\nTimes {}.\n{}", found.growth, found.why);
     let choice = found.choice();
     if let Some(prompt) =
         found.choice_without_delay().filter(|prompt| choice.delay > 0 && prompt.scheme != "uncoded")
@@ -301,30 +287,49 @@ fn words(args: &PlanArgs, question: &Question<'_>, found: &Plan, width: Width) -
     let mut text = begun + &table + &width.prose(&text);
     // A command is not broken into lines: it could not be copied.
     if found.method == Method::Replay && args.accumulate == 1 && args.share_costs.is_none() {
-        let _ = writeln!(text, "To check: {}", check(args, question, found));
+        let _ = writeln!(text, "To check: {}", check(args, question, found, cut));
     }
     text
 }
 
-/// The command that replays what is recommended.
-fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan) -> String {
-    let choice = found.choice();
+/// The command that replays what is recommended; `cut` if the trace goes on after the rounds that
+/// were looked at.
+fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> String {
+    let (choice, preset) = (found.choice(), Preset::named(&args.delays));
     let mut command = format!(
         "codedgrad simulate {} --delays {} --workers {} --jobs {}",
-        choice.scheme, args.delays, found.workers, found.jobs
+        quoted(&choice.scheme),
+        quoted(&args.delays),
+        found.workers,
+        found.jobs
     );
+    // Rounds after the last job are the first ones again.
+    if cut && choice.delay > 0 {
+        let _ = write!(command, " --rounds {}", found.jobs);
+    }
     if let (Close::Incremental, Some(mu)) = (choice.close, choice.mu) {
         let _ = write!(command, " --close incremental --mu {mu}");
     }
     let _ = match question.growth {
+        usual if usual == Growth::usual(preset, found.workers) => Ok(()),
+        Growth::AS_RECORDED => write!(command, " --as-recorded"),
         Growth::Additive { base, slope } => write!(command, " --base-load {base} --slope {slope}"),
         Growth::Proportional { base } => write!(command, " --base-load {base} --proportional"),
     };
-    if question.dispatch > 0.0 && choice.delay == 0 {
+    if question.dispatch != preset.map_or(0.0, Preset::pull) {
         let _ = write!(command, " --dispatch {}", question.dispatch);
     }
-    if Preset::named(&args.delays).is_some() {
+    if preset.is_some() {
         let _ = write!(command, " --seed {}", args.seed);
     }
     command
+}
+
+/// A word of a command line, as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_alphanumeric() || "-_./:=,+@%".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -1,5 +1,6 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
+use super::source::Source;
 use super::suspicious;
 use crate::layout::{Width, help};
 use crate::output::Output;
@@ -8,7 +9,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
-use codedgrad::delays::{DelayError, DelayRows, Growth, Preset};
+use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::{Job, Worker};
 use codedgrad::sim::{Close, Outcome, Rules, Seen, simulate};
 use serde_json::json;
@@ -36,11 +37,12 @@ Schemes: those of `codedgrad code`, and queue:m=16 | ring:reach=4 |
 
 Delays:  a CSV file without header, one line per round, one number of seconds per worker; it
          starts again when it is used up. Or a preset: hotspot | bursts | iid | static | calm |
-         stalls | proportional | serverless | serverless-cold. A delay d recorded at load X
-         becomes d + (L - X) A at load L (--base-load X --slope A), or d L / X (--base-load X
-         --proportional); without these options it stays, except that queue, ring and defer take
-         delays as proportional and recorded at load 1/n. Presets take one second for an uncoded
-         step; serverless ones are at load 0 and cost 2.2 s a batch, as recorded.
+         stalls | proportional | serverless | serverless-cold.
+Load:    as in `codedgrad plan`: a file's delays grow in proportion to the load and were recorded
+         at load 1/n. Else a delay d recorded at load X becomes d L / X at load L (--base-load X
+         --proportional) or d + (L - X) A (--base-load X --slope A), or it stays (--as-recorded).
+         Presets take one second for an uncoded step; serverless ones are at load 0 and cost 2.2 s
+         a batch, as recorded.
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
@@ -50,8 +52,8 @@ Examples:
 pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
-    /// Delays: a CSV file or a preset
-    #[arg(long, value_name = "PRESET|FILE")]
+    /// Delays: a CSV file, - for standard input, the folder of a training run, or a preset
+    #[arg(long, value_name = "PRESET|FILE|RUN")]
     delays: String,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones
@@ -60,6 +62,9 @@ pub(crate) struct SimulateArgs {
     /// Number of jobs
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     jobs: u64,
+    /// Rounds of the delays to use, which then start again [default: all; a preset has no end]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rounds: Option<u32>,
     /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     mu: f64,
@@ -71,9 +76,10 @@ pub(crate) struct SimulateArgs {
     accept: AcceptArg,
     #[command(flatten)]
     load: LoadArgs,
-    /// Seconds that handing out one task costs (queue, ring, defer)
-    #[arg(long, value_name = "S", default_value_t = 0.0, allow_negative_numbers = true)]
-    dispatch: f64,
+    /// Seconds that pulling one task within a round costs (queue, ring)
+    /// [default: 0; serverless presets: 0.63]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    dispatch: Option<f64>,
     /// Seed of a preset
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -106,15 +112,14 @@ pub(crate) struct LoadArgs {
     /// Delays grow in proportion to the load
     #[arg(long, requires = "base_load")]
     proportional: bool,
+    /// Delays stay as recorded, whatever the load
+    #[arg(long, conflicts_with_all = ["base_load", "slope", "proportional"])]
+    as_recorded: bool,
 }
 
 impl LoadArgs {
-    /// As the options say, else as the preset was recorded; none for a file without options.
-    pub(crate) fn growth(
-        &self,
-        preset: Option<Preset>,
-        workers: usize,
-    ) -> Result<Option<Growth>, Failure> {
+    /// As the options say, else what is usual.
+    pub(crate) fn growth(&self, preset: Option<Preset>, workers: usize) -> Result<Growth, Failure> {
         if let Some(wrong) =
             [self.base_load, self.slope].into_iter().flatten().find(|x| !x.is_finite() || *x < 0.0)
         {
@@ -123,44 +128,43 @@ impl LoadArgs {
             )));
         }
         match (self.base_load, self.slope, self.proportional) {
-            (Some(base), Some(slope), _) => Ok(Some(Growth::Additive { base, slope })),
-            (Some(base), None, true) if base > 0.0 => Ok(Some(Growth::Proportional { base })),
+            (Some(base), Some(slope), _) => Ok(Growth::Additive { base, slope }),
+            (Some(base), None, true) if base > 0.0 => Ok(Growth::Proportional { base }),
             (Some(base), None, _) => Err(Failure::Input(anyhow!(
                 "--base-load {base} needs --slope A, or --proportional and a load above 0"
             ))),
-            (None, ..) => Ok(preset.map(|preset| preset.growth(workers))),
+            (None, ..) if self.as_recorded => Ok(Growth::AS_RECORDED),
+            (None, ..) => Ok(Growth::usual(preset, workers)),
         }
     }
 }
 
 pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let spec: SchemeSpec = args.scheme.parse().or_input()?;
-    for (name, value) in [("mu", args.mu), ("dispatch", args.dispatch)] {
+    for (name, value) in [("mu", args.mu), ("dispatch", args.dispatch.unwrap_or(0.0))] {
         if !value.is_finite() || value < 0.0 {
             return Err(Failure::Input(anyhow!("--{name} {value}: must be a number of 0 or more")));
         }
     }
-    let mut delays =
-        DelayRows::open(&args.delays, args.workers.map(|workers| workers as usize), args.seed)
-            .or_input()?;
-    let (workers, unit) = (delays.workers(), delays.unit());
+    let delays = Source::open(
+        &args.delays,
+        args.workers.map(|workers| workers as usize),
+        args.seed,
+        output,
+    )?;
+    let (workers, preset) = (delays.workers(), delays.preset);
     suspicious::say(&args.delays, Some(workers), output);
-    if let Some(columns) = delays.columns().filter(|columns| *columns > workers) {
-        output
-            .note(format_args!("{}: using the first {workers} of {columns} columns", args.delays));
-    }
     let accept = if args.accept == AcceptArg::Model { Accept::Model } else { Accept::Lookahead };
     let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs), accept };
     let mut scheme = spec.over(horizon).or_input()?;
-    let rules = rules(args, &*scheme)?;
+    spec.check_claim(workers).or_input()?;
+    let rules = rules(args, preset, &*scheme)?;
     if let Some(warning) = spec.warning(workers) {
         output.note(format_args!("warning: {warning}"));
     }
     let rounds = args.jobs + scheme.facts().delay as u64;
-    let mut rows = || {
-        let row = delays.next().unwrap_or_else(|| unreachable!("delays do not end"))?;
-        Ok::<_, DelayError>(row.into_iter().map(|delay| unit.answer_time(delay)).collect())
-    };
+    let mut delays = delays.endless(args.rounds.map(|rounds| rounds as usize))?;
+    let mut rows = || delays.next().unwrap_or_else(|| unreachable!("delays do not end"));
     let bar = output.progress_bar(rounds, &args.scheme);
     let mut grid = Grid::default();
     let labels = Horizon { workers, units: None, jobs: Job(0)..Job(0), accept };
@@ -181,28 +185,35 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     }
     if args.json {
         output.notes.write(&grid.laid_out(Width::of_stderr()));
-        return writeln!(output.out, "{}", shown(args, &*scheme, &outcome)).or_work();
+        return writeln!(output.out, "{}", shown(args, &rules, &*scheme, &outcome)).or_work();
     }
-    let (grid, words) = (grid.laid_out(output.width()), words(args, &*scheme, &outcome));
+    let (grid, words) = (grid.laid_out(output.width()), words(args, &rules, &*scheme, &outcome));
     write!(output.out, "{grid}{}", output.width().prose(&words)).or_work()
 }
 
-fn rules(args: &SimulateArgs, scheme: &dyn Scheme) -> Result<Rules, Failure> {
+fn rules(
+    args: &SimulateArgs,
+    preset: Option<Preset>,
+    scheme: &dyn Scheme,
+) -> Result<Rules, Failure> {
     let facts = scheme.facts();
-    let stated = args.load.growth(Preset::named(&args.delays), facts.workers)?;
-    let growth = stated.or_else(|| {
-        facts.partial.then_some(Growth::Proportional { base: 1.0 / facts.workers as f64 })
-    });
+    let growth = Some(args.load.growth(preset, facts.workers)?);
+    let dispatch = args.dispatch.unwrap_or(preset.map_or(0.0, Preset::pull));
     let close = match (args.close, facts.delay) {
         (Some(CloseArg::All), _) => Close::All,
         (Some(CloseArg::Incremental), _) => Close::Incremental,
         (Some(CloseArg::Decodable), _) | (None, 0) => Close::Decodable,
         (None, _) => Close::Incremental,
     };
-    Ok(Rules { close, mu: args.mu, growth, dispatch: args.dispatch })
+    Ok(Rules { close, mu: args.mu, growth, dispatch })
 }
 
-fn shown(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> serde_json::Value {
+fn shown(
+    args: &SimulateArgs,
+    rules: &Rules,
+    scheme: &dyn Scheme,
+    outcome: &Outcome,
+) -> serde_json::Value {
     let time = outcome.round_time;
     let mut shown = json!({
         "scheme": args.scheme,
@@ -211,7 +222,9 @@ fn shown(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> serde_j
         "delay": scheme.facts().delay,
         "load": outcome.load,
         "work": outcome.work,
+        "growth": rules.growth,
         "total_time": outcome.total_time,
+        "time_per_job": outcome.total_time / args.jobs as f64,
         "rounds": outcome.rounds,
         "round_time": {"mean": time.mean, "p50": time.p50, "p95": time.p95, "p99": time.p99,
         "max": time.max},
@@ -227,7 +240,7 @@ fn shown(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> serde_j
     shown
 }
 
-fn words(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> String {
+fn words(args: &SimulateArgs, rules: &Rules, scheme: &dyn Scheme, outcome: &Outcome) -> String {
     let (facts, time) = (scheme.facts(), outcome.round_time);
     let mut text = format!(
         "{}: {} jobs of {} workers in {:.3} s, {:.4} s per job.\n",
@@ -262,6 +275,9 @@ fn words(args: &SimulateArgs, scheme: &dyn Scheme, outcome: &Outcome) -> String 
         );
     }
     text.push('\n');
+    if let Some(growth) = rules.growth {
+        let _ = writeln!(text, "Times {growth}.");
+    }
     text
 }
 

@@ -1,30 +1,29 @@
 //! `codedgrad trace`: delays recorded, imported and measured.
 
+mod record;
 mod show;
 
 use super::suspicious;
+pub(crate) use record::{Recording, Steps};
+
 use crate::layout::help;
-use crate::output::{Notes, Output};
+use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use codedgrad::delays::{
     DelayError, DelayRows, Format, LongTable, Preset, StragglerStats, TableReader, TraceReader,
-    Unit, recorded_row, write_row,
+    Unit, write_row,
 };
 use indicatif::ProgressBar;
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Rounds of a preset that are measured where no number is given.
 const PRESET_ROUNDS: u64 = 5000;
 /// Rows between two moves of the progress bar.
 const ROWS_PER_MOVE: u64 = 256;
-/// Answers not waited for, as a share of all, above which a recording says little about stragglers.
-const CENSORED_MAX: f64 = 0.05;
 
 #[derive(Debug, Args)]
 #[command(
@@ -126,145 +125,20 @@ pub(crate) fn run(args: &TraceArgs, output: &mut Output<'_>) -> Result<(), Failu
     }
 }
 
-/// What a line of `run.jsonl` says of its rounds.
-#[derive(Debug, Deserialize)]
-struct Step {
-    #[serde(default)]
-    run: usize,
-    #[serde(default)]
-    scheme: String,
-    rounds: Vec<Round>,
-}
-
-/// The answers of a round.
-#[derive(Debug, Deserialize)]
-struct Round {
-    seconds: f64,
-    arrivals: Vec<Option<f64>>,
-    #[serde(default)]
-    delays: Vec<f64>,
-}
-
-impl Round {
-    fn check(&self, workers: usize) -> Result<(), String> {
-        let times = || self.arrivals.iter().flatten().chain(&self.delays).chain([&self.seconds]);
-        if self.arrivals.is_empty() || self.arrivals.len() != workers {
-            return Err(format!(
-                "arrivals of {} workers, where {workers} are expected",
-                self.arrivals.len()
-            ));
-        }
-        match times().find(|time| !(time.is_finite() && **time >= 0.0)) {
-            Some(time) => Err(format!("{time} is no time in seconds")),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The lines of a run's record, one at a time.
-struct Steps {
-    path: PathBuf,
-    input: BufReader<File>,
-    line: usize,
-    read: u64,
-}
-
-impl Steps {
-    fn open(run: &Path) -> Result<Self, Failure> {
-        let path = if run.is_dir() { run.join("run.jsonl") } else { run.to_owned() };
-        let file = File::open(&path)
-            .with_context(|| format!("cannot read the record {}", path.display()))
-            .or_input()?;
-        Ok(Self { path, input: BufReader::new(file), line: 0, read: 0 })
-    }
-
-    /// The next step. A last line that was cut off, as a killed run leaves it, is passed over.
-    fn next(&mut self, notes: &mut Notes<'_>) -> Result<Option<Step>, Failure> {
-        let mut text = Vec::new();
-        let read = self
-            .input
-            .read_until(b'\n', &mut text)
-            .with_context(|| format!("cannot read {}", self.path.display()))
-            .or_input()?;
-        self.line += 1;
-        self.read += read as u64;
-        if read == 0 {
-            return Ok(None);
-        }
-        match serde_json::from_slice(&text) {
-            Ok(step) => Ok(Some(step)),
-            Err(_) if text.last() != Some(&b'\n') && self.line > 1 => {
-                notes.say(format_args!(
-                    "line {} of {} was cut off and is left out",
-                    self.line,
-                    self.path.display()
-                ));
-                Ok(None)
-            }
-            Err(error) => Err(self.wrong(&format!("not a step of a training run: {error}"))),
-        }
-    }
-
-    fn wrong(&self, problem: &str) -> Failure {
-        Failure::Input(anyhow!("{}: line {}: {problem}", self.path.display(), self.line))
-    }
-}
-
 fn record(args: &RecordArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    let mut steps = Steps::open(&args.run)?;
+    let steps = Steps::open(&args.run)?;
     let bar = file_bar(&steps.path, args.out.is_some(), output);
-    let (mut number, mut workers) = (args.number, None);
-    let mut schemes: BTreeMap<usize, String> = BTreeMap::new();
-    let (mut rows, mut censored) = (0u64, 0u64);
     let notes = &mut output.notes;
+    let mut made = None;
     to_output(args.out.as_deref(), output.out, |output| {
-        while let Some(step) = steps.next(notes)? {
-            let wanted = *number.get_or_insert(step.run) == step.run;
-            for round in step.rounds.iter().filter(|_| wanted) {
-                let workers = *workers.get_or_insert(round.arrivals.len());
-                round.check(workers).map_err(|problem| steps.wrong(&problem))?;
-                let (row, missing) = recorded_row(&round.arrivals, &round.delays, round.seconds);
-                write_row(output, &row).or_work()?;
-                (rows, censored) = (rows + 1, censored + missing as u64);
-            }
-            schemes.entry(step.run).or_insert(step.scheme);
-            bar.set_position(steps.read);
-        }
-        if rows == 0 {
-            let there = schemes
-                .iter()
-                .map(|(run, scheme)| format!("{run} ({scheme})"))
-                .collect::<Vec<_>>()
-                .join(", ");
-            let there = if there.is_empty() {
-                "no step at all".into()
-            } else {
-                format!("the runs {there}")
-            };
-            return Err(Failure::Input(anyhow!(
-                "no step to record: {} holds {there}",
-                steps.path.display()
-            )));
-        }
+        let mut write = |row: &[f64]| write_row(output, row).or_work();
+        let mut read = |bytes| bar.set_position(bytes);
+        made = Some(Recording::make(steps, args.number, notes, &mut read, &mut write)?);
         Ok(())
     })?;
     bar.finish_and_clear();
-    let (workers, run) = (workers.unwrap_or(0), number.unwrap_or(0));
-    let share = censored as f64 / (rows as f64 * workers as f64).max(1.0);
-    let scheme = schemes.get(&run).map_or("", String::as_str);
-    output.note(format_args!(
-        "recorded {rows} steps of {workers} workers, run {run} ({scheme}) of {}",
-        schemes.len()
-    ));
-    output.note(format_args!(
-        "censored: {censored} answers ({:.1} %) had not arrived by the close; they are estimates, \
-         and may be too low",
-        100.0 * share
-    ));
-    if share > CENSORED_MAX {
-        output.note(format_args!(
-            "warning: that is a lot; a run that waits for everybody (uncoded) gives a better trace"
-        ));
+    if let Some(made) = made {
+        made.say(output);
     }
     Ok(())
 }

@@ -172,12 +172,16 @@ impl Defer {
         }
         let own = super::equal_parts(workers, super::pieces("defer", workers, cut)?, units)?;
         Ok(Self {
-            facts: super::facts(
-                workers,
-                units.unwrap_or((workers * cut) as u32),
-                delay,
-                1.0 / workers as f64,
-            ),
+            // All that a worker has to do goes with the order that opens the round.
+            facts: SchemeFacts {
+                pulls: false,
+                ..super::facts(
+                    workers,
+                    units.unwrap_or((workers * cut) as u32),
+                    delay,
+                    1.0 / workers as f64,
+                )
+            },
             parameters,
             share_units: own
                 .chunks(cut)

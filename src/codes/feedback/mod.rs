@@ -46,7 +46,7 @@ fn equal_parts(
         .collect())
 }
 
-/// The facts of a feedback scheme, which bears all but one worker.
+/// The facts of a feedback scheme whose workers pull their tasks; it bears all but one of them.
 fn facts(workers: usize, units: u32, delay: usize, load: f64) -> SchemeFacts {
     SchemeFacts {
         workers,
@@ -56,6 +56,7 @@ fn facts(workers: usize, units: u32, delay: usize, load: f64) -> SchemeFacts {
         tolerance: workers - 1,
         error_max: 0.0,
         partial: true,
+        pulls: true,
         plain: true,
         wrong: 0,
         mixture: false,

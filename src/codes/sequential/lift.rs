@@ -57,6 +57,7 @@ impl Lift {
             tolerance: facts.tolerance,
             error_max: facts.error_max,
             partial: false,
+            pulls: false,
             plain: false,
             wrong: 0,
             mixture: false,

@@ -172,6 +172,7 @@ impl MSgc {
                 tolerance: distinct.min(workers - 1),
                 error_max: 0.0,
                 partial: false,
+                pulls: false,
                 plain: slots.is_none(),
                 wrong: 0,
                 mixture: false,

@@ -41,6 +41,9 @@ pub struct SchemeFacts {
     pub error_max: f64,
     /// Whether every finished task counts by itself, and not only all of a worker's round together.
     pub partial: bool,
+    /// Whether a worker asks for its tasks one at a time, within the round: each costs a pull. Else
+    /// the order that opens the round has them all.
+    pub pulls: bool,
     /// Whether gradients are plain sums of results that are plain sums: no coefficient and no
     /// weight but 1.
     pub plain: bool,

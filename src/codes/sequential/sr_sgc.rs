@@ -148,6 +148,7 @@ impl SrSgc {
                 tolerance: stragglers,
                 error_max: 0.0,
                 partial: false,
+                pulls: false,
                 plain: false,
                 wrong: 0,
                 mixture: false,

@@ -21,7 +21,7 @@ pub use families::Family;
 pub use question::{PlanError, Question};
 
 use super::Close;
-use crate::delays::StragglerStats;
+use crate::delays::{Growth, StragglerStats};
 use families::Limits;
 use formulas::Pool;
 use rayon::ThreadPoolBuilder;
@@ -120,6 +120,8 @@ pub struct Plan {
     pub jobs: usize,
     /// How times were found.
     pub method: Method,
+    /// How times were taken to grow with the load.
+    pub growth: Growth,
     /// Time per job without a code.
     pub baseline: f64,
     /// The fastest exact scheme that surely costs nothing, or `uncoded` where none gains
@@ -454,6 +456,7 @@ impl<'a> Planner<'a> {
             workers: self.replay.workers(),
             jobs: self.replay.jobs(),
             method: self.method,
+            growth: self.question.growth,
             baseline: uncoded.time_per_job,
             recommended: choice.scheme,
             gain: choice.gain,

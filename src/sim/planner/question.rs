@@ -78,7 +78,9 @@ impl<'a> Question<'a> {
         for text in self.also {
             let jobs = Job(0)..Job(1);
             let horizon = Horizon { workers, units: None, jobs, accept: Accept::Lookahead };
-            text.parse::<SchemeSpec>().and_then(|spec| spec.over(horizon))?;
+            let spec: SchemeSpec = text.parse()?;
+            spec.over(horizon)?;
+            spec.check_claim(workers)?;
         }
         for (name, value, least) in [
             ("dispatch", self.dispatch, 0.0),

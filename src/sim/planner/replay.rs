@@ -55,7 +55,7 @@ pub(super) struct Replay {
     /// Sums of rounds, one per step, where a step has several.
     steps: Option<Vec<Vec<f64>>>,
     growth: Growth,
-    /// Seconds of a pull; what `defer` hands out goes with the order that opens a round.
+    /// Seconds of a pull.
     dispatch: f64,
     accumulate: usize,
 }
@@ -181,12 +181,11 @@ impl Replay {
         growth: Growth,
         rows: &mut dyn Iterator<Item = &Vec<f64>>,
     ) -> Option<Outcome> {
-        let dispatch = if scheme.facts().delay == 0 { self.dispatch } else { 0.0 };
         let rules = Rules {
             close: setting.close,
             mu: setting.mu.unwrap_or(MU),
             growth: Some(growth),
-            dispatch,
+            dispatch: self.dispatch,
         };
         let mut next = || Ok::<_, Infallible>(rows.next().cloned().unwrap_or_default());
         let outcome = simulate(scheme, jobs as u64, &mut next, &rules, &mut |_| ()).ok()?;

@@ -1,0 +1,120 @@
+//! Where `simulate` and `plan` have their delays from: a preset, a file, standard input or a run.
+
+use super::trace::{Recording, Steps};
+use crate::output::Output;
+use crate::{Failure, OrInput};
+use anyhow::Context;
+use codedgrad::delays::{DelayError, DelayRows, Preset, TraceReader};
+use std::io::{Cursor, Read};
+use std::path::Path;
+
+/// What stands for standard input.
+const STDIN: &str = "-";
+
+/// Delays of a known number of workers, in answer times.
+pub(crate) struct Source {
+    pub(crate) preset: Option<Preset>,
+    workers: usize,
+    rows: Rows,
+}
+
+enum Rows {
+    Preset(DelayRows),
+    File(TraceReader),
+    /// What can be read only once.
+    Kept(Vec<Vec<f64>>),
+}
+
+impl Source {
+    /// Opens what `--delays` says, for the given number of workers or for as many as there are.
+    pub(crate) fn open(
+        name: &str,
+        workers: Option<usize>,
+        seed: u64,
+        output: &mut Output<'_>,
+    ) -> Result<Self, Failure> {
+        let path = Path::new(name);
+        let preset = Preset::named(name);
+        if preset.is_none() && name == STDIN {
+            let mut text = Vec::new();
+            std::io::stdin()
+                .read_to_end(&mut text)
+                .context("cannot read the delays from standard input")
+                .or_input()?;
+            return Self::kept(text, "standard input", workers, output);
+        }
+        if preset.is_none() && Steps::are_in(path) {
+            let csv = Recording::of(path, output)?;
+            return Self::kept(csv, &format!("the record of {name}"), workers, output);
+        }
+        if preset.is_some() || !path.exists() {
+            let rows = DelayRows::open(name, workers, seed).or_input()?;
+            return Ok(Self { preset, workers: rows.workers(), rows: Rows::Preset(rows) });
+        }
+        let trace = TraceReader::open(path, workers).or_input()?;
+        mention_columns(name, trace.workers(), trace.columns(), output);
+        Ok(Self { preset, workers: trace.workers(), rows: Rows::File(trace) })
+    }
+
+    fn kept(
+        csv: Vec<u8>,
+        name: &str,
+        workers: Option<usize>,
+        output: &mut Output<'_>,
+    ) -> Result<Self, Failure> {
+        let trace = TraceReader::new(Cursor::new(csv), Path::new(name), workers).or_input()?;
+        mention_columns(name, trace.workers(), trace.columns(), output);
+        let workers = trace.workers();
+        let rows = trace.collect::<Result<_, _>>().or_input()?;
+        Ok(Self { preset: None, workers, rows: Rows::Kept(rows) })
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// The first rounds, no more than `most`, and whether there are others.
+    pub(crate) fn first(self, most: usize) -> Result<(Vec<Vec<f64>>, bool), Failure> {
+        match self.rows {
+            Rows::Preset(rows) => {
+                let rows = answers(rows).take(most).collect::<Result<_, _>>().or_input()?;
+                Ok((rows, true))
+            }
+            Rows::File(mut trace) => {
+                let rows = trace.by_ref().take(most).collect::<Result<_, _>>().or_input()?;
+                Ok((rows, trace.next().is_some()))
+            }
+            Rows::Kept(mut rows) => {
+                let more = rows.len() > most;
+                rows.truncate(most);
+                Ok((rows, more))
+            }
+        }
+    }
+
+    /// Rounds without end: the first `rounds`, or all there are, over and over.
+    pub(crate) fn endless(
+        self,
+        rounds: Option<usize>,
+    ) -> Result<Box<dyn Iterator<Item = Result<Vec<f64>, DelayError>>>, Failure> {
+        let kept = match (rounds, self.rows) {
+            (None, Rows::Preset(rows)) => return Ok(Box::new(answers(rows))),
+            (None, Rows::File(trace)) => return Ok(Box::new(DelayRows::from_trace(trace))),
+            (rounds, rows) => Self { rows, ..self }.first(rounds.unwrap_or(usize::MAX))?.0,
+        };
+        Ok(Box::new(kept.into_iter().cycle().map(Ok)))
+    }
+}
+
+/// The times of answers.
+fn answers(rows: DelayRows) -> impl Iterator<Item = Result<Vec<f64>, DelayError>> {
+    let unit = rows.unit();
+    rows.map(move |row| Ok(row?.into_iter().map(|delay| unit.answer_time(delay)).collect()))
+}
+
+/// Says so where there are more columns than workers.
+fn mention_columns(name: &str, workers: usize, columns: usize, output: &mut Output<'_>) {
+    if columns > workers {
+        output.note(format_args!("{name}: using the first {workers} of {columns} columns"));
+    }
+}
