@@ -26,9 +26,20 @@ fn planned(question: &Question<'_>) -> Plan {
     plan(question, &|_| ()).unwrap()
 }
 
-/// Seconds per job by the simulator itself.
+/// Seconds per job by the simulator itself, where pulls are free.
 fn simulated(candidate: &Candidate, rows: &[Vec<f64>], growth: Growth) -> f64 {
-    let (workers, jobs) = (rows[0].len(), rows.len() as u64);
+    total(candidate, rows, rows.len(), growth, 0.0) / rows.len() as f64
+}
+
+/// Seconds of so many jobs.
+fn total(
+    candidate: &Candidate,
+    rows: &[Vec<f64>],
+    jobs: usize,
+    growth: Growth,
+    dispatch: f64,
+) -> f64 {
+    let (workers, jobs) = (rows[0].len(), jobs as u64);
     let horizon =
         Horizon { workers, units: None, jobs: Job(0)..Job(jobs), accept: Accept::Lookahead };
     let mut scheme = candidate.scheme.parse::<SchemeSpec>().unwrap().over(horizon).unwrap();
@@ -36,11 +47,11 @@ fn simulated(candidate: &Candidate, rows: &[Vec<f64>], growth: Growth) -> f64 {
         close: candidate.close,
         mu: candidate.mu.unwrap_or(1.0),
         growth: Some(growth),
-        dispatch: 0.0,
+        dispatch,
     };
     let mut rows = rows.iter().cycle();
     let mut next = || Ok::<_, Infallible>(rows.next().unwrap().clone());
-    simulate(&mut *scheme, jobs, &mut next, &rules, &mut |_| ()).unwrap().total_time / jobs as f64
+    simulate(&mut *scheme, jobs, &mut next, &rules, &mut |_| ()).unwrap().total_time
 }
 
 #[test]
@@ -78,6 +89,47 @@ fn every_candidate_is_what_the_simulator_says() {
     );
     assert!(found.front[0].work <= 1.0 && found.front.iter().all(|point| point.exact));
     assert_eq!(found.front.last().unwrap().time_per_job, found.choice().time_per_job);
+}
+
+/// A step of several rounds is one job of their summed times, or, where jobs are late, as many
+/// rounds and what they leave, on its own.
+#[test]
+fn every_candidate_for_steps_is_what_the_simulator_says() {
+    const ROUNDS: usize = 4;
+    let (trace, dispatch) = (rows(Preset::Bursts, 6, 24 * ROUNDS, 2), 0.02);
+    let additive = Growth::Additive { base: 1.0 / 6.0, slope: 1.5 };
+    for (growth, of_steps) in [
+        (Growth::usual(None, 6), Growth::usual(None, 6)),
+        (additive, Growth::Additive { base: 1.0 / 6.0, slope: 1.5 * ROUNDS as f64 }),
+    ] {
+        let found = planned(&Question {
+            accumulate: ROUNDS,
+            dispatch,
+            max_delay: 1,
+            ..Question::new(&trace, growth)
+        });
+        assert_eq!((found.growth, found.jobs), (growth, 24));
+        let sum = |step: &[Vec<f64>]| {
+            (0..6).map(|worker| step.iter().map(|row| row[worker]).sum()).collect::<Vec<f64>>()
+        };
+        let steps: Vec<Vec<f64>> = trace.chunks(ROUNDS).map(sum).collect();
+        for candidate in &found.candidates {
+            let time = if candidate.delay == 0 {
+                total(candidate, &steps, 24, of_steps, dispatch) / 24.0
+            } else {
+                let of_step = |step: usize| {
+                    // The rounds after the step's own finish what is late in it.
+                    let from = trace.iter().cycle().skip(step * ROUNDS).take(trace.len());
+                    let from: Vec<Vec<f64>> = from.cloned().collect();
+                    total(candidate, &from, ROUNDS, growth, dispatch)
+                };
+                (0..24).map(of_step).sum::<f64>() / 24.0
+            };
+            let off = (time / candidate.time_per_job - 1.0).abs();
+            assert!(off < 1e-9, "{}: {time} {}", candidate.scheme, candidate.time_per_job);
+        }
+        assert!(found.candidates.iter().any(|candidate| candidate.delay > 0));
+    }
 }
 
 #[test]

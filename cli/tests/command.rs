@@ -905,7 +905,9 @@ fn simulate_prints_the_contract() {
         "delay",
         "load",
         "work",
+        "growth",
         "total_time",
+        "time_per_job",
         "rounds",
         "round_time",
         "wait_outs",
@@ -916,7 +918,12 @@ fn simulate_prints_the_contract() {
     ];
     contract.sort_unstable();
     assert_eq!(keys, contract);
-    assert_eq!((shown["total_time"].as_f64(), shown["work"].as_f64()), (Some(4.0), Some(2.0)));
+    // A file's answers took their time for a fourth of a batch; half a batch takes twice as long.
+    assert_eq!((shown["total_time"].as_f64(), shown["work"].as_f64()), (Some(8.0), Some(2.0)));
+    assert_eq!(shown["time_per_job"].as_f64(), Some(2.0));
+    assert_eq!(shown["growth"], serde_json::json!({"kind": "proportional", "base_load": 0.25}));
+    let constant = json(&codedgrad(folder.path(), &[&arguments[..7], &["--as-recorded"]].concat()));
+    assert_eq!(constant["total_time"].as_f64(), Some(4.0));
     assert!(text(&output.stderr).contains("r=4 |"), "the grid goes to standard error");
     assert!(fs::read_to_string(folder.path().join("jobs.svg")).unwrap().starts_with("<svg"));
     let defer =

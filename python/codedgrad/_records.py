@@ -68,7 +68,10 @@ class Simulation(Record):
     load: float
     #: Batches computed by all workers per job; uncoded = 1.
     work: float
+    #: How delays grew with the load: ``kind``, ``base_load`` and, where it is additive, ``slope``.
+    growth: Dict[str, Any]
     total_time: float
+    time_per_job: float
     rounds: int
     round_time: RoundTime
     #: Rounds that were kept open past their deadline.
@@ -253,6 +256,8 @@ class Plan(Record):
     jobs: int
     #: ``replay`` or, for want of rounds, ``closed-forms``.
     method: str
+    #: How times grew with the load: ``kind``, ``base_load`` and, where it is additive, ``slope``.
+    growth: Dict[str, Any]
     #: Time per job without a code.
     baseline: float
     #: The scheme to take: ``uncoded`` where nothing surely gains.

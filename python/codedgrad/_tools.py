@@ -215,6 +215,7 @@ def simulate(
     *,
     delays: Delays,
     jobs: Whole,
+    rounds: Optional[Whole] = None,
     workers: Optional[Whole] = None,
     stragglers: Optional[Whole] = None,
     mu: Number = 1.0,
@@ -223,7 +224,8 @@ def simulate(
     base_load: Optional[Number] = None,
     slope: Optional[Number] = None,
     proportional: bool = False,
-    dispatch: Number = 0.0,
+    as_recorded: bool = False,
+    dispatch: Optional[Number] = None,
     seed: Whole = 1,
     grid: bool = False,
     svg: Optional[Path] = None,
@@ -237,16 +239,21 @@ def simulate(
         delays: a preset's name, the path of a trace, or an array of shape ``(rounds, workers)`` in
             seconds, which starts again when it is used up.
         jobs: how many.
+        rounds: how many of the delays to use before they start again; all if not given.
         workers: how many; all columns of a trace if not given, the rows of a matrix, 8 for presets
             (256 for serverless ones).
         stragglers: how many a matrix is to tolerate; found out if not given.
         mu: an answer later than ``(1 + mu)`` times the fastest is late.
         close: when a round closes: ``all``, ``incremental`` or ``decodable``.
         accept: which stragglers a round may close without: ``lookahead`` or ``model``.
-        base_load: load at which the delays were recorded, in batches per worker and round.
+        base_load: load at which the delays were recorded, in batches per worker and round; an
+            uncoded worker's if not given, and delays are proportional to the load then, or grow as
+            the preset does.
         slope: seconds that a whole batch costs one worker.
         proportional: whether delays grow in proportion to the load.
-        dispatch: seconds that handing out one task costs.
+        as_recorded: whether delays stay as recorded, whatever the load.
+        dispatch: seconds that pulling one task within a round costs; 0 if not given, or the
+            preset's.
         seed: of a preset's draws.
         grid: whether to draw who did what in every round.
         svg: where to draw when each job was complete.
@@ -264,7 +271,7 @@ def simulate(
     >>> B = np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
     >>> found = codedgrad.simulate(B, delays=delays, jobs=5)
     >>> found.scheme, found.total_time, found.work
-    ('matrix:<array>', 5.0, 2.0)
+    ('matrix:<array>', 10.0, 2.0)
     """
     with _Command("simulate") as command:
         rows = command.scheme(scheme, stragglers)
@@ -276,12 +283,14 @@ def simulate(
         command.text("delays", source)
         command.whole("workers", _agreed(workers, rows))
         command.whole("jobs", jobs)
+        command.whole("rounds", rounds)
         command.number("mu", mu)
         command.text("close", close)
         command.text("accept", accept)
         command.number("base_load", base_load)
         command.number("slope", slope)
         command.switch("proportional", proportional)
+        command.switch("as_recorded", as_recorded)
         command.number("dispatch", dispatch)
         command.whole("seed", seed)
         command.switch("grid", grid)
@@ -304,6 +313,7 @@ def plan(
     base_load: Optional[Number] = None,
     slope: Optional[Number] = None,
     proportional: bool = False,
+    as_recorded: bool = False,
     dispatch: Optional[Number] = None,
     cut: Whole = 16,
     accumulate: Whole = 1,
@@ -325,9 +335,12 @@ def plan(
         rounds: how many to look at.
         max_delay: rounds a job may be late; 0 if the next step needs this one's gradient.
         max_work: work allowed, in uncoded batches per job.
-        base_load: load at which the delays were recorded, in batches per worker and round.
+        base_load: load at which the delays were recorded, in batches per worker and round; an
+            uncoded worker's if not given, and delays are proportional to the load then, or grow as
+            the preset does.
         slope: seconds that a whole batch costs one worker.
         proportional: whether delays grow in proportion to the load.
+        as_recorded: whether delays stay as recorded, whatever the load.
         dispatch: seconds that pulling one task within a round costs.
         cut: micro-batches in a worker's share of a round.
         accumulate: rounds that make up one optimizer step of one model.
@@ -360,6 +373,7 @@ def plan(
         command.number("base_load", base_load)
         command.number("slope", slope)
         command.switch("proportional", proportional)
+        command.switch("as_recorded", as_recorded)
         command.number("dispatch", dispatch)
         command.whole("cut", cut)
         command.whole("accumulate", accumulate)

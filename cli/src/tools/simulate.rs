@@ -53,7 +53,7 @@ pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
     /// Delays: a CSV file, - for standard input, the folder of a training run, or a preset
-    #[arg(long, value_name = "PRESET|FILE|RUN")]
+    #[arg(long, value_name = "PRESET|FILE")]
     delays: String,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones

@@ -1,14 +1,17 @@
 //! The pictures of a plan: time against work, and time per job by scheme.
 
-use crate::pictures::{FRAME, INK, SERIES, rectangle, text};
+use crate::pictures::{Canvas, FRAME, INK, SERIES, rectangle, text};
 use anyhow::anyhow;
 use codedgrad::sim::planner::{Plan, Point};
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 const TRIED: RGBColor = RGBColor(190, 200, 210);
 const INEXACT: RGBColor = RGBColor(235, 190, 170);
 /// More work than that is drawn only where it is recommended.
 const WORK_SHOWN: f64 = 8.0;
+/// A time below that part of the longest has no room for a name under it.
+const LOW: f64 = 0.15;
 /// Points drawn at most, evenly chosen.
 const POINTS_MAX: usize = 1500;
 
@@ -18,8 +21,8 @@ fn failed(error: impl std::fmt::Display) -> anyhow::Error {
 
 /// Everything tried, work to the right and time upwards; the front is what nothing beats in both.
 pub(crate) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
-    let work = WORK_SHOWN.max(1.2 * plan.choice().work);
-    let top = 1.15 * plan.baseline.max(f64::MIN_POSITIVE);
+    let (least, work) = work_shown(plan);
+    let top = top(plan);
     let shown = |point: &&Point| point.work <= work && point.time_per_job <= top;
     let skip = plan.tried.len().div_ceil(POINTS_MAX);
     let at = |point: &Point| (point.work, point.time_per_job);
@@ -28,12 +31,14 @@ pub(crate) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
         let canvas = SVGBackend::with_string(&mut svg, (760, 460)).into_drawing_area();
         canvas.fill(&WHITE).map_err(failed)?;
         let title = format!("Time against work: {} workers, {} jobs", plan.workers, plan.jobs);
+        text(&canvas, (14, 10), 17, &title)?;
+        legend(&canvas)?;
         let mut chart = ChartBuilder::on(&canvas)
-            .caption(title, ("sans-serif", 17).into_font().color(&INK))
             .margin(14)
+            .margin_top(62)
             .x_label_area_size(40)
             .y_label_area_size(60)
-            .build_cartesian_2d(0.8..work, 0.0..top)
+            .build_cartesian_2d(least..work, 0.0..top)
             .map_err(failed)?;
         let mut mesh = chart.configure_mesh();
         mesh.x_desc("work (uncoded batches per job)")
@@ -58,27 +63,50 @@ pub(crate) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
         chart.draw_series(plan.front.iter().filter(shown).map(corner)).map_err(failed)?;
         let choice = plan.choice();
         let here = (choice.work, choice.time_per_job);
+        // Nothing exact is below the front, so a name has room there, to the side where it fits.
+        let (side, aside) =
+            if here.0 > f64::midpoint(least, work) { (HPos::Right, -9) } else { (HPos::Left, 9) };
+        let (edge, beside) = if here.1 < LOW * top { (VPos::Bottom, -6) } else { (VPos::Top, 6) };
+        let style = ("sans-serif", 14).into_font().color(&INK).pos(Pos::new(side, edge));
         let name = EmptyElement::at(here)
             + Circle::new((0, 0), 6, SERIES[0].stroke_width(2))
-            + Text::new(
-                choice.scheme.clone(),
-                (9, -16),
-                ("sans-serif", 14).into_font().color(&INK),
-            );
+            + Text::new(choice.scheme.clone(), (aside, beside), style);
         chart.draw_series([name]).map_err(failed)?;
-        let legend = [
-            (TRIED, "tried"),
-            (INEXACT, "tried, not exact"),
-            (SERIES[1], "nothing beats it in both"),
-            (SERIES[0], "recommended"),
-        ];
-        for (line, (colour, words)) in (0..).zip(legend) {
-            rectangle(&canvas, (560, 50 + 18 * line), (570, 60 + 18 * line), colour)?;
-            text(&canvas, (578, 48 + 18 * line), 13, words)?;
-        }
         canvas.present().map_err(failed)?;
     }
     Ok(svg)
+}
+
+/// What the colours mean, in a line of its own above the points.
+fn legend(canvas: &Canvas<'_>) -> anyhow::Result<()> {
+    let legend = [
+        (14, TRIED, "tried"),
+        (84, INEXACT, "tried, not exact"),
+        (224, SERIES[1], "nothing beats it in both"),
+        (414, SERIES[0], "recommended"),
+    ];
+    for (left, colour, words) in legend {
+        rectangle(canvas, (left, 40), (left + 10, 50), colour)?;
+        text(canvas, (left + 18, 38), 13, words)?;
+    }
+    Ok(())
+}
+
+/// The longest time that is drawn.
+fn top(plan: &Plan) -> f64 {
+    1.15 * plan.baseline.max(f64::MIN_POSITIVE)
+}
+
+/// From which work to which there is anything to draw, and a little more on both sides.
+fn work_shown(plan: &Plan) -> (f64, f64) {
+    let most = WORK_SHOWN.max(1.2 * plan.choice().work);
+    let drawn = plan.tried.iter().filter(|point| point.time_per_job <= top(plan));
+    let drawn = drawn.map(|point| point.work).chain([plan.choice().work, 1.0]);
+    let (least, greatest) = drawn
+        .filter(|work| *work <= most)
+        .fold((f64::INFINITY, 0.0_f64), |(least, most), work| (least.min(work), most.max(work)));
+    let margin = (0.04 * (greatest - least)).max(0.05);
+    (least - margin, greatest + margin)
 }
 
 /// A bar per candidate, and where 95 % of the traces drawn anew would put its end.
@@ -127,4 +155,33 @@ pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
         canvas.present().map_err(failed)?;
     }
     Ok(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codedgrad::delays::{Growth, Preset};
+    use codedgrad::sim::planner::{Family, Question, plan};
+
+    /// The axis ends where the points do, and nothing lies on the legend.
+    #[test]
+    fn the_work_axis_is_as_long_as_what_it_shows() {
+        let answers = |row: &Vec<f64>| row.iter().map(|delay| 1.0 + delay).collect();
+        let rows: Vec<Vec<f64>> = Preset::Bursts.rows(8, 40, 1).iter().map(answers).collect();
+        let growth = Growth::usual(Some(Preset::Bursts), 8);
+        let question =
+            Question { families: &[Family::Queue, Family::Ring], ..Question::new(&rows, growth) };
+        let found = plan(&question, &|_| ()).unwrap();
+        let (least, most) = work_shown(&found);
+        let works = || found.tried.iter().map(|point| point.work);
+        let (fewest, greatest) =
+            (works().fold(f64::INFINITY, f64::min), works().fold(0.0, f64::max));
+        assert!(greatest < 2.5, "else this says nothing: {greatest}");
+        assert!(least < fewest && most > greatest, "{least} {fewest} {greatest} {most}");
+        assert!(most - least < 1.15 * (greatest - fewest) + 0.1, "{least} {most}");
+        let svg = time_against_work(&found).unwrap();
+        let dots = svg.split("<circle cx=\"").skip(1);
+        let heights = dots.map(|dot| dot.split('"').nth(2).unwrap().parse::<i32>().unwrap());
+        assert!(heights.clone().count() > 5 && heights.clone().all(|y| y > 55), "{svg}");
+    }
 }
