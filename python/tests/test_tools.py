@@ -103,6 +103,20 @@ def test_every_option_of_a_simulation(tmp_path):
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
 
 
+def test_times_grow_alike_in_simulations_and_plans(folder):
+    rows = np.vstack([DELAYS + 0.01 * row for row in range(8)])
+    for how in ({}, {"as_recorded": True}, {"base_load": 0.5, "proportional": True}):
+        planned = codedgrad.plan(delays=rows, families=["groups", "defer"], **how)
+        for found in planned.candidates:
+            simulated = codedgrad.simulate(found.scheme, delays=rows, jobs=len(rows), **how)
+            assert simulated.growth == planned.growth
+            assert simulated.time_per_job == pytest.approx(found.time_per_job, rel=1e-12)
+    flags = "--jobs 9 --rounds 2 --as-recorded".split()
+    shown = printed("simulate", "ring:reach=2", "--delays", "d.csv", *flags, cwd=folder)
+    found = codedgrad.simulate("ring:reach=2", delays=DELAYS, jobs=9, rounds=2, as_recorded=True)
+    same(found, shown)
+
+
 def test_a_matrix_is_simulated_planned_and_verified(folder):
     shown = printed("code", "matrix:b.csv,s=1", "--workers", 4, "--verify", cwd=folder)
     found = codedgrad.code(PAIRS, stragglers=1, verify=True)
@@ -161,7 +175,7 @@ def test_arrays_keep_every_bit(data):
     number = st.floats(0, 1e300, allow_subnormal=True)
     rows = data.draw(st.lists(st.lists(number, min_size=shape[1], max_size=shape[1]),
                               min_size=shape[0], max_size=shape[0]))
-    found = codedgrad.simulate("uncoded", delays=np.array(rows), jobs=1)
+    found = codedgrad.simulate("uncoded", delays=np.array(rows), jobs=1, as_recorded=True)
     assert found.total_time == max(rows[0])
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "d.csv")

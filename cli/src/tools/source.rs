@@ -18,6 +18,9 @@ pub(crate) struct Source {
     rows: Rows,
 }
 
+/// Rows of delays, one after the other.
+pub(crate) type Endless = Box<dyn Iterator<Item = Result<Vec<f64>, DelayError>>>;
+
 enum Rows {
     Preset(DelayRows),
     File(TraceReader),
@@ -93,10 +96,7 @@ impl Source {
     }
 
     /// Rounds without end: the first `rounds`, or all there are, over and over.
-    pub(crate) fn endless(
-        self,
-        rounds: Option<usize>,
-    ) -> Result<Box<dyn Iterator<Item = Result<Vec<f64>, DelayError>>>, Failure> {
+    pub(crate) fn endless(self, rounds: Option<usize>) -> Result<Endless, Failure> {
         let kept = match (rounds, self.rows) {
             (None, Rows::Preset(rows)) => return Ok(Box::new(answers(rows))),
             (None, Rows::File(trace)) => return Ok(Box::new(DelayRows::from_trace(trace))),
