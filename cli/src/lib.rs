@@ -25,6 +25,7 @@ mod steps;
 #[cfg(any(unix, feature = "trainer"))]
 mod supervise;
 mod tools;
+mod units;
 
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -14,6 +14,7 @@ use crate::layout::help;
 use crate::output::{Output, say};
 use crate::port::{self, ADDRESS, Port, Secret};
 use crate::signals::Asked;
+use crate::units::{count, seconds};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::delays::Unit;
@@ -67,7 +68,7 @@ pub(crate) struct CoordinatorArgs {
     /// Number of workers
     #[arg(
         long, required_unless_present = "resume", conflicts_with = "resume",
-        value_parser = clap::value_parser!(u32).range(1..=4096)
+        value_parser = count(1..=4096u32)
     )]
     workers: Option<u32>,
     /// Scheme to train with; `codedgrad train --help` lists them
@@ -85,13 +86,13 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, value_name = "FILE", alias = "token-file")]
     token: Option<PathBuf>,
     /// How long to wait for all workers before the run begins without those that are missing
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    join_wait: u64,
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds)]
+    join_wait: f64,
     /// How long lost workers may take to come back when too few are left to go on, at most
     /// --max-wait; and how long a resumed run waits for its workers
     /// [default: --max-wait; when resumed, as the run had it]
-    #[arg(long, value_name = "SECONDS")]
-    return_wait: Option<u64>,
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    return_wait: Option<f64>,
     /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
     /// reach it
     #[arg(long, value_name = "ADDR")]
@@ -113,9 +114,7 @@ impl CoordinatorArgs {
             workers,
             delays: self.delays.clone(),
             transport: TransportKind::Tcp,
-            return_seconds: self
-                .return_wait
-                .map_or(self.run.longest_wait(), |seconds| seconds as f64),
+            return_seconds: self.return_wait.unwrap_or(self.run.longest_wait()),
         };
         let plan = self.run.plan(vocabulary, own)?;
         let in_steps = plan.delays.is_some() && plan.delays()?.unit() == Unit::StepTimes;
@@ -216,8 +215,7 @@ fn session(
                 path.display()
             )));
         }
-        let return_seconds = args.return_wait.map(|seconds| seconds as f64);
-        let changes = Changes { return_seconds, ..args.run.changes() };
+        let changes = Changes { return_seconds: args.return_wait, ..args.run.changes() };
         let address = args.port().address(Some(&folder))?;
         args.port().check(address)?;
         return Ok((Session::resume((plan, changes), folder, interrupted)?, address));
@@ -285,7 +283,7 @@ fn carry_out(
         }
         args.invite(transport.address(), session.folder())?;
         let resumed = args.run.resume.is_some();
-        let patience = if resumed { session.plan().return_seconds } else { args.join_wait as f64 };
+        let patience = if resumed { session.plan().return_seconds } else { args.join_wait };
         gather(&transport, session.plan().workers, port::patience(patience), interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(None);

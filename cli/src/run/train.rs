@@ -10,6 +10,7 @@ use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
 use crate::output::{Output, say};
 use crate::signals::Asked;
+use crate::units::count;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
@@ -53,7 +54,7 @@ pub(crate) struct TrainArgs {
     /// Number of workers
     #[arg(
         long, conflicts_with = "resume", default_value_t = 8,
-        value_parser = clap::value_parser!(u32).range(1..=4096)
+        value_parser = count(1..=4096u32)
     )]
     workers: u32,
     /// Injected stragglers: a preset or a CSV file

@@ -5,6 +5,7 @@ use super::berrut_sweep::sweep;
 use super::code::parse_workers;
 use crate::layout::help;
 use crate::output::Output;
+use crate::units::{at_least, count};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -92,13 +93,13 @@ pub(crate) struct BerrutArgs {
     /// Number of data blocks, K
     #[arg(
         long, value_name = "K", default_value_t = 4,
-        value_parser = clap::value_parser!(u32).range(1..=1024)
+        value_parser = count(1..=1024u32)
     )]
     pub(crate) data_blocks: u32,
     /// Number of workers, N
     #[arg(
         long, value_name = "N", default_value_t = 16,
-        value_parser = clap::value_parser!(u32).range(1..=1024)
+        value_parser = count(1..=1024u32)
     )]
     pub(crate) workers: u32,
     /// Workers that do not answer, such as 2,9-11
@@ -123,7 +124,7 @@ pub(crate) struct BerrutArgs {
     #[arg(long, value_enum, default_value = "spline")]
     decoder: DecoderArg,
     /// Degrees are below this, for --decoder lsq and --locator pgz, music, lts
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "M", value_parser = at_least(1u32))]
     dimension: Option<u32>,
     /// How wrong workers are located; gp if not given
     #[arg(long, value_enum, requires = "secure")]

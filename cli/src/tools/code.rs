@@ -2,6 +2,7 @@
 
 use crate::layout::help;
 use crate::output::Output;
+use crate::units::count;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
@@ -41,7 +42,7 @@ pub(crate) struct CodeArgs {
     /// drop:b=1 | matrix:FILE[,s=1]
     scheme: String,
     /// Number of workers
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_parser = count(1..=65536u32))]
     workers: u32,
     /// Workers whose messages arrived, such as 0,2,5-11; all of them if not given
     #[arg(long, value_name = "LIST")]

@@ -2,6 +2,7 @@
 
 use crate::layout::help;
 use crate::output::Output;
+use crate::units::count;
 use crate::{Failure, OrInput, OrWork};
 use clap::Args;
 use codedgrad::transport::tcp::security::keygen;
@@ -25,7 +26,7 @@ pub(crate) struct KeygenArgs {
     /// Folder for the files; it is made if it does not exist
     dir: PathBuf,
     /// Number of workers
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_parser = count(1..=4096u32))]
     workers: u32,
     /// Keep the authority's key as ca.key, to sign further certificates with; keep it safe
     #[arg(long)]

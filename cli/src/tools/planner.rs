@@ -7,6 +7,7 @@ use super::source::Source;
 use super::suspicious;
 use crate::layout::{Column, Table, Width, help};
 use crate::output::Output;
+use crate::units::{count, seconds};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -69,15 +70,15 @@ pub(crate) struct PlanArgs {
     delays: String,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_parser = count(1..=4096u32))]
     workers: Option<u32>,
     /// Rounds to look at [default: a file's, up to 1000; 100 of a preset]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_parser = count(1..=1_000_000u32))]
     rounds: Option<u32>,
     /// Rounds a job may be late
     #[arg(
         long, value_name = "T", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(0..=16)
+        value_parser = count(0..=16u32)
     )]
     max_delay: u32,
     /// Work allowed, in uncoded batches per job [default: any]
@@ -87,18 +88,18 @@ pub(crate) struct PlanArgs {
     load: LoadArgs,
     /// Seconds that pulling one task within a round costs (queue, ring)
     /// [default: 0; serverless presets: 0.63]
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
     dispatch: Option<f64>,
     /// Micro-batches in a worker's share of a round: how finely queue and defer may cut it
     #[arg(
         long, value_name = "M", default_value_t = 16,
-        value_parser = clap::value_parser!(u32).range(1..=1024)
+        value_parser = count(1..=1024u32)
     )]
     cut: u32,
     /// Rounds that make up one optimizer step of one model: the step is the job
     #[arg(
         long, value_name = "R", default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=1024)
+        value_parser = count(1..=1024u32)
     )]
     accumulate: u32,
     /// Which kinds of schemes to try besides uncoded [default: all]

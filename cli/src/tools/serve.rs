@@ -10,6 +10,7 @@ use crate::limits;
 use crate::output::{Output, say};
 use crate::port::{self, ExchangeKind, ExchangeParser, Port, Secret, WireKind, fresh_id};
 use crate::signals::Asked;
+use crate::units::{at_least, count, seconds};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
@@ -52,19 +53,19 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEXT", default_value = AUTO)]
     scheme: String,
     /// How long to wait for all workers before the run begins without those that are missing
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    join_wait: u64,
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds)]
+    join_wait: f64,
     /// How long lost workers may take to come back when too few are left to go on, and how long a
     /// resumed run waits for its workers
-    #[arg(long, value_name = "SECONDS", default_value_t = 180)]
-    return_wait: u64,
+    #[arg(long, value_name = "SECONDS", default_value_t = 180.0, value_parser = seconds)]
+    return_wait: f64,
     /// Give up on workers that have not answered after so long, at least --return-wait
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     max_wait: f64,
     /// When more workers are gone than the scheme can do without, go on with whoever is left,
     /// planned anew, as long as those are so many or more
     /// [default: wait for their return, then end]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least(1u32))]
     min_workers: Option<u32>,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
     /// closes), or the workers among themselves, each a part [default: sharded, or what the scheme
@@ -91,13 +92,13 @@ pub(crate) struct Options {
     /// Uncoded steps that --scheme auto records; of fewer than 20 little can be concluded
     #[arg(
         long, value_name = "N", default_value_t = 20,
-        value_parser = clap::value_parser!(u64).range(1..)
+        value_parser = at_least(1u64)
     )]
     probe: u64,
     /// Steps after which --scheme auto records uncoded ones again
     #[arg(
         long, value_name = "N", default_value_t = 200,
-        value_parser = clap::value_parser!(u64).range(2..)
+        value_parser = at_least(2u64)
     )]
     replan_every: u64,
 }
@@ -182,7 +183,7 @@ pub(crate) struct ServeArgs {
     /// Number of workers
     #[arg(
         long, value_name = "N", required_unless_present = "resume",
-        value_parser = clap::value_parser!(u32).range(1..=4096)
+        value_parser = count(1..=4096u32)
     )]
     workers: Option<u32>,
     /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
@@ -240,8 +241,8 @@ impl Plan {
             id: fresh_id(),
             workers: args.workers.unwrap_or(0) as usize,
             scheme: options.scheme.clone(),
-            join_wait_seconds: options.join_wait as f64,
-            return_wait_seconds: options.return_wait as f64,
+            join_wait_seconds: options.join_wait,
+            return_wait_seconds: options.return_wait,
             max_wait_seconds: max_wait,
             min_workers: options.min_workers.map(|workers| workers as usize),
             exchange: options.exchange,

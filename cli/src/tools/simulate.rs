@@ -4,6 +4,7 @@ use super::source::Source;
 use super::suspicious;
 use crate::layout::{Width, help};
 use crate::output::Output;
+use crate::units::{count, seconds};
 use crate::{Failure, OrInput, OrWork, pictures};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
@@ -57,13 +58,13 @@ pub(crate) struct SimulateArgs {
     delays: String,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_parser = count(1..=65536u32))]
     workers: Option<u32>,
     /// Number of jobs
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_parser = count(1..=10_000_000u64))]
     jobs: u64,
     /// Rounds of the delays to use, which then start again [default: all; a preset has no end]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_parser = count(1..=1_000_000u32))]
     rounds: Option<u32>,
     /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
@@ -78,7 +79,7 @@ pub(crate) struct SimulateArgs {
     load: LoadArgs,
     /// Seconds that pulling one task within a round costs (queue, ring)
     /// [default: 0; serverless presets: 0.63]
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
     dispatch: Option<f64>,
     /// Seed of a preset
     #[arg(long, default_value_t = 1)]

@@ -4,6 +4,7 @@ mod record;
 mod show;
 
 use super::suspicious;
+use crate::units::{at_least, count};
 pub(crate) use record::{Recording, Steps};
 
 use crate::layout::help;
@@ -103,11 +104,11 @@ struct StatsArgs {
     delays: String,
     /// Number of workers, the first columns of a file; all of them if not given (a preset: 8,
     /// serverless 256)
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_parser = count(1..=65536u32))]
     workers: Option<u32>,
     /// Rounds to measure, a file starting again when it is used up; the file once if not given (a
     /// preset: 5000)
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = at_least(1u64))]
     rounds: Option<u64>,
     /// Seed of a preset's draws
     #[arg(long, default_value_t = 0)]

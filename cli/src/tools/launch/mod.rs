@@ -14,7 +14,8 @@ use super::serve::Options;
 use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::output;
-use crate::port::TOKEN;
+use crate::port::{TOKEN, patience};
+use crate::units::{count, seconds};
 use crate::{Failure, Itself, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -71,7 +72,7 @@ pub(crate) struct LaunchArgs {
     /// Number of workers, over all hosts
     #[arg(
         short = 'n', long, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=4096)
+        value_parser = count(1..=4096u32)
     )]
     workers: u32,
     /// Program and its arguments: a script that ends in .py, or anything else
@@ -92,12 +93,12 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     restarts: u32,
     /// How long processes may take to end before they are killed
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    grace: u64,
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    grace: f64,
     /// How many hosts the workers are spread over; this command runs on each
     #[arg(
         long, value_name = "M", default_value_t = 1, requires = "node",
-        value_parser = clap::value_parser!(u32).range(1..=4096)
+        value_parser = count(1..=4096u32)
     )]
     nodes: u32,
     /// Which of them this is, from 0, where the coordinator is
@@ -199,7 +200,7 @@ impl LaunchArgs {
             join: self.join.as_deref(),
             keys,
             restarts: self.restarts,
-            grace: Duration::from_secs(self.grace),
+            grace: patience(self.grace),
             quiet: output::is_quiet(),
         };
         if let (Some(address), Some(keys)) = (job.join.filter(|_| node > 0), &job.keys) {

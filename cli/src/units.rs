@@ -1,0 +1,112 @@
+//! Numbers as people write them: `100ms`, `5m`, `1e3`.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// Units of time, in seconds. What has no unit is in seconds.
+const TIMES: [(&str, f64); 8] = [
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("min", 60.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+    ("d", 86_400.0),
+];
+
+/// A time in seconds: a finite number of 0 or more, with a unit or without.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let text = text.trim();
+    let end = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = TIMES.iter().find(|(name, _)| *name == &text[end.len()..]);
+    let number = match (end.len() == text.len(), unit) {
+        (true, _) => text.parse().ok(),
+        (false, Some((_, unit))) => end.trim().parse::<f64>().ok().map(|number| number * unit),
+        (false, None) => None,
+    };
+    let fits = |number: &f64| number.is_finite() && *number >= 0.0;
+    number.filter(fits).ok_or_else(|| {
+        format!("{text:?} is no time of 0 or more: write seconds, or 100ms, 2.5s, 5m, 1h")
+    })
+}
+
+/// What counts things: 150, 1e3 or 10_000.
+pub(crate) trait Count: Copy + Display + FromStr + PartialOrd + TryFrom<u64> {}
+
+impl Count for u32 {}
+impl Count for u64 {}
+
+/// A number of things in a range.
+pub(crate) fn count<T: Count>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = whole(text)?;
+        let (least, most) = (range.start(), range.end());
+        range
+            .contains(&number)
+            .then_some(number)
+            .ok_or_else(|| format!("{number} is not in {least}..={most}"))
+    }
+}
+
+/// A number of things that may be as many as one likes.
+pub(crate) fn at_least<T: Count>(least: T) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = whole(text)?;
+        (number >= least).then_some(number).ok_or_else(|| format!("{least} or more is needed"))
+    }
+}
+
+fn whole<T: Count>(text: &str) -> Result<T, String> {
+    let plain = text.trim().replace('_', "");
+    let number = plain.parse::<T>().ok().or_else(|| {
+        // 2^53 is where numbers with a fraction stop counting one by one.
+        let number: f64 = plain.parse().ok()?;
+        let whole = number.fract() == 0.0 && (0.0..9e15).contains(&number);
+        T::try_from(whole.then_some(number as u64)?).ok()
+    });
+    number.ok_or_else(|| format!("{text:?} is no whole number of 0 or more, such as 150 or 1e3"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, time) in [
+            ("60", 60.0),
+            ("0.5", 0.5),
+            ("1e3", 1000.0),
+            ("100ms", 0.1),
+            ("1.5 s", 1.5),
+            ("5m", 300.0),
+            ("2min", 120.0),
+            ("1e-1h", 360.0),
+            ("250us", 2.5e-4),
+        ] {
+            let found = seconds(text).unwrap();
+            assert!((found - time).abs() < 1e-12 * time, "{text}: {found}");
+        }
+        for text in ["", "s", "5 parsecs", "-1", "-1s", "inf", "nan", "1e999", "1h30m"] {
+            assert!(seconds(text).unwrap_err().contains("write seconds, or 100ms"), "{text}");
+        }
+    }
+
+    #[test]
+    fn counts_may_be_short() {
+        let parse = count(1..=4096u32);
+        assert_eq!((parse("8"), parse("1e3"), parse("1_000")), (Ok(8), Ok(1000), Ok(1000)));
+        assert_eq!(parse("0").unwrap_err(), "0 is not in 1..=4096");
+        assert_eq!(parse("1e4").unwrap_err(), "10000 is not in 1..=4096");
+        for text in ["eight", "1.5", "1e-3", "-1", "", "inf"] {
+            let problem = parse(text).unwrap_err();
+            assert!(problem.contains("is no whole number of 0 or more"), "{text}: {problem}");
+        }
+        assert_eq!(at_least(0)("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!(at_least(1u32)("0").unwrap_err(), "1 or more is needed");
+    }
+}
