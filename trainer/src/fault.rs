@@ -3,6 +3,9 @@
 use codedgrad::ids::Worker;
 use std::str::FromStr;
 
+/// How the text begins with which a worker panics on purpose. Its panic prints nothing.
+pub const INJECTED: &str = "injected fault";
+
 /// What goes wrong on purpose, to see that the run copes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {

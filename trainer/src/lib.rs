@@ -17,7 +17,7 @@ mod run;
 pub use attack::{Attack, AttackKind};
 pub use corpus::{Batches, Corpus, CorpusError, Tokens};
 pub use device::{Compute, Precision, Processor};
-pub use fault::{Fault, FaultKind};
+pub use fault::{Fault, FaultKind, INJECTED};
 pub use gpt::{GptConfig, GptConfigError};
 pub use memory::Memory;
 pub use mixture::Lanes;

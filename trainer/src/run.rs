@@ -2,8 +2,8 @@
 
 use super::mixture::{Mixed, MixtureJudge};
 use super::{
-    Attack, Batches, Compute, Fault, FaultKind, GptConfig, Lanes, Memory, Processor, Replica,
-    ReplicaError, ReplicaState,
+    Attack, Batches, Compute, Fault, FaultKind, GptConfig, INJECTED, Lanes, Memory, Processor,
+    Replica, ReplicaError, ReplicaState,
 };
 use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::codes::{ParameterError, SchemeSpec, Wire};
@@ -567,7 +567,7 @@ fn compute<V: Memory>(
         .map(|fault| fault.kind);
     if fault == Some(FaultKind::Panic) {
         // Asked for, so that no backtrace of it is of interest to anybody.
-        resume_unwind(Box::new(format!("injected fault: {worker} panics at step {}", task.step())));
+        resume_unwind(Box::new(format!("{INJECTED}: {worker} panics at step {}", task.step())));
     }
     let (model, batch, weight) =
         (task.step() % run.models, task.batch() / run.models, run.loss_weight());

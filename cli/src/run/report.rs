@@ -111,9 +111,9 @@ impl RunSummary {
 /// What the turns of a comparison say of its `speedup`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct SpeedupSpread {
-    /// The smallest and the largest `speedup` that one of the turns alone would have given, of those
-    /// that all schemes finished; null if there is none. The range of few turns is no confidence
-    /// interval, and is wider for more of them.
+    /// The smallest and the largest `speedup` that one of the turns alone would have given, of
+    /// those that all schemes finished; null if there is none. The range of few turns is no
+    /// confidence interval, and is wider for more of them.
     pub(crate) speedup_low: Option<f64>,
     pub(crate) speedup_high: Option<f64>,
     /// How many turns those are.

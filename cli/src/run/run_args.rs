@@ -216,9 +216,9 @@ pub(crate) struct RunArgs {
     pub(crate) force: bool,
     /// Go on with an interrupted run, or, with more --steps, with a finished one
     ///
-    /// --steps, --max-wait, --grace, --min-workers, --checkpoint-every and --audit-every (and
-    /// --return-wait of a coordinator) may be given anew and replace the plan's; everything else is
-    /// as it was.
+    /// --steps, --max-wait, --grace, --min-workers, --checkpoint-every, --audit-every and
+    /// --give-up-after (and --return-wait of a coordinator) may be given anew and replace the
+    /// plan's; everything else is as it was.
     #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED)]
     pub(crate) resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there

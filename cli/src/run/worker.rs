@@ -3,7 +3,7 @@
 use super::network::Job;
 use super::plan;
 use crate::layout::help;
-use crate::output::say;
+use crate::output::{alert, say};
 use crate::signals::Asked;
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
@@ -14,9 +14,10 @@ use codedgrad::transport::tcp::security::Security;
 use codedgrad::transport::tcp::{
     Environment, EnvironmentError, Join, Secrets, TcpError, TcpLink, Welcome,
 };
-use codedgrad_trainer::{Start, TrainError, run_worker_in_place};
+use codedgrad_trainer::{INJECTED, Start, TrainError, run_worker_in_place};
 use std::env;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -171,12 +172,20 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let batches = job.plan.batches(tokens)?;
     let states = job.states()?;
     let start = Start { states: &states, step: welcome.first.0, round: 0 };
-    run_worker_in_place(&job.run()?, &welcome, link, start, &batches).map_err(
-        |error| match error {
-            TrainError::Aggregator(AggregatorError::Replaced) => Failure::Replaced(error.into()),
-            _ => Failure::Work(error.into()),
-        },
-    )?;
+    let run = job.run()?;
+    let work = AssertUnwindSafe(|| run_worker_in_place(&run, &welcome, link, start, &batches));
+    let done = catch_unwind(work).unwrap_or_else(|panic| {
+        // A panic that was asked for says nothing itself, and this process's log is all there is.
+        if let Some(fault) = panic.downcast_ref::<String>().filter(|why| why.starts_with(INJECTED))
+        {
+            alert!("{fault}");
+        }
+        resume_unwind(panic)
+    });
+    done.map_err(|error| match error {
+        TrainError::Aggregator(AggregatorError::Replaced) => Failure::Replaced(error.into()),
+        _ => Failure::Work(error.into()),
+    })?;
     say!("worker {number}: the run is over");
     Ok(())
 }
