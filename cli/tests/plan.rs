@@ -255,6 +255,12 @@ fn delays_come_from_runs_and_from_standard_input() {
         fs::remove_file(folder.path().join("run/plan.json")).unwrap();
     }
     refused(folder.path(), &["plan", "--delays", "."], &["cannot read the record"]);
+    // What is piped in is looked at as a file is: here the first column counts the rows.
+    let numbered: String = (0..30).map(|row| format!("{row},1.5,1.25\n")).collect();
+    fs::write(folder.path().join("numbered.csv"), numbered).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
+    program.args(simulate).arg("-").stdin(File::open(folder.path().join("numbered.csv")).unwrap());
+    assert!(text(&program.output().unwrap().stderr).contains("warning: standard input: "));
 }
 
 /// A matrix that does not tolerate what it claims is no input, whether all sets are tried or some.

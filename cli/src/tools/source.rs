@@ -1,5 +1,6 @@
 //! Where `simulate` and `plan` have their delays from: a preset, a file, standard input or a run.
 
+use super::suspicious;
 use super::trace::{Recording, Steps};
 use crate::output::Output;
 use crate::{Failure, OrInput};
@@ -68,7 +69,8 @@ impl Source {
         let trace = TraceReader::new(Cursor::new(csv), Path::new(name), workers).or_input()?;
         mention_columns(name, trace.workers(), trace.columns(), output);
         let workers = trace.workers();
-        let rows = trace.collect::<Result<_, _>>().or_input()?;
+        let rows: Vec<Vec<f64>> = trace.collect::<Result<_, _>>().or_input()?;
+        suspicious::say_of_rows(name, &rows[..rows.len().min(suspicious::ROWS)], output);
         Ok(Self { preset: None, workers, rows: Rows::Kept(rows) })
     }
 
