@@ -313,7 +313,7 @@ fn bad_input_is_named_and_short_traces_are_answered() {
         (&["--delays", "ragged.csv"], &["line 2, column 2"]),
         (&["--delays", "hotspott"], &["did you mean \"hotspot\""]),
         (&["--delays", "hotspot", "--max-work", "0.9"], &["--max-work 0.9"]),
-        (&["--delays", "hotspot", "--dispatch", "-1"], &["dispatch = -1"]),
+        (&["--delays", "hotspot", "--dispatch", "-1"], &["--dispatch", "is no time of 0 or more"]),
         (&["--delays", "hotspot", "--workers", "0"], &["0 is not in 1..=4096"]),
         (&["--delays", "hotspot", "--families", "grups"], &["groups"]),
         (&["--delays", "short.csv", "--base-load", "0.3"], &["needs --slope A"]),
