@@ -83,8 +83,8 @@ fn wrap(line: &str, width: usize, indent: &str) -> String {
 }
 
 /// Help beyond that of flags, which its source breaks into lines of its own: paragraphs are put
-/// together again and wrapped at the terminal's width. Lines two spaces in stay lines, and commands among them
-/// such that they can be copied; those further in go on with what is before them.
+/// together again and wrapped at the terminal's width. Lines two spaces in stay lines, and commands
+/// among them such that they can be copied; those further in go on with what is before them.
 pub(crate) fn help(text: &str) -> String {
     help_at(text, Width::of_stdout().0.unwrap_or(PROSE_MAX).min(PROSE_MAX))
 }

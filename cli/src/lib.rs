@@ -48,7 +48,8 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
     workers, without losing a sample.\n\n\
     Each worker computes a little more than its share of a batch, so that the exact gradient can \
     be put together from any fast enough subset of them. Without a subcommand, `codedgrad train` \
-    runs on its defaults: a small GPT on embedded text, uncoded and coded, under the same stragglers.";
+    runs on its defaults: a small GPT on embedded text, uncoded and coded, under the same \
+    stragglers.";
 /// What the program is.
 #[cfg(not(feature = "trainer"))]
 const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed of the fast \

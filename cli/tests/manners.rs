@@ -90,6 +90,17 @@ fn a_claim_that_does_not_hold_is_a_failure() {
     assert!(text(&output.stderr).contains("does not tolerate what it claims"));
     let shown = json_of(&codedgrad(folder.path(), &[&verify[..], &["--json"]].concat()), 1);
     assert_eq!(shown["verified"]["failed"], 1);
+    // Nobody works with it.
+    for line in [
+        "train --scheme matrix:m.csv,s=1 --workers 3",
+        "serve --scheme matrix:m.csv,s=1 --workers 3",
+        "simulate matrix:m.csv,s=1 --workers 3 --delays hotspot --jobs 9",
+        "plan --also matrix:m.csv,s=1 --workers 3 --delays hotspot",
+    ] {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        refused(folder.path(), &arguments, &["matrix:m.csv,s=1", "without worker"]);
+    }
+    assert!(!folder.path().join("runs").exists());
 }
 
 #[cfg(target_os = "linux")]

@@ -227,8 +227,9 @@ pub enum ParameterError {
     },
     /// A matrix that does not tolerate what its author says.
     #[error(
-        "{text} claims to tolerate any {claimed} stragglers, but does not decode without workers \
-         {}; `codedgrad code matrix:FILE --verify` shows what it does tolerate",
+        "{text} claims to tolerate any {claimed} straggler{}, but does not decode without {}; \
+         `codedgrad code matrix:FILE --verify` shows what it does tolerate",
+        if *claimed == 1 { "" } else { "s" },
         listed(stragglers)
     )]
     Claim {
@@ -302,7 +303,8 @@ fn of_policy(name: &str) -> &'static str {
 }
 
 fn listed(workers: &[usize]) -> String {
-    workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+    let numbers = workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    format!("worker{} {numbers}", if workers.len() == 1 { "" } else { "s" })
 }
 
 /// What is a scheme already has nothing wrong.

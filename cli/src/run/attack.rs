@@ -42,14 +42,26 @@ enum LanesArg {
 pub(crate) struct AttackArgs {
     /// Let workers answer wrongly in every step, to see who is found out (`vote`, `sbacc`) and what
     /// becomes of the rest
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Checks and faults", hide_short_help = true)]
     attack: Option<AttackArg>,
     /// Who answers wrongly, such as 0,5-6 [default: drawn, as many as the schemes can find out, at
     /// least one]
-    #[arg(long, value_name = "LIST", requires = "attack")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        requires = "attack",
+        help_heading = "Checks and faults",
+        hide_short_help = true
+    )]
     attackers: Option<String>,
     /// Which windows of text `bacc` and `sbacc` mix
-    #[arg(long, value_enum, default_value_t = LanesArg::Alike)]
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = LanesArg::Alike,
+        help_heading = "Checks and faults",
+        hide_short_help = true
+    )]
     lanes: LanesArg,
 }
 

@@ -175,6 +175,7 @@ impl Plan {
                 return Ok(SchemeSpec::uncoded());
             }
             let mut spec: SchemeSpec = text.parse().or_input()?;
+            spec.check_claim(self.workers).or_input()?;
             let natural = self.natural(&spec)?;
             if self.transport == TransportKind::Tcp
                 && (natural.wrong > 0 || natural.mixture)

@@ -8,6 +8,7 @@ use super::resume::Changes;
 use crate::output::alert;
 use crate::port::{ExchangeKind, ExchangeParser, WireKind, fresh_id};
 use crate::tools::suspicious;
+use crate::units::{at_least, count, seconds};
 use crate::{Failure, OrInput};
 use anyhow::anyhow;
 use clap::Args;
@@ -63,166 +64,269 @@ const AUDIT_EVERY: u64 = 10;
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Text to train on: a file or a folder of files; embedded text if not given
-    #[arg(long, value_name = "FILE|DIR")]
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Data")]
     pub(crate) corpus: Option<PathBuf>,
     /// Hugging Face tokenizer.json (needs feature `tokenizers`); without it, tokens are bytes
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Data", hide_short_help = true)]
     pub(crate) tokenizer: Option<PathBuf>,
     /// Start from a model saved by an earlier run (a folder with model.safetensors and config.json)
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Data", hide_short_help = true)]
     pub(crate) init: Option<PathBuf>,
     /// Optimizer steps of each run, and of each model [default: 150]
     ///
     /// A resumed run may be given more, or fewer if it has not made them. The learning rate goes on
     /// as it was first planned: once the steps of the first plan are over, it stays at a tenth of
     /// --learning-rate.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = at_least(1u64))]
     pub(crate) steps: Option<u64>,
     /// Real time, or modelled time in which nobody waits
-    #[arg(long, value_enum, default_value_t = ClockKind::Wall)]
+    #[arg(long, value_enum, default_value_t = ClockKind::Wall, help_heading = "Time and limits")]
     pub(crate) clock: ClockKind,
     /// Uncoded compute time of a step: what presets of delays count in, and a modelled step takes
     /// [default: 1 under the virtual clock; measured under the wall clock, anew at every turn where
     /// schemes take turns]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Time and limits")]
     pub(crate) step_seconds: Option<f64>,
     /// Models trained in turn, one step of each after the other: schemes over T+1 rounds need T+1
     /// of them
     #[arg(
-        long, value_name = "M", default_value_t = 1,
-        value_parser = clap::value_parser!(u64).range(1..=1024)
+        long,
+        value_name = "M",
+        default_value_t = 1,
+        value_parser = count(1..=1024u64),
+        help_heading = "Batches and schemes"
     )]
     pub(crate) models: u64,
     /// Batches added up to one step of one model; for one model, `queue` over the whole step
     /// (--micro-batches instead of --micro-steps) is the rival to beat
     #[arg(
-        long, value_name = "A", default_value_t = 1,
-        value_parser = clap::value_parser!(u64).range(1..=65536)
+        long,
+        value_name = "A",
+        default_value_t = 1,
+        value_parser = count(1..=65536u64),
+        help_heading = "Batches and schemes",
+        hide_short_help = true
     )]
     pub(crate) micro_steps: u64,
     /// Schemes over rounds wait for everybody until (1+mu) times the first answer
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(
+        long,
+        default_value_t = 1.0,
+        help_heading = "Batches and schemes",
+        hide_short_help = true
+    )]
     pub(crate) mu: f64,
     /// Where results are added up
-    #[arg(long, value_enum, default_value_t = ReduceKind::Auto)]
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = ReduceKind::Auto,
+        help_heading = "Batches and schemes",
+        hide_short_help = true
+    )]
     pub(crate) reduce: ReduceKind,
     /// Which step the late units of `defer` count for
-    #[arg(long, value_enum, default_value_t = LateKind::SameStep)]
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = LateKind::SameStep,
+        help_heading = "Batches and schemes",
+        hide_short_help = true
+    )]
     pub(crate) late: LateKind,
     /// Micro-batches per batch, the units in which batches are cut [default: two per worker]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = count(1..=65536u32),
+        help_heading = "Batches and schemes"
+    )]
     pub(crate) micro_batches: Option<u32>,
     /// Windows of text per micro-batch
     #[arg(
-        long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=65536)
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = count(1..=65536u32),
+        help_heading = "Batches and schemes",
+        hide_short_help = true
     )]
     pub(crate) micro_batch_rows: u32,
     /// Transformer blocks
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, help_heading = "Model", hide_short_help = true)]
     pub(crate) layers: usize,
     /// Attention heads
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, help_heading = "Model", hide_short_help = true)]
     pub(crate) heads: usize,
     /// Width of the residual stream
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, help_heading = "Model", hide_short_help = true)]
     pub(crate) width: usize,
     /// Tokens per window
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, help_heading = "Model", hide_short_help = true)]
     pub(crate) context: usize,
     /// Give the head a matrix of its own instead of the embedding's
-    #[arg(long)]
+    #[arg(long, help_heading = "Model", hide_short_help = true)]
     pub(crate) untied_head: bool,
     /// Where workers compute the model; cuda needs programs with feature `candle-cuda` there
-    #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = DeviceKind::Cpu,
+        help_heading = "Devices and exchange"
+    )]
     pub(crate) device: DeviceKind,
     /// GPUs of each worker, which share the windows of its micro-batches; their gradients are added
     /// up by NCCL (feature `nccl`) or else copied to the first
     #[arg(
-        long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=64)
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = count(1..=64u32),
+        help_heading = "Devices and exchange",
+        hide_short_help = true
     )]
     pub(crate) gpus_per_worker: u32,
     /// What all devices together could do at best, in 10^12 floating point operations per second,
     /// to tell which part of that (MFU) the run made
     /// [default of `train`: the data sheet's, for known GPUs]
-    #[arg(long, value_name = "TFLOPS", value_parser = positive)]
+    #[arg(
+        long,
+        value_name = "TFLOPS",
+        value_parser = positive,
+        help_heading = "Devices and exchange",
+        hide_short_help = true
+    )]
     pub(crate) peak_tflops: Option<f64>,
     /// Numbers in which matrices are multiplied, f32 or bf16 (tensor cores; slower on CPUs);
     /// parameters, gradients, norms and losses are f32 either way
-    #[arg(long, value_name = "f32|bf16", default_value = "f32")]
+    #[arg(
+        long,
+        value_name = "f32|bf16",
+        default_value = "f32",
+        help_heading = "Devices and exchange",
+        hide_short_help = true
+    )]
     pub(crate) precision: Precision,
     /// Largest learning rate
-    #[arg(long, value_name = "RATE", default_value_t = 2e-3)]
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value_t = 2e-3,
+        help_heading = "Model",
+        hide_short_help = true
+    )]
     pub(crate) learning_rate: f64,
     /// Seed of parameters, batches and delays
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, help_heading = "Data", hide_short_help = true)]
     pub(crate) seed: u64,
     /// Give up on workers that have not answered after so long [default: 60]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = seconds,
+        help_heading = "Time and limits",
+        hide_short_help = true
+    )]
     pub(crate) max_wait: Option<f64>,
     /// When more workers are gone than the scheme can do without, go on with whoever is left,
     /// planned anew, as long as those are so many or more
     /// [default: wait for their return, then end]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = at_least(1u32),
+        help_heading = "Time and limits",
+        hide_short_help = true
+    )]
     pub(crate) min_workers: Option<u32>,
     /// Let approximate schemes wait so much longer than they must [default: 0]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = seconds,
+        help_heading = "Time and limits",
+        hide_short_help = true
+    )]
     pub(crate) grace: Option<f64>,
     /// Steps after which `--scheme auto` records uncoded ones again
     #[arg(
-        long, value_name = "N", default_value_t = 200,
-        value_parser = clap::value_parser!(u64).range(2..)
+        long,
+        value_name = "N",
+        default_value_t = 200,
+        value_parser = at_least(2u64),
+        help_heading = "Batches and schemes",
+        hide_short_help = true
     )]
     pub(crate) replan_every: u64,
     /// Uncoded steps of which `--scheme auto` tells the planner; of fewer than 20 little can be
     /// concluded
     #[arg(
-        long, value_name = "N", default_value_t = 20,
-        value_parser = clap::value_parser!(u64).range(1..)
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = at_least(1u64),
+        help_heading = "Batches and schemes",
+        hide_short_help = true
     )]
     pub(crate) probe: u64,
     /// Steps between checkpoints [default: 50]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = at_least(1u64),
+        help_heading = "Run folder",
+        hide_short_help = true
+    )]
     pub(crate) checkpoint_every: Option<u64>,
     /// Refused steps in a row after which the run has diverged: it ends with exit status 1; 0 for
     /// never [default: 5]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Time and limits", hide_short_help = true)]
     pub(crate) give_up_after: Option<u64>,
     /// Steps between checks of the gradient against the whole batch, where no equal run is at hand
     /// [default: 10]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = at_least(1u64),
+        help_heading = "Checks and faults",
+        hide_short_help = true
+    )]
     pub(crate) audit_every: Option<u64>,
     /// Let a worker fail, to see that the run copes: panic@STEP:WORKER or nan@STEP:WORKER; where
     /// schemes take turns, one that panicked is back at the next
-    #[arg(long, value_name = "FAULT")]
+    #[arg(long, value_name = "FAULT", help_heading = "Checks and faults", hide_short_help = true)]
     pub(crate) fault: Vec<String>,
     #[command(flatten)]
     pub(crate) attack: AttackArgs,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
     /// closes), or the workers among themselves, each a part (sharded;
     /// nccl: their GPUs, which needs --device cuda) [default: sharded]
-    #[arg(long, value_parser = ExchangeParser)]
+    #[arg(
+        long,
+        value_parser = ExchangeParser,
+        help_heading = "Devices and exchange",
+        hide_short_help = true
+    )]
     pub(crate) exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
     /// uncoded training [default: f32]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Devices and exchange", hide_short_help = true)]
     pub(crate) wire: Option<WireKind>,
     /// Folder for the run [default: a new one under runs/]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Run folder")]
     pub(crate) out: Option<PathBuf>,
     /// Overwrite the run that --out holds
-    #[arg(long, requires = "out")]
+    #[arg(long, requires = "out", help_heading = "Run folder", hide_short_help = true)]
     pub(crate) force: bool,
     /// Go on with an interrupted run, or, with more --steps, with a finished one
     ///
     /// --steps, --max-wait, --grace, --min-workers, --checkpoint-every, --audit-every and
     /// --give-up-after (and --return-wait of a coordinator) may be given anew and replace the
     /// plan's; everything else is as it was.
-    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED)]
+    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED, help_heading = "Run folder")]
     pub(crate) resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there
-    #[arg(long)]
+    #[arg(long, help_heading = "Run folder")]
     pub(crate) json: bool,
 }
 

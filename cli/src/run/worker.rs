@@ -4,7 +4,9 @@ use super::network::Job;
 use super::plan;
 use crate::layout::help;
 use crate::output::{alert, say};
+use crate::port::patience;
 use crate::signals::Asked;
+use crate::units::seconds;
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -19,7 +21,6 @@ use std::env;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 #[command(
@@ -72,8 +73,8 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// How long the coordinator is called when it does not answer, at first and when it is lost
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    patience: u64,
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    patience: f64,
     /// Start the worker again when it dies, so often, after 1, 2, 4 .. 60 s; not where it ended
     /// with status 0, 2, 4, 130 or 143, by SIGINT or SIGTERM, or three times in a row within 10 s
     /// of its start
@@ -119,7 +120,7 @@ impl WorkerArgs {
             ))
         })?;
         let security = self.security(environment.secrets, worker)?;
-        let patience = Duration::from_secs(self.patience);
+        let patience = patience(self.patience);
         Ok(Join { worker, identity, listen: self.listen, patience, ..Join::new(address, security) })
     }
 }

@@ -62,7 +62,7 @@ Examples:
   codedgrad plan --delays hotspot --workers 8 --max-delay 0
   codedgrad plan --delays serverless --workers 256 --max-work 1.5
   codedgrad plan --delays examples/traces/stragglers.csv --base-load 0.125 --slope 1.2 --out plan/
-  codedgrad plan --delays examples/traces/stragglers.csv --accumulate 8 --families groups,queue --json")
+  codedgrad plan --delays examples/traces/stragglers.csv --accumulate 8 --families queue")
 )]
 pub(crate) struct PlanArgs {
     /// Delays: a CSV file, - for standard input, the folder of a training run, or a preset

@@ -264,6 +264,10 @@ impl Plan {
         limits::not_negative("--max-wait", self.max_wait_seconds)?;
         limits::not_negative("--join-wait", self.join_wait_seconds)?;
         limits::not_negative("--return-wait", self.return_wait_seconds)?;
+        if self.scheme != AUTO {
+            let spec: SchemeSpec = self.scheme.parse().or_input()?;
+            spec.check_claim(self.workers).or_input()?;
+        }
         limits::probe(self.probe, self.replan_every)
     }
 
