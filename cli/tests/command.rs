@@ -777,7 +777,7 @@ fn bad_input_is_refused_before_anything_is_made() {
         (&["--delays", "narrow.csv"], &["line 1 has 3 columns, but the run has 8 workers"]),
         (&["--width", "18"], &["the nearest that does is 20"]),
         (&["--learning-rate", "0"], &["--learning-rate 0"]),
-        (&["--max-wait", "NaN"], &["--max-wait NaN"]),
+        (&["--max-wait", "NaN"], &["--max-wait", "\"NaN\" is no time of 0 or more"]),
         (
             &["--gpus-per-worker", "2", "--micro-batch-rows", "2"],
             &["no GPUs without --device cuda"],

@@ -348,9 +348,8 @@ fn a_resumed_run_takes_limits_and_more_steps() {
     let (before, planned) = (read(home, "once/run.jsonl"), read_json(home, "once/plan.json"));
     let model = read(home, "once/model-0-groups-s-1/model.safetensors");
     refused(home, &["train", "--resume", "once", "--steps", "11"], &["--steps 11", "made 12"]);
-    for (flag, value) in [("--max-wait", "0"), ("--grace=-1", "")] {
-        let line = ["train", "--resume", "once", flag, value];
-        refused(home, &line[..4 + usize::from(!value.is_empty())], &[&flag[..7], "needed"]);
+    for (limit, problem) in [("--max-wait=0", "above 0 is needed"), ("--grace=-1", "0 or more")] {
+        refused(home, &["train", "--resume", "once", limit], &[&limit[..7], problem]);
     }
     let taken = ["--steps, --max-wait, --grace", "as its folder's plan says"];
     for flag in ["--seed", "--width", "--workers"] {
