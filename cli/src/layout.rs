@@ -248,7 +248,7 @@ impl Table {
             let said = if behind { remark } else { "" };
             self.line(&mut text, (&shown, &widths, name), &cells, said);
             if !behind && !remark.is_empty() {
-                let below = width.0.map_or(PROSE_MAX, |columns| columns);
+                let below = width.0.unwrap_or(PROSE_MAX);
                 let _ = writeln!(text, "{}", wrap(remark, below, INDENT));
             }
         }

@@ -33,7 +33,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use output::{Logs, Notes, Output, Stdout};
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::{self, ExitCode};
 #[cfg(unix)]
 use std::sync::Arc;
@@ -60,6 +60,7 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
 #[derive(Debug, Parser)]
 #[command(
     name = "codedgrad",
+    bin_name = "codedgrad",
     version,
     about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
         losing a sample",
@@ -245,9 +246,15 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
     let cli = match Cli::try_parse_from(arguments).map_err(explained) {
         Ok(cli) => cli,
         Err(error) => {
-            // Where there is nobody to read it there is nothing to be done about it.
-            let _ = error.print();
-            return u8::try_from(error.exit_code()).unwrap_or(2);
+            let printed = error.print().and_then(|()| io::stdout().flush());
+            return match (error.exit_code(), printed) {
+                // Help that was asked for is an answer like others.
+                (0, Err(error)) if !output::is_closed(&error) => {
+                    output::alert!("error: {}", output::of_stdout(&error));
+                    1
+                }
+                (status, _) => u8::try_from(status).unwrap_or(2),
+            };
         }
     };
     let Some(command) = cli.command.or_else(default_command) else {
@@ -351,8 +358,8 @@ impl From<clap::Error> for Ended {
 /// It may be called from several threads at once.
 ///
 /// # Errors
-/// [`Ended`] where [`execute`] would not give back 0, and for commands that are no tools: they
-/// print while they run.
+/// [`Ended`] where there is no answer, and for commands that are no tools: they print while they
+/// run. A claim that [`execute`] ends with 1 for, since it does not hold, is an answer.
 ///
 /// ```
 /// let mut out = Vec::new();

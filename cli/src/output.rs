@@ -35,9 +35,10 @@ pub(crate) enum Notes<'a> {
 }
 
 impl Notes<'_> {
-    /// Says a line.
+    /// Says a line; notes are not wanted by those who want to know little, warnings are.
     pub(crate) fn say(&mut self, line: fmt::Arguments<'_>) {
         match self {
+            Self::Stderr if line.to_string().starts_with("note: ") => say_args(line),
             Self::Stderr => alert_args(line),
             // Where nobody can read it there is nothing to be done about it.
             Self::Kept(notes) => drop(writeln!(notes, "{line}")),
@@ -96,7 +97,7 @@ impl Stdout {
     }
 }
 
-fn of_stdout(error: &io::Error) -> io::Error {
+pub(crate) fn of_stdout(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
 }
 

@@ -59,6 +59,8 @@ fn nobody_is_faster_by_steps_that_were_refused() {
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(printed.contains("1 of 6 steps of uncoded were refused."), "{printed}");
+    let summary = fs::read_to_string(folder.path().join("run/summary.json")).unwrap();
+    assert!(summary.contains("\"speedup\": null"), "{summary}");
     assert!(!printed.contains("faster") && !printed.contains("slower"), "{printed}");
 }
 
@@ -73,6 +75,8 @@ fn three_schemes_are_compared_with_the_first() {
     let schemes: Vec<&str> =
         (0..3).filter_map(|run| summary["runs"][run]["scheme"].as_str()).collect();
     assert_eq!(schemes, ["uncoded", "queue:m=2", "groups:s=1"]);
+    let both = ["train", "--scheme", "groups:s=1", "--compare", "uncoded,queue:m=2"];
+    refused(folder.path(), &both, &["give every scheme a --compare of its own"]);
 }
 
 /// A code that claims too much: worker 1 alone holds the second share.
@@ -156,6 +160,34 @@ fn a_closed_standard_output_ends_quietly() {
     assert!(folder.path().join("run/summary.json").exists());
 }
 
+/// How a run ended counts for more than whether anybody could be told: Ctrl-C ends `tee` as well.
+#[cfg(unix)]
+#[test]
+fn nobody_listening_makes_no_failure_a_success() {
+    let folder = tempfile::tempdir().unwrap();
+    let status_of = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{{ {script}; }} | true"), env!("CARGO_BIN_EXE_codedgrad")]);
+        assert!(command.current_dir(folder.path()).status().unwrap().success());
+        fs::read_to_string(folder.path().join("status")).unwrap().trim().to_owned()
+    };
+    let small = SMALL.join(" ");
+    let run = format!("\"$0\" train {small} --scheme uncoded 2> said");
+    let wild = "--steps 9 --learning-rate 1e38 --give-up-after 0 --out wild";
+    assert_eq!(status_of(&format!("{run} {wild}; echo $? > status")), "1");
+    let endless = "--steps 100000 --out endless";
+    let script = format!(
+        "{run} {endless} & until [ -s endless/run.jsonl ]; do sleep 0.1; done; kill -TERM $!; \
+         wait $!; echo $? > status"
+    );
+    assert_eq!(status_of(&script), "143");
+    let full = Command::new("sh")
+        .args(["-c", "\"$0\" --version > /dev/full", env!("CARGO_BIN_EXE_codedgrad")])
+        .output()
+        .unwrap();
+    assert_eq!(full.status.code(), Some(1), "{}", text(&full.stderr));
+}
+
 #[test]
 fn it_says_as_much_as_is_wanted() {
     let folder = tempfile::tempdir().unwrap();
@@ -174,6 +206,8 @@ fn it_says_as_much_as_is_wanted() {
     let (printed, progress) = said("--json --quiet --out silent");
     assert!(printed.starts_with('{'), "{printed}");
     assert_eq!(progress, "");
+    let plan = codedgrad(folder.path(), &["plan", "-q", "--delays", "hotspot", "--rounds", "30"]);
+    assert_eq!(text(&plan.stderr), "", "notes are no warnings");
     refused(folder.path(), &["train", "-q", "-v"], &["cannot be used with"]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
     command.args(["code", "groups:s=1", "--workers", "4"]).env("RUST_LOG", "codedgrad=loud,,");

@@ -244,8 +244,9 @@ pub(crate) fn run(args: &CoordinatorArgs, output: &mut Output<'_>) -> Result<(),
     let outcome = carry_out(args, &mut session, address, &interrupted, output);
     match session.folder().settle(outcome)? {
         Some(summary) => {
-            train::show(&session, &summary, args.run.json, "coordinator", output)?;
-            train::ended(&summary, &asked)
+            let shown = train::show(&session, &summary, args.run.json, "coordinator", output);
+            train::ended(&summary, &asked)?;
+            shown
         }
         None => Err(Failure::Said(asked.status())),
     }

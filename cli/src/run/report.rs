@@ -124,8 +124,9 @@ pub(crate) struct SpeedupSpread {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) runs: Vec<RunSummary>,
-    /// Mean step time of the first run over that of the last; null with a single run. Where schemes
-    /// take turns, over the turns that all of them finished; null if there is none.
+    /// Mean step time of the first run over that of the last; null with a single run, and where a
+    /// step of the two was refused. Where schemes take turns, over the turns that all of them
+    /// finished without a refused step; null if there is none.
     pub(crate) speedup: Option<f64>,
     /// Where schemes take turns: how far `speedup` can be trusted.
     #[serde(flatten)]
@@ -157,7 +158,12 @@ impl Summary {
         let last = compared.as_ref().map(|compared| compared.last().copied().flatten());
         let speedup = match (&last, &runs[..]) {
             (Some(last), _) => last.map(|last| last.speedup),
-            (None, [first, .., last]) if mean(last) > 0.0 => Some(mean(first) / mean(last)),
+            // A step that was refused took its time and gave nothing: nobody is faster by that.
+            (None, [first, .., last])
+                if mean(last) > 0.0 && first.refused_steps + last.refused_steps == 0 =>
+            {
+                Some(mean(first) / mean(last))
+            }
             _ => None,
         };
         let spread = last.map(|last| SpeedupSpread {
@@ -354,14 +360,17 @@ impl Summary {
         else {
             return text;
         };
+        // Of turns, those with refused steps are not compared.
         let all_count = |run: &&RunSummary| {
-            run.seconds_per_step.mean > 0.0 && first.refused_steps + run.refused_steps == 0
+            let refused = first.refused_steps + run.refused_steps;
+            run.seconds_per_step.mean > 0.0 && (refused == 0 || self.compared.is_some())
         };
         for (other, number) in others.iter().zip(1..).filter(|(run, _)| all_count(run)) {
             text += &self.comparison(first, (other, number));
         }
         if self.spread.is_some_and(|spread| spread.complete_turns == 0) {
-            text += "No turn was finished by all schemes: there is nothing to compare yet. ";
+            text += "No turn was finished by all schemes without a refused step: there is nothing \
+                     to compare yet. ";
         }
         text + match plan.clock {
             ClockKind::Wall => {

@@ -212,6 +212,7 @@ pub(crate) struct RunArgs {
         long,
         value_name = "RATE",
         default_value_t = 2e-3,
+        allow_negative_numbers = true,
         help_heading = "Model",
         hide_short_help = true
     )]

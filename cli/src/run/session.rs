@@ -197,7 +197,12 @@ impl Session {
             let name = model_name(&self.plan, run, model);
             let (path, steps) = (self.folder.file(&name), self.plan.steps);
             if path.exists() {
+                // Killed in the middle of this, or begun anew since: the newer one is the run's.
                 let aside = self.folder.file(&format!("{name}-step-{steps}"));
+                if aside.exists() {
+                    std::fs::remove_dir_all(&aside)
+                        .with_context(|| format!("cannot replace {}", aside.display()))?;
+                }
                 std::fs::rename(&path, aside)
                     .with_context(|| format!("cannot rename {}", path.display()))?;
             }
@@ -380,12 +385,25 @@ impl Session {
     fn train_all(&mut self, work: &mut Work) -> Result<(), Failure> {
         while let Some(block) = self.next_block() {
             let outcome = self.one_block(&block, work)?;
-            let between = block.turn.is_some() && self.interrupted.load(Ordering::Relaxed);
-            if outcome == Outcome::Stopped || between {
+            if outcome == Outcome::Stopped {
+                break;
+            }
+            if block.turn.is_some() && self.interrupted.load(Ordering::Relaxed) {
+                // The block's last step was decided before anybody asked, and saved nothing.
+                self.save_between(&block, work).or_work()?;
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Saves the states of all runs at the end of a block.
+    fn save_between(&self, block: &Block, work: &Work) -> anyhow::Result<()> {
+        work.record.sync()?;
+        let made: Vec<u64> = self.lines.iter().map(|lines| lines.len() as u64).collect();
+        let place = Place { run: block.run, next_step: made[block.run], made };
+        let states: Vec<_> = self.states.iter().map(|(run, states)| (*run, &states[..])).collect();
+        checkpoint::save(&self.folder, &place, &states)
     }
 
     /// What is to be made next.

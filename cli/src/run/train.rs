@@ -88,6 +88,15 @@ impl TrainArgs {
                 self.workers
             )));
         }
+        let several = |text: &&String| {
+            let is_scheme = |part: &&str| part.contains(':') || *part == "uncoded";
+            text.split(',').filter(is_scheme).count() > 1
+        };
+        if let Some(text) = self.compare.iter().find(several) {
+            return Err(Failure::Input(anyhow!(
+                "--compare {text}: give every scheme a --compare of its own"
+            )));
+        }
         let schemes = match &self.scheme {
             None => vec!["uncoded".into(), "groups:s=1".into(), "queue:m=2".into()],
             Some(scheme) => self.compare.iter().chain([scheme]).cloned().collect(),
@@ -165,8 +174,10 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
     session.say_if_finished();
     let outcome = session.execute();
     let summary = session.folder().settle(outcome)?;
-    show(&session, &summary, args.run.json, "train", output)?;
-    ended(&summary, &asked)
+    let shown = show(&session, &summary, args.run.json, "train", output);
+    // How the run ended counts for more than whether anybody could be told.
+    ended(&summary, &asked)?;
+    shown
 }
 
 /// Shows what came of a run, and how it can go on.

@@ -97,7 +97,7 @@ pub(crate) struct Turn {
 /// What a comparison in turns comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Compared {
-    /// Turns that all schemes finished.
+    /// Turns that all schemes finished, no step of which was refused.
     pub(crate) turns: usize,
     /// Mean step time of the first run over that of this one, in those turns alone.
     pub(crate) speedup: f64,
@@ -121,7 +121,8 @@ impl Compared {
 }
 
 /// Compares every run with the first over the turns that all of them finished; nothing where there
-/// is no such turn.
+/// is no such turn. A step that was refused took its time and gave nothing: its turn tells of no
+/// speed.
 pub(crate) fn compare(runs: &[Vec<Line>]) -> Vec<Option<Compared>> {
     let Some((first, _)) = runs.split_first() else { return Vec::new() };
     let complete: Vec<Range<usize>> = first
@@ -132,6 +133,10 @@ pub(crate) fn compare(runs: &[Vec<Line>]) -> Vec<Option<Compared>> {
             Some(block)
         })
         .filter(|block| runs.iter().all(|lines| has_finished(lines, first, block)))
+        .filter(|block| {
+            let is_refused = |line: &Line| !line.record.refused.is_empty();
+            !runs.iter().any(|lines| lines[block.clone()].iter().any(is_refused))
+        })
         .collect();
     let seconds = |lines: &[Line]| lines.iter().map(|line| line.record.seconds).sum::<f64>();
     let of = |lines: &Vec<Line>| {

@@ -300,7 +300,8 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> S
     let mut command = format!(
         "codedgrad simulate {} --delays {} --workers {} --jobs {}",
         quoted(&choice.scheme),
-        quoted(&args.delays),
+        // What came by standard input is gone: it is for its user to say where it was from.
+        if args.delays == "-" { "FILE".into() } else { quoted(&args.delays) },
         found.workers,
         found.jobs
     );

@@ -382,11 +382,13 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output<'_>) -> Result<(), Failu
         Ok(summary) => folder.settle(Err(Failure::Said(asked.status()))).map(|()| summary),
         Err(failure) => folder.settle(Err(failure)),
     }?;
-    if args.json {
+    let shown = if args.json {
         let json = serde_json::to_string_pretty(&outcome).or_work()?;
-        output.print(format_args!("{json}\n")).or_work()?;
-    }
-    if outcome.outcome == Outcome::Finished { Ok(()) } else { Err(Failure::Said(asked.status())) }
+        output.print(format_args!("{json}\n")).or_work()
+    } else {
+        Ok(())
+    };
+    if outcome.outcome == Outcome::Finished { shown } else { Err(Failure::Said(asked.status())) }
 }
 
 /// A run that has its port.

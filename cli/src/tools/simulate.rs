@@ -61,7 +61,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_parser = count(1..=65536u32))]
     workers: Option<u32>,
     /// Number of jobs
-    #[arg(long, value_parser = count(1..=10_000_000u64))]
+    #[arg(long, alias = "steps", value_parser = count(1..=10_000_000u64))]
     jobs: u64,
     /// Rounds of the delays to use, which then start again [default: all; a preset has no end]
     #[arg(long, value_parser = count(1..=1_000_000u32))]

@@ -34,7 +34,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
     }
     if !candidate.exact {
         return format!(
-            "approximate: {} of every batch counts, with an error of up to err=",
+            "approximate: {} of every batch counts, with an error of at most its err",
             percent(candidate.coverage)
         );
     }
