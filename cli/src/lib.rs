@@ -232,8 +232,8 @@ pub fn main() -> ExitCode {
 
 /// Runs a command line, the program's name first, and gives back the exit status: 0 done, 1 failed
 /// at work, 2 bad usage or input, 4 replaced by another process, 130 and 143 ended by Ctrl-C and
-/// SIGTERM. For programs in other languages
-/// that carry the commands; [`main`] is for those that are nothing else.
+/// SIGTERM. For programs in other languages that carry the commands; [`main`] is for those that are
+/// nothing else.
 #[must_use]
 pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     execute_as(&Itself::of_process(), arguments)

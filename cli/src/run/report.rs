@@ -299,7 +299,7 @@ impl Summary {
                  the computing work. "
             );
         }
-        let why = if first.late_worker_rounds > 0 {
+        let why = if first.late_worker_rounds + other.late_worker_rounds > 0 {
             "costs more than the waiting it saves"
         } else {
             "only costs where nobody is late"

@@ -445,7 +445,8 @@ impl Session {
         match (&block.turn, self.plan.turns) {
             (Some(turn), Some(turns)) => {
                 let all = turns.count(turn, self.plan.all_steps());
-                format!("turn {}/{all} {scheme} ({number} of {count})", turn.number + 1)
+                // Which run of how many it is, the steps say: those of a bar are all runs'.
+                format!("turn {}/{all} {scheme}", turn.number + 1)
             }
             _ if count > 1 => format!("{scheme} ({number} of {count})"),
             _ => scheme.clone(),
