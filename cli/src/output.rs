@@ -35,13 +35,19 @@ pub(crate) enum Notes<'a> {
 }
 
 impl Notes<'_> {
-    /// Says a line; notes are not wanted by those who want to know little, warnings are.
+    /// Says a line, such as a warning.
     pub(crate) fn say(&mut self, line: fmt::Arguments<'_>) {
         match self {
-            Self::Stderr if line.to_string().starts_with("note: ") => say_args(line),
             Self::Stderr => alert_args(line),
             // Where nobody can read it there is nothing to be done about it.
             Self::Kept(notes) => drop(writeln!(notes, "{line}")),
+        }
+    }
+
+    /// Says a note, which those who want to know little do without.
+    pub(crate) fn hint(&mut self, note: fmt::Arguments<'_>) {
+        if matches!(self, Self::Kept(_)) || !is_quiet() {
+            self.say(format_args!("note: {note}"));
         }
     }
 

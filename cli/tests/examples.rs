@@ -8,26 +8,12 @@
 
 mod program;
 
-use program::{MODEL, codedgrad, text};
+use program::{COMMANDS, MODEL, codedgrad, text};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const WAITING: [&str; 5] = ["coordinator", "worker", "serve", "run", "status"];
-const COMMANDS: [&str; 12] = [
-    "train",
-    "coordinator",
-    "worker",
-    "run",
-    "serve",
-    "keygen",
-    "status",
-    "code",
-    "simulate",
-    "plan",
-    "trace",
-    "berrut",
-];
 /// Fewer lines than that were not found where they stand.
 const LINES_LEAST: usize = 50;
 

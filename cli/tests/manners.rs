@@ -4,7 +4,7 @@
 
 mod program;
 
-use program::{MODEL, codedgrad, flags, json, json_of, refused, text};
+use program::{COMMANDS, MODEL, codedgrad, flags, json, json_of, refused, text};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -242,24 +242,9 @@ fn lines_fit_the_terminal() {
 #[test]
 fn help_fits_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
-    let commands = [
-        "train",
-        "coordinator",
-        "worker",
-        "run",
-        "serve",
-        "keygen",
-        "status",
-        "code",
-        "simulate",
-        "plan",
-        "berrut",
-        "trace",
-        "trace stats",
-        "trace import",
-        "trace record",
-    ];
-    let lines = commands.map(|command| format!("{command} --help"));
+    let of_trace = ["trace stats", "trace import", "trace record"];
+    let commands = COMMANDS.into_iter().chain(of_trace);
+    let lines: Vec<String> = commands.map(|command| format!("{command} --help")).collect();
     for line in lines.iter().map(String::as_str).chain(["--help", "-h"]) {
         for columns in [60, 80, 120] {
             let help = text(&shown(folder.path(), line, columns).stdout);

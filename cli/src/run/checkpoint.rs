@@ -5,7 +5,7 @@
 //! metadata tell whether a file is as it was written. Where schemes take turns, a checkpoint holds
 //! the states of all their runs, else those of the one that is under way.
 
-use crate::folder::RunFolder;
+use crate::folder::{LineFile, RunFolder};
 use crate::found;
 use crate::output::alert;
 use crate::{Failure, OrInput, told};
@@ -52,6 +52,11 @@ impl Place {
         Self { run, next_step, made: Vec::new() }
     }
 
+    /// In a run's turn, after the steps that each of the runs has made.
+    pub(crate) fn in_turn(run: usize, made: Vec<u64>) -> Self {
+        Self { run, next_step: made[run], made }
+    }
+
     /// The steps that a run has made, of so many.
     pub(crate) fn made_by(&self, run: usize, all_steps: u64) -> u64 {
         match run.cmp(&self.run) {
@@ -96,7 +101,14 @@ pub(crate) type StatesOf<'a> = [(usize, &'a [ReplicaState])];
 
 /// Writes the states of all runs that are kept; the last whole checkpoint stays until the new one
 /// is on disk, and after that until the next.
-pub(crate) fn save(folder: &RunFolder, place: &Place, states: &StatesOf<'_>) -> anyhow::Result<()> {
+pub(crate) fn save(
+    folder: &RunFolder,
+    record: &LineFile,
+    place: &Place,
+    states: &StatesOf<'_>,
+) -> anyhow::Result<()> {
+    // A checkpoint counts the steps of the record.
+    record.sync()?;
     folder.write_keeping(CHECKPOINT, BEFORE, &file_of(place, states)?)
 }
 

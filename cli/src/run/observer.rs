@@ -213,11 +213,13 @@ impl RunObserver<'_> {
         self.check_progress()?;
         let interrupted = self.interrupted.load(Ordering::Relaxed);
         let next_step = record.step + 1;
-        let mut place = Place::of(self.run, next_step);
-        if let Some(turn) = &mut self.in_turn {
-            turn.made[self.run] = next_step;
-            place.made.clone_from(&turn.made);
-        }
+        let place = match &mut self.in_turn {
+            None => Place::of(self.run, next_step),
+            Some(turn) => {
+                turn.made[self.run] = next_step;
+                Place::in_turn(self.run, turn.made.clone())
+            }
+        };
         // All that may be lost is what the record has after the last checkpoint, whoever made it.
         let steps = if place.made.is_empty() { next_step } else { place.made.iter().sum() };
         if interrupted
@@ -252,13 +254,11 @@ impl RunObserver<'_> {
     }
 
     fn save(&mut self, place: &Place) -> anyhow::Result<()> {
-        // A checkpoint counts the steps of the record.
-        self.record.sync()?;
         let mine = self.keeper.states()?;
         let mut states = vec![(self.run, &mine[..])];
         states.extend(self.in_turn.iter().flat_map(|turn| turn.others.iter().copied()));
         states.sort_unstable_by_key(|(run, _)| *run);
-        checkpoint::save(self.folder, place, &states)
+        checkpoint::save(self.folder, self.record, place, &states)
     }
 
     fn show(&mut self, line: &Line) {

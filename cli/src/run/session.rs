@@ -354,7 +354,7 @@ impl Session {
 
     /// Runs what is left of the plan and writes everything that comes of it.
     pub(crate) fn execute(&mut self) -> Result<Summary, Failure> {
-        let made: Vec<u64> = self.lines.iter().map(|lines| lines.len() as u64).collect();
+        let made = self.made();
         let kept = made.iter().sum::<u64>() as usize;
         let mut work = Work {
             record: LineFile::open(&self.folder.file(RECORD), kept)?,
@@ -381,6 +381,11 @@ impl Session {
         Ok(summary)
     }
 
+    /// The steps that each run has made.
+    fn made(&self) -> Vec<u64> {
+        self.lines.iter().map(|lines| lines.len() as u64).collect()
+    }
+
     /// Trains until nothing is left, or somebody interrupts it.
     fn train_all(&mut self, work: &mut Work) -> Result<(), Failure> {
         while let Some(block) = self.next_block() {
@@ -399,11 +404,9 @@ impl Session {
 
     /// Saves the states of all runs at the end of a block.
     fn save_between(&self, block: &Block, work: &Work) -> anyhow::Result<()> {
-        work.record.sync()?;
-        let made: Vec<u64> = self.lines.iter().map(|lines| lines.len() as u64).collect();
-        let place = Place { run: block.run, next_step: made[block.run], made };
+        let place = Place::in_turn(block.run, self.made());
         let states: Vec<_> = self.states.iter().map(|(run, states)| (*run, &states[..])).collect();
-        checkpoint::save(&self.folder, &place, &states)
+        checkpoint::save(&self.folder, &work.record, &place, &states)
     }
 
     /// What is to be made next.
@@ -480,7 +483,7 @@ impl Session {
         let in_turn = block.turn.as_ref().map(|turn| InTurn {
             number: turn.number,
             step_seconds,
-            made: self.lines.iter().map(|lines| lines.len() as u64).collect(),
+            made: self.made(),
             others: self.states.iter().map(|(run, states)| (*run, &states[..])).collect(),
         });
         let mut observer = RunObserver {

@@ -159,7 +159,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     });
     bar.finish_and_clear();
     let found = found.or_input()?;
-    found.notes.iter().for_each(|note| output.note(format_args!("note: {note}")));
+    found.notes.iter().for_each(|note| output.notes.hint(format_args!("{note}")));
     let json = serde_json::to_string(&found).or_work()?;
     if let Some(folder) = &args.out {
         fs::create_dir_all(folder)

@@ -8,6 +8,23 @@ use std::process::{Command, Output};
 #[allow(dead_code, reason = "some tests train nothing")]
 pub(crate) const MODEL: &str = "--layers 1 --heads 2 --width 16 --context 16 --micro-batch-rows 1";
 
+/// All commands.
+#[allow(dead_code, reason = "some tests are of one command")]
+pub(crate) const COMMANDS: [&str; 12] = [
+    "train",
+    "coordinator",
+    "worker",
+    "run",
+    "serve",
+    "keygen",
+    "status",
+    "code",
+    "simulate",
+    "plan",
+    "trace",
+    "berrut",
+];
+
 /// Flags, each text split at its spaces.
 #[allow(dead_code, reason = "some tests train nothing")]
 pub(crate) fn flags(texts: &[&'static str]) -> Vec<&'static str> {

@@ -181,8 +181,8 @@ impl Recording {
             ));
         }
         if self.one_machine {
-            output.note(format_args!(
-                "note: the workers shared one machine: those that share cores slow one another \
+            output.notes.hint(format_args!(
+                "the workers shared one machine: those that share cores slow one another \
                  down, so what takes more work may take longer than a replay says"
             ));
         }
