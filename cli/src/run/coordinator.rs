@@ -1,7 +1,7 @@
 //! `codedgrad coordinator`: a training run whose workers are processes of this or other hosts.
 
-use super::network::{self, Team, TransportKind};
-use super::plan::{self, ClockKind, Plan};
+use super::network::{self, Team};
+use super::plan::{self, ClockKind, Plan, TransportKind};
 use super::report::Summary;
 use super::resume::Changes;
 use super::run_args::{Own, RunArgs};

@@ -7,7 +7,6 @@ use crate::folder::RunFolder;
 use crate::port::TOKEN;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
-use clap::ValueEnum;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{Observer, Outcome, Pace};
 use codedgrad::transport::RunFacts;
@@ -36,17 +35,6 @@ const SILENCE: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_secs(10);
 /// Twice what the library takes: several workers may share a core.
 const SPARE: Duration = Duration::from_secs(1);
-
-/// How workers are reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum TransportKind {
-    /// Threads of this process.
-    #[default]
-    Local,
-    /// Processes, over TCP.
-    Tcp,
-}
 
 /// What a worker is told: the plan, which text it is about, and where to begin if that is not the
 /// plan's beginning.

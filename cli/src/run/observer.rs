@@ -4,6 +4,7 @@
 use super::attack::Caught;
 use super::checkpoint::{self, Place};
 use super::plan::{LateKind, Plan};
+use super::record::Line;
 use crate::board::Board;
 use crate::folder::{LineFile, RunFolder};
 use crate::output::say;
@@ -15,36 +16,9 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{AUTO, Flow, Observer, StepRecord};
 use codedgrad::transport::{Decoded, State};
 use codedgrad_trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
-use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// One line of `run.jsonl`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Line {
-    /// Which of the plan's schemes, from 0.
-    pub(crate) run: usize,
-    pub(crate) scheme: String,
-    /// Mean loss per token of the decoded batch; null for a refused step.
-    pub(crate) loss: Option<f64>,
-    /// Largest difference from the gradient of the whole batch at the same parameters, relative to
-    /// that gradient's largest entry; null where it was not checked.
-    pub(crate) gradient_difference: Option<f64>,
-    /// Length of that difference, relative to that gradient's; null where it was not checked.
-    #[serde(default)]
-    pub(crate) gradient_error: Option<f64>,
-    /// Who was found out, where somebody is wrong or looked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) caught: Option<Caught>,
-    /// Where schemes take turns: which one it was, and the step time measured for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) turn: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) step_seconds: Option<f64>,
-    #[serde(flatten)]
-    pub(crate) record: StepRecord,
-}
 
 /// A replica of each model beside the workers': it checks gradients against the whole batch, and
 /// its state is what checkpoints and models are written from. Its time is not counted.
@@ -192,7 +166,8 @@ impl RunObserver<'_> {
             loss,
             gradient_difference: difference.map(|errors| errors.0),
             gradient_error: difference.map(|errors| errors.1),
-            caught: Caught::of(self.plan, self.looks, record),
+            caught: (self.plan.attack.is_some() || self.looks)
+                .then(|| Caught::of(&self.plan.attackers, record)),
             turn: self.in_turn.as_ref().map(|turn| turn.number),
             step_seconds: self.in_turn.as_ref().map(|turn| turn.step_seconds),
             record: record.clone(),
@@ -317,40 +292,5 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
 
     fn parameters(&mut self) -> Option<u64> {
         self.digest
-    }
-}
-
-/// A line for tests: a step that took so long, and nothing more.
-#[cfg(test)]
-pub(crate) fn line_of(run: usize, step: u64, seconds: f64) -> Line {
-    Line {
-        run,
-        scheme: String::new(),
-        loss: None,
-        gradient_difference: None,
-        gradient_error: None,
-        caught: None,
-        turn: None,
-        step_seconds: None,
-        record: StepRecord {
-            step,
-            committed: seconds,
-            seconds,
-            rounds: Vec::new(),
-            survivors: Vec::new(),
-            weights: Vec::new(),
-            residual: 0.0,
-            error: 0.0,
-            amplification: 1.0,
-            coverage: 1.0,
-            work: 1.0,
-            unverified: false,
-            refused: Vec::new(),
-            refused_because: None,
-            wrong: Vec::new(),
-            using: None,
-            tail: Vec::new(),
-            digest: String::new(),
-        },
     }
 }

@@ -1,6 +1,6 @@
 //! Pictures of a run: loss over time, and who answered when.
 
-use super::observer::Line;
+use super::record::Line;
 use crate::pictures::{Canvas, Curve, FRAME, curves, rectangle, text};
 use crate::steps::stragglers;
 use anyhow::anyhow;
@@ -199,7 +199,7 @@ pub(crate) fn loss(runs: &[Vec<Line>]) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::observer::line_of;
+    use crate::run::record::line_of;
     use codedgrad::train::StepRecord;
 
     fn line(

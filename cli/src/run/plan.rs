@@ -1,7 +1,6 @@
 //! What a training run is to do, as kept in its folder: enough to do it again or to go on with it.
 
 use super::checkpoint;
-use super::network::TransportKind;
 use super::turns::Turns;
 use crate::output::alert;
 use crate::port::{ExchangeKind, WireKind};
@@ -65,6 +64,17 @@ pub(crate) enum LateKind {
     SameStep,
     /// Into the next step, at its parameters: steps differ in how many samples they have.
     NextStep,
+}
+
+/// How workers are reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TransportKind {
+    /// Threads of this process.
+    #[default]
+    Local,
+    /// Processes, over TCP.
+    Tcp,
 }
 
 /// A training run.
@@ -297,6 +307,18 @@ impl Plan {
     pub(crate) fn longest_delay(&self) -> usize {
         let delay = |text: &String| Some(self.natural(&text.parse().ok()?).ok()?.delay);
         self.schemes.iter().filter_map(delay).max().unwrap_or(0)
+    }
+
+    /// How its schemes may take turns: where time is real, workers are threads, and there is
+    /// something to compare. `auto` has legs of its own.
+    pub(crate) fn possible_turns(&self, measured: bool) -> Option<Turns> {
+        let alone = self.schemes.len() < 2 || self.schemes.iter().any(|scheme| scheme == AUTO);
+        if alone || self.clock == ClockKind::Virtual || self.transport == TransportKind::Tcp {
+            return None;
+        }
+        // Several batches of one step are drained at every step anyway.
+        let delay = if self.micro_steps > 1 { 0 } else { self.longest_delay() as u64 };
+        Some(Turns::new(delay, self.models, measured))
     }
 
     /// The facts of a scheme that cuts batches as it likes best.

@@ -1,8 +1,8 @@
 //! What a training run comes to: `summary.json`, the table, the sentence.
 
-use super::attack::{self, Honesty};
-use super::observer::Line;
+use super::honesty::{self, Honesty};
 use super::plan::{ClockKind, Plan};
+use super::record::Line;
 use super::turns::{self, Compared};
 use crate::layout::{Column, Table, Width};
 use crate::legs::{LegSummary, legs};
@@ -222,7 +222,7 @@ impl Summary {
         };
         let shown = self.runs.iter().any(|run| run.honesty.caught.is_some() || approximate(run));
         let rows = self.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty));
-        shown.then(|| attack::table(rows).laid_out(width))
+        shown.then(|| honesty::table(rows).laid_out(width))
     }
 
     /// How fast the runs were in tokens, where time was real.
@@ -431,7 +431,7 @@ mod tests {
         let at = |columns: usize| {
             let width = Width::of(columns);
             let rows = summary.runs.iter().map(|run| (run.scheme.as_str(), &run.honesty));
-            let honesty = attack::table(rows).laid_out(width);
+            let honesty = honesty::table(rows).laid_out(width);
             let tables = [summary.table(width), honesty, summary.legs_tables(width).concat()];
             let text = tables.join("\n");
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");

@@ -2,8 +2,7 @@
 
 use super::attack::AttackArgs;
 use super::checkpoint;
-use super::network::TransportKind;
-use super::plan::{ClockKind, GIVE_UP_AFTER, LateKind, Plan, ReduceKind};
+use super::plan::{ClockKind, GIVE_UP_AFTER, LateKind, Plan, ReduceKind, TransportKind};
 use super::resume::Changes;
 use crate::output::alert;
 use crate::port::{ExchangeKind, ExchangeParser, WireKind, fresh_id};

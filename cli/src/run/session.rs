@@ -2,10 +2,11 @@
 //! checkpoint if there is one.
 
 use super::checkpoint::{self, Place, States};
-use super::network::{Leg, Team, TransportKind};
-use super::observer::{InTurn, Keeper, Line, RunObserver, in_step};
+use super::network::{Leg, Team};
+use super::observer::{InTurn, Keeper, RunObserver, in_step};
 use super::pictures;
-use super::plan::{ClockKind, Made, Plan};
+use super::plan::{ClockKind, Made, Plan, TransportKind};
+use super::record::{self, Line};
 use super::report::{RunSummary, Summary};
 use super::resume::{self, Changes};
 use super::turns::Turn;
@@ -22,7 +23,6 @@ use codedgrad::train::{AUTO, Outcome, Pace, VirtualClock};
 use codedgrad_trainer::{
     Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_in_place,
 };
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -133,7 +133,7 @@ impl Session {
             )));
         }
         let mut lines = vec![Vec::new(); specs.len()];
-        for line in read_record(&folder, &place)? {
+        for line in record::read(&folder, &place)? {
             if let Some(lines) = lines.get_mut(line.run) {
                 lines.push(line);
             }
@@ -212,7 +212,7 @@ impl Session {
 
     /// How many steps of the only run are in the record, those after the checkpoint too.
     pub(crate) fn recorded(&self) -> Result<u64, Failure> {
-        Ok(read_record(&self.folder, &Place::of(0, u64::MAX))?.len() as u64)
+        Ok(record::read(&self.folder, &Place::of(0, u64::MAX))?.len() as u64)
     }
 
     /// Goes on from a later step of the only run, in the states of a worker that has come so far.
@@ -221,7 +221,7 @@ impl Session {
         next_step: u64,
         states: Vec<ReplicaState>,
     ) -> Result<(), Failure> {
-        self.lines[0] = read_record(&self.folder, &Place::of(0, next_step))?;
+        self.lines[0] = record::read(&self.folder, &Place::of(0, next_step))?;
         self.states.insert(0, states);
         Ok(())
     }
@@ -657,26 +657,4 @@ fn pace(
             Pace::modelled(plan.workers, delays, *rounds, VirtualClock { step_seconds }, now)
         }
     }
-}
-
-/// The lines of a record up to a place; whatever comes after, or was cut off, is left out.
-fn read_record(folder: &RunFolder, place: &Place) -> Result<Vec<Line>, Failure> {
-    let path = folder.file(RECORD);
-    let Ok(file) = std::fs::File::open(&path) else { return Ok(Vec::new()) };
-    let mut lines = Vec::new();
-    for text in BufReader::new(file).lines() {
-        let text = text.with_context(|| format!("cannot read {}", path.display())).or_input()?;
-        let Ok(line) = serde_json::from_str::<Line>(&text) else { break };
-        // In turns, a place is known by how many steps were made before it.
-        let is_there = if place.made.is_empty() {
-            (line.run, line.record.step) >= (place.run, place.next_step)
-        } else {
-            lines.len() as u64 >= place.made.iter().sum()
-        };
-        if is_there {
-            break;
-        }
-        lines.push(line);
-    }
-    Ok(lines)
 }

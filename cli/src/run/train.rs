@@ -1,11 +1,10 @@
 //! `codedgrad train`: the main job.
 
-use super::network::{CHILD_PATIENCE, TransportKind};
-use super::plan::{self, Plan};
+use super::network::CHILD_PATIENCE;
+use super::plan::{self, Plan, TransportKind};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
-use super::turns::Turns;
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
 use crate::output::{Output, say};
@@ -121,7 +120,7 @@ impl TrainArgs {
             .min(self.workers as usize * plan.compute.devices_per_worker);
         let peak_tflops =
             plan.peak_tflops.or_else(|| Some(devices as f64 * plan.compute.peak_tflops()?));
-        let turns = Turns::of(&plan, self.run.step_seconds.is_none());
+        let turns = plan.possible_turns(self.run.step_seconds.is_none());
         Ok(Plan { peak_tflops, turns, ..plan })
     }
 }

@@ -4,10 +4,7 @@
 //! load at different times as well. In turns, all of them meet much the same: each makes a block of
 //! steps, the first scheme first, and a new turn begins once all have made theirs.
 
-use super::network::TransportKind;
-use super::observer::Line;
-use super::plan::{ClockKind, Plan};
-use codedgrad::train::AUTO;
+use super::record::Line;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -27,17 +24,10 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Turns for a plan's schemes, where time is real, workers are threads, and there is something
-    /// to compare. `auto` has legs of its own.
-    pub(crate) fn of(plan: &Plan, measured: bool) -> Option<Self> {
-        let alone = plan.schemes.len() < 2 || plan.schemes.iter().any(|scheme| scheme == AUTO);
-        if alone || plan.clock == ClockKind::Virtual || plan.transport == TransportKind::Tcp {
-            return None;
-        }
-        // Several batches of one step are drained at every step anyway.
-        let delay = if plan.micro_steps > 1 { 0 } else { plan.longest_delay() as u64 };
-        let block = BLOCK.max(BLOCK_PER_DELAY * delay).next_multiple_of(plan.models);
-        Some(Self { block, measured })
+    /// Blocks long enough for schemes of so many rounds' delay, and whole rounds of the models.
+    pub(crate) fn new(delay: u64, models: u64, measured: bool) -> Self {
+        let block = BLOCK.max(BLOCK_PER_DELAY * delay).next_multiple_of(models);
+        Self { block, measured }
     }
 
     /// Where a block ends that begins with a step: no later one may be shorter than a block.
@@ -168,7 +158,7 @@ fn has_finished(lines: &[Line], first: &[Line], block: &Range<usize>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::observer::line_of;
+    use crate::run::record::line_of;
 
     const TURNS: Turns = Turns { block: 10, measured: true };
 
