@@ -75,6 +75,39 @@ fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     }
 }
 
+/// What a run is compared with: the first run of its plan, if it is a later one.
+pub(crate) struct Baseline<'a> {
+    lines: &'a [Line],
+    /// Whether all steps so far had the bytes of the first run's, so that both are in the same
+    /// state.
+    in_step: bool,
+}
+
+impl<'a> Baseline<'a> {
+    /// The first run's lines, for a run that has made these.
+    pub(crate) fn new(lines: &'a [Line], mine: &[Line]) -> Self {
+        let mut baseline = Self { lines, in_step: true };
+        mine.iter().enumerate().for_each(|(step, line)| baseline.made(step, &line.record));
+        baseline
+    }
+
+    /// The first run's step of this number, if it began in the state that this run is in.
+    fn counterpart(&self, step: usize) -> Option<&Line> {
+        self.lines.get(step).filter(|_| self.in_step)
+    }
+
+    /// Takes note of a step that the run has made.
+    fn made(&mut self, step: usize, record: &StepRecord) {
+        self.in_step &=
+            self.lines.get(step).is_some_and(|theirs| same_gradient(&theirs.record, record));
+    }
+}
+
+/// Whether a step had the same gradient as the first run's: equal digests prove it.
+fn same_gradient(theirs: &StepRecord, mine: &StepRecord) -> bool {
+    theirs.digest == mine.digest && theirs.refused.is_empty()
+}
+
 /// A run's turn, and the other runs meanwhile.
 pub(crate) struct InTurn<'a> {
     pub(crate) number: u64,
@@ -93,11 +126,7 @@ pub(crate) struct RunObserver<'a> {
     pub(crate) folder: &'a RunFolder,
     pub(crate) record: &'a mut LineFile,
     pub(crate) lines: Vec<Line>,
-    /// Lines of the first run, if this is a later one: equal digests prove equal gradients.
-    pub(crate) baseline: &'a [Line],
-    /// Whether all steps so far had the bytes of the first run's, so that both are in the same
-    /// state.
-    pub(crate) in_step: bool,
+    pub(crate) baseline: Baseline<'a>,
     /// Where schemes take turns.
     pub(crate) in_turn: Option<InTurn<'a>>,
     pub(crate) faults: Vec<FaultLine>,
@@ -123,7 +152,7 @@ impl RunObserver<'_> {
         step: &StepRecord,
         decoded: &Decoded<V>,
     ) -> Result<Option<(f64, f64)>, ReplicaError> {
-        let counterpart = self.baseline.get(self.lines.len()).filter(|_| self.in_step);
+        let counterpart = self.baseline.counterpart(self.lines.len());
         if counterpart.is_some_and(|line| same_gradient(&line.record, step)) {
             return Ok(Some((0.0, 0.0)));
         }
@@ -180,10 +209,7 @@ impl RunObserver<'_> {
             board.step(&line.record, line.loss, self.plan.mu);
         }
         self.show(&line);
-        self.in_step &= self
-            .baseline
-            .get(self.lines.len())
-            .is_some_and(|theirs| same_gradient(&theirs.record, record));
+        self.baseline.made(self.lines.len(), record);
         self.lines.push(line);
         self.check_progress()?;
         let interrupted = self.interrupted.load(Ordering::Relaxed);
@@ -241,20 +267,6 @@ impl RunObserver<'_> {
         let step = (&line.record, self.plan.all_steps());
         self.bar.show(&Decided::of(&line.scheme, step, self.plan.late(), loss));
     }
-}
-
-/// Whether a step had the same gradient as the first run's.
-fn same_gradient(theirs: &StepRecord, mine: &StepRecord) -> bool {
-    theirs.digest == mine.digest && theirs.refused.is_empty()
-}
-
-/// Whether a run has had the first run's gradients in all its steps.
-pub(crate) fn in_step(lines: &[Line], baseline: &[Line]) -> bool {
-    lines.len() <= baseline.len()
-        && lines
-            .iter()
-            .zip(baseline)
-            .all(|(mine, theirs)| same_gradient(&theirs.record, &mine.record))
 }
 
 impl<V: Memory> Observer<V> for RunObserver<'_> {

@@ -20,6 +20,37 @@ const APPROXIMATE: f64 = 1e-9;
 /// Relative gradient errors above this are no rounding of f32.
 const APPROXIMATE_GRADIENT: f64 = 1e-2;
 
+/// How fast a run trained, in tokens; null in modelled time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Throughput {
+    /// Tokens whose gradient was applied, per second.
+    pub(crate) tokens_per_second: Option<f64>,
+    /// Model FLOPs utilisation: `tokens_per_second` x [`GptConfig::flops_per_token`] / peak; null
+    /// where no peak is known.
+    ///
+    /// [`GptConfig::flops_per_token`]: codedgrad_trainer::GptConfig::flops_per_token
+    pub(crate) mfu: Option<f64>,
+}
+
+impl Throughput {
+    /// Of a plan's run that applied the gradients of so many samples in so many seconds.
+    fn of(plan: &Plan, samples: f64, seconds: f64) -> Self {
+        let real = plan.clock == ClockKind::Wall && seconds > 0.0;
+        let tokens_per_second = real.then(|| samples * plan.model.context as f64 / seconds);
+        let flops = |tokens: f64| tokens * plan.model.flops_per_token();
+        let mfu = tokens_per_second
+            .zip(plan.peak_tflops)
+            .map(|(tokens, peak)| flops(tokens) / (1e12 * peak));
+        Self { tokens_per_second, mfu }
+    }
+
+    /// In words, where time was real.
+    fn words(self) -> Option<String> {
+        let mfu = self.mfu.map_or(String::new(), |mfu| format!(", MFU {mfu:.3}"));
+        Some(format!("{:.0}{mfu}", self.tokens_per_second?))
+    }
+}
+
 /// One scheme's part of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct RunSummary {
@@ -27,13 +58,8 @@ pub(crate) struct RunSummary {
     pub(crate) workers: usize,
     pub(crate) steps: usize,
     pub(crate) seconds_per_step: Spread,
-    /// Tokens whose gradient was applied, per second; null in modelled time.
-    pub(crate) tokens_per_second: Option<f64>,
-    /// Model FLOPs utilisation: `tokens_per_second` x [`GptConfig::flops_per_token`] / peak; null
-    /// where no peak is known.
-    ///
-    /// [`GptConfig::flops_per_token`]: codedgrad_trainer::GptConfig::flops_per_token
-    pub(crate) mfu: Option<f64>,
+    #[serde(flatten)]
+    pub(crate) throughput: Throughput,
     pub(crate) final_loss: Option<f64>,
     pub(crate) validation_loss: Option<f64>,
     pub(crate) samples_lost: u64,
@@ -76,19 +102,13 @@ impl RunSummary {
         let (seconds, samples) = lines
             .iter()
             .fold((0.0, 0.0), |(s, n), line| (s + line.record.seconds, n + batch - lost(line)));
-        let real = plan.clock == ClockKind::Wall && seconds > 0.0;
-        let tokens_per_second = real.then(|| samples * plan.model.context as f64 / seconds);
         let late = plan.late();
-        let flops = |tokens: f64| tokens * plan.model.flops_per_token();
         Self {
             scheme: plan.schemes[run].clone(),
             workers: plan.workers,
             steps: lines.len(),
-            tokens_per_second,
-            mfu: tokens_per_second
-                .zip(plan.peak_tflops)
-                .map(|(tokens, peak)| flops(tokens) / (1e12 * peak)),
             seconds_per_step: Spread::of(lines.iter().map(|line| line.record.seconds).collect()),
+            throughput: Throughput::of(plan, samples, seconds),
             final_loss: (!last.is_empty()).then(|| last.iter().sum::<f64>() / last.len() as f64),
             validation_loss,
             samples_lost: lines.iter().map(lost).sum::<f64>().round() as u64,
@@ -227,10 +247,7 @@ impl Summary {
 
     /// How fast the runs were in tokens, where time was real.
     pub(crate) fn speeds(&self) -> Option<String> {
-        let speed = |run: &RunSummary| {
-            let mfu = run.mfu.map_or(String::new(), |mfu| format!(", MFU {mfu:.3}"));
-            Some(format!("{} {:.0}{mfu}", run.scheme, run.tokens_per_second?))
-        };
+        let speed = |run: &RunSummary| Some(format!("{} {}", run.scheme, run.throughput.words()?));
         let speeds: Vec<String> = self.runs.iter().filter_map(speed).collect();
         (!speeds.is_empty()).then(|| format!("Tokens per second: {}.", speeds.join("; ")))
     }
@@ -392,8 +409,7 @@ mod tests {
             workers: 8,
             steps: 150,
             seconds_per_step: Spread { mean, p50: 0.98 * mean, p95: 1.2 * mean },
-            tokens_per_second: Some(1024.0 / mean),
-            mfu: None,
+            throughput: Throughput { tokens_per_second: Some(1024.0 / mean), mfu: None },
             final_loss: Some(2.0625),
             validation_loss: Some(2.125),
             samples_lost: 0,

@@ -3,7 +3,7 @@
 
 use super::checkpoint::{self, Place, States};
 use super::network::{Leg, Team};
-use super::observer::{InTurn, Keeper, RunObserver, in_step};
+use super::observer::{Baseline, InTurn, Keeper, RunObserver};
 use super::pictures;
 use super::plan::{ClockKind, Made, Plan, TransportKind};
 use super::record::{self, Line};
@@ -479,7 +479,7 @@ impl Session {
             Replica::on((self.plan.beside(), 0), &self.plan.model, self.plan.optimizer, state)
         });
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
-        let baseline = if run > 0 { &self.lines[0][..] } else { &[] };
+        let first = if run > 0 { &self.lines[0][..] } else { &[] };
         let in_turn = block.turn.as_ref().map(|turn| InTurn {
             number: turn.number,
             step_seconds,
@@ -492,9 +492,8 @@ impl Session {
             keeper: Keeper { replicas, batches: &self.batches, loss_weight: local.loss_weight() },
             folder: &self.folder,
             record: &mut work.record,
-            in_step: in_step(&lines, baseline),
+            baseline: Baseline::new(first, &lines),
             lines,
-            baseline,
             in_turn,
             faults: std::mem::take(&mut work.faults),
             bar: &mut work.bar,
