@@ -1,248 +1,32 @@
 //! `codedgrad berrut`: a coded computation of any function, with stragglers and liars, looked at
 //! closely.
 
-use super::berrut_sweep::sweep;
+mod args;
+mod scene;
+mod sweep;
+
+pub(crate) use args::BerrutArgs;
+
 use super::code::parse_workers;
-use crate::layout::help;
 use crate::output::Output;
-use crate::units::{at_least, count};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
-use clap::{Args, ValueEnum};
-use codedgrad::codes::berrut::trial::{Attack, Function, Trial, relative_error};
-use codedgrad::codes::berrut::{
-    BerrutCode, BerrutError, Decoded, Decoder, Encoder, Form, Interpolant, Locator, Points, Report,
-    Security, Tolerance,
-};
+use clap::ValueEnum;
+use codedgrad::codes::berrut::trial::Trial;
+use codedgrad::codes::berrut::{BerrutCode, Report};
 use codedgrad::ids::{Worker, WorkerSet};
-use ndarray::{Array2, Ix2};
+use scene::Scene;
 use serde_json::json;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use sweep::sweep;
 
 /// Workers drawn; of more, the first ones.
 const DRAWN_MAX: usize = 64;
 /// Width of the picture of [-1, 1].
 const LINE: usize = 41;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FunctionArg {
-    X,
-    Square,
-    Sigmoid,
-    Xsinx,
-    Gram,
-    Mlp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum EncoderArg {
-    Berrut,
-    Spline,
-    Lagrange,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DecoderArg {
-    Berrut,
-    Spline,
-    Lsq,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LocatorArg {
-    Pgz,
-    Music,
-    Lts,
-    Gp,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    long_about = help("Decode any function of coded data, not only sums: Berrut approximated coded \
-        computing.\n\n\
-        K data blocks are mixed into N shares, one per worker. Each worker applies the function to \
-        its share and the K results are interpolated from whoever answers. With --secure, answers \
-        that are wrong are located and left out first. The data are random 8 x 8 blocks, so that \
-        the error can be measured."),
-    after_help = help("\
-Functions:  x, square, sigmoid, xsinx act element by element; gram is X^T X; mlp is tanh(relu(X
-            W1) W2).
-Encoders:   spline (default), berrut (as the papers), lagrange (polynomials are decoded
-            exactly).
-Decoders:   spline (default), berrut (as the papers), lsq (the polynomial of degree below
-            --dimension; with the Lagrange encoder unless another is asked for).
-Locators:   gp (default) suits any function and takes back whom it accused for nothing. pgz and
-            music are the papers', lts their robust cousin: they accuse exactly --max-byzantine
-            workers and need outputs near polynomials of degree below --dimension (D(K-1)+1
-            where that is exact, else 2K).
-Lists:      0,2,5-7, ascending, counted from 0. Wrong workers add Gaussian errors of
-            --corruption times the rms of all outputs.
-
-Examples:
-  codedgrad berrut --function sigmoid --stragglers 2,9
-  codedgrad berrut --function mlp --data-blocks 8 --workers 32 --byzantine 3,17 --secure
-  codedgrad berrut --function mlp --byzantine 3,7 --corruption 100             # no defence
-  codedgrad berrut --function gram --stragglers 1 --byzantine 4-6 --secure --locator pgz
-  codedgrad berrut --function square --sweep --out pictures")
-)]
-pub(crate) struct BerrutArgs {
-    /// What workers compute
-    #[arg(long, value_enum, default_value = "mlp")]
-    pub(crate) function: FunctionArg,
-    /// Number of data blocks, K
-    #[arg(
-        long, value_name = "K", default_value_t = 4,
-        value_parser = count(1..=1024u32)
-    )]
-    pub(crate) data_blocks: u32,
-    /// Number of workers, N
-    #[arg(
-        long, value_name = "N", default_value_t = 16,
-        value_parser = count(1..=1024u32)
-    )]
-    pub(crate) workers: u32,
-    /// Workers that do not answer, such as 2,9-11
-    #[arg(long, value_name = "LIST")]
-    pub(crate) stragglers: Option<String>,
-    /// Workers that answer wrongly
-    #[arg(long, value_name = "LIST")]
-    pub(crate) byzantine: Option<String>,
-    /// Size of wrong workers' errors, in units of the outputs' rms
-    #[arg(long, value_name = "RMS", default_value_t = 10.0, allow_negative_numbers = true)]
-    corruption: f64,
-    /// Locate wrong workers and leave them out; workers then sit at points of the first kind
-    #[arg(long)]
-    pub(crate) secure: bool,
-    /// Most wrong workers that are looked for; as many as --byzantine lists if not given
-    #[arg(long, value_name = "A", requires = "secure")]
-    pub(crate) max_byzantine: Option<u32>,
-    /// How shares are made of the data
-    #[arg(long, value_enum)]
-    encoder: Option<EncoderArg>,
-    /// How outputs are made of answers
-    #[arg(long, value_enum, default_value = "spline")]
-    decoder: DecoderArg,
-    /// Degrees are below this, for --decoder lsq and --locator pgz, music, lts
-    #[arg(long, value_name = "M", value_parser = at_least(1u32))]
-    dimension: Option<u32>,
-    /// How wrong workers are located; gp if not given
-    #[arg(long, value_enum, requires = "secure")]
-    locator: Option<LocatorArg>,
-    /// Look for wrong workers even where too few others are left to tell them apart
-    #[arg(long, requires = "secure")]
-    force: bool,
-    /// Draw the error against N, stragglers and attack size: sweep.svg and sweep.csv in a new
-    /// folder
-    #[arg(long)]
-    sweep: bool,
-    /// Folder for --sweep; a new one under runs/ if not given
-    #[arg(long, value_name = "DIR", requires = "sweep")]
-    pub(crate) out: Option<PathBuf>,
-    /// Seed of the data, the network, the errors and the sketches
-    #[arg(long, value_name = "S", default_value_t = 7)]
-    pub(crate) seed: u64,
-    /// Print one JSON object instead of a picture and words
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl BerrutArgs {
-    pub(crate) fn function(&self) -> Function {
-        match self.function {
-            FunctionArg::X => Function::Identity,
-            FunctionArg::Square => Function::Square,
-            FunctionArg::Sigmoid => Function::Sigmoid,
-            FunctionArg::Xsinx => Function::XSinX,
-            FunctionArg::Gram => Function::Gram,
-            FunctionArg::Mlp => Function::Mlp,
-        }
-    }
-
-    pub(crate) fn encoder(&self) -> Encoder {
-        match (self.encoder, self.decoder) {
-            (Some(EncoderArg::Berrut), _) => Encoder::Berrut,
-            (Some(EncoderArg::Lagrange), _) | (None, DecoderArg::Lsq) => Encoder::Lagrange,
-            (Some(EncoderArg::Spline), _) | (None, _) => Encoder::Spline,
-        }
-    }
-
-    /// What encoder and decoder are called.
-    pub(crate) fn names(&self) -> (&'static str, &'static str) {
-        let encoder = match self.encoder() {
-            Encoder::Berrut => "berrut",
-            Encoder::Spline => "spline",
-            Encoder::Lagrange => "lagrange",
-        };
-        let decoder = match self.decoder {
-            DecoderArg::Berrut => "berrut",
-            DecoderArg::Spline => "spline",
-            DecoderArg::Lsq => "lsq",
-        };
-        (encoder, decoder)
-    }
-
-    fn points(&self) -> Points {
-        if self.secure { Points::FirstKind } else { Points::SecondKind }
-    }
-
-    /// The dimension of fits and codes, for so many survivors of which `wrong` may be wrong.
-    fn dimension(&self, survivors: usize, wrong: usize) -> usize {
-        let blocks = self.data_blocks as usize;
-        let exact = self
-            .function()
-            .degree()
-            .filter(|_| self.encoder() == Encoder::Lagrange)
-            .map(|degree| degree * (blocks - 1) + 1);
-        let given = self.dimension.map(|dimension| dimension as usize);
-        given.or(exact).unwrap_or_else(|| Security::usual_dimension(blocks, survivors, wrong))
-    }
-
-    pub(crate) fn interpolant(&self, survivors: usize, wrong: usize) -> Interpolant {
-        match self.decoder {
-            DecoderArg::Berrut => Interpolant::Berrut,
-            DecoderArg::Spline => Interpolant::SPLINE,
-            DecoderArg::Lsq => {
-                Interpolant::LeastSquares { dimension: self.dimension(survivors, wrong) }
-            }
-        }
-    }
-
-    pub(crate) fn security(&self, survivors: usize, wrong: usize) -> Security {
-        let dimension = self.dimension(survivors, wrong);
-        let locator = match self.locator.unwrap_or(LocatorArg::Gp) {
-            LocatorArg::Gp => Locator::Robust(Tolerance::default()),
-            LocatorArg::Lts => Locator::Trimmed { dimension },
-            LocatorArg::Pgz => Locator::Dct { dimension, form: Form::Polynomial },
-            LocatorArg::Music => Locator::Dct { dimension, form: Form::Subspace },
-        };
-        Security { wrong, locator, force: self.force }
-    }
-
-    fn check(&self) -> Result<(), Failure> {
-        if self.corruption.is_nan() || self.corruption < 0.0 {
-            return Err(Failure::Input(anyhow!(
-                "--corruption {}: must be a number of 0 or more",
-                self.corruption
-            )));
-        }
-        let fitted = self.decoder == DecoderArg::Lsq
-            || self.locator.is_some_and(|locator| locator != LocatorArg::Gp);
-        if self.dimension.is_some() && !fitted {
-            let why = "it bounds the degree for --decoder lsq and for --locator pgz, music and \
-                lts, none of which is asked for";
-            return Err(Failure::Input(anyhow!("--dimension without use: {why}")));
-        }
-        Ok(())
-    }
-}
-
 /// A list of workers of an option, ascending.
-pub(crate) fn listed(
-    option: &str,
-    list: Option<&str>,
-    workers: usize,
-) -> Result<WorkerSet, Failure> {
+fn listed(option: &str, list: Option<&str>, workers: usize) -> Result<WorkerSet, Failure> {
     let Some(list) = list else { return Ok(WorkerSet::empty(workers)) };
     let set = parse_workers(list, workers)
         .map_err(|problem| Failure::Input(anyhow!("{option} {list}: {problem}")))?;
@@ -257,49 +41,6 @@ pub(crate) fn listed(
         )));
     }
     Ok(set)
-}
-
-/// One computation: who is late, who lies and by how much.
-pub(crate) struct Scene<'a> {
-    pub(crate) code: &'a BerrutCode,
-    pub(crate) trial: Trial,
-    pub(crate) late: &'a WorkerSet,
-    pub(crate) wrong: &'a WorkerSet,
-    pub(crate) rms: f64,
-}
-
-impl Scene<'_> {
-    /// What all workers answer.
-    pub(crate) fn outputs(&mut self) -> Result<Vec<Array2<f64>>, BerrutError> {
-        let blocks: Vec<_> = self.trial.blocks().iter().map(|block| block.view()).collect();
-        let mut outputs: Vec<_> =
-            self.code.encode(&blocks)?.iter().map(|share| self.trial.apply(share)).collect();
-        let wrong: Vec<Worker> = self.wrong.iter().collect();
-        self.trial.corrupt(&mut outputs, &wrong, Attack::Gaussian, self.rms);
-        Ok(outputs)
-    }
-
-    /// The decode of these answers but `without`, and its relative error.
-    pub(crate) fn decoded(
-        &self,
-        outputs: &[Array2<f64>],
-        without: &WorkerSet,
-        by: Interpolant,
-        security: Option<Security>,
-        seed: u64,
-    ) -> Result<(f64, Decoded<f64, Ix2>), BerrutError> {
-        let mut decoder: Decoder<'_, f64, Ix2> = Decoder::new(self.code, by);
-        if let Some(security) = security {
-            decoder = decoder.secured(security);
-        }
-        for worker in Worker::all(self.code.workers())
-            .filter(|w| !self.late.contains(*w) && !without.contains(*w))
-        {
-            decoder.arrive(worker, outputs[worker.index()].clone())?;
-        }
-        let decoded = decoder.decode(seed)?;
-        Ok((relative_error(&decoded.outputs, &self.trial.truth()), decoded))
-    }
 }
 
 pub(crate) fn run(args: &BerrutArgs, output: &mut Output<'_>) -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 //! trainers, and how a run is going.
 
 pub(crate) mod berrut;
-mod berrut_sweep;
 pub(crate) mod code;
 pub(crate) mod keygen;
 #[cfg(unix)]

@@ -1,7 +1,8 @@
 //! `codedgrad berrut --sweep`: the error against the number of workers, of stragglers, and the size
 //! of an attack.
 
-use super::berrut::{BerrutArgs, Scene};
+use super::args::BerrutArgs;
+use super::scene::Scene;
 use crate::folder::{PLAN, RunFolder};
 use crate::output::Output;
 use crate::pictures::{Panel, panels};
@@ -105,7 +106,7 @@ fn spread(args: &BerrutArgs, way: Way, setting: Setting) -> Result<Option<[f64; 
 }
 
 /// Writes `sweep.svg` and `sweep.csv`.
-pub(crate) fn sweep(
+pub(super) fn sweep(
     args: &BerrutArgs,
     late: usize,
     wrong: usize,
