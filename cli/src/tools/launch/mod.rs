@@ -6,6 +6,8 @@ mod command;
 mod coordinator;
 mod crew;
 mod echo;
+mod happened;
+mod joining;
 mod knock;
 mod screen;
 mod watch;

@@ -5,19 +5,19 @@ use super::child::now;
 use super::command::{Place, reached};
 use super::coordinator::Coordinator;
 use super::crew::{Crew, Fate, Stage};
+use super::happened::{Catch, Happened};
+use super::joining::{Joining, named};
 use super::knock::Knock;
 use super::screen::Screen;
+use crate::Failure;
 use crate::folder::COORDINATOR_LOG;
 use crate::supervise::End;
 use crate::tools::serve::SAME_ORDER;
 use crate::tools::serve::events::{Event, Outcome};
-use crate::{Failure, OrWork};
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle, Signals};
-use std::collections::BTreeSet;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,22 +29,10 @@ const LOOK_MIN: Duration = Duration::from_millis(5);
 const HEARD: Duration = Duration::from_millis(800);
 /// How long after its last worker the coordinator may take to see that the run is over.
 const SEEN: Duration = Duration::from_secs(10);
-/// After how long it is said who has not joined, at first.
-const NOBODY: Duration = Duration::from_secs(30);
-
 /// How long after its end it is said that a worker has left a run that goes on.
 const LEFT: Duration = Duration::from_secs(2);
 /// After how long it is said for whom a run that is over waits.
 const WAITS: Duration = Duration::from_secs(10);
-
-/// Something that the launcher is told.
-#[derive(Clone, Debug)]
-pub(super) enum Happened {
-    /// By the coordinator.
-    Told(Event),
-    /// By the system.
-    Signal(i32),
-}
 
 /// Why everything ends, or is over.
 #[derive(Clone, Debug)]
@@ -71,57 +59,15 @@ pub(super) struct Watch<'a> {
     asked: Option<Instant>,
     /// When it is said who is waited for in a run that is over.
     waits: Option<Instant>,
-    /// The workers that have ever joined.
-    joined: BTreeSet<u32>,
+    joining: Joining,
     /// Workers that have ended with status 0, and when that is said.
     left: Vec<(u32, Instant)>,
     /// Whether it was said what the run does without a worker.
     waits_told: bool,
     /// Since when all workers of this host have ended.
     alone: Option<Instant>,
-    began: Instant,
-    /// When it is said next who has not joined, and how long after the beginning that is.
-    nobody: (Instant, Duration),
     /// The last step that is decided, and how many there are.
     decided: Option<(u64, u64)>,
-}
-
-/// Has signals come with what else happens, until it is dropped.
-struct Catch(Handle);
-
-impl Catch {
-    fn signals(happened: Sender<Happened>) -> Result<Self, Failure> {
-        let mut caught = vec![SIGINT, SIGTERM, SIGCHLD];
-        // Whoever starts it with `nohup` wants it to outlive the terminal.
-        if !is_ignored(SIGHUP) {
-            caught.push(SIGHUP);
-        }
-        let signals = Signals::new(caught);
-        let mut signals = signals.context("cannot catch signals").or_work()?;
-        let handle = signals.handle();
-        thread::spawn(move || {
-            for signal in signals.forever() {
-                if happened.send(Happened::Signal(signal)).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self(handle))
-    }
-}
-
-impl Drop for Catch {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-/// Whether this process was started with a signal ignored, as far as the system tells.
-fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Makes the run.
@@ -132,7 +78,6 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         Some(arguments) => Some(Coordinator::start(job.itself, arguments.clone(), sender, screen)?),
         None => None,
     };
-    let began = now();
     let mut watch = Watch {
         job,
         screen,
@@ -143,12 +88,10 @@ pub(super) fn run(job: &Job<'_>, screen: &Screen) -> Result<(), Failure> {
         close: None,
         asked: None,
         waits: None,
-        joined: BTreeSet::new(),
+        joining: Joining::of(job.all),
         left: Vec::new(),
         waits_told: false,
         alone: None,
-        began,
-        nobody: (began + NOBODY, NOBODY),
         decided: None,
     };
     if let Some(place) = job.place.clone() {
@@ -168,8 +111,7 @@ impl<'a> Watch<'a> {
         let times = (*restarts, *grace, *quiet);
         let of = (workers.clone(), folder);
         self.crew = Some(Crew::new(trainer, place, of, times, self.screen));
-        self.began = now();
-        self.nobody = (self.began + NOBODY, NOBODY);
+        self.joining.begin();
     }
 
     /// Does what is to be done until all processes have ended.
@@ -217,7 +159,7 @@ impl<'a> Watch<'a> {
                 }
             }
             Happened::Told(Event::Joined { worker, .. }) => {
-                self.joined.insert(worker);
+                self.joining.joined(worker);
                 if let Some(crew) = &mut self.crew {
                     crew.joined(worker);
                 }
@@ -384,24 +326,11 @@ impl<'a> Watch<'a> {
 
     /// Says now and then who has not joined a run that has not begun.
     fn tell_who_is_missing(&mut self) {
-        let begun = self.decided.is_some() || self.joined.len() == self.job.all as usize;
-        if begun || self.close.is_some() || self.nobody.0 > now() {
+        if self.decided.is_some() || self.close.is_some() {
             return;
         }
-        let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
-        let waited = self.nobody.1;
-        let seconds = waited.as_secs();
-        self.nobody = (self.began + 2 * waited, 2 * waited);
-        if self.joined.is_empty() {
-            self.screen.note(&format!(
-                "no worker has joined in {seconds} s: {name} has to call {joins_by}"
-            ));
-        } else {
-            let missing = (0..self.job.all).filter(|worker| !self.joined.contains(worker));
-            let missing: Vec<u32> = missing.collect();
-            let have = if missing.len() == 1 { "has" } else { "have" };
-            let missing = named(&missing);
-            self.screen.note(&format!("{missing} {have} not joined, after {seconds} s"));
+        if let Some(missing) = self.joining.told(&self.job.trainer) {
+            self.screen.note(&missing);
         }
     }
 
@@ -445,11 +374,11 @@ impl<'a> Watch<'a> {
             self.judge_from_afar();
             return;
         }
-        let gone = crew.is_over() || self.joined.is_empty() && crew.all_ended();
+        let gone = crew.is_over() || self.joining.is_nobody() && crew.all_ended();
         self.alone = self.alone.or_else(now_some).filter(|_| gone);
         let since = self.alone.map_or(Duration::ZERO, |since| since.elapsed());
         let (name, joins_by) = (&self.job.trainer.name, self.job.trainer.joins_by);
-        if self.joined.is_empty() && since >= HEARD {
+        if self.joining.is_nobody() && since >= HEARD {
             let Some((worker, end, said)) = crew.first_end() else { return };
             let why = match end {
                 End::Status(_) => {
@@ -555,13 +484,6 @@ impl<'a> Watch<'a> {
         };
         if status == 0 { Ok(()) } else { Err(Failure::Said(status)) }
     }
-}
-
-/// Some workers, in words.
-fn named(workers: &[u32]) -> String {
-    let list: Vec<String> = workers.iter().map(u32::to_string).collect();
-    let s = if list.len() == 1 { "" } else { "s" };
-    format!("worker{s} {}", list.join(", "))
 }
 
 fn now_some() -> Option<Instant> {
