@@ -11,24 +11,33 @@ import os
 import signal
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
-
-if TYPE_CHECKING:
-    from ._run import Run
+from typing import Any, Dict, List, Optional, Protocol
 
 # A second SIGTERM within this time belongs to the first: `timeout` sends one to the process and
 # another to its group. Later ones end a process that does not get to its end by itself.
 _SAME_ORDER_SECONDS = 1.0
 
+
+class Joined(Protocol):
+    """A run that this process has joined, as far as signals are concerned."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, for everybody or for this worker."""
+
+    def _leave(self) -> BaseException:
+        """Leaves it; gives back what the process ends by."""
+
+
 # Runs that go on, by their id: a dict's operations are whole also where a signal or another thread
 # comes between two of them.
-_joined: Dict[int, "weakref.ref[Run]"] = {}
+_joined: Dict[int, "weakref.ref[Joined]"] = {}
 # The process that has joined them, and when it was told to end.
 _process = 0
 _told: Optional[float] = None
 
 
-def watch(run: "Run") -> None:
+def watch(run: Joined) -> None:
     """From now on SIGTERM makes `run` leave, if the handler is there or can be."""
     global _process, _told
     _process, _told = os.getpid(), None
@@ -37,7 +46,7 @@ def watch(run: "Run") -> None:
         _set(_end)
 
 
-def unwatch(run: "Run") -> None:
+def unwatch(run: Joined) -> None:
     """`run` is over, or left. SIGTERM has its default action again after the last one."""
     _joined.pop(id(run), None)
     # While the process ends, the handler is there for a second SIGTERM.
@@ -45,7 +54,7 @@ def unwatch(run: "Run") -> None:
         _reset()
 
 
-def _open() -> List["Run"]:
+def _open() -> List[Joined]:
     found = [reference() for reference in list(_joined.values())]
     return [run for run in found if run is not None and not run.over]
 

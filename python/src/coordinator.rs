@@ -1,6 +1,6 @@
 //! A run that is served from a thread of this process.
 
-use crate::worker::{duration, lock, now, value_error};
+use crate::arguments::{Deadline, duration, token, value_error};
 use codedgrad::codes::{SchemeSpec, Wire};
 use codedgrad::train::{self, AUTO, Auto, Flow, Observer, Outcome, RunError, StepRecord, Stopper};
 use codedgrad::transport::Decoded;
@@ -8,8 +8,8 @@ use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Secrets};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -116,12 +116,6 @@ impl Told {
     }
 }
 
-/// A token from its 64 hexadecimal digits, or from a file with them.
-pub(crate) fn token(text: &str) -> PyResult<Token> {
-    let parsed = Token::parse(text);
-    parsed.or_else(|_| Token::read(Path::new(text))).map_err(value_error)
-}
-
 fn wire(name: &str) -> PyResult<Wire> {
     match name {
         "float32" => Ok(Wire::F32),
@@ -130,6 +124,11 @@ fn wire(name: &str) -> PyResult<Wire> {
             "wire is {name:?}: vectors travel as \"float32\" or \"bfloat16\""
         ))),
     }
+}
+
+/// What a mutex guards here stays whole whoever panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counts steps.
@@ -192,11 +191,10 @@ impl Coordinator {
     /// if it still goes on after so many seconds.
     #[pyo3(signature = (seconds=None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<bool>> {
-        let patience = seconds.map(|seconds| duration("seconds", seconds)).transpose()?;
-        let deadline = patience.and_then(|patience| now().checked_add(patience));
+        let deadline = Deadline::after(seconds)?;
         let ended = || lock(&self.thread).as_ref().is_none_or(JoinHandle::is_finished);
         while !ended() {
-            if deadline.is_some_and(|deadline| now() >= deadline) {
+            if deadline.is_over() {
                 return Ok(None);
             }
             py.detach(|| thread::sleep(LOOK));

@@ -6,6 +6,7 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "what Python gives comes by value")]
 
+mod arguments;
 mod coordinator;
 mod numbers;
 mod tools;

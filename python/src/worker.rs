@@ -1,5 +1,6 @@
 //! A worker of a run, driven event by event.
 
+use crate::arguments::{Deadline, duration, token, value_error};
 use crate::numbers::{Layout, gather, scatter};
 use codedgrad::ids::{Step, Task};
 use codedgrad::train::{
@@ -15,7 +16,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two looks at Python's signals.
 const LOOK: Duration = Duration::from_millis(50);
@@ -100,16 +101,12 @@ struct Facts {
 }
 
 /// By what the coordinator knows its workers.
-fn secrets(token: Option<&str>, keys: Option<PathBuf>) -> PyResult<Option<Secrets>> {
-    if token.is_none() && keys.is_none() {
+fn secrets(text: Option<&str>, keys: Option<PathBuf>) -> PyResult<Option<Secrets>> {
+    if text.is_none() && keys.is_none() {
         return Ok(None);
     }
-    let token = token.map(crate::coordinator::token).transpose()?;
+    let token = text.map(token).transpose()?;
     Ok(Some(Secrets { keys, token, token_file: None }))
-}
-
-pub(crate) fn value_error(error: impl ToString) -> PyErr {
-    PyValueError::new_err(error.to_string())
 }
 
 fn join_error(error: JoinError) -> PyErr {
@@ -120,24 +117,6 @@ fn join_error(error: JoinError) -> PyErr {
         JoinError::Tcp(TcpError::Replaced) => Replaced::new_err(error.to_string()),
         error => value_error(error),
     }
-}
-
-/// The time, by which waits that Python limits are told to end.
-#[expect(clippy::disallowed_methods, reason = "a trainer waits by the wall's clock")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
-/// What a mutex guards here stays whole whoever panicked.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Seconds as a duration.
-pub(crate) fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| {
-        PyValueError::new_err(format!("{name} is {seconds}: it must be a number of seconds"))
-    })
 }
 
 impl Worker {
@@ -163,7 +142,8 @@ impl Worker {
                  Do not touch it in the workers of a DataLoader",
             ));
         }
-        Ok(lock(&self.inner))
+        // It stays whole whoever panicked.
+        Ok(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -343,11 +323,9 @@ impl Worker {
         py: Python<'py>,
         seconds: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let patience = seconds.map(|seconds| duration("seconds", seconds)).transpose()?;
-        let deadline = patience.and_then(|patience| now().checked_add(patience));
+        let deadline = Deadline::after(seconds)?;
         loop {
-            let left = deadline
-                .map_or(LOOK, |deadline| deadline.saturating_duration_since(now()).min(LOOK));
+            let left = deadline.left(LOOK);
             let event = py.detach(|| {
                 let mut inner = self.lock()?;
                 inner.at_hand = AtHand::Nothing;
@@ -361,7 +339,7 @@ impl Worker {
                 return self.shown(py, event).map(Some);
             }
             py.check_signals()?;
-            if deadline.is_some_and(|deadline| now() >= deadline) {
+            if deadline.is_over() {
                 return Ok(None);
             }
         }
