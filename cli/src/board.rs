@@ -1,6 +1,7 @@
 //! How a coordinator's run is going, kept by the coordinator and shown by it over HTTP.
 
 use crate::layout::Width;
+use crate::shared::lock;
 use crate::steps::late;
 use crate::tools::status::{OfWorker, Progress, Shown};
 use crate::{Failure, OrWork};
@@ -10,17 +11,13 @@ use codedgrad::transport::tcp;
 use codedgrad::transport::tcp::http::{HttpServer, Page};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The state of a run, for whoever asks.
 #[derive(Debug)]
 pub(crate) struct Board {
     progress: Mutex<Progress>,
     network: Arc<Mutex<tcp::Status>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Board {

@@ -8,6 +8,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod board;
+mod clock;
 mod folder;
 mod found;
 mod layout;
@@ -20,6 +21,7 @@ mod port;
 mod progress;
 #[cfg(feature = "trainer")]
 mod run;
+mod shared;
 mod signals;
 mod steps;
 #[cfg(any(unix, feature = "trainer"))]

@@ -6,6 +6,7 @@
 //! candle's threads before it takes the lock, never after.
 
 use super::{Failure, OrInput};
+use crate::clock::time_of_day;
 use crate::output::alert;
 use anyhow::{Context, anyhow};
 use indicatif::HumanDuration;
@@ -14,7 +15,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The file that is locked.
 const LOCK: &str = "lock";
@@ -162,9 +163,9 @@ fn in_use(folder: &Path) -> String {
     format!("{} is in use by {who}: wait until that has ended, or end it first", folder.display())
 }
 
-#[expect(clippy::disallowed_methods, reason = "people are told how long a folder has been in use")]
+/// Since 1970.
 fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    time_of_day().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The name of this host.

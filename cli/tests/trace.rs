@@ -242,7 +242,7 @@ fn stats_of_files() {
     assert_eq!(endless["rounds"].as_u64(), Some(7));
     let (shown, said) = good(folder.path(), &["trace", "stats", "trace.csv", "--workers", "3"]);
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
-    assert!(said.contains("taking the first 3 of 4 columns"), "{said}");
+    assert!(said.contains(": using the first 3 of 4 columns"), "{said}");
     let lines = [
         "3 rounds of 3 workers; times in seconds",
         "all answers   mean 1.8333, median 1.0000",

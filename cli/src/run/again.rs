@@ -1,6 +1,7 @@
 //! `codedgrad worker --restarts`: a process that starts the worker, and starts it again when it
 //! dies.
 
+use crate::clock::now;
 use crate::output::say;
 use crate::supervise::{End, Next, Policy};
 use crate::{Failure, Itself, OrWork};
@@ -13,7 +14,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The flag that asks for this.
 const FLAG: &str = "--restarts";
@@ -57,11 +58,6 @@ fn send(worker: &Child, signal: i32) {
 /// Elsewhere the console tells everybody.
 #[cfg(not(unix))]
 fn send(_worker: &Child, _signal: i32) {}
-
-#[expect(clippy::disallowed_methods, reason = "processes are up in real time")]
-fn now() -> Instant {
-    Instant::now()
-}
 
 /// A command line, the program's name first, without what asks for this.
 fn without_flag(line: impl Iterator<Item = OsString>) -> Vec<OsString> {

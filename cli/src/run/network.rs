@@ -3,8 +3,10 @@
 
 use super::checkpoint;
 use super::plan::Plan;
+use crate::clock::now;
 use crate::folder::RunFolder;
 use crate::port::TOKEN;
+use crate::shared::lock;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use codedgrad::ids::{Step, Worker};
@@ -18,10 +20,9 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// States from which workers of this host begin.
 const START: &str = "start.safetensors";
@@ -135,20 +136,18 @@ pub(crate) fn listen(
 /// How many workers are there.
 pub(crate) fn connected(transport: &TcpTransport) -> usize {
     let status = transport.status();
-    let status = status.lock().unwrap_or_else(PoisonError::into_inner);
-    status.workers.iter().filter(|worker| worker.connected).count()
+    lock(&status).workers.iter().filter(|worker| worker.connected).count()
 }
 
 /// Waits until all workers have joined, `patience` is over, or `stop` says so: it is told how many
 /// there are and how long that took.
-#[expect(clippy::disallowed_methods, reason = "people wait in real time")]
 pub(crate) fn wait_for(
     transport: &TcpTransport,
     workers: usize,
     patience: Duration,
     stop: &mut dyn FnMut(usize, Duration) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
-    let begun = Instant::now();
+    let begun = now();
     loop {
         let (there, waited) = (connected(transport), begun.elapsed());
         if there == workers || waited >= patience || stop(there, waited)? {

@@ -2,6 +2,7 @@
 
 use super::checkpoint;
 use super::turns::Turns;
+use crate::clock::time_of_day;
 use crate::output::alert;
 use crate::port::{ExchangeKind, WireKind};
 use crate::steps::{late, stragglers};
@@ -21,7 +22,6 @@ use codedgrad_trainer::{
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// Rounds beyond the plan's that have delays of their own, for steps that are begun again.
 const SPARE_ROUNDS: u64 = 64;
@@ -156,13 +156,12 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    #[expect(clippy::disallowed_methods, reason = "people ask when a run was made")]
     pub(crate) fn now() -> Self {
         let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
             command: words.collect(),
-            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            started: humantime::format_rfc3339_seconds(time_of_day()).to_string(),
         }
     }
 }

@@ -56,7 +56,7 @@ impl Source {
             return Ok(Self { preset, workers: rows.workers(), rows: Rows::Preset(rows) });
         }
         let trace = TraceReader::open(path, workers).or_input()?;
-        mention_columns(name, trace.workers(), trace.columns(), output);
+        suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
         Ok(Self { preset, workers: trace.workers(), rows: Rows::File(trace) })
     }
 
@@ -67,7 +67,7 @@ impl Source {
         output: &mut Output<'_>,
     ) -> Result<Self, Failure> {
         let trace = TraceReader::new(Cursor::new(csv), Path::new(name), workers).or_input()?;
-        mention_columns(name, trace.workers(), trace.columns(), output);
+        suspicious::say_of_columns(name, trace.workers(), trace.columns(), output);
         let workers = trace.workers();
         let rows: Vec<Vec<f64>> = trace.collect::<Result<_, _>>().or_input()?;
         suspicious::say_of_rows(name, &rows[..rows.len().min(suspicious::ROWS)], output);
@@ -112,11 +112,4 @@ impl Source {
 fn answers(rows: DelayRows) -> impl Iterator<Item = Result<Vec<f64>, DelayError>> {
     let unit = rows.unit();
     rows.map(move |row| Ok(row?.into_iter().map(|delay| unit.answer_time(delay)).collect()))
-}
-
-/// Says so where there are more columns than workers.
-fn mention_columns(name: &str, workers: usize, columns: usize, output: &mut Output<'_>) {
-    if columns > workers {
-        output.note(format_args!("{name}: using the first {workers} of {columns} columns"));
-    }
 }

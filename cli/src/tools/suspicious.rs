@@ -51,3 +51,10 @@ pub(crate) fn say_of_rows(name: &str, rows: &[Vec<f64>], output: &mut Output<'_>
         output.note(format_args!("{}", warning(name, &suspicion)));
     }
 }
+
+/// Says so where there are more columns than workers.
+pub(crate) fn say_of_columns(name: &str, workers: usize, columns: usize, output: &mut Output<'_>) {
+    if columns > workers {
+        output.note(format_args!("{name}: using the first {workers} of {columns} columns"));
+    }
+}

@@ -252,7 +252,7 @@ fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let path = Path::new(&args.delays);
     let (found, unit) = if preset.is_none() && args.rounds.is_none() && path.exists() {
         let mut trace = TraceReader::open(path, workers).or_input()?;
-        mention_columns(trace.workers(), Some(trace.columns()), output);
+        suspicious::say_of_columns(&args.delays, trace.workers(), trace.columns(), output);
         let bar = file_bar(path, true, output);
         let mut stats = StragglerStats::new(trace.workers());
         while let Some(row) = trace.next() {
@@ -264,7 +264,9 @@ fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     } else {
         let rows = DelayRows::open(&args.delays, workers, args.seed).or_input()?;
         let rounds = args.rounds.unwrap_or(PRESET_ROUNDS);
-        mention_columns(rows.workers(), rows.columns(), output);
+        if let Some(columns) = rows.columns() {
+            suspicious::say_of_columns(&args.delays, rows.workers(), columns, output);
+        }
         let unit = rows.unit();
         (measured(rows, rounds, &args.delays, output).or_input()?.summary(), unit)
     };
@@ -295,13 +297,6 @@ fn measured(
     }
     bar.finish_and_clear();
     Ok(stats)
-}
-
-/// Says so where a file has more columns than there are workers.
-fn mention_columns(workers: usize, columns: Option<usize>, output: &mut Output<'_>) {
-    if let Some(columns) = columns.filter(|columns| *columns > workers) {
-        output.note(format_args!("taking the first {workers} of {columns} columns"));
-    }
 }
 
 /// A bar over the bytes of a file.

@@ -2,6 +2,8 @@
 
 use super::echo::Lines;
 use super::screen::{To, Voice};
+use crate::clock::now;
+use crate::shared::lock;
 use crate::supervise::End;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
@@ -9,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -84,7 +86,7 @@ impl Log {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -187,11 +189,6 @@ impl Drop for Running {
             let _ = self.child.wait();
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "processes are up in real time")]
-pub(super) fn now() -> Instant {
-    Instant::now()
 }
 
 /// Writes all that comes to a log, and shows it line by line.

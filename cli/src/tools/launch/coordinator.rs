@@ -1,8 +1,9 @@
 //! The run's coordinator: a process of its own, so that it dies with no worker.
 
-use super::child::{Log, Running, Words, now};
+use super::child::{Log, Running, Words};
 use super::happened::Happened;
 use super::screen::Screen;
+use crate::clock::now;
 use crate::folder::COORDINATOR_LOG;
 use crate::supervise::{End, Next, Policy};
 use crate::tools::serve::events::Outcome;

@@ -1,8 +1,9 @@
 //! The workers of this host: each a process that is started again when it dies.
 
-use super::child::{Log, Running, Words, last_words, now};
+use super::child::{Log, Running, Words, last_words};
 use super::command::{Place, Start, Trainer};
 use super::screen::{Screen, Voice};
+use crate::clock::now;
 use crate::supervise::{End, Next, Policy};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};

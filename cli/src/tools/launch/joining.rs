@@ -1,7 +1,7 @@
 //! Who has joined the run, and when it is said who has not.
 
-use super::child::now;
 use super::command::Trainer;
+use crate::clock::now;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

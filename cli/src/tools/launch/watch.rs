@@ -1,7 +1,6 @@
 //! The launcher's loop: what happens to the run and its processes, and what is done about it.
 
 use super::Job;
-use super::child::now;
 use super::command::{Place, reached};
 use super::coordinator::Coordinator;
 use super::crew::{Crew, Fate, Stage};
@@ -10,6 +9,7 @@ use super::joining::{Joining, named};
 use super::knock::Knock;
 use super::screen::Screen;
 use crate::Failure;
+use crate::clock::now;
 use crate::folder::COORDINATOR_LOG;
 use crate::supervise::End;
 use crate::tools::serve::SAME_ORDER;

@@ -3,11 +3,13 @@
 use super::Plan;
 use super::events::{Event, Outcome};
 use crate::board::Board;
+use crate::clock::now;
 use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::layout::Width;
 use crate::legs::{LegSummary, legs};
 use crate::output::say;
 use crate::progress::Progress;
+use crate::shared::lock;
 use crate::signals::Asked;
 use crate::steps::{Decided, FaultLine, Spread, late};
 use crate::tools::status::plain;
@@ -25,9 +27,9 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often it is looked who has come, and whether somebody asks to end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -120,15 +122,6 @@ struct Seen {
     said: Duration,
     /// Who was connected at the last step.
     connected: BTreeSet<u32>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[expect(clippy::disallowed_methods, reason = "people wait in real time")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 impl Look {
