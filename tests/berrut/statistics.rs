@@ -1,7 +1,7 @@
 //! The measured claims: accuracy without attackers, location and harm with them.
 
 use crate::locators::draw;
-use codedgrad::codes::berrut::trial::{Attack, Function, Trial, relative_error};
+use codedgrad::codes::berrut::trial::{Corruption, Function, Trial, relative_error};
 use codedgrad::codes::berrut::*;
 use codedgrad::ids::Worker;
 use ndarray::{Array2, Ix2};
@@ -65,7 +65,7 @@ impl Run {
         (relative_error(&decoded.outputs, &self.truth), decoded.report)
     }
 
-    fn attacked(&mut self, attack: Attack, rms: f64) -> Vec<Array2<f64>> {
+    fn attacked(&mut self, attack: Corruption, rms: f64) -> Vec<Array2<f64>> {
         let mut outputs = self.outputs.clone();
         self.trial.corrupt(&mut outputs, &self.wrong, attack, rms);
         outputs
@@ -105,14 +105,14 @@ fn rates(cell: Cell, seeds: std::ops::Range<u64>) -> Rates {
         rates.accused += usize::from(!accused.is_empty());
         rates.worst_growth = rates.worst_growth.max(honest / plain);
         for (attack, rms, count) in [
-            (Attack::Colluding, 1.0, &mut rates.colluding),
-            (Attack::Gaussian, 1.0, &mut rates.one),
-            (Attack::Gaussian, 3.0, &mut rates.three),
+            (Corruption::Colluding, 1.0, &mut rates.colluding),
+            (Corruption::Gaussian, 1.0, &mut rates.one),
+            (Corruption::Gaussian, 3.0, &mut rates.three),
         ] {
             let outputs = run.attacked(attack, rms);
             *count += usize::from(located(&run, &outputs).1 == run.wrong);
         }
-        let outputs = run.attacked(Attack::Gaussian, 100.0);
+        let outputs = run.attacked(Corruption::Gaussian, 100.0);
         let found = located(&run, &outputs).0;
         let oracle = run.decoded(&outputs, &run.wrong.clone(), Interpolant::SPLINE, None).0;
         assert!(
@@ -162,8 +162,9 @@ fn default_locator_in_many_runs() {
 #[test]
 fn harm_is_bounded_as_the_attack_grows() {
     for cell in CELLS {
-        for (function, attack) in
-            Function::ALL.into_iter().flat_map(|f| [(f, Attack::Gaussian), (f, Attack::Colluding)])
+        for (function, attack) in Function::ALL
+            .into_iter()
+            .flat_map(|f| [(f, Corruption::Gaussian), (f, Corruption::Colluding)])
         {
             let mut run = Run::new(cell, Points::FirstKind, Encoder::Spline, function, 3);
             let oracle = run.decoded(&run.outputs, &run.wrong, Interpolant::SPLINE, None).0;
@@ -257,7 +258,7 @@ fn polynomials_are_decoded_exactly() {
     for seed in 0..5 {
         let mut run =
             Run::new((4, 16, 3, 3), Points::FirstKind, Encoder::Lagrange, Function::Gram, seed);
-        let outputs = run.attacked(Attack::Colluding, 1.0);
+        let outputs = run.attacked(Corruption::Colluding, 1.0);
         let dimension = 2 * (4 - 1) + 1;
         for locator in [
             Locator::Dct { dimension, form: Form::Polynomial },
@@ -294,7 +295,7 @@ fn one_more_than_looked_for_is_suspicious() {
         Function::ALL.into_iter().flat_map(|f| (0..3).map(move |seed| (f, seed)))
     {
         let mut run = Run::new((4, 20, 0, 3), Points::FirstKind, Encoder::Spline, function, seed);
-        let outputs = run.attacked(Attack::Gaussian, 10.0);
+        let outputs = run.attacked(Corruption::Gaussian, 10.0);
         let suspect = |outputs: &[Array2<f64>], wrong| {
             run.decoded(outputs, &[], Interpolant::SPLINE, robust(wrong)).1.verdict.unwrap().suspect
         };

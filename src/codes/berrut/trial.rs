@@ -52,7 +52,7 @@ impl Function {
 
 /// How wrong workers are wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attack {
+pub enum Corruption {
     /// Independent Gaussian errors.
     Gaussian,
     /// All add the same Gaussian vector: errors of rank 1, the hardest to locate.
@@ -158,19 +158,19 @@ impl Trial {
     /// `outputs`, one per worker.
     ///
     /// ```
-    /// use codedgrad::codes::berrut::trial::{Attack, Function, Trial};
+    /// use codedgrad::codes::berrut::trial::{Corruption, Function, Trial};
     /// use codedgrad::ids::Worker;
     /// let mut trial = Trial::new(Function::Identity, 2, 7);
     /// let honest = trial.truth();
     /// let mut outputs = honest.clone();
-    /// trial.corrupt(&mut outputs, &[Worker(1)], Attack::SignFlip, 1.0);
+    /// trial.corrupt(&mut outputs, &[Worker(1)], Corruption::SignFlip, 1.0);
     /// assert!(outputs[0] == honest[0] && outputs[1] == -&honest[1]);
     /// ```
     pub fn corrupt(
         &mut self,
         outputs: &mut [Array2<f64>],
         wrong: &[Worker],
-        attack: Attack,
+        attack: Corruption,
         rms: f64,
     ) {
         let squares: f64 = outputs.iter().flatten().map(|y| y * y).sum();
@@ -180,9 +180,9 @@ impl Trial {
         for worker in wrong {
             let output = &mut outputs[worker.index()];
             match attack {
-                Attack::Gaussian => *output += &(normal(&mut self.attack, SIDE, SIDE) * size),
-                Attack::Colluding => *output += &(&same * size),
-                Attack::SignFlip => output.mapv_inplace(|y| -y),
+                Corruption::Gaussian => *output += &(normal(&mut self.attack, SIDE, SIDE) * size),
+                Corruption::Colluding => *output += &(&same * size),
+                Corruption::SignFlip => output.mapv_inplace(|y| -y),
             }
         }
     }

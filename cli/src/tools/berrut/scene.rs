@@ -1,6 +1,6 @@
 //! One coded computation with stragglers and wrong workers, made and decoded.
 
-use codedgrad::codes::berrut::trial::{Attack, Trial, relative_error};
+use codedgrad::codes::berrut::trial::{Corruption, Trial, relative_error};
 use codedgrad::codes::berrut::{BerrutCode, BerrutError, Decoded, Decoder, Interpolant, Security};
 use codedgrad::ids::{Worker, WorkerSet};
 use ndarray::{Array2, Ix2};
@@ -21,7 +21,7 @@ impl Scene<'_> {
         let mut outputs: Vec<_> =
             self.code.encode(&blocks)?.iter().map(|share| self.trial.apply(share)).collect();
         let wrong: Vec<Worker> = self.wrong.iter().collect();
-        self.trial.corrupt(&mut outputs, &wrong, Attack::Gaussian, self.rms);
+        self.trial.corrupt(&mut outputs, &wrong, Corruption::Gaussian, self.rms);
         Ok(outputs)
     }
 
