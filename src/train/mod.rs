@@ -38,4 +38,4 @@ pub use coordinator::{
 pub use device_adamw::DeviceAdamW;
 pub use optimizer::{AdamW, AdamWConfig};
 pub use pace::{Pace, VirtualClock};
-pub use policy::{Choice, Policy, Using};
+pub use policy::{Policy, SchemeChoice, Using};

@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 pub trait Policy: Send {
     /// A step is decided; the scheme for those to come, where another is wanted or there is
     /// something to be said of this one.
-    fn decided(&mut self, record: &StepRecord) -> Option<Choice>;
+    fn decided(&mut self, record: &StepRecord) -> Option<SchemeChoice>;
 }
 
 /// A scheme that is to be used from now on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct SchemeChoice {
     /// Which; without delay, and for the run's units.
     pub scheme: SchemeSpec,
     /// Seconds per step that are expected of it, if any are.
@@ -59,9 +59,9 @@ impl Using {
     }
 }
 
-impl From<Choice> for Using {
-    fn from(choice: Choice) -> Self {
-        let Choice { scheme, predicted, why } = choice;
+impl From<SchemeChoice> for Using {
+    fn from(choice: SchemeChoice) -> Self {
+        let SchemeChoice { scheme, predicted, why } = choice;
         Self { scheme: scheme.to_string(), predicted, why, disturbed: false }
     }
 }

@@ -14,8 +14,8 @@ use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::schedulers::{Config, Engine};
 use codedgrad::train::{
-    Aggregator, Choice, Coordinator, Event, Flow, Observer, Outcome, Pace, Policy, Progress, Shape,
-    StepRecord, Using,
+    Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Policy, Progress, SchemeChoice,
+    Shape, StepRecord, Using,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, Status, TcpLink, TcpTransport};
@@ -87,14 +87,14 @@ struct Whims {
 }
 
 impl Policy for Whims {
-    fn decided(&mut self, record: &StepRecord) -> Option<Choice> {
+    fn decided(&mut self, record: &StepRecord) -> Option<SchemeChoice> {
         if record.step < self.next {
             return None;
         }
         self.next = record.step + self.random.random_range(1..40);
         let schemes = ["uncoded", "groups:s=1", "groups:l=1", "queue:m=1"];
         let text = schemes[self.random.random_range(0..schemes.len())];
-        Some(Choice { scheme: text.parse().ok()?, predicted: None, why: None })
+        Some(SchemeChoice { scheme: text.parse().ok()?, predicted: None, why: None })
     }
 }
 

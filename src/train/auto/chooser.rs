@@ -4,7 +4,7 @@ use super::Auto;
 use crate::codes::SchemeSpec;
 use crate::delays::{Growth, recorded_row};
 use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, plan};
-use crate::train::{Choice, Policy, RoundRecord, StepRecord, Using};
+use crate::train::{Policy, RoundRecord, SchemeChoice, StepRecord, Using};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -252,15 +252,15 @@ impl Chooser {
         scheme: &str,
         predicted: Option<f64>,
         why: Option<String>,
-    ) -> Option<Choice> {
+    ) -> Option<SchemeChoice> {
         // Its text was made of a scheme.
         let spec = scheme.parse::<SchemeSpec>().ok()?;
         self.chosen = (self.now.scheme != scheme).then(|| (spec.to_string(), self.all));
-        Some(Choice { scheme: spec, predicted, why })
+        Some(SchemeChoice { scheme: spec, predicted, why })
     }
 
     /// What comes of a step that was uncoded.
-    fn while_uncoded(&mut self) -> Option<Choice> {
+    fn while_uncoded(&mut self) -> Option<SchemeChoice> {
         if self.steps == 1
             && let Some(choice) = self.back_soon()
         {
@@ -288,7 +288,7 @@ impl Chooser {
     }
 
     /// Goes back to what was used before, where an uncoded step is slower.
-    fn back_soon(&mut self) -> Option<Choice> {
+    fn back_soon(&mut self) -> Option<SchemeChoice> {
         let Known { scheme, predicted, measured } = self.before.clone()?;
         let uncoded = self.last.back()?.seconds;
         if uncoded <= measured * (1.0 + GAIN) {
@@ -325,7 +325,7 @@ impl Chooser {
     }
 
     /// Stays uncoded, and says so where that is news.
-    fn stay_uncoded(&mut self, recorded: &Recorded, nobody: &str) -> Option<Choice> {
+    fn stay_uncoded(&mut self, recorded: &Recorded, nobody: &str) -> Option<SchemeChoice> {
         let Recorded { steps, seconds, .. } = recorded;
         let percent = 100.0 * GAIN;
         self.rarer = (2 * self.rarer).min(RARER_MAX);
@@ -343,7 +343,7 @@ impl Chooser {
     }
 
     /// Asks the planner for the recorded steps.
-    fn ask(&mut self, recorded: Recorded) -> Option<Choice> {
+    fn ask(&mut self, recorded: Recorded) -> Option<SchemeChoice> {
         let mut rows: Vec<Vec<f64>> = self.last.iter().flat_map(|seen| seen.rows.clone()).collect();
         let workers = self.workers as f64;
         // What the fastest answer takes, on the whole, is computing time; whatever is more does not
@@ -375,7 +375,7 @@ impl Chooser {
     }
 
     /// What comes of the planner's answer, once it is there.
-    fn answered(&mut self) -> Option<Choice> {
+    fn answered(&mut self) -> Option<SchemeChoice> {
         let asked = self.asked.as_ref()?;
         let (answer, recorded) = match asked.answer.try_recv() {
             Ok(answer) => (answer, asked.recorded),
@@ -397,7 +397,7 @@ impl Chooser {
     }
 
     /// Compares what is in use with what the planner finds best.
-    fn verdict(&mut self, plan: &Plan, recorded: &Recorded) -> Option<Choice> {
+    fn verdict(&mut self, plan: &Plan, recorded: &Recorded) -> Option<SchemeChoice> {
         let all = self.all;
         self.coded.short.retain(|_, (_, until)| *until > all);
         let short = |scheme: &str| self.coded.short.get(scheme).map_or(1.0, |(factor, _)| *factor);
@@ -441,7 +441,7 @@ impl Chooser {
         &mut self,
         best: Option<(String, f64)>,
         (uncoded, recorded): (f64, &Recorded),
-    ) -> Option<Choice> {
+    ) -> Option<SchemeChoice> {
         let Some((scheme, time)) = best.filter(|(_, time)| *time < uncoded * (1.0 - GAIN)) else {
             return self.stay_uncoded(recorded, "no scheme would");
         };
@@ -461,7 +461,7 @@ impl Chooser {
     }
 
     /// What comes of a step that was coded.
-    fn while_coded(&mut self) -> Option<Choice> {
+    fn while_coded(&mut self) -> Option<SchemeChoice> {
         if self.steps < self.auto.probe {
             return None;
         }
@@ -488,7 +488,7 @@ impl Chooser {
 
     /// Notes how much longer than predicted a scheme's first steps took. Where they were no faster
     /// than uncoded ones, these are gone back to.
-    fn held_against(&mut self, measured: f64) -> Option<Choice> {
+    fn held_against(&mut self, measured: f64) -> Option<SchemeChoice> {
         let (scheme, predicted) = (self.now.scheme.clone(), self.now.predicted?);
         let until = self.all + REMEMBERED * self.auto.replan_every;
         let short = self.coded.short.entry(scheme.clone()).or_insert((1.0, until));
@@ -514,7 +514,7 @@ impl Chooser {
 }
 
 impl Policy for Chooser {
-    fn decided(&mut self, record: &StepRecord) -> Option<Choice> {
+    fn decided(&mut self, record: &StepRecord) -> Option<SchemeChoice> {
         let kept = self.steps;
         self.note(Seen::of(record));
         if self.asked.is_some() {
