@@ -88,7 +88,7 @@ pub struct Report {
 
 /// Decoded outputs, and how they came about.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded<T, D: Dimension> {
+pub struct DecodedOutputs<T, D: Dimension> {
     /// One array for each data block, or their sum alone.
     pub outputs: Vec<Array<T, D>>,
     /// How they came about.
@@ -191,7 +191,7 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
     /// # Errors
     /// [`BerrutError::NoSurvivors`] when nothing usable has arrived, the refusals of
     /// [`Security::capacity`], and those of the interpolant when too few outputs are left for it.
-    pub fn decode(&self, seed: u64) -> Result<Decoded<T, D>, BerrutError> {
+    pub fn decode(&self, seed: u64) -> Result<DecodedOutputs<T, D>, BerrutError> {
         let (rows, report) = self.plan(seed)?;
         Ok(self.applied(&rows, report))
     }
@@ -200,15 +200,15 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
     ///
     /// # Errors
     /// As [`Decoder::decode`].
-    pub fn decode_sum(&self, seed: u64) -> Result<Decoded<T, D>, BerrutError> {
+    pub fn decode_sum(&self, seed: u64) -> Result<DecodedOutputs<T, D>, BerrutError> {
         let (rows, report) = self.plan(seed)?;
         Ok(self.applied(&[column_sums(&rows)], report))
     }
 
-    fn applied(&self, rows: &[Vec<f64>], report: Report) -> Decoded<T, D> {
+    fn applied(&self, rows: &[Vec<f64>], report: Report) -> DecodedOutputs<T, D> {
         let slices = self.slices(&report.used);
         let shape = self.outputs[&report.used[0]].raw_dim();
-        Decoded {
+        DecodedOutputs {
             outputs: rows.iter().map(|row| combined(row, &slices, shape.clone())).collect(),
             report,
         }

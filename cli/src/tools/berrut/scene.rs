@@ -1,7 +1,9 @@
 //! One coded computation with stragglers and wrong workers, made and decoded.
 
 use codedgrad::codes::berrut::trial::{Corruption, Trial, relative_error};
-use codedgrad::codes::berrut::{BerrutCode, BerrutError, Decoded, Decoder, Interpolant, Security};
+use codedgrad::codes::berrut::{
+    BerrutCode, BerrutError, DecodedOutputs, Decoder, Interpolant, Security,
+};
 use codedgrad::ids::{Worker, WorkerSet};
 use ndarray::{Array2, Ix2};
 
@@ -33,7 +35,7 @@ impl Scene<'_> {
         by: Interpolant,
         security: Option<Security>,
         seed: u64,
-    ) -> Result<(f64, Decoded<f64, Ix2>), BerrutError> {
+    ) -> Result<(f64, DecodedOutputs<f64, Ix2>), BerrutError> {
         let mut decoder: Decoder<'_, f64, Ix2> = Decoder::new(self.code, by);
         if let Some(security) = security {
             decoder = decoder.secured(security);
