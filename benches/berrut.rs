@@ -4,7 +4,8 @@
 //! `cargo bench -p codedgrad --no-default-features --features berrut --bench berrut`
 
 use codedgrad::codes::berrut::{
-    BerrutCode, Decoder, Encoder, Evidence, Gram, Interpolant, Points, Security, robust_locate,
+    BerrutCode, BerrutDecoder, Encoder, Evidence, Gram, Interpolant, Points, Security,
+    robust_locate,
 };
 use codedgrad::gpu::{gram, signed_fold};
 use codedgrad::ids::Worker;
@@ -87,7 +88,7 @@ fn berrut(criterion: &mut Criterion) {
     group.bench_function("robust_locate_alone", |bencher| {
         bencher.iter(|| robust_locate(&exact, WRONG, Default::default()));
     });
-    let mut decoder = Decoder::new(&code, Interpolant::SPLINE);
+    let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE);
     workers
         .iter()
         .zip(&outputs)

@@ -1,5 +1,5 @@
 //! A matrix product over 20 worker threads of which two are late and two lie, decoded without them.
-use codedgrad::codes::berrut::{BerrutCode, Decoder, Encoder, Interpolant, Points, Security};
+use codedgrad::codes::berrut::{BerrutCode, BerrutDecoder, Encoder, Interpolant, Points, Security};
 use codedgrad::ids::Worker;
 use ndarray::Array2;
 use std::{error::Error, sync::mpsc, thread, time::Duration};
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     }
     let security = Security { wrong: 2, ..Security::default() };
-    let mut decoder = Decoder::new(&code, Interpolant::SPLINE).secured(security);
+    let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE).secured(security);
     while decoder.arrived() < 18 {
         let (worker, answer) = answers.recv()?;
         decoder.arrive(worker, answer)?;

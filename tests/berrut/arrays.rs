@@ -31,7 +31,7 @@ proptest! {
             .unwrap();
         let wide = blocks.iter().map(|x| x.mapv(|x| x as f32)).collect::<Vec<_>>();
         let narrow = code.encode(&wide.iter().map(|x| x.view()).collect::<Vec<_>>()).unwrap();
-        let mut decoder = Decoder::new(&code, Interpolant::SPLINE);
+        let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE);
         let mut order: Vec<Worker> = Worker::all(code.workers()).filter(|w| w.0 != 1).collect();
         let rotate = (seed % order.len() as u64) as usize;
         order.rotate_left(rotate);
@@ -70,7 +70,7 @@ proptest! {
 fn outputs_that_are_not_finite_are_erased_and_named() {
     let code = BerrutCode::new(2, 12, Points::FirstKind, Encoder::Spline).unwrap();
     for security in [None, Some(Security { wrong: 1, ..Security::default() })] {
-        let mut decoder = Decoder::new(&code, Interpolant::SPLINE);
+        let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE);
         if let Some(security) = security {
             decoder = decoder.secured(security);
         }
@@ -114,7 +114,7 @@ fn long_outputs_are_located_by_sketches() {
     for (locator, seed) in
         [Locator::default(), pgz, music, Locator::Trimmed { dimension: 8 }].into_iter().zip(3..)
     {
-        let mut decoder = Decoder::new(&code, Interpolant::SPLINE).secured(Security {
+        let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE).secured(Security {
             wrong: 2,
             locator,
             force: false,
@@ -145,7 +145,7 @@ fn arrays_that_cannot_be_used() {
     );
     let error = code.encode(&[a.view(), b.view()]).unwrap_err();
     assert_eq!(error, BerrutError::BlockShape { block: 1, expected: vec![2], found: vec![1] });
-    let mut decoder = Decoder::new(&code, Interpolant::SPLINE)
+    let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE)
         .secured(Security { wrong: 1, ..Security::default() });
     assert_eq!(
         decoder.decode(7).unwrap_err(),
@@ -168,7 +168,7 @@ fn arrays_that_cannot_be_used() {
     assert!(
         error.to_string().contains("the output of worker 0 has shape [1], those before it [2]")
     );
-    let trusting: Decoder<'_, f32, IxDyn> = Decoder::new(&code, Interpolant::SPLINE);
+    let trusting: BerrutDecoder<'_, f32, IxDyn> = BerrutDecoder::new(&code, Interpolant::SPLINE);
     assert_eq!(trusting.decode(7).unwrap_err(), BerrutError::NoSurvivors);
 }
 
@@ -180,7 +180,7 @@ fn odd_shapes() {
         let blocks: Vec<ArrayD<f32>> =
             (0..2).map(|j| ArrayD::from_elem(shape.clone(), j as f32)).collect();
         let shares = code.encode(&blocks.iter().map(|x| x.view()).collect::<Vec<_>>()).unwrap();
-        let mut decoder = Decoder::new(&code, Interpolant::SPLINE)
+        let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE)
             .secured(Security { wrong: 1, ..Security::default() });
         for (worker, share) in Worker::all(6).zip(shares) {
             decoder.arrive(worker, share).unwrap();

@@ -54,7 +54,7 @@ impl Run {
         by: Interpolant,
         security: Option<Security>,
     ) -> (f64, Report) {
-        let mut decoder: Decoder<'_, f64, Ix2> = Decoder::new(&self.code, by);
+        let mut decoder: BerrutDecoder<'_, f64, Ix2> = BerrutDecoder::new(&self.code, by);
         if let Some(security) = security {
             decoder = decoder.secured(security);
         }

@@ -98,13 +98,13 @@ pub struct DecodedOutputs<T, D: Dimension> {
 /// Gathers outputs as they arrive, in any order, and decodes whatever has come.
 ///
 /// ```
-/// use codedgrad::codes::berrut::{BerrutCode, Decoder, Encoder, Interpolant, Points, Security};
+/// use codedgrad::codes::berrut::{BerrutCode, BerrutDecoder, Encoder, Interpolant, Points, Security};
 /// use codedgrad::ids::Worker;
 /// use ndarray::{Array1, array};
 /// let code = BerrutCode::new(2, 14, Points::FirstKind, Encoder::Spline)?;
 /// let blocks: [Array1<f64>; 2] = [array![0.1, 0.9], array![-0.4, 0.3]];
 /// let shares = code.encode(&[blocks[0].view(), blocks[1].view()])?;
-/// let mut decoder = Decoder::new(&code, Interpolant::SPLINE)
+/// let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE)
 ///     .secured(Security { wrong: 1, ..Security::default() });
 /// for (worker, share) in Worker::all(14).zip(&shares).filter(|(worker, _)| worker.0 != 3) {
 ///     let output = if worker.0 == 8 { array![100.0, -100.0] } else { share.mapv(f64::tanh) };
@@ -116,7 +116,7 @@ pub struct DecodedOutputs<T, D: Dimension> {
 /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Decoder<'a, T, D: Dimension> {
+pub struct BerrutDecoder<'a, T, D: Dimension> {
     code: &'a BerrutCode,
     by: Interpolant,
     security: Option<Security>,
@@ -124,7 +124,7 @@ pub struct Decoder<'a, T, D: Dimension> {
     not_finite: Vec<Worker>,
 }
 
-impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
+impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
     /// A decoder with nothing arrived that trusts everybody.
     #[must_use]
     pub fn new(code: &'a BerrutCode, by: Interpolant) -> Self {
@@ -199,7 +199,7 @@ impl<'a, T: Real, D: Dimension> Decoder<'a, T, D> {
     /// The sum of all decoded outputs, from one pass over what has arrived instead of `K`.
     ///
     /// # Errors
-    /// As [`Decoder::decode`].
+    /// As [`BerrutDecoder::decode`].
     pub fn decode_sum(&self, seed: u64) -> Result<DecodedOutputs<T, D>, BerrutError> {
         let (rows, report) = self.plan(seed)?;
         Ok(self.applied(&[column_sums(&rows)], report))

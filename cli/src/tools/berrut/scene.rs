@@ -2,7 +2,7 @@
 
 use codedgrad::codes::berrut::trial::{Corruption, Trial, relative_error};
 use codedgrad::codes::berrut::{
-    BerrutCode, BerrutError, DecodedOutputs, Decoder, Interpolant, Security,
+    BerrutCode, BerrutDecoder, BerrutError, DecodedOutputs, Interpolant, Security,
 };
 use codedgrad::ids::{Worker, WorkerSet};
 use ndarray::{Array2, Ix2};
@@ -36,7 +36,7 @@ impl Scene<'_> {
         security: Option<Security>,
         seed: u64,
     ) -> Result<(f64, DecodedOutputs<f64, Ix2>), BerrutError> {
-        let mut decoder: Decoder<'_, f64, Ix2> = Decoder::new(self.code, by);
+        let mut decoder: BerrutDecoder<'_, f64, Ix2> = BerrutDecoder::new(self.code, by);
         if let Some(security) = security {
             decoder = decoder.secured(security);
         }
