@@ -53,7 +53,7 @@ impl Run {
         without: &[Worker],
         by: Interpolant,
         security: Option<Security>,
-    ) -> (f64, Report) {
+    ) -> (f64, BerrutReport) {
         let mut decoder: BerrutDecoder<'_, f64, Ix2> = BerrutDecoder::new(&self.code, by);
         if let Some(security) = security {
             decoder = decoder.secured(security);

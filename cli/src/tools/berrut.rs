@@ -13,7 +13,7 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::ValueEnum;
 use codedgrad::codes::berrut::trial::Trial;
-use codedgrad::codes::berrut::{BerrutCode, Report};
+use codedgrad::codes::berrut::{BerrutCode, BerrutReport};
 use codedgrad::ids::{Worker, WorkerSet};
 use scene::Scene;
 use serde_json::json;
@@ -81,7 +81,12 @@ pub(crate) fn run(args: &BerrutArgs, output: &mut Output<'_>) -> Result<(), Fail
     write!(output.out, "{picture}{}", output.width().prose(&words)).or_work()
 }
 
-fn shown(args: &BerrutArgs, code: &BerrutCode, error: f64, report: &Report) -> serde_json::Value {
+fn shown(
+    args: &BerrutArgs,
+    code: &BerrutCode,
+    error: f64,
+    report: &BerrutReport,
+) -> serde_json::Value {
     let found = report.verdict.as_ref().map(|verdict| &verdict.trimmed);
     let (encoder, decoder) = args.names();
     json!({
@@ -108,7 +113,12 @@ fn shown(args: &BerrutArgs, code: &BerrutCode, error: f64, report: &Report) -> s
 }
 
 /// One line per worker: where it sits, what became of it, and its largest weight.
-fn picture(code: &BerrutCode, late: &WorkerSet, wrong: &WorkerSet, report: &Report) -> String {
+fn picture(
+    code: &BerrutCode,
+    late: &WorkerSet,
+    wrong: &WorkerSet,
+    report: &BerrutReport,
+) -> String {
     let column = |x: f64| ((1.0 - x) / 2.0 * (LINE - 1) as f64).round() as usize;
     let mut blocks = vec![' '; LINE];
     code.data_points().iter().for_each(|alpha| blocks[column(*alpha)] = 'v');
@@ -147,7 +157,7 @@ fn picture(code: &BerrutCode, late: &WorkerSet, wrong: &WorkerSet, report: &Repo
 
 fn words(
     args: &BerrutArgs,
-    report: &Report,
+    report: &BerrutReport,
     [error, oracle, undefended]: [Option<f64>; 3],
 ) -> String {
     let mut text = String::from("\n");

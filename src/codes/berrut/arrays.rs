@@ -75,7 +75,7 @@ fn combined<T: Real, D: Dimension>(weights: &[f64], slices: &[&[T]], shape: D) -
 
 /// What became of a decode besides its outputs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct BerrutReport {
     /// Whose outputs were used, ascending.
     pub used: Vec<Worker>,
     /// Whose outputs were not finite, or too large to be squared: erased.
@@ -92,7 +92,7 @@ pub struct DecodedOutputs<T, D: Dimension> {
     /// One array for each data block, or their sum alone.
     pub outputs: Vec<Array<T, D>>,
     /// How they came about.
-    pub report: Report,
+    pub report: BerrutReport,
 }
 
 /// Gathers outputs as they arrive, in any order, and decodes whatever has come.
@@ -205,7 +205,7 @@ impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
         Ok(self.applied(&[column_sums(&rows)], report))
     }
 
-    fn applied(&self, rows: &[Vec<f64>], report: Report) -> DecodedOutputs<T, D> {
+    fn applied(&self, rows: &[Vec<f64>], report: BerrutReport) -> DecodedOutputs<T, D> {
         let slices = self.slices(&report.used);
         let shape = self.outputs[&report.used[0]].raw_dim();
         DecodedOutputs {
@@ -219,7 +219,7 @@ impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
     }
 
     /// Who is used, and with which weights `[K x used]`.
-    fn plan(&self, seed: u64) -> Result<(Vec<Vec<f64>>, Report), BerrutError> {
+    fn plan(&self, seed: u64) -> Result<(Vec<Vec<f64>>, BerrutReport), BerrutError> {
         let mut survivors: Vec<Worker> = self.outputs.keys().copied().collect();
         let mut not_finite = self.not_finite.clone();
         let verdict = match &self.security {
@@ -241,7 +241,7 @@ impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
             all
         };
         let weights = rows.iter().map(spread).collect();
-        Ok((rows, Report { used, not_finite, weights, verdict }))
+        Ok((rows, BerrutReport { used, not_finite, weights, verdict }))
     }
 
     fn verdict(

@@ -54,7 +54,7 @@ mod search;
 mod secure;
 pub mod trial;
 
-pub use arrays::{BerrutDecoder, DecodedOutputs, Report};
+pub use arrays::{BerrutDecoder, BerrutReport, DecodedOutputs};
 pub use bounds::{Derivatives, mesh_bound, straggler_bound};
 pub use code::{BerrutCode, Encoder};
 pub use dct::Dct;
