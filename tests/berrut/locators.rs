@@ -28,7 +28,7 @@ fn polynomial_case(
     a: usize,
     columns: usize,
     seed: u64,
-) -> (Received, Vec<Worker>) {
+) -> (ReceivedOutputs, Vec<Worker>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let code = BerrutCode::new(1, n, Points::FirstKind, Encoder::Lagrange).unwrap();
     let everybody: Vec<Worker> = Worker::all(n).collect();
@@ -165,7 +165,7 @@ fn too_many_are_refused_with_the_numbers() {
     let second = BerrutCode::new(4, 16, Points::SecondKind, Encoder::Spline).unwrap();
     assert_eq!(robust(1, true).capacity(&second, 16), Err(BerrutError::NotACodeword));
     assert_eq!(
-        Received::new(&second, &workers(&[0]), &[&[1.0]]).unwrap_err(),
+        ReceivedOutputs::new(&second, &workers(&[0]), &[&[1.0]]).unwrap_err(),
         BerrutError::NotACodeword
     );
 }

@@ -7,15 +7,16 @@ mod laws;
 mod locators;
 mod statistics;
 
-use codedgrad::codes::berrut::{BerrutCode, Received};
+use codedgrad::codes::berrut::{BerrutCode, ReceivedOutputs};
 use codedgrad::ids::Worker;
 
 fn workers(list: &[u32]) -> Vec<Worker> {
     list.iter().copied().map(Worker).collect()
 }
 
-fn received(code: &BerrutCode, survivors: &[Worker], outputs: &[Vec<f64>]) -> Received {
-    Received::new(code, survivors, &outputs.iter().map(|y| &y[..]).collect::<Vec<_>>()).unwrap()
+fn received(code: &BerrutCode, survivors: &[Worker], outputs: &[Vec<f64>]) -> ReceivedOutputs {
+    ReceivedOutputs::new(code, survivors, &outputs.iter().map(|y| &y[..]).collect::<Vec<_>>())
+        .unwrap()
 }
 
 /// `rows x values`, the small matrix applied to a list of vectors.

@@ -3,7 +3,7 @@
 use super::code::{BerrutCode, column_sums};
 use super::error::BerrutError;
 use super::interpolate::Interpolant;
-use super::received::{Gram, Received};
+use super::received::{Gram, ReceivedOutputs};
 use super::secure::{Evidence, Locator, Security, Verdict};
 use crate::gpu::{Real, gram, signed_fold};
 use crate::ids::Worker;
@@ -268,7 +268,7 @@ impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
             let outputs: Vec<&[f64]> = columns.iter().map(|x| &x[..]).collect();
             return security.judge(
                 self.code,
-                &Evidence::Outputs(Received::new(self.code, survivors, &outputs)?),
+                &Evidence::Outputs(ReceivedOutputs::new(self.code, survivors, &outputs)?),
             );
         }
         let sketched = length > EXACT_MAX;

@@ -6,7 +6,7 @@ use super::error::BerrutError;
 use super::interpolate::chebyshev;
 use super::jacobi::right_singular;
 use super::points::Points;
-use super::received::Received;
+use super::received::ReceivedOutputs;
 use super::search::Trim;
 use crate::ids::Worker;
 use nalgebra::DMatrix;
@@ -47,7 +47,7 @@ pub enum Form {
 /// [`BerrutError::Dimension`] for a dimension of 0, [`BerrutError::Radius`] when `2A + s > N - m`.
 ///
 /// ```
-/// use codedgrad::codes::berrut::{BerrutCode, Encoder, Form, Points, Received, dct_locate};
+/// use codedgrad::codes::berrut::{BerrutCode, Encoder, Form, Points, ReceivedOutputs, dct_locate};
 /// use codedgrad::ids::Worker;
 /// // 3 blocks and f = x^2 make codewords of dimension 2 (3-1) + 1 = 5; 8 workers, 1 straggler, 1 wrong.
 /// let code = BerrutCode::new(3, 8, Points::FirstKind, Encoder::Lagrange)?;
@@ -59,12 +59,12 @@ pub enum Form {
 /// let mut outputs: Vec<[f64; 1]> = survivors.iter().map(|w| [output(w)]).collect();
 /// outputs[4][0] += 0.7;
 /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
-/// let received = Received::new(&code, &survivors, &outputs)?;
+/// let received = ReceivedOutputs::new(&code, &survivors, &outputs)?;
 /// assert_eq!(dct_locate(&received, 5, 1, Form::Polynomial)?, [Worker(5)]);
 /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
 /// ```
 pub fn dct_locate(
-    received: &Received,
+    received: &ReceivedOutputs,
     dimension: usize,
     wrong: usize,
     form: Form,
@@ -101,20 +101,22 @@ pub fn dct_locate(
 /// extension only a third of the parity could be used for errors instead of half.
 ///
 /// ```
-/// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Received, extended_syndromes};
+/// use codedgrad::codes::berrut::{
+///     BerrutCode, Encoder, Points, ReceivedOutputs, extended_syndromes,
+/// };
 /// use codedgrad::ids::Worker;
 /// let code = BerrutCode::new(1, 3, Points::FirstKind, Encoder::Lagrange)?;
-/// let received = Received::new(&code, &[0, 1, 2].map(Worker), &[&[1.0], &[1.0], &[2.0]])?;
+/// let received = ReceivedOutputs::new(&code, &[0, 1, 2].map(Worker), &[&[1.0], &[1.0], &[2.0]])?;
 /// let s = extended_syndromes(&received, 1);
 /// assert_eq!((s.len(), s[2][0], s[3][0]), (5, 0.0, -s[1][0]));
 /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
 /// ```
 #[must_use]
-pub fn extended_syndromes(received: &Received, dimension: usize) -> Vec<Vec<f64>> {
+pub fn extended_syndromes(received: &ReceivedOutputs, dimension: usize) -> Vec<Vec<f64>> {
     syndromes(received, dimension).row_iter().map(|row| row.iter().copied().collect()).collect()
 }
 
-fn syndromes(received: &Received, dimension: usize) -> DMatrix<f64> {
+fn syndromes(received: &ReceivedOutputs, dimension: usize) -> DMatrix<f64> {
     let workers = received.at.workers;
     let known =
         received.at.basis(workers).columns(dimension, workers - dimension).tr_mul(&received.values);
@@ -180,7 +182,7 @@ fn leja(roots: &[f64]) -> Vec<f64> {
 /// its point.
 fn scores(
     syndromes: &DMatrix<f64>,
-    received: &Received,
+    received: &ReceivedOutputs,
     dimension: usize,
     wrong: usize,
     form: Form,
@@ -213,7 +215,7 @@ fn scores(
 
 /// The last step: while deleting these positions leaves a syndrome, exchanges one of them for a
 /// better one.
-fn exchanged(received: &Received, dimension: usize, positions: Vec<usize>) -> Vec<usize> {
+fn exchanged(received: &ReceivedOutputs, dimension: usize, positions: Vec<usize>) -> Vec<usize> {
     let q = received.at.basis(dimension).qr().q();
     let remainder = &received.values - &q * q.tr_mul(&received.values);
     let trim = Trim::projected(

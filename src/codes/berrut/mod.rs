@@ -64,5 +64,5 @@ pub use locator::{Form, dct_locate, extended_syndromes};
 pub use mixture::{Mixture, MixtureParameters};
 pub use points::{Nodes, Points, data_points};
 pub use prior::{Tolerance, Trimmed, residuals_by_exponent, robust_locate, trimmed_locate};
-pub use received::{Gram, Received};
+pub use received::{Gram, ReceivedOutputs};
 pub use secure::{Evidence, Locator, Security, Verdict};

@@ -264,7 +264,7 @@ fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
 ///
 /// ```
 /// use codedgrad::codes::berrut::{
-///     BerrutCode, Encoder, Points, Received, Tolerance, robust_locate,
+///     BerrutCode, Encoder, Points, ReceivedOutputs, Tolerance, robust_locate,
 /// };
 /// use codedgrad::ids::Worker;
 /// let code = BerrutCode::new(2, 12, Points::FirstKind, Encoder::Spline)?;
@@ -273,8 +273,8 @@ fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
 ///     code.worker_points().iter().map(|z| [(1.0 + z).sqrt()]).collect();
 /// outputs[7][0] += 5.0;
 /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
-/// let found =
-///     robust_locate(&Received::new(&code, &workers, &outputs)?.gram(), 2, Tolerance::default())?;
+/// let received = ReceivedOutputs::new(&code, &workers, &outputs)?;
+/// let found = robust_locate(&received.gram(), 2, Tolerance::default())?;
 /// assert_eq!(found.workers, [Worker(7)], "two may be wrong, one is");
 /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
 /// ```
@@ -350,14 +350,14 @@ fn judged(gram: &Gram, covariance: &DMatrix<f64>, keep: &[usize], j: usize) -> (
 /// `m` outputs are left.
 ///
 /// ```
-/// use codedgrad::codes::berrut::{trimmed_locate, BerrutCode, Encoder, Points, Received};
+/// use codedgrad::codes::berrut::{trimmed_locate, BerrutCode, Encoder, Points, ReceivedOutputs};
 /// use codedgrad::ids::Worker;
 /// let code = BerrutCode::new(2, 8, Points::FirstKind, Encoder::Lagrange)?;
 /// let workers: Vec<Worker> = Worker::all(8).collect();
 /// let mut outputs: Vec<[f64; 1]> = code.worker_points().iter().map(|z| [1.0 + z]).collect();
 /// outputs[3][0] = 0.0;
 /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
-/// let found = trimmed_locate(&Received::new(&code, &workers, &outputs)?.gram(), 2, 1)?;
+/// let found = trimmed_locate(&ReceivedOutputs::new(&code, &workers, &outputs)?.gram(), 2, 1)?;
 /// assert_eq!(found.workers, [Worker(3)]);
 /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
 /// ```

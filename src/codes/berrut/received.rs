@@ -10,7 +10,7 @@ use nalgebra::DMatrix;
 /// Outputs of the survivors of a code on points of the first kind, `d` coordinates or sketches
 /// each.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Received {
+pub struct ReceivedOutputs {
     pub(super) at: Survivors,
     /// `[n x d]`
     pub(super) values: DMatrix<f64>,
@@ -73,7 +73,7 @@ impl Survivors {
     }
 }
 
-impl Received {
+impl ReceivedOutputs {
     /// The outputs of the survivors, given in ascending order.
     ///
     /// # Errors
@@ -81,11 +81,12 @@ impl Received {
     /// for outputs of different lengths, and the errors of a list that is none.
     ///
     /// ```
-    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Received};
+    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, ReceivedOutputs};
     /// use codedgrad::ids::Worker;
     /// let code = BerrutCode::new(2, 3, Points::FirstKind, Encoder::Lagrange)?;
-    /// assert!(Received::new(&code, &[Worker(0), Worker(2)], &[&[1.0], &[2.0]]).is_ok());
-    /// assert!(Received::new(&code, &[Worker(0), Worker(2)], &[&[1.0], &[2.0, 3.0]]).is_err());
+    /// assert!(ReceivedOutputs::new(&code, &[Worker(0), Worker(2)], &[&[1.0], &[2.0]]).is_ok());
+    /// let unequal: [&[f64]; 2] = [&[1.0], &[2.0, 3.0]];
+    /// assert!(ReceivedOutputs::new(&code, &[Worker(0), Worker(2)], &unequal).is_err());
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
     ///
@@ -116,11 +117,11 @@ impl Received {
     /// Their Gram matrix. Cost: O(n^2 d).
     ///
     /// ```
-    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Received};
+    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, ReceivedOutputs};
     /// use codedgrad::ids::Worker;
     /// let code = BerrutCode::new(1, 2, Points::FirstKind, Encoder::Spline)?;
-    /// let gram =
-    ///     Received::new(&code, &[Worker(0), Worker(1)], &[&[3.0, 4.0], &[0.0, 2.0]])?.gram();
+    /// let outputs: [&[f64]; 2] = [&[3.0, 4.0], &[0.0, 2.0]];
+    /// let gram = ReceivedOutputs::new(&code, &[Worker(0), Worker(1)], &outputs)?.gram();
     /// assert_eq!(gram.rows(), [vec![25.0, 8.0], vec![8.0, 4.0]]);
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
@@ -138,11 +139,11 @@ impl Received {
     /// a worker that is no survivor, and those of a list that is none.
     ///
     /// ```
-    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Received};
+    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, ReceivedOutputs};
     /// use codedgrad::ids::Worker;
     /// let code = BerrutCode::new(2, 4, Points::FirstKind, Encoder::Lagrange)?;
-    /// let received =
-    ///     Received::new(&code, &[0, 1, 2, 3].map(Worker), &[&[1.0], &[1.0], &[6.0], &[1.0]])?;
+    /// let outputs: [&[f64]; 4] = [&[1.0], &[1.0], &[6.0], &[1.0]];
+    /// let received = ReceivedOutputs::new(&code, &[0, 1, 2, 3].map(Worker), &outputs)?;
     /// assert!((received.errors_of(&[Worker(2)], 1)?[0][0] - 5.0).abs() < 1e-12);
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```

@@ -4,7 +4,7 @@ use super::code::BerrutCode;
 use super::error::BerrutError;
 use super::locator::{Form, dct_locate};
 use super::prior::{Tolerance, Trimmed, of_dimension, robust_locate, trimmed_locate};
-use super::received::{Gram, Received};
+use super::received::{Gram, ReceivedOutputs};
 use crate::ids::Worker;
 
 /// Accusing one worker more must lower the residual so many times to be suspicious of a code of
@@ -67,7 +67,7 @@ pub enum Evidence {
     /// Inner products, exact or of sketches.
     Products(Gram),
     /// Outputs or sketches of them.
-    Outputs(Received),
+    Outputs(ReceivedOutputs),
 }
 
 impl Security {
@@ -138,14 +138,14 @@ impl Security {
     /// As [`Security::capacity`].
     ///
     /// ```
-    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Evidence, Points, Received, Security};
+    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Evidence, Points, ReceivedOutputs, Security};
     /// use codedgrad::ids::Worker;
     /// let code = BerrutCode::new(2, 12, Points::FirstKind, Encoder::Spline)?;
     /// let workers: Vec<Worker> = Worker::all(12).collect();
     /// let mut outputs: Vec<[f64; 1]> = code.worker_points().iter().map(|z| [z.exp()]).collect();
     /// (outputs[2][0], outputs[9][0]) = (50.0, -50.0);
     /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
-    /// let evidence = Evidence::Products(Received::new(&code, &workers, &outputs)?.gram());
+    /// let evidence = Evidence::Products(ReceivedOutputs::new(&code, &workers, &outputs)?.gram());
     /// let verdict = Security { wrong: 2, ..Security::default() }.judge(&code, &evidence)?;
     /// assert!(!verdict.suspect && verdict.trimmed.workers == [Worker(2), Worker(9)]);
     /// assert!(Security { wrong: 1, ..Security::default() }.judge(&code, &evidence)?.suspect);
