@@ -4,7 +4,7 @@
 //! `cargo bench -p codedgrad --no-default-features --features berrut --bench berrut`
 
 use codedgrad::codes::berrut::{
-    BerrutCode, BerrutDecoder, Encoder, Evidence, Gram, Interpolant, Points, Security,
+    BerrutCode, BerrutDecoder, ByzantineDefence, Encoder, Evidence, Gram, Interpolant, Points,
     robust_locate,
 };
 use codedgrad::gpu::{gram, signed_fold};
@@ -51,7 +51,7 @@ fn berrut(criterion: &mut Criterion) {
     let workers: Vec<Worker> = Worker::all(WORKERS).collect();
     let outputs = outputs(&code, length);
     let slices: Vec<&[f32]> = outputs.iter().filter_map(|x| x.as_slice()).collect();
-    let security = Security { wrong: WRONG, ..Security::default() };
+    let security = ByzantineDefence { wrong: WRONG, ..ByzantineDefence::default() };
     let products = |entries: &[f64]| Gram::new(&code, &workers, entries).expect("first kind");
     let sketched = || {
         let sketches = signed_fold(&slices, 4096, 7);

@@ -1,5 +1,7 @@
 //! A matrix product over 20 worker threads of which two are late and two lie, decoded without them.
-use codedgrad::codes::berrut::{BerrutCode, BerrutDecoder, Encoder, Interpolant, Points, Security};
+use codedgrad::codes::berrut::{
+    BerrutCode, BerrutDecoder, ByzantineDefence, Encoder, Interpolant, Points,
+};
 use codedgrad::ids::Worker;
 use ndarray::Array2;
 use std::{error::Error, sync::mpsc, thread, time::Duration};
@@ -21,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             sender.send((worker, share.dot(&weights) * lie))
         });
     }
-    let security = Security { wrong: 2, ..Security::default() };
+    let security = ByzantineDefence { wrong: 2, ..ByzantineDefence::default() };
     let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE).secured(security);
     while decoder.arrived() < 18 {
         let (worker, answer) = answers.recv()?;

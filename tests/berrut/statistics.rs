@@ -52,7 +52,7 @@ impl Run {
         outputs: &[Array2<f64>],
         without: &[Worker],
         by: Interpolant,
-        security: Option<Security>,
+        security: Option<ByzantineDefence>,
     ) -> (f64, BerrutReport) {
         let mut decoder: BerrutDecoder<'_, f64, Ix2> = BerrutDecoder::new(&self.code, by);
         if let Some(security) = security {
@@ -72,8 +72,8 @@ impl Run {
     }
 }
 
-fn robust(wrong: usize) -> Option<Security> {
-    Some(Security { wrong, ..Security::default() })
+fn robust(wrong: usize) -> Option<ByzantineDefence> {
+    Some(ByzantineDefence { wrong, ..ByzantineDefence::default() })
 }
 
 /// Shares of runs in one cell: honest ones that accuse somebody, and exact locations under
@@ -264,7 +264,7 @@ fn polynomials_are_decoded_exactly() {
             Locator::Dct { dimension, form: Form::Polynomial },
             Locator::Dct { dimension, form: Form::Subspace },
         ] {
-            let security = Security { wrong: 3, locator, force: false };
+            let security = ByzantineDefence { wrong: 3, locator, force: false };
             let (error, report) =
                 run.decoded(&outputs, &[], Interpolant::LeastSquares { dimension }, Some(security));
             let verdict = report.verdict.unwrap();

@@ -8,7 +8,7 @@
 use super::gpt::EMBEDDING;
 use super::{Batches, LocalRun, Replica, ReplicaError};
 use codedgrad::codes::berrut::{
-    BerrutError, Evidence, Gram, Interpolant, Locator, Mixture, Security, Tolerance,
+    BerrutError, ByzantineDefence, Evidence, Gram, Interpolant, Locator, Mixture, Tolerance,
 };
 use codedgrad::gpu::{Real, add_into, gram};
 use codedgrad::ids::{Job, Worker};
@@ -211,7 +211,7 @@ impl MixtureJudge {
                 rest.map(|(worker, x)| (*worker, &x[section.clone()])).unzip();
             let evidence =
                 Evidence::Products(Gram::new(self.mixture.code(), &rest, &gram(&sections))?);
-            let security = Security {
+            let security = ByzantineDefence {
                 wrong: self.most_wrong - wrong.len(),
                 locator: Locator::Robust(tolerance),
                 force: false,

@@ -4,7 +4,7 @@ use super::code::{BerrutCode, column_sums};
 use super::error::BerrutError;
 use super::interpolate::Interpolant;
 use super::received::{Gram, ReceivedOutputs};
-use super::secure::{Evidence, Locator, Security, Verdict};
+use super::secure::{ByzantineDefence, Evidence, Locator, Verdict};
 use crate::gpu::{Real, gram, signed_fold};
 use crate::ids::Worker;
 use ndarray::{Array, ArrayView, Dimension};
@@ -98,14 +98,16 @@ pub struct DecodedOutputs<T, D: Dimension> {
 /// Gathers outputs as they arrive, in any order, and decodes whatever has come.
 ///
 /// ```
-/// use codedgrad::codes::berrut::{BerrutCode, BerrutDecoder, Encoder, Interpolant, Points, Security};
+/// use codedgrad::codes::berrut::{
+///     BerrutCode, BerrutDecoder, ByzantineDefence, Encoder, Interpolant, Points,
+/// };
 /// use codedgrad::ids::Worker;
 /// use ndarray::{Array1, array};
 /// let code = BerrutCode::new(2, 14, Points::FirstKind, Encoder::Spline)?;
 /// let blocks: [Array1<f64>; 2] = [array![0.1, 0.9], array![-0.4, 0.3]];
 /// let shares = code.encode(&[blocks[0].view(), blocks[1].view()])?;
 /// let mut decoder = BerrutDecoder::new(&code, Interpolant::SPLINE)
-///     .secured(Security { wrong: 1, ..Security::default() });
+///     .secured(ByzantineDefence { wrong: 1, ..ByzantineDefence::default() });
 /// for (worker, share) in Worker::all(14).zip(&shares).filter(|(worker, _)| worker.0 != 3) {
 ///     let output = if worker.0 == 8 { array![100.0, -100.0] } else { share.mapv(f64::tanh) };
 ///     decoder.arrive(worker, output)?;
@@ -119,7 +121,7 @@ pub struct DecodedOutputs<T, D: Dimension> {
 pub struct BerrutDecoder<'a, T, D: Dimension> {
     code: &'a BerrutCode,
     by: Interpolant,
-    security: Option<Security>,
+    security: Option<ByzantineDefence>,
     outputs: BTreeMap<Worker, Array<T, D>>,
     not_finite: Vec<Worker>,
 }
@@ -133,7 +135,7 @@ impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
 
     /// The same, looking for wrong workers before it decodes.
     #[must_use]
-    pub fn secured(self, security: Security) -> Self {
+    pub fn secured(self, security: ByzantineDefence) -> Self {
         Self { security: Some(security), ..self }
     }
 
@@ -190,7 +192,8 @@ impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
     ///
     /// # Errors
     /// [`BerrutError::NoSurvivors`] when nothing usable has arrived, the refusals of
-    /// [`Security::capacity`], and those of the interpolant when too few outputs are left for it.
+    /// [`ByzantineDefence::capacity`], and those of the interpolant when too few outputs are left
+    /// for it.
     pub fn decode(&self, seed: u64) -> Result<DecodedOutputs<T, D>, BerrutError> {
         let (rows, report) = self.plan(seed)?;
         Ok(self.applied(&rows, report))
@@ -246,7 +249,7 @@ impl<'a, T: Real, D: Dimension> BerrutDecoder<'a, T, D> {
 
     fn verdict(
         &self,
-        security: &Security,
+        security: &ByzantineDefence,
         survivors: &mut Vec<Worker>,
         not_finite: &mut Vec<Worker>,
         seed: u64,
@@ -323,7 +326,7 @@ fn erase<X>(
 }
 
 /// Whether somebody is accused by so little that the noise of sketches may have done it.
-fn borderline(security: &Security, verdict: &Verdict) -> bool {
+fn borderline(security: &ByzantineDefence, verdict: &Verdict) -> bool {
     let Locator::Robust(tolerance) = security.locator else { return false };
     let found = &verdict.trimmed;
     found.scores.iter().any(|score| *score < BORDERLINE * tolerance.tau)

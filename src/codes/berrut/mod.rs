@@ -65,4 +65,4 @@ pub use mixture::{Mixture, MixtureParameters};
 pub use points::{Nodes, Points, data_points};
 pub use prior::{Tolerance, Trimmed, residuals_by_exponent, robust_locate, trimmed_locate};
 pub use received::{Gram, ReceivedOutputs};
-pub use secure::{Evidence, Locator, Security, Verdict};
+pub use secure::{ByzantineDefence, Evidence, Locator, Verdict};

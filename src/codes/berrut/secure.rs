@@ -41,7 +41,7 @@ impl Default for Locator {
 
 /// What is done against wrong workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Security {
+pub struct ByzantineDefence {
     /// Most workers that are looked for, `A`; the papers' locators accuse exactly so many.
     pub wrong: usize,
     /// How.
@@ -70,14 +70,14 @@ pub enum Evidence {
     Outputs(ReceivedOutputs),
 }
 
-impl Security {
+impl ByzantineDefence {
     /// The dimension of the code for functions that are no polynomials: `2K`, less if
     /// `survivors - 2A` is, and not below `K`.
     ///
     /// ```
-    /// use codedgrad::codes::berrut::Security;
-    /// assert_eq!(Security::usual_dimension(4, 16, 2), 8);
-    /// assert_eq!(Security::usual_dimension(4, 10, 2), 6);
+    /// use codedgrad::codes::berrut::ByzantineDefence;
+    /// assert_eq!(ByzantineDefence::usual_dimension(4, 16, 2), 8);
+    /// assert_eq!(ByzantineDefence::usual_dimension(4, 10, 2), 6);
     /// ```
     #[must_use]
     pub fn usual_dimension(blocks: usize, survivors: usize, wrong: usize) -> usize {
@@ -99,9 +99,9 @@ impl Security {
     /// the numbers, and [`BerrutError::NotACodeword`] for a code on points of the second kind.
     ///
     /// ```
-    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Points, Security};
+    /// use codedgrad::codes::berrut::{BerrutCode, ByzantineDefence, Encoder, Points};
     /// let code = BerrutCode::new(4, 16, Points::FirstKind, Encoder::Spline)?;
-    /// let security = Security { wrong: 2, ..Security::default() };
+    /// let security = ByzantineDefence { wrong: 2, ..ByzantineDefence::default() };
     /// assert_eq!(security.capacity(&code, 14)?, 4);
     /// assert!(security.capacity(&code, 9).unwrap_err().to_string().contains("A=2"));
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
@@ -135,10 +135,12 @@ impl Security {
     /// makes the residual 30 times smaller).
     ///
     /// # Errors
-    /// As [`Security::capacity`].
+    /// As [`ByzantineDefence::capacity`].
     ///
     /// ```
-    /// use codedgrad::codes::berrut::{BerrutCode, Encoder, Evidence, Points, ReceivedOutputs, Security};
+    /// use codedgrad::codes::berrut::{
+    ///     BerrutCode, ByzantineDefence, Encoder, Evidence, Points, ReceivedOutputs,
+    /// };
     /// use codedgrad::ids::Worker;
     /// let code = BerrutCode::new(2, 12, Points::FirstKind, Encoder::Spline)?;
     /// let workers: Vec<Worker> = Worker::all(12).collect();
@@ -146,9 +148,10 @@ impl Security {
     /// (outputs[2][0], outputs[9][0]) = (50.0, -50.0);
     /// let outputs: Vec<&[f64]> = outputs.iter().map(|y| &y[..]).collect();
     /// let evidence = Evidence::Products(ReceivedOutputs::new(&code, &workers, &outputs)?.gram());
-    /// let verdict = Security { wrong: 2, ..Security::default() }.judge(&code, &evidence)?;
+    /// let against = |wrong| ByzantineDefence { wrong, ..ByzantineDefence::default() };
+    /// let verdict = against(2).judge(&code, &evidence)?;
     /// assert!(!verdict.suspect && verdict.trimmed.workers == [Worker(2), Worker(9)]);
-    /// assert!(Security { wrong: 1, ..Security::default() }.judge(&code, &evidence)?.suspect);
+    /// assert!(against(1).judge(&code, &evidence)?.suspect);
     /// # Ok::<(), codedgrad::codes::berrut::BerrutError>(())
     /// ```
     pub fn judge(&self, code: &BerrutCode, evidence: &Evidence) -> Result<Verdict, BerrutError> {

@@ -6,7 +6,9 @@ use crate::units::{at_least, count};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::codes::berrut::trial::Function;
-use codedgrad::codes::berrut::{Encoder, Form, Interpolant, Locator, Points, Security, Tolerance};
+use codedgrad::codes::berrut::{
+    ByzantineDefence, Encoder, Form, Interpolant, Locator, Points, Tolerance,
+};
 use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -179,7 +181,9 @@ impl BerrutArgs {
             .filter(|_| self.encoder() == Encoder::Lagrange)
             .map(|degree| degree * (blocks - 1) + 1);
         let given = self.dimension.map(|dimension| dimension as usize);
-        given.or(exact).unwrap_or_else(|| Security::usual_dimension(blocks, survivors, wrong))
+        given
+            .or(exact)
+            .unwrap_or_else(|| ByzantineDefence::usual_dimension(blocks, survivors, wrong))
     }
 
     pub(super) fn interpolant(&self, survivors: usize, wrong: usize) -> Interpolant {
@@ -192,7 +196,7 @@ impl BerrutArgs {
         }
     }
 
-    pub(super) fn security(&self, survivors: usize, wrong: usize) -> Security {
+    pub(super) fn security(&self, survivors: usize, wrong: usize) -> ByzantineDefence {
         let dimension = self.dimension(survivors, wrong);
         let locator = match self.locator.unwrap_or(LocatorArg::Gp) {
             LocatorArg::Gp => Locator::Robust(Tolerance::default()),
@@ -200,7 +204,7 @@ impl BerrutArgs {
             LocatorArg::Pgz => Locator::Dct { dimension, form: Form::Polynomial },
             LocatorArg::Music => Locator::Dct { dimension, form: Form::Subspace },
         };
-        Security { wrong, locator, force: self.force }
+        ByzantineDefence { wrong, locator, force: self.force }
     }
 
     pub(super) fn check(&self) -> Result<(), Failure> {

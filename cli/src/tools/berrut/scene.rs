@@ -2,7 +2,7 @@
 
 use codedgrad::codes::berrut::trial::{Corruption, Trial, relative_error};
 use codedgrad::codes::berrut::{
-    BerrutCode, BerrutDecoder, BerrutError, DecodedOutputs, Interpolant, Security,
+    BerrutCode, BerrutDecoder, BerrutError, ByzantineDefence, DecodedOutputs, Interpolant,
 };
 use codedgrad::ids::{Worker, WorkerSet};
 use ndarray::{Array2, Ix2};
@@ -33,7 +33,7 @@ impl Scene<'_> {
         outputs: &[Array2<f64>],
         without: &WorkerSet,
         by: Interpolant,
-        security: Option<Security>,
+        security: Option<ByzantineDefence>,
         seed: u64,
     ) -> Result<(f64, DecodedOutputs<f64, Ix2>), BerrutError> {
         let mut decoder: BerrutDecoder<'_, f64, Ix2> = BerrutDecoder::new(self.code, by);
