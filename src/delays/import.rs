@@ -17,7 +17,7 @@ const EXPECTED: [&str; 3] =
 
 /// What a table's header shows it to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum TableFormat {
     /// `round,w0,w1,...` or `step,w0,...`: a row per round, a column per worker, as made of the
     /// mini-batch times of Alibaba PAI (cluster-trace-gpu-v2020). A row with an empty cell is left
     /// out.
@@ -37,10 +37,10 @@ pub enum Format {
 /// Reads a table with a header row by row, with one row in memory.
 ///
 /// ```
-/// use codedgrad::delays::{Format, TableReader};
+/// use codedgrad::delays::{TableFormat, TableReader};
 /// let table = "step,s0d0,s0d1,s1d0,s1d1\n16,44.8,18.7,19.1,18.8\n";
 /// let mut rows = TableReader::new(table.as_bytes(), "example".as_ref(), None)?;
-/// assert_eq!((rows.format(), rows.workers().len()), (Format::Stages, 4));
+/// assert_eq!((rows.format(), rows.workers().len()), (TableFormat::Stages, 4));
 /// let mut first_stage = TableReader::new(table.as_bytes(), "example".as_ref(), Some("s0d*"))?;
 /// assert_eq!(first_stage.next().transpose()?, Some(vec![44.8, 18.7]));
 /// # Ok::<(), codedgrad::delays::TraceError>(())
@@ -48,7 +48,7 @@ pub enum Format {
 #[derive(Debug)]
 pub struct TableReader<R = BufReader<File>> {
     lines: Lines<R>,
-    format: Format,
+    format: TableFormat,
     names: Vec<String>,
     /// Columns taken, in order, and their number in the table.
     taken: Vec<usize>,
@@ -85,7 +85,7 @@ impl<R: BufRead> TableReader<R> {
         let header: Vec<String> =
             lines.cells().map(|name| name.trim_matches('"').to_owned()).collect();
         let found = match choice {
-            Some(choice) => chosen(&header, choice).map(|taken| (Format::Chosen, taken)),
+            Some(choice) => chosen(&header, choice).map(|taken| (TableFormat::Chosen, taken)),
             None => recognised(&header),
         };
         let table = |problem| TraceError::Table {
@@ -112,7 +112,7 @@ impl<R: BufRead> TableReader<R> {
 
     /// What the table was recognised as.
     #[must_use]
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> TableFormat {
         self.format
     }
 
@@ -201,7 +201,7 @@ fn chosen(header: &[String], choice: &str) -> Result<Vec<usize>, String> {
 }
 
 /// The format of a header and its workers' columns.
-fn recognised(header: &[String]) -> Result<(Format, Vec<usize>), String> {
+fn recognised(header: &[String]) -> Result<(TableFormat, Vec<usize>), String> {
     let (mut stages, mut workers) = (Vec::new(), Vec::new());
     for (column, name) in header.iter().enumerate() {
         if is_stage_and_rank(name) {
@@ -227,11 +227,11 @@ fn recognised(header: &[String]) -> Result<(Format, Vec<usize>), String> {
     match (stages.is_empty(), workers.is_empty()) {
         (true, true) => Err(format!("no column is a worker's among {}", listed(header))),
         (false, false) => Err("some columns are named by worker, others by stage and rank".into()),
-        (false, true) => Ok((Format::Stages, stages)),
+        (false, true) => Ok((TableFormat::Stages, stages)),
         (true, false) if header.iter().any(|name| name == SAME_EPOCH) => {
-            Ok((Format::Intervals, workers))
+            Ok((TableFormat::Intervals, workers))
         }
-        (true, false) => Ok((Format::Rounds, workers)),
+        (true, false) => Ok((TableFormat::Rounds, workers)),
     }
 }
 
@@ -279,17 +279,20 @@ mod tests {
             (reader.format(), rows, reader.incomplete(), reader.evaluations())
         };
         let alibaba = rows("round,w0,w1\n1,,764.0\n11,816.0,764.0\n", None);
-        assert_eq!(alibaba, (Format::Rounds, vec![vec![816.0, 764.0]], 1, 0));
+        assert_eq!(alibaba, (TableFormat::Rounds, vec![vec![816.0, 764.0]], 1, 0));
         let stages = rows("step,s0d0,s1d0\n16,44.8,19.1\n", None);
-        assert_eq!(stages, (Format::Stages, vec![vec![44.8, 19.1]], 0, 0));
+        assert_eq!(stages, (TableFormat::Stages, vec![vec![44.8, 19.1]], 0, 0));
         let intervals = rows(
             "epoch,step_end,same_epoch,w0,w1\n1,20,1,1.5,1.25\n2,30,0,9,9\n2,40,1,1,2\n",
             None,
         );
-        assert_eq!(intervals, (Format::Intervals, vec![vec![1.5, 1.25], vec![1.0, 2.0]], 0, 1));
+        assert_eq!(
+            intervals,
+            (TableFormat::Intervals, vec![vec![1.5, 1.25], vec![1.0, 2.0]], 0, 1)
+        );
         assert_eq!(
             rows("x,a1,b,a2\n9,1,,2\n", Some("a2, a*")),
-            (Format::Chosen, vec![vec![2.0, 1.0]], 0, 0)
+            (TableFormat::Chosen, vec![vec![2.0, 1.0]], 0, 0)
         );
     }
 

@@ -26,7 +26,7 @@ mod suspicions;
 mod trace;
 mod windows;
 
-pub use import::{Format, TableReader};
+pub use import::{TableFormat, TableReader};
 pub use long::LongTable;
 pub use preset::{Growth, Preset, PresetRows};
 pub use record::recorded_row;

@@ -13,8 +13,8 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use codedgrad::delays::{
-    DelayError, DelayRows, Format, LongTable, Preset, StragglerStats, TableReader, TraceReader,
-    Unit, write_row,
+    DelayError, DelayRows, LongTable, Preset, StragglerStats, TableFormat, TableReader,
+    TraceReader, Unit, write_row,
 };
 use indicatif::ProgressBar;
 use std::fs::{self, File};
@@ -156,7 +156,7 @@ fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     }
     let mut table = TableReader::open(&args.file, args.columns.as_deref()).or_input()?;
     let stages = |name: &String| name.split_once('d').map(|(stage, _)| stage.to_owned());
-    if table.format() == Format::Stages
+    if table.format() == TableFormat::Stages
         && table.workers().iter().map(stages).any(|stage| stage != stages(&table.workers()[0]))
     {
         output.note(format_args!(
@@ -187,10 +187,10 @@ fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     })?;
     bar.finish_and_clear();
     let format = match table.format() {
-        Format::Rounds => "a table of rounds",
-        Format::Stages => "a table of pipeline stages and ranks",
-        Format::Intervals => "a table of intervals",
-        Format::Chosen => "the columns chosen",
+        TableFormat::Rounds => "a table of rounds",
+        TableFormat::Stages => "a table of pipeline stages and ranks",
+        TableFormat::Intervals => "a table of intervals",
+        TableFormat::Chosen => "the columns chosen",
     };
     output.note(format_args!(
         "imported {rows} rows of {} workers from {format}",
