@@ -7,7 +7,7 @@ use codedgrad::codes::sequential::{
 use codedgrad::codes::{Report, SchemeSpec};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::{Job, Part, Task, Units, Worker, WorkerSet};
-use codedgrad::sim::{Close, Outcome, Rules, simulate};
+use codedgrad::sim::{Close, Rules, SimulationOutcome, simulate};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ fn run(
     jobs: u64,
     rows: &[Vec<f64>],
     rules: &Rules,
-) -> (Outcome, Vec<String>) {
+) -> (SimulationOutcome, Vec<String>) {
     let mut next = rows.iter().cycle();
     let mut stragglers = Vec::new();
     let workers = scheme.facts().workers;

@@ -10,7 +10,7 @@ mod outcome;
 pub mod planner;
 mod stepwise;
 
-pub use outcome::{Outcome, RoundTime, percentile};
+pub use outcome::{RoundTime, SimulationOutcome, percentile};
 
 use crate::codes::sequential::Scheme;
 use crate::delays::Growth;
@@ -142,7 +142,7 @@ pub fn simulate<E: std::error::Error + 'static>(
     rows: &mut dyn FnMut() -> Result<Vec<f64>, E>,
     rules: &Rules,
     watch: &mut dyn FnMut(Seen<'_>),
-) -> Result<Outcome, SimError<E>> {
+) -> Result<SimulationOutcome, SimError<E>> {
     let facts = scheme.facts().clone();
     let mut tally = outcome::Tally::new(jobs, facts.workers);
     let mut player = stepwise::Player::default();

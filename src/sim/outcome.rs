@@ -46,7 +46,7 @@ impl RoundTime {
 
 /// What a simulation comes to; times in seconds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// Largest fraction of a batch that one worker touches in a round; for feedback schemes the
     /// mean.
     pub load: f64,
@@ -123,12 +123,12 @@ impl Tally {
         }
     }
 
-    pub(super) fn finish(self, facts: &SchemeFacts) -> Outcome {
+    pub(super) fn finish(self, facts: &SchemeFacts) -> SimulationOutcome {
         let jobs = self.finish.len().max(1) as f64;
         let work = self.units as f64 / f64::from(facts.units) / jobs;
         let answers = (self.workers * self.seconds.len()).max(1) as f64;
         let covered = self.coverages.iter().sum::<f64>() / self.coverages.len().max(1) as f64;
-        Outcome {
+        SimulationOutcome {
             load: if facts.partial { work / self.workers as f64 } else { facts.load },
             work,
             total_time: self.now,

@@ -12,7 +12,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::{Job, Worker};
-use codedgrad::sim::{Close, Outcome, Rules, Seen, simulate};
+use codedgrad::sim::{Close, Rules, Seen, SimulationOutcome, simulate};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -213,7 +213,7 @@ fn shown(
     args: &SimulateArgs,
     rules: &Rules,
     scheme: &dyn Scheme,
-    outcome: &Outcome,
+    outcome: &SimulationOutcome,
 ) -> serde_json::Value {
     let time = outcome.round_time;
     let mut shown = json!({
@@ -241,7 +241,12 @@ fn shown(
     shown
 }
 
-fn words(args: &SimulateArgs, rules: &Rules, scheme: &dyn Scheme, outcome: &Outcome) -> String {
+fn words(
+    args: &SimulateArgs,
+    rules: &Rules,
+    scheme: &dyn Scheme,
+    outcome: &SimulationOutcome,
+) -> String {
     let (facts, time) = (scheme.facts(), outcome.round_time);
     let mut text = format!(
         "{}: {} jobs of {} workers in {:.3} s, {:.4} s per job.\n",

@@ -1,6 +1,6 @@
 //! Schemes replayed on a trace: the simulator, round after round or step after step.
 
-use super::super::{Close, Outcome, Rules, simulate};
+use super::super::{Close, Rules, SimulationOutcome, simulate};
 use crate::codes::SchemeSpec;
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::delays::Growth;
@@ -180,7 +180,7 @@ impl Replay {
         jobs: usize,
         growth: Growth,
         rows: &mut dyn Iterator<Item = &Vec<f64>>,
-    ) -> Option<Outcome> {
+    ) -> Option<SimulationOutcome> {
         let rules = Rules {
             close: setting.close,
             mu: setting.mu.unwrap_or(MU),
