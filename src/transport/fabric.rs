@@ -126,12 +126,12 @@ pub enum Reported {
 }
 
 /// Where a fabric's reports go.
-pub type Report = Box<dyn Fn(Reported) + Send>;
+pub type ReportSink = Box<dyn Fn(Reported) + Send>;
 
 /// A worker's end of something that sums vectors between workers.
 pub trait Fabric: Send {
     /// From now on, reports go there.
-    fn begin(&mut self, report: Report);
+    fn begin(&mut self, report: ReportSink);
     /// Does as told, without waiting for it.
     fn tell(&mut self, told: Told);
 }

@@ -6,7 +6,7 @@ use super::Numbers;
 use super::staying::Stays;
 use codedgrad::gpu::{Folded, Vector, digest_of_bits};
 use codedgrad::ids::{Step, Worker};
-use codedgrad::transport::fabric::{Fabric, Report, Reported, Shelf, Told, Weave};
+use codedgrad::transport::fabric::{Fabric, ReportSink, Reported, Shelf, Told, Weave};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -69,7 +69,7 @@ impl Loom {
 }
 
 impl Fabric for Thread {
-    fn begin(&mut self, report: Report) {
+    fn begin(&mut self, report: ReportSink) {
         let (says, mut said) = unbounded_channel();
         self.loom.0.lock().unwrap().ends.get_mut(&self.number).unwrap().says = Some(says);
         let report = Mutex::new(report);

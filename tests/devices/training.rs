@@ -334,7 +334,7 @@ mod woven {
     use crate::ids::Worker;
     use crate::train::{Flow, Observer, Progress, RunError, StepRecord};
     use crate::transport::Decoded;
-    use crate::transport::fabric::{Fabric, Report, Reported, Told};
+    use crate::transport::fabric::{Fabric, ReportSink, Reported, Told};
     use crate::transport::nccl::{self, Limits, NcclFabric};
     use crate::transport::tcp::security::{Security, Token};
     use crate::transport::tcp::{Exchange, Join, Listen, Status, TcpLink, TcpTransport};
@@ -369,7 +369,7 @@ mod woven {
     }
 
     impl Fabric for Faulty {
-        fn begin(&mut self, report: Report) {
+        fn begin(&mut self, report: ReportSink) {
             let report = Mutex::new(report);
             let shared: Arc<dyn Fn(Reported) + Send + Sync> =
                 Arc::new(move |reported| report.lock().expect("no error")(reported));

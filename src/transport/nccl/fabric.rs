@@ -4,7 +4,7 @@ use super::{Group, Limits, NcclError, Receiving, Sending, UniqueId, unique_id};
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
 use crate::gpu::{Folded, Gradient, GradientError, Vector, Wire};
 use crate::ids::{Step, Worker};
-use crate::transport::fabric::{Fabric, Report, Reported, Shelf, Told, Weave};
+use crate::transport::fabric::{Fabric, ReportSink, Reported, Shelf, Told, Weave};
 use crate::transport::{Cancel, What};
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl NcclFabric {
 }
 
 impl Fabric for NcclFabric {
-    fn begin(&mut self, report: Report) {
+    fn begin(&mut self, report: ReportSink) {
         if let Some((weaver, orders)) = self.idle.take() {
             self.thread = Some(std::thread::spawn(move || weaver.serve(&orders, &*report)));
         }
