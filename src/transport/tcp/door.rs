@@ -2,7 +2,7 @@
 //! not.
 
 use super::pipe::read_hello;
-use super::security::{self, Gate, Pass, Peer, Refusals, Security, Stream};
+use super::security::{self, HandshakeGate, Pass, Peer, Refusals, Security, Stream};
 use super::server::Status;
 use super::{HANDSHAKE, Listener, lock};
 use crate::transport::wire::{self, HELLO_BYTES_MAX, Offer};
@@ -26,7 +26,7 @@ const TOO_MANY_FILES: [i32; 2] = [24, 23];
 /// What all calls at a port have in common.
 #[derive(Debug)]
 pub(super) struct Door {
-    gate: Gate,
+    gate: HandshakeGate,
     security: Security,
     refusals: Mutex<Refusals>,
     begun: Instant,
@@ -43,7 +43,7 @@ impl Door {
         workers: usize,
         status: Option<Arc<Mutex<Status>>>,
     ) -> Arc<Self> {
-        let gate = Gate::new(Gate::STRANGERS.saturating_add(workers));
+        let gate = HandshakeGate::new(HandshakeGate::STRANGERS.saturating_add(workers));
         let (refusals, failed) = (Mutex::default(), AtomicU32::new(0));
         Arc::new(Self { gate, security, refusals, begun: Instant::now(), failed, status })
     }

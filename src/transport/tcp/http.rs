@@ -1,7 +1,7 @@
 //! Pages for whoever watches a run: a small HTTP/1.1 responder. GET only, short requests only, in
 //! limited time.
 
-use super::security::Gate;
+use super::security::HandshakeGate;
 use super::{HANDSHAKE, TcpError, runtime, wait};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -97,7 +97,7 @@ impl Drop for HttpServer {
 }
 
 async fn answer(listener: TcpListener, pages: Pages) {
-    let gate = Gate::new(CLIENTS);
+    let gate = HandshakeGate::new(CLIENTS);
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;

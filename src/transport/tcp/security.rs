@@ -60,7 +60,7 @@ mod role;
 mod token;
 
 pub use error::{SecurityError, Side};
-pub use gate::{Gate, Host, Pass};
+pub use gate::{HandshakeGate, Host, Pass};
 #[cfg(feature = "keys")]
 pub use keygen::keygen;
 pub use keys::Keys;
@@ -674,7 +674,7 @@ mod tests {
 
     /// Enters a gate from hosts of these numbers, and says which of them have lost their places.
     fn lose(places: usize, hosts: &[u8]) -> Vec<usize> {
-        let gate = Gate::new(places);
+        let gate = HandshakeGate::new(places);
         let passes: Vec<Pass> =
             hosts.iter().map(|host| gate.enter([10, 0, 0, *host].into())).collect();
         (0..hosts.len()).filter(|caller| passes[*caller].is_lost()).collect()
@@ -696,7 +696,7 @@ mod tests {
 
     #[test]
     fn a_place_is_free_again_when_it_is_given_back_or_lost() {
-        let (gate, here) = (Gate::new(2), [10, 0, 0, 1].into());
+        let (gate, here) = (HandshakeGate::new(2), [10, 0, 0, 1].into());
         let (first, second) = (gate.enter(here), gate.enter(here));
         drop(first);
         let third = gate.enter(here);

@@ -44,15 +44,15 @@ impl fmt::Display for Host {
 /// of one host those who get on with it get in before those who sit and wait.
 ///
 /// ```
-/// use codedgrad::transport::tcp::security::Gate;
-/// let gate = Gate::new(2);
+/// use codedgrad::transport::tcp::security::HandshakeGate;
+/// let gate = HandshakeGate::new(2);
 /// let [many, other] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
 /// let (first, second) = (gate.enter(many), gate.enter(many));
 /// let third = gate.enter(other);
 /// assert_eq!([&first, &second, &third].map(|pass| pass.is_lost()), [true, false, false]);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Gate(Arc<Mutex<Places>>);
+pub struct HandshakeGate(Arc<Mutex<Places>>);
 
 #[derive(Debug)]
 struct Places {
@@ -67,12 +67,12 @@ struct Places {
 /// read.
 #[derive(Debug)]
 pub struct Pass {
-    gate: Gate,
+    gate: HandshakeGate,
     number: u64,
     lost: Arc<Notify>,
 }
 
-impl Gate {
+impl HandshakeGate {
     /// What there is for strangers, whoever else is expected.
     pub(in super::super) const STRANGERS: usize = 64;
 
@@ -98,7 +98,7 @@ impl Gate {
     }
 }
 
-impl Default for Gate {
+impl Default for HandshakeGate {
     fn default() -> Self {
         Self::new(Self::STRANGERS)
     }
