@@ -2,7 +2,7 @@
 //! not.
 
 use super::pipe::read_hello;
-use super::security::{self, HandshakeGate, Pass, Peer, Refusals, Security, Stream};
+use super::security::{self, HandshakeGate, Identity, Pass, Refusals, Security, Stream};
 use super::server::Status;
 use super::{HANDSHAKE, Listener, lock};
 use crate::transport::wire::{self, HELLO_BYTES_MAX, Offer};
@@ -75,7 +75,7 @@ impl Door {
         &self,
         stream: Stream,
         pass: &Pass,
-    ) -> Result<(Stream, Peer, M), String> {
+    ) -> Result<(Stream, Identity, M), String> {
         let proven = async {
             let accepted = security::accept(stream, &self.security, HANDSHAKE).await;
             let (mut stream, peer) = accepted.map_err(|error| error.to_string())?;

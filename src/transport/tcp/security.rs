@@ -125,7 +125,7 @@ pub type Stream = Box<dyn Duplex>;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct Identity {
     /// What its certificate says; none without TLS, where all who know the token are alike.
     pub role: Option<Role>,
 }
@@ -139,19 +139,19 @@ pub async fn accept<S>(
     stream: S,
     security: &Security,
     patience: Duration,
-) -> Result<(Stream, Peer), SecurityError>
+) -> Result<(Stream, Identity), SecurityError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     in_time(Side::Client, patience, async {
-        let (mut stream, peer): (Stream, Peer) = match security {
-            Security::Plain { .. } => (Box::new(stream), Peer { role: None }),
+        let (mut stream, peer): (Stream, Identity) = match security {
+            Security::Plain { .. } => (Box::new(stream), Identity { role: None }),
             Security::Tls { keys, .. } => {
                 let tls = TlsAcceptor::from(keys.server()).accept(stream).await;
                 let tls =
                     tls.map_err(|error| stream_error(Side::Client, "its TLS handshake", error))?;
                 let role = keys::role_of(tls.get_ref().1.peer_certificates(), Side::Client)?;
-                (Box::new(tls), Peer { role: Some(role) })
+                (Box::new(tls), Identity { role: Some(role) })
             }
         };
         exchange::serve(&mut stream, &security.key()).await?;
@@ -170,20 +170,20 @@ pub async fn connect<S>(
     expected: Role,
     security: &Security,
     patience: Duration,
-) -> Result<(Stream, Peer), SecurityError>
+) -> Result<(Stream, Identity), SecurityError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     in_time(Side::Server, patience, async {
-        let (mut stream, peer): (Stream, Peer) = match security {
-            Security::Plain { .. } => (Box::new(stream), Peer { role: None }),
+        let (mut stream, peer): (Stream, Identity) = match security {
+            Security::Plain { .. } => (Box::new(stream), Identity { role: None }),
             Security::Tls { keys, .. } => {
                 let tls = TlsConnector::from(keys.client())
                     .connect(keys::server_name(expected), stream)
                     .await;
                 let tls =
                     tls.map_err(|error| stream_error(Side::Server, "its TLS handshake", error))?;
-                (Box::new(tls), Peer { role: Some(expected) })
+                (Box::new(tls), Identity { role: Some(expected) })
             }
         };
         exchange::greet(&mut stream, &security.key()).await?;
@@ -252,7 +252,8 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
     }
 
-    type Ends = (Result<(Stream, Peer), SecurityError>, Result<(Stream, Peer), SecurityError>);
+    type Ends =
+        (Result<(Stream, Identity), SecurityError>, Result<(Stream, Identity), SecurityError>);
 
     /// What the server and the client make of each other.
     fn meet(server: &Security, client: &Security, expected: Role) -> Ends {
@@ -279,7 +280,7 @@ mod tests {
         })
     }
 
-    fn talk((server, client): Ends) -> (Peer, Peer) {
+    fn talk((server, client): Ends) -> (Identity, Identity) {
         let ((mut server, client_peer), (mut client, server_peer)) =
             (server.unwrap(), client.unwrap());
         wait(async {
@@ -310,7 +311,7 @@ mod tests {
     fn who_knows_the_token_gets_in() {
         let security = plain(&Token::fresh().unwrap());
         let peers = talk(meet(&security, &security, COORDINATOR));
-        assert_eq!(peers, (Peer { role: None }, Peer { role: None }));
+        assert_eq!(peers, (Identity { role: None }, Identity { role: None }));
     }
 
     #[test]
@@ -487,9 +488,9 @@ mod tests {
         let (coordinator, worker) = (tls(dir.path(), "coordinator"), tls(dir.path(), "worker-1"));
         let role = |worker| Some(Role::Worker(Worker(worker)));
         let peers = talk(meet(&coordinator, &worker, COORDINATOR));
-        assert_eq!(peers, (Peer { role: role(1) }, Peer { role: Some(COORDINATOR) }));
+        assert_eq!(peers, (Identity { role: role(1) }, Identity { role: Some(COORDINATOR) }));
         let peers = talk(meet(&tls(dir.path(), "worker-0"), &worker, Role::Worker(Worker(0))));
-        assert_eq!(peers, (Peer { role: role(1) }, Peer { role: role(0) }));
+        assert_eq!(peers, (Identity { role: role(1) }, Identity { role: role(0) }));
     }
 
     #[test]
