@@ -8,7 +8,7 @@ use bare::{Bare, wait_for};
 use codedgrad::delays::{Delays, Preset};
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{Outcome, Pace, VirtualClock};
-use codedgrad::transport::tcp::{Exchange, Status, TcpTransport};
+use codedgrad::transport::tcp::{Exchange, TcpStatus, TcpTransport};
 use codedgrad::transport::wire::{
     CHUNK, CONTROL_BYTES_MAX, HELLO_BYTES_MAX, Header, Kind, chunk_range,
 };
@@ -37,7 +37,7 @@ struct Scene {
     address: String,
     allowed: Arc<AtomicU64>,
     decided: Arc<AtomicU64>,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<TcpStatus>>,
     layout: u64,
 }
 

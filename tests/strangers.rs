@@ -7,7 +7,7 @@ use bare::{Bare, wait_for};
 use codedgrad::ids::Worker;
 use codedgrad::transport::tcp::security::{Security, Stream, Token};
 use codedgrad::transport::tcp::{
-    Exchange, Join, Listen, Listener, Network, Promise, Status, TcpLink, TcpTransport,
+    Exchange, Join, Listen, Listener, Network, Promise, TcpLink, TcpStatus, TcpTransport,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ struct Port {
     transport: TcpTransport,
     address: String,
     token: String,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<TcpStatus>>,
 }
 
 fn secret() -> (Security, String) {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(crate) struct Board {
     progress: Mutex<Progress>,
-    network: Arc<Mutex<tcp::Status>>,
+    network: Arc<Mutex<tcp::TcpStatus>>,
 }
 
 impl Board {
@@ -25,7 +25,7 @@ impl Board {
         scheme: &str,
         workers: usize,
         steps: (u64, u64),
-        network: Arc<Mutex<tcp::Status>>,
+        network: Arc<Mutex<tcp::TcpStatus>>,
     ) -> Arc<Self> {
         let workers = vec![OfWorker::default(); workers];
         let progress = Progress {
@@ -275,7 +275,7 @@ mod tests {
         let evil = "evil\n\x1b[2Jworker 0\u{9b}31m\r\t\u{202e}\u{7f}";
         let workers =
             vec![tcp::WorkerStatus { identity: evil.into(), ..tcp::WorkerStatus::default() }];
-        let network = tcp::Status { workers, ..tcp::Status::default() };
+        let network = tcp::TcpStatus { workers, ..tcp::TcpStatus::default() };
         let board = Board::new(evil, 1, (0, 1), Arc::new(Mutex::new(network)));
         board.fault(Worker(0), evil);
         let table = board.shown().table(Width::ENDLESS);
@@ -299,7 +299,7 @@ mod tests {
             ..tcp::WorkerStatus::default()
         };
         let workers = vec![worker("host-with-a-long-name/0", true), worker("host1/1", false)];
-        let network = tcp::Status { workers, ..tcp::Status::default() };
+        let network = tcp::TcpStatus { workers, ..tcp::TcpStatus::default() };
         let board = Board::new("groups:s=1", 2, (31, 300), Arc::new(Mutex::new(network)));
         board.fault(Worker(1), "it has not answered for 15 s: it is given up until it comes back");
         let at = |columns: usize| {

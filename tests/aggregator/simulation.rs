@@ -18,7 +18,7 @@ use codedgrad::train::{
     Shape, StepRecord, Using,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
-use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, Status, TcpLink, TcpTransport};
+use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport};
 use codedgrad::transport::wire::CHUNK;
 use codedgrad::transport::{Decoded, Link, State};
 use rand::{RngExt, SeedableRng};
@@ -135,7 +135,7 @@ struct Shared {
     decided: AtomicU64,
     over: AtomicBool,
     held: AtomicU64,
-    status: Mutex<Arc<Mutex<Status>>>,
+    status: Mutex<Arc<Mutex<TcpStatus>>>,
 }
 
 fn bits_of(gradient: &[f32]) -> u64 {

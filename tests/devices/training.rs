@@ -337,7 +337,7 @@ mod woven {
     use crate::transport::fabric::{Fabric, ReportSink, Reported, Told};
     use crate::transport::nccl::{self, Limits, NcclFabric};
     use crate::transport::tcp::security::{Security, Token};
-    use crate::transport::tcp::{Exchange, Join, Listen, Status, TcpLink, TcpTransport};
+    use crate::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport};
     use crate::transport::wire::CHUNK;
     use std::net::SocketAddr;
     use std::process::{Child, Command, Stdio};
@@ -402,7 +402,7 @@ mod woven {
         places: &[Arc<Cuda>],
         keeps: bool,
         fault: Fault,
-    ) -> (Vec<Option<[Vec<f32>; 3]>>, Status) {
+    ) -> (Vec<Option<[Vec<f32>; 3]>>, TcpStatus) {
         let (spec, micro_steps, length) = job;
         let security = Security::Plain { token: Token::fresh().expect("no error") };
         let listen = Listen::new(
@@ -575,7 +575,7 @@ mod woven {
 
     /// Does something at every step, and goes on once there is a group of as many as that says.
     struct Watch<'a> {
-        status: Arc<Mutex<Status>>,
+        status: Arc<Mutex<TcpStatus>>,
         at: &'a mut dyn FnMut(u64) -> Result<usize, Failure>,
         /// Sums of groups until each step.
         woven: Vec<u64>,

@@ -82,7 +82,7 @@ pub(crate) struct Progress {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Shown {
     pub(crate) progress: Progress,
-    pub(crate) network: tcp::Status,
+    pub(crate) network: tcp::TcpStatus,
 }
 
 /// Text of others as it may be printed: what would move the cursor, or turn the direction of

@@ -6,7 +6,7 @@ use crate::ids::{Step, Worker};
 use crate::train::coordinator::LOOK;
 use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Stopper};
 use crate::transport::tcp::security::Security;
-use crate::transport::tcp::{self, Exchange, Listen, Status, TcpError, TcpTransport};
+use crate::transport::tcp::{self, Exchange, Listen, TcpError, TcpStatus, TcpTransport};
 use crate::transport::wire::Format;
 use crate::transport::{Order, RunFacts, Start, Transport};
 use std::fmt::Display;
@@ -419,7 +419,7 @@ impl Open {
 
     /// What is known of the connections, also once the run goes on.
     #[must_use]
-    pub fn status(&self) -> Arc<Mutex<Status>> {
+    pub fn status(&self) -> Arc<Mutex<TcpStatus>> {
         self.port.status()
     }
 
@@ -484,7 +484,7 @@ impl Served {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn status(&self) -> Arc<Mutex<Status>> {
+    pub fn status(&self) -> Arc<Mutex<TcpStatus>> {
         self.transport.status()
     }
 

@@ -3,7 +3,7 @@
 
 use super::pipe::read_hello;
 use super::security::{self, HandshakeGate, Identity, Pass, Refusals, Security, Stream};
-use super::server::Status;
+use super::server::TcpStatus;
 use super::{HANDSHAKE, Listener, lock};
 use crate::transport::wire::{self, HELLO_BYTES_MAX, Offer};
 use serde::de::DeserializeOwned;
@@ -33,7 +33,7 @@ pub(super) struct Door {
     /// Calls that could not be taken.
     failed: AtomicU32,
     /// Where refusals are counted, if they are.
-    status: Option<Arc<Mutex<Status>>>,
+    status: Option<Arc<Mutex<TcpStatus>>>,
 }
 
 impl Door {
@@ -41,7 +41,7 @@ impl Door {
     pub(super) fn new(
         security: Security,
         workers: usize,
-        status: Option<Arc<Mutex<Status>>>,
+        status: Option<Arc<Mutex<TcpStatus>>>,
     ) -> Arc<Self> {
         let gate = HandshakeGate::new(HandshakeGate::STRANGERS.saturating_add(workers));
         let (refusals, failed) = (Mutex::default(), AtomicU32::new(0));

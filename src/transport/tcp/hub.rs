@@ -13,7 +13,7 @@ use super::mailbox::Inlet;
 use super::members::Members;
 use super::pipe::{Frame, Incoming, Shop, Stamp, Traffic};
 use super::running::Running;
-use super::server::{Caller, Command, Heard, Listen, Offers, Status, Sums};
+use super::server::{Caller, Command, Heard, Listen, Offers, Sums, TcpStatus};
 use super::states::Arriving;
 use super::summer::Summer;
 use super::{Exchange, TICK, lock};
@@ -52,7 +52,7 @@ const EXCHANGE: Duration = Duration::from_millis(250);
 pub(super) struct Watched {
     pub(super) notices: Inlet<Vec<Heard>>,
     pub(super) sums: Sums,
-    pub(super) status: Arc<Mutex<Status>>,
+    pub(super) status: Arc<Mutex<TcpStatus>>,
     pub(super) offers: watch::Sender<Offers>,
     /// Where results are kept that workers send at once, if they do.
     pub(super) held: Option<(Ledgers, Vectors)>,
@@ -92,7 +92,7 @@ pub(super) struct Hub {
     /// Whether the workers are still to be told who is there.
     changed: bool,
     sums: Sums,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<TcpStatus>>,
     offers: watch::Sender<Offers>,
     events: mpsc::Sender<((u32, u32), Incoming)>,
 }

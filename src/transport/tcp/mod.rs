@@ -31,7 +31,7 @@ pub use environment::{Environment, EnvironmentError, Secrets};
 pub use mailbox::Bell;
 pub use network::{Listener, Network, Promise, Sockets};
 pub use port::Port;
-pub use server::{Gathered, Listen, Status, TcpTransport, WorkerStatus};
+pub use server::{Gathered, Listen, TcpStatus, TcpTransport, WorkerStatus};
 
 use super::RunFacts;
 use super::wire::Format;

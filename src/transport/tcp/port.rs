@@ -3,7 +3,7 @@
 use super::door::Door;
 use super::pipe::write_first;
 use super::security::{self, Security};
-use super::server::{Caller, Listen, Status, TcpTransport, WorkerStatus, answer};
+use super::server::{Caller, Listen, TcpStatus, TcpTransport, WorkerStatus, answer};
 use super::{HANDSHAKE, Network, Sockets, TcpError, runtime, wait};
 use crate::transport::RunFacts;
 use crate::transport::wire::{Down, Up};
@@ -55,7 +55,7 @@ impl Port {
 
     /// What is known of the connections, also later of those of the run.
     #[must_use]
-    pub fn status(&self) -> Arc<Mutex<Status>> {
+    pub fn status(&self) -> Arc<Mutex<TcpStatus>> {
         Arc::clone(&self.opened.status)
     }
 
@@ -97,7 +97,7 @@ impl Port {
 pub(super) struct Opened {
     address: SocketAddr,
     security: Security,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<TcpStatus>>,
     calls: JoinHandle<()>,
     callers: mpsc::Receiver<Caller>,
     /// The other end, for the caller who was looked at.
@@ -112,9 +112,9 @@ impl Opened {
         workers: usize,
     ) -> Result<Self, TcpError> {
         security::check_address(address, &security)?;
-        let status = Arc::new(Mutex::new(Status {
+        let status = Arc::new(Mutex::new(TcpStatus {
             workers: vec![WorkerStatus::default(); workers],
-            ..Status::default()
+            ..TcpStatus::default()
         }));
         let refused = |source| TcpError::Listen { address: address.to_string(), source };
         let listener = network.bind(address).await.map_err(refused)?;

@@ -137,7 +137,7 @@ pub struct WorkerStatus {
 
 /// What is known of a coordinator's connections.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Status {
+pub struct TcpStatus {
     /// One entry per worker.
     pub workers: Vec<WorkerStatus>,
     /// Bytes sent.
@@ -203,7 +203,7 @@ pub struct TcpTransport {
     /// What was received of results that workers send at once, if they do.
     held: Option<(Ledgers, Vectors)>,
     format: Format,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<TcpStatus>>,
     offers: watch::Receiver<Offers>,
     /// What came with something else, or while something else was waited for.
     early: VecDeque<Heard>,
@@ -249,7 +249,7 @@ impl TcpTransport {
     /// At a port that is open, with those who call there.
     pub(super) fn over(
         listen: Listen,
-        status: Arc<Mutex<Status>>,
+        status: Arc<Mutex<TcpStatus>>,
         (calls, callers): (JoinHandle<()>, mpsc::Receiver<Caller>),
     ) -> Result<Self, TcpError> {
         if (listen.exchange, listen.format) == (Exchange::Nccl, Format::Bf16) {
@@ -369,7 +369,7 @@ impl TcpTransport {
 
     /// What is known of the connections; it is kept up to date while the run goes on.
     #[must_use]
-    pub fn status(&self) -> Arc<Mutex<Status>> {
+    pub fn status(&self) -> Arc<Mutex<TcpStatus>> {
         Arc::clone(&self.status)
     }
 

@@ -17,7 +17,7 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::Context;
 use codedgrad::ids::{Step, Worker};
 use codedgrad::train::{AUTO, Flow, Observer, StepRecord, Stopper};
-use codedgrad::transport::tcp::{Status, WorkerStatus};
+use codedgrad::transport::tcp::{TcpStatus, WorkerStatus};
 use codedgrad::transport::{Decoded, RunFacts};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ pub(super) struct Summary {
 /// Looks on beside the run: who comes, and whether somebody asks to end.
 pub(super) struct Look {
     seen: Mutex<Seen>,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<TcpStatus>>,
     events: bool,
     workers: usize,
     /// Whether the run has begun.
@@ -127,7 +127,7 @@ struct Seen {
 impl Look {
     pub(super) fn start(
         asked: Asked,
-        (stopper, status): (Stopper, Arc<Mutex<Status>>),
+        (stopper, status): (Stopper, Arc<Mutex<TcpStatus>>),
         plan: &Plan,
         events: bool,
     ) -> Arc<Self> {
