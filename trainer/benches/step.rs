@@ -13,7 +13,7 @@ use codedgrad::train::{AdamWConfig, Flow, Observer, Pace, StepRecord};
 use codedgrad::transport::Decoded;
 use codedgrad_trainer::{
     Batches, Compute, Corpus, GptConfig, LocalRun, Memory, Precision, Processor, Replica,
-    ReplicaState, Start, run_local_at,
+    ReplicaState, RunStart, run_local_at,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::error::Error;
@@ -92,7 +92,7 @@ fn aggregated<V: Memory>(
     };
     let mut seconds = Seconds(0.0);
     let pace = Pace::wall(load.workers, &Delays::None, (WARM_UP + steps) as usize, 0.0);
-    let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
+    let start = RunStart { states: std::slice::from_ref(start), step: 0, round: 0 };
     run_local_at::<V>(&run, start, WARM_UP + steps, batches, pace, &mut seconds)
         .expect("the run goes through");
     Duration::from_secs_f64(seconds.0)

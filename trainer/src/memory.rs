@@ -324,8 +324,8 @@ mod tests {
     use super::*;
     use crate::staying::Stays;
     use crate::{
-        Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, LocalRun, Start, run_local,
-        run_local_at,
+        Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, LocalRun, RunStart,
+        run_local, run_local_at,
     };
     use codedgrad::delays::Delays;
     use codedgrad::ids::Worker;
@@ -409,7 +409,7 @@ mod tests {
         };
         let batches = Batches::new(Corpus::embedded().byte_tokens(), model.context, 3).unwrap();
         let state = ReplicaState::fresh(&model, 5);
-        let start = Start { states: std::slice::from_ref(&state), step: 0, round: 0 };
+        let start = RunStart { states: std::slice::from_ref(&state), step: 0, round: 0 };
         let pace = || {
             Pace::modelled(
                 4,

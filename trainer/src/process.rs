@@ -1,6 +1,6 @@
 //! A worker in a process of its own.
 
-use super::{Batches, LocalRun, Start, TrainError, run_worker};
+use super::{Batches, LocalRun, RunStart, TrainError, run_worker};
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
 use codedgrad::transport::nccl::{Limits, NcclFabric};
 use codedgrad::transport::tcp::{TcpLink, Welcome};
@@ -21,7 +21,7 @@ pub fn run_worker_in_place(
     run: &LocalRun,
     welcome: &Welcome,
     mut link: TcpLink,
-    start: Start<'_>,
+    start: RunStart<'_>,
     batches: &Batches,
 ) -> Result<(), TrainError> {
     let worker = welcome.worker;

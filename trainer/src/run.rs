@@ -253,7 +253,7 @@ impl LocalRun {
 
 /// Where a run begins.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
+pub struct RunStart<'a> {
     /// One state per model, the same for all workers.
     pub states: &'a [ReplicaState],
     /// First step.
@@ -282,7 +282,7 @@ pub struct Stretch {
 /// When the operating system gives no threads, or there is not one state per model.
 pub fn run_local(
     run: &LocalRun,
-    start: Start<'_>,
+    start: RunStart<'_>,
     end: u64,
     batches: &Batches,
     pace: Pace,
@@ -302,7 +302,7 @@ pub fn run_local(
 /// As [`run_local`].
 pub fn run_local_at<V: Memory>(
     run: &LocalRun,
-    start: Start<'_>,
+    start: RunStart<'_>,
     end: u64,
     batches: &Batches,
     pace: Pace,
@@ -373,7 +373,7 @@ impl<T: Observer + Observer<DeviceVector>> ObserverFor for T {}
 /// [`TrainError`] when the scheme does not fit or the run cannot go on.
 pub fn run_in_place(
     (run, stays): (&LocalRun, bool),
-    start: Start<'_>,
+    start: RunStart<'_>,
     end: u64,
     batches: &Batches,
     pace: Pace,
@@ -472,7 +472,7 @@ pub fn run_worker<V: Memory>(
     run: &LocalRun,
     worker: Worker,
     link: Box<dyn Link<V>>,
-    start: Start<'_>,
+    start: RunStart<'_>,
     batches: &Batches,
 ) -> Result<(), TrainError> {
     let mut replicas = replicas(run, worker, start)?;
@@ -480,7 +480,11 @@ pub fn run_worker<V: Memory>(
 }
 
 /// A worker's models in their states.
-fn replicas(run: &LocalRun, worker: Worker, start: Start<'_>) -> Result<Vec<Replica>, TrainError> {
+fn replicas(
+    run: &LocalRun,
+    worker: Worker,
+    start: RunStart<'_>,
+) -> Result<Vec<Replica>, TrainError> {
     assert_eq!(start.states.len() as u64, run.models, "a state per model");
     let replica =
         |state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state);
@@ -492,7 +496,7 @@ fn serve<V: Memory>(
     run: &LocalRun,
     worker: Worker,
     link: Box<dyn Link<V>>,
-    start: Start<'_>,
+    start: RunStart<'_>,
     batches: &Batches,
     replicas: &mut [Replica],
 ) -> Result<(), TrainError> {
@@ -650,7 +654,7 @@ pub fn calibrate(
     };
     let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
-    let start = Start { states: std::slice::from_ref(start), step: 0, round: 0 };
+    let start = RunStart { states: std::slice::from_ref(start), step: 0, round: 0 };
     run_in_place(
         (&uncoded, uncoded.stays()?),
         start,

@@ -14,7 +14,7 @@ use codedgrad::train::{Observer, Outcome, Pace};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Listen, TcpError, TcpTransport};
-use codedgrad_trainer::{Batches, LocalRun, ReplicaState, Start, Stretch, Tokens, run_judged};
+use codedgrad_trainer::{Batches, LocalRun, ReplicaState, RunStart, Stretch, Tokens, run_judged};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -163,7 +163,7 @@ pub(crate) struct Leg<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) batches: &'a Batches,
     pub(crate) folder: &'a RunFolder,
-    pub(crate) start: Start<'a>,
+    pub(crate) start: RunStart<'a>,
 }
 
 /// Workers that have joined, and their processes if this one has started them.

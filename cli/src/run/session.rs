@@ -21,7 +21,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::train::{AUTO, Outcome, Pace, VirtualClock};
 use codedgrad_trainer::{
-    Batches, LocalRun, Replica, ReplicaState, Start, Stretch, calibrate, run_in_place,
+    Batches, LocalRun, Replica, ReplicaState, RunStart, Stretch, calibrate, run_in_place,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -614,7 +614,7 @@ fn train(
 ) -> Result<anyhow::Result<Outcome>, Failure> {
     let (plan, batches) = (observer.plan, observer.keeper.batches);
     let rounds = observer.lines.iter().rev().find_map(|line| line.record.rounds.last());
-    let start = Start {
+    let start = RunStart {
         states,
         step: observer.lines.len() as u64,
         round: rounds.map_or(0, |round| round.round + 1),

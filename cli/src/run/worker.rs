@@ -16,7 +16,7 @@ use codedgrad::transport::tcp::security::Security;
 use codedgrad::transport::tcp::{
     Environment, EnvironmentError, Join, Secrets, TcpError, TcpLink, Welcome,
 };
-use codedgrad_trainer::{INJECTED, Start, TrainError, run_worker_in_place};
+use codedgrad_trainer::{INJECTED, RunStart, TrainError, run_worker_in_place};
 use std::env;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     job.check(&tokens)?;
     let batches = job.plan.batches(tokens)?;
     let states = job.states()?;
-    let start = Start { states: &states, step: welcome.first.0, round: 0 };
+    let start = RunStart { states: &states, step: welcome.first.0, round: 0 };
     let run = job.run()?;
     let work = AssertUnwindSafe(|| run_worker_in_place(&run, &welcome, link, start, &batches));
     let done = catch_unwind(work).unwrap_or_else(|panic| {
