@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "runs are begun by the library here")]
 mod integers;
 
+use codedgrad::codes::registry::Registry;
 use codedgrad::codes::{SchemeSpec, Wire};
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Job as JobNumber, Step, Task, Worker};
@@ -289,7 +290,7 @@ fn number() -> impl Strategy<Value = u64> {
 type Told = (&'static str, Vec<Option<u64>>, Option<f64>);
 
 fn anything() -> impl Strategy<Value = Told> {
-    let scheme = prop::sample::select(SchemeSpec::EXAMPLES.to_vec());
+    let scheme = prop::sample::select(Registry::builtin().examples().collect::<Vec<_>>());
     let numbers = prop::collection::vec(prop::option::of(number()), 12);
     (scheme, numbers, prop::option::of(any::<f64>()))
 }

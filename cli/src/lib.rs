@@ -9,6 +9,7 @@
 
 mod board;
 mod clock;
+mod families;
 mod folder;
 mod found;
 mod layout;
@@ -32,6 +33,7 @@ mod units;
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
+use codedgrad::codes::registry::Registry;
 use output::{Logs, Notes, Output, Stdout};
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -230,6 +232,32 @@ pub fn main() -> ExitCode {
     #[cfg(unix)]
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     ExitCode::from(execute(env::args_os()))
+}
+
+/// Runs the command line of this process for a program with schemes of its own: they are listed,
+/// planned with, simulated and trained with like the others.
+///
+/// ```no_run
+/// use codedgrad::codes::{Groups, registry::{Family, Recipe, Registry}};
+/// use std::process::ExitCode;
+/// # #[allow(clippy::needless_doctest_main)]
+/// fn main() -> ExitCode {
+///     let pairs = Family {
+///         name: "pairs",
+///         examples: &["pairs"],
+///         summary: "two workers for every share",
+///         ..Family::new(|_| Ok(Recipe::code(|workers| Groups::tolerating(workers, 1))))
+///     };
+///     match Registry::default().with(pairs) {
+///         Ok(registry) => codedgrad_cli::main_with(registry),
+///         Err(error) => panic!("{error}"),
+///     }
+/// }
+/// ```
+#[must_use]
+pub fn main_with(registry: Registry) -> ExitCode {
+    families::set(registry);
+    main()
 }
 
 /// Runs a command line, the program's name first, and gives back the exit status: 0 done, 1 failed

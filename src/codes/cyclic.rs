@@ -22,6 +22,7 @@
 
 use super::dual::{DualDecoder, Plan, Rule};
 use super::linear::Dual;
+use super::registry::{Family, Recipe};
 use super::verify::verify;
 use super::{Decoder, Facts, Gate, GradientCode, ParameterError, Row, TableError, Wire};
 use crate::ids::{Share, Worker};
@@ -30,6 +31,38 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use std::sync::Arc;
+
+/// Up to so many workers a random cyclic code is the best of several.
+const CHOSEN_WORKERS_MAX: usize = 12;
+/// How many it is chosen from.
+const DRAWS: u64 = 16;
+/// Beyond this number of workers random cyclic codes are hardly ever of use.
+pub(super) const SOUND_MAX: usize = 32;
+
+/// The reference of the literature.
+pub(super) const FAMILY: Family = Family {
+    name: "cyclic",
+    examples: &["cyclic:s=2,seed=7"],
+    summary: "the literature's random coefficients, at the load of min-load; for few workers",
+    ..Family::new(|fields| {
+        let stragglers = fields.need("s")?;
+        let seed = fields.seed()?;
+        let recipe = Recipe::code(move |workers| {
+            if workers <= CHOSEN_WORKERS_MAX {
+                return Cyclic::best_of(DRAWS, workers, stragglers, seed);
+            }
+            Cyclic::new(workers, stragglers, seed)
+        });
+        Ok(recipe.warning(move |workers| {
+            let warning = format!(
+                "random cyclic codes of more than {SOUND_MAX} workers amplify rounding errors \
+                 hundreds to thousands of times; min-load:s={stragglers} has the same load and \
+                 tolerance without that"
+            );
+            (workers > SOUND_MAX).then_some(warning)
+        }))
+    })
+};
 
 /// Beyond this the null space takes minutes, as coefficients do before where `s` is near `n`; no
 /// wire type bears the amplification.

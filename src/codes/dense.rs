@@ -24,11 +24,34 @@
 
 use super::dual::{DualDecoder, Plan, Rule};
 use super::linear::Dual;
+use super::registry::{Family, Fields, Recipe, within};
 use super::table::{self, TableError};
 use super::verify::{binomial, next_combination};
 use super::{Decoder, Facts, GradientCode, ParameterError, Row, judge};
 use crate::ids::{Share, Worker};
 use std::sync::Arc;
+
+/// Anybody's matrix.
+pub(super) const FAMILY: Family = Family {
+    name: "matrix",
+    examples: &["matrix:FILE"],
+    summary: "your own matrix, a line of coefficients per worker; with s= it is checked that any \
+        s stragglers are tolerated",
+    ..Family::new(|fields| {
+        let claim = fields.take("s")?;
+        let path = fields.path()?;
+        let text = Fields::contents(&path)?;
+        let file = path.clone();
+        let recipe = Recipe::code_of_file(path, move || {
+            let code = DenseCode::from_csv(&text).map_err(within(&file))?;
+            match claim {
+                None => Ok(code),
+                Some(stragglers) => code.claiming(stragglers),
+            }
+        });
+        Ok(recipe.claiming(claim))
+    })
+};
 
 /// Straggler sets of one size that are tried to prove a tolerance.
 const SETS_TRIED_MAX: u64 = 50_000;

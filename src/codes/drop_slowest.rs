@@ -18,9 +18,29 @@
 //! Backup workers: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting Distributed Synchronous SGD",
 //! arXiv 1604.00981; what elastic trainers do when they divide by whoever took part.
 
+use super::registry::{ClosedForm, Family, Recipe, Space, Traits, WaitsFor, keyed};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker};
 use std::sync::Arc;
+
+/// The biased baseline.
+pub(super) const FAMILY: Family = Family {
+    name: "drop",
+    examples: &["drop:b=1"],
+    summary: "the b slowest of every step are left out, and their samples lost (biased)",
+    traits: Traits { biased: true, ..Traits::NONE },
+    spaces: Some(|limits| vec![Space::of([keyed("b", 1..limits.workers)])]),
+    ..Family::new(|fields| {
+        let dropped = fields.need("b")?;
+        let form = move |workers: usize| {
+            let workers = workers as f64;
+            let waits_for = WaitsFor::AllBut { stragglers: dropped };
+            let coverage = 1.0 - dropped as f64 / workers;
+            Some(ClosedForm { waits_for, load: 1.0 / workers, coverage })
+        };
+        Ok(Recipe::code(move |workers| DropSlowest::new(workers, dropped)).closed_form(form))
+    })
+};
 
 /// Uncoded shares of which the `b` slowest are dropped.
 ///

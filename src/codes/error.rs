@@ -1,6 +1,6 @@
 //! What can be wrong with a code's parameters, or with the text that names it.
 
-use super::spec::SchemeSpec;
+use super::registry::{self, Registry};
 use super::table::TableError;
 use crate::ids::CutError;
 use crate::spelling::hint;
@@ -197,10 +197,9 @@ pub enum ParameterError {
     },
     /// A scheme that is more than a one-round code.
     #[error(
-        "{text} is a scheme over rounds or with feedback, not a one-round code (those are uncoded, \
-         groups, min-load, interval, \
-         cyclic, graph, drop and matrix); `codedgrad simulate` shows what it does, and `codedgrad \
-         train` and `coordinator` run it"
+        "{text} is a scheme over rounds or with feedback, not a one-round code (those are {}); \
+         `codedgrad simulate` shows what it does, and `codedgrad train` and `coordinator` run it",
+        one_round_codes()
     )]
     NotOneRound {
         /// Which scheme.
@@ -267,15 +266,25 @@ pub enum ParameterError {
     /// No scheme of that name.
     #[error(
         "unknown scheme {name:?}; known: {}{}{}",
-        SchemeSpec::EXAMPLES.join(", "),
+        known,
         of_policy(name),
         hint(*nearest)
     )]
     UnknownScheme {
         /// What was written.
         name: String,
+        /// How schemes are written.
+        known: String,
         /// The known scheme that it is a slip of.
         nearest: Option<&'static str>,
+    },
+    /// A family that cannot be registered.
+    #[error("the family {name:?} {problem}")]
+    Family {
+        /// Its name.
+        name: &'static str,
+        /// Why not.
+        problem: &'static str,
     },
     /// A parameter that is missing, unknown or given twice.
     #[error("scheme {text:?}: {problem}; write it like {example}")]
@@ -300,6 +309,13 @@ fn of_policy(name: &str) -> &'static str {
     } else {
         ""
     }
+}
+
+/// The names of our families of one-round codes.
+fn one_round_codes() -> String {
+    registry::listed(
+        Registry::builtin().families().iter().filter(|family| family.traits.one_round()),
+    )
 }
 
 fn listed(workers: &[usize]) -> String {

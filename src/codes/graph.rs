@@ -30,6 +30,7 @@
 
 use super::disjoint::{Joined, Sets};
 use super::linear::cgls;
+use super::registry::{Family, Recipe, Space, keyed};
 use super::verify::{binomial, next_combination};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker, WorkerSet};
@@ -39,6 +40,29 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
+
+/// Error bound, unless another is given.
+const ERROR_MAX: f64 = 0.01;
+/// Largest degree that the planner tries.
+const DEGREE_TRIED_MAX: usize = 6;
+
+/// The approximate code.
+pub(super) const FAMILY: Family = Family {
+    name: "graph",
+    examples: &["graph:d=3,err=0.01,seed=7"],
+    summary: "approximate: each share is computed twice, and a step is applied at a normalised \
+        error of err or less",
+    spaces: Some(|limits| {
+        let degrees = 2..=DEGREE_TRIED_MAX.min(limits.workers.saturating_sub(1));
+        vec![Space::of([keyed("d", degrees), keyed("err", [0.01, 0.05])])]
+    }),
+    ..Family::new(|fields| {
+        let degree = fields.need("d")?;
+        let error_max = fields.take("err")?.unwrap_or(ERROR_MAX);
+        let seed = fields.seed()?;
+        Ok(Recipe::code(move |workers| Graph::new(workers, degree, error_max, seed)))
+    })
+};
 
 /// Edges looked at to prove a tolerance, over all straggler sets tried.
 const EDGES_TRIED_MAX: u64 = 20_000_000;

@@ -21,9 +21,70 @@
 //! (arXiv 1612.03301), without its condition that `s+1` divides `n`; compare Charalambides,
 //! Pilanci, Hero, arXiv 2109.10484.
 
+use super::registry::{ClosedForm, Family, Fields, Recipe, Space, WaitsFor, keyed};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker};
 use std::sync::Arc;
+
+/// Everybody computes a share of its own.
+pub(super) const UNCODED: Family = Family {
+    name: "uncoded",
+    examples: &["uncoded"],
+    summary: "plain data parallelism: waits for everybody",
+    ..Family::new(|_| Ok(uncoded()))
+};
+
+/// The default code.
+pub(super) const FAMILY: Family = Family {
+    name: "groups",
+    examples: &["groups:s=1", "groups:l=4,rescale"],
+    summary: "groups of s+1 workers or more (or l groups) compute the same, the first of each is \
+        used; with rescale a group that is lost is left out",
+    spaces: Some(|limits| vec![Space::of([keyed("l", 1..limits.workers)])]),
+    ..Family::new(|fields| {
+        let size = Size::read(fields)?;
+        let rescale = fields.flag("rescale");
+        let make = move |workers| {
+            let groups = match size {
+                Size::Stragglers(stragglers) => Groups::tolerating(workers, stragglers)?,
+                Size::Groups(groups) => Groups::new(workers, groups)?,
+            };
+            Ok(if rescale { groups.rescaling() } else { groups })
+        };
+        let form = move |workers| form(&make(workers).ok()?);
+        Ok(Recipe::code(make).closed_form(move |workers| form(workers).filter(|_| !rescale)))
+    })
+};
+
+/// The recipe of plain data parallelism.
+pub(super) fn uncoded() -> Recipe {
+    Recipe::code(Groups::uncoded).closed_form(|workers| form(&Groups::uncoded(workers).ok()?))
+}
+
+fn form(groups: &Groups) -> Option<ClosedForm> {
+    let Facts { share_weights, load, .. } = groups.facts();
+    let waits_for = WaitsFor::OneOfEach { groups: share_weights.len() };
+    Some(ClosedForm { waits_for, load: *load, coverage: 1.0 })
+}
+
+/// How large groups are, as texts tell it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Size {
+    /// By the stragglers that each takes.
+    Stragglers(usize),
+    /// By how many groups there are.
+    Groups(usize),
+}
+
+impl Size {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, ParameterError> {
+        match (fields.take("s")?, fields.take("l")?) {
+            (Some(stragglers), None) => Ok(Self::Stragglers(stragglers)),
+            (None, Some(groups)) => Ok(Self::Groups(groups)),
+            _ => Err(fields.wrong("give either s= (stragglers) or l= (groups)")),
+        }
+    }
+}
 
 /// Balanced group replication of `n` workers in `l` groups.
 ///

@@ -22,13 +22,58 @@
 //! without its random coefficients.
 
 use super::disjoint::{Joined, Sets};
+use super::groups::Size;
 use super::linear::{cgls, least_squares};
+use super::registry::{Family, Fields, Recipe, within};
 use super::{
     Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge, table,
 };
 use crate::ids::{Share, Worker, WorkerSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Intervals of a file, or by the speeds in one.
+pub(super) const FAMILY: Family = Family {
+    name: "interval",
+    examples: &["interval:cuts=FILE", "interval:speeds=FILE,s=1,units=64"],
+    summary: "for workers whose speeds differ for good: intervals of the batch, as a file says or \
+        by a file of speeds",
+    ..Family::new(|fields| {
+        let (cuts, speeds) = (fields.take::<String>("cuts")?, fields.take::<String>("speeds")?);
+        match (cuts, speeds) {
+            (Some(path), None) => {
+                let text = Fields::contents(&path)?;
+                let file = path.clone();
+                Ok(Recipe::code_of_file(path, move || {
+                    Interval::from_csv(&text).map_err(within(&file))
+                }))
+            }
+            (None, Some(path)) => by_speeds(path, fields),
+            _ => Err(fields.wrong(
+                "give either cuts= (a file of intervals l,r) or speeds= (a file of speeds)",
+            )),
+        }
+    })
+};
+
+fn by_speeds(path: String, fields: &mut Fields<'_>) -> Result<Recipe, ParameterError> {
+    let Some(units) = fields.take("units")? else {
+        return Err(fields.wrong("units= is missing: into how many units the batch is cut"));
+    };
+    let text = Fields::contents(&path)?;
+    let expected = "a speed (a finite number above 0)";
+    let table = table::read(&text, expected, |x: &f64| x.is_finite() && *x > 0.0);
+    let speeds = table.map_err(within(&path))?.concat();
+    let size = Size::read(fields)?;
+    let file = path.clone();
+    Ok(Recipe::code_of_file(path, move || {
+        let code = match size {
+            Size::Stragglers(stragglers) => Interval::layers(&speeds, stragglers, units),
+            Size::Groups(groups) => Interval::sorted_groups(&speeds, groups, units),
+        };
+        code.map_err(within(&file))
+    }))
+}
 
 /// Cut points of the largest code.
 const CUTS_MAX: u32 = 1 << 22;

@@ -25,12 +25,30 @@
 //! (Karlin, Studden 1966).
 
 use super::linear::{shortest_solution, thin_factors};
+use super::registry::{ClosedForm, Family, Recipe, Space, WaitsFor, keyed};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker, WorkerSet};
 use nalgebra::{DMatrix, DVector};
 use std::f64::consts::PI;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// The code of least load.
+pub(super) const FAMILY: Family = Family {
+    name: "min-load",
+    examples: &["min-load:s=2"],
+    summary: "any s stragglers at the least load there can be, (s+1)/n for every n",
+    spaces: Some(|limits| vec![Space::of([keyed("s", 1..limits.workers)])]),
+    ..Family::new(|fields| {
+        let stragglers = fields.need("s")?;
+        let form = move |workers: usize| {
+            let load = (stragglers + 1) as f64 / workers as f64;
+            let waits_for = WaitsFor::AllBut { stragglers };
+            Some(ClosedForm { waits_for, load, coverage: 1.0 })
+        };
+        Ok(Recipe::code(move |workers| MinLoad::new(workers, stragglers)).closed_form(form))
+    })
+};
 
 /// Coefficients of the largest code.
 const ENTRIES_MAX: usize = 20_000_000;

@@ -19,6 +19,7 @@
 //! | `berrut` | any function of the data, not only sums (feature `berrut`) | Jahani-Nezhad, Maddah-Ali 2020; Borah, Harshan 2025 |
 //! | [`verify()`] | whether every tolerated set of stragglers decodes | |
 //! | [`spec`] | the scheme texts of the command line | |
+//! | [`registry`] | the families of schemes that there are, and how to add one's own | |
 //! | [`gate`] | what a decode must satisfy before it is applied | |
 //! | [`sequential`] | the `Scheme` trait: codes as the round engine sees them | |
 
@@ -37,6 +38,8 @@ pub mod groups;
 pub mod interval;
 mod linear;
 pub mod min_load;
+mod mixtures;
+pub mod registry;
 pub mod sequential;
 pub mod spec;
 mod table;

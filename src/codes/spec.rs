@@ -1,38 +1,22 @@
 //! Scheme texts such as `groups:s=3`: the same everywhere, on the command line and in records.
 
-mod fields;
-
 #[cfg(feature = "berrut")]
-use super::berrut::{Mixture, MixtureParameters, Points};
-use super::feedback::{Defer, DeferParameters, Queue, Ring};
-use super::sequential::{
-    Accept, Horizon, Lift, MSgc, MSgcParameters, Scheme, SchemeFacts, SlotKind, SrSgc,
-    SrSgcParameters,
-};
-use super::{
-    Cyclic, DenseCode, DropSlowest, GradientCode, Graph, Groups, Interval, MinLoad, ParameterError,
-    Vote, table, verify,
-};
-use crate::ids::{Cut, Job, Worker};
-use crate::spelling::near;
-use fields::Fields;
+use super::berrut::Mixture;
+use super::registry::{ClosedForm, Recipe, Registry, Traits, name_of};
+use super::sequential::{Accept, Horizon, Scheme, SchemeFacts};
+use super::{GradientCode, ParameterError, groups, verify};
+use crate::ids::{Job, Worker};
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
-
-/// Seed of whatever is drawn, unless another is given.
-const SEED: u64 = 7;
-/// Error bound of graph codes, unless another is given.
-const ERROR_MAX: f64 = 0.01;
-/// Up to so many workers a random cyclic code is the best of several.
-const CHOSEN_WORKERS_MAX: usize = 12;
-/// How many it is chosen from.
-const DRAWS: u64 = 16;
-/// Beyond this number of workers random cyclic codes are hardly ever of use.
-const CYCLIC_SOUND_MAX: usize = 32;
+use std::sync::Arc;
 
 /// A scheme as its user writes it, parameters not yet checked against a number of workers. Files
-/// that the text names are read when it is parsed.
+/// that the text names are read when it is parsed. Equal are those of equal texts.
+///
+/// `FromStr` knows the families of [`Registry::builtin`]; those of one's own are read by
+/// [`Registry::parse`].
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
@@ -41,111 +25,40 @@ const CYCLIC_SOUND_MAX: usize = 32;
 /// assert!("gruops:s=1".parse::<SchemeSpec>().unwrap_err().to_string().contains("groups"));
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct SchemeSpec {
     text: String,
-    kind: Kind,
+    traits: Traits,
+    recipe: Arc<Recipe>,
     /// Late units of `defer` count for the next step.
     next_step: bool,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-enum Kind {
-    Uncoded,
-    Groups {
-        size: GroupSize,
-        rescale: bool,
-    },
-    MinLoad {
-        stragglers: usize,
-    },
-    Cuts {
-        path: String,
-        text: String,
-    },
-    Speeds {
-        path: String,
-        speeds: Vec<f64>,
-        size: GroupSize,
-        units: u32,
-    },
-    Cyclic {
-        stragglers: usize,
-        seed: u64,
-    },
-    Graph {
-        degree: usize,
-        error_max: f64,
-        seed: u64,
-    },
-    Drop {
-        dropped: usize,
-    },
-    Matrix {
-        path: String,
-        text: String,
-        claim: Option<usize>,
-    },
-    SrSgc(SrSgcShape),
-    MSgc(MSgcParameters),
-    Queue {
-        items: usize,
-    },
-    Ring {
-        reach: usize,
-    },
-    Defer(DeferParameters),
-    Vote {
-        stragglers: usize,
-        wrong: usize,
-    },
-    /// Berrut codes: `bacc`, or `sbacc` if some are to be found out.
-    Mixture {
-        blocks: usize,
-        stragglers: Option<usize>,
-        wrong: usize,
-        secured: bool,
-    },
+/// As a text.
+impl Serialize for SchemeSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
 }
 
-/// SR-SGC as it is written: `lambda` may be left out where clusters are repeated.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct SrSgcShape {
-    burst: usize,
-    window: usize,
-    distinct: Option<usize>,
-    stragglers: Option<usize>,
-    slots: SlotKind,
+/// A scheme is the text that names it.
+impl PartialEq<&str> for SchemeSpec {
+    fn eq(&self, text: &&str) -> bool {
+        self.text == *text
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GroupSize {
-    Stragglers(usize),
-    Groups(usize),
+impl PartialEq for SchemeSpec {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.text, self.next_step) == (&other.text, other.next_step)
+    }
 }
 
 impl SchemeSpec {
-    /// One text per scheme, as an example of how it is written.
-    pub const EXAMPLES: [&'static str; 18] = [
-        "uncoded",
-        "groups:s=1",
-        "groups:l=4,rescale",
-        "min-load:s=2",
-        "interval:cuts=FILE",
-        "interval:speeds=FILE,s=1,units=64",
-        "cyclic:s=2,seed=7",
-        "graph:d=3,err=0.01,seed=7",
-        "drop:b=1",
-        "matrix:FILE",
-        "queue:m=4",
-        "ring:reach=3",
-        "defer:T=1,cap=2,cut=4,copies=1",
-        "sr-sgc:B=1,W=2,lambda=4",
-        "m-sgc:B=1,W=2,lambda=4",
-        "vote:s=1,b=1",
-        "bacc:K=4",
-        "sbacc:K=4,byzantine=2",
-    ];
+    /// A text that has been read.
+    pub(super) fn made(text: &str, traits: Traits, recipe: Recipe) -> Self {
+        Self { text: text.into(), traits, recipe: Arc::new(recipe), next_step: false }
+    }
 
     /// The scheme that waits for everybody.
     ///
@@ -154,7 +67,41 @@ impl SchemeSpec {
     /// ```
     #[must_use]
     pub fn uncoded() -> Self {
-        Self { text: "uncoded".into(), kind: Kind::Uncoded, next_step: false }
+        Self::made("uncoded", Traits::NONE, groups::uncoded())
+    }
+
+    /// The name of its family: the text before the colon.
+    ///
+    /// ```
+    /// let spec: codedgrad::codes::SchemeSpec = "groups:s=1".parse()?;
+    /// assert_eq!(spec.family(), "groups");
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn family(&self) -> &str {
+        name_of(&self.text)
+    }
+
+    /// The text as it was written.
+    ///
+    /// ```
+    /// assert_eq!(codedgrad::codes::SchemeSpec::uncoded().text(), "uncoded");
+    /// ```
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What is true of all schemes of its family.
+    ///
+    /// ```
+    /// let spec: codedgrad::codes::SchemeSpec = "queue:m=4".parse()?;
+    /// assert!(spec.traits().feedback && !spec.traits().delay);
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn traits(&self) -> Traits {
+        self.traits
     }
 
     /// The one-round code of this text for `workers` workers.
@@ -170,68 +117,7 @@ impl SchemeSpec {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn code(&self, workers: usize) -> Result<Box<dyn GradientCode>, ParameterError> {
-        let code: Box<dyn GradientCode> = match &self.kind {
-            Kind::SrSgc(_)
-            | Kind::MSgc(_)
-            | Kind::Queue { .. }
-            | Kind::Ring { .. }
-            | Kind::Defer(_) => {
-                return Err(ParameterError::NotOneRound { text: self.text.clone() });
-            }
-            Kind::Vote { .. } => {
-                let why = "accepts results by vote, which no weights tell: `codedgrad code \
-                    groups:l=...` shows its groups";
-                return Err(ParameterError::NoMatrix { text: self.text.clone(), why });
-            }
-            Kind::Mixture { .. } => {
-                let why = "mixes data, not gradients: `codedgrad berrut` shows what that does";
-                return Err(ParameterError::NoMatrix { text: self.text.clone(), why });
-            }
-            Kind::Uncoded => Box::new(Groups::uncoded(workers)?),
-            Kind::Drop { dropped } => Box::new(DropSlowest::new(workers, *dropped)?),
-            Kind::MinLoad { stragglers } => Box::new(MinLoad::new(workers, *stragglers)?),
-            Kind::Cyclic { stragglers, seed } if workers <= CHOSEN_WORKERS_MAX => {
-                Box::new(Cyclic::best_of(DRAWS, workers, *stragglers, *seed)?)
-            }
-            Kind::Cyclic { stragglers, seed } => {
-                Box::new(Cyclic::new(workers, *stragglers, *seed)?)
-            }
-            Kind::Graph { degree, error_max, seed } => {
-                Box::new(Graph::new(workers, *degree, *error_max, *seed)?)
-            }
-            Kind::Groups { size, rescale } => {
-                let groups = match size {
-                    GroupSize::Stragglers(s) => Groups::tolerating(workers, *s)?,
-                    GroupSize::Groups(l) => Groups::new(workers, *l)?,
-                };
-                Box::new(if *rescale { groups.rescaling() } else { groups })
-            }
-            Kind::Cuts { path, text } => Box::new(Interval::from_csv(text).map_err(within(path))?),
-            Kind::Speeds { path, speeds, size, units } => Box::new(match size {
-                GroupSize::Stragglers(s) => {
-                    Interval::layers(speeds, *s, *units).map_err(within(path))?
-                }
-                GroupSize::Groups(l) => {
-                    Interval::sorted_groups(speeds, *l, *units).map_err(within(path))?
-                }
-            }),
-            Kind::Matrix { path, text, claim } => {
-                let code = DenseCode::from_csv(text).map_err(within(path))?;
-                Box::new(match claim {
-                    None => code,
-                    Some(stragglers) => code.claiming(*stragglers)?,
-                })
-            }
-        };
-        match (&self.kind, code.facts().workers) {
-            (
-                Kind::Cuts { path, .. } | Kind::Speeds { path, .. } | Kind::Matrix { path, .. },
-                found,
-            ) if found != workers => {
-                Err(ParameterError::Workers { path: path.clone(), found, workers })
-            }
-            _ => Ok(code),
-        }
+        self.recipe.make_code(&self.text, workers)
     }
 
     /// What its user should know before using it with so many workers, if anything.
@@ -244,24 +130,7 @@ impl SchemeSpec {
     /// ```
     #[must_use]
     pub fn warning(&self, workers: usize) -> Option<String> {
-        let random = |slots| matches!(slots, SlotKind::Cyclic { .. });
-        match self.kind {
-            Kind::SrSgc(SrSgcShape { slots, .. }) | Kind::MSgc(MSgcParameters { slots, .. })
-                if random(slots) && workers > CYCLIC_SOUND_MAX =>
-            {
-                Some(
-                    "random cyclic slot codes amplify rounding errors hundreds to thousands of \
-                     times; without ,cyclic it is min-load"
-                        .into(),
-                )
-            }
-            Kind::Cyclic { stragglers, .. } if workers > CYCLIC_SOUND_MAX => Some(format!(
-                "random cyclic codes of more than {CYCLIC_SOUND_MAX} workers amplify rounding \
-                 errors hundreds to \
-                 thousands of times; min-load:s={stragglers} has the same load and tolerance without that"
-            )),
-            _ => None,
-        }
+        self.recipe.warns(workers)
     }
 
     /// Whether a matrix tolerates the stragglers that its text claims (`matrix:FILE,s=2`): all sets
@@ -285,7 +154,7 @@ impl SchemeSpec {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn check_claim(&self, workers: usize) -> Result<(), ParameterError> {
-        let Kind::Matrix { claim: Some(claimed), .. } = self.kind else { return Ok(()) };
+        let Some(claimed) = self.recipe.claimed() else { return Ok(()) };
         let code = self.code(workers)?;
         match verify::refuted(&*code) {
             None => Ok(()),
@@ -310,10 +179,12 @@ impl SchemeSpec {
     /// ```
     #[must_use]
     pub fn wrong(&self) -> usize {
-        match self.kind {
-            Kind::Vote { wrong, .. } | Kind::Mixture { wrong, .. } => wrong,
-            _ => 0,
-        }
+        self.recipe.finds_wrong()
+    }
+
+    /// The closed form of its rounds' time, if there is one.
+    pub(crate) fn closed_form(&self, workers: usize) -> Option<ClosedForm> {
+        self.recipe.form(workers)
     }
 
     /// The code of mixtures that this text names, if it does.
@@ -329,11 +200,7 @@ impl SchemeSpec {
     /// ```
     #[cfg(feature = "berrut")]
     pub fn mixture(&self, workers: usize) -> Result<Option<Mixture>, ParameterError> {
-        let Kind::Mixture { blocks, stragglers, wrong, secured } = self.kind else {
-            return Ok(None);
-        };
-        let points = if secured { Points::FirstKind } else { Points::SecondKind };
-        Mixture::new(workers, MixtureParameters { blocks, stragglers, wrong, points }).map(Some)
+        self.recipe.make_mixture(workers)
     }
 
     /// The same for late units that count for the next step, where there are such: in `defer`.
@@ -347,7 +214,8 @@ impl SchemeSpec {
     /// ```
     #[must_use]
     pub fn deferring_to_next_step(self) -> Option<Self> {
-        matches!(self.kind, Kind::Defer(_)).then_some(Self { next_step: true, ..self })
+        let recipe = Arc::clone(self.recipe.next_step()?);
+        Some(Self { recipe, next_step: true, ..self })
     }
 
     /// The scheme of this text over `jobs`, each a batch of `units` units.
@@ -432,37 +300,7 @@ impl SchemeSpec {
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     pub fn over(&self, horizon: Horizon) -> Result<Box<dyn Scheme>, ParameterError> {
-        #[cfg(feature = "berrut")]
-        if let Some(code) = self.mixture(horizon.workers)? {
-            return Ok(Box::new(code.over(horizon, self.wrong())?));
-        }
-        Ok(match &self.kind {
-            Kind::SrSgc(SrSgcShape { burst, window, distinct, stragglers, slots }) => {
-                let distinct = distinct.unwrap_or(horizon.workers);
-                let (burst, window, stragglers, slots) = (*burst, *window, *stragglers, *slots);
-                Box::new(SrSgc::new(
-                    SrSgcParameters { burst, window, distinct, stragglers, slots },
-                    horizon,
-                )?)
-            }
-            Kind::MSgc(parameters) => Box::new(MSgc::new(*parameters, horizon)?),
-            Kind::Queue { items } => Box::new(Queue::new(*items, horizon)?),
-            Kind::Ring { reach } => Box::new(Ring::new(*reach, horizon)?),
-            Kind::Defer(parameters) => {
-                let defer = Defer::new(*parameters, horizon)?;
-                Box::new(if self.next_step { defer.to_next_step() } else { defer })
-            }
-            Kind::Vote { stragglers, wrong } => Box::new(Vote::new(*stragglers, *wrong, horizon)?),
-            Kind::Mixture { .. } => {
-                return Err(ParameterError::NotBuilt { text: self.text.clone() });
-            }
-            _ => {
-                let code = self.code(horizon.workers)?;
-                let shares = code.facts().shares() as u32;
-                let cut = Cut::new(horizon.units.unwrap_or(shares), shares)?;
-                Box::new(Lift::new(code, cut, horizon.jobs))
-            }
-        })
+        self.recipe.make_scheme(horizon)
     }
 }
 
@@ -476,62 +314,7 @@ impl FromStr for SchemeSpec {
     type Err = ParameterError;
 
     fn from_str(text: &str) -> Result<Self, ParameterError> {
-        let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
-        let Some(example) = Self::EXAMPLES.into_iter().find(|known| family(known) == name) else {
-            let nearest = near(name, Self::EXAMPLES.map(family));
-            let nearest = nearest
-                .and_then(|near| Self::EXAMPLES.into_iter().find(|known| family(known) == near));
-            return Err(ParameterError::UnknownScheme { name: name.into(), nearest });
-        };
-        let mut fields = Fields::read(text, parameters, example)?;
-        let kind = match name {
-            "uncoded" => Kind::Uncoded,
-            "drop" => Kind::Drop { dropped: fields.need("b")? },
-            "min-load" => Kind::MinLoad { stragglers: fields.need("s")? },
-            "cyclic" => Kind::Cyclic {
-                stragglers: fields.need("s")?,
-                seed: fields.take("seed")?.unwrap_or(SEED),
-            },
-            "graph" => Kind::Graph {
-                degree: fields.need("d")?,
-                error_max: fields.take("err")?.unwrap_or(ERROR_MAX),
-                seed: fields.take("seed")?.unwrap_or(SEED),
-            },
-            "interval" => fields.interval()?,
-            "queue" => Kind::Queue { items: fields.need("m")? },
-            "ring" => Kind::Ring { reach: fields.need("reach")? },
-            "defer" => Kind::Defer(DeferParameters {
-                delay: fields.take("T")?.unwrap_or(1),
-                cap: fields.need("cap")?,
-                cut: fields.take("cut")?.unwrap_or(1),
-                copies: fields.take("copies")?.unwrap_or(1),
-            }),
-            "sr-sgc" => Kind::SrSgc(fields.sr_sgc()?),
-            "vote" => Kind::Vote { stragglers: fields.need("s")?, wrong: fields.need("b")? },
-            "bacc" => Kind::Mixture {
-                blocks: fields.need("K")?,
-                stragglers: fields.take("s")?,
-                wrong: 0,
-                secured: false,
-            },
-            "sbacc" => {
-                let (blocks, wrong) = (fields.need("K")?, fields.need("byzantine")?);
-                Kind::Mixture { blocks, stragglers: fields.take("s")?, wrong, secured: true }
-            }
-            "m-sgc" => {
-                let (burst, window, distinct) =
-                    (fields.need("B")?, fields.need("W")?, fields.need("lambda")?);
-                Kind::MSgc(MSgcParameters { burst, window, distinct, slots: fields.slots()? })
-            }
-            "matrix" => {
-                let claim = fields.take("s")?;
-                let path = fields.path()?;
-                Kind::Matrix { text: contents(&path)?, path, claim }
-            }
-            _ => Kind::Groups { size: fields.size()?, rescale: fields.flag("rescale") },
-        };
-        fields.done()?;
-        Ok(Self { text: text.into(), kind, next_step: false })
+        Registry::builtin().parse(text)
     }
 }
 
@@ -551,27 +334,14 @@ impl TryFrom<String> for SchemeSpec {
     }
 }
 
-fn contents(path: &str) -> Result<String, ParameterError> {
-    std::fs::read_to_string(path)
-        .map_err(|error| ParameterError::File { path: path.into(), problem: error.to_string() })
-}
-
-/// Names the file in an error about what is in it.
-fn within(path: &str) -> impl Fn(ParameterError) -> ParameterError {
-    move |error| ParameterError::File { path: path.into(), problem: error.to_string() }
-}
-
-fn family(text: &str) -> &str {
-    text.split(':').next().unwrap_or(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::registry::Registry;
 
     #[test]
     fn texts_echo_and_errors_teach() {
-        for text in SchemeSpec::EXAMPLES.into_iter().filter(|text| !text.contains("FILE")) {
+        for text in Registry::builtin().examples().filter(|text| !text.contains("FILE")) {
             assert_eq!(text.parse::<SchemeSpec>().unwrap().to_string(), text);
         }
         let message = |text: &str| text.parse::<SchemeSpec>().unwrap_err().to_string();

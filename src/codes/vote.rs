@@ -21,10 +21,29 @@
 //! Majority over repetitions as in Chen et al., DRACO, ICML 2018 (arXiv 1803.09877); digests in
 //! place of vectors are ours.
 
+use super::registry::{Family, Recipe, Traits};
 use super::sequential::{Dispute, Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use super::{GradientCode, Groups, ParameterError, Report};
 use crate::ids::{Cut, Job, Part, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
+
+/// Groups that vote.
+pub(super) const FAMILY: Family = Family {
+    name: "vote",
+    examples: &["vote:s=1,b=1"],
+    summary: "exact although b workers of every group of s+2b+1 return wrong results: b+1 equal \
+        ones are accepted; workers must be bitwise deterministic",
+    traits: Traits { byzantine: true, ..Traits::NONE },
+    ..Family::new(|fields| {
+        let stragglers = fields.need("s")?;
+        let wrong = fields.need("b")?;
+        let recipe = Recipe::scheme(move |horizon| Vote::new(stragglers, wrong, horizon));
+        Ok(recipe.byzantine(wrong).without_matrix(
+            "accepts results by vote, which no weights tell: `codedgrad code groups:l=...` shows \
+             its groups",
+        ))
+    })
+};
 
 /// Group replication with a vote on every group's result.
 ///

@@ -3,6 +3,8 @@
 mod chooser;
 
 use super::{Policy, StepRecord, Using};
+use crate::codes::registry::Registry;
+use crate::codes::{ParameterError, SchemeSpec};
 use chooser::{Chooser, Seen};
 
 /// The scheme text that asks for [`Auto`], in programs that read scheme texts.
@@ -42,12 +44,20 @@ pub struct Auto {
     replan_every: u64,
     seed: u64,
     waits: bool,
+    registry: Registry,
     history: Vec<Seen>,
 }
 
 impl Default for Auto {
     fn default() -> Self {
-        Self { probe: 20, replan_every: 200, seed: 1, waits: false, history: Vec::new() }
+        Self {
+            probe: 20,
+            replan_every: 200,
+            seed: 1,
+            waits: false,
+            registry: Registry::default(),
+            history: Vec::new(),
+        }
     }
 }
 
@@ -71,6 +81,13 @@ impl Auto {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// Families of schemes that may be chosen, ours if not told.
+    #[must_use]
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
         self
     }
 
@@ -114,6 +131,11 @@ impl Auto {
     #[must_use]
     pub fn policy(self, workers: usize, units: u32) -> Box<dyn Policy> {
         Box::new(Chooser::new(self, workers, units))
+    }
+
+    /// The scheme with which a run goes on.
+    pub(super) fn spec(&self) -> Result<SchemeSpec, ParameterError> {
+        self.registry.parse(&self.using().scheme)
     }
 
     /// Most steps that may be recorded, and how many are.

@@ -582,7 +582,7 @@ impl Builder {
         let Some(auto) = &self.auto else { return Ok(self.scheme.clone()?) };
         let (most, probe) = auto.limits();
         ranged("probe", probe, 1..=most)?;
-        Ok(auto.using().scheme.parse()?)
+        Ok(auto.spec()?)
     }
 
     /// The steps of the run, and their jobs.

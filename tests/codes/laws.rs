@@ -2,6 +2,7 @@
 
 use crate::{ROUNDING, dense, from_bits, oracle, shortest, subsets};
 use codedgrad::codes::ParameterError;
+use codedgrad::codes::registry::Registry;
 use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::codes::{
     Choice, Cyclic, DenseCode, DropSlowest, Gate, GradientCode, Graph, Groups, Interval, MinLoad,
@@ -466,7 +467,7 @@ proptest! {
 
     #[test]
     fn texts_give_codes(
-        text in prop::sample::select(SchemeSpec::EXAMPLES.to_vec()),
+        text in prop::sample::select(Registry::builtin().examples().collect::<Vec<_>>()),
         workers in 10usize..24,
     ) {
         prop_assume!(

@@ -1,10 +1,10 @@
 //! Workers that answer wrongly on purpose: who they are, and how many of them a step found out.
 
 use crate::Failure;
+use crate::families;
 use crate::tools::code::parse_workers;
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::Worker;
 use codedgrad::train::StepRecord;
 use codedgrad_trainer::{AttackKind, Lanes};
@@ -86,10 +86,8 @@ impl AttackArgs {
         seed: u64,
     ) -> Result<Vec<Worker>, Failure> {
         let Some(list) = &self.attackers else {
-            let most = schemes
-                .iter()
-                .filter_map(|text| Some(text.parse::<SchemeSpec>().ok()?.wrong()))
-                .max();
+            let most =
+                schemes.iter().filter_map(|text| Some(families::scheme(text).ok()?.wrong())).max();
             let count =
                 if self.attack.is_some() { most.unwrap_or(0).max(1).min(workers) } else { 0 };
             let mut drawn: Vec<Worker> =

@@ -3,6 +3,7 @@
 use super::checkpoint;
 use super::turns::Turns;
 use crate::clock::time_of_day;
+use crate::families;
 use crate::output::alert;
 use crate::port::{ExchangeKind, WireKind};
 use crate::steps::{late, stragglers};
@@ -183,7 +184,7 @@ impl Plan {
             if text == AUTO {
                 return Ok(SchemeSpec::uncoded());
             }
-            let mut spec: SchemeSpec = text.parse().or_input()?;
+            let mut spec = families::scheme(text).or_input()?;
             spec.check_claim(self.workers).or_input()?;
             let natural = self.natural(&spec)?;
             if self.transport == TransportKind::Tcp
@@ -253,7 +254,7 @@ impl Plan {
         };
         let specs = self.schemes.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
         if self.late == LateKind::NextStep
-            && !self.schemes.iter().any(|text| text.starts_with("defer"))
+            && !self.schemes.iter().any(|text| families::defers(text))
         {
             return Err(Failure::Input(anyhow!(
                 "--late next-step is for defer schemes, and {} is none",
@@ -265,7 +266,10 @@ impl Plan {
 
     /// What chooses the scheme under `--scheme auto`.
     pub(crate) fn auto(&self) -> Auto {
-        let auto = Auto::default().probe(self.probe).replan_every(self.replan_every);
+        let auto = Auto::default()
+            .registry(families::registry().clone())
+            .probe(self.probe)
+            .replan_every(self.replan_every);
         auto.seed(self.seed).waits(self.clock == ClockKind::Virtual)
     }
 
@@ -288,7 +292,7 @@ impl Plan {
         let blocks = self.turns.map_or(1, |turns| turns.blocks(self.all_steps()));
         let more = (blocks - 1) * self.longest_delay() as u64;
         let longest = |text: &String| {
-            let spec = text.parse::<SchemeSpec>().ok()?;
+            let spec = families::scheme(text).ok()?;
             let facts = self.natural(&spec).ok()?;
             Some(self.local_run(&spec).ok()?.rounds(self.all_steps(), &facts))
         };
@@ -304,7 +308,7 @@ impl Plan {
 
     /// The longest delay of its schemes, as far as it can be known.
     pub(crate) fn longest_delay(&self) -> usize {
-        let delay = |text: &String| Some(self.natural(&text.parse().ok()?).ok()?.delay);
+        let delay = |text: &String| Some(self.natural(&families::scheme(text).ok()?).ok()?.delay);
         self.schemes.iter().filter_map(delay).max().unwrap_or(0)
     }
 

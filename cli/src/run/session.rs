@@ -11,6 +11,7 @@ use super::report::{RunSummary, Summary};
 use super::resume::{self, Changes};
 use super::turns::Turn;
 use crate::board::Board;
+use crate::families;
 use crate::folder::{LineFile, PLAN, RECORD, RunFolder};
 use crate::output::{self, Output, alert, say};
 use crate::progress::Progress;
@@ -272,7 +273,7 @@ impl Session {
         }
         let mut auto = self.plan.auto();
         self.lines[run].iter().for_each(|line| auto.replay(&line.record));
-        let scheme = auto.using().scheme.parse().or_input()?;
+        let scheme = families::scheme(&auto.using().scheme).or_input()?;
         Ok(LocalRun { scheme, auto: Some(auto), ..local })
     }
 

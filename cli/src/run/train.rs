@@ -5,6 +5,7 @@ use super::plan::{self, Plan, TransportKind};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
+use crate::families;
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
 use crate::output::{Output, say};
@@ -17,17 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug, Args)]
-#[command(after_help = help("\
-Schemes: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
-         interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7]
-         | drop:b=1 | matrix:FILE[,s=1]; `codedgrad code` shows what each is; with feedback:
-         queue:m=2 | ring:reach=3; over several rounds, for --models or --micro-steps:
-         m-sgc:B=1,W=2,lambda=3[,rep|,cyclic] | sr-sgc:B=1,W=2,lambda=4 |
-         defer:T=1,cap=2,cut=4[,copies=1]; or auto: steps are recorded uncoded, the planner is
-         asked, and the run goes on with what it finds fastest, where that saves more than 5 %;
-         against wrong workers: vote:s=1,b=1 (exact, groups of s+2b+1, bitwise deterministic
-         workers) | sbacc:K=4,byzantine=2[,s=0] | bacc:K=4[,s=0] (approximate: they train on
-         mixtures of K blocks; --micro-batches must be a multiple of K)
+#[command(after_help = help(&format!("\
+Schemes: {schemes}; or auto: steps are recorded uncoded,
+         the planner is asked, and the run goes on with what it finds fastest, where that saves
+         more than 5 %; `codedgrad code --help` says what each does
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
          seconds: one line per step, one number per worker; `codedgrad trace stats` measures
@@ -41,7 +35,7 @@ Examples:
   codedgrad train --scheme vote:s=1,b=1 --attack flip --compare uncoded --workers 12
   codedgrad train --no-stragglers    # what redundancy costs when nobody is slow
   codedgrad train --scheme groups:s=2 --compare uncoded --workers 9 --corpus docs/
-  codedgrad train --clock virtual --json    # modelled time, reproducible to the byte"))]
+  codedgrad train --clock virtual --json    # modelled time, reproducible to the byte", schemes = families::all_forms())))]
 pub(crate) struct TrainArgs {
     /// Scheme to train with; without it, `uncoded` is compared with `groups:s=1` and `queue:m=2`
     #[arg(long, conflicts_with = "resume", value_name = "TEXT")]

@@ -1,5 +1,6 @@
 //! `codedgrad code`: one code, looked at closely.
 
+use crate::families;
 use crate::layout::help;
 use crate::output::Output;
 use crate::units::count;
@@ -7,8 +8,7 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{
-    Choice, Facts, FailedSet, Gate, GradientCode, Report, SchemeSpec, Verified, Wire, decode,
-    verify,
+    Choice, Facts, FailedSet, Gate, GradientCode, Report, Verified, Wire, decode, verify,
 };
 use codedgrad::ids::{Share, Worker, WorkerSet};
 use serde::Serialize;
@@ -24,7 +24,7 @@ const CELLS_MAX: usize = 1 << 25;
 const FAILURES_SHOWN: usize = 10;
 
 #[derive(Debug, Args)]
-#[command(after_help = help("\
+#[command(after_help = help(&format!("\
 Examples:
   codedgrad code groups:s=1 --workers 8
   codedgrad code groups:l=3 --workers 7 --survivors 0,3-6
@@ -35,11 +35,17 @@ Examples:
 What is in a FILE:
   of matrix, a line of coefficients per worker, separated by commas
   of interval:cuts, a line l,r per worker, cut points counted from 0
-  of interval:speeds, the workers' speeds, separated by commas or lines"))]
+  of interval:speeds, the workers' speeds, separated by commas or lines
+
+What the codes do:
+{codes}
+And the schemes that are no matrix, for `codedgrad simulate` and `train`:
+{others}",
+    codes = families::summaries(|family| family.traits.one_round()),
+    others = families::summaries(|family| !family.traits.one_round())
+)))]
 pub(crate) struct CodeArgs {
-    /// The code: uncoded | groups:s=1 | groups:l=4[,rescale] | min-load:s=2 | interval:cuts=FILE |
-    /// interval:speeds=FILE,s=1,units=64 | cyclic:s=2[,seed=7] | graph:d=3[,err=0.01][,seed=7] |
-    /// drop:b=1 | matrix:FILE[,s=1]
+    #[arg(help = format!("The code: {}", families::forms(|family| family.traits.one_round())))]
     scheme: String,
     /// Number of workers
     #[arg(long, value_parser = count(1..=65536u32))]
@@ -100,7 +106,7 @@ const VERIFY_SEED: u64 = 7;
 
 pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let workers = args.workers as usize;
-    let spec: SchemeSpec = args.scheme.parse().or_input()?;
+    let spec = families::scheme(&args.scheme).or_input()?;
     let code = spec.code(workers).or_input()?;
     let survivors = match &args.survivors {
         None => WorkerSet::full(workers),
@@ -395,7 +401,7 @@ mod tests {
     #[test]
     fn pictures_are_as_they_were() {
         let show = |scheme: &str, workers: usize, list: &str| {
-            let code = scheme.parse::<SchemeSpec>().unwrap().code(workers).unwrap();
+            let code = families::scheme(scheme).unwrap().code(workers).unwrap();
             let survivors = parse_workers(list, workers).unwrap();
             let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
             picture(&*code, &survivors, &weights)

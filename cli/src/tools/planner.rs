@@ -5,6 +5,7 @@ mod pictures;
 use super::simulate::LoadArgs;
 use super::source::Source;
 use super::suspicious;
+use crate::families;
 use crate::layout::{Column, Table, Width, help};
 use crate::output::Output;
 use crate::units::{count, seconds};
@@ -12,9 +13,11 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::registry::Family;
 use codedgrad::delays::{Growth, Preset, TraceReader};
 use codedgrad::sim::Close;
-use codedgrad::sim::planner::{Candidate, Family, Method, Plan, Question, plan};
+use codedgrad::sim::planner::{Candidate, Method, Plan, Question, plan};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,10 +31,10 @@ const THRIFT: (f64, f64) = (0.9, 1.1);
 const MARKS: u64 = 1000;
 
 fn family() -> impl TypedValueParser<Value = Family> {
-    let names = PossibleValuesParser::new(Family::ALL.map(Family::name));
-    names.map(|name| {
-        let named = |family: &Family| family.name() == name;
-        Family::ALL.into_iter().find(named).unwrap_or_else(|| unreachable!("{name} is checked"))
+    let tried = families::registry().families().iter().filter(|family| family.spaces.is_some());
+    PossibleValuesParser::new(tried.map(|family| family.name)).map(|name| {
+        let family = families::registry().family(&name).copied();
+        family.unwrap_or_else(|| unreachable!("{name} is checked"))
     })
 }
 
@@ -86,11 +89,12 @@ pub(crate) struct PlanArgs {
     max_work: Option<f64>,
     #[command(flatten)]
     load: LoadArgs,
-    /// Seconds that pulling one task within a round costs (queue, ring)
-    /// [default: 0; serverless presets: 0.63]
-    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
+    #[arg(
+        long, value_name = "S", allow_negative_numbers = true, value_parser = seconds,
+        help = families::dispatch_help()
+    )]
     dispatch: Option<f64>,
-    /// Micro-batches in a worker's share of a round: how finely queue and defer may cut it
+    /// Micro-batches in a worker's share of a round: how finely schemes with feedback may cut it
     #[arg(
         long, value_name = "M", default_value_t = 16,
         value_parser = count(1..=1024u32)
@@ -108,8 +112,12 @@ pub(crate) struct PlanArgs {
     /// A scheme of one's own to compare with them, such as matrix:FILE; may be given several times
     #[arg(long, value_name = "SCHEME")]
     also: Vec<String>,
-    /// Recommend drop and graph too, whose gradients are not the whole batch's
-    #[arg(long)]
+    #[arg(
+        long,
+        help = format!(
+            "Recommend {} too, whose gradients are not the whole batch's", families::inexact()
+        )
+    )]
     allow_inexact: bool,
     /// What each share cost (tokens, bytes): a CSV file like the trace; tells slow shares from slow
     /// workers
@@ -139,6 +147,8 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     let growth = args.load.growth(preset, workers)?;
     let costs =
         args.share_costs.as_deref().map(|path| table(path, workers, rows.len())).transpose()?;
+    let also = args.also.iter().map(|text| families::scheme(text));
+    let also: Vec<SchemeSpec> = also.collect::<Result<_, _>>().or_input()?;
     let question = Question {
         dispatch: args.dispatch.unwrap_or(preset.map_or(0.0, Preset::pull)),
         max_delay: args.max_delay as usize,
@@ -147,8 +157,12 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
         accumulate: args.accumulate as usize,
         inexact: args.allow_inexact,
         share_costs: costs.as_deref(),
-        families: if args.families.is_empty() { &Family::ALL } else { &args.families },
-        also: &args.also,
+        families: if args.families.is_empty() {
+            families::registry().families()
+        } else {
+            &args.families
+        },
+        also: &also,
         seed: args.seed,
         ..Question::new(&rows, growth)
     };
@@ -240,7 +254,7 @@ fn words(
             candidate;
         let mu = mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
         let cells = [
-            scheme.clone(),
+            scheme.to_string(),
             delay.to_string(),
             format!("{work:.2}"),
             format!("{time_per_job:.4}"),
@@ -299,7 +313,7 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> S
     let (choice, preset) = (found.choice(), Preset::named(&args.delays));
     let mut command = format!(
         "codedgrad simulate {} --delays {} --workers {} --jobs {}",
-        quoted(&choice.scheme),
+        quoted(choice.scheme.text()),
         // What came by standard input is gone: it is for its user to say where it was from.
         if args.delays == "-" { "FILE".into() } else { quoted(&args.delays) },
         found.workers,

@@ -4,6 +4,7 @@ pub(crate) mod events;
 mod follow;
 
 use crate::board::Board;
+use crate::families;
 use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::limits;
@@ -265,7 +266,7 @@ impl Plan {
         limits::not_negative("--join-wait", self.join_wait_seconds)?;
         limits::not_negative("--return-wait", self.return_wait_seconds)?;
         if self.scheme != AUTO {
-            let spec: SchemeSpec = self.scheme.parse().or_input()?;
+            let spec = families::scheme(&self.scheme).or_input()?;
             spec.check_claim(self.workers).or_input()?;
         }
         limits::probe(self.probe, self.replan_every)
@@ -274,13 +275,16 @@ impl Plan {
     /// The scheme that a run begins with, and what chooses another if something does.
     fn scheme(&self, folder: &RunFolder) -> Result<(SchemeSpec, Option<Auto>), Failure> {
         if self.scheme == AUTO {
-            let mut auto = Auto::default().probe(self.probe).replan_every(self.replan_every);
+            let mut auto = Auto::default()
+                .registry(families::registry().clone())
+                .probe(self.probe)
+                .replan_every(self.replan_every);
             for record in follow::recorded(folder)? {
                 auto.replay(&record);
             }
             return Ok((SchemeSpec::uncoded(), Some(auto)));
         }
-        Ok((self.scheme.parse().or_input()?, None))
+        Ok((families::scheme(&self.scheme).or_input()?, None))
     }
 
     /// The run as far as it is known.

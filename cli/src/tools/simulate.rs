@@ -2,13 +2,13 @@
 
 use super::source::Source;
 use super::suspicious;
+use crate::families;
 use crate::layout::{Width, help};
 use crate::output::Output;
 use crate::units::{count, seconds};
 use crate::{Failure, OrInput, OrWork, pictures};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
-use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::{Job, Worker};
@@ -31,10 +31,8 @@ enum AcceptArg {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help("\
-Schemes: those of `codedgrad code`, and queue:m=16 | ring:reach=4 |
-         defer:T=1,cap=12,cut=16,copies=1 | sr-sgc:B=2,W=3,lambda=23[,rep|,cyclic] |
-         m-sgc:B=1,W=2,lambda=27[,rep|,cyclic]
+#[command(after_help = help(&format!("\
+Schemes: {schemes}; `codedgrad code --help` says what each does
 
 Delays:  a CSV file without header, one line per round, one number of seconds per worker; it
          starts again when it is used up. Or a preset: hotspot | bursts | iid | static | calm |
@@ -49,7 +47,7 @@ Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays examples/traces/stragglers.csv --jobs 40
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays iid --workers 8 --jobs 40 --mu 0.5 --grid
-  codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json"))]
+  codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json", schemes = families::all_forms())))]
 pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
@@ -77,9 +75,10 @@ pub(crate) struct SimulateArgs {
     accept: AcceptArg,
     #[command(flatten)]
     load: LoadArgs,
-    /// Seconds that pulling one task within a round costs (queue, ring)
-    /// [default: 0; serverless presets: 0.63]
-    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
+    #[arg(
+        long, value_name = "S", allow_negative_numbers = true, value_parser = seconds,
+        help = families::dispatch_help()
+    )]
     dispatch: Option<f64>,
     /// Seed of a preset
     #[arg(long, default_value_t = 1)]
@@ -141,7 +140,7 @@ impl LoadArgs {
 }
 
 pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    let spec: SchemeSpec = args.scheme.parse().or_input()?;
+    let spec = families::scheme(&args.scheme).or_input()?;
     for (name, value) in [("mu", args.mu), ("dispatch", args.dispatch.unwrap_or(0.0))] {
         if !value.is_finite() || value < 0.0 {
             return Err(Failure::Input(anyhow!("--{name} {value}: must be a number of 0 or more")));
@@ -235,7 +234,7 @@ fn shown(
         "job_finish_time": outcome.job_finish_time,
         "straggler_fraction": outcome.straggler_fraction,
     });
-    if args.scheme.starts_with("defer") {
+    if families::defers(&args.scheme) {
         shown["deferred"] = json!(outcome.unfinished_fraction);
     }
     shown
@@ -360,7 +359,7 @@ mod tests {
             jobs: Job(0)..Job(jobs),
             accept: Accept::Lookahead,
         };
-        let spec: SchemeSpec = text.parse().unwrap();
+        let spec = families::scheme(text).unwrap();
         let (mut scheme, labels) =
             (spec.over(horizon(jobs)).unwrap(), spec.over(horizon(0)).unwrap());
         let rows = missing.iter().map(|late| {

@@ -14,6 +14,7 @@ mod shell;
 mod shown;
 
 use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::registry::Registry;
 use codedgrad::codes::sequential::{Accept, Horizon, SchemeFacts};
 use codedgrad::ids::Job;
 use shell::{Shell, files};
@@ -61,7 +62,7 @@ fn with_file(text: &str) -> String {
 }
 
 fn examples() -> impl Iterator<Item = String> {
-    SchemeSpec::EXAMPLES.into_iter().map(with_file)
+    Registry::builtin().examples().map(with_file)
 }
 
 /// Every scheme's text.

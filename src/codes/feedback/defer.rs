@@ -22,11 +22,43 @@
 
 mod bundles;
 
+use crate::codes::registry::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
 use std::collections::VecDeque;
 use std::ops::Range;
+
+/// Most copies of what is owed that the planner tries.
+const COPIES_TRIED_MAX: usize = 4;
+
+/// Deferred shares.
+pub(in crate::codes) const FAMILY: Family = Family {
+    name: "defer",
+    examples: &["defer:T=1,cap=2,cut=4,copies=1"],
+    summary: "what up to cap late workers owe is done by others in the next T rounds, cut times \
+        as fine; no more work than uncoded",
+    traits: Traits { feedback: true, delay: true, ..Traits::NONE },
+    spaces: Some(|limits| {
+        vec![Space::of([
+            keyed("T", 1..=limits.max_delay),
+            keyed("cap", 1..limits.workers),
+            keyed("cut", doublings(limits.cut)),
+            keyed("copies", 1..=COPIES_TRIED_MAX),
+        ])]
+    }),
+    ..Family::new(|fields| {
+        let parameters = DeferParameters {
+            delay: fields.take("T")?.unwrap_or(1),
+            cap: fields.need("cap")?,
+            cut: fields.take("cut")?.unwrap_or(1),
+            copies: fields.take("copies")?.unwrap_or(1),
+        };
+        let make = move |horizon| Defer::new(parameters, horizon);
+        let next = Recipe::scheme(move |horizon| Ok(make(horizon)?.to_next_step()));
+        Ok(Recipe::scheme(make).deferring_to_next_step(next))
+    })
+};
 
 /// Weight of the past in a worker's score.
 const MEMORY: f64 = 0.7;

@@ -3,9 +3,9 @@
 //! They fix nothing in advance. Every worker must be able to read every sample.
 
 mod claims;
-mod defer;
-mod queue;
-mod ring;
+pub(super) mod defer;
+pub(super) mod queue;
+pub(super) mod ring;
 
 pub use defer::{Defer, DeferParameters};
 pub use queue::Queue;

@@ -19,10 +19,28 @@
 //! 2004).
 
 use super::claims::Claims;
+use crate::codes::registry::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
+
+/// A queue of tasks.
+pub(in crate::codes) const FAMILY: Family = Family {
+    name: "queue",
+    examples: &["queue:m=4"],
+    summary: "m tasks per worker in one queue: who is fast does more, what is still out is done \
+        twice",
+    traits: Traits { feedback: true, ..Traits::NONE },
+    spaces: Some(|limits| {
+        let most = limits.cut.saturating_mul(limits.accumulate);
+        vec![Space::of([keyed("m", doublings(most))])]
+    }),
+    ..Family::new(|fields| {
+        let items = fields.need("m")?;
+        Ok(Recipe::scheme(move |horizon| Queue::new(items, horizon)))
+    })
+};
 
 /// Workers that may compute the same item at once.
 const HOLDERS_MAX: u8 = 2;

@@ -19,10 +19,25 @@
 //! stragglers (arXiv 2405.19509).
 
 use super::claims::Claims;
+use crate::codes::registry::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
+
+/// Neighbours that help.
+pub(in crate::codes) const FAMILY: Family = Family {
+    name: "ring",
+    examples: &["ring:reach=3"],
+    summary: "for workers that have the data of reach shares: each does its own, then helps those \
+        before it",
+    traits: Traits { feedback: true, ..Traits::NONE },
+    spaces: Some(|limits| vec![Space::of([keyed("reach", 2..=limits.workers)])]),
+    ..Family::new(|fields| {
+        let reach = fields.need("reach")?;
+        Ok(Recipe::scheme(move |horizon| Ring::new(reach, horizon)))
+    })
+};
 
 /// The ring of one job per round; the piece of a task is the number of its share.
 ///

@@ -24,10 +24,46 @@
 use super::models::{Accept, StragglerModel};
 use super::slots::{SlotCode, SlotKind, atoms_to_units};
 use super::{Fold, Horizon, Scheme, SchemeFacts};
+use crate::codes::registry::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
 use std::collections::VecDeque;
 use std::ops::Range;
+
+/// Multiplexed coding.
+pub(in crate::codes) const FAMILY: Family = Family {
+    name: "m-sgc",
+    examples: &["m-sgc:B=1,W=2,lambda=4"],
+    summary: "over rounds, for bursts of B rounds within W: jobs are interleaved, at less load; \
+        lambda workers may be late within W (rep: clusters; cyclic: random coefficients)",
+    traits: Traits { delay: true, ..Traits::NONE },
+    spaces: Some(|limits| {
+        let shapes = || -> Vec<String> {
+            let shapes = shapes(limits.max_delay).into_iter();
+            shapes.map(|(burst, window)| format!("B={burst},W={window}")).collect()
+        };
+        let clusters = limits.cluster_stragglers().map(|s| format!("lambda={s},rep"));
+        vec![
+            Space::with_deadline([shapes(), keyed("lambda", 1..=limits.workers)]),
+            Space::with_deadline([shapes(), clusters.collect()]),
+        ]
+    }),
+    ..Family::new(|fields| {
+        let (burst, window) = (fields.need("B")?, fields.need("W")?);
+        let distinct = fields.need("lambda")?;
+        let slots = SlotKind::read(fields)?;
+        let parameters = MSgcParameters { burst, window, distinct, slots };
+        let recipe = Recipe::scheme(move |horizon| MSgc::new(parameters, horizon));
+        Ok(recipe.warning(move |workers| slots.warning(workers)))
+    })
+};
+
+/// `(B, W)` with `W - 2 + B <= T`.
+fn shapes(max_delay: usize) -> Vec<(usize, usize)> {
+    let windows =
+        (2..=max_delay + 1).flat_map(|window| (1..window).map(move |burst| (burst, window)));
+    windows.filter(|(burst, window)| window - 2 + burst <= max_delay).collect()
+}
 
 /// Parameters of M-SGC as they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ mod among;
 #[cfg(test)]
 mod closure;
 mod lift;
-mod m_sgc;
+pub(super) mod m_sgc;
 mod models;
 mod slots;
-mod sr_sgc;
+pub(super) mod sr_sgc;
 
 pub use among::Among;
 pub use lift::Lift;

@@ -1,7 +1,8 @@
 //! The one-round code inside a sequential scheme.
 
 use super::{unheld, weigh};
-use crate::codes::{Cyclic, GradientCode, Groups, MinLoad, ParameterError, Report};
+use crate::codes::registry::Fields;
+use crate::codes::{Cyclic, GradientCode, Groups, MinLoad, ParameterError, Report, cyclic};
 use crate::ids::{Part, Share, Units, Worker, WorkerSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +19,28 @@ pub enum SlotKind {
     },
     /// Clusters of `s+1` consecutive workers that all do the same.
     Clusters,
+}
+
+impl SlotKind {
+    /// As scheme texts tell it: `rep`, `cyclic[,seed=7]`, or neither.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, ParameterError> {
+        match (fields.flag("rep"), fields.flag("cyclic")) {
+            (true, true) => {
+                Err(fields.wrong("give either rep (clusters) or cyclic (random coefficients)"))
+            }
+            (true, false) => Ok(Self::Clusters),
+            (false, true) => Ok(Self::Cyclic { seed: fields.seed()? }),
+            (false, false) => Ok(Self::MinLoad),
+        }
+    }
+
+    /// What its user should know before using it with so many workers, if anything.
+    pub(super) fn warning(self, workers: usize) -> Option<String> {
+        let warning = "random cyclic slot codes amplify rounding errors hundreds to thousands of \
+            times; without ,cyclic it is min-load";
+        let random = matches!(self, Self::Cyclic { .. });
+        (random && workers > cyclic::SOUND_MAX).then(|| warning.into())
+    }
 }
 
 /// A slot code for `s` stragglers.

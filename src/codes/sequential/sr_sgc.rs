@@ -23,10 +23,47 @@
 use super::models::{Accept, StragglerModel};
 use super::slots::{SlotCode, SlotKind};
 use super::{Fold, Horizon, Scheme, SchemeFacts};
+use crate::codes::registry::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
 use std::collections::VecDeque;
 use std::ops::Range;
+
+/// Selective repetition.
+pub(in crate::codes) const FAMILY: Family = Family {
+    name: "sr-sgc",
+    examples: &["sr-sgc:B=1,W=2,lambda=4"],
+    summary: "over rounds, for bursts of B rounds within W: what was late is done again; lambda \
+        workers may be late within W (rep: clusters of s+1; cyclic: random coefficients)",
+    traits: Traits { delay: true, ..Traits::NONE },
+    spaces: Some(|limits| {
+        let shapes = || (1..=limits.max_delay).map(|burst| format!("B={burst},W={}", burst + 1));
+        let clusters = limits.cluster_stragglers().map(|s| format!("s={s},rep"));
+        // The look-ahead rule knows of B, W and lambda only B and s = ceil(lambda B / (W-1+B)).
+        let lambdas = (1..=limits.workers / 2).map(|s| 2 * s);
+        vec![
+            Space::with_deadline([shapes().collect(), keyed("lambda", lambdas)]),
+            Space::with_deadline([shapes().collect(), clusters.collect()]),
+        ]
+    }),
+    ..Family::new(|fields| {
+        let (burst, window) = (fields.need("B")?, fields.need("W")?);
+        let distinct: Option<usize> = fields.take("lambda")?;
+        let stragglers = fields.take("s")?;
+        let slots = SlotKind::read(fields)?;
+        if slots != SlotKind::Clusters && (distinct.is_none() || stragglers.is_some()) {
+            return Err(
+                fields.wrong("lambda= is needed, and s= follows from it (s= is for rep alone)")
+            );
+        }
+        let recipe = Recipe::scheme(move |horizon| {
+            let distinct = distinct.unwrap_or(horizon.workers);
+            let parameters = SrSgcParameters { burst, window, distinct, stragglers, slots };
+            SrSgc::new(parameters, horizon)
+        });
+        Ok(recipe.warning(move |workers| slots.warning(workers)))
+    })
+};
 
 /// Parameters of SR-SGC as they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Why rounds take long, and what of it no code can cure.
 
-use super::replay::{Replay, Setting};
+use super::replay::Replay;
 use serde::Serialize;
 
 /// A worker is slow in a round if it takes so many times the time that a quarter of the workers
@@ -145,9 +145,8 @@ fn saved(replay: &Replay, without: &[usize], baseline: f64) -> f64 {
     let rows =
         replay.rows().iter().map(|row| stay.iter().map(|worker| row[*worker]).collect()).collect();
     let smaller = Replay::new(rows, replay.growth(), 0.0, 1);
-    let time = smaller
-        .run(&Setting::new("uncoded"), smaller.jobs())
-        .map_or(baseline, |run| run.time_per_job);
+    let time =
+        smaller.run(&super::uncoded(), smaller.jobs()).map_or(baseline, |run| run.time_per_job);
     1.0 - time / baseline
 }
 
@@ -251,7 +250,7 @@ mod tests {
 
     fn found(rows: Vec<Vec<f64>>) -> Vec<Cause> {
         let replay = replay(rows);
-        let baseline = replay.run(&Setting::new("uncoded"), replay.jobs()).unwrap().time_per_job;
+        let baseline = replay.run(&super::super::uncoded(), replay.jobs()).unwrap().time_per_job;
         of_workers(&replay, baseline)
     }
 

@@ -8,33 +8,25 @@
 //! where `F` is the law of one answer's time, here that of all answers of a trace taken together. A
 //! replay that differs from it shows that workers are slow together, or always the same ones.
 
+use crate::codes::SchemeSpec;
+use crate::codes::registry::{ClosedForm, WaitsFor};
 use crate::delays::Growth;
 
 /// Time per job, load and coverage of a scheme that has a closed form; for `min-load` the time of
 /// codes that need any `n - s` answers, which it never exceeds.
 pub(super) fn of(
-    scheme: &str,
+    scheme: &SchemeSpec,
     workers: usize,
     pool: &Pool,
     growth: Growth,
 ) -> Option<(f64, f64, f64)> {
-    let number = |prefix: &str| scheme.strip_prefix(prefix)?.parse::<usize>().ok();
-    let n = workers as f64;
-    let at = move |load: f64| move |delay: f64| growth.time(delay, load);
-    let groups = |groups: usize| {
-        (pool.groups(workers, groups, &at(1.0 / groups as f64)), 1.0 / groups as f64, 1.0)
+    let ClosedForm { waits_for, load, coverage } = scheme.closed_form(workers)?;
+    let at = move |delay: f64| growth.time(delay, load);
+    let time = match waits_for {
+        WaitsFor::OneOfEach { groups } => pool.groups(workers, groups, &at),
+        WaitsFor::AllBut { stragglers } => pool.all_but(workers, stragglers, &at),
     };
-    if scheme == "uncoded" {
-        Some(groups(workers))
-    } else if let Some(count) = number("groups:l=") {
-        Some(groups(count))
-    } else if let Some(stragglers) = number("min-load:s=") {
-        let load = (stragglers + 1) as f64 / n;
-        Some((pool.all_but(workers, stragglers, &at(load)), load, 1.0))
-    } else {
-        let dropped = number("drop:b=")?;
-        Some((pool.all_but(workers, dropped, &at(1.0 / n)), 1.0 / n, 1.0 - dropped as f64 / n))
-    }
+    Some((time, load, coverage))
 }
 
 /// The answer times of a trace, whoever's they were.

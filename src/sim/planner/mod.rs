@@ -17,12 +17,13 @@ mod search;
 mod verdict;
 
 pub use causes::{Cause, CauseKind};
-pub use families::Family;
 pub use question::{PlanError, Question};
 
 use super::Close;
+use crate::codes::SchemeSpec;
+use crate::codes::registry::Family;
 use crate::delays::{Growth, StragglerStats};
-use families::Limits;
+use families::{Space, spaces};
 use formulas::Pool;
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
@@ -54,8 +55,8 @@ pub enum Method {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// A scheme text.
-    pub scheme: String,
+    /// Which.
+    pub scheme: SchemeSpec,
     /// When its rounds close; schemes with feedback close by their own rule whatever this says.
     pub close: Close,
     /// Deadline tolerance, where the close asks for one.
@@ -149,7 +150,8 @@ impl Plan {
     /// The candidate that is recommended.
     #[must_use]
     pub fn choice(&self) -> &Candidate {
-        let found = self.candidates.iter().find(|candidate| candidate.scheme == self.recommended);
+        let found =
+            self.candidates.iter().find(|candidate| candidate.scheme.text() == self.recommended);
         found.unwrap_or_else(|| unreachable!("what is recommended is a candidate"))
     }
 
@@ -213,9 +215,8 @@ impl<'a> Planner<'a> {
         if let Some(costs) = question.share_costs {
             match causes::balanced(question.rows, costs) {
                 Some((even, explained)) => {
-                    let before = trace
-                        .run(&Setting::new("uncoded"), trace.jobs())
-                        .map_or(0.0, |run| run.time_per_job);
+                    let before =
+                        trace.run(&uncoded(), trace.jobs()).map_or(0.0, |run| run.time_per_job);
                     (trace, shares) = (replay(even), Some((explained, before)));
                 }
                 None => {
@@ -231,11 +232,6 @@ impl<'a> Planner<'a> {
         Self { question, replay: trace, method, shares, notes }
     }
 
-    fn limits(&self) -> Limits {
-        let Question { max_delay, cut, accumulate, .. } = *self.question;
-        Limits { workers: self.replay.workers(), max_delay, cut, accumulate }
-    }
-
     fn plan(mut self, progress: &(dyn Fn(f64) + Sync)) -> Plan {
         let done = AtomicUsize::new(0);
         let tick = || {
@@ -243,15 +239,10 @@ impl<'a> Planner<'a> {
             progress(done / (done + REPLAYS_GUESS as f64));
         };
         let pool = Pool::new(self.replay.rows().iter().flatten().copied());
-        let search = Search {
-            replay: &self.replay,
-            limits: self.limits(),
-            max_work: self.question.max_work,
-            tick: &tick,
-        };
+        let search = Search { replay: &self.replay, max_work: self.question.max_work, tick: &tick };
         let uncoded = match self.method {
-            Method::Replay => self.replay.run(&Setting::new("uncoded"), self.replay.jobs()),
-            Method::ClosedForms => self.by_formula(&Setting::new("uncoded"), &pool),
+            Method::Replay => self.replay.run(&uncoded(), self.replay.jobs()),
+            Method::ClosedForms => self.by_formula(&uncoded(), &pool),
         };
         let uncoded = uncoded.unwrap_or_else(|| unreachable!("uncoded suits any workers"));
         let mut best = vec![uncoded.clone()];
@@ -260,21 +251,21 @@ impl<'a> Planner<'a> {
             .question
             .families
             .par_iter()
-            .map(|family| self.family(*family, &search, &pool))
+            .map(|family| self.family(family, &search, &pool))
             .collect();
         for runs in found {
             let allowed = runs.iter().filter(|run| run.work <= self.question.max_work);
             best.extend(allowed.min_by(|a, b| search.order(a, b)).cloned());
             tried.extend(runs);
         }
-        for text in self.question.also {
-            match self.own(text, &search, &pool) {
+        for scheme in self.question.also {
+            match self.own(scheme, &search, &pool) {
                 Ok(run) => {
-                    let known = best.iter().any(|other| other.setting.scheme == *text);
+                    let known = best.iter().any(|other| other.setting.scheme == *scheme);
                     best.extend((!known).then(|| run.clone()));
                     tried.push(run);
                 }
-                Err(why) => self.notes.push(format!("{text} is left out: {why}")),
+                Err(why) => self.notes.push(format!("{scheme} is left out: {why}")),
             }
         }
         let mut candidates = self.candidates(&best, &pool, &tick);
@@ -286,24 +277,20 @@ impl<'a> Planner<'a> {
     }
 
     /// What of a family was tried on the whole trace.
-    fn family(&self, family: Family, search: &Search<'_>, pool: &Pool) -> Vec<Run> {
-        let spaces = family.spaces();
+    fn family(&self, family: &Family, search: &Search<'_>, pool: &Pool) -> Vec<Run> {
+        let spaces = spaces(family, &self.question.limits());
         match self.method {
             Method::Replay => {
-                spaces.into_par_iter().flat_map(|space| search.descend(space)).collect()
+                spaces.into_par_iter().flat_map(|space| search.descend(&space)).collect()
             }
             Method::ClosedForms => {
-                let limits = self.limits();
-                let values = |axes: families::Axes| axes.into_iter().next().unwrap_or_default();
-                let space = |space: families::Space| (space, values(space.axes(&limits)));
-                let settings = spaces.into_iter().map(space).flat_map(|(space, values)| {
-                    values
-                        .into_iter()
-                        .filter_map(move |value| space.setting(&[value], &limits))
-                        .collect::<Vec<_>>()
-                });
+                // Those that have a closed form have one parameter.
+                let along = |space: Space| -> Vec<Setting> {
+                    let [size] = space.sizes()[..] else { return Vec::new() };
+                    (0..size).filter_map(|at| space.setting(&[at])).collect()
+                };
+                let settings: Vec<Setting> = spaces.into_iter().flat_map(along).collect();
                 settings
-                    .collect::<Vec<_>>()
                     .into_par_iter()
                     .filter_map(|setting| self.by_formula(&setting, pool))
                     .collect()
@@ -312,9 +299,9 @@ impl<'a> Planner<'a> {
     }
 
     /// A scheme that was asked for by its text, or why it cannot be compared.
-    fn own(&self, text: &str, search: &Search<'_>, pool: &Pool) -> Result<Run, String> {
+    fn own(&self, scheme: &SchemeSpec, search: &Search<'_>, pool: &Pool) -> Result<Run, String> {
         let whole = |setting: &Setting| self.replay.run(setting, self.replay.jobs());
-        let prompt = Setting::new(text);
+        let prompt = Setting::new(scheme.clone());
         let run = match self.method {
             Method::Replay => whole(&prompt).filter(|run| run.delay == 0).or_else(|| {
                 let late = families::MUS.par_iter().map(|mu| Setting {
@@ -458,7 +445,7 @@ impl<'a> Planner<'a> {
             method: self.method,
             growth: self.question.growth,
             baseline: uncoded.time_per_job,
-            recommended: choice.scheme,
+            recommended: choice.scheme.to_string(),
             gain: choice.gain,
             why,
             candidates,
@@ -470,9 +457,13 @@ impl<'a> Planner<'a> {
     }
 }
 
+fn uncoded() -> Setting {
+    Setting::new(SchemeSpec::uncoded())
+}
+
 fn point(run: &Run) -> Point {
     Point {
-        scheme: run.setting.scheme.clone(),
+        scheme: run.setting.scheme.to_string(),
         close: run.setting.close,
         mu: run.setting.mu,
         delay: run.delay,

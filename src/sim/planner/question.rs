@@ -1,6 +1,6 @@
 //! What the planner is asked, and what it refuses.
 
-use super::Family;
+use crate::codes::registry::{Family, Registry, SearchLimits};
 use crate::codes::sequential::{Accept, Horizon};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::Growth;
@@ -29,16 +29,16 @@ pub struct Question<'a> {
     pub inexact: bool,
     /// What each worker's share costs (tokens, bytes), in the shape of `rows`, where it is known.
     pub share_costs: Option<&'a [Vec<f64>]>,
-    /// What is to be tried besides `uncoded`.
+    /// What is to be tried besides `uncoded`: [`Registry::families`], or some of them.
     pub families: &'a [Family],
-    /// Scheme texts that are compared with the families' best, such as a matrix of one's own.
-    pub also: &'a [String],
+    /// Schemes that are compared with the families' best, such as a matrix of one's own.
+    pub also: &'a [SchemeSpec],
     /// Seed of the traces drawn anew.
     pub seed: u64,
 }
 
 impl<'a> Question<'a> {
-    /// All schemes, at most three rounds late, at any work.
+    /// All families of ours, at most three rounds late, at any work.
     #[must_use]
     pub fn new(rows: &'a [Vec<f64>], growth: Growth) -> Self {
         Self {
@@ -51,10 +51,17 @@ impl<'a> Question<'a> {
             accumulate: 1,
             inexact: false,
             share_costs: None,
-            families: &Family::ALL,
+            families: Registry::builtin().families(),
             also: &[],
             seed: 1,
         }
+    }
+
+    /// Between which limits parameters are looked for.
+    pub(super) fn limits(&self) -> SearchLimits {
+        let Self { max_delay, cut, accumulate, .. } = *self;
+        let workers = self.rows.first().map_or(0, Vec::len);
+        SearchLimits { workers, max_delay, cut, accumulate }
     }
 
     pub(super) fn check(&self) -> Result<(), PlanError> {
@@ -75,10 +82,9 @@ impl<'a> Question<'a> {
             }
             self.cells(costs, "cost of a share", &|cost| cost > 0.0)?;
         }
-        for text in self.also {
+        for spec in self.also {
             let jobs = Job(0)..Job(1);
             let horizon = Horizon { workers, units: None, jobs, accept: Accept::Lookahead };
-            let spec: SchemeSpec = text.parse()?;
             spec.over(horizon)?;
             spec.check_claim(workers)?;
         }

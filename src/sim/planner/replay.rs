@@ -13,8 +13,7 @@ const MU: f64 = 1.0;
 /// A scheme and how its rounds close.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Setting {
-    /// A scheme text.
-    pub(super) scheme: String,
+    pub(super) scheme: SchemeSpec,
     /// When rounds close.
     pub(super) close: Close,
     /// Deadline tolerance, where the close asks for one.
@@ -22,8 +21,8 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    pub(super) fn new(scheme: impl Into<String>) -> Self {
-        Self { scheme: scheme.into(), close: Close::Decodable, mu: None }
+    pub(super) fn new(scheme: SchemeSpec) -> Self {
+        Self { scheme, close: Close::Decodable, mu: None }
     }
 }
 
@@ -104,8 +103,7 @@ impl Replay {
     /// The scheme over the first `jobs` jobs of the trace; none where its parameters do not go
     /// together.
     pub(super) fn run(&self, setting: &Setting, jobs: usize) -> Option<Run> {
-        let spec: SchemeSpec = setting.scheme.parse().ok()?;
-        let mut scheme = spec.over(self.horizon(jobs)).ok()?;
+        let mut scheme = setting.scheme.over(self.horizon(jobs)).ok()?;
         let facts = scheme.facts().clone();
         let mut run = Run {
             setting: setting.clone(),
@@ -118,7 +116,7 @@ impl Replay {
             seconds: None,
         };
         if facts.delay > 0 && self.accumulate > 1 {
-            self.steps_of_rounds(&spec, jobs, &mut run)?;
+            self.steps_of_rounds(&setting.scheme, jobs, &mut run)?;
         } else {
             let rows = if facts.delay > 0 { &self.rounds } else { self.rows() };
             let growth = if facts.delay > 0 { self.growth } else { self.growth() };
@@ -156,9 +154,8 @@ impl Replay {
 
     /// Seconds per job of a scheme whose jobs depend on one another, over the rounds in this order.
     pub(super) fn reordered(&self, setting: &Setting, order: &[usize]) -> Option<f64> {
-        let spec: SchemeSpec = setting.scheme.parse().ok()?;
         let mut rows = order.iter().cycle().map(|round| &self.rounds[*round]);
-        let mut scheme = spec.over(self.horizon(order.len())).ok()?;
+        let mut scheme = setting.scheme.over(self.horizon(order.len())).ok()?;
         let outcome = self.play(&mut *scheme, setting, order.len(), self.growth, &mut rows)?;
         Some(outcome.total_time / order.len() as f64)
     }
@@ -197,6 +194,10 @@ impl Replay {
 mod tests {
     use super::*;
 
+    fn prompt(text: &str) -> Setting {
+        Setting::new(text.parse().unwrap())
+    }
+
     fn replay(accumulate: usize) -> Replay {
         let rounds = vec![vec![1.0, 3.0], vec![3.0, 1.0], vec![1.0, 1.0], vec![1.0, 2.0]];
         Replay::new(rounds, Growth::Additive { base: 0.5, slope: 1.0 }, 0.0, accumulate)
@@ -204,21 +205,21 @@ mod tests {
 
     #[test]
     fn rounds_of_an_uncoded_step_do_not_wait_for_one_another() {
-        let alone = replay(1).run(&Setting::new("uncoded"), 4).unwrap();
+        let alone = replay(1).run(&prompt("uncoded"), 4).unwrap();
         assert_eq!(
             (alone.time_per_job, alone.seconds),
             (9.0 / 4.0, Some(vec![3.0, 3.0, 1.0, 2.0]))
         );
-        let steps = replay(2).run(&Setting::new("uncoded"), 2).unwrap();
+        let steps = replay(2).run(&prompt("uncoded"), 2).unwrap();
         assert_eq!(steps.seconds, Some(vec![4.0, 3.0]));
         // Whole batches twice: each round is half a batch longer.
-        let both = replay(2).run(&Setting::new("groups:l=1"), 2).unwrap();
+        let both = replay(2).run(&prompt("groups:l=1"), 2).unwrap();
         assert_eq!(both.seconds, Some(vec![5.0, 3.0]));
     }
 
     #[test]
     fn steps_end_with_what_their_rounds_left() {
-        let setting = Setting::new("defer:T=1,cap=1");
+        let setting = prompt("defer:T=1,cap=1");
         let steps = replay(2).run(&setting, 2).unwrap();
         assert_eq!((steps.delay, steps.seconds.as_ref().map(Vec::len)), (1, Some(2)));
         let mean = steps.seconds.unwrap().iter().sum::<f64>() / 2.0;
@@ -229,13 +230,13 @@ mod tests {
     #[test]
     fn the_same_order_gives_the_same_time() {
         let setting = Setting {
-            scheme: "sr-sgc:B=1,W=2,lambda=2".into(),
+            scheme: "sr-sgc:B=1,W=2,lambda=2".parse().unwrap(),
             close: Close::Incremental,
             mu: Some(0.5),
         };
         let replay = replay(1);
         let time = replay.run(&setting, 4).unwrap().time_per_job;
         assert_eq!(replay.reordered(&setting, &[0, 1, 2, 3]), Some(time));
-        assert!(replay.run(&Setting::new("groups:l=3"), 4).is_none());
+        assert!(replay.run(&prompt("groups:l=3"), 4).is_none());
     }
 }

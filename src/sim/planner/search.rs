@@ -1,7 +1,7 @@
 //! The best parameters of a scheme: a coarse look at all of them on a part of the trace, then
 //! descents.
 
-use super::families::{Axes, Limits, Space};
+use super::families::Space;
 use super::replay::{Replay, Run};
 use rayon::prelude::*;
 use std::cmp::Ordering;
@@ -34,7 +34,6 @@ type Seen = HashMap<Point, Option<Run>>;
 /// What is looked for.
 pub(super) struct Search<'a> {
     pub(super) replay: &'a Replay,
-    pub(super) limits: Limits,
     pub(super) max_work: f64,
     /// Told after every replay.
     pub(super) tick: &'a (dyn Fn() + Sync),
@@ -53,18 +52,17 @@ impl Search<'_> {
     }
 
     /// Replays of the whole trace that the search came to, the best among them.
-    pub(super) fn descend(&self, space: Space) -> Vec<Run> {
-        let axes = space.axes(&self.limits);
-        if axes.iter().map(Vec::len).product::<usize>() <= SMALL {
+    pub(super) fn descend(&self, space: &Space) -> Vec<Run> {
+        let sizes = space.sizes();
+        if sizes.iter().product::<usize>() <= SMALL {
             return self.everything(space);
         }
         let jobs = self.replay.jobs();
-        let kept: Vec<Vec<usize>> = thinned(&axes);
-        let coarse =
-            self.runs(space, &axes, points(&kept), (jobs / COARSE.0).max(COARSE.1).min(jobs));
+        let kept: Vec<Vec<usize>> = thinned(&sizes);
+        let coarse = self.runs(space, points(&kept), (jobs / COARSE.0).max(COARSE.1).min(jobs));
         let mut seen = Seen::new();
         for start in self.starts(coarse) {
-            self.descent((space, &axes), &kept, start, &mut seen);
+            self.descent((space, &sizes), &kept, start, &mut seen);
         }
         let fastest = |seen: &Seen| {
             let found = seen.iter().filter_map(|(point, run)| Some((point, run.as_ref()?)));
@@ -73,9 +71,9 @@ impl Search<'_> {
                 .map(|(point, _)| point.clone())
         };
         while let Some(best) = fastest(&seen) {
-            self.tried(space, &axes, crossed(&axes, &best), &mut seen);
+            self.tried(space, crossed(&sizes, &best), &mut seen);
             if let Some(better) = fastest(&seen).filter(|better| *better != best) {
-                self.descent((space, &axes), &kept, (better, self.max_work), &mut seen);
+                self.descent((space, &sizes), &kept, (better, self.max_work), &mut seen);
             } else {
                 break;
             }
@@ -84,13 +82,10 @@ impl Search<'_> {
     }
 
     /// Replays of the whole trace with all parameters.
-    pub(super) fn everything(&self, space: Space) -> Vec<Run> {
-        let axes = space.axes(&self.limits);
-        let all: Vec<Vec<usize>> = axes.iter().map(|axis| (0..axis.len()).collect()).collect();
-        self.runs(space, &axes, points(&all), self.replay.jobs())
-            .into_iter()
-            .map(|(_, run)| run)
-            .collect()
+    pub(super) fn everything(&self, space: &Space) -> Vec<Run> {
+        let all: Vec<Vec<usize>> =
+            space.sizes().into_iter().map(|size| (0..size).collect()).collect();
+        self.runs(space, points(&all), self.replay.jobs()).into_iter().map(|(_, run)| run).collect()
     }
 
     /// Where descents begin, and the work they are allowed.
@@ -123,16 +118,9 @@ impl Search<'_> {
         [fast, cheap].concat()
     }
 
-    fn runs(
-        &self,
-        space: Space,
-        axes: &Axes,
-        points: Vec<Point>,
-        jobs: usize,
-    ) -> Vec<(Point, Run)> {
+    fn runs(&self, space: &Space, points: Vec<Point>, jobs: usize) -> Vec<(Point, Run)> {
         let run = |point: Point| {
-            let values: Vec<usize> = point.iter().zip(axes).map(|(at, axis)| axis[*at]).collect();
-            let run = self.replay.run(&space.setting(&values, &self.limits)?, jobs);
+            let run = self.replay.run(&space.setting(&point)?, jobs);
             (self.tick)();
             run.map(|run| (point, run))
         };
@@ -140,11 +128,11 @@ impl Search<'_> {
     }
 
     /// Replays what has not been seen yet on the whole trace; None stays for what cannot be.
-    fn tried(&self, space: Space, axes: &Axes, mut points: Vec<Point>, seen: &mut Seen) {
+    fn tried(&self, space: &Space, mut points: Vec<Point>, seen: &mut Seen) {
         points.retain(|point| !seen.contains_key(point));
         seen.extend(points.iter().cloned().map(|point| (point, None)));
         seen.extend(
-            self.runs(space, axes, points, self.replay.jobs())
+            self.runs(space, points, self.replay.jobs())
                 .into_iter()
                 .map(|(point, run)| (point, Some(run))),
         );
@@ -154,7 +142,7 @@ impl Search<'_> {
     /// coarse look to 1.
     fn descent(
         &self,
-        (space, axes): (Space, &Axes),
+        (space, sizes): (&Space, &[usize]),
         kept: &[Vec<usize>],
         (start, max_work): (Point, f64),
         seen: &mut Seen,
@@ -170,15 +158,14 @@ impl Search<'_> {
             let mut around = vec![here.clone()];
             for (axis, step) in steps.iter().enumerate() {
                 let at = here[axis];
-                let moved =
-                    [at.checked_sub(*step), Some(at + step).filter(|at| *at < axes[axis].len())];
+                let moved = [at.checked_sub(*step), Some(at + step).filter(|at| *at < sizes[axis])];
                 around.extend(moved.into_iter().flatten().map(|to| {
                     let mut point = here.clone();
                     point[axis] = to;
                     point
                 }));
             }
-            self.tried(space, axes, around.clone(), seen);
+            self.tried(space, around.clone(), seen);
             let known = |point: &&Point| seen.get(*point).and_then(Option::as_ref);
             let best = around.iter().filter(|point| known(point).is_some()).min_by(|a, b| {
                 match (known(a), known(b)) {
@@ -197,11 +184,11 @@ impl Search<'_> {
 }
 
 /// Indices of the coarse look, closer together where they are small.
-fn thinned(axes: &Axes) -> Vec<Vec<usize>> {
-    let longest = axes.iter().map(Vec::len).max().unwrap_or(0);
-    let most = if axes.len() == 1 { LONGEST.0 } else { LONGEST.1 };
-    let thin = |axis: &Vec<usize>| {
-        let (length, count) = (axis.len(), if axis.len() == longest { most } else { OTHERS });
+fn thinned(sizes: &[usize]) -> Vec<Vec<usize>> {
+    let longest = sizes.iter().copied().max().unwrap_or(0);
+    let most = if sizes.len() == 1 { LONGEST.0 } else { LONGEST.1 };
+    let thin = |length: usize| {
+        let count = if length == longest { most } else { OTHERS };
         if length <= count {
             return (0..length).collect();
         }
@@ -212,22 +199,23 @@ fn thinned(axes: &Axes) -> Vec<Vec<usize>> {
         kept.dedup();
         kept
     };
-    axes.iter().map(thin).collect()
+    sizes.iter().copied().map(thin).collect()
 }
 
 /// Points that differ from this one in all axes but the longest, in any way, or only in the
 /// longest, by up to a quarter.
-fn crossed(axes: &Axes, point: &Point) -> Vec<Point> {
-    let longest = (0..axes.len()).max_by_key(|axis| axes[*axis].len()).unwrap_or(0);
+fn crossed(sizes: &[usize], point: &Point) -> Vec<Point> {
+    let longest = (0..sizes.len()).max_by_key(|axis| sizes[*axis]).unwrap_or(0);
     let only = |at: usize| vec![at];
-    let others = axes.iter().zip(point).enumerate().map(|(axis, (values, at))| {
-        if axis == longest { only(*at) } else { (0..values.len()).collect() }
-    });
+    let others =
+        sizes.iter().zip(point).enumerate().map(|(axis, (size, at))| {
+            if axis == longest { only(*at) } else { (0..*size).collect() }
+        });
     let (here, step) = (point[longest], (point[longest] / (4 * ALONG)).max(1));
     let near = (1..=ALONG)
         .flat_map(|k| [here.checked_sub(k * step), Some(here + k * step)])
         .flatten()
-        .filter(|at| *at < axes[longest].len());
+        .filter(|at| *at < sizes[longest]);
     let along = point
         .iter()
         .enumerate()
@@ -248,8 +236,9 @@ fn points(axes: &[Vec<usize>]) -> Vec<Point> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Family;
+    use super::super::families::spaces;
     use super::*;
+    use crate::codes::registry::{Family, Registry, SearchLimits};
     use crate::delays::Preset;
 
     fn replay(preset: Preset, workers: usize, rounds: usize) -> Replay {
@@ -265,23 +254,23 @@ mod tests {
         workers: usize,
         rounds: usize,
         max_delay: usize,
-    ) -> Vec<(Family, Run, Run)> {
+    ) -> Vec<(&'static str, Run, Run)> {
         let replay = replay(preset, workers, rounds);
-        let limits = Limits { workers, max_delay, cut: 16, accumulate: 1 };
-        let search = Search { replay: &replay, limits, max_work: f64::INFINITY, tick: &|| () };
+        let limits = SearchLimits { workers, max_delay, cut: 16, accumulate: 1 };
+        let search = Search { replay: &replay, max_work: f64::INFINITY, tick: &|| () };
         let best = |runs: Vec<Run>| runs.into_iter().min_by(|a, b| search.order(a, b));
-        let both = |family: Family| {
-            let runs =
-                |of: &dyn Fn(Space) -> Vec<Run>| family.spaces().into_iter().flat_map(of).collect();
+        let both = |family: &Family| {
+            let spaces = spaces(family, &limits);
+            let runs = |of: &dyn Fn(&Space) -> Vec<Run>| spaces.iter().flat_map(of).collect();
             let (found, all) = (
                 best(runs(&|space| search.descend(space))),
                 best(runs(&|space| search.everything(space))),
             );
             let (found, all) = (found?, all?);
             println!(
-                "{} {:?}: {} {:?} {:.5}, of all {} {:?} {:.5}",
+                "{} {}: {} {:?} {:.5}, of all {} {:?} {:.5}",
                 preset.name(),
-                family,
+                family.name,
                 found.setting.scheme,
                 found.setting.mu,
                 found.time_per_job,
@@ -289,9 +278,9 @@ mod tests {
                 all.setting.mu,
                 all.time_per_job
             );
-            Some((family, found, all))
+            Some((family.name, found, all))
         };
-        Family::ALL.into_iter().filter_map(both).collect()
+        Registry::builtin().families().iter().filter_map(both).collect()
     }
 
     fn fastest(runs: impl Iterator<Item = Run>) -> Run {
@@ -308,7 +297,7 @@ mod tests {
             fastest(found.iter().map(|found| found.1.clone())),
             fastest(found.iter().map(|found| found.2.clone())),
         );
-        let kind = |run: &Run| run.setting.scheme.split(':').next().map(str::to_owned);
+        let kind = |run: &Run| run.setting.scheme.family().to_owned();
         assert_eq!(
             kind(&descended),
             kind(&all),

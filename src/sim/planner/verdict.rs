@@ -1,6 +1,8 @@
 //! What to say about a plan.
 
+use super::families::{Space, spaces};
 use super::{Candidate, Cause, GAIN_MIN, Question, ROUNDS_MIN};
+use crate::codes::registry::{Family, listed};
 use crate::delays::StragglerSummary;
 
 /// Rounds of a recording from which its tail can be told.
@@ -24,7 +26,7 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
             "the fastest allowed".into()
         };
     }
-    if candidate.scheme.starts_with("drop") {
+    if candidate.scheme.traits().biased {
         let whole = candidate.time_per_job / candidate.coverage;
         return format!(
             "biased: the slowest workers' {} of every batch never count; a batch's worth of \
@@ -143,6 +145,15 @@ pub(super) fn why(
     format!("{first} {second}")
 }
 
+/// Whether there is a closed form of what the planner tries of a family.
+fn has_formula(family: &Family, question: &Question<'_>) -> bool {
+    let workers = question.rows[0].len();
+    let first = |space: &Space| space.setting(&vec![0; space.sizes().len()]);
+    let settings = spaces(family, &question.limits());
+    let mut settings = settings.iter().filter(|space| space.sizes()[0] > 0).filter_map(first);
+    settings.any(|setting| setting.scheme.closed_form(workers).is_some())
+}
+
 fn often(stay: f64) -> String {
     format!("in the next round {:.0} % of the time", 100.0 * stay)
 }
@@ -185,10 +196,11 @@ pub(super) fn notes(
     }
     if jobs < ROUNDS_MIN {
         notes.push(format!(
-            "{jobs} {unit} are too few to replay (at least {ROUNDS_MIN}): the times of uncoded, \
-             groups, min-load and drop are closed forms \
-             for workers that are slow independently; bursts, constantly slow workers, feedback schemes and codes over rounds cannot be \
-             judged, and intervals are too narrow"
+            "{jobs} {unit} are too few to replay (at least {ROUNDS_MIN}): the times of uncoded, {} \
+             are closed forms for workers that are slow independently; bursts, constantly slow \
+             workers, feedback schemes and codes over rounds cannot be judged, and intervals are \
+             too narrow",
+            listed(question.families.iter().filter(|family| has_formula(family, question)))
         ));
     } else if jobs < ROUNDS_ENOUGH {
         notes.push(format!(
@@ -204,15 +216,17 @@ pub(super) fn notes(
                 .into(),
         );
     }
-    if ["queue", "ring", "defer"].iter().any(|feedback| choice.scheme.starts_with(feedback)) {
+    if choice.scheme.traits().feedback {
         let pull = if choice.delay == 0 {
             format!(", and a pull to cost {} s (dispatch)", question.dispatch)
         } else {
             String::new()
         };
+        let others = question.families.iter().filter(|family| family.traits.feedback);
         notes.push(format!(
-            "any worker is taken to be able to read any sample{pull}; leave queue, \
-                ring and defer out where that is not so"
+            "any worker is taken to be able to read any sample{pull}; leave {} out where that is \
+             not so",
+            listed(others)
         ));
     }
     let independent = uncoded.closed_form.filter(|time| jobs >= ROUNDS_MIN && *time > 0.0);

@@ -223,8 +223,8 @@ impl Chooser {
             self.before = None;
             // Of a resumed run it is not known what it was chosen for.
             self.coded.uncoded = self.coded.uncoded.or(Some(measured));
-            let facts =
-                self.now.scheme.parse().and_then(|spec: SchemeSpec| spec.natural(self.workers));
+            let spec = self.auto.registry.parse(&self.now.scheme);
+            let facts = spec.and_then(|spec| spec.natural(self.workers));
             self.coded.tells = facts.is_ok_and(|facts| !facts.partial);
         }
         self.last.clear();
@@ -254,7 +254,7 @@ impl Chooser {
         why: Option<String>,
     ) -> Option<SchemeChoice> {
         // Its text was made of a scheme.
-        let spec = scheme.parse::<SchemeSpec>().ok()?;
+        let spec = self.auto.registry.parse(scheme).ok()?;
         self.chosen = (self.now.scheme != scheme).then(|| (spec.to_string(), self.all));
         Some(SchemeChoice { scheme: spec, predicted, why })
     }
@@ -352,11 +352,20 @@ impl Chooser {
         let fastest = median(rows.iter().map(fastest));
         rows.iter_mut().flatten().for_each(|time| *time = time.max(fastest));
         let growth = Growth::Additive { base: 1.0 / workers, slope: fastest * workers };
-        let also: Vec<String> = self.before.iter().map(|before| before.scheme.clone()).collect();
+        let before =
+            self.before.iter().filter_map(|before| self.auto.registry.parse(&before.scheme).ok());
+        let also: Vec<SchemeSpec> = before.collect();
+        let registry = self.auto.registry.clone();
         let (cut, seed) = ((self.units as usize / self.workers).max(1), self.auto.seed);
         let work = move || {
-            let question =
-                Question { max_delay: 0, cut, seed, also: &also, ..Question::new(&rows, growth) };
+            let question = Question {
+                max_delay: 0,
+                cut,
+                seed,
+                families: registry.families(),
+                also: &also,
+                ..Question::new(&rows, growth)
+            };
             plan(&question, &|_| ())
         };
         let (sender, answer) = mpsc::channel();
@@ -406,7 +415,7 @@ impl Chooser {
         let uncoded = recorded.between + recorded.rounds * plan.baseline;
         let suits = plan.candidates.iter().filter(|candidate| {
             // On traces drawn anew it is not slower by much.
-            let gain_low = 1.0 - (1.0 - candidate.gain_low) * short(&candidate.scheme);
+            let gain_low = 1.0 - (1.0 - candidate.gain_low) * short(candidate.scheme.text());
             candidate.exact
                 && candidate.delay == 0
                 && gain_low >= -GAIN_MIN
@@ -414,13 +423,14 @@ impl Chooser {
                 && fits(&candidate.scheme, self.workers, self.units)
         });
         let timed = suits.map(|candidate| {
-            (candidate.scheme.clone(), step(&candidate.scheme, candidate.time_per_job))
+            let scheme = candidate.scheme.text();
+            (scheme.to_owned(), step(scheme, candidate.time_per_job))
         });
         let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
         let Some(before) = self.before.clone() else {
             return self.switch_or_stay(best, (uncoded, recorded));
         };
-        let found = plan.candidates.iter().find(|found| found.scheme == before.scheme);
+        let found = plan.candidates.iter().find(|found| found.scheme.text() == before.scheme);
         let time = found.map_or(before.measured, |found| step(&before.scheme, found.time_per_job));
         let better = best.filter(|(_, best)| *best < time * (1.0 - GAIN));
         if better.is_some() || time >= uncoded * (1.0 - KEEP) {
@@ -544,12 +554,9 @@ fn shared_time(row: &[f64]) -> f64 {
 }
 
 /// Whether a run's batches can be cut as a scheme needs.
-fn fits(scheme: &str, workers: usize, units: u32) -> bool {
-    let cut = |spec: &SchemeSpec| {
-        spec.natural(workers).is_ok_and(|facts| facts.units <= units)
-            && spec.scheme(workers, units, 0..1).is_ok()
-    };
-    scheme.parse().as_ref().is_ok_and(cut)
+fn fits(scheme: &SchemeSpec, workers: usize, units: u32) -> bool {
+    scheme.natural(workers).is_ok_and(|facts| facts.units <= units)
+        && scheme.scheme(workers, units, 0..1).is_ok()
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

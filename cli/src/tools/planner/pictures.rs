@@ -70,7 +70,7 @@ pub(crate) fn time_against_work(plan: &Plan) -> anyhow::Result<String> {
         let style = ("sans-serif", 14).into_font().color(&INK).pos(Pos::new(side, edge));
         let name = EmptyElement::at(here)
             + Circle::new((0, 0), 6, SERIES[0].stroke_width(2))
-            + Text::new(choice.scheme.clone(), (aside, beside), style);
+            + Text::new(choice.scheme.to_string(), (aside, beside), style);
         chart.draw_series([name]).map_err(failed)?;
         canvas.present().map_err(failed)?;
     }
@@ -131,7 +131,7 @@ pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
         )?;
         for (number, candidate) in (0..).zip(&plan.candidates) {
             let top = 44 + line * number;
-            let colour = match (candidate.scheme == plan.recommended, candidate.exact) {
+            let colour = match (candidate.scheme.text() == plan.recommended, candidate.exact) {
                 (true, _) => SERIES[0],
                 (false, true) => SERIES[1],
                 (false, false) => INEXACT,
@@ -160,8 +160,9 @@ pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use codedgrad::codes::registry::Registry;
     use codedgrad::delays::{Growth, Preset};
-    use codedgrad::sim::planner::{Family, Question, plan};
+    use codedgrad::sim::planner::{Question, plan};
 
     /// The axis ends where the points do, and nothing lies on the legend.
     #[test]
@@ -169,8 +170,8 @@ mod tests {
         let answers = |row: &Vec<f64>| row.iter().map(|delay| 1.0 + delay).collect();
         let rows: Vec<Vec<f64>> = Preset::Bursts.rows(8, 40, 1).iter().map(answers).collect();
         let growth = Growth::usual(Some(Preset::Bursts), 8);
-        let question =
-            Question { families: &[Family::Queue, Family::Ring], ..Question::new(&rows, growth) };
+        let feedback = ["queue", "ring"].map(|name| *Registry::builtin().family(name).unwrap());
+        let question = Question { families: &feedback, ..Question::new(&rows, growth) };
         let found = plan(&question, &|_| ()).unwrap();
         let (least, most) = work_shown(&found);
         let works = || found.tried.iter().map(|point| point.work);

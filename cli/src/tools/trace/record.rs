@@ -1,11 +1,11 @@
 //! A training run's record, made into a trace.
 
+use crate::families;
 use crate::folder::{PLAN, RECORD};
 use crate::output::{Notes, Output};
 use crate::port::ADDRESS;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
-use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{recorded_row, write_row};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -190,7 +190,7 @@ impl Recording {
 
     /// Warns where workers computed something else than an uncoded share.
     fn say_load(&self, output: &mut Output<'_>) {
-        let facts = self.scheme.parse::<SchemeSpec>().and_then(|spec| spec.natural(self.workers));
+        let facts = families::scheme(&self.scheme).and_then(|spec| spec.natural(self.workers));
         let Ok(facts) = facts else { return };
         if self.scheme != "uncoded" {
             output.note(format_args!(

@@ -1,0 +1,88 @@
+//! The schemes that this program knows, and what is said of them.
+
+use codedgrad::codes::registry::{Family, Registry, listed};
+use codedgrad::codes::sequential::SchemeFacts;
+use codedgrad::codes::{ParameterError, SchemeSpec};
+use std::sync::OnceLock;
+
+/// Those of `main_with`, for all of this process.
+static REGISTRY: OnceLock<Registry> = OnceLock::new();
+
+/// Workers for which it is looked what a scheme does.
+const WORKERS: usize = 8;
+
+/// The families that this program knows.
+pub(crate) fn registry() -> &'static Registry {
+    REGISTRY.get().unwrap_or_else(|| Registry::builtin())
+}
+
+/// From now on this program knows these families, unless it was told already.
+pub(crate) fn set(registry: Registry) {
+    let _ = REGISTRY.set(registry);
+}
+
+/// The scheme of a text.
+pub(crate) fn scheme(text: &str) -> Result<SchemeSpec, ParameterError> {
+    registry().parse(text)
+}
+
+/// Whether a text is of a scheme that puts what is late off, to its own step or to the next.
+pub(crate) fn defers(text: &str) -> bool {
+    scheme(text).is_ok_and(|spec| spec.deferring_to_next_step().is_some())
+}
+
+/// The families of which something is true.
+fn those(which: impl Fn(&Family) -> bool) -> impl Iterator<Item = &'static Family> {
+    registry().families().iter().filter(move |family| which(family))
+}
+
+/// How schemes are written of which something is true: `groups:s=1 | min-load:s=2`.
+pub(crate) fn forms(which: impl Fn(&Family) -> bool) -> String {
+    let texts: Vec<&str> = those(which).flat_map(|family| family.examples).copied().collect();
+    texts.join(" | ")
+}
+
+/// How all schemes are written, by what they need of a run: a paragraph of a help text.
+pub(crate) fn all_forms() -> String {
+    let one_round = forms(|family| family.traits.one_round());
+    let others = [
+        ("with feedback", forms(|family| family.traits.feedback && !family.traits.delay)),
+        ("over several rounds, for --models or --micro-steps", forms(|family| family.traits.delay)),
+        ("against wrong workers", forms(|family| family.traits.byzantine)),
+        ("on mixtures of data", forms(|family| family.traits.mixes && !family.traits.byzantine)),
+    ];
+    let others = others.iter().map(|(what, forms)| format!("; {what}: {forms}"));
+    format!("{one_round}{}", others.collect::<String>())
+}
+
+/// What the schemes do of which something is true, one line of a help text each.
+pub(crate) fn summaries(which: impl Fn(&Family) -> bool) -> String {
+    let line =
+        |family: &Family| format!("  {} - {}\n", family.examples.join(" | "), family.summary);
+    those(which).map(line).collect()
+}
+
+/// The names of the families of which something is fixed.
+fn with_facts(which: impl Fn(&SchemeFacts) -> bool) -> String {
+    listed(those(|family| {
+        let facts = family.spec(family.example()).and_then(|spec| spec.natural(WORKERS));
+        facts.is_ok_and(|facts| which(&facts))
+    }))
+}
+
+/// The help of `--dispatch`, which costs whoever asks for tasks one by one.
+pub(crate) fn dispatch_help() -> String {
+    let pulling = with_facts(|facts| facts.pulls);
+    format!(
+        "Seconds that pulling one task within a round costs ({pulling}) [default: 0; serverless \
+         presets: 0.63]"
+    )
+}
+
+/// The names of the families whose gradients are not the whole batch's, of those that are tried.
+pub(crate) fn inexact() -> String {
+    listed(those(|family| family.spaces.is_some()).filter(|family| {
+        let facts = family.spec(family.example()).and_then(|spec| spec.natural(WORKERS));
+        facts.is_ok_and(|facts| facts.error_max > 0.0 || family.traits.biased)
+    }))
+}

@@ -1,0 +1,153 @@
+//! The parameters in a scheme's text, read one by one.
+
+use super::recipe::within;
+use crate::codes::ParameterError;
+use std::str::FromStr;
+
+/// Seed of whatever is drawn, unless another is given.
+const SEED: u64 = 7;
+
+/// What may stand behind a `key=`.
+pub trait Value: FromStr {
+    /// What it is, for errors.
+    const EXPECTED: &'static str = "a whole number of 0 or more";
+}
+
+impl Value for usize {}
+impl Value for u32 {}
+impl Value for u64 {}
+impl Value for f64 {
+    const EXPECTED: &'static str = "a number";
+}
+impl Value for String {
+    const EXPECTED: &'static str = "a path";
+}
+
+/// The `key=value` fields and flags of a scheme's text. [`Family::parse`](super::Family::parse)
+/// takes them out one by one; what it leaves is refused as no parameter of the family.
+///
+/// ```
+/// use codedgrad::codes::{Groups, registry::{Family, Recipe}};
+/// let replicas = Family {
+///     name: "replicas",
+///     examples: &["replicas:r=2,rescale"],
+///     ..Family::new(|fields| {
+///         let replicas = fields.need("r")?;
+///         let rescale = fields.flag("rescale");
+///         Ok(Recipe::code(move |workers| {
+///             let groups = Groups::tolerating(workers, replicas - 1)?;
+///             Ok(if rescale { groups.rescaling() } else { groups })
+///         }))
+///     })
+/// };
+/// assert_eq!(replicas.spec("replicas:r=2")?.code(8)?.facts().tolerance, 1);
+/// let error = replicas.spec("replicas:r=2,s=1").err().unwrap();
+/// assert!(error.to_string().contains("\"s\" is not a parameter of replicas"));
+/// # Ok::<(), codedgrad::codes::ParameterError>(())
+/// ```
+#[derive(Debug)]
+pub struct Fields<'a> {
+    text: &'a str,
+    example: &'static str,
+    left: Vec<(&'a str, Option<&'a str>)>,
+}
+
+impl<'a> Fields<'a> {
+    /// The fields after the colon of a text.
+    pub(super) fn read(text: &'a str, example: &'static str) -> Result<Self, ParameterError> {
+        let parameters = text.split_once(':').map_or("", |(_, parameters)| parameters);
+        let mut fields = Self { text, example, left: Vec::new() };
+        for field in parameters.split(',').filter(|_| !parameters.is_empty()) {
+            let (key, value) =
+                field.split_once('=').map_or((field, None), |(key, value)| (key, Some(value)));
+            if key.is_empty() {
+                return Err(fields.wrong("an empty parameter"));
+            }
+            if fields.left.iter().any(|(known, _)| *known == key) {
+                return Err(fields.wrong(format!("{key} is given twice")));
+            }
+            fields.left.push((key, value));
+        }
+        Ok(fields)
+    }
+
+    /// The whole text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.text
+    }
+
+    /// The error that names the whole text, says what is wrong with it and how it is written.
+    pub fn wrong(&self, problem: impl Into<String>) -> ParameterError {
+        ParameterError::Malformed {
+            text: self.text.into(),
+            problem: problem.into(),
+            example: self.example,
+        }
+    }
+
+    /// The value of `key=`, if it is given.
+    ///
+    /// # Errors
+    /// [`ParameterError::Malformed`] if it is none of the type.
+    pub fn take<T: Value>(&mut self, key: &str) -> Result<Option<T>, ParameterError> {
+        let Some(at) = self.left.iter().position(|(known, _)| *known == key) else {
+            return Ok(None);
+        };
+        let value = self.left.remove(at).1.unwrap_or_default();
+        value
+            .parse()
+            .map(Some)
+            .map_err(|_| self.wrong(format!("{key}={value} is not {}", T::EXPECTED)))
+    }
+
+    /// The value of `key=`, which must be given.
+    ///
+    /// # Errors
+    /// [`ParameterError::Malformed`] if it is missing or no whole number.
+    pub fn need(&mut self, key: &str) -> Result<usize, ParameterError> {
+        self.take(key)?.ok_or_else(|| self.wrong(format!("{key}= is missing")))
+    }
+
+    /// The seed of whatever is drawn: `seed=`, or 7.
+    ///
+    /// # Errors
+    /// [`ParameterError::Malformed`] if it is no whole number.
+    pub fn seed(&mut self) -> Result<u64, ParameterError> {
+        Ok(self.take("seed")?.unwrap_or(SEED))
+    }
+
+    /// Whether `key` stands there without a value.
+    pub fn flag(&mut self, key: &str) -> bool {
+        let at = self.left.iter().position(|field| *field == (key, None));
+        at.map(|at| self.left.remove(at)).is_some()
+    }
+
+    /// The path that stands alone, without a key; it may contain `=`.
+    ///
+    /// # Errors
+    /// [`ParameterError::Malformed`] if there is none.
+    pub fn path(&mut self) -> Result<String, ParameterError> {
+        if self.left.is_empty() {
+            return Err(self.wrong("the file is missing"));
+        }
+        Ok(match self.left.remove(0) {
+            (path, None) => path.into(),
+            (start, Some(rest)) => format!("{start}={rest}"),
+        })
+    }
+
+    /// What is in a file that the text names.
+    ///
+    /// # Errors
+    /// [`ParameterError::File`] if it cannot be read.
+    pub fn contents(path: &str) -> Result<String, ParameterError> {
+        std::fs::read_to_string(path).map_err(within(path))
+    }
+
+    pub(super) fn done(self) -> Result<(), ParameterError> {
+        let Some((key, _)) = self.left.first() else { return Ok(()) };
+        let family = self.text.split(':').next().unwrap_or(self.text);
+        Err(self.wrong(format!("{key:?} is not a parameter of {family}")))
+    }
+}
