@@ -1,8 +1,12 @@
 //! The schemes that this program knows, and what is said of them.
 
+use crate::Failure;
+use anyhow::anyhow;
 use codedgrad::codes::registry::{Family, Registry, listed};
 use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::codes::{ParameterError, SchemeSpec};
+use codedgrad::train::AUTO;
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// Those of `main_with`, for all of this process.
@@ -24,6 +28,20 @@ pub(crate) fn set(registry: Registry) {
 /// The scheme of a text.
 pub(crate) fn scheme(text: &str) -> Result<SchemeSpec, ParameterError> {
     registry().parse(text)
+}
+
+/// Refuses the scheme of a run that another program began, with a family that this one lacks.
+pub(crate) fn check_known(text: &str, plan: &Path, program: Option<&str>) -> Result<(), Failure> {
+    let name = text.split(':').next().unwrap_or(text);
+    if text == AUTO || registry().family(name).is_some() {
+        return Ok(());
+    }
+    let program = program.map_or(String::new(), |program| format!(", {program}"));
+    Err(Failure::Input(anyhow!(
+        "{} trains with {text}, and this program knows no family {name:?}: go on with the program \
+         that began the run{program}",
+        plan.display()
+    )))
 }
 
 /// Whether a text is of a scheme that puts what is late off, to its own step or to the next.

@@ -4,6 +4,7 @@
 mod golden;
 mod laws;
 mod papers;
+mod registry;
 
 use codedgrad::codes::{Choice, GradientCode, Report, decode};
 use codedgrad::ids::{Worker, WorkerSet};

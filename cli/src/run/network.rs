@@ -4,6 +4,7 @@
 use super::checkpoint;
 use super::plan::Plan;
 use crate::clock::now;
+use crate::families;
 use crate::folder::RunFolder;
 use crate::port::TOKEN;
 use crate::shared::lock;
@@ -76,7 +77,7 @@ impl Job {
 
     /// The run as far as it is a worker's affair.
     pub(crate) fn run(&self) -> Result<LocalRun, Failure> {
-        self.plan.local_run(&self.scheme.parse().or_input()?)
+        self.plan.local_run(&families::scheme(&self.scheme).or_input()?)
     }
 }
 

@@ -175,6 +175,10 @@ impl Plan {
         let plan: Self = serde_json::from_str(&text)
             .with_context(|| format!("{} is not a plan of this version", path.display()))
             .or_input()?;
+        let program = plan.made.as_ref().and_then(|made| made.command.first());
+        for text in &plan.schemes {
+            families::check_known(text, path, program.map(String::as_str))?;
+        }
         plan.check().map_err(|failure| failure.asked_by(path))?;
         Ok(plan)
     }

@@ -1,0 +1,121 @@
+//! The registry: what it says of its families is true of them, and families of one's own take part.
+
+use codedgrad::codes::registry::{Family, Recipe, Registry, Space, keyed};
+use codedgrad::codes::{Groups, ParameterError, SchemeSpec};
+use codedgrad::delays::{Growth, Preset};
+use codedgrad::sim::planner::{Question, plan};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+/// Workers that every example takes.
+const WORKERS: usize = 12;
+
+/// Every share is computed by so many workers.
+const REPLICAS: Family = Family {
+    name: "replicas",
+    examples: &["replicas:r=2"],
+    summary: "every share is computed by r workers or more",
+    spaces: Some(|limits| vec![Space::of([keyed("r", 2..=limits.workers)])]),
+    ..Family::new(|fields| {
+        let replicas = fields.need("r")?;
+        Ok(Recipe::code(move |workers| Groups::tolerating(workers, replicas.saturating_sub(1))))
+    })
+};
+
+/// Whether a text can be made here: without a file of its user's, and in this build.
+fn is_here(text: &str) -> bool {
+    !text.contains("FILE") && (cfg!(feature = "berrut") || !text.contains("bacc"))
+}
+
+#[test]
+fn traits_are_those_of_the_schemes() {
+    for family in Registry::builtin().families() {
+        for text in family.examples.iter().filter(|text| is_here(text)) {
+            let spec = family.spec(text).unwrap();
+            let (traits, facts) = (spec.traits(), spec.natural(WORKERS).unwrap());
+            assert_eq!(spec.family(), family.name);
+            assert_eq!(traits.delay, facts.delay > 0, "{text}");
+            assert_eq!(traits.mixes, facts.mixture, "{text}");
+            assert_eq!(traits.byzantine, facts.wrong > 0, "{text}");
+            assert_eq!(traits.byzantine, spec.wrong() > 0, "{text}");
+            assert_eq!(traits.one_round(), spec.code(WORKERS).is_ok(), "{text}");
+            assert!(!facts.partial || traits.feedback, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_family_of_ones_own_is_read_planned_and_made() {
+    let registry = Registry::default().with(REPLICAS).unwrap();
+    let spec = registry.parse("replicas:r=3").unwrap();
+    assert_eq!(spec.scheme(WORKERS, 12, 0..9).unwrap().facts().tolerance, 2);
+    assert!("replicas:r=3".parse::<SchemeSpec>().is_err(), "it is in no other registry");
+    let row = |row: Vec<f64>| row.into_iter().map(|delay| 1.0 + delay).collect();
+    let rows: Vec<Vec<f64>> = Preset::Hotspot.rows(WORKERS, 30, 1).into_iter().map(row).collect();
+    let also = [registry.parse("replicas:r=12").unwrap()];
+    let question = Question {
+        families: &registry.families()[registry.families().len() - 1..],
+        also: &also,
+        ..Question::new(&rows, Growth::usual(Some(Preset::Hotspot), WORKERS))
+    };
+    let found = plan(&question, &|_| ()).unwrap();
+    let schemes: Vec<&str> = found.candidates.iter().map(|found| found.scheme.text()).collect();
+    assert!(schemes.contains(&"uncoded") && schemes.contains(&"replicas:r=12"), "{schemes:?}");
+    assert!(found.recommended.starts_with("replicas:r="), "{}", found.why);
+}
+
+#[test]
+fn what_cannot_be_registered_or_read_says_why() {
+    let with = |family| Registry::default().with(family).map(|_| ()).unwrap_err().to_string();
+    assert!(with(Family { name: "groups", ..REPLICAS }).contains("registered already"));
+    for name in ["", "a:b", "two words", "auto"] {
+        assert!(with(Family { name, ..REPLICAS }).contains("no scheme's text can begin with"));
+    }
+    assert!(with(Family { examples: &[], ..REPLICAS }).contains("needs examples"));
+    assert!(with(Family { examples: &["groups:s=1"], ..REPLICAS }).contains("needs examples"));
+    let registry = Registry::default().with(REPLICAS).unwrap();
+    let error = |text| registry.parse(text).map(|_| ()).unwrap_err().to_string();
+    assert!(error("replica:r=2").contains("did you mean \"replicas:r=2\"?"));
+    assert!(error("other").contains("sbacc:K=4,byzantine=2, replicas:r=2"));
+    assert!(error("replicas").contains("r= is missing; write it like replicas:r=2"));
+    assert!(error("replicas:r=2,s=1").contains("\"s\" is not a parameter of replicas"));
+    let spec = registry.parse("replicas:r=13").unwrap();
+    assert!(matches!(spec.code(12), Err(ParameterError::TooManyStragglers { .. })));
+}
+
+/// What is said of a family in `docs/schemes.md`.
+fn line(family: &Family) -> String {
+    let texts: Vec<String> = family.examples.iter().map(|text| format!("`{text}`")).collect();
+    let facts = family.spec(family.example()).and_then(|spec| spec.natural(WORKERS));
+    let facts = facts.map_or_else(
+        |_| "as the file says | |".into(),
+        |facts| {
+            let delay = if facts.delay > 0 { format!("{} rounds", facts.delay) } else { "".into() };
+            format!("{:.3} | {} | {delay}", facts.load, facts.tolerance)
+        },
+    );
+    let (summary, planned) = (family.summary, if family.spaces.is_some() { "yes" } else { "" });
+    format!("| {} | {summary} | {facts} | {planned} |\n", texts.join(", "))
+}
+
+/// `SCHEMES=update cargo test -p codedgrad --test codes schemes_md` writes the table anew.
+#[test]
+#[cfg(feature = "berrut")]
+fn schemes_md_has_every_family() {
+    let mut table = String::from(
+        "| text | what it does | load | stragglers | delay | tried by `plan` |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    for family in Registry::builtin().families() {
+        let _ = write!(table, "{}", line(family));
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemes.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let (start, end) = (text.find("| text |").unwrap(), text.rfind("|\n").unwrap() + 2);
+    if std::env::var_os("SCHEMES").is_some_and(|value| value == "update") {
+        fs::write(&path, [&text[..start], &table, &text[end..]].concat()).unwrap();
+        return;
+    }
+    assert_eq!(&text[start..end], table, "docs/schemes.md is out of date");
+}
