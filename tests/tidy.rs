@@ -286,6 +286,31 @@ fn a_circle_is_found_wherever_its_paths_are() {
     assert!(found(&[root, run, plan, line, lone]).is_empty());
 }
 
+/// Names that two public types have, and why.
+const SHARED_NAMES: [(&str, &str); 1] =
+    [("Wire", "the numbers of messages as codes and as devices know them are to become one type")];
+
+#[test]
+fn a_public_name_means_one_type() {
+    let mut files: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+    for (path, text) in ["src", "trainer/src"].into_iter().flat_map(rust_files) {
+        let text = shipped(&text);
+        let types = text.lines().filter_map(|line| {
+            let (kind, rest) = line.strip_prefix("pub ")?.split_once(' ')?;
+            let name = rest.split(|c: char| !c.is_alphanumeric()).next()?;
+            ["struct", "enum", "trait", "type"].contains(&kind).then(|| name.to_owned())
+        });
+        for name in types {
+            files.entry(name).or_default().insert(path.clone());
+        }
+    }
+    assert!(files.contains_key("GradientCode") && files.contains_key("LocalRun"));
+    for (name, files) in &files {
+        let may = SHARED_NAMES.iter().any(|(shared, _)| shared == name);
+        assert_eq!(files.len() > 1, may, "{name} is a public type in {files:?}");
+    }
+}
+
 #[test]
 fn no_unsafe_and_no_unwrap_in_what_ships() {
     for folder in CRATES {
