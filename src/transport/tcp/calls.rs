@@ -1,7 +1,7 @@
 //! How a worker calls its coordinator and other workers, and takes their calls.
 
-use super::client::Join;
 use super::door::{Door, jittered};
+use super::join::Join;
 use super::pipe::{PipeError, read_hello, write_first};
 use super::security::{self, Role, Security, SecurityError, Stream};
 use super::{HANDSHAKE, Listener, Network, TcpError, Welcome, dial};

@@ -7,10 +7,11 @@ mod link;
 mod peers;
 mod word;
 
-pub use link::{Join, TcpLink};
+pub use link::TcpLink;
 
 use super::block::Vectors;
 use super::exchange::Plan;
+use super::join::Join;
 use super::mailbox::Inlet;
 use super::pipe::{Frame, Incoming, Pipe, Shop};
 use super::security::Stream;

@@ -13,6 +13,7 @@ mod environment;
 mod exchange;
 pub mod http;
 mod hub;
+mod join;
 mod landing;
 mod mailbox;
 mod members;
@@ -26,8 +27,9 @@ mod server;
 mod states;
 mod summer;
 
-pub use client::{Join, TcpLink};
+pub use client::TcpLink;
 pub use environment::{Environment, EnvironmentError, Secrets};
+pub use join::Join;
 pub use mailbox::Bell;
 pub use network::{Listener, Network, Promise, Sockets};
 pub use port::Port;

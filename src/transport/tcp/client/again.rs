@@ -2,9 +2,10 @@
 
 use super::super::TcpError;
 use super::super::calls::call;
+use super::super::join::Join;
 use super::super::pipe::{Pipe, run};
 use super::super::states::Arriving;
-use super::{From, Hub, Join};
+use super::{From, Hub};
 use crate::transport::Dismissal;
 use crate::transport::wire::{Offer, Up};
 use std::time::Duration;

@@ -4,12 +4,13 @@ use super::super::block::{Blocks, Vectors};
 use super::super::calls::{answer, call, listen};
 use super::super::canvas::Canvases;
 use super::super::door::Door;
+use super::super::join::Join;
 use super::super::mailbox::{Bell, mailbox};
 use super::super::pipe::{Incoming, Pipe, Queues, Shop, Stamp, Traffic, run};
-use super::super::security::{Security, Stream};
+use super::super::security::Stream;
 use super::super::states::Arriving;
 use super::super::summer::Summer;
-use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, random, runtime, wait};
+use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, runtime, wait};
 use super::kept::{Equipment, Kept};
 use super::word::Word;
 use super::{Command, From, Hub, ORDER_BITS};
@@ -17,10 +18,8 @@ use crate::gpu::{Gradient, GradientMut, Vector};
 use crate::ids::{Step, Worker};
 use crate::transport::fabric::{Fabric, Reported, Shelf};
 use crate::transport::ledger::Ledger;
-use crate::transport::wire::Has;
 use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
@@ -30,52 +29,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
-
-/// What a worker needs to know to join a run.
-#[derive(Clone, Debug)]
-pub struct Join {
-    /// Where the coordinator listens, `host:port`.
-    pub address: String,
-    /// How peers know each other.
-    pub security: Security,
-    /// The number this worker wants, or whichever is free.
-    pub worker: Option<u32>,
-    /// A name that stays the same when the worker comes back.
-    pub identity: String,
-    /// A number that only this process has: it tells it from others of the same name. Of two
-    /// processes that ask for one number, the newer one has it and the older one is told to end.
-    pub process: u64,
-    /// Which replica this worker has before it joins.
-    pub has: Has,
-    /// What this worker trains, as far as it knows before it joins; compared with what the run
-    /// trains.
-    pub facts: RunFacts,
-    /// Where other workers may connect to this one; if not given, on the interface that reaches the
-    /// coordinator.
-    pub listen: Option<SocketAddr>,
-    /// How long the coordinator is called again when it cannot be reached.
-    pub patience: Duration,
-}
-
-impl Join {
-    /// A worker that takes any number, by a name that nobody else has, and calls for half a minute.
-    /// Its replica is as the run's start.
-    #[must_use]
-    pub fn new(address: String, security: Security) -> Self {
-        let process = random();
-        Self {
-            address,
-            security,
-            worker: None,
-            identity: format!("worker-{process:016x}"),
-            process,
-            has: Has::FromJob,
-            facts: RunFacts::default(),
-            listen: None,
-            patience: Duration::from_secs(30),
-        }
-    }
-}
 
 /// A worker's link to its coordinator.
 #[derive(Debug)]
