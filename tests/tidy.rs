@@ -94,7 +94,7 @@ fn arrows_point_one_way() {
             path.display()
         );
     }
-    nowhere_in("src/codes", &["std::fs"], "src/codes/registry/fields.rs");
+    nowhere_in("src/codes", &["std::fs"], "src/codes/family/fields.rs");
     nowhere_in(
         "src/schedulers",
         &[

@@ -21,8 +21,8 @@
 //! 2. Decoding over the dual as in Raviv, Tamo, Tandon, Dimakis (arXiv 1707.03858).
 
 use super::dual::{DualDecoder, Plan, Rule};
+use super::family::{Family, Recipe};
 use super::linear::Dual;
-use super::registry::{Family, Recipe};
 use super::verify::verify;
 use super::{Decoder, Facts, Gate, GradientCode, ParameterError, Row, TableError, Wire};
 use crate::ids::{Share, Worker};

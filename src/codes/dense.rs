@@ -23,8 +23,8 @@
 //! codes are decoded over their dual by Raviv, Tamo, Tandon, Dimakis (arXiv 1707.03858).
 
 use super::dual::{DualDecoder, Plan, Rule};
+use super::family::{Family, Fields, Recipe, within};
 use super::linear::Dual;
-use super::registry::{Family, Fields, Recipe, within};
 use super::table::{self, TableError};
 use super::verify::{binomial, next_combination};
 use super::{Decoder, Facts, GradientCode, ParameterError, Row, judge};

@@ -18,7 +18,7 @@
 //! Backup workers: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting Distributed Synchronous SGD",
 //! arXiv 1604.00981; what elastic trainers do when they divide by whoever took part.
 
-use super::registry::{ClosedForm, Family, Recipe, Space, Traits, WaitsFor, keyed};
+use super::family::{ClosedForm, Family, Recipe, Space, Traits, WaitsFor, keyed};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker};
 use std::sync::Arc;

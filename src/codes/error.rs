@@ -1,6 +1,5 @@
 //! What can be wrong with a code's parameters, or with the text that names it.
 
-use super::registry::{self, Registry};
 use super::table::TableError;
 use crate::ids::CutError;
 use crate::spelling::hint;
@@ -197,9 +196,9 @@ pub enum ParameterError {
     },
     /// A scheme that is more than a one-round code.
     #[error(
-        "{text} is a scheme over rounds or with feedback, not a one-round code (those are {}); \
-         `codedgrad simulate` shows what it does, and `codedgrad train` and `coordinator` run it",
-        one_round_codes()
+        "{text} is a scheme over rounds or with feedback, not a one-round code (`codedgrad code \
+         --help` lists those); `codedgrad simulate` shows what it does, and `codedgrad train` and \
+         `coordinator` run it"
     )]
     NotOneRound {
         /// Which scheme.
@@ -309,13 +308,6 @@ fn of_policy(name: &str) -> &'static str {
     } else {
         ""
     }
-}
-
-/// The names of our families of one-round codes.
-fn one_round_codes() -> String {
-    registry::listed(
-        Registry::builtin().families().iter().filter(|family| family.traits.one_round()),
-    )
 }
 
 fn listed(workers: &[usize]) -> String {

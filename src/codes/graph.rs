@@ -29,8 +29,8 @@
 //! error by components is our own derivation.
 
 use super::disjoint::{Joined, Sets};
+use super::family::{Family, Recipe, Space, keyed};
 use super::linear::cgls;
-use super::registry::{Family, Recipe, Space, keyed};
 use super::verify::{binomial, next_combination};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker, WorkerSet};

@@ -21,7 +21,7 @@
 //! (arXiv 1612.03301), without its condition that `s+1` divides `n`; compare Charalambides,
 //! Pilanci, Hero, arXiv 2109.10484.
 
-use super::registry::{ClosedForm, Family, Fields, Recipe, Space, WaitsFor, keyed};
+use super::family::{ClosedForm, Family, Fields, Recipe, Space, WaitsFor, keyed};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker};
 use std::sync::Arc;

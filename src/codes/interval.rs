@@ -22,9 +22,9 @@
 //! without its random coefficients.
 
 use super::disjoint::{Joined, Sets};
+use super::family::{Family, Fields, Recipe, within};
 use super::groups::Size;
 use super::linear::{cgls, least_squares};
-use super::registry::{Family, Fields, Recipe, within};
 use super::{
     Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge, table,
 };

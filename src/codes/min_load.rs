@@ -24,8 +24,8 @@
 //! functions for `r = 2`) in which nothing but 0 has `r` zeros at the nodes: a Chebyshev system
 //! (Karlin, Studden 1966).
 
+use super::family::{ClosedForm, Family, Recipe, Space, WaitsFor, keyed};
 use super::linear::{shortest_solution, thin_factors};
-use super::registry::{ClosedForm, Family, Recipe, Space, WaitsFor, keyed};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
 use crate::ids::{Share, Worker, WorkerSet};
 use nalgebra::{DMatrix, DVector};

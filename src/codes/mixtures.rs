@@ -2,7 +2,7 @@
 
 #[cfg(feature = "berrut")]
 use super::berrut::{Mixture, MixtureParameters, Points};
-use super::registry::{Family, Fields, Recipe, Traits};
+use super::family::{Family, Fields, Recipe, Traits};
 #[cfg(not(feature = "berrut"))]
 use super::{ParameterError, sequential::Lift};
 

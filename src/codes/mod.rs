@@ -31,6 +31,7 @@ mod disjoint;
 pub mod drop_slowest;
 mod dual;
 mod error;
+mod family;
 pub mod feedback;
 pub mod gate;
 pub mod graph;

@@ -2,21 +2,20 @@
 
 #[cfg(feature = "berrut")]
 use super::berrut::Mixture;
-use super::registry::{ClosedForm, Recipe, Registry, Traits, name_of};
+use super::family::{ClosedForm, Family, Fields, Recipe, Traits, name_of};
 use super::sequential::{Accept, Horizon, Scheme, SchemeFacts};
 use super::{GradientCode, ParameterError, groups, verify};
 use crate::ids::{Job, Worker};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// A scheme as its user writes it, parameters not yet checked against a number of workers. Files
 /// that the text names are read when it is parsed. Equal are those of equal texts.
 ///
-/// `FromStr` knows the families of [`Registry::builtin`]; those of one's own are read by
-/// [`Registry::parse`].
+/// `FromStr` knows the families of [`Registry::builtin`](super::registry::Registry::builtin); those of one's own are read by
+/// [`Registry::parse`](super::registry::Registry::parse).
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
@@ -310,27 +309,16 @@ impl fmt::Display for SchemeSpec {
     }
 }
 
-impl FromStr for SchemeSpec {
-    type Err = ParameterError;
-
-    fn from_str(text: &str) -> Result<Self, ParameterError> {
-        Registry::builtin().parse(text)
-    }
-}
-
-impl TryFrom<&str> for SchemeSpec {
-    type Error = ParameterError;
-
-    fn try_from(text: &str) -> Result<Self, ParameterError> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for SchemeSpec {
-    type Error = ParameterError;
-
-    fn try_from(text: String) -> Result<Self, ParameterError> {
-        text.parse()
+impl Family {
+    /// The scheme of a text that begins with the family's name.
+    ///
+    /// # Errors
+    /// [`ParameterError`] that says what is wrong with the text.
+    pub fn spec(&self, text: &str) -> Result<SchemeSpec, ParameterError> {
+        let mut fields = Fields::read(text, self.example())?;
+        let recipe = (self.parse)(&mut fields)?;
+        fields.done()?;
+        Ok(SchemeSpec::made(text, self.traits, recipe))
     }
 }
 

@@ -21,7 +21,7 @@
 //! Majority over repetitions as in Chen et al., DRACO, ICML 2018 (arXiv 1803.09877); digests in
 //! place of vectors are ours.
 
-use super::registry::{Family, Recipe, Traits};
+use super::family::{Family, Recipe, Traits};
 use super::sequential::{Dispute, Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use super::{GradientCode, Groups, ParameterError, Report};
 use crate::ids::{Cut, Job, Part, Share, Task, Units, Worker, WorkerSet};

@@ -22,7 +22,7 @@
 
 mod bundles;
 
-use crate::codes::registry::{Family, Recipe, Space, Traits, doublings, keyed};
+use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};

@@ -19,7 +19,7 @@
 //! stragglers (arXiv 2405.19509).
 
 use super::claims::Claims;
-use crate::codes::registry::{Family, Recipe, Space, Traits, keyed};
+use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};

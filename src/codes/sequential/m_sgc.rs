@@ -24,7 +24,7 @@
 use super::models::{Accept, StragglerModel};
 use super::slots::{SlotCode, SlotKind, atoms_to_units};
 use super::{Fold, Horizon, Scheme, SchemeFacts};
-use crate::codes::registry::{Family, Recipe, Space, Traits, keyed};
+use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
 use std::collections::VecDeque;

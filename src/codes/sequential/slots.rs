@@ -1,7 +1,7 @@
 //! The one-round code inside a sequential scheme.
 
 use super::{unheld, weigh};
-use crate::codes::registry::Fields;
+use crate::codes::family::Fields;
 use crate::codes::{Cyclic, GradientCode, Groups, MinLoad, ParameterError, Report, cyclic};
 use crate::ids::{Part, Share, Units, Worker, WorkerSet};
 use std::ops::Range;
