@@ -31,32 +31,29 @@ pub use super::family::{
 };
 
 use super::family::name_of;
-use super::{
-    ParameterError, SchemeSpec, cyclic, dense, drop_slowest, feedback, graph, groups, interval,
-    min_load, mixtures, sequential, vote,
-};
+use super::{ParameterError, SchemeSpec};
 use crate::spelling::near;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
 /// Ours, in the order in which they are listed.
-const BUILTIN: [Family; 16] = [
-    groups::UNCODED,
-    groups::FAMILY,
-    min_load::FAMILY,
-    interval::FAMILY,
-    cyclic::FAMILY,
-    graph::FAMILY,
-    drop_slowest::FAMILY,
-    dense::FAMILY,
-    feedback::queue::FAMILY,
-    feedback::ring::FAMILY,
-    feedback::defer::FAMILY,
-    sequential::sr_sgc::FAMILY,
-    sequential::m_sgc::FAMILY,
-    vote::FAMILY,
-    mixtures::PLAIN,
-    mixtures::SECURED,
+const BUILTIN: &[Family] = &[
+    super::groups::UNCODED,
+    super::groups::FAMILY,
+    super::min_load::FAMILY,
+    super::interval::FAMILY,
+    super::cyclic::FAMILY,
+    super::graph::FAMILY,
+    super::drop_slowest::FAMILY,
+    super::dense::FAMILY,
+    super::feedback::queue::FAMILY,
+    super::feedback::ring::FAMILY,
+    super::feedback::defer::FAMILY,
+    super::sequential::sr_sgc::FAMILY,
+    super::sequential::m_sgc::FAMILY,
+    super::vote::FAMILY,
+    super::mixtures::PLAIN,
+    super::mixtures::SECURED,
 ];
 
 /// The families that a program knows.
