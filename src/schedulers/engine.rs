@@ -6,28 +6,38 @@
 //! the scheme admits whoever is missing; the steps that are complete then are folded, and applied,
 //! in order, only after the decoded vector is held by a live worker (two where there are two). The
 //! next round opens when all that was decoded is held.
+//!
+//! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the round at hand,
+//! `holding` the wait for holders, `trust` whose results count, `replan` what is needed for another
+//! scheme. The [`Engine`] alone sees all of them, and decides.
 
 mod blame;
 mod folding;
+mod holding;
 mod hope;
 mod losses;
 mod overdue;
 mod replan;
 mod returns;
+mod round;
+mod steps;
 mod trust;
 
+use holding::Holding;
 pub use replan::Replan;
 use replan::{Replanning, gate_of};
+use round::CurrentRound;
+use steps::Steps;
 use trust::Trust;
 
 use super::book::{Book, Fate};
 use super::config::{Config, ConfigError, Reduce};
-use super::events::{Action, EngineError, Input, RoundReport};
+use super::events::{Action, EngineError, Input};
 use super::roster::{Doing, Roster};
 use crate::codes::Gate;
 use crate::codes::sequential::{Fold, Scheme, SchemeFacts};
-use crate::ids::{Job, Round, Step, Task, Worker, WorkerSet};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::ids::{Step, Task, Worker, WorkerSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Which task is done, whether its result is finite, and its digest where one was taken.
@@ -71,51 +81,16 @@ pub struct Engine {
     roster: Roster,
     book: Book,
     phase: Phase,
-    first: Step,
-    /// First step that is not decided.
-    next: Step,
-    end: Step,
-    /// End of the jobs the scheme knows of.
-    known: Job,
-    /// Number of the next round.
-    round: u64,
-    opened_at: f64,
-    /// Since when patience is tried: the same, or when the round was opened again.
-    waits_since: f64,
+    steps: Steps,
+    round: CurrentRound,
     /// Until when somebody must have come back for the run to go on.
     returns_by: Option<f64>,
-    /// When the first answer of the round was in.
-    first_answer: Option<f64>,
-    /// When the round could have closed first, where grace is given.
-    closes_at: Option<f64>,
-    /// When a round that is held open should be looked at again.
-    wake_at: Option<f64>,
-    arrivals: Vec<Option<f64>>,
-    /// Workers that have had tasks in this round.
-    worked: WorkerSet,
-    erased: WorkerSet,
-    /// Workers that dropped their tasks unasked, since it was last waited for somebody to come
-    /// back.
-    dropped: WorkerSet,
-    /// Workers that came back in this round and can do nothing before the next one.
-    resting: WorkerSet,
-    /// Workers with a result that was not finite among the tasks they are at.
-    failed: WorkerSet,
-    assigned_units: u64,
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
     replanning: Replanning,
-    /// Workers that died since the round was closed.
-    bereft: WorkerSet,
-    /// Whose parameters are known to be right.
+    /// Whose parameters and results are known to be right.
     trust: Trust,
-    /// Workers that do nothing until a step is decided, since their results of it were not finite
-    /// and they said so.
-    barred: BTreeSet<(Step, Worker)>,
-    /// Since when it is waited for holders.
-    folds_since: f64,
-    /// The step that nobody held in time once, and since when it was waited then.
-    overdue: Option<(Step, f64)>,
+    holding: Holding,
 }
 
 impl Engine {
@@ -132,39 +107,22 @@ impl Engine {
         round: u64,
     ) -> Result<Self, ConfigError> {
         config.check(scheme.facts())?;
-        let stretch = stretch(&steps, config.micro_steps);
-        scheme.restart(stretch.clone());
         let workers = scheme.facts().workers;
+        let roster = Roster::new(workers, steps.start);
+        let mut steps = Steps::new(steps, config.micro_steps);
+        scheme.restart(steps.begin());
         Ok(Self {
             gate: gate_of(config.wire, scheme.facts()),
-            roster: Roster::new(workers, steps.start),
+            roster,
             book: Book::new(config.micro_steps),
             phase: Phase::NotBegun,
-            first: steps.start,
-            next: steps.start,
-            end: steps.end,
-            known: stretch.end,
-            round,
-            opened_at: 0.0,
-            waits_since: 0.0,
+            steps,
+            round: CurrentRound::new(workers, round),
             returns_by: None,
-            first_answer: None,
-            closes_at: None,
-            wake_at: None,
-            arrivals: vec![None; workers],
-            worked: WorkerSet::empty(workers),
-            erased: WorkerSet::empty(workers),
-            dropped: WorkerSet::empty(workers),
-            resting: WorkerSet::empty(workers),
-            failed: WorkerSet::empty(workers),
-            assigned_units: 0,
             given: BTreeMap::new(),
             replanning: Replanning::default(),
-            bereft: WorkerSet::empty(workers),
             trust: Trust::new(workers),
-            barred: BTreeSet::new(),
-            folds_since: 0.0,
-            overdue: None,
+            holding: Holding::new(workers),
             scheme,
             config,
         })
@@ -179,12 +137,13 @@ impl Engine {
             |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
         match self.phase {
             Phase::Collecting => earliest(&[
-                Some(self.waits_since + self.config.max_wait_seconds),
-                self.wake_at,
+                Some(self.round.patience_ends(self.config.max_wait_seconds)),
+                self.round.wake_at(),
                 self.returns_by,
             ]),
             Phase::Folding => {
-                Some(self.returns_by.unwrap_or(self.folds_since + self.config.max_wait_seconds))
+                let holders_by = self.holding.patience_ends(self.config.max_wait_seconds);
+                Some(self.returns_by.unwrap_or(holders_by))
             }
             Phase::NotBegun | Phase::Finished => None,
         }
@@ -257,8 +216,11 @@ impl Engine {
             }
             Input::Overflowed { step, attempt } => self.overflowed(now, (step, attempt), out),
             Input::Unmade { step, attempt } => {
-                let anew = self.book.fold_anew(step, attempt, &self.roster.alive(), &self.bereft);
-                self.folds_since = if anew.is_some() { now } else { self.folds_since };
+                let (alive, bereft) = (self.roster.alive(), self.holding.bereft());
+                let anew = self.book.fold_anew(step, attempt, &alive, bereft);
+                if anew.is_some() {
+                    self.holding.begin_again(now);
+                }
                 out.extend(anew);
                 Ok(())
             }
@@ -284,8 +246,7 @@ impl Engine {
                 self.bad_state(now, (worker, from), refused, out)
             }
             Input::Finish { after } => {
-                // What is being decided is decided first.
-                self.end = self.end.min(after.max(self.next).next());
+                self.steps.end_after(after);
                 Ok(())
             }
             Input::Joined { worker, next } => self.joined(now, worker, next, out),
@@ -299,8 +260,8 @@ impl Engine {
         if !self.book.waiting().is_empty() {
             return Ok(());
         }
-        while let Some(fate) = self.book.close(self.next) {
-            let step = self.next;
+        while let Some(fate) = self.book.close(self.steps.next) {
+            let step = self.steps.next;
             if let Fate::Refused(..) = fate {
                 self.trust.agreement.refused(step);
             }
@@ -314,16 +275,16 @@ impl Engine {
             self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
             self.given.retain(|(_, task), _| task.job.step(self.config.micro_steps) > step);
-            self.next = step.next();
-            self.barred.retain(|(until, _)| *until > step);
+            self.steps.decided();
+            self.trust.unbar(step);
         }
         self.resync_idle(now, out)?;
-        if self.next >= self.end {
+        if self.steps.are_over() {
             self.phase = Phase::Finished;
             out.push(Action::Finish);
             return Ok(());
         }
-        let begins = self.next.jobs(self.config.micro_steps).start >= self.known;
+        let begins = self.steps.are_to_begin();
         if begins {
             self.restart();
         }
@@ -337,23 +298,13 @@ impl Engine {
 
     /// Begins the jobs of the next steps.
     fn restart(&mut self) {
-        let stretch = stretch(&(self.next..self.end), self.config.micro_steps);
-        self.known = stretch.end;
-        self.scheme.restart(stretch);
+        self.scheme.restart(self.steps.begin());
     }
 
     fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.phase = Phase::Collecting;
-        self.round += 1;
-        (self.opened_at, self.waits_since, self.returns_by) = (now, now, None);
-        (self.first_answer, self.closes_at, self.wake_at) = (None, None, None);
-        self.arrivals.fill(None);
-        self.worked.clear();
-        self.erased.clear();
-        self.dropped.clear();
-        self.resting.clear();
-        self.failed.clear();
-        self.assigned_units = 0;
+        self.round.open(now);
+        self.returns_by = None;
         self.resync_idle(now, out)?;
         self.scheme.open();
         for worker in self.roster.dead().iter() {
@@ -365,7 +316,7 @@ impl Engine {
         self.offer(out);
         self.check_hope(now, out)?;
         if self.phase == Phase::Collecting
-            && self.assigned_units == 0
+            && self.round.is_idle()
             && !self.roster.ready().is_empty()
         {
             self.try_close(now, out)?;
@@ -375,9 +326,7 @@ impl Engine {
 
     /// Gives an idle worker its tasks of this round, if there are any.
     fn give(&mut self, worker: Worker, out: &mut Vec<Action>) {
-        let sits_out = self.erased.contains(worker)
-            || self.resting.contains(worker)
-            || self.roster.is_stale(worker);
+        let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
         if self.phase != Phase::Collecting
             || *self.roster.doing(worker) != Doing::Nothing
             || sits_out
@@ -391,20 +340,15 @@ impl Engine {
         }
         let with_parts: Vec<_> =
             tasks.iter().map(|&task| (task, self.scheme.parts(worker, task).to_vec())).collect();
-        self.assigned_units += with_parts
-            .iter()
-            .map(|(task, _)| u64::from(self.scheme.units(worker, *task)))
-            .sum::<u64>();
-        self.worked.insert(worker);
-        if !self.scheme.facts().partial {
-            self.arrivals[worker.index()] = None;
-        }
+        let units =
+            with_parts.iter().map(|(task, _)| u64::from(self.scheme.units(worker, *task))).sum();
+        self.round.gave(worker, units, self.scheme.facts().partial);
         for (task, parts) in &with_parts {
             let start = parts.first().map_or(u32::MAX, |part| part.units.start);
             self.given.entry((worker, *task)).or_insert((start, false)).0 = start;
         }
         *self.roster.doing(worker) = Doing::Tasks(tasks);
-        out.push(Action::Assign { worker, round: Round(self.round - 1), tasks: with_parts });
+        out.push(Action::Assign { worker, round: self.round.number(), tasks: with_parts });
     }
 
     /// Offers a result to the scheme; one that is not wanted is thrown away.
@@ -412,7 +356,7 @@ impl Engine {
         let counts = finite
             && *self.roster.doing(worker) != Doing::Dead
             && self.phase == Phase::Collecting
-            && !self.is_barred(worker);
+            && !self.trust.is_barred(worker);
         let wanted = counts
             && self.is_trusted(worker, task)
             && match digest {
@@ -463,18 +407,17 @@ impl Engine {
         let finished = tasks.is_empty();
         self.take(worker, answer, out);
         if let Some(dispute) = self.scheme.dispute() {
-            return Err(EngineError::Disputed { step: self.next, dispute });
+            return Err(EngineError::Disputed { step: self.steps.next, dispute });
         }
         if !finite {
-            self.failed.insert(worker);
+            self.round.failed(worker);
         }
         if finished {
             *self.roster.doing(worker) = Doing::Nothing;
-            if self.failed.remove(worker) {
+            if self.round.has_failed(worker) {
                 return self.erase(now, worker, out);
             }
-            self.arrivals[worker.index()] = Some(now - self.opened_at);
-            self.first_answer.get_or_insert(now - self.opened_at);
+            self.round.answered(worker, now);
             self.give(worker, out);
         }
         self.try_close(now, out)
@@ -487,7 +430,7 @@ impl Engine {
         worker: Worker,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        self.erased.insert(worker);
+        self.round.erase(worker);
         self.scheme.gone(worker);
         self.carry_on(now, out)
     }
@@ -515,7 +458,7 @@ impl Engine {
             doing @ Doing::Leaving => *doing = Doing::Nothing,
             doing @ Doing::Tasks(_) => {
                 *doing = Doing::Nothing;
-                self.dropped.insert(worker);
+                self.round.dropped_by(worker);
                 return self.erase(now, worker, out);
             }
             _ => return Ok(()),
@@ -527,24 +470,11 @@ impl Engine {
         self.try_close(now, out)
     }
 
-    /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not
-    /// missing.
-    fn missing(&self) -> WorkerSet {
-        let owes = |worker: Worker| {
-            [&self.worked, &self.erased, &self.resting].iter().any(|set| set.contains(worker))
-        };
-        let answered = |worker: Worker| {
-            self.arrivals[worker.index()].is_some() || !owes(worker) && self.roster.is_ready(worker)
-        };
-        let all = Worker::all(self.arrivals.len());
-        WorkerSet::of(self.arrivals.len(), all.filter(|worker| !answered(*worker)))
-    }
-
     fn try_close(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         if self.phase != Phase::Collecting {
             return Ok(());
         }
-        let missing = self.missing();
+        let missing = self.round.missing(&self.roster);
         let somebody_out = self.roster.somebody_out();
         if !self.scheme.admits(&missing) {
             return if !somebody_out && self.scheme.salvages(&missing) {
@@ -557,26 +487,11 @@ impl Engine {
             if self.gate.check(&self.scheme.quality()).is_err() {
                 return Ok(());
             }
-            if let Some(at) = self.holds_open(now) {
-                self.wake_at = Some(at).filter(|at| at.is_finite());
+            if self.round.held_open(now, self.scheme.facts(), &self.config) {
                 return Ok(());
             }
         }
         self.close(now, &missing, out)
-    }
-
-    /// Until when a round that could close is held open for those who are still out.
-    fn holds_open(&mut self, now: f64) -> Option<f64> {
-        let facts = self.scheme.facts();
-        let at = if facts.takes_late() && self.assigned_units > 0 {
-            self.first_answer
-                .map_or(f64::INFINITY, |first| self.opened_at + (1.0 + self.config.mu) * first)
-        } else if facts.error_max > 0.0 && self.config.grace_seconds > 0.0 {
-            *self.closes_at.get_or_insert(now + self.config.grace_seconds)
-        } else {
-            return None;
-        };
-        (now < at).then_some(at)
     }
 
     fn tick(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
@@ -589,19 +504,19 @@ impl Engine {
         if self.phase == Phase::Folding {
             return self.unheld(now, out);
         }
-        self.wake_at = None;
-        if now < self.waits_since + self.config.max_wait_seconds {
+        self.round.awake();
+        if now < self.round.patience_ends(self.config.max_wait_seconds) {
             return self.try_close(now, out);
         }
-        let mut missing = self.missing();
+        let mut missing = self.round.missing(&self.roster);
         if self.scheme.admits(&missing) || self.scheme.salvages(&missing) {
             return self.close(now, &missing, out);
         }
         // Whoever has answered once may be at its next task.
         missing.unite(&self.roster.out());
         Err(EngineError::MaxWait {
-            step: self.next,
-            waited_seconds: now - self.waits_since,
+            step: self.steps.next,
+            waited_seconds: self.round.waited(now),
             silent: missing,
         })
     }
@@ -612,27 +527,18 @@ impl Engine {
         missing: &WorkerSet,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        (self.phase, self.folds_since) = (Phase::Folding, now);
-        self.bereft.clear();
-        let lasted = now - self.opened_at;
-        for worker in Worker::all(self.arrivals.len()) {
-            match self.arrivals[worker.index()] {
-                Some(arrival) => self
-                    .scheme
-                    .observe(worker, Some(if lasted > 0.0 { arrival / lasted } else { 1.0 })),
-                None if missing.contains(worker) => self.scheme.observe(worker, None),
-                None => {}
-            }
-        }
+        self.phase = Phase::Folding;
+        self.holding.begin(now);
+        self.round.observe(now, missing, &mut *self.scheme);
         let (mut decoded, mut finals) = (Vec::new(), Vec::new());
         self.scheme.close(missing, &mut decoded);
         if self.config.reduce == Reduce::Worker {
             let quality = self.scheme.finals(&mut finals);
-            self.check(self.next, &quality)?;
+            self.check(self.steps.next, &quality)?;
             finals.into_iter().for_each(|fold| self.sum_up(fold, out));
         }
         self.abandon_all(out);
-        out.push(Action::Close(self.report(now)));
+        out.push(Action::Close(self.round.report(now, &*self.scheme)));
         for job in decoded {
             self.settle(job)?;
             self.fold(job.step(self.config.micro_steps), out);
@@ -650,22 +556,4 @@ impl Engine {
                 .map(|worker| Action::Abandon { worker, late_counts }),
         );
     }
-
-    fn report(&self, now: f64) -> RoundReport {
-        RoundReport {
-            round: Round(self.round - 1),
-            opened_at: self.opened_at,
-            closed_at: now,
-            arrivals: self.arrivals.clone(),
-            erased: self.erased.iter().collect(),
-            work: self.assigned_units as f64 / f64::from(self.scheme.facts().units),
-            wrong: self.scheme.wrong(),
-        }
-    }
-}
-
-/// The jobs a scheme is given at once: those of all steps, or of one step of several.
-fn stretch(steps: &Range<Step>, micro_steps: u64) -> Range<Job> {
-    let first = steps.start.jobs(micro_steps);
-    if micro_steps > 1 { first } else { first.start..Job(steps.end.0) }
 }

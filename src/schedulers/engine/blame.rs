@@ -23,9 +23,9 @@ impl Engine {
             return Ok(());
         }
         out.push(Action::Erase { worker, step });
-        self.barred.insert((step, worker));
-        self.erased.insert(worker);
-        self.arrivals[worker.index()] = None;
+        self.trust.bar(step, worker);
+        self.round.erase(worker);
+        self.round.unanswered(worker);
         let micro_steps = self.config.micro_steps;
         self.given
             .retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
@@ -49,14 +49,10 @@ impl Engine {
         self.go_on(now, out)
     }
 
-    pub(super) fn is_barred(&self, worker: Worker) -> bool {
-        self.barred.iter().any(|(_, barred)| *barred == worker)
-    }
-
     /// Whoever is barred counts as erased in every round that opens.
     pub(super) fn leave_out_barred(&mut self) {
-        for (_, worker) in self.barred.clone() {
-            self.erased.insert(worker);
+        for worker in self.trust.barred() {
+            self.round.erase(worker);
             self.scheme.gone(worker);
         }
     }

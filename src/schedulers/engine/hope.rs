@@ -19,16 +19,16 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let dead = self.roster.dead();
         let mut hopeless = dead.clone();
-        hopeless.unite(&self.erased);
-        if !self.resting.is_empty() && self.hopes(&hopeless) {
-            hopeless.unite(&self.resting);
+        hopeless.unite(self.round.erased());
+        if !self.round.resting().is_empty() && self.hopes(&hopeless) {
+            hopeless.unite(self.round.resting());
             return if self.hopes(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
         }
         while !self.hopes(&hopeless) {
             // What is not finite is so whoever computes it; what was dropped may be computed by one
             // of the dead.
             let returns_help =
-                !self.hopes(&dead) || !self.dropped.is_empty() && self.hopes(&self.erased);
+                !self.hopes(&dead) || self.round.has_dropped() && self.hopes(self.round.erased());
             if self.may_return() && returns_help {
                 self.await_returns(now);
                 return Ok(());
@@ -37,7 +37,7 @@ impl Engine {
                 return Ok(());
             }
             let blocked = self.scheme.blocked(&hopeless);
-            if self.erased.is_empty() || blocked.is_empty() || self.roster.is_deserted() {
+            if self.round.erased().is_empty() || blocked.is_empty() || self.roster.is_deserted() {
                 return Err(self.too_many_lost());
             }
             let mut units = self.scheme.uncovered(&hopeless);
@@ -48,7 +48,7 @@ impl Engine {
             for job in blocked {
                 self.scheme.give_up(job);
                 self.book.refuse(
-                    if alone { self.next } else { job.step(1) },
+                    if alone { self.steps.next } else { job.step(1) },
                     units.clone(),
                     Refusal::NotFinite,
                 );
@@ -62,9 +62,9 @@ impl Engine {
 
     /// Ends a round in which the only step under way was refused.
     fn end_refused(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.scheme.close(&self.missing(), &mut Vec::new());
+        self.scheme.close(&self.round.missing(&self.roster), &mut Vec::new());
         self.abandon_all(out);
-        out.push(Action::Close(self.report(now)));
+        out.push(Action::Close(self.round.report(now, &*self.scheme)));
         self.go_on(now, out)
     }
 }

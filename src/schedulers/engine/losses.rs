@@ -17,7 +17,7 @@ impl Engine {
             return Ok(());
         }
         self.roster.lost(worker);
-        self.bereft.insert(worker);
+        self.holding.lost(worker);
         self.given.retain(|(holder, _), _| *holder != worker);
         let unheld = if kept { None } else { self.book.unheld_without(worker) };
         self.book.forget_worker(worker);
@@ -28,14 +28,14 @@ impl Engine {
             return Ok(());
         }
         let again = if self.config.micro_steps > 1 {
-            unheld.is_some() || self.book.is_halfway(self.next)
+            unheld.is_some() || self.book.is_halfway(self.steps.next)
         } else {
             self.scheme.facts().delay > 0 || unheld.is_some() && !self.scheme.undoes()
         };
         if again {
             return self.begin_again(now, out);
         }
-        self.arrivals[worker.index()] = None;
+        self.round.unanswered(worker);
         match unheld {
             Some(first) => return self.make_again(first, now, out),
             None => self.scheme.lost(worker, None, &mut Vec::new()),
@@ -56,14 +56,15 @@ impl Engine {
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        self.folds_since = now;
+        self.holding.begin_again(now);
         for step in self.book.waiting().into_iter().filter(|step| *step >= first) {
             self.book.again(step);
             if reopened.iter().all(|task| task.job.step(1) != step) {
                 self.settle(step.jobs(1).start)?;
                 self.fold(step, out);
             } else if self.scheme.facts().delay == 0 {
-                (self.phase, self.waits_since) = (Phase::Collecting, now);
+                self.phase = Phase::Collecting;
+                self.round.reopen(now);
             }
         }
         if self.phase == Phase::Folding { self.go_on(now, out) } else { Ok(()) }
@@ -79,14 +80,16 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.abandon_all(out);
         if self.phase == Phase::Collecting {
-            out.push(Action::Close(self.report(now)));
+            out.push(Action::Close(self.round.report(now, &*self.scheme)));
         }
         self.forget_undecided(out);
         self.open_round(now, out)
     }
 
     pub(super) fn forget_undecided(&mut self, out: &mut Vec<Action>) {
-        out.extend(self.book.restart(self.next).into_iter().map(|step| Action::Restart { step }));
+        out.extend(
+            self.book.restart(self.steps.next).into_iter().map(|step| Action::Restart { step }),
+        );
         self.given.values_mut().for_each(|(_, summed)| *summed = false);
         self.restart();
     }

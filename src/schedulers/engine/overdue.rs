@@ -10,17 +10,17 @@ impl Engine {
     pub(super) fn unheld(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         let waiting = self.book.waiting();
         let Some(step) = waiting.iter().copied().min() else { return self.go_on(now, out) };
-        if let Some((_, since)) = self.overdue.filter(|(overdue, _)| *overdue == step) {
+        if let Some(since) = self.holding.overdue(step, now) {
             let silent = self.book.without(step, &self.roster.alive());
             return Err(EngineError::Unheld { step, waited_seconds: now - since, silent });
         }
-        (self.overdue, self.folds_since) = (Some((step, self.folds_since)), now);
-        if let Some(first) = self.book.made_of(&self.bereft) {
+        if let Some(first) = self.book.made_of(self.holding.bereft()) {
             return self.make_again(first, now, out);
         }
         for step in waiting {
             let attempt = self.book.attempt(step);
-            out.extend(self.book.fold_anew(step, attempt, &self.roster.alive(), &self.bereft));
+            let (alive, bereft) = (self.roster.alive(), self.holding.bereft());
+            out.extend(self.book.fold_anew(step, attempt, &alive, bereft));
         }
         Ok(())
     }
@@ -39,9 +39,9 @@ impl Engine {
         // Those who died while somebody held the vector are missed only now, also if they are there
         // again.
         let mut without = self.roster.dead();
-        without.unite(&self.bereft);
-        for (_, worker) in &self.barred {
-            without.insert(*worker);
+        without.unite(self.holding.bereft());
+        for worker in self.trust.barred() {
+            without.insert(worker);
         }
         let mut reopened = Vec::new();
         for dead in without.iter() {
@@ -51,10 +51,11 @@ impl Engine {
         match self.phase {
             Phase::Collecting => {
                 let there = self.roster.alive();
-                for worker in self.bereft.iter().filter(|worker| there.contains(*worker)) {
+                for worker in self.holding.bereft().iter().filter(|worker| there.contains(*worker))
+                {
                     // Whoever is there again can do its tasks anew.
                     if !self.scheme.back(worker) {
-                        self.resting.insert(worker);
+                        self.round.rest(worker);
                     }
                 }
                 self.leave_out_barred();

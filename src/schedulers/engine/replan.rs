@@ -2,7 +2,7 @@
 //! it goes on under another scheme.
 
 use super::super::events::{Action, EngineError};
-use super::{Engine, stretch};
+use super::Engine;
 use crate::codes::sequential::{Among, Scheme, SchemeFacts};
 use crate::codes::{Facts, Gate, SchemeSpec, Wire};
 use crate::ids::WorkerSet;
@@ -75,7 +75,7 @@ impl Engine {
     pub(super) fn change(&mut self, out: &mut Vec<Action>) {
         let Some(spec) = self.replanning.next.clone() else { return };
         let units = self.scheme.facts().units;
-        let jobs = stretch(&(self.next..self.end), self.config.micro_steps);
+        let jobs = self.steps.stretch();
         let jobs = jobs.start.0..jobs.end.0;
         let everybody = WorkerSet::empty(self.scheme.facts().workers).complement();
         let whole = spec.scheme(everybody.len(), units, jobs.clone());
@@ -92,7 +92,7 @@ impl Engine {
         let before = self.replanning.plan.replace(plan);
         if self.plan_for(&members) {
             self.forget_undecided(out);
-            out.push(Action::Switched { step: self.next });
+            out.push(Action::Switched { step: self.steps.next });
         } else {
             self.replanning.plan = before;
         }

@@ -20,9 +20,9 @@ impl Engine {
         }
         self.roster.joined(worker, next.filter(|next| self.is_recent(*next)));
         if self.phase == Phase::Collecting {
-            self.worked.remove(worker);
+            self.round.joined(worker);
             if !self.scheme.back(worker) {
-                self.resting.insert(worker);
+                self.round.rest(worker);
             }
         }
         self.up_to_date(now, worker, out)?;
@@ -74,12 +74,12 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         if !self.roster.is_stale(worker) {
-            let steps = self.roster.unsent(worker, self.next);
+            let steps = self.roster.unsent(worker, self.steps.next);
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
         }
         if self.returns_by.take().is_some() {
             // Whoever is there again is given as long as the others were.
-            self.folds_since = now;
+            self.holding.begin_again(now);
         }
         self.resync_idle(now, out)?;
         if self.phase == Phase::Collecting {
@@ -96,7 +96,7 @@ impl Engine {
 
     /// Whether what is committed since a state can still be sent.
     fn is_recent(&self, next: Step) -> bool {
-        (self.first..=self.next).contains(&next) && self.next.0 - next.0 <= self.config.log_steps
+        self.steps.are_recent(next, self.config.log_steps)
     }
 
     /// A worker must take over a state before it does anything else.
@@ -148,8 +148,11 @@ impl Engine {
     }
 
     pub(super) fn await_returns(&mut self, now: f64) {
-        let patience = if self.phase == Phase::Collecting { self.waits_since } else { now }
-            + self.config.max_wait_seconds;
+        let max_wait = self.config.max_wait_seconds;
+        let patience = match self.phase {
+            Phase::Collecting => self.round.patience_ends(max_wait),
+            _ => now + max_wait,
+        };
         self.returns_by.get_or_insert((now + self.config.return_seconds).min(patience));
     }
 
@@ -164,8 +167,8 @@ impl Engine {
         if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.hopes(&dead) {
             return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };
         }
-        if self.phase == Phase::Collecting && !self.dropped.is_empty() {
-            self.dropped.clear();
+        if self.phase == Phase::Collecting && self.round.has_dropped() {
+            self.round.give_up_dropped();
             self.check_hope(now, out)?;
             self.try_close(now, out)?;
         }
@@ -177,7 +180,7 @@ impl Engine {
 
     pub(super) fn too_many_lost(&self) -> EngineError {
         EngineError::TooManyLost {
-            step: self.next,
+            step: self.steps.next,
             dead: self.roster.dead(),
             tolerance: self.scheme.facts().tolerance,
         }

@@ -23,6 +23,9 @@ pub(super) struct Trust {
     donors: BTreeMap<Worker, Worker>,
     /// How many states in a row a worker could not go on from.
     unfit: BTreeMap<Worker, u32>,
+    /// Workers that do nothing until a step is decided, since their results of it were not finite
+    /// and they said so.
+    barred: BTreeSet<(Step, Worker)>,
 }
 
 impl Trust {
@@ -34,12 +37,32 @@ impl Trust {
             unsure: BTreeSet::new(),
             donors: BTreeMap::new(),
             unfit: BTreeMap::new(),
+            barred: BTreeSet::new(),
         }
     }
 
     /// A result is not counted before its worker's parameters are known to be right.
     pub(super) fn wait_with(&mut self, worker: Worker, answer: Answer) {
         self.disputed.push((worker, answer));
+    }
+
+    /// A worker does nothing until a step is decided.
+    pub(super) fn bar(&mut self, step: Step, worker: Worker) {
+        self.barred.insert((step, worker));
+    }
+
+    /// A step is decided.
+    pub(super) fn unbar(&mut self, step: Step) {
+        self.barred.retain(|(until, _)| *until > step);
+    }
+
+    pub(super) fn is_barred(&self, worker: Worker) -> bool {
+        self.barred.iter().any(|(_, barred)| *barred == worker)
+    }
+
+    /// Who is barred, once for every step that it is barred for.
+    pub(super) fn barred(&self) -> impl Iterator<Item = Worker> {
+        self.barred.iter().map(|(_, worker)| *worker)
     }
 
     /// A worker is sent the state of another, or of the driver.
@@ -54,9 +77,7 @@ impl Engine {
     /// The step after which a step's parameters are those that its tasks are computed with; none at
     /// the run's start.
     fn basis(&self, step: Step) -> Option<Step> {
-        let before = |step: &Step| {
-            step.0.checked_sub(self.config.models).map(Step).filter(|basis| *basis >= self.first)
-        };
+        let before = |step: &Step| self.steps.before(*step, self.config.models);
         std::iter::successors(before(&step), before)
             .find(|basis| !self.trust.agreement.is_refused(*basis))
     }
@@ -114,7 +135,7 @@ impl Engine {
                 continue;
             }
             out.push(Action::Diverged { worker, step });
-            let (next, micro_steps) = (self.next, self.config.micro_steps);
+            let (next, micro_steps) = (self.steps.next, self.config.micro_steps);
             let of_it =
                 |(of, task): &(Worker, Task)| *of == worker && task.job.step(micro_steps) >= next;
             counted |= self.trust.unsure.iter().any(of_it);

@@ -1,0 +1,243 @@
+//! The round at hand: who was given tasks in it, who has answered, and until when it is held open.
+
+use super::super::config::Config;
+use super::super::events::RoundReport;
+use super::super::roster::Roster;
+use crate::codes::sequential::{Scheme, SchemeFacts};
+use crate::ids::{Round, Worker, WorkerSet};
+
+/// The round at hand, also between its close and the opening of the next.
+///
+/// [`CurrentRound::open`] forgets the round before. While answers come in, it is told of whoever is
+/// given tasks, answers, fails, or counts for nothing more; [`CurrentRound::missing`] then says who
+/// is not there, [`CurrentRound::held_open`] how long it is waited for them, and
+/// [`CurrentRound::report`] what was seen.
+#[derive(Debug)]
+pub(super) struct CurrentRound {
+    /// Number of the next round.
+    next: u64,
+    opened_at: f64,
+    /// Since when patience is tried: the same, or when the round was opened again.
+    waits_since: f64,
+    /// When the first answer of the round was in.
+    first_answer: Option<f64>,
+    /// When the round could have closed first, where grace is given.
+    closes_at: Option<f64>,
+    /// When a round that is held open should be looked at again.
+    wake_at: Option<f64>,
+    arrivals: Vec<Option<f64>>,
+    /// Workers that have had tasks in this round.
+    worked: WorkerSet,
+    erased: WorkerSet,
+    /// Workers that dropped their tasks unasked, since it was last waited for somebody to come
+    /// back.
+    dropped: WorkerSet,
+    /// Workers that came back in this round and can do nothing before the next one.
+    resting: WorkerSet,
+    /// Workers with a result that was not finite among the tasks they are at.
+    failed: WorkerSet,
+    assigned_units: u64,
+}
+
+impl CurrentRound {
+    /// Before the first round, which will have this number.
+    pub(super) fn new(workers: usize, next: u64) -> Self {
+        let nobody = WorkerSet::empty(workers);
+        Self {
+            next,
+            opened_at: 0.0,
+            waits_since: 0.0,
+            first_answer: None,
+            closes_at: None,
+            wake_at: None,
+            arrivals: vec![None; workers],
+            worked: nobody.clone(),
+            erased: nobody.clone(),
+            dropped: nobody.clone(),
+            resting: nobody.clone(),
+            failed: nobody,
+            assigned_units: 0,
+        }
+    }
+
+    /// Opens the next round.
+    pub(super) fn open(&mut self, now: f64) {
+        self.next += 1;
+        (self.opened_at, self.waits_since) = (now, now);
+        (self.first_answer, self.closes_at, self.wake_at) = (None, None, None);
+        self.arrivals.fill(None);
+        // Cleared, not made anew: a round is opened for every step.
+        self.worked.clear();
+        self.erased.clear();
+        self.dropped.clear();
+        self.resting.clear();
+        self.failed.clear();
+        self.assigned_units = 0;
+    }
+
+    /// The round goes on after its close: answers come in again.
+    pub(super) fn reopen(&mut self, now: f64) {
+        self.waits_since = now;
+    }
+
+    pub(super) fn number(&self) -> Round {
+        Round(self.next - 1)
+    }
+
+    /// Until when the round may stay open without being admitted.
+    pub(super) fn patience_ends(&self, max_wait_seconds: f64) -> f64 {
+        self.waits_since + max_wait_seconds
+    }
+
+    /// How long answers have been waited for.
+    pub(super) fn waited(&self, now: f64) -> f64 {
+        now - self.waits_since
+    }
+
+    /// When the round should be looked at again, if it is held open.
+    pub(super) fn wake_at(&self) -> Option<f64> {
+        self.wake_at
+    }
+
+    /// It is looked at again.
+    pub(super) fn awake(&mut self) {
+        self.wake_at = None;
+    }
+
+    /// A worker has tasks of so many units; `partial` = what it answered before in this round still
+    /// counts as its answer.
+    pub(super) fn gave(&mut self, worker: Worker, units: u64, partial: bool) {
+        self.assigned_units += units;
+        self.worked.insert(worker);
+        if !partial {
+            self.arrivals[worker.index()] = None;
+        }
+    }
+
+    /// Whether anybody was given anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.assigned_units == 0
+    }
+
+    /// Whether a worker is given nothing more in this round.
+    pub(super) fn sits_out(&self, worker: Worker) -> bool {
+        self.erased.contains(worker) || self.resting.contains(worker)
+    }
+
+    /// A worker has done all its tasks.
+    pub(super) fn answered(&mut self, worker: Worker, now: f64) {
+        self.arrivals[worker.index()] = Some(now - self.opened_at);
+        self.first_answer.get_or_insert(now - self.opened_at);
+    }
+
+    /// Whether a worker has answered is forgotten.
+    pub(super) fn unanswered(&mut self, worker: Worker) {
+        self.arrivals[worker.index()] = None;
+    }
+
+    /// One of the results that a worker is at is not finite.
+    pub(super) fn failed(&mut self, worker: Worker) {
+        self.failed.insert(worker);
+    }
+
+    /// Whether one was, now that the worker is done with all of them.
+    pub(super) fn has_failed(&mut self, worker: Worker) -> bool {
+        self.failed.remove(worker)
+    }
+
+    /// A worker counts for nothing more.
+    pub(super) fn erase(&mut self, worker: Worker) {
+        self.erased.insert(worker);
+    }
+
+    pub(super) fn erased(&self) -> &WorkerSet {
+        &self.erased
+    }
+
+    /// A worker has dropped its tasks unasked.
+    pub(super) fn dropped_by(&mut self, worker: Worker) {
+        self.dropped.insert(worker);
+    }
+
+    /// Whether somebody has dropped tasks that another, or the same one back again, may do.
+    pub(super) fn has_dropped(&self) -> bool {
+        !self.dropped.is_empty()
+    }
+
+    /// Nobody came back to do what was dropped.
+    pub(super) fn give_up_dropped(&mut self) {
+        self.dropped.clear();
+    }
+
+    /// A worker that was dead is there: it may be new to this round's tasks.
+    pub(super) fn joined(&mut self, worker: Worker) {
+        self.worked.remove(worker);
+    }
+
+    /// A worker that came back can do nothing before the next round.
+    pub(super) fn rest(&mut self, worker: Worker) {
+        self.resting.insert(worker);
+    }
+
+    pub(super) fn resting(&self) -> &WorkerSet {
+        &self.resting
+    }
+
+    /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not
+    /// missing.
+    pub(super) fn missing(&self, roster: &Roster) -> WorkerSet {
+        let owes = |worker: Worker| {
+            [&self.worked, &self.erased, &self.resting].iter().any(|set| set.contains(worker))
+        };
+        let answered = |worker: Worker| {
+            self.arrivals[worker.index()].is_some() || !owes(worker) && roster.is_ready(worker)
+        };
+        let all = Worker::all(self.arrivals.len());
+        WorkerSet::of(self.arrivals.len(), all.filter(|worker| !answered(*worker)))
+    }
+
+    /// Whether a round that could close is held open for those who are still out; then it is to be
+    /// looked at again.
+    pub(super) fn held_open(&mut self, now: f64, facts: &SchemeFacts, config: &Config) -> bool {
+        let at = if facts.takes_late() && self.assigned_units > 0 {
+            self.first_answer
+                .map_or(f64::INFINITY, |first| self.opened_at + (1.0 + config.mu) * first)
+        } else if facts.error_max > 0.0 && config.grace_seconds > 0.0 {
+            *self.closes_at.get_or_insert(now + config.grace_seconds)
+        } else {
+            return false;
+        };
+        let held = now < at;
+        if held {
+            self.wake_at = Some(at).filter(|at| at.is_finite());
+        }
+        held
+    }
+
+    /// Tells the scheme how late everybody was when the round closed.
+    pub(super) fn observe(&self, now: f64, missing: &WorkerSet, scheme: &mut dyn Scheme) {
+        let lasted = now - self.opened_at;
+        for worker in Worker::all(self.arrivals.len()) {
+            match self.arrivals[worker.index()] {
+                Some(arrival) => {
+                    scheme.observe(worker, Some(if lasted > 0.0 { arrival / lasted } else { 1.0 }));
+                }
+                None if missing.contains(worker) => scheme.observe(worker, None),
+                None => {}
+            }
+        }
+    }
+
+    /// What was seen of the round, which closes.
+    pub(super) fn report(&self, now: f64, scheme: &dyn Scheme) -> RoundReport {
+        RoundReport {
+            round: self.number(),
+            opened_at: self.opened_at,
+            closed_at: now,
+            arrivals: self.arrivals.clone(),
+            erased: self.erased.iter().collect(),
+            work: self.assigned_units as f64 / f64::from(scheme.facts().units),
+            wrong: scheme.wrong(),
+        }
+    }
+}

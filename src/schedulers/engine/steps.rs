@@ -1,0 +1,67 @@
+//! The steps of a run and how far it is.
+
+use crate::ids::{Job, Step};
+use std::ops::Range;
+
+/// The steps of a run, in order: decided, next, and those that come after.
+#[derive(Debug)]
+pub(super) struct Steps {
+    first: Step,
+    /// First step that is not decided.
+    pub(super) next: Step,
+    end: Step,
+    /// End of the jobs the scheme knows of.
+    known: Job,
+    micro_steps: u64,
+}
+
+impl Steps {
+    /// A run over these steps, each of so many jobs; [`Steps::begin`] is to come first.
+    pub(super) fn new(steps: Range<Step>, micro_steps: u64) -> Self {
+        let known = steps.start.jobs(micro_steps).start;
+        Self { first: steps.start, next: steps.start, end: steps.end, known, micro_steps }
+    }
+
+    /// The jobs a scheme is given at once: those of all steps that are left, or of one step of
+    /// several.
+    pub(super) fn stretch(&self) -> Range<Job> {
+        let first = self.next.jobs(self.micro_steps);
+        if self.micro_steps > 1 { first } else { first.start..Job(self.end.0) }
+    }
+
+    /// Begins the next jobs, which the scheme is to be told.
+    pub(super) fn begin(&mut self) -> Range<Job> {
+        let stretch = self.stretch();
+        self.known = stretch.end;
+        stretch
+    }
+
+    /// Whether the next step has no jobs that the scheme knows of.
+    pub(super) fn are_to_begin(&self) -> bool {
+        self.next.jobs(self.micro_steps).start >= self.known
+    }
+
+    /// The next step is decided.
+    pub(super) fn decided(&mut self) {
+        self.next = self.next.next();
+    }
+
+    /// No step comes after this one, or after what is being decided, which is decided first.
+    pub(super) fn end_after(&mut self, last: Step) {
+        self.end = self.end.min(last.max(self.next).next());
+    }
+
+    pub(super) fn are_over(&self) -> bool {
+        self.next >= self.end
+    }
+
+    /// Whether all that was decided from a step on is among the last `log_steps`.
+    pub(super) fn are_recent(&self, from: Step, log_steps: u64) -> bool {
+        (self.first..=self.next).contains(&from) && self.next.0 - from.0 <= log_steps
+    }
+
+    /// The step of the same one of so many models before a step, if it is of this run.
+    pub(super) fn before(&self, step: Step, models: u64) -> Option<Step> {
+        step.0.checked_sub(models).map(Step).filter(|before| *before >= self.first)
+    }
+}
