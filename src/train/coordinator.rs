@@ -1,17 +1,29 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
+//!
+//! What it keeps lies with whoever owns it: `inbox` what the engine is still to be told, `results`
+//! what came with results, `replicas` how far each worker is, `judging` whose results are wrong,
+//! `journal` what the next record is made of, `due` how long nothing has come.
 
 mod blame;
 mod choosing;
 mod due;
+mod inbox;
 mod judging;
 mod record;
+mod replicas;
+mod results;
 mod states;
 mod stopper;
 
 use choosing::Choosing;
+use due::Patience;
+use inbox::Inbox;
+use judging::Judging;
 pub use judging::{Judge, Judged};
+use record::Journal;
 pub use record::{Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord};
-use states::{Resync, SentState};
+use replicas::Replicas;
+use results::Results;
 pub(super) use stopper::LOOK;
 pub use stopper::Stopper;
 
@@ -19,16 +31,15 @@ use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
-use crate::ids::{Job, Part, Round, Step, Task, Units, Worker, WorkerSet};
+use crate::ids::{Part, Step, Units, Worker, WorkerSet};
 use crate::schedulers::{Action, Config, Engine, Input};
 use crate::transport::{
     Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What,
 };
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::info_span;
-use xxhash_rust::xxh3::xxh3_64;
 
 enum Decision {
     Step { attempt: u32, decoded: Arc<Decoded> },
@@ -68,46 +79,15 @@ pub struct Coordinator<T: Transport> {
     shape: Shape,
     config: Config,
     log: VecDeque<(Step, Decision)>,
-    /// What came with the results: scalars, by result, and those of results already in their
-    /// worker's sum.
-    tails: BTreeMap<(Worker, Task), Vec<Vec<f64>>>,
-    sums: BTreeMap<Step, BTreeMap<Worker, Sum>>,
-    /// What each task was made of, as a hash: equal ones have equal results.
-    parts: BTreeMap<(Worker, Task), u64>,
+    results: Results,
     folding: BTreeMap<Step, Folding>,
-    rounds: Vec<RoundRecord>,
-    inputs: VecDeque<Input>,
-    /// For how long nothing has come from anybody, in the wall's time.
-    idle_seconds: f64,
-    /// Notices that count once everything that was decided before is carried out.
-    notices: VecDeque<(Worker, Notice)>,
-    /// Steps sent to each worker and not yet reported as applied.
-    unapplied: Vec<u32>,
-    /// Who waits for whose state.
-    resyncs: Vec<Resync>,
-    /// Who was lost while it waited for whose state, which may still come.
-    outdated: Vec<(Worker, Worker)>,
-    /// The states that were sent to workers, until they say that they go on from them.
-    sent_states: BTreeMap<Worker, SentState>,
-    step: Step,
-    /// The round that was opened last.
-    round: Round,
-    last_commit: f64,
-    /// Once all steps are decided: how long it is waited for those who have not applied them.
-    settles_by: Option<f64>,
-    judge: Option<Box<dyn Judge>>,
+    inbox: Inbox,
+    patience: Patience,
+    replicas: Replicas,
+    journal: Journal,
+    judging: Judging,
     choosing: Option<Choosing>,
     stopper: Stopper,
-    /// Workers found to be wrong since the last commit, and ever.
-    wrong: Vec<Worker>,
-    named: WorkerSet,
-}
-
-/// What is known of the results a worker has added up for a step.
-#[derive(Default)]
-struct Sum {
-    tail: Vec<f64>,
-    parts: Vec<Weighted>,
 }
 
 impl<T: Transport> Coordinator<T> {
@@ -119,28 +99,16 @@ impl<T: Transport> Coordinator<T> {
             shape,
             config,
             log: VecDeque::new(),
-            tails: BTreeMap::new(),
-            sums: BTreeMap::new(),
-            parts: BTreeMap::new(),
+            results: Results::default(),
             folding: BTreeMap::new(),
-            rounds: Vec::new(),
-            inputs: VecDeque::from([Input::Begin]),
-            idle_seconds: 0.0,
-            notices: VecDeque::new(),
-            unapplied: vec![0; shape.workers],
-            resyncs: Vec::new(),
-            outdated: Vec::new(),
-            sent_states: BTreeMap::new(),
-            step: shape.first,
-            round: Round(0),
-            last_commit: pace.now(),
-            settles_by: None,
+            inbox: Inbox::default(),
+            patience: Patience::new(config.max_wait_seconds),
+            replicas: Replicas::new(shape.workers),
+            journal: Journal::new(shape.first, pace.now()),
+            judging: Judging::new(shape.workers),
             pace,
-            judge: None,
             choosing: None,
             stopper: Stopper::default(),
-            wrong: Vec::new(),
-            named: WorkerSet::empty(shape.workers),
         }
     }
 
@@ -176,9 +144,9 @@ impl<T: Transport> Coordinator<T> {
                     match patience {
                         None if came.is_none() => break Err(RunError::NobodyLeft),
                         Some(patience) if came.is_none() => {
-                            self.idle_seconds += patience.as_secs_f64();
+                            self.patience.nothing_came(patience);
                         }
-                        _ => self.idle_seconds = 0.0,
+                        _ => self.patience.something_came(),
                     }
                 }
                 Err(error) => break Err(error),
@@ -212,7 +180,7 @@ impl<T: Transport> Coordinator<T> {
 
     /// Tells every worker that the run is over.
     pub fn stop(&mut self) {
-        for worker in Worker::all(self.unapplied.len()) {
+        for worker in Worker::all(self.shape.workers) {
             self.transport.send(worker, Order::Stop);
         }
         self.transport.flush();
@@ -221,26 +189,23 @@ impl<T: Transport> Coordinator<T> {
     /// What is kept of steps that are not decided, and of orders that are not answered.
     #[must_use]
     pub fn open_entries(&self) -> usize {
-        let vectors = self.sums.len() + self.folding.len() + self.log.len();
-        self.tails.len()
-            + self.parts.len()
-            + vectors
-            + self.rounds.len()
-            + self.resyncs.len()
-            + self.sent_states.len()
-            + self.notices.len()
+        self.results.len()
+            + self.folding.len()
+            + self.log.len()
+            + self.journal.len()
+            + self.replicas.open_entries()
+            + self.inbox.len()
             + self.pace.open_entries()
     }
 
     /// Whoever is already known to be missing or in another state is given no task.
     fn begin(&mut self, observer: &mut dyn Observer<T::Vector>) -> Result<(), RunError> {
-        observer.begins(self.step).map_err(RunError::Observer)?;
-        let mut begin = std::mem::take(&mut self.inputs);
+        observer.begins(self.journal.step).map_err(RunError::Observer)?;
         while let Some((worker, notice)) = self.transport.receive(Some(Duration::ZERO)) {
             let input = self.input(worker, notice, false, observer);
-            self.inputs.push_back(input);
+            self.inbox.add([input]);
         }
-        self.inputs.append(&mut begin);
+        self.inbox.begin();
         Ok(())
     }
 
@@ -250,8 +215,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Progress, RunError> {
         let progress = self.carry_on(came, observer);
-        let Some(by) = self.settles_by else { return progress };
-        let left = by - self.pace.now();
+        let Some(left) = self.patience.left_to_settle(self.pace.now()) else { return progress };
         match progress {
             Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.is_settled() => {
                 let left = Duration::from_secs_f64(left.min(1e9));
@@ -274,15 +238,15 @@ impl<T: Transport> Coordinator<T> {
         came: Option<(Worker, Notice)>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Progress, RunError> {
-        if matches!(self.inputs.front(), Some(Input::Begin)) {
+        if !self.inbox.has_begun() {
             self.begin(observer)?;
         }
         let mut actions = Vec::new();
         let mut first = came.and_then(|(worker, notice)| self.arrived(worker, notice, observer));
         loop {
-            let input = match first.take().or_else(|| self.inputs.pop_front()) {
+            let input = match first.take().or_else(|| self.inbox.next_input()) {
                 Some(input) => input,
-                None => match self.notices.pop_front() {
+                None => match self.inbox.next_notice() {
                     Some((worker, notice)) => self.input(worker, notice, false, observer),
                     None => match self.due()? {
                         Next::Arrived { worker, notice, late } => {
@@ -293,7 +257,7 @@ impl<T: Transport> Coordinator<T> {
                     },
                 },
             };
-            let _span = info_span!("round", round = self.round.0).entered();
+            let _span = info_span!("round", round = self.journal.round.0).entered();
             self.engine.handle(self.pace.now(), input, &mut actions)?;
             for action in actions.drain(..) {
                 if let Some(outcome) = self.act(action, observer)? {
@@ -311,12 +275,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Option<Input> {
         if matches!(notice, Notice::Lost { .. }) {
-            self.unapplied[worker.index()] = 0;
-            let needy = self.resyncs.iter().filter(|resync| resync.needy == worker);
-            self.outdated.extend(needy.map(|resync| (worker, resync.from)));
-            self.outdated.retain(|(_, donor)| *donor != worker);
-            self.resyncs.retain(|resync| ![resync.needy, resync.from].contains(&worker));
-            self.sent_states.remove(&worker);
+            self.replicas.lost(worker);
         }
         let Arrival { now, unwanted } = self.pace.arrived(worker, notice);
         self.hold(worker);
@@ -326,7 +285,7 @@ impl<T: Transport> Coordinator<T> {
         if matches!(notice, Notice::Joined { .. })
             && let Some(lost) = self.pace.withheld_loss(worker)
         {
-            self.notices.push_back((worker, std::mem::replace(&mut notice, lost)));
+            self.inbox.postpone(worker, std::mem::replace(&mut notice, lost));
         }
         Some(self.input(worker, notice, false, observer))
     }
@@ -338,16 +297,20 @@ impl<T: Transport> Coordinator<T> {
         late: bool,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Input {
-        let _span = info_span!("worker", worker = worker.0, round = self.round.0).entered();
+        let _span = info_span!("worker", worker = worker.0, round = self.journal.round.0).entered();
         self.watch(&notice);
         match notice {
             Notice::Done { task, tail, mut finite } => {
                 let mut digest = None;
                 if finite {
                     (finite, digest) = self.look_at(worker, task, &tail, observer);
-                    self.tails.entry((worker, task)).or_default().push(tail);
+                    self.results.came(worker, task, tail);
                 } else {
-                    observer.fault(self.step.0, worker, "its message is not finite and was erased");
+                    observer.fault(
+                        self.journal.step.0,
+                        worker,
+                        "its message is not finite and was erased",
+                    );
                 }
                 if late {
                     Input::Late { worker, task, finite }
@@ -362,13 +325,12 @@ impl<T: Transport> Coordinator<T> {
             Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
             // Of the state that it is about to give up.
             Notice::Applied { .. } | Notice::AppliedBefore { .. }
-                if self.sent_states.contains_key(&worker) =>
+                if self.replicas.is_taking(worker) =>
             {
                 Input::Tick
             }
             Notice::Applied { step, digest } => {
-                let unapplied = &mut self.unapplied[worker.index()];
-                *unapplied = unapplied.saturating_sub(1);
+                self.replicas.applied(worker);
                 Input::Applied { worker, step, digest }
             }
             Notice::AppliedBefore { step, digest } => Input::Applied { worker, step, digest },
@@ -379,8 +341,8 @@ impl<T: Transport> Coordinator<T> {
                 Input::Finish { after }
             }
             Notice::Joined { next } => {
-                observer.fault(self.step.0, worker, "is there again");
-                self.unapplied[worker.index()] = 0;
+                observer.fault(self.journal.step.0, worker, "is there again");
+                self.replicas.joined(worker);
                 self.folding.values_mut().for_each(|folding| {
                     folding.sent.remove(worker);
                 });
@@ -389,17 +351,16 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Missed => {
                 observer.fault(
-                    self.step.0,
+                    self.journal.step.0,
                     worker,
                     "cannot get a step that was decided; takes over a state",
                 );
                 Input::Missed { worker }
             }
             Notice::Lost { reason } => {
-                observer.fault(self.step.0, worker, &format!("lost: {reason}"));
+                observer.fault(self.journal.step.0, worker, &format!("lost: {reason}"));
                 self.transport.forget(worker);
-                self.tails.retain(|(of, _), _| *of != worker);
-                self.sums.values_mut().for_each(|sums| drop(sums.remove(&worker)));
+                self.results.lost(worker);
                 let kept = self.folding.iter().all(|(step, folding)| {
                     folding.decoded.is_some()
                         || self.transport.sum(*step, folding.attempt).is_some()
@@ -416,7 +377,7 @@ impl<T: Transport> Coordinator<T> {
     ) -> Result<Option<Outcome>, RunError> {
         match action {
             Action::Assign { worker, round, tasks } => {
-                self.round = round;
+                self.journal.round = round;
                 let mixture = self.engine.facts().mixture;
                 let units = |parts: &[Part]| {
                     let counts = parts.iter().map(|part| part.units.count());
@@ -426,8 +387,7 @@ impl<T: Transport> Coordinator<T> {
                     .iter()
                     .map(|(task, parts)| (*task, units(parts) / f64::from(self.shape.units)));
                 self.pace.assigned(worker, round, shares);
-                self.parts
-                    .extend(tasks.iter().map(|(task, parts)| ((worker, *task), hash_of(parts))));
+                self.results.assigned(worker, &tasks);
                 self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });
             }
             Action::Abandon { worker, late_counts } => {
@@ -436,20 +396,21 @@ impl<T: Transport> Coordinator<T> {
                 if cancel {
                     self.transport.send(worker, Order::Abandon);
                 }
-                self.notices.extend(now.map(|notice| (worker, notice)));
+                now.into_iter().for_each(|notice| self.inbox.postpone(worker, notice));
             }
             Action::Reduce { step, fold } => self.reduce(step, fold)?,
             Action::Discard { worker, task } => {
                 self.transport.discard(worker, task);
-                self.take_tail(worker, task);
+                self.results.take_tail(worker, task);
             }
             Action::Close(report) => {
-                self.wrong.extend(&report.wrong);
-                self.rounds.push(self.round_record(report));
+                self.judging.found(&report.wrong);
+                let record = self.round_record(report);
+                self.journal.closed(record);
             }
             Action::Fold { step, attempt, sums, folds, decode } => {
                 let fault = self.fold(step, attempt, &sums, folds, decode)?;
-                self.inputs.extend(fault);
+                self.inbox.add(fault);
             }
             Action::Erase { worker, step } => self.erase(worker, step, observer),
             Action::Restart { step } => self.begin_again(step),
@@ -460,13 +421,13 @@ impl<T: Transport> Coordinator<T> {
                 let left = members.complement();
                 left.iter().for_each(|worker| {
                     observer.fault(
-                        self.step.0,
+                        self.journal.step.0,
                         worker,
                         "is left out: the run is planned for the others",
                     );
                 });
                 if left.is_empty() {
-                    tracing::info!("{}: the run is planned for everybody again", self.step);
+                    tracing::info!("{}: the run is planned for everybody again", self.journal.step);
                 }
             }
             Action::Commit { step, digest, verified, .. } => {
@@ -492,7 +453,7 @@ impl<T: Transport> Coordinator<T> {
             Action::Restore { worker } => self.restore(worker, observer)?,
             Action::Dismiss { worker } => self.dismiss(worker, observer),
             Action::Finish => {
-                self.settles_by = Some(self.pace.now() + self.config.max_wait_seconds);
+                self.patience.all_decided(self.pace.now());
             }
         }
         Ok(None)
@@ -502,16 +463,8 @@ impl<T: Transport> Coordinator<T> {
         let Fold { worker, task, weight } = fold;
         let result = Weighted { worker, task, weight };
         self.transport.reduce(step, result)?;
-        let tail = self.take_tail(worker, task).unwrap_or_default();
-        let sum = self.sums.entry(step).or_default().entry(worker).or_default();
-        add_tail(&mut sum.tail, weight, &tail);
-        sum.parts.push(result);
+        self.results.reduced(step, result);
         Ok(())
-    }
-
-    /// The scalars of one result of a task, which are forgotten with it.
-    fn take_tail(&mut self, worker: Worker, task: Task) -> Option<Vec<f64>> {
-        self.tails.get_mut(&(worker, task)).and_then(Vec::pop)
     }
 
     /// Has the decoded vector made and held; if it is known not to be finite, nothing is done with
@@ -527,9 +480,12 @@ impl<T: Transport> Coordinator<T> {
         let result = |Fold { worker, task, weight }| Weighted { worker, task, weight };
         let mut results: Vec<Weighted> = folds.into_iter().map(result).collect();
         let summed = if self.engine.facts().mixture {
-            Some(self.judge(&mut results, &mut decode)?)
+            let received = |piece| self.transport.received(piece);
+            let (summed, report) = self.judging.decode(&mut results, received)?;
+            decode = report;
+            Some(summed)
         } else {
-            let twins = self.twins(&results);
+            let twins = self.results.twins(&results, self.trusts());
             let of_sum = |worker: &Worker| Summand {
                 weight: 1.0,
                 holders: vec![Piece { worker: *worker, what: What::Sum }],
@@ -550,17 +506,7 @@ impl<T: Transport> Coordinator<T> {
             );
             return Ok(Some(self.at_fault(step, attempt, &results)));
         }
-        let (mut tail, mut parts) = (Vec::new(), Vec::new());
-        let held = self.sums.get(&step);
-        for sum in sums.iter().filter_map(|worker| held?.get(worker)) {
-            add_tail(&mut tail, 1.0, &sum.tail);
-            parts.extend(&sum.parts);
-        }
-        for result in &results {
-            let last = self.tails.get(&(result.worker, result.task)).and_then(|tails| tails.last());
-            add_tail(&mut tail, result.weight, last.map_or(&[], Vec::as_slice));
-        }
-        parts.extend(results);
+        let (tail, parts) = self.results.decoded(step, sums, results);
         let sent = WorkerSet::empty(self.shape.workers);
         let decoded = summed.map(|Summed { gradient, folded }| {
             Arc::new(Decoded {
@@ -574,30 +520,6 @@ impl<T: Transport> Coordinator<T> {
             self.hold(worker);
         }
         Ok(None)
-    }
-
-    /// For every result, all that hold one of the same parts, its worker first.
-    fn twins(&self, results: &[Weighted]) -> Vec<Vec<Piece>> {
-        let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
-        let held = self.tails.iter().filter(|(_, tails)| !tails.is_empty() && self.trusts());
-        let mut held: Vec<(Worker, Task)> = held.map(|(key, _)| *key).collect();
-        held.sort_by_key(|(worker, task)| (*worker, task.job, task.piece));
-        for (worker, task) in held {
-            if let Some(parts) = self.parts.get(&(worker, task)) {
-                alike
-                    .entry((task.job, *parts))
-                    .or_default()
-                    .push(Piece { worker, what: What::Result(task) });
-            }
-        }
-        let twins = |result: &Weighted| {
-            let own = Piece { worker: result.worker, what: What::Result(result.task) };
-            let parts = self.parts.get(&(result.worker, result.task));
-            let alike = parts.and_then(|parts| alike.get(&(result.task.job, *parts)));
-            let others = alike.into_iter().flatten().filter(|piece| **piece != own);
-            std::iter::once(own).chain(others.copied()).collect()
-        };
-        results.iter().map(twins).collect()
     }
 
     /// Sends the vectors that were made here to a worker that can take them now.
@@ -645,7 +567,7 @@ impl<T: Transport> Coordinator<T> {
         self.remember(step, Decision::Step { attempt, decoded });
         let shown = vector.map(|gradient| Decoded { gradient, tail, digest });
         let outcome = self.show(&record, shown.as_ref(), observer)?;
-        self.inputs.extend(observer.parameters().map(|digest| Input::Own { step, digest }));
+        self.inbox.add(observer.parameters().map(|digest| Input::Own { step, digest }));
         Ok(outcome)
     }
 
@@ -653,20 +575,17 @@ impl<T: Transport> Coordinator<T> {
     /// come.
     fn begin_again(&mut self, step: Step) {
         self.folding.remove(&step);
-        for ((worker, task), tails) in std::mem::take(&mut self.tails) {
-            tails.iter().for_each(|_| self.transport.discard(worker, task));
+        for (worker, task) in self.results.begin_again(step) {
+            self.transport.discard(worker, task);
         }
-        self.transport.release(step, self.step.jobs(self.config.micro_steps).start);
-        self.sums.remove(&step);
+        self.transport.release(step, self.journal.step.jobs(self.config.micro_steps).start);
     }
 
     /// Forgets what was collected for a step.
     fn release(&mut self, step: Step) {
         let end = step.jobs(self.config.micro_steps).end;
         self.transport.release(step, end);
-        self.tails.retain(|(_, task), _| task.job >= end);
-        self.parts.retain(|(_, task), _| task.job >= end);
-        self.sums.remove(&step);
+        self.results.release(step, end);
     }
 
     fn remember(&mut self, step: Step, decision: Decision) {
@@ -680,7 +599,7 @@ impl<T: Transport> Coordinator<T> {
                 self.transport.recycle(gradient);
             }
         }
-        self.step = step.next();
+        self.journal.step = step.next();
     }
 
     fn show(
@@ -704,19 +623,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Decision::Refused(units) => Order::Skip { step, saver, units: Arc::clone(units) },
         };
-        self.unapplied[worker.index()] += 1;
+        self.replicas.sent_step(worker);
         self.transport.send(worker, order);
     }
-}
-
-fn hash_of(parts: &[Part]) -> u64 {
-    let numbers = parts.iter().flat_map(|part| {
-        [u64::from(part.units.start), u64::from(part.units.end), part.coefficient.to_bits()]
-    });
-    xxh3_64(bytemuck::cast_slice(&numbers.collect::<Vec<u64>>()))
-}
-
-fn add_tail(sum: &mut Vec<f64>, weight: f64, tail: &[f64]) {
-    sum.resize(sum.len().max(tail.len()), 0.0);
-    sum.iter_mut().zip(tail).for_each(|(sum, x)| *sum += weight * x);
 }

@@ -2,7 +2,7 @@
 
 use super::{Coordinator, Observer};
 use crate::gpu::poison_of;
-use crate::ids::{Step, Task, Worker};
+use crate::ids::{Step, Worker};
 use crate::schedulers::Input;
 use crate::transport::{Piece, Transport, Weighted, What};
 
@@ -34,14 +34,9 @@ impl<T: Transport> Coordinator<T> {
             erased, and the step is made without it",
         );
         self.folding.remove(&step);
-        self.sums.entry(step).or_default().remove(&worker);
         let jobs = step.jobs(self.config.micro_steps);
-        let of_it = |(of, task): &&(Worker, Task)| *of == worker && jobs.contains(&task.job);
-        let tasks: Vec<Task> = self.tails.keys().filter(of_it).map(|(_, task)| *task).collect();
-        for task in tasks {
-            for _ in self.tails.remove(&(worker, task)).unwrap_or_default() {
-                self.transport.discard(worker, task);
-            }
+        for task in self.results.erase(worker, step, &jobs) {
+            self.transport.discard(worker, task);
         }
     }
 }

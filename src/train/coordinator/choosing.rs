@@ -76,7 +76,7 @@ impl<T: Transport> Coordinator<T> {
             Notice::Lost { .. } | Notice::Joined { .. } | Notice::Missed | Notice::Taken { .. }
         );
         if let Some(choosing) = self.choosing.as_mut().filter(|_| disturbs) {
-            choosing.disturbed(self.step);
+            choosing.disturbed(self.journal.step);
         }
     }
 

@@ -2,9 +2,44 @@
 
 use super::super::pace::Next;
 use super::{Coordinator, RunError};
-use crate::ids::{Worker, WorkerSet};
 use crate::transport::Transport;
 use std::time::Duration;
+
+/// How long it is waited: while nothing comes, and for the last to apply what is decided.
+#[derive(Debug)]
+pub(super) struct Patience {
+    max_wait_seconds: f64,
+    /// For how long nothing has come from anybody, in the wall's time.
+    idle_seconds: f64,
+    /// Once all steps are decided: until when it is waited for those who have not applied them.
+    settles_by: Option<f64>,
+}
+
+impl Patience {
+    pub(super) fn new(max_wait_seconds: f64) -> Self {
+        Self { max_wait_seconds, idle_seconds: 0.0, settles_by: None }
+    }
+
+    /// So long, nothing came from anybody.
+    pub(super) fn nothing_came(&mut self, within: Duration) {
+        self.idle_seconds += within.as_secs_f64();
+    }
+
+    /// Something came, or there was nothing to wait for.
+    pub(super) fn something_came(&mut self) {
+        self.idle_seconds = 0.0;
+    }
+
+    /// All steps are decided.
+    pub(super) fn all_decided(&mut self, now: f64) {
+        self.settles_by = Some(now + self.max_wait_seconds);
+    }
+
+    /// Once all steps are decided, how much longer those who have not applied them may take.
+    pub(super) fn left_to_settle(&self, now: f64) -> Option<f64> {
+        self.settles_by.map(|by| by - now)
+    }
+}
 
 impl<T: Transport> Coordinator<T> {
     /// What is due by the clock. While decoded vectors are on their way to their holders, answers
@@ -12,7 +47,7 @@ impl<T: Transport> Coordinator<T> {
     pub(super) fn due(&mut self) -> Result<Next, RunError> {
         let folding = self.engine.is_folding();
         let by = self.engine.deadline();
-        if self.pace.is_virtual() && (folding || !self.unsettled().is_empty()) {
+        if self.pace.is_virtual() && (folding || !self.replicas.unsettled().is_empty()) {
             return self.due_by_the_wall(by.filter(|_| folding));
         }
         Ok(match by {
@@ -24,32 +59,21 @@ impl<T: Transport> Coordinator<T> {
     /// A modelled clock stands still until what is decided is held and applied. If nothing comes
     /// for long by the wall's clock, it goes on to the deadline there is.
     fn due_by_the_wall(&mut self, deadline: Option<f64>) -> Result<Next, RunError> {
-        let left = self.config.max_wait_seconds - self.idle_seconds;
+        let left = self.patience.max_wait_seconds - self.patience.idle_seconds;
         if left > 0.0 {
             return Ok(Next::Wait(Some(Duration::from_secs_f64(left.min(1e9)))));
         }
-        let waited_seconds = std::mem::take(&mut self.idle_seconds);
+        let waited_seconds = std::mem::take(&mut self.patience.idle_seconds);
         match deadline {
             Some(deadline) => {
                 self.pace.go_on_to(deadline);
                 Ok(Next::Deadline)
             }
             None => Err(RunError::Unsettled {
-                step: self.step,
-                workers: self.unsettled(),
+                step: self.journal.step,
+                workers: self.replicas.unsettled(),
                 waited_seconds,
             }),
         }
-    }
-
-    /// Who has not applied all it was sent, or is to hand over its state or to take over another's.
-    fn unsettled(&self) -> WorkerSet {
-        let behind =
-            Worker::all(self.shape.workers).filter(|worker| self.unapplied[worker.index()] > 0);
-        let donors = self.resyncs.iter().map(|resync| resync.from);
-        WorkerSet::of(
-            self.shape.workers,
-            behind.chain(donors).chain(self.sent_states.keys().copied()),
-        )
     }
 }

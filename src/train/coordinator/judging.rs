@@ -4,7 +4,7 @@ use super::{Coordinator, Observer, RunError};
 use crate::codes::Report;
 use crate::codes::sequential::worst;
 use crate::gpu::{Folded, add_into, digest, poison_of};
-use crate::ids::{Job, Task, Worker};
+use crate::ids::{Job, Task, Worker, WorkerSet};
 use crate::transport::{Piece, Summed, Transport, Weighted, What};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,11 +36,79 @@ pub trait Judge: Send {
     ) -> Result<Judged, Box<dyn std::error::Error + Send + Sync>>;
 }
 
+/// Who is found to be wrong, and the judge who finds it where results are mixtures.
+pub(super) struct Judging {
+    judge: Option<Box<dyn Judge>>,
+    /// Workers found to be wrong since the last commit, and ever.
+    wrong: Vec<Worker>,
+    named: WorkerSet,
+}
+
+impl Judging {
+    pub(super) fn new(workers: usize) -> Self {
+        Self { judge: None, wrong: Vec::new(), named: WorkerSet::empty(workers) }
+    }
+
+    /// Results of these workers are wrong.
+    pub(super) fn found(&mut self, wrong: &[Worker]) {
+        self.wrong.extend(wrong);
+    }
+
+    /// The workers that are wrong for the first time.
+    fn newly_wrong(&mut self) -> Vec<Worker> {
+        self.wrong.sort_unstable();
+        self.wrong.dedup();
+        self.wrong.iter().copied().filter(|worker| self.named.insert(*worker)).collect()
+    }
+
+    /// All of the step that is decided now, for its record.
+    pub(super) fn take_wrong(&mut self) -> Vec<Worker> {
+        std::mem::take(&mut self.wrong)
+    }
+
+    /// Decodes a step of mixtures; of the results, those that are used are left, with their
+    /// weights.
+    pub(super) fn decode(
+        &mut self,
+        results: &mut Vec<Weighted>,
+        mut received: impl FnMut(Piece) -> Option<Arc<Vec<f32>>>,
+    ) -> Result<(Summed, Report), RunError> {
+        let judge = self.judge.as_mut().ok_or(RunError::NoJudge)?;
+        let mut jobs: BTreeMap<Job, Vec<Weighted>> = BTreeMap::new();
+        results.drain(..).for_each(|result| jobs.entry(result.task.job).or_default().push(result));
+        let (mut gradient, mut reports) = (Vec::new(), Vec::new());
+        for (job, mut answers) in jobs {
+            answers.sort_by_key(|result| result.worker);
+            let mut vectors = Vec::with_capacity(answers.len());
+            for Weighted { worker, task, .. } in &answers {
+                let piece = Piece { worker: *worker, what: What::Result(*task) };
+                let vector = received(piece).ok_or(RunError::NotReceived { worker: *worker })?;
+                vectors.push((*worker, vector));
+            }
+            let judged = judge.judge(job, &vectors).map_err(RunError::Judge)?;
+            let weight = |result: Weighted| {
+                let used = judged.weights.iter().find(|(worker, _)| *worker == result.worker)?;
+                Some(Weighted { weight: used.1, ..result })
+            };
+            results.extend(answers.into_iter().filter_map(weight));
+            self.wrong.extend(judged.wrong);
+            reports.push(judged.report);
+            if gradient.is_empty() {
+                gradient = judged.gradient;
+            } else {
+                add_into(&mut gradient, 1.0, &judged.gradient);
+            }
+        }
+        let folded = Folded { digest: digest(&gradient), finite: poison_of(&gradient) == 0.0 };
+        Ok((Summed { gradient, folded }, worst(reports.into_iter())))
+    }
+}
+
 impl<T: Transport> Coordinator<T> {
     /// The same coordinator for a scheme of mixtures, whose results a judge decodes.
     #[must_use]
     pub fn judged_by(mut self, judge: Box<dyn Judge>) -> Self {
-        self.judge = Some(judge);
+        self.judging.judge = Some(judge);
         self
     }
 
@@ -64,7 +132,7 @@ impl<T: Transport> Coordinator<T> {
         let Some(result) = self.transport.received(Piece { worker, what: What::Result(task) })
         else {
             observer.fault(
-                self.step.0,
+                self.journal.step.0,
                 worker,
                 "its message is not here to be voted on and was erased",
             );
@@ -76,60 +144,14 @@ impl<T: Transport> Coordinator<T> {
         (true, Some(hash.digest128()))
     }
 
-    /// Decodes a step of mixtures; of the results, those that are used are left, with their
-    /// weights.
-    pub(super) fn judge(
-        &mut self,
-        results: &mut Vec<Weighted>,
-        decode: &mut Report,
-    ) -> Result<Summed, RunError> {
-        let judge = self.judge.as_mut().ok_or(RunError::NoJudge)?;
-        let mut jobs: BTreeMap<Job, Vec<Weighted>> = BTreeMap::new();
-        results.drain(..).for_each(|result| jobs.entry(result.task.job).or_default().push(result));
-        let (mut gradient, mut reports) = (Vec::new(), Vec::new());
-        for (job, mut answers) in jobs {
-            answers.sort_by_key(|result| result.worker);
-            let mut received = Vec::with_capacity(answers.len());
-            for Weighted { worker, task, .. } in &answers {
-                let piece = Piece { worker: *worker, what: What::Result(*task) };
-                received.push((
-                    *worker,
-                    self.transport
-                        .received(piece)
-                        .ok_or(RunError::NotReceived { worker: *worker })?,
-                ));
-            }
-            let judged = judge.judge(job, &received).map_err(RunError::Judge)?;
-            let weight = |result: Weighted| {
-                let used = judged.weights.iter().find(|(worker, _)| *worker == result.worker)?;
-                Some(Weighted { weight: used.1, ..result })
-            };
-            results.extend(answers.into_iter().filter_map(weight));
-            self.wrong.extend(judged.wrong);
-            reports.push(judged.report);
-            if gradient.is_empty() {
-                gradient = judged.gradient;
-            } else {
-                add_into(&mut gradient, 1.0, &judged.gradient);
-            }
-        }
-        *decode = worst(reports.into_iter());
-        let folded = Folded { digest: digest(&gradient), finite: poison_of(&gradient) == 0.0 };
-        Ok(Summed { gradient, folded })
-    }
-
-    /// Names the workers that are wrong for the first time, and all of this step for its record.
+    /// Names the workers that are wrong for the first time.
     pub(super) fn name_wrong(&mut self, observer: &mut dyn Observer<T::Vector>) {
-        self.wrong.sort_unstable();
-        self.wrong.dedup();
-        for worker in self.wrong.clone() {
-            if self.named.insert(worker) {
-                observer.fault(
-                    self.step.0,
-                    worker,
-                    "its result is wrong and was left out (said once; run.jsonl has every step)",
-                );
-            }
+        for worker in self.judging.newly_wrong() {
+            observer.fault(
+                self.journal.step.0,
+                worker,
+                "its result is wrong and was left out (said once; run.jsonl has every step)",
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Coordinator, Folding};
 use crate::codes::Report;
 use crate::gpu::{CombineError, Vector};
-use crate::ids::{Step, Units, Worker, WorkerSet};
+use crate::ids::{Round, Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, Refusal, RoundReport};
 use crate::train::BuildError;
 use crate::train::policy::Using;
@@ -208,6 +208,39 @@ pub enum RunError {
     Judge(Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// How far the run is, and what the next record is made of.
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// The step at hand.
+    pub(super) step: Step,
+    /// The round that was opened last.
+    pub(super) round: Round,
+    /// The rounds that closed since the last commit.
+    rounds: Vec<RoundRecord>,
+    last_commit: f64,
+}
+
+impl Journal {
+    pub(super) fn new(first: Step, now: f64) -> Self {
+        Self { step: first, round: Round(0), rounds: Vec::new(), last_commit: now }
+    }
+
+    /// A round is closed.
+    pub(super) fn closed(&mut self, round: RoundRecord) {
+        self.rounds.push(round);
+    }
+
+    /// Rounds that are in no record yet.
+    pub(super) fn len(&self) -> usize {
+        self.rounds.len()
+    }
+
+    /// A step is committed: the rounds since the one before it, and how long ago that was.
+    fn commit(&mut self, now: f64) -> (Vec<RoundRecord>, f64) {
+        (std::mem::take(&mut self.rounds), now - std::mem::replace(&mut self.last_commit, now))
+    }
+}
+
 impl<T: Transport> Coordinator<T> {
     pub(super) fn round_record(&self, report: RoundReport) -> RoundRecord {
         RoundRecord {
@@ -228,7 +261,7 @@ impl<T: Transport> Coordinator<T> {
         refused: Vec<Units>,
     ) -> StepRecord {
         let committed = self.pace.now();
-        let rounds = std::mem::take(&mut self.rounds);
+        let (rounds, seconds) = self.journal.commit(committed);
         let parts = folding.map_or(&[][..], |(folding, _)| &folding.parts);
         let survivors = WorkerSet::of(self.shape.workers, parts.iter().map(|part| part.worker));
         let mut weights = vec![0.0; self.shape.workers];
@@ -244,7 +277,6 @@ impl<T: Transport> Coordinator<T> {
             error: 1.0,
         };
         let decode = folding.map_or(nothing, |(folding, _)| folding.decode);
-        let seconds = committed - std::mem::replace(&mut self.last_commit, committed);
         StepRecord {
             step: step.0,
             committed,
@@ -261,7 +293,7 @@ impl<T: Transport> Coordinator<T> {
             refused,
             refused_because: None,
             unverified: false,
-            wrong: std::mem::take(&mut self.wrong),
+            wrong: self.judging.take_wrong(),
             using: self.choosing.as_mut().map(|choosing| choosing.note(step)),
             tail: folding.map(|(folding, _)| folding.tail.clone()).unwrap_or_default(),
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
