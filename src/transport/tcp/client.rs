@@ -2,33 +2,34 @@
 //! among themselves.
 
 mod again;
+mod dialer;
 mod kept;
 mod link;
 mod peers;
+mod trainer;
+mod uplink;
 mod word;
 
 pub use link::TcpLink;
 
-use super::block::Vectors;
+use super::block::Blocks;
 use super::exchange::Plan;
-use super::join::Join;
-use super::mailbox::Inlet;
-use super::pipe::{Frame, Incoming, Pipe, Shop};
-use super::security::Stream;
+use super::pipe::{Frame, Incoming};
 use super::states::Arriving;
 use super::summer::Summer;
-use super::{DATA_WAITING_MAX, Network, OVERDUE, QUIET, TICK, Welcome};
-use crate::ids::{Step, Worker};
+use super::{DATA_WAITING_MAX, QUIET, TICK, Welcome};
+use crate::ids::Worker;
 use crate::transport::fabric::{Reported, Told};
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Up};
-use crate::transport::{Cancel, Decoded, Dismissal, Notice, Order, RunFacts};
+use crate::transport::{Dismissal, Notice, Order, RunFacts};
+use dialer::{Dialer, Dialled};
 use kept::{Equipment, Kept};
-use peers::Remote;
-use std::collections::{BTreeMap, VecDeque};
+use peers::Peers;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use word::Word;
+use trainer::{Decision, Trainer};
+use uplink::Uplink;
 
 /// Orders are numbered anew on every connection; above these bits is the number of the connection.
 const ORDER_BITS: u32 = 40;
@@ -62,77 +63,20 @@ enum Command {
     Leave,
 }
 
-/// What waits for its turn with the trainer.
-enum Queued {
-    Order(u64, Order),
-    Apply {
-        step: Step,
-        attempt: u32,
-        digest: u64,
-        tail: Vec<f64>,
-        saver: Worker,
-        since: Instant,
-        asked: bool,
-    },
-    Take(u64),
-}
-
-impl Queued {
-    /// The step that the trainer is to apply, or to count.
-    fn step(&self) -> Option<Step> {
-        match self {
-            Self::Apply { step, .. } | Self::Order(_, Order::Skip { step, .. }) => Some(*step),
-            _ => None,
-        }
-    }
-}
-
+/// Between the trainer, the coordinator and the other workers: what one of them says goes to whoever
+/// owns what it is about.
 struct Hub {
-    network: Arc<dyn Network>,
-    join: Join,
     welcome: Welcome,
-    address: Option<String>,
-    shop: Shop,
-    coordinator: Pipe,
-    connection: u64,
-    /// Whether an order has come over this connection, and over how many in a row before it none
-    /// had.
-    of_use: bool,
-    of_no_use: u32,
-    heard: Instant,
-    peers: BTreeMap<u32, Remote>,
-    /// Connections to other workers that there were.
-    lines: u64,
-    /// Calls of workers that are not known yet.
-    early: Vec<(u32, u32, Stream)>,
+    dialer: Dialer,
+    uplink: Uplink,
+    peers: Peers,
     summer: Summer,
     kept: Kept,
-    /// Where the fabric reports.
-    reports: mpsc::UnboundedSender<Reported>,
-    vectors: Vectors,
-    orders: Inlet<(u64, Order)>,
-    queue: VecDeque<Queued>,
-    /// Orders that the trainer has, and how many of their tasks it has not done.
-    given: Vec<(u64, usize)>,
-    /// Ends the last order.
-    live: Option<Cancel>,
-    /// First step that the trainer has not been given.
-    next: Step,
-    /// What the trainer said of steps that it applied.
-    word: Word,
-    /// What the trainer said of itself.
-    facts: RunFacts,
-    /// The state that the trainer was given last: over which connection, the number of its
-    /// transfer, and its `next`.
-    taking: Option<(u64, u64, Step)>,
-    /// Since when the next step to be applied is not the one that comes first; told the
-    /// coordinator.
-    gap_since: Option<Instant>,
+    trainer: Trainer,
     states: Arriving,
+    /// States that were sent.
     transfers: u64,
-    stopping: bool,
-    events: mpsc::Sender<(From, Incoming)>,
-    dialled: mpsc::UnboundedSender<(u32, u32, Option<Stream>)>,
+    blocks: Blocks,
 }
 
 impl Hub {
@@ -140,7 +84,7 @@ impl Hub {
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
         mut events: mpsc::Receiver<(From, Incoming)>,
-        mut dialled: mpsc::UnboundedReceiver<(u32, u32, Option<Stream>)>,
+        mut dialled: mpsc::UnboundedReceiver<Dialled>,
         mut reports: mpsc::UnboundedReceiver<Reported>,
     ) {
         let mut tick = tokio::time::interval(TICK);
@@ -153,8 +97,8 @@ impl Hub {
                     Some(Command::Facts(facts)) => {
                         // The coordinator compares; a difference to what this worker said before is
                         // one to the run's.
-                        let _ = self.facts.agree(&facts);
-                        self.coordinator.tell(&Up::Facts { facts: Box::new(facts) });
+                        let _ = self.dialer.facts.agree(&facts);
+                        self.uplink.tell(&Up::Facts { facts: Box::new(facts) });
                     }
                     Some(Command::Equip(equipment)) => self.equip(equipment),
                     Some(Command::Leave) | None => break,
@@ -165,22 +109,20 @@ impl Hub {
                         break;
                     }
                 }
-                Some((worker, epoch, stream)) = dialled.recv() => self.connected(worker, epoch, stream),
+                Some(connection) = dialled.recv() => self.connected(connection),
                 _ = tick.tick() => {
                     self.tick();
-                    if self.heard.elapsed() > self.welcome.silence && !self.silent().await {
+                    if self.uplink.is_silent(self.welcome.silence) && !self.silent().await {
                         break;
                     }
                 }
             }
             self.work();
         }
-        if let Some(cancel) = self.live.take() {
-            cancel.cancel();
-        }
+        self.trainer.end();
         // The writers send what waits before they end.
-        let Self { coordinator, peers, events: own, .. } = self;
-        drop((coordinator, peers, own));
+        let Self { uplink, peers, dialer, .. } = self;
+        drop((uplink, peers, dialer));
         while let Some((from, incoming)) = events.recv().await {
             if matches!((from, incoming), (From::Coordinator(_), Incoming::Ended(_))) {
                 break;
@@ -191,12 +133,12 @@ impl Hub {
     /// What the trainer says.
     fn notice(&mut self, from: u64, order: u64, notice: Notice) {
         match &notice {
-            Notice::Done { .. } => self.done(order, false),
-            Notice::Freed => self.done(order, true),
+            Notice::Done { .. } => self.trainer.done(order, false),
+            Notice::Freed => self.trainer.done(order, true),
             _ => {}
         }
         let (connection, order) = (order >> ORDER_BITS, order & ORDER_MASK);
-        let current = connection == self.connection;
+        let current = self.uplink.is_current(connection);
         match notice {
             Notice::Done { task, finite: true, .. } if !current => self.kept.discard(task),
             Notice::Done { .. } if !current => {}
@@ -207,41 +149,42 @@ impl Hub {
                     if let Some(vector) = vector {
                         super::landing::frames(&vector, task, order)
                             .for_each(|frame| self.send(COORDINATOR, frame));
-                        self.vectors.give(vector);
+                        self.kept.spend([vector]);
                     }
                 }
-                self.coordinator.tell(&Up::Done { order, task, tail, finite });
+                self.uplink.tell(&Up::Done { order, task, tail, finite });
             }
-            Notice::Freed if current => self.coordinator.tell(&Up::Freed { order }),
+            Notice::Freed if current => self.uplink.tell(&Up::Freed { order }),
             Notice::Applied { step, digest } => {
-                self.word.applied(step, digest);
+                self.trainer.word.applied(step, digest);
                 // The offer over this connection has told that it would be applied, but not the
                 // digest.
-                if from == self.connection || self.word.is_due(step) && digest.is_some() {
-                    self.coordinator.tell(&Up::Applied { step, digest });
+                if self.uplink.is_current(from)
+                    || self.trainer.word.is_due(step) && digest.is_some()
+                {
+                    self.uplink.tell(&Up::Applied { step, digest });
                 }
             }
             Notice::Taken { digests, unfit } => {
-                let Some((connection, transfer, next)) = self.taking.take() else { return };
-                self.word.taken(next, &digests);
-                if connection == self.connection {
-                    self.coordinator.tell(&Up::Taken { transfer, digests, unfit });
+                let Some((connection, transfer)) = self.trainer.taken(&digests) else { return };
+                if self.uplink.is_current(connection) {
+                    self.uplink.tell(&Up::Taken { transfer, digests, unfit });
                 }
             }
-            Notice::Finish { after } => self.coordinator.tell(&Up::Finish { after }),
+            Notice::Finish { after } => self.uplink.tell(&Up::Finish { after }),
             // Nobody waits for it over this connection.
-            Notice::State { .. } if from != self.connection => {}
+            Notice::State { .. } if !self.uplink.is_current(from) => {}
             Notice::State { needy, state } => {
                 self.transfers += 1;
                 let lengths = state.vectors.iter().map(Vec::len).collect();
-                self.coordinator.tell(&Up::State {
+                self.uplink.tell(&Up::State {
                     needy: needy.0,
                     transfer: self.transfers,
                     next: state.next,
                     lengths,
                 });
                 for frame in super::states::frames(&Arc::new(state), self.transfers) {
-                    self.coordinator.send(frame, usize::MAX);
+                    self.uplink.send(frame, usize::MAX);
                 }
             }
             _ => {}
@@ -249,11 +192,11 @@ impl Hub {
     }
 
     async fn incoming(&mut self, from: From, incoming: Incoming) -> bool {
-        if from == From::Coordinator(self.connection) {
-            self.heard = Instant::now();
+        if from == self.uplink.name() {
+            self.uplink.heard();
         }
         match (from, incoming) {
-            (From::Coordinator(connection), _) if connection != self.connection => {}
+            (From::Coordinator(number), _) if !self.uplink.is_current(number) => {}
             (From::Coordinator(_), Incoming::Control(body)) => match wire::decode::<Down>(&body) {
                 Ok(message) => return self.down(message),
                 Err(reason) => {
@@ -262,7 +205,7 @@ impl Hub {
                 }
             },
             (From::Coordinator(_), Incoming::Ended(reason)) => {
-                if self.stopping {
+                if self.trainer.is_stopping() {
                     return false;
                 }
                 tracing::warn!("the coordinator is gone: {reason}");
@@ -283,7 +226,7 @@ impl Hub {
                 if let Some(state) = self.states.chunk(&header, &block) {
                     self.summer.moved(state.next);
                 }
-                self.shop.blocks.give(block);
+                self.blocks.give(block);
                 self.advance();
             }
             (from, Incoming::Chunk(header, block)) => {
@@ -295,7 +238,7 @@ impl Hub {
                 self.came(from, taken);
             }
             (From::Peer(worker, line), Incoming::Ended(reason)) => {
-                self.disconnected(worker, line, &reason);
+                self.peers.disconnected(worker, line, &reason, &self.dialer);
             }
             (From::Peer(worker, _), Incoming::Control(_)) => {
                 tracing::warn!("worker {worker} sends what is no chunk");
@@ -307,7 +250,7 @@ impl Hub {
     /// A chunk of a term or a sum has come from somebody.
     fn came(&mut self, from: From, taken: Result<(), String>) {
         if let From::Peer(worker, line) = from {
-            self.heard_of(worker, line);
+            self.peers.heard_of(worker, line);
         }
         if let Err(reason) = taken {
             tracing::warn!("from {}: {reason}", name_of(from.node()));
@@ -335,19 +278,12 @@ impl Hub {
         }
         match message {
             Down::Compute { order, tasks, .. } => {
-                self.of_use = true;
-                let cancel = Cancel::default();
-                self.live = Some(cancel.clone());
+                self.uplink.used();
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
-                self.queue.push_back(Queued::Order(
-                    self.connection << ORDER_BITS | order,
-                    Order::Compute { tasks, cancel },
-                ));
+                self.trainer.compute(self.uplink.name_of(order), tasks);
             }
             Down::Abandon {} => {
-                if let Some(cancel) = &self.live {
-                    cancel.cancel();
-                }
+                self.trainer.cancel();
                 self.drop_orders();
             }
             Down::Reduce { step, task, weight } => {
@@ -368,17 +304,10 @@ impl Hub {
             Down::Join { group, id, members } => self.join_group(group, id, &members),
             Down::Leave { group } => self.told(Told::Leave { group }),
             Down::Apply { step, attempt, digest, tail, saver, .. } => {
-                self.of_use = true;
+                self.uplink.used();
                 self.summer.decided(step, Some(attempt));
-                self.queue.push_back(Queued::Apply {
-                    step,
-                    attempt,
-                    digest,
-                    tail,
-                    saver: Worker(saver),
-                    since: Instant::now(),
-                    asked: false,
-                });
+                let saver = Worker(saver);
+                self.trainer.apply(Decision { step, attempt, digest, tail, saver });
             }
             Down::Skip { step, saver, units, .. } => {
                 self.summer.decided(step, None);
@@ -388,15 +317,16 @@ impl Hub {
             Down::Give { step, attempt, to } => self.give(step, attempt, to),
             Down::Provide { needy, .. } => self.enqueue(Order::Provide { needy: Worker(needy) }),
             Down::Take { transfer, next, lengths, .. } => {
-                // Whatever was to be applied before is in the state.
                 self.drop_orders();
-                self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop)));
                 self.states.expect(transfer, next, lengths, usize::MAX);
-                self.queue.push_back(Queued::Take(transfer));
+                self.trainer.take_over(transfer);
             }
-            Down::Peers { peers } => self.meet(peers),
-            Down::Ping { number } => self.coordinator.tell(&Up::Pong { number }),
-            Down::Stop {} => self.stop(),
+            Down::Peers { peers } => {
+                let again = self.peers.meet(peers, &self.dialer);
+                again.into_iter().for_each(|worker| self.send_again(worker));
+            }
+            Down::Ping { number } => self.uplink.tell(&Up::Pong { number }),
+            Down::Stop {} => self.trainer.stop(self.uplink.name_of(0)),
             Down::Replaced {} => return self.leave(Dismissal::Replaced),
             Down::Refused { reason, .. } => return self.leave(Dismissal::Refused { reason }),
             Down::Welcome { .. } => tracing::warn!("a welcome came twice"),
@@ -405,52 +335,22 @@ impl Hub {
         true
     }
 
-    /// The run is over, once what was ordered before is done.
-    fn stop(&mut self) {
-        self.stopping = true;
-        if let Some(cancel) = &self.live {
-            cancel.cancel();
-        }
-        self.enqueue(Order::Stop);
-    }
-
     fn enqueue(&mut self, order: Order) {
-        self.queue.push_back(Queued::Order(self.connection << ORDER_BITS, order));
+        self.trainer.enqueue(self.uplink.name_of(0), order);
     }
 
     /// The coordinator has shown this worker the door: the trainer is told why, and nobody is
     /// called again.
     fn leave(&mut self, why: Dismissal) -> bool {
-        if let Some(cancel) = self.live.take() {
-            cancel.cancel();
-        }
-        self.orders.send((self.connection << ORDER_BITS, Order::Dismiss(why)));
+        self.trainer.dismiss(self.uplink.name_of(0), why);
         false
     }
 
     /// Tasks that the trainer has not been given are free at once.
     fn drop_orders(&mut self) {
-        if !self.given.is_empty() {
-            return;
+        for number in self.trainer.drop_orders() {
+            self.uplink.tell(&Up::Freed { order: number & ORDER_MASK });
         }
-        let (tasks, rest) = std::mem::take(&mut self.queue)
-            .into_iter()
-            .partition(|queued| matches!(queued, Queued::Order(_, Order::Compute { .. })));
-        self.queue = rest;
-        let tasks: VecDeque<Queued> = tasks;
-        for queued in tasks {
-            if let Queued::Order(number, _) = queued {
-                self.coordinator.tell(&Up::Freed { order: number & ORDER_MASK });
-            }
-        }
-    }
-
-    /// Notes what the trainer has done of its orders.
-    fn done(&mut self, number: u64, all: bool) {
-        if let Some(given) = self.given.iter_mut().find(|given| given.0 == number) {
-            given.1 = if all { 0 } else { given.1.saturating_sub(1) };
-        }
-        self.given.retain(|given| given.1 > 0);
     }
 
     fn exchange(&mut self, plan: Plan) {
@@ -470,12 +370,11 @@ impl Hub {
 
     /// Sends a frame unless so many bytes wait already.
     fn send_at_most(&self, to: u32, frame: Frame, most: usize) {
-        let pipe = if to == COORDINATOR {
-            Some(&self.coordinator)
-        } else {
-            self.peers.get(&to).map(|remote| &remote.pipe)
+        let sent = match to {
+            COORDINATOR => self.uplink.send(frame, most),
+            to => self.peers.pipe(to).is_some_and(|pipe| pipe.send(frame, most)),
         };
-        if !pipe.is_some_and(|pipe| pipe.send(frame, most)) {
+        if !sent {
             tracing::debug!("a chunk for {} is dropped", name_of(to));
         }
     }
@@ -489,93 +388,46 @@ impl Hub {
         for sum in self.summer.finished() {
             let (step, attempt) = (sum.step, sum.attempt);
             if sum.finite {
-                self.coordinator.tell(&Up::Held { step, attempt, digest: Some(sum.digest) });
+                self.uplink.tell(&Up::Held { step, attempt, digest: Some(sum.digest) });
             } else {
-                self.coordinator.tell(&Up::Overflowed { step, attempt });
+                self.uplink.tell(&Up::Overflowed { step, attempt });
             }
             self.advance();
         }
     }
 
     /// Hands on what the trainer can have now.
-    ///
-    /// Steps are applied one after the other: one that is already applied is left out, and where
-    /// one was left out on the way, all that comes after it waits until the worker has taken over a
-    /// state.
     fn advance(&mut self) {
-        while let Some(front) = self.queue.front() {
-            if front.step().is_some_and(|step| step < self.next) {
-                self.queue.pop_front();
-                continue;
-            }
-            let ready = match front {
-                front if front.step().is_some_and(|step| step > self.next) => false,
-                Queued::Order(..) => true,
-                Queued::Apply { step, attempt, digest, .. } => {
-                    self.kept.has(*step, *attempt, *digest)
-                        || self.summer.has(*step, *attempt, *digest)
-                }
-                Queued::Take(transfer) => self.states.is_whole(*transfer),
-            };
-            if !ready {
-                return;
-            }
-            let (number, order) = match self.queue.pop_front() {
-                Some(Queued::Order(number, order)) => (number, order),
-                Some(Queued::Apply { step, attempt, digest, tail, saver, .. }) => {
-                    let own = self.kept.has(step, attempt, digest).then(Arc::default);
-                    let sum = || self.summer.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
-                    let Some(gradient) = own.or_else(sum) else { return };
-                    let decoded = Arc::new(Decoded { gradient, tail, digest });
-                    let order = Order::Apply { step, attempt, decoded, saver };
-                    (self.connection << ORDER_BITS, order)
-                }
-                Some(Queued::Take(transfer)) => {
-                    let Some(state) = self.states.take(transfer) else { return };
-                    self.next = state.next;
-                    self.taking = Some((self.connection, transfer, state.next));
-                    (self.connection << ORDER_BITS, Order::Take { state: Arc::new(state) })
-                }
-                None => return,
-            };
-            if let Order::Apply { step, .. } | Order::Skip { step, .. } = &order {
-                self.next = self.next.max(step.next());
-                self.summer.applied(self.next);
-            }
-            if let Order::Compute { tasks, .. } = &order {
-                self.given.push((number, tasks.len()));
-            }
-            self.orders.send((number, order));
-        }
+        let Self { trainer, uplink, kept, summer, states, .. } = self;
+        trainer.advance(uplink, kept, summer, states);
     }
 
     fn tick(&mut self) {
         let now = Instant::now();
         for (step, attempt, on) in self.summer.stalled(now, QUIET) {
-            self.coordinator.tell(&Up::Waiting { step, attempt, on });
+            self.uplink.tell(&Up::Waiting { step, attempt, on });
         }
-        self.renew(now);
-        let left_out =
-            self.queue.front().and_then(Queued::step).is_some_and(|step| step > self.next);
-        if !left_out {
-            self.gap_since = None;
-        } else if self.gap_since.is_none_or(|since| now.duration_since(since) > 5 * OVERDUE) {
-            self.gap_since = Some(now);
-            self.coordinator.tell(&Up::Missing { step: self.next });
+        let owing = self.summer.stalled(now, QUIET).into_iter().flat_map(|(_, _, on)| on).collect();
+        self.peers.renew(owing, now, &self.dialer);
+        let is_open =
+            |step, attempt| self.summer.is_open(step, attempt) || self.kept.is_open(step, attempt);
+        if let Some(step) = self.trainer.misses(now, is_open) {
+            self.uplink.tell(&Up::Missing { step });
         }
-        if left_out {
-            return;
+    }
+
+    /// A connection to another worker is there, or could not be made.
+    fn connected(&mut self, dialled: Dialled) {
+        if let Some(worker) = self.peers.connected(dialled, &self.dialer) {
+            self.send_again(worker);
         }
-        if let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() {
-            let open = self.summer.is_open(*step, *attempt) || self.kept.is_open(*step, *attempt);
-            let patience = if open { OVERDUE } else { QUIET };
-            if now.duration_since(*since) > patience
-                && (!*asked || now.duration_since(*since) > 5 * OVERDUE)
-            {
-                (*asked, *since) = (true, now);
-                self.coordinator.tell(&Up::Missing { step: *step });
-            }
-        }
+    }
+
+    /// Sends a worker what it is owed of sums under way: with the old connection it may have been
+    /// lost.
+    fn send_again(&self, worker: u32) {
+        let held = |step, what| self.kept.read(step, what);
+        self.summer.owed_to(worker, held).into_iter().for_each(|frame| self.send(worker, frame));
     }
 }
 

@@ -1,20 +1,11 @@
 //! A coordinator that is gone, and called again.
 
-use super::super::TcpError;
-use super::super::calls::call;
-use super::super::join::Join;
-use super::super::pipe::{Pipe, run};
+use super::super::pipe::Pipe;
 use super::super::states::Arriving;
-use super::{From, Hub};
+use super::super::{TcpError, Welcome};
+use super::Hub;
 use crate::transport::Dismissal;
 use crate::transport::wire::{Offer, Up};
-use std::time::Duration;
-use tokio::time::Instant;
-
-/// After a connection over which no order came there is a pause, longer every time: whoever is
-/// thrown out as soon as it is let in does not come back at once.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Hub {
     /// The connection is given up, since nothing came through for too long; false if there is no
@@ -24,48 +15,34 @@ impl Hub {
             "nothing was heard of the coordinator for {:.0} s",
             self.welcome.silence.as_secs_f64()
         );
-        self.coordinator.close();
+        self.uplink.close();
         self.call_again().await
     }
 
     /// Gives up what the lost coordinator had asked for, and calls it again.
     pub(super) async fn call_again(&mut self) -> bool {
-        if let Some(cancel) = self.live.take() {
-            cancel.cancel();
-        }
+        self.trainer.reset();
         self.kept.reset();
         self.summer.reset();
-        self.queue.clear();
         self.states = Arriving::default();
-        self.peers.clear();
-        self.of_no_use = if self.of_use { 0 } else { self.of_no_use + 1 };
-        if self.of_no_use > 0 {
-            let pause = FIRST_PAUSE * 2u32.saturating_pow(self.of_no_use - 1);
-            tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+        self.peers.hang_up();
+        if let Some(pause) = self.uplink.ended() {
+            tokio::time::sleep(pause).await;
         }
-        let offer = Offer { run: self.welcome.run, epoch: self.welcome.epoch, next: self.next };
-        let join = Join { worker: Some(self.welcome.worker.0), ..self.join.clone() };
-        match call(&*self.network, &join, self.address.clone(), (Some(offer), &self.facts)).await {
+        let Welcome { run, epoch, .. } = self.welcome;
+        let offer = Offer { run, epoch, next: self.trainer.next() };
+        match self.dialer.call_again(offer).await {
             Ok((stream, welcome))
                 if (welcome.run, welcome.worker, welcome.layout)
                     == (self.welcome.run, self.welcome.worker, self.welcome.layout) =>
             {
                 let (pipe, queues) = Pipe::new();
-                self.coordinator = pipe;
-                self.connection += 1;
-                (self.heard, self.of_use) = (Instant::now(), false);
-                self.shop.stamp.epoch = welcome.epoch;
-                tokio::spawn(run(
-                    stream,
-                    queues,
-                    self.shop.clone(),
-                    From::Coordinator(self.connection),
-                    self.events.clone(),
-                ));
+                self.uplink.replace(pipe);
+                self.dialer.let_in(welcome.epoch);
+                tokio::spawn(self.dialer.carry(stream, queues, self.uplink.name()));
                 self.welcome = welcome;
-                self.gap_since = None;
-                for (step, digest) in self.word.again(self.next) {
-                    self.coordinator.tell(&Up::Applied { step, digest: Some(digest) });
+                for (step, digest) in self.trainer.say_again() {
+                    self.uplink.tell(&Up::Applied { step, digest: Some(digest) });
                 }
                 true
             }

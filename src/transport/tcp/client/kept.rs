@@ -13,6 +13,7 @@ use crate::transport::ledger::Ledger;
 use crate::transport::wire::Up;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
 
 /// What there is beside the connections.
 enum Beside {
@@ -45,10 +46,17 @@ pub(super) struct Kept {
     /// How often the fabric has not yet left what another coordinator had asked for: it is not
     /// listened to until then.
     leaving: usize,
+    /// Where the fabric reports.
+    reports: mpsc::UnboundedSender<Reported>,
 }
 
 impl Kept {
-    pub(super) fn new(ledger: Arc<Mutex<Ledger>>, vectors: Vectors, most: usize) -> Self {
+    pub(super) fn new(
+        ledger: Arc<Mutex<Ledger>>,
+        vectors: Vectors,
+        most: usize,
+        reports: mpsc::UnboundedSender<Reported>,
+    ) -> Self {
         let beside = Beside::Unknown { asked: Vec::new() };
         Self {
             ledger,
@@ -58,6 +66,7 @@ impl Kept {
             made: VecDeque::new(),
             most,
             leaving: 0,
+            reports,
         }
     }
 
@@ -99,7 +108,8 @@ impl Kept {
         }
     }
 
-    fn spend(&self, spent: impl IntoIterator<Item = Arc<Vec<f32>>>) {
+    /// Vectors that nobody needs any more.
+    pub(super) fn spend(&self, spent: impl IntoIterator<Item = Arc<Vec<f32>>>) {
         spent.into_iter().for_each(|vector| self.vectors.give(vector));
     }
 
@@ -115,6 +125,24 @@ impl Kept {
                 self.leaving += 1;
                 fabric.tell(Told::Leave { group: u64::MAX });
             }
+        }
+    }
+
+    /// It is known what there is beside the connections; gives what was asked of it before.
+    fn equip(&mut self, equipment: Equipment) -> Vec<Told> {
+        let beside = match equipment {
+            Err(reason) => Beside::Nothing { reason },
+            Ok((holds, mut fabric)) => {
+                let reports = self.reports.clone();
+                fabric.begin(Box::new(move |reported| {
+                    let _ = reports.send(reported);
+                }));
+                Beside::Fabric { holds, fabric }
+            }
+        };
+        match std::mem::replace(&mut self.beside, beside) {
+            Beside::Unknown { asked } => asked,
+            Beside::Nothing { .. } | Beside::Fabric { .. } => Vec::new(),
         }
     }
 
@@ -142,18 +170,8 @@ impl Kept {
 impl Hub {
     /// The trainer has said what there is beside the connections.
     pub(super) fn equip(&mut self, equipment: Equipment) {
-        let beside = match equipment {
-            Err(reason) => Beside::Nothing { reason },
-            Ok((holds, mut fabric)) => {
-                let reports = self.reports.clone();
-                fabric.begin(Box::new(move |reported| {
-                    let _ = reports.send(reported);
-                }));
-                Beside::Fabric { holds, fabric }
-            }
-        };
-        if let Beside::Unknown { asked } = std::mem::replace(&mut self.kept.beside, beside) {
-            asked.into_iter().for_each(|told| self.told(told));
+        for told in self.kept.equip(equipment) {
+            self.told(told);
         }
     }
 
@@ -164,7 +182,7 @@ impl Hub {
             Beside::Unknown { asked } => asked.push(told),
             Beside::Nothing { reason } => {
                 if let Told::Name { group } | Told::Join { group, .. } = told {
-                    self.coordinator.tell(&Up::Apart { group, reason: reason.clone() });
+                    self.uplink.tell(&Up::Apart { group, reason: reason.clone() });
                 }
             }
             Beside::Fabric { fabric, .. } => {
@@ -213,20 +231,20 @@ impl Hub {
         }
         match reported {
             Reported::Left { .. } => {}
-            Reported::Named { group, id } => self.coordinator.tell(&Up::Named { group, id }),
-            Reported::Joined { group } => self.coordinator.tell(&Up::Together { group }),
+            Reported::Named { group, id } => self.uplink.tell(&Up::Named { group, id }),
+            Reported::Joined { group } => self.uplink.tell(&Up::Together { group }),
             Reported::Apart { group, reason } => {
                 self.kept.under_way.clear();
-                self.coordinator.tell(&Up::Apart { group, reason });
+                self.uplink.tell(&Up::Apart { group, reason });
             }
             Reported::Summed { step, attempt, folded } if folded.finite => {
                 self.kept.made(step, attempt, folded.digest);
-                self.coordinator.tell(&Up::Held { step, attempt, digest: Some(folded.digest) });
+                self.uplink.tell(&Up::Held { step, attempt, digest: Some(folded.digest) });
                 self.advance();
             }
             Reported::Summed { step, attempt, .. } => {
                 self.kept.under_way.retain(|under_way| *under_way != (step, attempt));
-                self.coordinator.tell(&Up::Overflowed { step, attempt });
+                self.uplink.tell(&Up::Overflowed { step, attempt });
             }
             Reported::Part { step, attempt, start, numbers, to } => {
                 let part = Sum {

@@ -6,12 +6,16 @@ use super::super::canvas::Canvases;
 use super::super::door::Door;
 use super::super::join::Join;
 use super::super::mailbox::{Bell, mailbox};
-use super::super::pipe::{Incoming, Pipe, Queues, Shop, Stamp, Traffic, run};
+use super::super::pipe::{Incoming, Pipe, Queues, Shop, Stamp, Traffic};
 use super::super::security::Stream;
 use super::super::states::Arriving;
 use super::super::summer::Summer;
 use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, runtime, wait};
+use super::dialer::{Dialer, Dialled};
 use super::kept::{Equipment, Kept};
+use super::peers::Peers;
+use super::trainer::Trainer;
+use super::uplink::Uplink;
 use super::word::Word;
 use super::{Command, From, Hub, ORDER_BITS};
 use crate::gpu::{Gradient, GradientMut, Vector};
@@ -19,7 +23,6 @@ use crate::ids::{Step, Worker};
 use crate::transport::fabric::{Fabric, Reported, Shelf};
 use crate::transport::ledger::Ledger;
 use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
@@ -27,7 +30,6 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
 /// A worker's link to its coordinator.
@@ -56,7 +58,7 @@ pub struct TcpLink {
 struct Outlets {
     commands: mpsc::UnboundedReceiver<Command>,
     events: mpsc::Receiver<(From, Incoming)>,
-    dialled: mpsc::UnboundedReceiver<(u32, u32, Option<Stream>)>,
+    dialled: mpsc::UnboundedReceiver<Dialled>,
     reports: mpsc::UnboundedReceiver<Reported>,
     closed: Arc<Notify>,
 }
@@ -82,12 +84,9 @@ fn launch(
 ) -> JoinHandle<()> {
     let Welcome { run: id, worker: Worker(worker), workers, .. } = hub.welcome;
     let span = info_span!("worker", run = id, worker);
-    tokio::spawn(
-        run(stream, queues, hub.shop.clone(), From::Coordinator(0), hub.events.clone())
-            .instrument(span.clone()),
-    );
-    let door = Door::new(hub.join.security.clone(), workers, None);
-    let calls = tokio::spawn(answer(listener, door, id, hub.dialled.clone()));
+    tokio::spawn(hub.dialer.carry(stream, queues, hub.uplink.name()).instrument(span.clone()));
+    let door = Door::new(hub.dialer.join.security.clone(), workers, None);
+    let calls = tokio::spawn(answer(listener, door, id, hub.dialer.dialled.clone()));
     let serving = async move {
         // What waits on connections is still sent when the hub is dropped at whatever it is.
         tokio::select! {
@@ -137,38 +136,26 @@ impl TcpLink {
         let (most, (reports, reports_out)) = (welcome.kept(), mpsc::unbounded_channel());
         // A worker without a replica is sent a state before anything is to be applied.
         let first = join.has.next(Some(welcome.first)).unwrap_or(welcome.first);
+        let word = Word::new(welcome.facts.models);
         let hub = Hub {
             summer: Summer::new(&shop, welcome.length, vectors.clone(), most),
-            kept: Kept::new(Arc::clone(&ledger), vectors.clone(), most),
-            next: first,
-            facts: join.facts.clone(),
-            word: Word::new(welcome.facts.models),
-            taking: None,
-            reports,
-            gap_since: None,
+            kept: Kept::new(Arc::clone(&ledger), vectors.clone(), most, reports),
+            trainer: Trainer::new(orders_in, first, word),
             welcome: welcome.clone(),
-            network,
-            address,
-            coordinator,
-            connection: 0,
-            of_use: false,
-            of_no_use: 0,
-            heard: Instant::now(),
-            peers: BTreeMap::new(),
-            lines: 0,
-            early: Vec::new(),
-            vectors: vectors.clone(),
-            orders: orders_in,
-            queue: VecDeque::new(),
-            given: Vec::new(),
-            live: None,
+            uplink: Uplink::new(coordinator),
+            peers: Peers::default(),
             states: Arriving::default(),
             transfers: 0,
-            stopping: false,
-            events,
-            dialled,
-            shop,
-            join,
+            blocks: shop.blocks.clone(),
+            dialer: Dialer {
+                network,
+                facts: join.facts.clone(),
+                join,
+                address,
+                shop,
+                events,
+                dialled,
+            },
         };
         let closed = Arc::new(Notify::new());
         let outlets = Outlets {

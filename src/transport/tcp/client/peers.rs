@@ -1,15 +1,12 @@
 //! A worker's connections to other workers.
 
-use super::super::QUIET;
-use super::super::calls::call_peer;
 use super::super::door::jittered;
-use super::super::pipe::{Pipe, Queues, run};
+use super::super::pipe::{Pipe, Queues};
 use super::super::security::Stream;
-use super::{From, Hub};
-use crate::ids::Worker;
-use crate::transport::wire::{Across, Peer};
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use super::From;
+use super::dialer::{Dialer, Dialled};
+use crate::transport::wire::Peer;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,10 +21,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Another worker.
-pub(super) struct Remote {
-    pub(super) epoch: u32,
+struct Remote {
+    epoch: u32,
     address: String,
-    pub(super) pipe: Pipe,
+    pipe: Pipe,
     /// What is sent once there is a connection.
     queues: Option<Queues>,
     /// The number of that connection.
@@ -38,28 +35,49 @@ pub(super) struct Remote {
     owing: Option<Instant>,
 }
 
-impl Hub {
-    /// Learns who the others are, and calls those with a lower number.
-    pub(super) fn meet(&mut self, peers: Vec<Peer>) {
-        let me = self.welcome.worker.0;
+/// The other workers, as far as the coordinator has told of them.
+#[derive(Default)]
+pub(super) struct Peers {
+    remotes: BTreeMap<u32, Remote>,
+    /// Connections to other workers that there were.
+    lines: u64,
+    /// Calls of workers that are not known yet.
+    early: Vec<(u32, u32, Stream)>,
+}
+
+impl Peers {
+    /// What is sent to a worker goes in here.
+    pub(super) fn pipe(&self, worker: u32) -> Option<&Pipe> {
+        self.remotes.get(&worker).map(|remote| &remote.pipe)
+    }
+
+    /// All connections are given up, until it is told anew who is there.
+    pub(super) fn hang_up(&mut self) {
+        self.remotes.clear();
+    }
+
+    /// Learns who the others are, and calls those with a lower number; gives those that are to be
+    /// sent again what they are owed.
+    pub(super) fn meet(&mut self, peers: Vec<Peer>, dialer: &Dialer) -> Vec<u32> {
+        let me = dialer.me();
         let stays = |worker: u32, epoch: u32| {
             peers.iter().any(|peer| (peer.worker, peer.epoch) == (worker, epoch))
         };
         let gone: Vec<u32> = self
-            .peers
+            .remotes
             .iter()
             .filter(|(worker, remote)| !stays(**worker, remote.epoch))
             .map(|(worker, _)| *worker)
             .collect();
         for worker in gone {
-            self.peers.remove(&worker);
+            self.remotes.remove(&worker);
         }
         for Peer { worker, epoch, address } in peers {
-            if worker == me || self.peers.contains_key(&worker) {
+            if worker == me || self.remotes.contains_key(&worker) {
                 continue;
             }
             let (pipe, queues) = Pipe::new();
-            self.peers.insert(
+            self.remotes.insert(
                 worker,
                 Remote {
                     epoch,
@@ -72,49 +90,38 @@ impl Hub {
                 },
             );
             if worker < me {
-                self.dial(worker, STAGGER * (me - worker - 1));
+                self.dial(worker, STAGGER * (me - worker - 1), dialer);
             }
         }
-        for (worker, epoch, stream) in std::mem::take(&mut self.early) {
-            self.connected(worker, epoch, Some(stream));
-        }
+        let early = std::mem::take(&mut self.early).into_iter();
+        early
+            .filter_map(|(worker, epoch, stream)| {
+                self.connected((worker, epoch, Some(stream)), dialer)
+            })
+            .collect()
     }
 
-    /// Calls a worker after a pause. It is said if that fails, but not the first time, when it may
-    /// only have had many calls, and of many times only now and then.
-    fn dial(&mut self, worker: u32, pause: Duration) {
-        let Some(remote) = self.peers.get_mut(&worker) else { return };
+    /// Calls a worker after a pause.
+    fn dial(&mut self, worker: u32, pause: Duration, dialer: &Dialer) {
+        let Some(remote) = self.remotes.get_mut(&worker) else { return };
         remote.tries = remote.tries.saturating_add(1);
-        let (tries, epoch, address) = (remote.tries, remote.epoch, remote.address.clone());
-        let (network, security, dialled) =
-            (Arc::clone(&self.network), self.join.security.clone(), self.dialled.clone());
-        let hello = Across::Peer {
-            worker: self.welcome.worker.0,
-            run: self.welcome.run,
-            epoch: self.welcome.epoch,
-        };
-        tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            let stream = call_peer(&*network, &address, Worker(worker), &security, &hello).await;
-            match &stream {
-                Err(error) if tries > 1 && tries.is_power_of_two() => {
-                    tracing::warn!("worker {worker}, called {tries} times: {error}");
-                }
-                Err(error) => tracing::debug!("worker {worker}: {error}"),
-                Ok(_) => {}
-            }
-            let _ = dialled.send((worker, epoch, stream.ok()));
-        });
+        let (epoch, address) = (remote.epoch, remote.address.clone());
+        dialer.dial((worker, epoch), address, remote.tries, pause);
     }
 
-    /// A connection to another worker is there, or could not be made.
-    pub(super) fn connected(&mut self, worker: u32, epoch: u32, stream: Option<Stream>) {
-        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.epoch == epoch)
+    /// A connection to another worker is there, or could not be made; names the worker if it had
+    /// another one before.
+    pub(super) fn connected(
+        &mut self,
+        (worker, epoch, stream): Dialled,
+        dialer: &Dialer,
+    ) -> Option<u32> {
+        let Some(remote) = self.remotes.get_mut(&worker).filter(|remote| remote.epoch == epoch)
         else {
             // It may have heard of this worker before this worker has heard of it.
             self.early.retain(|early| early.0 != worker);
             self.early.extend(stream.map(|stream| (worker, epoch, stream)));
-            return;
+            return None;
         };
         match stream {
             Some(stream) => {
@@ -126,49 +133,36 @@ impl Hub {
                 self.lines += 1;
                 let again = remote.line > 0;
                 (remote.line, remote.tries, remote.owing) = (self.lines, 0, None);
-                tokio::spawn(run(
-                    stream,
-                    queues,
-                    self.shop.clone(),
-                    From::Peer(worker, self.lines),
-                    self.events.clone(),
-                ));
-                if again {
-                    self.send_again(worker);
-                }
+                let name = From::Peer(worker, self.lines);
+                tokio::spawn(dialer.carry(stream, queues, name));
+                again.then_some(worker)
             }
             None if remote.queues.is_some() => {
                 let pause =
                     (PAUSE * (1 << remote.tries.saturating_sub(1).min(2))).min(LONGEST_PAUSE);
-                let me = format!("worker {} to worker {worker}", self.welcome.worker.0);
+                let me = format!("worker {} to worker {worker}", dialer.me());
                 let pause = jittered(pause, &me, remote.tries);
-                self.dial(worker, pause);
+                self.dial(worker, pause, dialer);
+                None
             }
-            None => {}
+            None => None,
         }
-    }
-
-    /// Sends a worker what it is owed of sums under way: with the old connection it may have been
-    /// lost.
-    fn send_again(&self, worker: u32) {
-        let held = |step, what| self.kept.read(step, what);
-        self.summer.owed_to(worker, held).into_iter().for_each(|frame| self.send(worker, frame));
     }
 
     /// Something has come from a worker.
     pub(super) fn heard_of(&mut self, worker: u32, line: u64) {
-        if let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.line == line) {
+        if let Some(remote) = self.remotes.get_mut(&worker).filter(|remote| remote.line == line) {
             remote.owing = None;
         }
     }
 
-    /// A connection can be gone without a word. Whoever waits for a worker in vain, if for several
-    /// sums, calls it, whoever of the two has called before; the newest connection counts.
-    pub(super) fn renew(&mut self, now: Instant) {
-        let owing: BTreeSet<u32> =
-            self.summer.stalled(now, QUIET).into_iter().flat_map(|(_, _, on)| on).collect();
+    /// A connection can be gone without a word. Whoever is `owing`, since it is waited for in vain,
+    /// if for several sums, is called, whoever of the two has called before; the newest connection
+    /// counts.
+    pub(super) fn renew(&mut self, owing: BTreeSet<u32>, now: Instant, dialer: &Dialer) {
         for worker in owing {
-            let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.queues.is_none())
+            let Some(remote) =
+                self.remotes.get_mut(&worker).filter(|remote| remote.queues.is_none())
             else {
                 continue;
             };
@@ -180,19 +174,20 @@ impl Hub {
                 "worker {worker} owes chunks and has sent nothing for {:.0} s: calling it anew",
                 RENEWAL.as_secs_f64()
             );
-            self.dial(worker, Duration::ZERO);
+            self.dial(worker, Duration::ZERO, dialer);
         }
     }
 
-    pub(super) fn disconnected(&mut self, worker: u32, line: u64, reason: &str) {
-        let Some(remote) = self.peers.get_mut(&worker).filter(|remote| remote.line == line) else {
+    pub(super) fn disconnected(&mut self, worker: u32, line: u64, reason: &str, dialer: &Dialer) {
+        let Some(remote) = self.remotes.get_mut(&worker).filter(|remote| remote.line == line)
+        else {
             return;
         };
         tracing::debug!("worker {worker} is gone from here: {reason}");
         let (pipe, queues) = Pipe::new();
         (remote.pipe, remote.queues) = (pipe, Some(queues));
-        if worker < self.welcome.worker.0 {
-            self.dial(worker, Duration::from_millis(50));
+        if worker < dialer.me() {
+            self.dial(worker, Duration::from_millis(50), dialer);
         }
     }
 }

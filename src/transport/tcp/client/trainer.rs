@@ -1,0 +1,281 @@
+//! What waits for its turn with the trainer, and what the trainer was given.
+
+use super::super::mailbox::Inlet;
+use super::super::states::Arriving;
+use super::super::summer::Summer;
+use super::super::{OVERDUE, QUIET};
+use super::kept::Kept;
+use super::uplink::Uplink;
+use super::word::Word;
+use crate::ids::{Part, Step, Task, Worker};
+use crate::transport::{Cancel, Decoded, Dismissal, Order};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// What waits for its turn with the trainer.
+enum Queued {
+    Order(u64, Order),
+    Apply {
+        step: Step,
+        attempt: u32,
+        digest: u64,
+        tail: Vec<f64>,
+        saver: Worker,
+        since: Instant,
+        asked: bool,
+    },
+    Take(u64),
+}
+
+impl Queued {
+    /// The step that the trainer is to apply, or to count.
+    fn step(&self) -> Option<Step> {
+        match self {
+            Self::Apply { step, .. } | Self::Order(_, Order::Skip { step, .. }) => Some(*step),
+            _ => None,
+        }
+    }
+}
+
+/// A step that the trainer is to apply once its sum is there.
+pub(super) struct Decision {
+    pub(super) step: Step,
+    pub(super) attempt: u32,
+    pub(super) digest: u64,
+    pub(super) tail: Vec<f64>,
+    pub(super) saver: Worker,
+}
+
+/// The trainer, as its hub sees it.
+///
+/// Orders wait in one queue, whatever they wait for; [`Trainer::advance`] hands on those whose turn
+/// it is, whenever a sum or a state has come or an order was queued.
+pub(super) struct Trainer {
+    orders: Inlet<(u64, Order)>,
+    queue: VecDeque<Queued>,
+    /// Orders that the trainer has, and how many of their tasks it has not done.
+    given: Vec<(u64, usize)>,
+    /// Ends the last order.
+    live: Option<Cancel>,
+    /// First step that the trainer has not been given.
+    next: Step,
+    /// What the trainer said of steps that it applied.
+    pub(super) word: Word,
+    /// The state that the trainer was given last: over which connection, the number of its
+    /// transfer, and its `next`.
+    taking: Option<(u64, u64, Step)>,
+    /// Since when the next step to be applied is not the one that comes first; told the
+    /// coordinator.
+    gap_since: Option<Instant>,
+    /// It was told to stop, or will be when its turn comes.
+    stopping: bool,
+}
+
+impl Trainer {
+    /// A trainer with a replica in which everything below `next` is applied.
+    pub(super) fn new(orders: Inlet<(u64, Order)>, next: Step, word: Word) -> Self {
+        Self {
+            orders,
+            queue: VecDeque::new(),
+            given: Vec::new(),
+            live: None,
+            next,
+            word,
+            taking: None,
+            gap_since: None,
+            stopping: false,
+        }
+    }
+
+    /// First step that it has not been given.
+    pub(super) fn next(&self) -> Step {
+        self.next
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Tasks for it.
+    pub(super) fn compute(&mut self, number: u64, tasks: Vec<(Task, Vec<Part>)>) {
+        let cancel = Cancel::default();
+        self.live = Some(cancel.clone());
+        self.enqueue(number, Order::Compute { tasks, cancel });
+    }
+
+    pub(super) fn enqueue(&mut self, number: u64, order: Order) {
+        self.queue.push_back(Queued::Order(number, order));
+    }
+
+    /// A step for it, once its sum is there.
+    pub(super) fn apply(&mut self, decision: Decision) {
+        let Decision { step, attempt, digest, tail, saver } = decision;
+        let since = Instant::now();
+        let asked = false;
+        self.queue.push_back(Queued::Apply { step, attempt, digest, tail, saver, since, asked });
+    }
+
+    /// A state for it, once that is there; whatever was to be applied before is in the state.
+    pub(super) fn take_over(&mut self, transfer: u64) {
+        self.queue.retain(|queued| matches!(queued, Queued::Order(_, Order::Stop)));
+        self.queue.push_back(Queued::Take(transfer));
+    }
+
+    /// It drops the tasks it is at.
+    pub(super) fn cancel(&self) {
+        if let Some(cancel) = &self.live {
+            cancel.cancel();
+        }
+    }
+
+    /// Tasks that it has not been given are free at once; gives their orders' numbers.
+    pub(super) fn drop_orders(&mut self) -> Vec<u64> {
+        if !self.given.is_empty() {
+            return Vec::new();
+        }
+        let (tasks, rest) = std::mem::take(&mut self.queue)
+            .into_iter()
+            .partition(|queued| matches!(queued, Queued::Order(_, Order::Compute { .. })));
+        self.queue = rest;
+        let tasks: VecDeque<Queued> = tasks;
+        let numbers = tasks.into_iter().filter_map(|queued| match queued {
+            Queued::Order(number, _) => Some(number),
+            _ => None,
+        });
+        numbers.collect()
+    }
+
+    /// Notes what it has done of its orders.
+    pub(super) fn done(&mut self, number: u64, all: bool) {
+        if let Some(given) = self.given.iter_mut().find(|given| given.0 == number) {
+            given.1 = if all { 0 } else { given.1.saturating_sub(1) };
+        }
+        self.given.retain(|given| given.1 > 0);
+    }
+
+    /// It has taken over the state that it was given, or cannot: over which connection that came,
+    /// and the number of its transfer.
+    pub(super) fn taken(&mut self, digests: &[u64]) -> Option<(u64, u64)> {
+        let (connection, transfer, next) = self.taking.take()?;
+        self.word.taken(next, digests);
+        Some((connection, transfer))
+    }
+
+    /// The run is over, once what was ordered before is done.
+    pub(super) fn stop(&mut self, number: u64) {
+        self.stopping = true;
+        self.cancel();
+        self.enqueue(number, Order::Stop);
+    }
+
+    /// There is nothing more for it to do.
+    pub(super) fn end(&mut self) {
+        if let Some(cancel) = self.live.take() {
+            cancel.cancel();
+        }
+    }
+
+    /// The same, and it is told why at once.
+    pub(super) fn dismiss(&mut self, number: u64, why: Dismissal) {
+        self.end();
+        self.orders.send((number, Order::Dismiss(why)));
+    }
+
+    /// The connection is lost, and whatever waited.
+    pub(super) fn reset(&mut self) {
+        self.end();
+        self.queue.clear();
+    }
+
+    /// There is another connection: what is to be said over it of steps that were applied.
+    pub(super) fn say_again(&mut self) -> Vec<(Step, u64)> {
+        self.gap_since = None;
+        self.word.again(self.next)
+    }
+
+    /// Hands on what the trainer can have now.
+    ///
+    /// Steps are applied one after the other: one that is already applied is left out, and where
+    /// one was left out on the way, all that comes after it waits until the worker has taken over a
+    /// state.
+    pub(super) fn advance(
+        &mut self,
+        uplink: &Uplink,
+        kept: &Kept,
+        summer: &mut Summer,
+        states: &mut Arriving,
+    ) {
+        while let Some(front) = self.queue.front() {
+            if front.step().is_some_and(|step| step < self.next) {
+                self.queue.pop_front();
+                continue;
+            }
+            let ready = match front {
+                front if front.step().is_some_and(|step| step > self.next) => false,
+                Queued::Order(..) => true,
+                Queued::Apply { step, attempt, digest, .. } => {
+                    kept.has(*step, *attempt, *digest) || summer.has(*step, *attempt, *digest)
+                }
+                Queued::Take(transfer) => states.is_whole(*transfer),
+            };
+            if !ready {
+                return;
+            }
+            let (number, order) = match self.queue.pop_front() {
+                Some(Queued::Order(number, order)) => (number, order),
+                Some(Queued::Apply { step, attempt, digest, tail, saver, .. }) => {
+                    let own = kept.has(step, attempt, digest).then(Arc::default);
+                    let sum = || summer.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
+                    let Some(gradient) = own.or_else(sum) else { return };
+                    let decoded = Arc::new(Decoded { gradient, tail, digest });
+                    (uplink.name_of(0), Order::Apply { step, attempt, decoded, saver })
+                }
+                Some(Queued::Take(transfer)) => {
+                    let Some(state) = states.take(transfer) else { return };
+                    self.next = state.next;
+                    self.taking = Some((uplink.number(), transfer, state.next));
+                    (uplink.name_of(0), Order::Take { state: Arc::new(state) })
+                }
+                None => return,
+            };
+            if let Order::Apply { step, .. } | Order::Skip { step, .. } = &order {
+                self.next = self.next.max(step.next());
+                summer.applied(self.next);
+            }
+            if let Order::Compute { tasks, .. } = &order {
+                self.given.push((number, tasks.len()));
+            }
+            self.orders.send((number, order));
+        }
+    }
+
+    /// The step that the trainer waits for in vain, if the coordinator is to be told now: one that
+    /// was left out, or one whose sum does not come; sums of which something is open have longer.
+    pub(super) fn misses(
+        &mut self,
+        now: Instant,
+        is_open: impl Fn(Step, u32) -> bool,
+    ) -> Option<Step> {
+        let left_out =
+            self.queue.front().and_then(Queued::step).is_some_and(|step| step > self.next);
+        if left_out {
+            if self.gap_since.is_some_and(|since| now.duration_since(since) <= 5 * OVERDUE) {
+                return None;
+            }
+            self.gap_since = Some(now);
+            return Some(self.next);
+        }
+        self.gap_since = None;
+        let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() else {
+            return None;
+        };
+        let patience = if is_open(*step, *attempt) { OVERDUE } else { QUIET };
+        let waited = now.duration_since(*since);
+        if waited <= patience || *asked && waited <= 5 * OVERDUE {
+            return None;
+        }
+        (*asked, *since) = (true, now);
+        Some(*step)
+    }
+}

@@ -1,0 +1,90 @@
+//! The connection to the coordinator.
+
+use super::super::pipe::{Frame, Pipe};
+use super::{From, ORDER_BITS};
+use crate::transport::wire::Up;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// After a connection over which no order came there is a pause, longer every time: whoever is
+/// thrown out as soon as it is let in does not come back at once.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The connection to the coordinator that there is, and what came of those before it.
+pub(super) struct Uplink {
+    pipe: Pipe,
+    /// Connections before it.
+    number: u64,
+    /// Whether an order has come over this connection, and over how many in a row before it none
+    /// had.
+    of_use: bool,
+    of_no_use: u32,
+    heard: Instant,
+}
+
+impl Uplink {
+    /// The first connection.
+    pub(super) fn new(pipe: Pipe) -> Self {
+        Self { pipe, number: 0, of_use: false, of_no_use: 0, heard: Instant::now() }
+    }
+
+    pub(super) fn name(&self) -> From {
+        From::Coordinator(self.number)
+    }
+
+    pub(super) fn is_current(&self, number: u64) -> bool {
+        number == self.number
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// A number for an order that came over this connection, which no order of another has.
+    pub(super) fn name_of(&self, order: u64) -> u64 {
+        self.number << ORDER_BITS | order
+    }
+
+    pub(super) fn tell(&self, message: &Up) {
+        self.pipe.tell(message);
+    }
+
+    /// Sends a frame unless so many bytes wait already.
+    pub(super) fn send(&self, frame: Frame, most: usize) -> bool {
+        self.pipe.send(frame, most)
+    }
+
+    /// Something came.
+    pub(super) fn heard(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    /// Whether nothing came for longer than this.
+    pub(super) fn is_silent(&self, silence: Duration) -> bool {
+        self.heard.elapsed() > silence
+    }
+
+    /// What the connection is for came over it.
+    pub(super) fn used(&mut self) {
+        self.of_use = true;
+    }
+
+    pub(super) fn close(&self) {
+        self.pipe.close();
+    }
+
+    /// The connection is over: how long to wait before there is another.
+    pub(super) fn ended(&mut self) -> Option<Duration> {
+        self.of_no_use = if self.of_use { 0 } else { self.of_no_use + 1 };
+        let doublings = self.of_no_use.checked_sub(1)?;
+        Some((FIRST_PAUSE * 2u32.saturating_pow(doublings)).min(LONGEST_PAUSE))
+    }
+
+    /// There is another connection.
+    pub(super) fn replace(&mut self, pipe: Pipe) {
+        self.pipe = pipe;
+        self.number += 1;
+        (self.heard, self.of_use) = (Instant::now(), false);
+    }
+}
