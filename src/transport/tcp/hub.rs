@@ -2,32 +2,35 @@
 //! those that stop.
 
 mod doubts;
+mod exchanges;
 mod groups;
+mod handovers;
 mod joining;
 mod sums;
+mod watched;
+
+pub(super) use watched::Watched;
 
 use super::block::{Blocks, Vectors};
 use super::canvas::Canvases;
 use super::landing::Landings;
-use super::mailbox::Inlet;
 use super::members::Members;
 use super::pipe::{Frame, Incoming, Shop, Stamp, Traffic};
-use super::running::Running;
-use super::server::{Caller, Command, Heard, Listen, Offers, Sums, TcpStatus};
-use super::states::Arriving;
+use super::server::{Caller, Command, Heard, Listen};
 use super::summer::Summer;
-use super::{Exchange, TICK, lock};
+use super::{Exchange, TICK};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, TaskOrder, Up};
 use crate::transport::{Notice, Order, RunFacts, Weighted};
-use doubts::Doubts;
+use exchanges::{Decisions, Exchanges};
 use groups::Groups;
-use std::collections::{BTreeMap, BTreeSet};
+use handovers::Handovers;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// Frames taken in before sums are gone on with.
@@ -41,26 +44,28 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const STATE_FACTOR: usize = 256;
 /// The same beside gradients, for trainers that train a small part of what they hand over.
 const STATE_BESIDE: usize = 1 << 26;
-/// Bytes per second of a gradient below which an exchange does not go on.
-const SLOWEST: f64 = 1e7;
-/// An exchange may last so many times as long as the last ones before somebody is given up for it.
-const PATIENCE_FACTOR: u32 = 20;
-/// What is taken for the time of exchanges before there was one.
-const EXCHANGE: Duration = Duration::from_millis(250);
-
-/// What others see of it.
-pub(super) struct Watched {
-    pub(super) notices: Inlet<Vec<Heard>>,
-    pub(super) sums: Sums,
-    pub(super) status: Arc<Mutex<TcpStatus>>,
-    pub(super) offers: watch::Sender<Offers>,
-    /// Where results are kept that workers send at once, if they do.
-    pub(super) held: Option<(Ledgers, Vectors)>,
+/// When workers were asked last whether they are there.
+struct Pings {
+    count: u64,
+    last: Instant,
 }
 
+impl Pings {
+    /// The number of another one, if it is due.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        if now.duration_since(self.last) < PING {
+            return None;
+        }
+        self.count += 1;
+        self.last = now;
+        Some(self.count)
+    }
+}
+
+/// Between the coordinator and its workers: what one of them says goes to whoever owns what it is
+/// about.
 pub(super) struct Hub {
     listen: Listen,
-    layout: u64,
     /// What is known of what is trained.
     facts: RunFacts,
     shop: Shop,
@@ -68,32 +73,15 @@ pub(super) struct Hub {
     summer: Summer,
     /// Results on their way here, where workers send them at once.
     landings: Option<Landings>,
-    running: BTreeMap<(Step, u32), Running>,
+    exchanges: Exchanges,
+    decisions: Decisions,
     groups: Groups,
-    doubts: Doubts,
-    /// Attempts at steps that are decided, and who holds them.
-    decided: BTreeMap<Step, u32>,
-    /// States on their way from each worker, and for whom each transfer is.
-    states: BTreeMap<Worker, (BTreeMap<u64, u32>, Arriving)>,
-    transfers: u64,
-    exchange_time: Duration,
-    /// Whether a worker may be lost without harm.
-    may_lose: bool,
-    /// The step that was sent last, as it is sent to all whose connection has the same number.
-    applies: Option<((Step, u32, u32, Worker), Frame)>,
-    pings: u64,
-    pinged: Instant,
+    states: Handovers,
+    pings: Pings,
     begun: bool,
     /// The run is over for all workers.
     stops: bool,
-    notices: Inlet<Vec<Heard>>,
-    /// Notices that are handed on together.
-    noticed: Vec<Heard>,
-    /// Whether the workers are still to be told who is there.
-    changed: bool,
-    sums: Sums,
-    status: Arc<Mutex<TcpStatus>>,
-    offers: watch::Sender<Offers>,
+    watched: Watched,
     events: mpsc::Sender<((u32, u32), Incoming)>,
 }
 
@@ -111,9 +99,11 @@ async fn until_ended(
 }
 
 impl Hub {
+    /// Results that workers send at once are kept in `held`, if they do.
     pub(super) fn new(
         listen: Listen,
         watched: Watched,
+        held: Option<(Ledgers, Vectors)>,
         events: mpsc::Sender<((u32, u32), Incoming)>,
     ) -> Self {
         let layout = wire::layout(listen.length, listen.units, &listen.job);
@@ -123,37 +113,24 @@ impl Hub {
         let of_bits = listen.exchange == Exchange::Nccl;
         let shop = Shop { stamp, blocks, canvases, traffic: Arc::new(Traffic::default()), of_bits };
         let kept = listen.log_steps as usize + 1;
-        let Watched { notices, sums, status, offers, held } = watched;
         let landings = held.map(|(ledgers, vectors)| {
             Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone())
         });
         let facts = listen.all_facts();
         Self {
-            layout,
             facts,
             members: Members::new(listen.workers),
             summer: Summer::new(&shop, listen.length, Vectors::default(), kept),
             landings,
             shop,
-            running: BTreeMap::new(),
+            exchanges: Exchanges::new(),
+            decisions: Decisions::default(),
             groups: Groups::default(),
-            doubts: Doubts::default(),
-            decided: BTreeMap::new(),
-            states: BTreeMap::new(),
-            transfers: 0,
-            exchange_time: EXCHANGE,
-            may_lose: false,
-            applies: None,
-            pings: 0,
-            pinged: Instant::now(),
+            states: Handovers::default(),
+            pings: Pings { count: 0, last: Instant::now() },
             begun: false,
             stops: false,
-            notices,
-            noticed: Vec::new(),
-            changed: false,
-            sums,
-            status,
-            offers,
+            watched,
             events,
             listen,
         }
@@ -181,7 +158,7 @@ impl Hub {
                     Some(commands) => commands.into_iter().for_each(|command| self.command(command)),
                     None => {
                         ends_by = Some(Instant::now() + LAST_SUMS);
-                        unheld = self.decided.iter().map(|(step, attempt)| (*step, *attempt)).collect();
+                        unheld = self.decisions.iter().collect();
                     }
                 },
                 Some(((worker, epoch), incoming)) = events.recv() => {
@@ -196,7 +173,7 @@ impl Hub {
             }
             self.introduce();
             self.work();
-            self.hand_on();
+            self.watched.hand_on();
         }
         let mut left: BTreeSet<(u32, u32)> =
             self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
@@ -212,14 +189,7 @@ impl Hub {
     }
 
     fn notify(&mut self, worker: Worker, notice: Notice) {
-        self.noticed.push(Heard::Notice(worker, self.members.epoch(worker.0), notice));
-    }
-
-    /// Hands on what was found out.
-    fn hand_on(&mut self) {
-        if !self.noticed.is_empty() {
-            self.notices.send(std::mem::take(&mut self.noticed));
-        }
+        self.watched.notice(Heard::Notice(worker, self.members.epoch(worker.0), notice));
     }
 
     fn command(&mut self, command: Command) {
@@ -249,19 +219,14 @@ impl Hub {
             Command::Fold(step, attempt, summands) => self.fold(step, attempt, summands),
             Command::Release(step, end) => {
                 self.members.tell_all(&Down::Release { step, end });
-                self.running
-                    .iter_mut()
-                    .filter(|(key, _)| key.0 == step)
-                    .for_each(|(_, running)| running.done = true);
                 let oldest = Step(step.0.saturating_sub(self.listen.log_steps + 1));
-                self.running.retain(|key, _| key.0 >= oldest);
-                self.decided.retain(|step, _| *step >= oldest);
-                self.doubts.release(step);
+                self.exchanges.release(step, oldest);
+                self.decisions.release(oldest);
             }
-            Command::MayLose(one) => self.may_lose = one,
+            Command::MayLose(one) => self.exchanges.may_lose(one),
             Command::Begin(start, done) => {
                 self.begin(start);
-                self.hand_on();
+                self.watched.hand_on();
                 drop(done);
             }
         }
@@ -273,7 +238,7 @@ impl Hub {
     fn begin(&mut self, start: Step) {
         self.begun = true;
         self.summer.moved(start);
-        self.noticed.push(Heard::Began(self.members.epochs()));
+        self.watched.notice(Heard::Began(self.members.epochs()));
         let offers: Vec<_> = Worker::all(self.listen.workers).zip(self.members.offers()).collect();
         for (worker, offer) in &offers {
             match offer {
@@ -310,20 +275,8 @@ impl Hub {
                 self.summer.applied(step.next());
                 self.members.sent(worker.0, step);
                 self.complete(worker.0, step, attempt, &decoded);
-                if self.applies.as_ref().is_none_or(|(of, _)| *of != (step, attempt, epoch, saver))
-                {
-                    let apply = Down::Apply {
-                        epoch,
-                        step,
-                        attempt,
-                        digest: decoded.digest,
-                        tail: decoded.tail.clone(),
-                        saver: saver.0,
-                    };
-                    self.applies = Some(((step, attempt, epoch, saver), Frame::control(&apply)));
-                }
-                let frame = self.applies.as_ref().map(|(_, frame)| frame.clone());
-                frame.into_iter().for_each(|frame| self.members.tell_frame(worker.0, frame));
+                let frame = self.decisions.order((step, attempt), epoch, saver, &decoded);
+                self.members.tell_frame(worker.0, frame);
                 return;
             }
             Order::Skip { step, saver, units } => {
@@ -338,19 +291,16 @@ impl Hub {
                 Down::Provide { epoch, needy: needy.0 }
             }
             Order::Take { state } => {
-                self.transfers += 1;
-                let transfer = self.transfers;
+                let transfer = self.states.send();
                 self.members.seat_of(worker.0).into_iter().for_each(|seat| {
                     seat.unapplied.clear();
                     seat.taking = Some(transfer);
                     seat.misses.takes(state.next);
                 });
                 let lengths = state.vectors.iter().map(Vec::len).collect();
-                self.members.tell(
-                    worker.0,
-                    &Down::Take { epoch, transfer: self.transfers, next: state.next, lengths },
-                );
-                for frame in super::states::frames(&state, self.transfers) {
+                self.members
+                    .tell(worker.0, &Down::Take { epoch, transfer, next: state.next, lengths });
+                for frame in super::states::frames(&state, transfer) {
                     self.send(worker.0, frame, usize::MAX);
                 }
                 self.offer_sums(worker.0, Some(state.next));
@@ -384,10 +334,7 @@ impl Hub {
                 self.lose(worker, &format!("it sends a chunk of {}", Worker(header.worker)));
             }
             Incoming::Chunk(header, block) if header.kind == Kind::State => {
-                let state = self.states.get_mut(&Worker(worker)).and_then(|(needy, arriving)| {
-                    arriving.chunk(&header, &block)?;
-                    Some((needy.remove(&header.number)?, arriving.take(header.number)?))
-                });
+                let state = self.states.chunk(Worker(worker), &header, &block);
                 self.shop.blocks.give(block);
                 if let Some((needy, state)) = state {
                     self.notify(Worker(worker), Notice::State { needy: Worker(needy), state });
@@ -406,7 +353,7 @@ impl Hub {
                 }
             }
             Incoming::Chunk(header, block)
-                if !self.running.contains_key(&(Step(header.number), header.attempt)) =>
+                if self.exchanges.get(Step(header.number), header.attempt).is_none() =>
             {
                 tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(worker));
                 self.shop.blocks.give(block);
@@ -471,10 +418,9 @@ impl Hub {
                         .position(|other| *other == needy)
                         .map(|at| seat.provides.remove(at))
                 });
-                let entry = self.states.entry(worker).or_default();
-                entry.0.insert(transfer, needy);
                 let most = STATE_FACTOR * self.listen.length + STATE_BESIDE;
-                if asked.is_none() || !entry.1.expect(transfer, next, lengths, most) {
+                let fits = self.states.expect(worker, (transfer, needy), (next, lengths), most);
+                if asked.is_none() || !fits {
                     self.lose(
                         worker.0,
                         "it sends a state that nobody asked for, or that is too large",
@@ -495,7 +441,7 @@ impl Hub {
             Up::Finish { after } => self.notify(worker, Notice::Finish { after }),
             Up::Missing { step } => self.missing(worker, step),
             Up::Waiting { step, attempt, on } => {
-                let running = self.running.get_mut(&(step, attempt));
+                let running = self.exchanges.get_mut(step, attempt);
                 let first =
                     running.is_some_and(|running| running.waits(worker.0, on, Instant::now()));
                 if first && self.listen.exchange.is_sharded() {
@@ -511,10 +457,8 @@ impl Hub {
 
     fn tick(&mut self) {
         let now = Instant::now();
-        if now.duration_since(self.pinged) >= PING {
-            self.pings += 1;
-            self.pinged = now;
-            self.members.tell_all(&Down::Ping { number: self.pings });
+        if let Some(number) = self.pings.due(now) {
+            self.members.tell_all(&Down::Ping { number });
         }
         for worker in self.members.silent(now, self.listen.silence) {
             self.lose(
@@ -524,7 +468,7 @@ impl Hub {
         }
         self.look_after_exchanges(now);
         self.look_after_groups(now);
-        let mut status = lock(&self.status);
+        let mut status = self.watched.status();
         for (worker, seat) in self.members.connected() {
             status.workers[worker as usize].silent_seconds =
                 now.saturating_duration_since(seat.heard).as_secs_f64();
@@ -532,9 +476,8 @@ impl Hub {
         let traffic = &self.shop.traffic;
         (status.sent, status.received) =
             (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
-        let states: usize =
-            self.states.values().map(|(needy, arriving)| needy.len() + arriving.len()).sum();
-        status.kept = (self.running.len() + self.decided.len() + self.summer.len() + states) as u64;
+        let kept = self.exchanges.len() + self.decisions.len() + self.summer.len();
+        status.kept = (kept + self.states.len()) as u64;
     }
 
     /// A connection is given up, and the worker with it.
@@ -548,38 +491,32 @@ impl Hub {
             return;
         }
         self.landings.iter_mut().for_each(|landings| landings.forget(worker));
-        lock(&self.status).workers[worker as usize].connected = false;
-        self.states.remove(&Worker(worker));
-        self.doubts.forget(worker);
+        self.watched.status().workers[worker as usize].connected = false;
+        self.states.forget(Worker(worker));
+        self.exchanges.doubts.forget(worker);
         self.announce();
         if self.begun {
             self.notify(Worker(worker), Notice::Lost { reason: reason.into() });
         } else {
             tracing::warn!("{}: {reason}", Worker(worker));
         }
-        let mut unmade = Vec::new();
-        for (&(step, attempt), running) in &mut self.running {
-            let lost = running.forget(worker) && self.summer.sum(step, attempt).is_none();
-            if lost && !running.done && !std::mem::replace(&mut running.void, true) {
-                unmade.push(Notice::Unmade { step, attempt });
-            }
+        let is_whole = |(step, attempt)| self.summer.sum(step, attempt).is_some();
+        for (step, attempt) in self.exchanges.forget(worker, is_whole) {
+            self.notify(Worker(worker), Notice::Unmade { step, attempt });
         }
-        unmade.into_iter().for_each(|notice| self.notify(Worker(worker), notice));
         self.part_from(worker);
         // What it would still have sent of a sum that others have comes from them.
-        let open: Vec<(Step, u32)> =
-            self.running.iter().filter(|(_, running)| !running.done).map(|(key, _)| *key).collect();
+        let open: Vec<_> = self.exchanges.undecided().map(|(key, _)| key).collect();
         open.into_iter().for_each(|(step, attempt)| self.spread(step, attempt));
     }
 
     fn announce(&mut self) {
-        self.offers.send_replace(self.members.offers());
-        self.changed = self.listen.exchange.is_sharded();
+        self.watched.offer(self.members.offers());
     }
 
     /// Tells workers that sum among themselves who is there, once the run has begun.
     fn introduce(&mut self) {
-        if self.begun && std::mem::take(&mut self.changed) {
+        if self.begun && self.listen.exchange.is_sharded() && self.members.have_changed() {
             self.regroup();
             self.members.tell_all(&Down::Peers { peers: self.members.peers() });
         }

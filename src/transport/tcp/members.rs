@@ -73,23 +73,27 @@ pub(super) enum NoSeat {
 }
 
 #[derive(Debug)]
-pub(super) struct Members(Vec<Place>);
+pub(super) struct Members {
+    places: Vec<Place>,
+    /// Whether somebody has come or gone since the others were told.
+    changed: bool,
+}
 
 impl Members {
     pub(super) fn new(workers: usize) -> Self {
-        Self((0..workers).map(|_| Place::default()).collect())
+        Self { places: (0..workers).map(|_| Place::default()).collect(), changed: false }
     }
 
     fn place(&mut self, worker: u32) -> Option<&mut Place> {
-        self.0.get_mut(worker as usize)
+        self.places.get_mut(worker as usize)
     }
 
     fn of(&self, worker: u32) -> Option<&Seat> {
-        self.0.get(worker as usize)?.seat.as_ref()
+        self.places.get(worker as usize)?.seat.as_ref()
     }
 
     pub(super) fn connected(&self) -> impl Iterator<Item = (u32, &Seat)> {
-        (0..).zip(&self.0).filter_map(|(worker, place)| Some((worker, place.seat.as_ref()?)))
+        (0..).zip(&self.places).filter_map(|(worker, place)| Some((worker, place.seat.as_ref()?)))
     }
 
     pub(super) fn peers(&self) -> Vec<Peer> {
@@ -119,7 +123,7 @@ impl Members {
     }
 
     pub(super) fn epoch(&self, worker: u32) -> u32 {
-        self.0.get(worker as usize).map_or(0, |place| place.epoch)
+        self.places.get(worker as usize).map_or(0, |place| place.epoch)
     }
 
     /// Notes a sign of life; false if it is of a connection that was given up.
@@ -169,13 +173,13 @@ impl Members {
     /// name, and neither may throw the other out.
     pub(super) fn seat(&self, claim: Claim<'_>) -> Result<u32, NoSeat> {
         let Claim { worker, identity, process } = claim;
-        let all = || (0u32..).zip(&self.0);
+        let all = || (0u32..).zip(&self.places);
         if all().any(|(_, place)| place.replaced.contains(&process)) {
             return Err(NoSeat::Replaced);
         }
-        let last = self.0.len().saturating_sub(1);
+        let last = self.places.len().saturating_sub(1);
         if let Some(worker) = worker {
-            let place = self.0.get(worker as usize);
+            let place = self.places.get(worker as usize);
             let place = place.ok_or(NoSeat::Refused(format!(
                 "there is no worker {worker}: they are 0 to {last}"
             )))?;
@@ -202,7 +206,7 @@ impl Members {
         let found = known.or_else(fresh).or_else(free);
         found
             .map(|(worker, _)| worker)
-            .ok_or(NoSeat::Taken(format!("all {} workers are there", self.0.len())))
+            .ok_or(NoSeat::Taken(format!("all {} workers are there", self.places.len())))
     }
 
     /// Whether a worker is there, and its process another than this one.
@@ -220,6 +224,11 @@ impl Members {
         }
     }
 
+    /// Whether somebody has come or gone since this was asked last.
+    pub(super) fn have_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
     /// Whether orders for this connection of a worker reach it.
     pub(super) fn is_current(&self, worker: u32, epoch: u32) -> bool {
         self.of(worker).is_some_and(|seat| seat.epoch == epoch)
@@ -227,7 +236,7 @@ impl Members {
 
     /// For every number, which connection there is; 0 = none.
     pub(super) fn epochs(&self) -> Vec<u32> {
-        self.0.iter().map(|place| place.seat.as_ref().map_or(0, |seat| seat.epoch)).collect()
+        self.places.iter().map(|place| place.seat.as_ref().map_or(0, |seat| seat.epoch)).collect()
     }
 
     /// A worker is connected, with a state in which everything below `next` is applied.
@@ -235,11 +244,12 @@ impl Members {
         let Some(place) = self.place(worker) else { return };
         (place.epoch, place.identity) = (seat.epoch, Some(seat.identity.clone()));
         (place.seat, place.next) = (Some(seat), next);
+        self.changed = true;
     }
 
     /// First step that each number's worker has not applied; none for those that are not there.
     pub(super) fn offers(&self) -> Vec<Option<Option<Step>>> {
-        self.0.iter().map(|place| place.seat.as_ref().map(|_| place.next)).collect()
+        self.places.iter().map(|place| place.seat.as_ref().map(|_| place.next)).collect()
     }
 
     /// A connection ends, after a last word if there is one; false if there was none.
@@ -247,6 +257,7 @@ impl Members {
         let Some(seat) = self.place(worker).and_then(|place| place.seat.take()) else {
             return false;
         };
+        self.changed = true;
         match word {
             // A pipe that is dropped writes what waits before it ends.
             Some(word) => seat.pipe.tell(word),

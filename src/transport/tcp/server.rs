@@ -264,16 +264,10 @@ impl TcpTransport {
         let (address, format) = (listen.address, listen.format);
         let held = (listen.exchange == Exchange::Hold)
             .then(|| (Ledgers::new(listen.workers), Vectors::default()));
-        let watched = Watched {
-            notices: notices_in,
-            sums: Arc::clone(&sums),
-            status: Arc::clone(&status),
-            offers: offers_in,
-            held: held.clone(),
-        };
+        let watched = Watched::new(notices_in, Arc::clone(&sums), Arc::clone(&status), offers_in);
         let span = info_span!("run", run = listen.run);
         let workers = listen.workers;
-        let hub = Hub::new(listen, watched, events);
+        let hub = Hub::new(listen, watched, held.clone(), events);
         let serving = async move {
             hub.serve(commands_out, events_out, callers).await;
             calls.abort();

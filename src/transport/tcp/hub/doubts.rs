@@ -35,7 +35,7 @@ impl Hub {
     /// Whether the coordinator itself makes a sum.
     fn sees(&self, step: Step, attempt: u32) -> bool {
         let alone = self.listen.exchange == Exchange::Star || self.landings.is_some();
-        alone || self.running.get(&(step, attempt)).is_some_and(|running| running.own)
+        alone || self.exchanges.get(step, attempt).is_some_and(|running| running.own)
     }
 
     /// A worker says that a sum is not finite.
@@ -46,19 +46,19 @@ impl Hub {
             Some(false) => return,
             None => {}
         }
-        let Some(running) = self.running.get_mut(&(step, attempt)).filter(|running| !running.done)
+        let Some(running) = self.exchanges.get_mut(step, attempt).filter(|running| !running.done)
         else {
             // The others who say so of an attempt that is given up for it.
             let of_it = |accusers: &&mut BTreeSet<(u32, u32)>| {
                 accusers.iter().any(|accuser| accuser.0 == attempt)
             };
-            if let Some(accusers) = self.doubts.0.get_mut(&step).filter(of_it) {
+            if let Some(accusers) = self.exchanges.doubts.0.get_mut(&step).filter(of_it) {
                 accusers.insert((attempt, worker.0));
             }
             return;
         };
         running.overflowed = true;
-        self.doubts.0.entry(step).or_default().insert((attempt, worker.0));
+        self.exchanges.doubts.0.entry(step).or_default().insert((attempt, worker.0));
         if !sees {
             self.doubt(step, attempt);
         }
@@ -66,8 +66,8 @@ impl Hub {
 
     /// The coordinator is to make a sum by itself that others have made, or begun.
     fn doubt(&mut self, step: Step, attempt: u32) {
-        self.doubts.0.entry(step).or_default();
-        let Some(running) = self.running.get_mut(&(step, attempt)) else { return };
+        self.exchanges.doubts.0.entry(step).or_default();
+        let Some(running) = self.exchanges.get_mut(step, attempt) else { return };
         let first = running.receivers.first().copied().unwrap_or_default();
         if !std::mem::replace(&mut running.void, true) {
             self.notify(Worker(first), Notice::Unmade { step, attempt });
@@ -81,8 +81,8 @@ impl Hub {
             return self.doubt(step, attempt);
         }
         let of = self
-            .running
-            .get(&(step, attempt))
+            .exchanges
+            .get(step, attempt)
             .and_then(|running| running.receivers.first().copied());
         if sum.spoilt.is_empty() {
             self.notify(Worker(of.unwrap_or_default()), Notice::Overflowed { step, attempt });
@@ -91,7 +91,7 @@ impl Hub {
             self.notify(Worker(culprit), Notice::Spoilt { step, attempt });
         }
         // Whoever said so was right.
-        self.doubts.0.get_mut(&step).into_iter().for_each(BTreeSet::clear);
+        self.exchanges.doubts.0.get_mut(&step).into_iter().for_each(BTreeSet::clear);
     }
 
     /// A sum that was made here is finite: whoever said of it that it is not is lost. Of a sum that
@@ -101,7 +101,8 @@ impl Hub {
         if !self.sees(step, attempt) {
             return;
         }
-        let accusers = self.doubts.0.get_mut(&step).map(std::mem::take).unwrap_or_default();
+        let accusers =
+            self.exchanges.doubts.0.get_mut(&step).map(std::mem::take).unwrap_or_default();
         let (own, others): (Vec<_>, Vec<_>) =
             accusers.into_iter().partition(|accuser| accuser.0 == attempt);
         let mut liars: BTreeSet<u32> = own.into_iter().map(|(_, worker)| worker).collect();

@@ -2,8 +2,8 @@
 //! whoever is there; when somebody comes or goes, or something goes wrong, it is given up and
 //! another one is made, and sums go by connections meanwhile.
 
+use super::super::Exchange;
 use super::super::exchange::share_out;
-use super::super::{Exchange, lock};
 use super::Hub;
 use crate::ids::{Step, Worker};
 use crate::transport::Notice;
@@ -133,7 +133,7 @@ impl Hub {
         if group.is_together() {
             let size = group.members.len();
             tracing::info!("{size} workers sum among themselves by their fabric");
-            lock(&self.status).group = size;
+            self.watched.status().group = size;
         }
     }
 
@@ -178,11 +178,9 @@ impl Hub {
         members
             .into_iter()
             .for_each(|member| self.members.tell(member, &Down::Leave { group: number }));
-        lock(&self.status).group = 0;
+        self.watched.status().group = 0;
         let (mut begun, mut unmade) = (Vec::new(), Vec::new());
-        for (&(step, attempt), running) in
-            self.running.iter_mut().filter(|(_, running)| running.group == Some(number))
-        {
+        for ((step, attempt), running) in self.exchanges.of_group(number) {
             running.group = None;
             let void = running.holders.is_empty() && !running.done;
             if void && !std::mem::replace(&mut running.void, true) {
@@ -214,7 +212,7 @@ impl Hub {
         [patience, longest]: [Duration; 2],
         needed: usize,
     ) {
-        let late = self.running.iter().find(|(_, running)| {
+        let late = self.exchanges.iter().find(|(_, running)| {
             let waits = running.group.is_some()
                 && !running.done
                 && !running.void
@@ -223,7 +221,7 @@ impl Hub {
             let most = if running.sources.len() < needed { longest } else { patience };
             waits && !running.overflowed && now.duration_since(running.begun) > most
         });
-        if let Some((&(step, _), running)) = late {
+        if let Some(((step, _), running)) = late {
             let waited = now.duration_since(running.begun).as_secs_f64();
             self.failed(&format!("the sum of {step} was not made in {waited:.1} s"), now);
         }
@@ -232,8 +230,8 @@ impl Hub {
     /// Whoever lacks a sum that others have gets it from them.
     pub(super) fn spread(&mut self, step: Step, attempt: u32) {
         let holders = self
-            .running
-            .get(&(step, attempt))
+            .exchanges
+            .get(step, attempt)
             .map(|running| running.holders.clone())
             .unwrap_or_default();
         let mut lacking: Vec<u32> = self

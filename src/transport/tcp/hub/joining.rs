@@ -6,7 +6,7 @@ use super::super::misses::Misses;
 use super::super::pipe::{Pipe, run, write_first};
 use super::super::security::Role;
 use super::super::server::{Caller, WorkerStatus};
-use super::super::{Exchange, HANDSHAKE, lock};
+use super::super::{Exchange, HANDSHAKE};
 use super::Hub;
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{Down, Up};
@@ -113,7 +113,7 @@ impl Hub {
             taking: None,
         };
         self.members.enter(worker, seat, next);
-        lock(&self.status).workers[worker as usize] = WorkerStatus {
+        self.watched.status().workers[worker as usize] = WorkerStatus {
             identity,
             address: from.to_string(),
             connected: true,
@@ -135,7 +135,7 @@ impl Hub {
             run: listen.run,
             epoch,
             length: listen.length,
-            layout: self.layout,
+            layout: self.shop.stamp.layout,
             first: listen.first.unwrap_or(Step(0)),
             micro_steps: listen.micro_steps,
             log_steps: listen.log_steps,
@@ -151,7 +151,7 @@ impl Hub {
     /// A worker that is already there says what it trains.
     pub(super) fn agree(&mut self, worker: Worker, facts: &RunFacts) {
         if let Err(difference) = self.facts.agree(facts) {
-            lock(&self.status).refused += 1;
+            self.watched.status().refused += 1;
             self.dismiss(worker.0, &Dismissal::Refused { reason: difference.to_string() });
         }
     }

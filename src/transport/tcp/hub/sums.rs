@@ -5,14 +5,13 @@ use super::super::exchange::{Plan, Sum, share_out};
 use super::super::misses::Miss;
 use super::super::pipe::Frame;
 use super::super::running::Running;
-use super::super::{DATA_WAITING_MAX, Exchange, QUIET, lock};
-use super::{Hub, PATIENCE_FACTOR, SLOWEST};
+use super::super::{DATA_WAITING_MAX, Exchange, QUIET};
+use super::Hub;
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{COORDINATOR, Down};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// The terms that a worker is told of, and which those are of all.
@@ -21,7 +20,7 @@ type Told = (Vec<u32>, Vec<Summand>);
 impl Hub {
     /// Whether every worker has a sum that is decided: then it is not needed any more.
     pub(super) fn all_hold(&self, step: Step, attempt: u32) -> bool {
-        self.running.get(&(step, attempt)).is_none_or(|running| {
+        self.exchanges.get(step, attempt).is_none_or(|running| {
             running.receivers.iter().all(|node| {
                 running.holders.contains_key(node) || self.members.pipe(*node).is_none()
             })
@@ -31,10 +30,9 @@ impl Hub {
     /// Has a worker hold a sum that was made on this side, unless it was sent it.
     pub(super) fn hold(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
         let connected = || self.members.connected().map(|(worker, _)| worker).collect();
-        let running = self
-            .running
-            .entry((step, attempt))
-            .or_insert_with(|| Running::new(connected(), BTreeSet::new(), Instant::now()));
+        let running = self.exchanges.get_or_begin(step, attempt, || {
+            Running::new(connected(), BTreeSet::new(), Instant::now())
+        });
         if !running.given.insert(worker) {
             return;
         }
@@ -54,8 +52,8 @@ impl Hub {
         if self.landings.is_some() {
             self.hold(worker, step, attempt, decoded);
         } else if self
-            .running
-            .get_mut(&(step, attempt))
+            .exchanges
+            .get_mut(step, attempt)
             .is_none_or(|running| running.given.insert(worker))
         {
             self.give(step, attempt, worker);
@@ -67,7 +65,7 @@ impl Hub {
         let holders: BTreeSet<u32> =
             terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
         let holders: Vec<u32> = holders.intersection(&connected).copied().collect();
-        let doubted = self.doubts.of(step);
+        let doubted = self.exchanges.doubts.of(step);
         let star = self.listen.exchange == Exchange::Star || holders.is_empty() || doubted;
         let takes_part = star || self.listen.keeps;
         let receivers: Vec<u32> =
@@ -104,8 +102,7 @@ impl Hub {
         let mut running = Running::new(plan.receivers.clone(), sources, Instant::now());
         (running.group, running.own) = (group, group.is_none() && star);
         running.given.extend(&plan.receivers);
-        self.running.retain(|key, _| key.0 != step || key.1 > attempt);
-        self.running.insert((step, attempt), running);
+        self.exchanges.begin(step, attempt, running);
         self.summer.supersede(step, attempt);
         if takes_part && group.is_none() {
             let mut none = Vec::new();
@@ -117,8 +114,8 @@ impl Hub {
 
     /// A worker is sent a step: whoever holds other bytes of it than these gets them anew.
     pub(super) fn decide(&mut self, step: Step, attempt: u32, digest: u64) {
-        self.decided.insert(step, attempt);
-        let wrong = self.running.get_mut(&(step, attempt)).map(|running| running.decided(digest));
+        self.decisions.decided(step, attempt);
+        let wrong = self.exchanges.get_mut(step, attempt).map(|running| running.decided(digest));
         wrong.into_iter().flatten().for_each(|node| otherwise(Worker(node), step));
     }
 
@@ -185,28 +182,28 @@ impl Hub {
             return self
                 .lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
         }
-        let Some(running) = self.running.get_mut(&(step, attempt)) else { return };
+        let Some(running) = self.exchanges.get_mut(step, attempt) else { return };
         if !running.holds(worker.0, digest) {
             otherwise(worker, step);
         }
         if running.holders.len() == 2 && !running.done {
-            let mut status = lock(&self.status);
+            let (took, woven) = (running.begun.elapsed(), running.group.is_some());
+            let mut status = self.watched.status();
             (status.exchanges, status.exchange_seconds) =
-                (status.exchanges + 1, running.begun.elapsed().as_secs_f64());
-            if running.group.is_some() {
+                (status.exchanges + 1, took.as_secs_f64());
+            if woven {
                 status.woven += 1;
                 self.groups.went_well();
             } else {
-                self.exchange_time = (self.exchange_time + running.begun.elapsed()) / 2;
+                self.exchanges.took(took);
             }
         }
         // Who takes no digest has checked that of every chunk.
         let Some(digest) = digest.or(own) else { return };
         let notice = Notice::Held { step, attempt, digest };
-        if waits {
-            running.unreported.push((worker, notice));
-        } else {
-            self.notify(worker, notice);
+        match self.exchanges.get_mut(step, attempt).filter(|_| waits) {
+            Some(running) => running.unreported.push((worker, notice)),
+            None => self.notify(worker, notice),
         }
     }
 
@@ -227,7 +224,7 @@ impl Hub {
         // A step that it was not sent over this connection, though a later one was, is not due
         // there: a state has to come.
         let was_sent = seat.unapplied.contains(&step);
-        let attempt = self.decided.get(&step).copied().filter(|_| was_sent);
+        let attempt = self.decisions.attempt(step).filter(|_| was_sent);
         if attempt.is_some_and(|attempt| self.give(step, attempt, worker.0)) {
             return;
         }
@@ -237,7 +234,7 @@ impl Hub {
 
     /// Gives a sum that is whole to those who came while it was made.
     fn hand_out(&mut self, step: Step, attempt: u32) {
-        let running = self.running.get_mut(&(step, attempt)).filter(|running| !running.done);
+        let running = self.exchanges.get_mut(step, attempt).filter(|running| !running.done);
         let Some(given) = running.map(|running| &mut running.given) else { return };
         let late: Vec<u32> = self
             .members
@@ -255,12 +252,11 @@ impl Hub {
     pub(super) fn offer_sums(&mut self, worker: u32, next: Option<Step>) {
         let Some(next) = next else { return };
         let recent = |step: Step| step.0.saturating_sub(next.0) <= self.listen.log_steps;
-        let open =
-            self.running.iter().filter(|((step, _), running)| !running.done && recent(*step));
+        let open = self.exchanges.undecided().map(|(key, _)| key).filter(|key| recent(key.0));
         let whole = |key: &(Step, u32)| self.summer.sum(key.0, key.1).is_some_and(|sum| sum.finite);
-        let sums: Vec<(Step, u32)> = open.map(|(key, _)| *key).filter(whole).collect();
+        let sums: Vec<(Step, u32)> = open.filter(whole).collect();
         for (step, attempt) in sums {
-            if let Some(running) = self.running.get_mut(&(step, attempt)) {
+            if let Some(running) = self.exchanges.get_mut(step, attempt) {
                 running.given.insert(worker);
             }
             self.give(step, attempt, worker);
@@ -273,7 +269,7 @@ impl Hub {
             frames.into_iter().for_each(|frame| self.send(to, frame, usize::MAX));
             return true;
         }
-        let running = self.running.get(&(step, attempt));
+        let running = self.exchanges.get(step, attempt);
         let found = running
             .and_then(|running| running.giver(to, |holder| self.members.pipe(holder).is_some()));
         if let Some(holder) = found {
@@ -296,13 +292,8 @@ impl Hub {
                 self.not_finite(&sum);
                 continue;
             }
-            let mut sums = lock(&self.sums);
-            sums.push_back((step, attempt, Arc::clone(&sum.vector)));
-            while sums.len() > 2 {
-                sums.pop_front();
-            }
-            drop(sums);
-            let running = self.running.get_mut(&(step, attempt));
+            self.watched.sum(step, attempt, &sum.vector);
+            let running = self.exchanges.get_mut(step, attempt);
             let reports = running.map(|running| {
                 running.void = false;
                 std::mem::take(&mut running.unreported)
@@ -327,26 +318,20 @@ impl Hub {
     /// to them, or who is left when it has taken much longer than exchanges take.
     pub(super) fn look_after_exchanges(&mut self, now: Instant) {
         for (step, attempt, on) in self.summer.stalled(now, QUIET) {
-            if let Some(running) = self.running.get_mut(&(step, attempt)) {
+            if let Some(running) = self.exchanges.get_mut(step, attempt) {
                 running.waits(COORDINATOR, on, now);
             }
         }
-        let usual = self.exchange_time * PATIENCE_FACTOR;
-        let patience = if self.may_lose {
-            usual.max(self.listen.spare).min(self.listen.stall)
-        } else {
-            self.listen.stall
-        };
-        let bytes = self.listen.length * self.listen.format.bytes();
-        let longest = patience.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST);
+        let [patience, longest] = self.exchanges.patience(&self.listen);
         let needed = self.members.connected().count().min(2);
         self.look_after_sums_of_groups(now, [patience, longest], needed);
         let stuck = |running: &&Running| {
             running.holders.len() < needed && running.is_stuck(now, patience, longest)
         };
         let found = self
-            .running
-            .values()
+            .exchanges
+            .iter()
+            .map(|(_, running)| running)
             .filter(stuck)
             .find_map(|running| Some((running.culprit(now)?, running.begun)));
         if let Some((worker, begun)) = found {
