@@ -21,11 +21,14 @@
 //! `n - cap` from backup workers, which drop the rest (Chen et al., arXiv 1604.00981).
 
 mod bundles;
+mod scores;
 
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
 use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
+use bundles::Bundles;
+use scores::Scores;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -59,11 +62,6 @@ pub(in crate::codes) const FAMILY: Family = Family {
         Ok(Recipe::scheme(make).deferring_to_next_step(next))
     })
 };
-
-/// Weight of the past in a worker's score.
-const MEMORY: f64 = 0.7;
-/// Score of a round that a worker did not finish in time.
-const LATE: f64 = 2.0;
 
 /// Parameters of deferred shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,13 +117,8 @@ pub struct Defer {
     share_units: Vec<u32>,
     /// Jobs of which units may be left, oldest first.
     open: VecDeque<Open>,
-    bundles: Vec<Bundle>,
-    /// Scores and workers, for ranking.
-    ranked: Vec<u128>,
-    /// The bundle of every worker, and who has not yet finished its own.
-    bundle_of: Vec<Option<usize>>,
-    at_bundle: WorkerSet,
-    score: Vec<f64>,
+    bundles: Bundles,
+    scores: Scores,
     jobs: Range<Job>,
     round: Job,
     assigned: WorkerSet,
@@ -133,15 +126,16 @@ pub struct Defer {
     late: usize,
     /// Workers that will do nothing more in this round.
     gone: WorkerSet,
-    /// Due bundles whose holders are all gone.
-    orphans: Vec<usize>,
-    due_open: usize,
     begun: bool,
-    /// Late units count for the next step.
-    next_step: bool,
-    /// Where they do: what the last step is made of, and how many batch units that is.
+    /// Where late units count for the next step.
+    next_step: Option<NextStep>,
+}
+
+/// What passes from one step to the next where late units count for that.
+struct NextStep {
+    /// What the last step is made of, and how many batch units that is.
     taken: (Vec<Fold>, u32),
-    /// And what was left when the last round to begin began.
+    /// What was left when the last round to begin began.
     carried: (Job, VecDeque<Open>),
 }
 
@@ -161,17 +155,6 @@ struct Open {
     lost: Vec<u32>,
     decoded: bool,
     refused: bool,
-}
-
-struct Bundle {
-    task: Task,
-    /// The place of its job among the open ones, and which of the units dealt.
-    open: usize,
-    range: Range<usize>,
-    /// Batch units of all its parts.
-    units: u32,
-    due: bool,
-    finished: bool,
 }
 
 impl Defer {
@@ -221,22 +204,15 @@ impl Defer {
                 .collect(),
             own,
             open: VecDeque::new(),
-            bundles: Vec::new(),
-            ranked: Vec::new(),
-            bundle_of: vec![None; workers],
-            at_bundle: WorkerSet::empty(workers),
-            score: vec![0.0; workers],
+            bundles: Bundles::new(workers),
+            scores: Scores::new(workers),
             round: jobs.start,
-            carried: (jobs.start, VecDeque::new()),
             jobs,
             assigned: WorkerSet::empty(workers),
             late: 0,
             gone: WorkerSet::empty(workers),
-            orphans: Vec::new(),
-            due_open: 0,
             begun: false,
-            next_step: false,
-            taken: (Vec::new(), 0),
+            next_step: None,
         })
     }
 
@@ -267,14 +243,15 @@ impl Defer {
     /// ```
     #[must_use]
     pub fn to_next_step(mut self) -> Self {
-        self.next_step = true;
+        self.next_step =
+            Some(NextStep { taken: (Vec::new(), 0), carried: (self.jobs.start, VecDeque::new()) });
         self.facts.delay = 0;
         self
     }
 
     /// Whether nothing can be left for a next step.
     fn is_last(&self) -> bool {
-        self.next_step && self.round.next() == self.jobs.end
+        self.next_step.is_some() && self.round.next() == self.jobs.end
     }
 
     /// Workers whose own share need not be finished in this round.
@@ -282,8 +259,8 @@ impl Defer {
         if self.has_own() && !self.is_last() { self.parameters.cap } else { 0 }
     }
 
-    /// Takes everything that was finished in a round for its step.
-    fn take_step(&mut self) {
+    /// Everything that was finished in a round, for its step, and how many batch units that is.
+    fn take_step(&mut self) -> (Vec<Fold>, u32) {
         let mut folds = Vec::new();
         self.open.iter().for_each(|open| self.won(open, &mut folds));
         let own = folds
@@ -293,12 +270,12 @@ impl Defer {
         let bundles = self.open.iter().flat_map(|open| {
             open.bundles.iter().flat_map(|(_, _, range)| &open.parts[range.clone()])
         });
-        self.taken.1 = own.sum::<u32>() + bundles.map(|part| part.units.count()).sum::<u32>();
-        self.taken.0 = folds;
+        let units = own.sum::<u32>() + bundles.map(|part| part.units.count()).sum::<u32>();
         for open in &mut self.open {
             open.finished.fill(0);
             open.bundles.clear();
         }
+        (folds, units)
     }
 
     /// What was finished of a job, in the order of its units.
@@ -334,8 +311,8 @@ impl Defer {
         self.assigned.clear();
         self.gone.clear();
         self.open.retain(|open| !open.decoded);
-        if self.next_step {
-            self.carried = (self.round, self.open.clone());
+        if let Some(next_step) = &mut self.next_step {
+            next_step.carried = (self.round, self.open.clone());
         }
         self.deal();
         self.late = 0;
@@ -364,14 +341,12 @@ impl Defer {
     fn hand_out(&mut self, worker: Worker, mut give: impl FnMut(Run)) {
         self.open();
         let first = self.assigned.insert(worker);
-        let nothing_yet = !self.has_own() && self.bundle_of[worker.index()].is_none();
-        if !first || nothing_yet {
-            let Some(q) = self.orphans.pop() else { return };
-            self.bundle_of[worker.index()] = Some(q);
-            self.at_bundle.insert(worker);
+        let nothing_yet = !self.has_own() && self.bundles.of(worker).is_none();
+        if (!first || nothing_yet) && !self.bundles.adopt(worker) {
+            return;
         }
-        if let Some(q) = self.bundle_of[worker.index()] {
-            give(Run::one(worker, self.bundles[q].task, self.bundles[q].units));
+        if let Some(bundle) = self.bundles.of(worker) {
+            give(Run::one(worker, bundle.task, bundle.units));
         }
         if first && self.has_own() {
             let count = self.parameters.cut as u32;
@@ -418,7 +393,7 @@ impl Scheme for Defer {
     }
 
     fn is_final(&self, _: Task) -> bool {
-        !self.next_step
+        self.next_step.is_none()
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
@@ -432,8 +407,9 @@ impl Scheme for Defer {
     fn parts(&self, worker: Worker, task: Task) -> &[Part] {
         match self.own.get(task.piece as usize) {
             Some(part) => part,
-            None => self.bundle_of[worker.index()]
-                .map(|q| &self.bundles[q])
+            None => self
+                .bundles
+                .of(worker)
                 .map_or(&[], |bundle| &self.open[bundle.open].parts[bundle.range.clone()]),
         }
     }
@@ -459,13 +435,7 @@ impl Scheme for Defer {
         if (task.piece as usize) < self.own.len() {
             return self.own_returned(worker, task, 1);
         }
-        let held = self.bundle_of[worker.index()].map(|q| &mut self.bundles[q]);
-        let Some(bundle) = held.filter(|bundle| bundle.task == task) else { return false };
-        if !self.at_bundle.remove(worker) || bundle.finished {
-            return false;
-        }
-        bundle.finished = true;
-        self.due_open -= usize::from(bundle.due);
+        let Some(bundle) = self.bundles.finish(worker, task) else { return false };
         self.open[bundle.open].bundles.push((worker, task, bundle.range.clone()));
         true
     }
@@ -481,24 +451,27 @@ impl Scheme for Defer {
     }
 
     fn admits(&self, _: &WorkerSet) -> bool {
-        self.due_open == 0 && self.late <= self.cap() && (!self.next_step || self.has_some())
+        self.bundles.are_done()
+            && self.late <= self.cap()
+            && (self.next_step.is_none() || self.has_some())
     }
 
     fn closes_at(&self, runs: &[Run], ends: &[f64]) -> Option<f64> {
-        if !self.gone.is_empty() || !self.orphans.is_empty() {
+        if !self.gone.is_empty() || self.bundles.has_orphans() {
             return None;
         }
         let mut own = Vec::with_capacity(self.facts.workers);
-        let mut bundles = vec![f64::INFINITY; self.bundles.len()];
+        let mut bundles = vec![f64::INFINITY; self.bundles.all().len()];
         for (run, end) in runs.iter().zip(ends) {
             if (run.first.piece as usize) < self.own.len() {
                 own.push(*end);
-            } else if let Some(q) = self.bundle_of[run.worker.index()] {
+            } else if let Some(q) = self.bundles.number_of(run.worker) {
                 bundles[q] = end.min(bundles[q]);
             }
         }
         let due = self
             .bundles
+            .all()
             .iter()
             .zip(bundles)
             .filter(|(bundle, _)| bundle.due)
@@ -515,12 +488,7 @@ impl Scheme for Defer {
     }
 
     fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
-        let mut jobs: Vec<Job> = self
-            .bundles
-            .iter()
-            .filter(|bundle| bundle.due && !bundle.finished)
-            .map(|bundle| bundle.task.job)
-            .collect();
+        let mut jobs: Vec<Job> = self.bundles.due_open().map(|bundle| bundle.task.job).collect();
         jobs.extend(Some(self.round).filter(|_| jobs.is_empty() && self.has_own()));
         jobs.sort_unstable();
         jobs.dedup();
@@ -528,13 +496,7 @@ impl Scheme for Defer {
     }
 
     fn give_up(&mut self, job: Job) {
-        for bundle in
-            self.bundles.iter_mut().filter(|bundle| bundle.task.job == job && !bundle.finished)
-        {
-            bundle.finished = true;
-            self.due_open -= usize::from(bundle.due);
-        }
-        self.orphans.retain(|q| !self.bundles[*q].finished);
+        self.bundles.give_up(job);
         self.open.iter_mut().filter(|open| open.job == job).for_each(|open| open.refused = true);
         if self.begun && self.round == job {
             self.late = 0;
@@ -542,7 +504,7 @@ impl Scheme for Defer {
     }
 
     fn undoes(&self) -> bool {
-        !self.next_step
+        self.next_step.is_none()
     }
 
     fn back(&mut self, _: Worker) -> bool {
@@ -552,11 +514,12 @@ impl Scheme for Defer {
     fn restart(&mut self, jobs: Range<Job>) {
         self.open.clear();
         // What earlier steps have left is still to be done when a step begins anew.
-        if self.next_step && self.carried.0 == jobs.start {
-            self.open.clone_from(&self.carried.1);
+        if let Some(NextStep { carried, .. }) = &self.next_step
+            && carried.0 == jobs.start
+        {
+            self.open.clone_from(&carried.1);
         }
         self.bundles.clear();
-        self.orphans.clear();
         self.begun = false;
         self.round = jobs.start;
         self.jobs = jobs;
@@ -570,13 +533,13 @@ impl Scheme for Defer {
             open.job == self.round && open.finished[worker.index()] < self.parameters.cut as u32
         };
         self.late -= usize::from(self.open.back().filter(unfinished).is_some());
-        self.at_bundle.remove(worker);
+        self.bundles.leave(worker);
         if self.is_last() {
             let (first, cut) = (worker.0 * self.parameters.cut as u32, self.parameters.cut as u32);
             let finished = self.open.back().map_or(cut, |open| open.finished[worker.index()]);
             self.pass_on(first + finished..first + cut);
         }
-        self.find_orphans();
+        self.bundles.find_orphans();
     }
 
     fn quality(&mut self) -> Report {
@@ -584,15 +547,14 @@ impl Scheme for Defer {
     }
 
     fn observe(&mut self, worker: Worker, ratio: Option<f64>) {
-        let score = &mut self.score[worker.index()];
-        *score = MEMORY * *score + (1.0 - MEMORY) * ratio.unwrap_or(LATE);
+        self.scores.observe(worker, ratio);
     }
 
     fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
         self.open();
         self.begun = false;
         self.open.iter_mut().for_each(|open| open.left.clear());
-        for bundle in self.bundles.iter().filter(|bundle| !bundle.finished) {
+        for bundle in self.bundles.all().iter().filter(|bundle| !bundle.finished) {
             let open = &mut self.open[bundle.open];
             open.left.extend(&open.dealt[bundle.range.clone()]);
         }
@@ -613,11 +575,11 @@ impl Scheme for Defer {
                 open.left.clear();
             }
             let complete = !open.refused && open.left.is_empty();
-            decoded.extend((complete && !self.next_step).then_some(open.job));
+            decoded.extend((complete && self.next_step.is_none()).then_some(open.job));
             open.decoded = open.left.is_empty();
         }
-        if self.next_step {
-            self.take_step();
+        if let Some(before) = self.next_step.take() {
+            self.next_step = Some(NextStep { taken: self.take_step(), ..before });
             let current = self.open.back().filter(|open| open.job == self.round && !open.refused);
             decoded.extend(current.map(|open| open.job));
         }
@@ -625,9 +587,9 @@ impl Scheme for Defer {
     }
 
     fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        if self.next_step {
-            let coverage = f64::from(self.taken.1) / f64::from(self.facts.units);
-            folds.extend(self.taken.0.iter().map(|fold| Fold { weight: 1.0 / coverage, ..*fold }));
+        if let Some(NextStep { taken, .. }) = &self.next_step {
+            let coverage = f64::from(taken.1) / f64::from(self.facts.units);
+            folds.extend(taken.0.iter().map(|fold| Fold { weight: 1.0 / coverage, ..*fold }));
             return Report { coverage, amplification: coverage.sqrt().recip(), ..UNCODED };
         }
         if let Some(open) = self.open.iter().find(|open| open.job == job) {
@@ -654,12 +616,8 @@ impl Scheme for Defer {
             let mut again: Vec<u32> = if current { Vec::new() } else { own.collect() };
             for (_, task, units) in open.bundles.extract_if(.., |bundle| bundle.0 == worker) {
                 reopened.push(task);
-                match self.bundles.iter_mut().find(|bundle| self.begun && bundle.task == task) {
-                    Some(bundle) => {
-                        bundle.finished = false;
-                        self.due_open += usize::from(bundle.due);
-                    }
-                    None => again.extend(&open.dealt[units]),
+                if !(self.begun && self.bundles.reopen(task)) {
+                    again.extend(&open.dealt[units]);
                 }
             }
             open.decoded &= again.is_empty();
@@ -671,13 +629,14 @@ impl Scheme for Defer {
             if self.is_last() {
                 self.pass_on(again_now);
             }
-            self.find_orphans();
+            self.bundles.find_orphans();
         }
     }
 
     fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {
-        let due = self.bundles.iter().filter(|bundle| bundle.due && !bundle.finished);
-        let mut open: Vec<Units> = due
+        let mut open: Vec<Units> = self
+            .bundles
+            .due_open()
             .flat_map(|bundle| &self.open[bundle.open].parts[bundle.range.clone()])
             .map(|part| part.units)
             .collect();

@@ -1,15 +1,162 @@
 //! Bundles: what is left is cut, dealt to the workers with the best scores, and dealt again where
 //! they fail.
 
-use super::{Bundle, Defer, Open};
-use crate::ids::{Task, Worker};
+use super::scores::Scores;
+use super::{Defer, Open};
+use crate::ids::{Job, Task, Worker, WorkerSet};
 use std::ops::Range;
+
+/// Units that were left of a job, for one worker.
+pub(super) struct Bundle {
+    pub(super) task: Task,
+    /// The place of its job among the open ones, and which of the units dealt.
+    pub(super) open: usize,
+    pub(super) range: Range<usize>,
+    /// Batch units of all its parts.
+    pub(super) units: u32,
+    pub(super) due: bool,
+    pub(super) finished: bool,
+}
+
+/// The bundles of a round, and who has which.
+pub(super) struct Bundles {
+    all: Vec<Bundle>,
+    /// The bundle of every worker, and who has not yet finished its own.
+    of: Vec<Option<usize>>,
+    at: WorkerSet,
+    /// Due bundles whose holders are all gone.
+    orphans: Vec<usize>,
+    /// Due bundles that are not finished.
+    due_open: usize,
+}
+
+impl Bundles {
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            all: Vec::new(),
+            of: vec![None; workers],
+            at: WorkerSet::empty(workers),
+            orphans: Vec::new(),
+            due_open: 0,
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+        self.orphans.clear();
+    }
+
+    pub(super) fn all(&self) -> &[Bundle] {
+        &self.all
+    }
+
+    /// Which one a worker has.
+    pub(super) fn number_of(&self, worker: Worker) -> Option<usize> {
+        self.of[worker.index()]
+    }
+
+    /// The one that a worker has.
+    pub(super) fn of(&self, worker: Worker) -> Option<&Bundle> {
+        self.number_of(worker).map(|q| &self.all[q])
+    }
+
+    fn give(&mut self, worker: Worker, q: usize) {
+        self.of[worker.index()] = Some(q);
+        self.at.insert(worker);
+    }
+
+    /// Gives those that were just made to the workers with the best scores, the first ones, which
+    /// are due, to so many each.
+    fn hand_round(&mut self, scores: &mut Scores, copies: usize) {
+        let due = self.all.iter().filter(|bundle| bundle.due).count();
+        let again = (1..copies).flat_map(|_| 0..due);
+        self.of.fill(None);
+        self.at.clear();
+        let helpers = self.all.len() + (copies - 1) * due;
+        for (worker, q) in scores.best(helpers).zip((0..self.all.len()).chain(again)) {
+            self.give(worker, q);
+        }
+        self.orphans.clear();
+        self.orphans.extend(self.of.len()..self.all.len());
+        self.due_open = due;
+    }
+
+    /// A worker with nothing to do has one that nobody is at; false if there is none.
+    pub(super) fn adopt(&mut self, worker: Worker) -> bool {
+        let orphan = self.orphans.pop();
+        orphan.into_iter().for_each(|q| self.give(worker, q));
+        orphan.is_some()
+    }
+
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
+    /// A worker has finished a task: the bundle, if that is its own and it counts.
+    pub(super) fn finish(&mut self, worker: Worker, task: Task) -> Option<&Bundle> {
+        let bundle = self.of[worker.index()].map(|q| &mut self.all[q])?;
+        if bundle.task != task || !self.at.remove(worker) || bundle.finished {
+            return None;
+        }
+        bundle.finished = true;
+        self.due_open -= usize::from(bundle.due);
+        Some(bundle)
+    }
+
+    /// A result is lost that had counted; false if its bundle is not of this round.
+    pub(super) fn reopen(&mut self, task: Task) -> bool {
+        let Some(bundle) = self.all.iter_mut().find(|bundle| bundle.task == task) else {
+            return false;
+        };
+        bundle.finished = false;
+        self.due_open += usize::from(bundle.due);
+        true
+    }
+
+    /// A worker does nothing more.
+    pub(super) fn leave(&mut self, worker: Worker) {
+        self.at.remove(worker);
+    }
+
+    /// Nothing more is to be done for a job.
+    pub(super) fn give_up(&mut self, job: Job) {
+        let of_it = |bundle: &&mut Bundle| bundle.task.job == job && !bundle.finished;
+        for bundle in self.all.iter_mut().filter(of_it) {
+            bundle.finished = true;
+            self.due_open -= usize::from(bundle.due);
+        }
+        self.orphans.retain(|q| !self.all[*q].finished);
+    }
+
+    /// Whether all that is due is finished.
+    pub(super) fn are_done(&self) -> bool {
+        self.due_open == 0
+    }
+
+    /// Those that are due and not finished.
+    pub(super) fn due_open(&self) -> impl Iterator<Item = &Bundle> {
+        self.all.iter().filter(|bundle| bundle.due && !bundle.finished)
+    }
+
+    /// Due bundles that nobody is at or has finished go to whoever is idle next.
+    pub(super) fn find_orphans(&mut self) {
+        let mut held = vec![false; self.all.len()];
+        for worker in self.at.iter() {
+            self.of[worker.index()].into_iter().for_each(|q| held[q] = true);
+        }
+        let open = |q: &usize| {
+            self.all[*q].due && !self.all[*q].finished && !held[*q] && !self.orphans.contains(q)
+        };
+        let found: Vec<usize> = (0..self.all.len()).filter(open).collect();
+        self.orphans.extend(found);
+    }
+}
 
 impl Defer {
     /// Cuts what is left into bundles and gives them to the workers with the best scores.
     pub(super) fn deal(&mut self) {
         let (counts, slots) = (self.bundle_counts(), self.slots());
-        self.bundles.clear();
+        self.bundles.all.clear();
         for (at, (open, (count, due))) in self.open.iter_mut().zip(counts).enumerate() {
             let age = (self.round.0 - open.job.0) as usize;
             let first_piece = self.own.len() + (age - 1) * slots;
@@ -21,7 +168,7 @@ impl Defer {
                 let end = start + size + usize::from(place < longer);
                 let task = Task { job: open.job, piece: (first_piece + place) as u32, plan: 0 };
                 let units = open.parts[start..end].iter().map(|part| part.units.count()).sum();
-                self.bundles.push(Bundle {
+                self.bundles.all.push(Bundle {
                     task,
                     open: at,
                     range: start..end,
@@ -32,20 +179,7 @@ impl Defer {
                 start = end;
             }
         }
-        let due = self.bundles.iter().filter(|bundle| bundle.due).count();
-        let copies = (1..self.parameters.copies).flat_map(|_| 0..due);
-        self.bundle_of.fill(None);
-        self.at_bundle.clear();
-        let helpers = self.bundles.len() + (self.parameters.copies - 1) * due;
-        for (worker, q) in
-            rank(&mut self.ranked, &self.score, helpers).zip((0..self.bundles.len()).chain(copies))
-        {
-            self.bundle_of[worker.index()] = Some(q);
-            self.at_bundle.insert(worker);
-        }
-        self.orphans.clear();
-        self.orphans.extend(self.facts.workers..self.bundles.len());
-        self.due_open = due;
+        self.bundles.hand_round(&mut self.scores, self.parameters.copies);
     }
 
     /// How many bundles each open job's units go into, and whether it is due.
@@ -74,22 +208,6 @@ impl Defer {
         counts
     }
 
-    /// Due bundles that nobody is at or has finished go to whoever is idle next.
-    pub(super) fn find_orphans(&mut self) {
-        let mut held = vec![false; self.bundles.len()];
-        for worker in self.at_bundle.iter() {
-            self.bundle_of[worker.index()].into_iter().for_each(|q| held[q] = true);
-        }
-        let open = |q: &usize| {
-            self.bundles[*q].due
-                && !self.bundles[*q].finished
-                && !held[*q]
-                && !self.orphans.contains(q)
-        };
-        let found: Vec<usize> = (0..self.bundles.len()).filter(open).collect();
-        self.orphans.extend(found);
-    }
-
     /// Makes a bundle of units that a worker which is gone should have had in its own share of the
     /// last job.
     pub(super) fn pass_on(&mut self, units: Range<u32>) {
@@ -101,31 +219,21 @@ impl Defer {
         let range = start..open.dealt.len();
         if !range.is_empty() {
             let units = open.parts[range.clone()].iter().map(|part| part.units.count()).sum();
-            let task =
-                Task { job: open.job, piece: u32::MAX - 1 - self.bundles.len() as u32, plan: 0 };
-            self.orphans.push(self.bundles.len());
-            self.bundles.push(Bundle { task, open: at, range, units, due: true, finished: false });
-            self.due_open += 1;
+            let task = Task {
+                job: open.job,
+                piece: u32::MAX - 1 - self.bundles.all.len() as u32,
+                plan: 0,
+            };
+            self.bundles.orphans.push(self.bundles.all.len());
+            self.bundles.all.push(Bundle {
+                task,
+                open: at,
+                range,
+                units,
+                due: true,
+                finished: false,
+            });
+            self.bundles.due_open += 1;
         }
     }
-}
-
-/// The `first` workers with the lowest scores, lowest first, ties by number. Scores are not
-/// negative, so their bits are ordered as they are.
-fn rank<'a>(
-    ranked: &'a mut Vec<u128>,
-    score: &[f64],
-    first: usize,
-) -> impl Iterator<Item = Worker> + use<'a> {
-    ranked.clear();
-    ranked.extend(
-        score.iter().zip(0..).map(|(score, worker)| u128::from(score.to_bits()) << 32 | worker),
-    );
-    let first = first.min(ranked.len());
-    if first > ranked.len() / 2 {
-        ranked.sort_unstable();
-    } else if first > 0 {
-        ranked.select_nth_unstable(first - 1).0.sort_unstable();
-    }
-    ranked[..first].iter().map(|ranked| Worker(*ranked as u32))
 }
