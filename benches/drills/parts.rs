@@ -131,7 +131,7 @@ impl Observer for Journal<'_> {
         thread::sleep(Duration::from_secs_f64(
             self.case.busy_seconds * (record.step % 10) as f64 / 9.0,
         ));
-        println!("{} {} {} {}", record.step, now(), record.digest, record.coverage);
+        println!("{} {} {} {}", record.step, now(), record.digest, record.decode.coverage);
         match self.end {
             Some(End::InCompute(step)) if step == record.step + 1 => die(2 * self.case.part(0)),
             Some(End::AtCommit(step)) if step == record.step => {

@@ -21,7 +21,9 @@ use inbox::Inbox;
 use judging::Judging;
 pub use judging::{Judge, Judged};
 use record::Journal;
-pub use record::{Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord};
+pub use record::{
+    DecodeRecord, Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord,
+};
 use replicas::Replicas;
 use results::Results;
 pub(super) use stopper::LOOK;

@@ -31,8 +31,8 @@ pub use builder::{BuildError, Builder};
 #[cfg(feature = "tcp")]
 pub use builder::{Open, Served};
 pub use coordinator::{
-    Coordinator, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord, RunError, Shape,
-    StepRecord, Stopper,
+    Coordinator, DecodeRecord, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord,
+    RunError, Shape, StepRecord, Stopper,
 };
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;

@@ -469,7 +469,7 @@ fn coded_training_has_the_bits_of_uncoded_training_whoever_straggles() {
             "all replicas hold the same bytes"
         );
         assert!(
-            log.records.iter().all(|record| record.tail == [24.0] && record.coverage == 1.0),
+            log.records.iter().all(|record| record.tail == [24.0] && record.decode.coverage == 1.0),
             "no sample lost, none counted twice"
         );
     }
@@ -532,7 +532,9 @@ fn jobs_that_overlap_have_the_bits_of_uncoded_training() {
             );
             let samples = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
             assert!(
-                log.records.iter().all(|record| record.tail == [samples] && record.coverage == 1.0),
+                log.records
+                    .iter()
+                    .all(|record| record.tail == [samples] && record.decode.coverage == 1.0),
                 "{scheme}"
             );
             let committed: Vec<u64> = log.records.iter().map(|record| record.step).collect();
@@ -586,15 +588,19 @@ fn codes_over_rounds_train_within_their_tolerance() {
                     .sum::<f64>()
                     .sqrt();
                 let terms = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
-                let allowed =
-                    4.0 * 2f64.powi(-24) * record.amplification.max(1.0) * terms.sqrt() * norm;
+                let allowed = 4.0
+                    * 2f64.powi(-24)
+                    * record.decode.amplification.max(1.0)
+                    * terms.sqrt()
+                    * norm;
                 assert!(
                     off <= allowed,
                     "{scheme} {reduce:?} step {}: off by {off:e}, allowed {allowed:e}",
                     record.step
                 );
                 assert!(
-                    (record.tail[0] - terms).abs() < 1e-9 * terms * record.amplification.max(1.0),
+                    (record.tail[0] - terms).abs()
+                        < 1e-9 * terms * record.decode.amplification.max(1.0),
                     "{scheme}: {:?}",
                     record.tail
                 );
@@ -635,7 +641,7 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
             log.records.iter().all(|record| (record.tail[0] - samples).abs() < 1e-9),
             "divided by its own count: {scheme}"
         );
-        let coverage: Vec<f64> = log.records.iter().map(|record| record.coverage).collect();
+        let coverage: Vec<f64> = log.records.iter().map(|record| record.decode.coverage).collect();
         assert!(
             (coverage.iter().sum::<f64>() - steps as f64).abs() < 1e-9,
             "{scheme}: {coverage:?}"
@@ -649,8 +655,8 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
         let (mut replicas, mut found, mut expected) = (Replicas::fresh(1, PARAMETERS), 0.0, 0.0);
         for (record, gradient) in log.records.iter().zip(&log.gradients) {
             let gradient = gradient.as_ref().unwrap();
-            found += f64::from(gradient[0]) * record.coverage;
-            expected += f64::from(replicas.parameters[0][0]) * samples * record.coverage;
+            found += f64::from(gradient[0]) * record.decode.coverage;
+            expected += f64::from(replicas.parameters[0][0]) * samples * record.decode.coverage;
             for sample in 0..samples as usize {
                 let mut one = vec![0.0f32; PARAMETERS];
                 sample_gradient(&replicas.parameters[0], record.step, sample, &mut one, 1.0);
@@ -874,7 +880,7 @@ fn trains_within_tolerance(scheme: &str, delays: u64) -> f64 {
         let exact: Vec<f64> = (0..PARAMETERS).map(|e| sum(&vec![1.0; shares.len()], e)).collect();
         let scale = norm(&mut exact.iter().copied());
         let k = (shares.len() as f64).sqrt();
-        let rounding = 4.0 * 2f64.powi(-24) * record.amplification.max(1.0) * k;
+        let rounding = 4.0 * 2f64.powi(-24) * record.decode.amplification.max(1.0) * k;
         let expected = norm(&mut (0..PARAMETERS).map(|e| f64::from(gradient[e]) - sum(&alpha, e)));
         assert!(
             expected <= rounding * scale,
@@ -883,9 +889,9 @@ fn trains_within_tolerance(scheme: &str, delays: u64) -> f64 {
         );
         let error = alpha.iter().map(|a| (a - 1.0).powi(2)).sum::<f64>() / shares.len() as f64;
         assert!(
-            (error - record.error).abs() < 1e-12,
+            (error - record.decode.error).abs() < 1e-12,
             "{scheme}: reported {} measured {error}",
-            record.error
+            record.decode.error
         );
         let off = norm(&mut (0..PARAMETERS).map(|e| f64::from(gradient[e]) - exact[e]));
         let spread = norm(&mut shares.iter().flatten().copied());
@@ -896,11 +902,11 @@ fn trains_within_tolerance(scheme: &str, delays: u64) -> f64 {
         );
         if code.facts().error_max == 0.0 {
             assert!(
-                off <= rounding * scale && record.coverage == 1.0,
+                off <= rounding * scale && record.decode.coverage == 1.0,
                 "{scheme} step {}: off by {off:e}",
                 record.step
             );
-            assert!((record.tail[0] - 24.0).abs() < 1e-9 * record.amplification.max(1.0));
+            assert!((record.tail[0] - 24.0).abs() < 1e-9 * record.decode.amplification.max(1.0));
         }
         missing += 8 - record.survivors.len();
         optimizer.update(&mut parameters, gradient, record.step);
@@ -959,7 +965,7 @@ fn a_decode_beyond_its_gate_waits_for_one_more_answer() {
     assert_eq!(outcome.unwrap(), Outcome::Finished);
     for record in &log.records {
         assert!(record.survivors.contains(&Worker(3)) && record.seconds > 5.0, "{record:?}");
-        assert!(record.amplification < 2.0 && record.residual < 1e-12);
+        assert!(record.decode.amplification < 2.0 && record.decode.residual < 1e-12);
     }
     let dead = |worker: Worker, _| if worker == Worker(3) { Prank::Panic } else { Prank::None };
     let (outcome, _, log) = train(Setup { mischief: &dead, ..setup(&scheme, 4, 2, pace()) });
@@ -1008,7 +1014,7 @@ fn a_dropped_batch_is_reported_as_lost() {
     assert!(
         log.records
             .iter()
-            .all(|record| record.coverage == 0.75 && (record.tail[0] - 24.0).abs() < 1e-9)
+            .all(|record| record.decode.coverage == 0.75 && (record.tail[0] - 24.0).abs() < 1e-9)
     );
 }
 

@@ -158,7 +158,8 @@ impl Observer for Keeper {
     ) -> Result<Flow, Box<dyn Error + Send + Sync>> {
         let decoded = decoded.ok_or("every sum comes by here")?;
         let samples = (UNIT_SAMPLES * usize::from(WORKERS)) as f64;
-        let whole = record.tail == [samples] && record.coverage == 1.0 && record.step == self.next;
+        let whole =
+            record.tail == [samples] && record.decode.coverage == 1.0 && record.step == self.next;
         if !whole
             || bits_of(&decoded.gradient) != self.shared.expected[record.step as usize].gradient
         {

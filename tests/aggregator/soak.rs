@@ -50,7 +50,7 @@ fn soak(exchange: Exchange, scheme: &str, steps: u64, seed: u64) {
             around.collect::<Vec<_>>()
         );
     }
-    assert!(log.records.iter().all(|record| record.coverage == 1.0));
+    assert!(log.records.iter().all(|record| record.decode.coverage == 1.0));
     assert!(left.lock().unwrap().len() as u64 > steps / 100, "{left:?} left");
     assert!(log.faults.iter().any(|fault| fault.2.contains("is there again")));
 }

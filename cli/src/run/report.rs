@@ -87,7 +87,7 @@ impl RunSummary {
             plan.micro_batch_rows as f64 * f64::from(plan.micro_batches) * plan.micro_steps as f64;
         let lost = |line: &Line| {
             if line.record.refused.is_empty() {
-                batch * (1.0 - line.record.coverage)
+                batch * (1.0 - line.record.decode.coverage)
             } else {
                 batch
             }
@@ -120,8 +120,10 @@ impl RunSummary {
                 .map(|round| late(round).len())
                 .sum(),
             refused_steps: lines.iter().filter(|line| !line.record.refused.is_empty()).count(),
-            max_decode_error: applied().map(|line| line.record.error).fold(0.0, f64::max),
-            max_amplification: applied().map(|line| line.record.amplification).fold(0.0, f64::max),
+            max_decode_error: applied().map(|line| line.record.decode.error).fold(0.0, f64::max),
+            max_amplification: applied()
+                .map(|line| line.record.decode.amplification)
+                .fold(0.0, f64::max),
             honesty: Honesty::of(lines),
             legs: legs(lines.iter().map(|line| &line.record)),
         }

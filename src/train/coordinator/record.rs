@@ -32,6 +32,31 @@ pub struct RoundRecord {
     pub work: f64,
 }
 
+/// How good the decode of a step was, in its record.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecodeRecord {
+    /// `max_j |(aB)_j - 1|`.
+    pub residual: f64,
+    /// Growth of rounding errors; 1 = as uncoded.
+    pub amplification: f64,
+    /// Fraction of the batch in the gradient.
+    pub coverage: f64,
+    /// `|aB - 1|^2 / k`, the normalised decoding error.
+    pub error: f64,
+}
+
+impl DecodeRecord {
+    /// Of a step that was refused.
+    const NOTHING: Self = Self { residual: 1.0, amplification: 0.0, coverage: 0.0, error: 1.0 };
+}
+
+impl From<Report> for DecodeRecord {
+    fn from(report: Report) -> Self {
+        let Report { residual, amplification, coverage, error, .. } = report;
+        Self { residual, amplification, coverage, error }
+    }
+}
+
 /// The record of one step; times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
@@ -48,14 +73,9 @@ pub struct StepRecord {
     /// Decode weights, one per worker; empty where workers have more than one result in the
     /// gradient.
     pub weights: Vec<f64>,
-    /// `max_j |(aB)_j - 1|`.
-    pub residual: f64,
-    /// Growth of rounding errors; 1 = as uncoded.
-    pub amplification: f64,
-    /// Fraction of the batch in the gradient.
-    pub coverage: f64,
-    /// `|aB - 1|^2 / k`, the normalised decoding error.
-    pub error: f64,
+    /// How good the decode was.
+    #[serde(flatten)]
+    pub decode: DecodeRecord,
     /// Load assigned in its rounds, in batches of a step; uncoded = 1.
     pub work: f64,
     /// Units of the batch for which the step was refused; empty for a step that was applied.
@@ -269,14 +289,7 @@ impl<T: Transport> Coordinator<T> {
         if parts.len() > survivors.len() {
             weights.clear();
         }
-        let nothing = Report {
-            decodable: false,
-            residual: 1.0,
-            amplification: 0.0,
-            coverage: 0.0,
-            error: 1.0,
-        };
-        let decode = folding.map_or(nothing, |(folding, _)| folding.decode);
+        let decode = folding.map(|(folding, _)| folding.decode.into());
         StepRecord {
             step: step.0,
             committed,
@@ -286,10 +299,7 @@ impl<T: Transport> Coordinator<T> {
             rounds,
             survivors: survivors.iter().collect(),
             weights,
-            residual: decode.residual,
-            amplification: decode.amplification,
-            coverage: decode.coverage,
-            error: decode.error,
+            decode: decode.unwrap_or(DecodeRecord::NOTHING),
             refused,
             refused_because: None,
             unverified: false,
