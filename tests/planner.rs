@@ -80,7 +80,10 @@ fn every_candidate_is_what_the_simulator_says() {
             "{}",
             candidate.scheme
         );
-        assert!(candidate.low <= candidate.high && candidate.gain_low <= candidate.gain_high);
+        assert!(
+            candidate.bounds.low <= candidate.bounds.high
+                && candidate.bounds.gain_low <= candidate.bounds.gain_high
+        );
         assert_eq!(candidate.gain, 1.0 - candidate.time_per_job / found.baseline);
         assert!(!candidate.reason.is_empty());
     }
@@ -306,7 +309,12 @@ fn traces_that_teach_nothing_are_left_uncoded() {
     let proportional = |workers: usize| Growth::Proportional { base: 1.0 / workers as f64 };
     let found = planned(&Question::new(&constant, proportional(4)));
     assert_eq!(
-        (found.recommended.as_str(), found.baseline, found.choice().low, found.choice().high),
+        (
+            found.recommended.as_str(),
+            found.baseline,
+            found.choice().bounds.low,
+            found.choice().bounds.high
+        ),
         ("uncoded", 2.0, 2.0, 2.0)
     );
     assert!(found.notes.iter().any(|note| note.contains("exactly the same time")));
@@ -321,7 +329,7 @@ fn traces_that_teach_nothing_are_left_uncoded() {
         found
             .candidates
             .iter()
-            .all(|candidate| candidate.gain == 0.0 && candidate.gain_high == 0.0)
+            .all(|candidate| candidate.gain == 0.0 && candidate.bounds.gain_high == 0.0)
     );
 }
 
@@ -336,7 +344,7 @@ fn what_one_round_says_is_not_enough() {
         planned(&Question { families: &families, ..Question::new(&trace, Preset::Calm.growth(8)) });
     let groups =
         found.candidates.iter().find(|candidate| candidate.scheme.family() == "groups").unwrap();
-    assert!(groups.gain > 0.05 && groups.gain_low < -0.1, "{groups:?}");
+    assert!(groups.gain > 0.05 && groups.bounds.gain_low < -0.1, "{groups:?}");
     assert!(
         found.recommended == "uncoded" && found.why.contains("more rounds would tell"),
         "{}",

@@ -250,7 +250,7 @@ fn words(
     ])
     .remarks("why");
     for candidate in &found.candidates {
-        let Candidate { scheme, delay, work, time_per_job, gain, low, high, reason, mu, .. } =
+        let Candidate { scheme, delay, work, time_per_job, gain, bounds, reason, mu, .. } =
             candidate;
         let mu = mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
         let cells = [
@@ -258,7 +258,7 @@ fn words(
             delay.to_string(),
             format!("{work:.2}"),
             format!("{time_per_job:.4}"),
-            format!("{low:.4}-{high:.4}"),
+            format!("{:.4}-{:.4}", bounds.low, bounds.high),
             format!("{:.1} %", 100.0 * gain),
         ];
         table.remarked(cells, format!("{reason}{mu}"));

@@ -6,6 +6,7 @@
 use crate::delays::StragglerStats;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::Serialize;
 
 /// How often a trace is drawn anew.
 pub(super) const RESAMPLES: usize = 200;
@@ -42,8 +43,30 @@ pub(super) fn resamples(rows: usize, run: usize, seed: u64) -> Vec<Vec<usize>> {
     (0..RESAMPLES).map(|_| draw()).collect()
 }
 
+/// Between what 95 % of the traces drawn anew lie.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Bounds {
+    /// 95 % of the traces drawn anew take at least so long per job.
+    pub low: f64,
+    /// And at most so long.
+    pub high: f64,
+    /// The same for the gain, on the same traces: from here.
+    pub gain_low: f64,
+    /// To here.
+    pub gain_high: f64,
+}
+
+impl Bounds {
+    /// From the times per job on the traces drawn anew, and the gains on the same.
+    pub(super) fn of(times: Vec<f64>, gains: Vec<f64>) -> Self {
+        let ((low, high), (gain_low, gain_high)) = (interval(times), interval(gains));
+        Self { low, high, gain_low, gain_high }
+    }
+}
+
 /// From 2.5 to 97.5 per cent of the values.
-pub(super) fn interval(mut values: Vec<f64>) -> (f64, f64) {
+fn interval(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_unstable_by(f64::total_cmp);
     (super::super::percentile(&values, 0.025), super::super::percentile(&values, 0.975))
 }

@@ -16,6 +16,7 @@ mod replay;
 mod search;
 mod verdict;
 
+pub use bootstrap::Bounds;
 pub use causes::{Cause, CauseKind};
 pub use question::{PlanError, Question};
 
@@ -72,14 +73,9 @@ pub struct Candidate {
     pub time_per_job: f64,
     /// Share of the uncoded time that it saves; negative where it costs time.
     pub gain: f64,
-    /// 95 % of the traces drawn anew take at least so long per job.
-    pub low: f64,
-    /// And at most so long.
-    pub high: f64,
-    /// The same for the gain, on the same traces: from here.
-    pub gain_low: f64,
-    /// To here.
-    pub gain_high: f64,
+    /// How sure that is.
+    #[serde(flatten)]
+    pub bounds: Bounds,
     /// Fraction of a batch in its gradient; below 1 it is biased.
     pub coverage: f64,
     /// Whether it gives the gradient of the whole batch.
@@ -376,8 +372,6 @@ impl<'a> Planner<'a> {
         let candidate = |(run, times): (&Run, &Vec<f64>)| {
             let gains =
                 times.iter().zip(&drawn[0]).map(|(time, uncoded)| gain(*time, *uncoded)).collect();
-            let ((low, high), (gain_low, gain_high)) =
-                (bootstrap::interval(times.clone()), bootstrap::interval(gains));
             let formula = formulas::of(
                 &run.setting.scheme,
                 self.replay.workers(),
@@ -393,10 +387,7 @@ impl<'a> Planner<'a> {
                 work: run.work,
                 time_per_job: run.time_per_job,
                 gain: gain(run.time_per_job, best[0].time_per_job),
-                low,
-                high,
-                gain_low,
-                gain_high,
+                bounds: Bounds::of(times.clone(), gains),
                 coverage: run.coverage,
                 exact: run.exact,
                 closed_form: formula.map(|(time, ..)| time),
@@ -417,7 +408,7 @@ impl<'a> Planner<'a> {
         let fastest =
             eligible().min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(&uncoded).clone();
         let sound = |candidate: &&Candidate| {
-            candidate.gain_low >= -GAIN_MIN
+            candidate.bounds.gain_low >= -GAIN_MIN
                 && 1.0 - whole(candidate) / uncoded.time_per_job.max(f64::MIN_POSITIVE) >= GAIN_MIN
         };
         let choice = eligible()

@@ -43,8 +43,8 @@ pub(super) fn reason(candidate: &Candidate, choice: &Candidate) -> String {
     match (candidate.scheme == "uncoded", candidate.gain) {
         (true, _) => format!("waits for everybody: {} slower", percent(slower)),
         (_, gain) if gain < 0.0 => "slower than uncoded".into(),
-        _ if candidate.gain_low < -GAIN_MIN => {
-            format!("too unsure: it may cost {} more time", percent(-candidate.gain_low))
+        _ if candidate.bounds.gain_low < -GAIN_MIN => {
+            format!("too unsure: it may cost {} more time", percent(-candidate.bounds.gain_low))
         }
         (_, gain) if gain < GAIN_MIN => format!("gains less than {:.0} %", 100.0 * GAIN_MIN),
         _ if candidate.work < 0.95 * choice.work => {
@@ -66,7 +66,7 @@ pub(super) fn why(
     found: &StragglerSummary,
 ) -> String {
     let sure = |candidate: &Candidate| {
-        format!("{} to {}", percent(candidate.gain_low), percent(candidate.gain_high))
+        format!("{} to {}", percent(candidate.bounds.gain_low), percent(candidate.bounds.gain_high))
     };
     let ratio = found.bound_by_median;
     let curable = causes
@@ -114,7 +114,7 @@ pub(super) fn why(
         };
         return format!("Do not code: {best}. {second}");
     }
-    let saves = match choice.gain_low {
+    let saves = match choice.bounds.gain_low {
         low if low >= GAIN_MIN => "saves",
         low if low > 0.0 => "likely saves",
         _ => "may save",

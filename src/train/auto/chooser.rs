@@ -415,7 +415,7 @@ impl Chooser {
         let uncoded = recorded.between + recorded.rounds * plan.baseline;
         let suits = plan.candidates.iter().filter(|candidate| {
             // On traces drawn anew it is not slower by much.
-            let gain_low = 1.0 - (1.0 - candidate.gain_low) * short(candidate.scheme.text());
+            let gain_low = 1.0 - (1.0 - candidate.bounds.gain_low) * short(candidate.scheme.text());
             candidate.exact
                 && candidate.delay == 0
                 && gain_low >= -GAIN_MIN

@@ -115,7 +115,7 @@ pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
     let longest = plan
         .candidates
         .iter()
-        .map(|candidate| candidate.high.max(candidate.time_per_job))
+        .map(|candidate| candidate.bounds.high.max(candidate.time_per_job))
         .fold(f64::MIN_POSITIVE, f64::max);
     let at = |seconds: f64| left + (seconds / longest * f64::from(right - left)).round() as i32;
     let mut svg = String::new();
@@ -144,10 +144,15 @@ pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
             );
             text(&canvas, (12, top + 2), 13, &name)?;
             rectangle(&canvas, (left, top), (at(candidate.time_per_job), top + 16), colour)?;
-            rectangle(&canvas, (at(candidate.low), top + 7), (at(candidate.high), top + 9), INK)?;
+            rectangle(
+                &canvas,
+                (at(candidate.bounds.low), top + 7),
+                (at(candidate.bounds.high), top + 9),
+                INK,
+            )?;
             text(
                 &canvas,
-                (at(candidate.high.max(candidate.time_per_job)) + 8, top + 2),
+                (at(candidate.bounds.high.max(candidate.time_per_job)) + 8, top + 2),
                 13,
                 &format!("{:.4}", candidate.time_per_job),
             )?;
