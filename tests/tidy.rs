@@ -354,6 +354,66 @@ fn files_stay_short() {
     assert!(architecture.lines().count() <= 150);
 }
 
+/// Most fields of a struct, unless they are the flags of a command: what has more is a list of state
+/// that belongs to several, whom nobody has named.
+const FIELDS: usize = 15;
+/// Structs that have more, until somebody takes them apart.
+const LARGE: [&str; 5] = ["Builder", "Listen", "LocalRun", "Plan", "Told"];
+
+/// The structs of a file that have named fields: what is said above each, its name, and how many
+/// fields.
+fn structs(code: &str) -> Vec<(String, String, usize)> {
+    let lines: Vec<&str> = code.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let declared = line.trim_start();
+        let indent = &line[..line.len() - declared.len()];
+        let visibility = declared.split_once("struct ").map(|(before, _)| before.trim_end());
+        let Some(visibility) = visibility.filter(|_| line.ends_with('{')) else { continue };
+        if !visibility.is_empty() && !visibility.starts_with("pub") {
+            continue;
+        }
+        let name = declared[visibility.len()..].trim_start().strip_prefix("struct ").unwrap();
+        let name = name.split(|x: char| !x.is_alphanumeric()).next().unwrap();
+        let end = format!("{indent}}}");
+        // A help text may have empty lines, and ends of anything but of an item.
+        let above: Vec<&str> =
+            lines[..at].iter().rev().take_while(|line| **line != end).copied().collect();
+        let is_field = |line: &&&str| {
+            let deep = line.strip_prefix(indent).and_then(|rest| rest.strip_prefix("    "));
+            deep.is_some_and(|field| {
+                field.contains(':') && field.starts_with(|x: char| x.is_alphabetic() || x == '_')
+            })
+        };
+        let fields =
+            lines[at + 1..].iter().take_while(|line| **line != end).filter(is_field).count();
+        found.push((above.concat(), name.to_owned(), fields));
+    }
+    found
+}
+
+#[test]
+fn structs_have_at_most_15_fields() {
+    let mut seen = 0;
+    let mut large = Vec::new();
+    for (path, text) in CRATES.into_iter().flat_map(rust_files) {
+        for (above, name, fields) in structs(&shipped(&text)) {
+            seen += 1;
+            let flags = ["Args", "Parser"].iter().any(|derived| above.contains(derived));
+            if fields > FIELDS && !flags {
+                large.push((name, path.clone(), fields));
+            }
+        }
+    }
+    assert!(seen > 300, "only {seen} structs were found");
+    let excepted = |name: &str| LARGE.contains(&name);
+    let wrong: Vec<_> = large.iter().filter(|(name, ..)| !excepted(name)).collect();
+    assert!(wrong.is_empty(), "more than {FIELDS} fields: {wrong:#?}");
+    for name in LARGE {
+        assert!(large.iter().any(|(found, ..)| found == name), "{name} is no exception any more");
+    }
+}
+
 #[test]
 fn every_code_says_the_same_things_in_the_same_order() {
     for (path, text) in rust_files("src/codes") {
