@@ -5,7 +5,7 @@ use crate::four_workers::{Load, Seconds, UNITS, WORKERS, counted, steps, told, w
 use crate::program::{Outcome, again, median, token};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::gpu::{Gradient, GradientMut, Vector, Wire};
+use codedgrad::gpu::{Gradient, GradientMut, Vector, WireBuffer};
 use codedgrad::ids::Step;
 use codedgrad::schedulers::{Config, Engine};
 use codedgrad::train::{Coordinator, Pace, Shape};
@@ -70,7 +70,7 @@ fn copies<V: Vector + Gradient + GradientMut>(
     let mut seconds = Vec::new();
     for _ in 0..TURNS {
         let begin = Instant::now();
-        vector.read(0, 1.0, Wire::F32(&mut numbers))?;
+        vector.read(0, 1.0, WireBuffer::F32(&mut numbers))?;
         vector.write(0, &numbers)?;
         assert!(vector.finite(), "waits for the device");
         seconds.push(begin.elapsed().as_secs_f64());

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// Numbers to be sent, in the format in which they travel.
 #[derive(Debug)]
-pub enum Wire<'a> {
+pub enum WireBuffer<'a> {
     /// 32-bit floats.
     F32(&'a mut [f32]),
     /// bfloat16.
@@ -16,14 +16,14 @@ pub enum Wire<'a> {
     F16(&'a mut [f16]),
 }
 
-impl Wire<'_> {
+impl WireBuffer<'_> {
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Wire::F32(x) => x.len(),
-            Wire::Bf16(x) => x.len(),
-            Wire::F16(x) => x.len(),
+            WireBuffer::F32(x) => x.len(),
+            WireBuffer::Bf16(x) => x.len(),
+            WireBuffer::F16(x) => x.len(),
         }
     }
 
@@ -60,11 +60,11 @@ pub enum GradientError {
 /// between a trainer's numbers and messages.
 ///
 /// ```
-/// use codedgrad::gpu::{Gradient, GradientMut, Wire};
+/// use codedgrad::gpu::{Gradient, GradientMut, WireBuffer};
 /// use half::bf16;
 /// let mut gradient = vec![1.0f32, 2.0, 3.0];
 /// let mut wire = [bf16::ZERO; 2];
-/// gradient.read(1, 0.5, Wire::Bf16(&mut wire))?;
+/// gradient.read(1, 0.5, WireBuffer::Bf16(&mut wire))?;
 /// assert_eq!(wire.map(bf16::to_f32), [1.0, 1.5]);
 /// gradient.write(0, &[9.0])?;
 /// assert_eq!(gradient, [9.0, 2.0, 3.0]);
@@ -85,7 +85,7 @@ pub trait Gradient {
     ///
     /// # Errors
     /// [`GradientError`] when there are not so many elements, or the device fails.
-    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError>;
+    fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError>;
 }
 
 /// A flat gradient to be overwritten, in whatever memory it lies.
@@ -106,7 +106,7 @@ impl Gradient for [f32] {
         self.len()
     }
 
-    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+    fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError> {
         let range = within(start, wire.len(), self.len())?;
         convert(Source::F32(&self[range]), scale, wire);
         Ok(())
@@ -130,7 +130,7 @@ impl Gradient for Vec<f32> {
         self.len()
     }
 
-    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+    fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError> {
         self[..].read(start, scale, wire)
     }
 }
@@ -158,7 +158,7 @@ pub(super) fn within(
 }
 
 /// `wire[i] = narrow(round(scale x[i]))`, the CPU twin of the device's cast. Both have one length.
-pub(super) fn convert(x: Source<'_>, scale: f32, wire: Wire<'_>) {
+pub(super) fn convert(x: Source<'_>, scale: f32, wire: WireBuffer<'_>) {
     match x {
         Source::F32(x) => narrow(x, |x| scale * x, wire),
         Source::Bf16(x) => narrow(x, |x| scale * x.to_f32(), wire),
@@ -166,13 +166,13 @@ pub(super) fn convert(x: Source<'_>, scale: f32, wire: Wire<'_>) {
     }
 }
 
-fn narrow<T: Copy>(x: &[T], scaled: impl Fn(T) -> f32, wire: Wire<'_>) {
+fn narrow<T: Copy>(x: &[T], scaled: impl Fn(T) -> f32, wire: WireBuffer<'_>) {
     match wire {
-        Wire::F32(out) => out.iter_mut().zip(x).for_each(|(out, x)| *out = scaled(*x)),
-        Wire::Bf16(out) => {
+        WireBuffer::F32(out) => out.iter_mut().zip(x).for_each(|(out, x)| *out = scaled(*x)),
+        WireBuffer::Bf16(out) => {
             out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16::from_f32(scaled(*x)));
         }
-        Wire::F16(out) => {
+        WireBuffer::F16(out) => {
             out.iter_mut().zip(x).for_each(|(out, x)| *out = f16::from_f32(scaled(*x)));
         }
     }
@@ -207,9 +207,9 @@ mod tests {
         ];
         let mut wide = [f32::NAN; 6];
         let (mut narrow, mut half) = ([bf16::ONE; 6], [f16::ONE; 6]);
-        x[..].read(0, 1.0, Wire::Bf16(&mut narrow)).unwrap();
-        x[..].read(0, 1.0, Wire::F16(&mut half)).unwrap();
-        x[..].read(0, -2.0, Wire::F32(&mut wide)).unwrap();
+        x[..].read(0, 1.0, WireBuffer::Bf16(&mut narrow)).unwrap();
+        x[..].read(0, 1.0, WireBuffer::F16(&mut half)).unwrap();
+        x[..].read(0, -2.0, WireBuffer::F32(&mut wide)).unwrap();
         assert_eq!(narrow[..2], [bf16::from_f32(1.0), bf16::from_f32(1.0 + 2f32.powi(-6))]);
         assert_eq!((half[2], half[3], half[4]), (f16::NEG_INFINITY, f16::INFINITY, f16::ZERO));
         assert!(narrow[5].is_nan() && half[5].is_nan() && wide[5].is_nan() && wide[2] == 2e30);
@@ -220,9 +220,9 @@ mod tests {
         let mut gradient = vec![0.0f32; 4];
         let beyond = |start, end| GradientError::Range { start, end, length: 4 };
         assert_eq!(gradient.write(3, &[1.0, 2.0]), Err(beyond(3, 5)));
-        assert_eq!(gradient.read(5, 1.0, Wire::F32(&mut [])), Err(beyond(5, 5)));
+        assert_eq!(gradient.read(5, 1.0, WireBuffer::F32(&mut [])), Err(beyond(5, 5)));
         assert_eq!(
-            gradient.read(usize::MAX, 1.0, Wire::F32(&mut [0.0])),
+            gradient.read(usize::MAX, 1.0, WireBuffer::F32(&mut [0.0])),
             Err(beyond(usize::MAX, usize::MAX))
         );
         assert_eq!((Gradient::length(&gradient), &gradient[..]), (4, &[0.0; 4][..]));

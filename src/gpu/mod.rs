@@ -24,7 +24,7 @@ mod vector;
 pub(crate) use cpu::fold_chunk;
 pub use cpu::{Cpu, Folded, Plain, add_into, digest, digest_of_bits};
 pub(crate) use cpu::{poison_of, shared};
-pub use gradient::{Gradient, GradientError, GradientMut, Wire, largest};
+pub use gradient::{Gradient, GradientError, GradientMut, WireBuffer, largest};
 pub use real::{Real, gram, signed_fold};
 pub(crate) use step::{Rates, step};
 pub use vector::Vector;

@@ -6,7 +6,7 @@
 use super::What;
 use super::ledger::Ledger;
 use super::{Summand, Worker};
-use crate::gpu::{CombineError, Folded, Gradient, Vector, Wire};
+use crate::gpu::{CombineError, Folded, Gradient, Vector, WireBuffer};
 use crate::ids::{Job, Step, Task};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -262,7 +262,7 @@ impl<V> Kept<V> {
 /// A copy for the host; a vector that has failed cannot be had.
 fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
     let mut numbers = vec![0.0; Vector::length(vector)];
-    let read = vector.read(0, 1.0, Wire::F32(&mut numbers));
+    let read = vector.read(0, 1.0, WireBuffer::F32(&mut numbers));
     read.inspect_err(|error| tracing::error!("a vector cannot be had: {error}"))
         .ok()
         .map(|()| Arc::new(numbers))

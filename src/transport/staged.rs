@@ -3,7 +3,7 @@
 
 use super::fabric::Shelf;
 use super::{Closer, Link, Notice, Order, Received, RunFacts, Say};
-use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
+use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +117,7 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
             return shelf.keep(task, result);
         }
         let mut numbers = self.link.buffer(Vector::length(&result));
-        match result.read(0, 1.0, Wire::F32(&mut numbers)) {
+        match result.read(0, 1.0, WireBuffer::F32(&mut numbers)) {
             Ok(()) => self.link.keep(task, numbers),
             Err(error) => self.fail(&error),
         }

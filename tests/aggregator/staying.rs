@@ -3,7 +3,7 @@
 //! the host's.
 
 use super::*;
-use codedgrad::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, Wire};
+use codedgrad::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, WireBuffer};
 use std::sync::Arc;
 
 /// Numbers in one of two places; whatever is reused is spoilt first.
@@ -60,7 +60,7 @@ impl Gradient for Stays {
     fn length(&self) -> usize {
         self.numbers.len()
     }
-    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+    fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError> {
         self.numbers.read(start, scale, wire)
     }
 }

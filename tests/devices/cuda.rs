@@ -11,7 +11,7 @@ use super::{
 use crate::gpu::conformance::{conforms, messages};
 use crate::gpu::gradient::convert;
 use crate::gpu::{
-    Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, Wire,
+    Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, WireBuffer,
     digest_of_bits, largest, signed_fold, step,
 };
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -278,7 +278,7 @@ fn the_kernels_casts_are_the_cpus() {
             let (found, mut expected): (Vec<f32>, Vec<f32>) = match to {
                 Format::F32 => {
                     let mut twin = vec![0.0f32; length];
-                    convert(source, scale, Wire::F32(&mut twin));
+                    convert(source, scale, WireBuffer::F32(&mut twin));
                     (
                         found
                             .chunks(2)
@@ -291,7 +291,7 @@ fn the_kernels_casts_are_the_cpus() {
                 }
                 Format::Bf16 => {
                     let mut twin = vec![bf16::ONE; length];
-                    convert(source, scale, Wire::Bf16(&mut twin));
+                    convert(source, scale, WireBuffer::Bf16(&mut twin));
                     (
                         found.iter().map(|bits| bf16::from_bits(*bits).to_f32()).collect(),
                         twin.iter().map(|x| x.to_f32()).collect(),
@@ -299,7 +299,7 @@ fn the_kernels_casts_are_the_cpus() {
                 }
                 Format::F16 => {
                     let mut twin = vec![f16::ONE; length];
-                    convert(source, scale, Wire::F16(&mut twin));
+                    convert(source, scale, WireBuffer::F16(&mut twin));
                     (
                         found.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect(),
                         twin.iter().map(|x| x.to_f32()).collect(),
@@ -329,7 +329,7 @@ fn the_kernels_scan_finds_the_largest_and_what_is_no_number() {
             (Source::F32(&x[..3]), 0),
         ] {
             let mut values = vec![0.0; source.len()];
-            convert(source, 1.0, Wire::F32(&mut values));
+            convert(source, 1.0, WireBuffer::F32(&mut values));
             let mut top = [0u32];
             let kernel = format!("scan_{}", format(source).name());
             let split = Split::of(source.len(), &[(shift as u64, format(source))]);
@@ -527,8 +527,8 @@ fn a_devices_gradients_travel_like_the_cpus() {
     let on_device = cuda.stream().clone_htod(&x).expect("a copy");
     let gradient = DeviceGradient::new(&cuda, DeviceSource::F32(on_device.as_view()));
     let (mut found, mut expected) = (vec![bf16::ONE; x.len() - 3], vec![bf16::ONE; x.len() - 3]);
-    gradient.read(3, -0.25, Wire::Bf16(&mut found)).expect("in range");
-    x[..].read(3, -0.25, Wire::Bf16(&mut expected)).expect("in range");
+    gradient.read(3, -0.25, WireBuffer::Bf16(&mut found)).expect("in range");
+    x[..].read(3, -0.25, WireBuffer::Bf16(&mut expected)).expect("in range");
     assert!(found == expected);
     let mut target = cuda.stream().alloc_zeros::<bf16>(x.len()).expect("memory");
     DeviceGradientMut::new(&cuda, DeviceTarget::Bf16(target.as_view_mut()))

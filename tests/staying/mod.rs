@@ -2,7 +2,7 @@
 //! tests of the library and of the trainer.
 
 use codedgrad::gpu::{
-    CombineError, Folded, Gradient, GradientError, GradientMut, Vector, Wire, add_into,
+    CombineError, Folded, Gradient, GradientError, GradientMut, Vector, WireBuffer, add_into,
 };
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Gradient for Stays {
     fn length(&self) -> usize {
         self.0.len()
     }
-    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+    fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError> {
         let failed = || GradientError::Device { reason: "as asked".into() };
         if self.finite() { self.0.read(start, scale, wire) } else { Err(failed()) }
     }

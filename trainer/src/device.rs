@@ -7,7 +7,7 @@ use std::str::FromStr;
 #[cfg(feature = "candle-cuda")]
 use {
     codedgrad::gpu::cuda::{Cuda, DeviceGradient, DeviceSource},
-    codedgrad::gpu::{Gradient, Wire},
+    codedgrad::gpu::{Gradient, WireBuffer},
     std::sync::Arc,
 };
 
@@ -202,7 +202,7 @@ impl Place {
             }
             #[cfg(feature = "candle-cuda")]
             Storage::Cuda(_) => self.with(tensor, |cuda, source| {
-                Ok(DeviceGradient::new(cuda, source).read(0, 1.0, Wire::F32(out))?)
+                Ok(DeviceGradient::new(cuda, source).read(0, 1.0, WireBuffer::F32(out))?)
             })?,
             _ => return Err(ELSEWHERE),
         }

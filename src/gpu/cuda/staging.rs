@@ -4,7 +4,7 @@
 use super::vector::for_each_format;
 use super::{Cuda, CudaError, DeviceSource, DeviceTarget};
 use crate::gpu::gradient::within;
-use crate::gpu::{Gradient, GradientError, GradientMut, Wire};
+use crate::gpu::{Gradient, GradientError, GradientMut, WireBuffer};
 use cudarc::driver::{
     CudaEvent, CudaSlice, CudaView, CudaViewMut, DeviceRepr, PinnedHostSlice, ValidAsZeroBits,
 };
@@ -72,12 +72,13 @@ number!(f16, F16, f16);
 ///
 /// ```no_run
 /// use codedgrad::gpu::cuda::{Cuda, DeviceGradient, DeviceSource};
-/// use codedgrad::gpu::{Gradient, Wire};
+/// use codedgrad::gpu::{Gradient, WireBuffer};
 /// use half::bf16;
 /// let cuda = Cuda::new(0)?;
 /// let x = cuda.stream().clone_htod(&[1.0f32, 2.0])?;
 /// let mut wire = [bf16::ZERO; 2];
-/// DeviceGradient::new(&cuda, DeviceSource::F32(x.as_view())).read(0, 0.5, Wire::Bf16(&mut wire))?;
+/// let gradient = DeviceGradient::new(&cuda, DeviceSource::F32(x.as_view()));
+/// gradient.read(0, 0.5, WireBuffer::Bf16(&mut wire))?;
 /// assert_eq!(wire.map(bf16::to_f32), [0.5, 1.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -100,9 +101,9 @@ impl Gradient for DeviceGradient<'_> {
         self.source.len()
     }
 
-    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+    fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError> {
         let range = within(start, wire.len(), self.source.len())?;
-        for_each_format!(wire, Wire, wire => self.cuda.download(&self.source, range, scale, wire)?);
+        for_each_format!(wire, WireBuffer, wire => self.cuda.download(&self.source, range, scale, wire)?);
         Ok(())
     }
 }

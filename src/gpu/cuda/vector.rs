@@ -2,7 +2,9 @@
 
 use super::passes::Format;
 use super::{Cuda, CudaError, DeviceGradient, DeviceGradientMut, DeviceTerm, warn_once};
-use crate::gpu::{CombineError, Folded, Gradient, GradientError, GradientMut, Rates, Vector, Wire};
+use crate::gpu::{
+    CombineError, Folded, Gradient, GradientError, GradientMut, Rates, Vector, WireBuffer,
+};
 use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut,
     DeviceSlice, SyncOnDrop,
@@ -346,7 +348,7 @@ impl Gradient for DeviceVector {
         self.length
     }
 
-    fn read(&self, start: usize, scale: f32, wire: Wire<'_>) -> Result<(), GradientError> {
+    fn read(&self, start: usize, scale: f32, wire: WireBuffer<'_>) -> Result<(), GradientError> {
         DeviceGradient::new(&self.cuda, DeviceSource::F32(self.view()?)).read(start, scale, wire)
     }
 }

@@ -1,7 +1,7 @@
 //! Events that borrow the aggregator, and settle themselves when they are dropped.
 
 use super::{Aggregator, AggregatorError, AtHand, OwnedEvent, ProvideRequest, Samples};
-use crate::gpu::{Gradient, GradientError, GradientMut, Vector, Wire};
+use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task, Units};
 use crate::transport::{Cancel, Decoded, State};
 use std::ops::Deref;
@@ -137,7 +137,7 @@ impl ComputeTask<'_> {
         gradient: &dyn Gradient,
         scale: f32,
     ) -> Result<(), GradientError> {
-        gradient.read(0, scale, Wire::F32(self.message()))
+        gradient.read(0, scale, WireBuffer::F32(self.message()))
     }
 }
 

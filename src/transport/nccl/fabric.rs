@@ -2,7 +2,7 @@
 
 use super::{Group, Limits, NcclError, Receiving, Sending, UniqueId, unique_id};
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
-use crate::gpu::{Folded, Gradient, GradientError, Vector, Wire};
+use crate::gpu::{Folded, Gradient, GradientError, Vector, WireBuffer};
 use crate::ids::{Step, Worker};
 use crate::transport::fabric::{Fabric, ReportSink, Reported, Shelf, Told, Weave};
 use crate::transport::{Cancel, What};
@@ -224,7 +224,7 @@ impl Weaver {
             return Ok(());
         };
         let mut numbers = vec![0.0; part.len()];
-        sum.read(part.start, 1.0, Wire::F32(&mut numbers))?;
+        sum.read(part.start, 1.0, WireBuffer::F32(&mut numbers))?;
         report(Reported::Part {
             step,
             attempt,
