@@ -11,11 +11,11 @@ mod processes;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
+use codedgrad::run::NumberFormat;
 use codedgrad::schedulers::{Config, Engine};
 use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
-use codedgrad::transport::wire::Format;
 use codedgrad::transport::{Decoded, Link};
 use processes::{Outcome, again, median, token};
 use std::env;
@@ -182,7 +182,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let security = Security::Plain { token: Token::parse(&token)? };
     let listen = Listen {
         log_steps: config.log_steps,
-        format: if case.wire == "bf16" { Format::Bf16 } else { Format::F32 },
+        format: if case.wire == "bf16" { NumberFormat::Bf16 } else { NumberFormat::F32 },
         exchange: case.exchange.parse::<Exchange>()?,
         keeps: false,
         silence: Duration::from_secs(60),

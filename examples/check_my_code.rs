@@ -2,13 +2,14 @@
 //!
 //! `cargo run -p codedgrad --no-default-features --example check_my_code`
 
-use codedgrad::codes::{DenseCode, Gate, GradientCode, Verified, Wire, verify};
+use codedgrad::codes::{DenseCode, Gate, GradientCode, Verified, verify};
+use codedgrad::run::NumberFormat;
 
 /// Whether every set of at most `stragglers` missing workers decodes within the gate of f32
 /// messages.
 fn check(rows: &[Vec<f64>], stragglers: usize) -> Result<Verified, Box<dyn std::error::Error>> {
     let code = DenseCode::new(rows)?.claiming(stragglers)?;
-    Ok(verify(&code, &Gate::new(Wire::F32, code.facts()), 7, &mut |_, _| ()))
+    Ok(verify(&code, &Gate::new(NumberFormat::F32, code.facts()), 7, &mut |_, _| ()))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -88,6 +88,7 @@ pub mod codes;
 pub mod delays;
 pub mod gpu;
 pub mod ids;
+pub mod run;
 pub mod schedulers;
 pub mod sim;
 mod spelling;

@@ -4,10 +4,11 @@
 #[allow(dead_code, reason = "runs are begun by the library here")]
 mod integers;
 
+use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Registry;
-use codedgrad::codes::{SchemeSpec, Wire};
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Job as JobNumber, Step, Task, Worker};
+use codedgrad::run::NumberFormat;
 use codedgrad::train::{
     Aggregator, AggregatorError, Builder, Coordinator, Event, JoinError, Outcome, OwnedEvent, Pace,
     RunError, VirtualClock,
@@ -268,8 +269,8 @@ fn what_makes_no_run_is_said() {
     let served = |run: Builder, address| run.serve(address, plain()).err().unwrap().to_string();
     assert!(served(whole(), "7000").starts_with("\"7000\" is no address to listen at: write"));
     assert!(served(whole(), "0.0.0.0:0").contains("--keys DIR"), "a token alone stays on the host");
-    assert!(served(whole().wire(Wire::F16), "127.0.0.1:0").starts_with("wire is F16"));
-    let narrow = whole().wire(Wire::Bf16).exchange(Exchange::Nccl);
+    assert!(served(whole().wire(NumberFormat::F16), "127.0.0.1:0").starts_with("wire is F16"));
+    let narrow = whole().wire(NumberFormat::Bf16).exchange(Exchange::Nccl);
     assert!(served(narrow, "127.0.0.1:0").contains("no bf16"));
     let vote = Coordinator::builder("vote:s=0,b=1".parse::<SchemeSpec>().unwrap());
     let vote = vote.workers(3).steps(1).length(1).exchange(Exchange::Sharded);

@@ -6,9 +6,10 @@ mod integers;
 
 use bare::Bare;
 use codedgrad::ids::{Step, Worker};
+use codedgrad::run::NumberFormat;
 use codedgrad::train::Outcome;
 use codedgrad::transport::tcp::Exchange;
-use codedgrad::transport::wire::{CHUNK, Format, Header, Kind, VERSION};
+use codedgrad::transport::wire::{CHUNK, Header, Kind, VERSION};
 use integers::{Job, RUN, Secret, Watch, coordinate, join, listen, run_locally, secret};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -160,7 +161,7 @@ fn numbers(value: f32, count: usize) -> Vec<u8> {
 /// Sends a vector that is the same everywhere, last chunk first.
 fn send(worker: &mut Bare, kind: Kind, number: u64, attempt: u32, value: f32) {
     for (offset, count) in [(CHUNK, LENGTH - CHUNK), (0, CHUNK)] {
-        let header = Header::chunk(kind, Format::F32, offset, count);
+        let header = Header::chunk(kind, NumberFormat::F32, offset, count);
         let header =
             Header { run: RUN, layout: 77, number, attempt, finite: value.is_finite(), ..header };
         worker.put(&header, &numbers(value, count));

@@ -6,9 +6,10 @@ mod integers;
 
 use bare::Bare;
 use codedgrad::ids::Step;
+use codedgrad::run::NumberFormat;
 use codedgrad::train::Outcome;
 use codedgrad::transport::tcp::{Exchange, TcpTransport};
-use codedgrad::transport::wire::{COORDINATOR, Format, Header, Kind};
+use codedgrad::transport::wire::{COORDINATOR, Header, Kind};
 use integers::{Job, RUN, Secret, Watch, coordinate, join, listen, run_locally, secret};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -171,7 +172,7 @@ const LENGTH: usize = 4;
 
 /// Sends a worker the sum of a step, and tells it to apply that.
 fn decide(worker: &mut Bare, step: u64) {
-    let header = Header::chunk(Kind::Sum, Format::F32, 0, LENGTH);
+    let header = Header::chunk(Kind::Sum, NumberFormat::F32, 0, LENGTH);
     let header =
         Header { run: RUN, layout: 77, worker: COORDINATOR, number: step, finite: true, ..header };
     worker.put(&header, &64f32.to_le_bytes().repeat(LENGTH));
@@ -214,7 +215,7 @@ fn a_worker_that_is_not_told_a_step_applies_none_after_it() {
     // What it lacks comes as a state, in which everything below step 3 is applied.
     worker
         .tell(&json!({"type": "take", "epoch": 1, "transfer": 1, "next": 3, "lengths": [LENGTH]}));
-    let header = Header::chunk(Kind::State, Format::F32, 0, LENGTH);
+    let header = Header::chunk(Kind::State, NumberFormat::F32, 0, LENGTH);
     let header = Header { run: RUN, layout: 77, worker: COORDINATOR, number: 1, ..header };
     worker.put(&header, &(-9f32).to_le_bytes().repeat(LENGTH));
     decide(&mut worker, 3);

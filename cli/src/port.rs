@@ -5,13 +5,11 @@ use crate::folder::RunFolder;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::builder::{EnumValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use codedgrad::codes::Wire;
+use codedgrad::run::NumberFormat;
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
 use codedgrad::transport::tcp::{Exchange, Secrets};
-#[cfg(feature = "trainer")]
-use codedgrad::transport::wire::Format;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -86,32 +84,14 @@ impl TypedValueParser for ExchangeParser {
     }
 }
 
-/// Numbers on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum WireKind {
-    /// 4 bytes each, as they are computed.
-    #[default]
-    F32,
-    /// 2 bytes each, rounded to 8 bits of precision.
-    Bf16,
-}
-
-impl WireKind {
-    pub(crate) fn of_codes(self) -> Wire {
-        match self {
-            Self::F32 => Wire::F32,
-            Self::Bf16 => Wire::Bf16,
-        }
-    }
-
-    #[cfg(feature = "trainer")]
-    pub(crate) fn format(self) -> Format {
-        match self {
-            Self::F32 => Format::F32,
-            Self::Bf16 => Format::Bf16,
-        }
-    }
+/// Parses the format of numbers on the wire, one that frames have.
+pub(crate) fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
+    let formats = [
+        (NumberFormat::F32, "4 bytes each, as they are computed"),
+        (NumberFormat::Bf16, "2 bytes each, rounded to 8 bits of precision"),
+    ];
+    let named = formats.map(|(format, help)| PossibleValue::new(format.name()).help(help));
+    PossibleValuesParser::new(named).try_map(|name| name.parse::<NumberFormat>())
 }
 
 /// How long people are ready to wait.

@@ -1,7 +1,9 @@
 //! A run that is served from a thread of this process.
 
 use crate::arguments::{Deadline, duration, token, value_error};
-use codedgrad::codes::{SchemeSpec, Wire};
+use crate::numbers::format_of;
+use codedgrad::codes::SchemeSpec;
+use codedgrad::run::NumberFormat;
 use codedgrad::train::{self, AUTO, Auto, Flow, Observer, Outcome, RunError, StepRecord, Stopper};
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
@@ -116,14 +118,13 @@ impl Told {
     }
 }
 
-fn wire(name: &str) -> PyResult<Wire> {
-    match name {
-        "float32" => Ok(Wire::F32),
-        "bfloat16" => Ok(Wire::Bf16),
-        _ => Err(PyValueError::new_err(format!(
+fn wire(name: &str) -> PyResult<NumberFormat> {
+    let framed = |format: &NumberFormat| *format != NumberFormat::F16;
+    format_of(name).filter(framed).ok_or_else(|| {
+        PyValueError::new_err(format!(
             "wire is {name:?}: vectors travel as \"float32\" or \"bfloat16\""
-        ))),
-    }
+        ))
+    })
 }
 
 /// What a mutex guards here stays whole whoever panicked.

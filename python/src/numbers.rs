@@ -1,43 +1,38 @@
 //! Numbers of Python's arrays, in and out of messages.
 
+use codedgrad::run::NumberFormat;
 use half::{bf16, f16};
 use numpy::{PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use std::str::FromStr;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// How the numbers of one array lie in memory. Python has no dtype for bfloat16: 16-bit formats
-/// come as arrays of `int16` with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    F32,
-    Bf16,
-    F16,
-}
-
-impl FromStr for Format {
-    type Err = PyErr;
-
-    fn from_str(text: &str) -> PyResult<Self> {
-        match text {
-            "float32" => Ok(Self::F32),
-            "bfloat16" => Ok(Self::Bf16),
-            "float16" => Ok(Self::F16),
-            _ => Err(PyValueError::new_err(format!(
-                "{text:?} is no number format of gradients: they are float32, bfloat16 or float16"
-            ))),
-        }
+/// How the numbers of one array lie in memory, by Python's name. Python has no dtype for bfloat16:
+/// 16-bit formats come as arrays of `int16` with the same bits.
+pub(crate) fn format_of(text: &str) -> Option<NumberFormat> {
+    match text {
+        "float32" => Some(NumberFormat::F32),
+        "bfloat16" => Some(NumberFormat::Bf16),
+        "float16" => Some(NumberFormat::F16),
+        _ => None,
     }
 }
 
 /// The arrays that a gradient is made of: how many numbers each has, and in which format.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout(Vec<(usize, Format)>);
+pub(crate) struct Layout(Vec<(usize, NumberFormat)>);
 
 impl Layout {
     pub(crate) fn new(arrays: &[(usize, String)]) -> PyResult<Self> {
-        let read = |(count, format): &(usize, String)| Ok((*count, format.parse()?));
+        let read = |(count, text): &(usize, String)| {
+            let format = format_of(text).ok_or_else(|| {
+                PyValueError::new_err(format!(
+                    "{text:?} is no number format of gradients: they are float32, bfloat16 or \
+                     float16"
+                ))
+            })?;
+            Ok((*count, format))
+        };
         arrays.iter().map(read).collect::<PyResult<_>>().map(Self)
     }
 
@@ -60,16 +55,17 @@ impl Layout {
         arrays: &[Option<Bound<'py, PyAny>>],
     ) -> PyResult<Vec<Source<'py>>> {
         self.check(arrays.len())?;
-        let read = |(place, (array, (count, format))): (usize, (&Option<_>, &(usize, Format)))| {
-            let Some(array) = array else { return Ok(Source::Zeros(*count)) };
-            let found = match format {
-                Format::F32 => Source::F32(readable(array, place)?),
-                Format::Bf16 => Source::Bf16(readable(array, place)?),
-                Format::F16 => Source::F16(readable(array, place)?),
+        let read =
+            |(place, (array, (count, format))): (usize, (&Option<_>, &(usize, NumberFormat)))| {
+                let Some(array) = array else { return Ok(Source::Zeros(*count)) };
+                let found = match format {
+                    NumberFormat::F32 => Source::F32(readable(array, place)?),
+                    NumberFormat::Bf16 => Source::Bf16(readable(array, place)?),
+                    NumberFormat::F16 => Source::F16(readable(array, place)?),
+                };
+                counted(found.count()?, *count, place)?;
+                Ok(found)
             };
-            counted(found.count()?, *count, place)?;
-            Ok(found)
-        };
         arrays.iter().zip(&self.0).enumerate().map(read).collect()
     }
 
@@ -79,16 +75,17 @@ impl Layout {
         arrays: &[Option<Bound<'py, PyAny>>],
     ) -> PyResult<Vec<Target<'py>>> {
         self.check(arrays.len())?;
-        let read = |(place, (array, (count, format))): (usize, (&Option<_>, &(usize, Format)))| {
-            let Some(array) = array else { return Ok(Target::Nowhere(*count)) };
-            let mut found = match format {
-                Format::F32 => Target::F32(writable(array, place)?),
-                Format::Bf16 => Target::Bf16(writable(array, place)?),
-                Format::F16 => Target::F16(writable(array, place)?),
+        let read =
+            |(place, (array, (count, format))): (usize, (&Option<_>, &(usize, NumberFormat)))| {
+                let Some(array) = array else { return Ok(Target::Nowhere(*count)) };
+                let mut found = match format {
+                    NumberFormat::F32 => Target::F32(writable(array, place)?),
+                    NumberFormat::Bf16 => Target::Bf16(writable(array, place)?),
+                    NumberFormat::F16 => Target::F16(writable(array, place)?),
+                };
+                counted(found.count()?, *count, place)?;
+                Ok(found)
             };
-            counted(found.count()?, *count, place)?;
-            Ok(found)
-        };
         arrays.iter().zip(&self.0).enumerate().map(read).collect()
     }
 }

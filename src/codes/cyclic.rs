@@ -24,8 +24,9 @@ use super::dual::{DualDecoder, Plan, Rule};
 use super::family::{Family, Recipe};
 use super::linear::Dual;
 use super::verify::verify;
-use super::{Decoder, Facts, Gate, GradientCode, ParameterError, Row, TableError, Wire};
+use super::{Decoder, Facts, Gate, GradientCode, ParameterError, Row, TableError};
 use crate::ids::{Share, Worker};
+use crate::run::NumberFormat;
 use nalgebra::{DMatrix, DVector};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -145,7 +146,8 @@ impl Cyclic {
                 Err(ParameterError::IllConditioned { .. }) => continue,
                 code => code?,
             };
-            let found = verify(&code, &Gate::new(Wire::F32, code.facts()), seed, &mut |_, _| ());
+            let found =
+                verify(&code, &Gate::new(NumberFormat::F32, code.facts()), seed, &mut |_, _| ());
             if best.as_ref().is_none_or(|(least, _)| found.worst_amplification < *least) {
                 best = Some((found.worst_amplification, code));
             }

@@ -143,9 +143,10 @@ impl DenseCode {
     /// [`ParameterError::TooManyStragglers`] unless `stragglers` is below the number of workers.
     ///
     /// ```
-    /// use codedgrad::codes::{verify, DenseCode, Gate, GradientCode, Wire};
+    /// use codedgrad::codes::{verify, DenseCode, Gate, GradientCode};
+    /// use codedgrad::run::NumberFormat;
     /// let code = DenseCode::from_csv("1,0\n0,1\n1,1")?.claiming(2)?;
-    /// let verified = verify(&code, &Gate::new(Wire::F32, code.facts()), 7, &mut |_, _| ());
+    /// let verified = verify(&code, &Gate::new(NumberFormat::F32, code.facts()), 7, &mut |_, _| ());
     /// assert_eq!(verified.failures.len(), 2, "worker 2 decodes alone, the others do not");
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```

@@ -1,7 +1,7 @@
 //! What a decode must satisfy before its result may reach an optimizer.
 
 use super::{Facts, Report};
-use serde::{Deserialize, Serialize};
+use crate::run::NumberFormat;
 use std::fmt;
 use thiserror::Error;
 
@@ -10,25 +10,14 @@ pub const RESIDUAL_MAX: f64 = 1e-9;
 /// Slack on the normalised error of an approximate decode, for rounding.
 const ERROR_SLACK: f64 = 1e-9;
 
-/// Number format of messages, which sets how much amplification a decode can bear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Wire {
-    /// 24 bits of precision: amplification up to 256.
-    F32,
-    /// 8 bits of precision: amplification up to 8.
-    Bf16,
-    /// 11 bits of precision: amplification up to 8.
-    F16,
-}
-
 /// The gate of one run.
 ///
 /// ```
-/// use codedgrad::codes::{decode, Choice, Gate, GradientCode, Groups, Wire};
+/// use codedgrad::codes::{decode, Choice, Gate, GradientCode, Groups};
 /// use codedgrad::ids::{Worker, WorkerSet};
+/// use codedgrad::run::NumberFormat;
 /// let code = Groups::new(4, 2)?;
-/// let gate = Gate::new(Wire::F32, code.facts());
+/// let gate = Gate::new(NumberFormat::F32, code.facts());
 /// let all = decode(&code, &WorkerSet::full(4), Choice::Fewest).1;
 /// assert!(gate.check(&all).is_ok());
 /// let lost = decode(&code, &WorkerSet::of(4, [Worker(0), Worker(1)]), Choice::Fewest).1;
@@ -100,18 +89,21 @@ impl fmt::Display for Better {
 }
 
 impl Gate {
-    /// The gate of a code with these facts whose messages travel as `wire`.
+    /// The gate of a code with these facts whose messages travel in a number format, which sets how
+    /// much amplification a decode can bear: up to 256 with the 24 bits of f32, up to 8 with the 8
+    /// of bf16 or the 11 of f16.
     ///
     /// ```
-    /// use codedgrad::codes::{Gate, GradientCode, Groups, Wire};
-    /// let gate = Gate::new(Wire::Bf16, Groups::uncoded(4)?.facts());
+    /// use codedgrad::codes::{Gate, GradientCode, Groups};
+    /// use codedgrad::run::NumberFormat;
+    /// let gate = Gate::new(NumberFormat::Bf16, Groups::uncoded(4)?.facts());
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     #[must_use]
-    pub fn new(wire: Wire, facts: &Facts) -> Self {
-        let amplification_max = match wire {
-            Wire::F32 => 256.0,
-            Wire::Bf16 | Wire::F16 => 8.0,
+    pub fn new(format: NumberFormat, facts: &Facts) -> Self {
+        let amplification_max = match format {
+            NumberFormat::F32 => 256.0,
+            NumberFormat::Bf16 | NumberFormat::F16 => 8.0,
         };
         let better = Better { tolerance: facts.tolerance, approximate: facts.error_max > 0.0 };
         Self { amplification_max, error_max: facts.error_max, better }
@@ -123,8 +115,9 @@ impl Gate {
     /// [`GateError`] with the numbers when it may not.
     ///
     /// ```
-    /// use codedgrad::codes::{Gate, GateError, GradientCode, Groups, Report, Wire};
-    /// let gate = Gate::new(Wire::Bf16, Groups::uncoded(4)?.facts());
+    /// use codedgrad::codes::{Gate, GateError, GradientCode, Groups, Report};
+    /// use codedgrad::run::NumberFormat;
+    /// let gate = Gate::new(NumberFormat::Bf16, Groups::uncoded(4)?.facts());
     /// let noisy = Report {
     ///     decodable: true,
     ///     residual: 0.0,

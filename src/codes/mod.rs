@@ -51,7 +51,7 @@ pub use cyclic::Cyclic;
 pub use dense::DenseCode;
 pub use drop_slowest::DropSlowest;
 pub use error::ParameterError;
-pub use gate::{Better, Gate, GateError, Wire};
+pub use gate::{Better, Gate, GateError};
 pub use graph::Graph;
 pub use groups::Groups;
 pub use interval::Interval;

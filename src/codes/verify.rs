@@ -1,8 +1,9 @@
 //! Checking a code: does every tolerated set of stragglers decode, and how well?
 
-use super::gate::{Gate, GateError, Wire};
+use super::gate::{Gate, GateError};
 use super::{Choice, GradientCode, Report};
 use crate::ids::{Worker, WorkerSet};
+use crate::run::NumberFormat;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -52,9 +53,10 @@ pub struct FailedSet {
 /// `progress` is called now and then with the sets done and the sets in all.
 ///
 /// ```
-/// use codedgrad::codes::{verify, Gate, GradientCode, Groups, Wire};
+/// use codedgrad::codes::{verify, Gate, GradientCode, Groups};
+/// use codedgrad::run::NumberFormat;
 /// let code = Groups::tolerating(8, 2)?;
-/// let verified = verify(&code, &Gate::new(Wire::F32, code.facts()), 7, &mut |_, _| ());
+/// let verified = verify(&code, &Gate::new(NumberFormat::F32, code.facts()), 7, &mut |_, _| ());
 /// assert!(verified.exhaustive && verified.failures.is_empty());
 /// assert_eq!(verified.sets, 1 + 8 + 28 + 56, "all sets of at most 3 of 8: tolerance is 3 here");
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
@@ -82,7 +84,7 @@ pub fn verify(
 /// is found: of all such sets where they are few, else of bursts and random ones. Fewer stragglers
 /// are no harder.
 pub(super) fn refuted(code: &dyn GradientCode) -> Option<WorkerSet> {
-    let (gate, most) = (Gate::new(Wire::F32, code.facts()), code.facts().tolerance);
+    let (gate, most) = (Gate::new(NumberFormat::F32, code.facts()), code.facts().tolerance);
     let every = binomial(code.facts().workers, most) <= CLAIM_EXHAUSTIVE_MAX;
     let mut nobody_looks = |_, _| ();
     let mut trial = Trial::new(code, &gate, every, &mut nobody_looks);

@@ -43,6 +43,7 @@ pub use vector::{DeviceSource, DeviceTarget, DeviceVector};
 
 use super::real::Signs;
 use super::{Combine, CombineError, Cpu, Rates};
+use crate::run::NumberFormat;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, CudaView, CudaViewMut,
@@ -50,7 +51,7 @@ use cudarc::driver::{
     PushKernelArg, ValidAsZeroBits,
 };
 use cudarc::nvrtc::{Ptx, result as nvrtc, sys as nvrtc_sys};
-use passes::{Format, MOST, Pass, Split, passes};
+use passes::{MOST, Pass, Split, passes};
 use sketch::{SignTables, add_stripes};
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, Once};
@@ -363,7 +364,7 @@ impl Cuda {
         let (length, format) = (out.len(), terms[0].source.format());
         let mut table = Table { x: [0; MOST], w: [0.0; MOST] };
         let (to, _written) = out.device_ptr_mut(&self.stream);
-        let (mut arrays, mut read) = (vec![(to, Format::F32)], Vec::new());
+        let (mut arrays, mut read) = (vec![(to, NumberFormat::F32)], Vec::new());
         for (i, term) in terms.iter().enumerate() {
             let (address, guard) = term.source.address(&self.stream);
             (table.x[i], table.w[i]) = (address, term.weight);

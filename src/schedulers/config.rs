@@ -1,7 +1,7 @@
 //! What the engine is told about a run beside its scheme.
 
-use crate::codes::Wire;
 use crate::codes::sequential::SchemeFacts;
+use crate::run::NumberFormat;
 use thiserror::Error;
 
 /// Where results are added up.
@@ -25,7 +25,7 @@ pub struct Config {
     /// never do.
     pub grace_seconds: f64,
     /// Number format of messages, for the gate.
-    pub wire: Wire,
+    pub wire: NumberFormat,
     /// Decoded steps kept for those who missed some; whoever misses more takes over a peer's state.
     /// More than the scheme's delay, since so many and one more may be decided at once.
     pub log_steps: u64,
@@ -54,7 +54,7 @@ impl Default for Config {
         Self {
             max_wait_seconds: 60.0,
             grace_seconds: 0.0,
-            wire: Wire::F32,
+            wire: NumberFormat::F32,
             log_steps: 16,
             micro_steps: 1,
             models: 1,

@@ -11,9 +11,10 @@ pub use served::{Open, Served};
 use super::aggregator::{Aggregator, Seat};
 use super::{Auto, Coordinator, Pace, Policy, Shape, Using, VirtualClock};
 use crate::codes::sequential::{Accept, Horizon, Scheme};
-use crate::codes::{ParameterError, SchemeSpec, Wire};
+use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::{Delays, Unit};
 use crate::ids::{Job, Step, Worker};
+use crate::run::NumberFormat;
 use crate::schedulers::{Config, Engine, Reduce};
 use crate::transport::Transport;
 use crate::transport::local::{self, LocalTransport};
@@ -346,12 +347,12 @@ impl Builder {
     /// not told.
     ///
     /// ```
-    /// # use codedgrad::{codes::Wire, train::Coordinator};
+    /// # use codedgrad::{run::NumberFormat, train::Coordinator};
     /// let run = Coordinator::builder("groups:s=1").workers(4).steps(100).length(3);
-    /// assert!(run.wire(Wire::Bf16).local().is_ok());
+    /// assert!(run.wire(NumberFormat::Bf16).local().is_ok());
     /// ```
-    pub fn wire(mut self, wire: Wire) -> Self {
-        self.config.wire = wire;
+    pub fn wire(mut self, format: NumberFormat) -> Self {
+        self.config.wire = format;
         self
     }
 

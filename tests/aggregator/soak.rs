@@ -4,9 +4,9 @@ use super::tcp::{Settings, settings};
 use super::{Over, Prank, Setup, bits, modelled, setup, train};
 use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
+use codedgrad::run::NumberFormat;
 use codedgrad::train::{Outcome, Pace};
 use codedgrad::transport::tcp::Exchange;
-use codedgrad::transport::wire::Format;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
@@ -82,7 +82,7 @@ fn workers_come_and_go_for_long() {
 #[test]
 fn narrow_numbers_on_the_wire_keep_replicas_equal() {
     for exchange in [Exchange::Star, Exchange::Sharded, Exchange::Hold] {
-        let over = Over::Tcp(Settings { format: Format::Bf16, ..settings(exchange) });
+        let over = Over::Tcp(Settings { format: NumberFormat::Bf16, ..settings(exchange) });
         let (_, _, plain) = train(setup("groups:s=1", 4, 1, modelled(4, 1, 1)));
         let (outcome, trained, log) =
             train(Setup { over, ..setup("groups:s=1", 4, 5, modelled(4, 5, 1)) });

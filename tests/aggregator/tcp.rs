@@ -4,20 +4,21 @@
 use super::drills::{Fault, When, proxy};
 use super::{Over, PARAMETERS, bits, modelled, setup, train};
 use codedgrad::ids::Worker;
+use codedgrad::run::NumberFormat;
 use codedgrad::schedulers::Config;
 use codedgrad::train::{Outcome, Shape};
 #[cfg(feature = "keys")]
 use codedgrad::transport::tcp::security::{Keys, keygen};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
-use codedgrad::transport::wire::{CHUNK, Format};
+use codedgrad::transport::wire::CHUNK;
 use codedgrad::transport::{Link, RunFacts};
 use std::time::Duration;
 
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) exchange: Exchange,
-    pub(super) format: Format,
+    pub(super) format: NumberFormat,
     pub(super) tls: bool,
     /// Trouble on the way of one worker.
     pub(super) way: Option<Way>,
@@ -42,7 +43,7 @@ pub(super) const LONG: usize = 5 * CHUNK + 1234;
 pub(super) fn settings(exchange: Exchange) -> Settings {
     Settings {
         exchange,
-        format: Format::F32,
+        format: NumberFormat::F32,
         tls: false,
         way: None,
         patience: [10, 5],
@@ -160,9 +161,12 @@ fn over_tcp_training_has_the_bits_of_training_over_threads() {
 fn narrow_numbers_go_by_connections_only() {
     let security = Security::Plain { token: Token::fresh().unwrap() };
     let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, 2, 10, 2);
-    let refused =
-        TcpTransport::listen(Listen { exchange: Exchange::Nccl, format: Format::Bf16, ..listen })
-            .unwrap_err();
+    let refused = TcpTransport::listen(Listen {
+        exchange: Exchange::Nccl,
+        format: NumberFormat::Bf16,
+        ..listen
+    })
+    .unwrap_err();
     assert!(
         matches!(refused, TcpError::Narrow) && refused.to_string().contains("f32"),
         "{refused}"

@@ -2,9 +2,10 @@
 
 use crate::{ROUNDING, dense, shortest, subsets};
 use codedgrad::codes::{
-    Choice, Cyclic, DenseCode, Gate, GradientCode, Graph, Groups, Interval, MinLoad, Wire, decode,
+    Choice, Cyclic, DenseCode, Gate, GradientCode, Graph, Groups, Interval, MinLoad, decode,
 };
 use codedgrad::ids::{Worker, WorkerSet};
+use codedgrad::run::NumberFormat;
 use serde_json::Value;
 
 /// Golden values have 15 digits.
@@ -182,6 +183,9 @@ fn graph_k4() {
         close(alpha.as_slice(), &numbers(&case["alpha"]).unwrap());
         assert!((report.error - case["err"].as_f64().unwrap()).abs() < DIGITS);
         assert_eq!(report.decodable, case["err"].as_f64().unwrap() < DIGITS);
-        assert_eq!(Gate::new(Wire::Bf16, code.facts()).check(&report).is_ok(), report.decodable);
+        assert_eq!(
+            Gate::new(NumberFormat::Bf16, code.facts()).check(&report).is_ok(),
+            report.decodable
+        );
     }
 }

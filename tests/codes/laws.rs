@@ -6,9 +6,10 @@ use codedgrad::codes::registry::Registry;
 use codedgrad::codes::sequential::{Accept, Horizon};
 use codedgrad::codes::{
     Choice, Cyclic, DenseCode, DropSlowest, Gate, GradientCode, Graph, Groups, Interval, MinLoad,
-    SchemeSpec, Status, Wire, decode, verify,
+    SchemeSpec, Status, decode, verify,
 };
 use codedgrad::ids::{Job, Worker, WorkerSet};
+use codedgrad::run::NumberFormat;
 use nalgebra::DVector;
 use proptest::prelude::*;
 
@@ -61,7 +62,7 @@ fn laws(code: &dyn GradientCode, survivors: &WorkerSet, rounding: f64) {
         let allowed =
             facts.error_max > 0.0 && report.error <= facts.error_max && report.coverage > 0.0;
         assert_eq!(
-            Gate::new(Wire::F32, facts).check(&report).is_ok(),
+            Gate::new(NumberFormat::F32, facts).check(&report).is_ok(),
             exact || allowed && report.amplification <= 256.0
         );
     }
@@ -113,7 +114,7 @@ fn every_survivor_set_of_every_min_load_code_up_to_ten_workers() {
                 for choice in [Choice::Fewest, Choice::MinimumNorm] {
                     let report = decode(&code, &survivors, choice).1;
                     assert!(
-                        Gate::new(Wire::F32, code.facts()).check(&report).is_ok(),
+                        Gate::new(NumberFormat::F32, code.facts()).check(&report).is_ok(),
                         "({workers},{stragglers}) {survivors} {report:?}"
                     );
                 }
@@ -258,7 +259,7 @@ fn dropping_is_biased_and_says_so() {
                 let expected = missing as f64 / survivors.len() as f64;
                 assert!((report.error - expected).abs() < 1e-9, "normalised error b/(n-b)");
                 assert_eq!(
-                    Gate::new(Wire::F32, code.facts()).check(&report).is_ok(),
+                    Gate::new(NumberFormat::F32, code.facts()).check(&report).is_ok(),
                     missing <= dropped
                 );
             }
@@ -275,7 +276,7 @@ fn rescaling_covers_what_is_left() {
         assert!((report.coverage - (3 - lost) as f64 / 3.0).abs() < ROUNDING);
         if lost < 3 {
             assert!((weights.iter().sum::<f64>() - 3.0).abs() < 1e-9);
-            assert!(Gate::new(Wire::F32, code.facts()).check(&report).is_ok());
+            assert!(Gate::new(NumberFormat::F32, code.facts()).check(&report).is_ok());
         }
     }
 }
@@ -286,11 +287,12 @@ fn refusals_name_the_numbers_and_a_better_code() {
     let burst = WorkerSet::of(64, (0..15).map(Worker)).complement();
     let report = shortest(&code, &burst).1;
     assert!(report.decodable, "by its own rule");
-    let refusal = Gate::new(Wire::Bf16, code.facts()).check(&report).unwrap_err().to_string();
+    let refusal =
+        Gate::new(NumberFormat::Bf16, code.facts()).check(&report).unwrap_err().to_string();
     assert!(refusal.contains("min-load:s=15") && refusal.contains("at most 8"), "{refusal}");
     let graph = Graph::new(12, 3, 0.01, 7).unwrap();
     let few = shortest(&graph, &WorkerSet::of(12, (0..3).map(Worker))).1;
-    let refusal = Gate::new(Wire::F32, graph.facts()).check(&few).unwrap_err().to_string();
+    let refusal = Gate::new(NumberFormat::F32, graph.facts()).check(&few).unwrap_err().to_string();
     assert!(refusal.contains("normalised error") && refusal.contains("groups:s="), "{refusal}");
 }
 
@@ -300,7 +302,7 @@ fn what_is_no_number_never_passes_a_gate() {
     let facts = Groups::uncoded(2).unwrap().facts().clone();
     for weights in [[f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::NAN, f64::NAN]] {
         let report = codedgrad::codes::judge(&rows, &[0.5, 0.5], &weights, true);
-        assert!(Gate::new(Wire::F32, &facts).check(&report).is_err(), "{report:?}");
+        assert!(Gate::new(NumberFormat::F32, &facts).check(&report).is_err(), "{report:?}");
     }
     assert!(
         DenseCode::new(&[vec![1e200, 0.0], vec![0.0, 1e200]])
@@ -328,7 +330,7 @@ fn what_does_not_fit_into_memory_is_refused() {
 #[test]
 fn verification_finds_what_a_false_claim_hides() {
     let check = |code: &dyn GradientCode| {
-        verify(code, &Gate::new(Wire::F32, code.facts()), 3, &mut |_, _| ())
+        verify(code, &Gate::new(NumberFormat::F32, code.facts()), 3, &mut |_, _| ())
     };
     let honest = check(&MinLoad::new(9, 3).unwrap());
     assert!(honest.exhaustive && honest.failed == 0 && honest.sets == 1 + 9 + 36 + 84);
@@ -351,9 +353,10 @@ fn verification_finds_what_a_false_claim_hides() {
     );
     let large = Groups::tolerating(64, 15).unwrap();
     let mut calls = Vec::new();
-    let sampled = verify(&large, &Gate::new(Wire::F32, large.facts()), 3, &mut |done, all| {
-        calls.push((done, all));
-    });
+    let sampled =
+        verify(&large, &Gate::new(NumberFormat::F32, large.facts()), 3, &mut |done, all| {
+            calls.push((done, all));
+        });
     assert!(!sampled.exhaustive && sampled.failed == 0 && sampled.sets > 10_000);
     assert!(calls.is_sorted() && calls.last() == Some(&(sampled.sets, sampled.sets)));
 }

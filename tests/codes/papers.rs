@@ -2,14 +2,15 @@
 
 use crate::{ROUNDING, dense, oracle, shortest, subsets};
 use codedgrad::codes::{
-    Choice, Cyclic, Gate, GradientCode, Graph, Groups, Interval, MinLoad, Wire, decode, verify,
+    Choice, Cyclic, Gate, GradientCode, Graph, Groups, Interval, MinLoad, decode, verify,
 };
 use codedgrad::ids::{Worker, WorkerSet};
+use codedgrad::run::NumberFormat;
 use nalgebra::DMatrix;
 use std::f64::consts::PI;
 
 fn worst_amplification(code: &dyn GradientCode) -> f64 {
-    verify(code, &Gate::new(Wire::F32, code.facts()), 7, &mut |_, _| ()).worst_amplification
+    verify(code, &Gate::new(NumberFormat::F32, code.facts()), 7, &mut |_, _| ()).worst_amplification
 }
 
 /// Tandon et al. 2017, Theorem 1: any s stragglers need load >= (s+1)/n. Groups meet it in

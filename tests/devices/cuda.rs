@@ -2,7 +2,7 @@
 //! there is one.
 
 use super::emulated::built;
-use super::passes::{Format, Pass, Split, passes, scratch};
+use super::passes::{Pass, Split, passes, scratch};
 use super::sketch::{SignTables, add_stripes};
 use super::{
     Cuda, DeviceGradient, DeviceGradientMut, DeviceSource, DeviceTarget, DeviceTerm, DeviceVector,
@@ -14,6 +14,7 @@ use crate::gpu::{
     Combine, CombineError, Gradient, GradientMut, Plain, Rates, Source, Term, Vector, WireBuffer,
     digest_of_bits, largest, signed_fold, step,
 };
+use crate::run::NumberFormat;
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -94,7 +95,7 @@ impl Host {
     /// `out`, then the terms.
     fn sum(&self, terms: &[Term<'_>], add: bool, out: &mut [f32], shifts: &[usize]) {
         let format = format(terms[0].source);
-        let mut arrays = vec![(shifts[0] as u64, Format::F32)];
+        let mut arrays = vec![(shifts[0] as u64, NumberFormat::F32)];
         arrays.extend(shifts[1..].iter().map(|shift| (*shift as u64, format)));
         let kernel =
             format!("{}_{}_{}", if add { "add" } else { "set" }, format.name(), terms.len());
@@ -121,11 +122,11 @@ impl Drop for Host {
     }
 }
 
-fn format(source: Source<'_>) -> Format {
+fn format(source: Source<'_>) -> NumberFormat {
     match source {
-        Source::F32(_) => Format::F32,
-        Source::Bf16(_) => Format::Bf16,
-        Source::F16(_) => Format::F16,
+        Source::F32(_) => NumberFormat::F32,
+        Source::Bf16(_) => NumberFormat::Bf16,
+        Source::F16(_) => NumberFormat::F16,
     }
 }
 
@@ -252,15 +253,15 @@ fn patterns() -> (Vec<u16>, Vec<f32>) {
 fn the_kernels_casts_are_the_cpus() {
     let Some(host) = Host::start() else { return };
     let (halves, wide) = patterns();
-    let formats = [Format::F32, Format::Bf16, Format::F16];
+    let formats = [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::F16];
     for (from, to) in formats.into_iter().flat_map(|from| formats.map(|to| (from, to))) {
         for (scale, shifts) in
             [(1.0, [0, 0]), (0.75, [to.bytes(), from.bytes()]), (-3e-3, [0, from.bytes()])]
         {
             let source = match from {
-                Format::F32 => Source::F32(&wide),
-                Format::Bf16 => Source::Bf16(halves.reinterpret_cast()),
-                Format::F16 => Source::F16(halves.reinterpret_cast()),
+                NumberFormat::F32 => Source::F32(&wide),
+                NumberFormat::Bf16 => Source::Bf16(halves.reinterpret_cast()),
+                NumberFormat::F16 => Source::F16(halves.reinterpret_cast()),
             };
             let length = source.len();
             let split = Split::of(length, &[(shifts[0] as u64, to), (shifts[1] as u64, from)]);
@@ -273,10 +274,11 @@ fn the_kernels_casts_are_the_cpus() {
                     &[(bytes(source), shifts[1])],
                 );
             };
-            let mut found = vec![0xcdcd_u16; if to == Format::F32 { 2 * length } else { length }];
+            let mut found =
+                vec![0xcdcd_u16; if to == NumberFormat::F32 { 2 * length } else { length }];
             run(cast_slice_mut(&mut found));
             let (found, mut expected): (Vec<f32>, Vec<f32>) = match to {
-                Format::F32 => {
+                NumberFormat::F32 => {
                     let mut twin = vec![0.0f32; length];
                     convert(source, scale, WireBuffer::F32(&mut twin));
                     (
@@ -289,7 +291,7 @@ fn the_kernels_casts_are_the_cpus() {
                         twin,
                     )
                 }
-                Format::Bf16 => {
+                NumberFormat::Bf16 => {
                     let mut twin = vec![bf16::ONE; length];
                     convert(source, scale, WireBuffer::Bf16(&mut twin));
                     (
@@ -297,7 +299,7 @@ fn the_kernels_casts_are_the_cpus() {
                         twin.iter().map(|x| x.to_f32()).collect(),
                     )
                 }
-                Format::F16 => {
+                NumberFormat::F16 => {
                     let mut twin = vec![f16::ONE; length];
                     convert(source, scale, WireBuffer::F16(&mut twin));
                     (
@@ -380,8 +382,8 @@ proptest! {
         length in 0usize..200,
         shifts in prop::collection::vec((0u64..16, 0usize..3), 1..5),
     ) {
-        let formats = [Format::F32, Format::Bf16, Format::F16];
-        let arrays: Vec<(u64, Format)> = shifts
+        let formats = [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::F16];
+        let arrays: Vec<(u64, NumberFormat)> = shifts
             .iter()
             .map(|(shift, format)| (shift * formats[*format].bytes() as u64, formats[*format]))
             .collect();

@@ -3,8 +3,9 @@
 mod chaos;
 mod trust;
 
-use codedgrad::codes::{SchemeSpec, Wire};
+use codedgrad::codes::SchemeSpec;
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
+use codedgrad::run::NumberFormat;
 use codedgrad::schedulers::{
     Action, Config, ConfigError, Engine, EngineError, Input, Reduce, Refusal,
 };
@@ -12,7 +13,7 @@ use codedgrad::schedulers::{
 const CONFIG: Config = Config {
     max_wait_seconds: 50.0,
     grace_seconds: 0.0,
-    wire: Wire::F32,
+    wire: NumberFormat::F32,
     log_steps: 4,
     micro_steps: 1,
     models: 1,

@@ -4,13 +4,13 @@
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
+use codedgrad::run::NumberFormat;
 use codedgrad::schedulers::{Config, Engine};
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
-use codedgrad::transport::wire::Format;
 use codedgrad::transport::{Decoded, Link, RunFacts, Transport, local};
 use std::error::Error;
 use std::thread;
@@ -183,7 +183,7 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         units: UNITS,
         micro_steps: 1,
         log_steps: Config::default().log_steps,
-        format: Format::F32,
+        format: NumberFormat::F32,
         exchange: job.exchange,
         keeps: job.exchange == Exchange::Star,
         first: Some(Step(0)),

@@ -6,12 +6,13 @@ use super::{
     Replica, ReplicaError, ReplicaState,
 };
 use codedgrad::codes::sequential::SchemeFacts;
-use codedgrad::codes::{ParameterError, SchemeSpec, Wire};
+use codedgrad::codes::{ParameterError, SchemeSpec};
 use codedgrad::delays::Delays;
 use codedgrad::gpu::Vector;
 #[cfg(feature = "candle-cuda")]
 use codedgrad::gpu::cuda::DeviceVector;
 use codedgrad::ids::{Job, Step, Worker};
+use codedgrad::run::NumberFormat;
 use codedgrad::schedulers::{Config, ConfigError, Engine, Reduce};
 use codedgrad::train::{
     AdamWConfig, Aggregator, AggregatorError, Auto, ComputeTask, Coordinator, Event, Flow,
@@ -71,7 +72,7 @@ pub struct LocalRun {
     /// Faults to inject.
     pub faults: Vec<Fault>,
     /// Format of messages between workers, by whose precision decodes are judged.
-    pub wire: Wire,
+    pub wire: NumberFormat,
     /// Where more workers are gone than the scheme can do without, the run goes on with so many or
     /// more, if at all.
     pub min_workers: Option<usize>,
@@ -168,7 +169,7 @@ impl LocalRun {
             mu,
             reduce: None,
             faults: Vec::new(),
-            wire: Wire::F32,
+            wire: NumberFormat::F32,
             min_workers: None,
             attack: None,
             lanes: Lanes::Alike,

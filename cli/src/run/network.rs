@@ -112,7 +112,7 @@ pub(crate) fn listen(
         units: plan.micro_batches,
         micro_steps: plan.micro_steps,
         log_steps: run.log_steps(plan.delay()),
-        format: plan.wire.format(),
+        format: plan.wire,
         exchange: plan.exchange.exchange(),
         keeps: true,
         first: Some(first),

@@ -5,7 +5,7 @@ use super::turns::Turns;
 use crate::clock::time_of_day;
 use crate::families;
 use crate::output::alert;
-use crate::port::{ExchangeKind, WireKind};
+use crate::port::ExchangeKind;
 use crate::steps::{late, stragglers};
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
@@ -14,8 +14,10 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
+use codedgrad::run::NumberFormat;
 use codedgrad::schedulers::{ConfigError, Reduce};
 use codedgrad::train::{AUTO, AdamWConfig, Auto, RoundRecord};
+use codedgrad::transport::wire::framed_format;
 use codedgrad_trainer::{
     Attack, AttackKind, Batches, Compute, Corpus, Fault, GptConfig, Lanes, LocalRun, Processor,
     ReplicaState, Tokens,
@@ -134,8 +136,8 @@ pub(crate) struct Plan {
     pub(crate) transport: TransportKind,
     #[serde(default)]
     pub(crate) exchange: ExchangeKind,
-    #[serde(default)]
-    pub(crate) wire: WireKind,
+    #[serde(default, deserialize_with = "framed_format")]
+    pub(crate) wire: NumberFormat,
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub(crate) made: Option<Made>,
     /// A number that no other run over TCP has.
@@ -205,7 +207,7 @@ impl Plan {
                     "{text} computes mixtures on one GPU; leave out --gpus-per-worker"
                 )));
             }
-            if natural.mixture && self.wire == WireKind::Bf16 {
+            if natural.mixture && self.wire == NumberFormat::Bf16 {
                 return Err(Failure::Input(anyhow!(
                     "{text} decodes what it judges in f32; leave out --wire bf16"
                 )));
@@ -431,7 +433,7 @@ impl Plan {
             },
             faults,
             min_workers: self.min_workers,
-            wire: self.wire.of_codes(),
+            wire: self.wire,
             attack: self.attack.map(|kind| Attack {
                 kind,
                 workers: self.attackers.clone(),

@@ -5,12 +5,13 @@ use super::checkpoint;
 use super::plan::{ClockKind, GIVE_UP_AFTER, LateKind, Plan, ReduceKind, TransportKind};
 use super::resume::Changes;
 use crate::output::alert;
-use crate::port::{ExchangeKind, ExchangeParser, WireKind, fresh_id};
+use crate::port::{ExchangeKind, ExchangeParser, fresh_id, wire_format};
 use crate::tools::suspicious;
 use crate::units::{at_least, count, seconds};
 use crate::{Failure, OrInput};
 use anyhow::anyhow;
 use clap::Args;
+use codedgrad::run::NumberFormat;
 use codedgrad::train::AdamWConfig;
 use codedgrad_trainer::{Compute, GptConfig, Precision, Processor};
 use std::path::PathBuf;
@@ -310,8 +311,13 @@ pub(crate) struct RunArgs {
     pub(crate) exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
     /// uncoded training [default: f32]
-    #[arg(long, value_enum, help_heading = "Devices and exchange", hide_short_help = true)]
-    pub(crate) wire: Option<WireKind>,
+    #[arg(
+        long,
+        value_parser = wire_format(),
+        help_heading = "Devices and exchange",
+        hide_short_help = true
+    )]
+    pub(crate) wire: Option<NumberFormat>,
     /// Folder for the run [default: a new one under runs/]
     #[arg(long, value_name = "DIR", help_heading = "Run folder")]
     pub(crate) out: Option<PathBuf>,
@@ -369,7 +375,7 @@ impl RunArgs {
                     "--exchange nccl is between GPUs: it needs --device cuda"
                 )));
             }
-            if self.wire == Some(WireKind::Bf16) {
+            if self.wire == Some(NumberFormat::Bf16) {
                 return Err(Failure::Input(anyhow!(
                     "--exchange nccl sends vectors as they are, in f32: it has no --wire bf16"
                 )));

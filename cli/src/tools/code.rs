@@ -8,9 +8,10 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{
-    Choice, Facts, FailedSet, Gate, GradientCode, Report, Verified, Wire, decode, verify,
+    Choice, Facts, FailedSet, Gate, GradientCode, Report, Verified, decode, verify,
 };
 use codedgrad::ids::{Share, Worker, WorkerSet};
+use codedgrad::run::NumberFormat;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -171,7 +172,7 @@ fn holds(scheme: &str, found: &Verified, output: &mut Output<'_>) -> Result<(), 
 }
 
 fn gate(code: &dyn GradientCode) -> Gate {
-    Gate::new(Wire::F32, code.facts())
+    Gate::new(NumberFormat::F32, code.facts())
 }
 
 fn verified(scheme: &str, code: &dyn GradientCode, output: &Output<'_>) -> Verified {
@@ -343,8 +344,9 @@ fn words(
     } else {
         let _ = write!(text, "Without {} of {workers} (workers {missing}): ", missing.len());
     }
-    let exact =
-        Gate::new(Wire::F32, &Facts { error_max: 0.0, ..facts.clone() }).check(report).is_ok();
+    let exact = Gate::new(NumberFormat::F32, &Facts { error_max: 0.0, ..facts.clone() })
+        .check(report)
+        .is_ok();
     let _ = match (report.decodable, exact) {
         (true, true) => write!(text, "the exact gradient can be decoded. "),
         (true, false) if report.coverage < 1.0 - COVERAGE_ROUNDING => {

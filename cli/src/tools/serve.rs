@@ -9,17 +9,19 @@ use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
 use crate::limits;
 use crate::output::{Output, say};
-use crate::port::{self, ExchangeKind, ExchangeParser, Port, Secret, WireKind, fresh_id};
+use crate::port::{self, ExchangeKind, ExchangeParser, Port, Secret, fresh_id, wire_format};
 use crate::signals::Asked;
 use crate::units::{at_least, count, seconds};
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use codedgrad::codes::SchemeSpec;
+use codedgrad::run::NumberFormat;
 use codedgrad::train::{self, AUTO, Auto, Builder, Coordinator, Open, RunError, Served};
 use codedgrad::transport::RunFacts;
 use codedgrad::transport::tcp::http::HttpServer;
 use codedgrad::transport::tcp::security::Security;
+use codedgrad::transport::wire::framed_format;
 use events::{Event, Outcome};
 #[cfg(unix)]
 pub(crate) use follow::SAME_ORDER;
@@ -78,8 +80,8 @@ pub(crate) struct Options {
     exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
     /// uncoded training [default: f32]
-    #[arg(long, value_enum)]
-    wire: Option<WireKind>,
+    #[arg(long, value_parser = wire_format())]
+    wire: Option<NumberFormat>,
     /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
     /// reach it
     #[arg(long, value_name = "ADDR")]
@@ -119,14 +121,11 @@ impl Options {
         if let Some(fewest) = self.min_workers {
             flag("--min-workers", fewest.to_string().into());
         }
-        let named = |kind: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            kind().map_or_else(OsString::new, |value| value.get_name().into())
-        };
-        if let Some(exchange) = self.exchange {
-            flag("--exchange", named(&|| exchange.to_possible_value()));
+        if let Some(exchange) = self.exchange.and_then(|kind| kind.to_possible_value()) {
+            flag("--exchange", exchange.get_name().into());
         }
         if let Some(wire) = self.wire {
-            flag("--wire", named(&|| wire.to_possible_value()));
+            flag("--wire", wire.name().into());
         }
         if let Some(out) = &self.out {
             flag("--out", out.into());
@@ -219,7 +218,8 @@ struct Plan {
     max_wait_seconds: f64,
     min_workers: Option<usize>,
     exchange: Option<ExchangeKind>,
-    wire: WireKind,
+    #[serde(deserialize_with = "framed_format")]
+    wire: NumberFormat,
     probe: u64,
     replan_every: u64,
     /// What is trained, once a worker has said so.
@@ -305,7 +305,7 @@ impl Plan {
             .max_wait(port::patience(self.max_wait_seconds.max(self.return_wait_seconds)))
             .return_within(port::patience(self.return_wait_seconds))
             .gather_within(port::patience(waits))
-            .wire(self.wire.of_codes());
+            .wire(self.wire);
         if let Some(auto) = auto {
             run = run.auto(auto);
         }

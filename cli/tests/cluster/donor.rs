@@ -3,7 +3,8 @@
 use super::bare::{self, Bare};
 use super::processes::{Run, wait_for};
 use super::{Outcome, WORKERS, count_faults, last_words, lines, plan, write_delays};
-use codedgrad::transport::wire::{Format, Header, Kind, chunk_range, chunks};
+use codedgrad::run::NumberFormat;
+use codedgrad::transport::wire::{Header, Kind, chunk_range, chunks};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -104,7 +105,7 @@ impl Liar {
         self.call.try_tell(&state)?;
         for (piece, length) in (0..).zip(lengths) {
             for range in (0..chunks(length)).map(|chunk| chunk_range(chunk, length)) {
-                let chunk = Header::chunk(Kind::State, Format::F32, range.start, range.len());
+                let chunk = Header::chunk(Kind::State, NumberFormat::F32, range.start, range.len());
                 let (kind, format, offset) = (chunk.kind, chunk.format, chunk.offset);
                 self.call.try_put(
                     &Header { kind, format, offset, piece, ..own },

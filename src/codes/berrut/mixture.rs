@@ -234,7 +234,8 @@ impl Decoder for MixtureDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codes::{Gate, Wire, decode};
+    use crate::codes::{Gate, decode};
+    use crate::run::NumberFormat;
 
     /// All sets of as few answers as suffice by default pass the gate of their linear decode, or
     /// wait for more.
@@ -244,7 +245,7 @@ mod tests {
             let mixture =
                 Mixture::new(12, MixtureParameters { blocks: 4, stragglers: None, wrong, points })
                     .unwrap();
-            let gate = Gate::new(Wire::F32, mixture.facts());
+            let gate = Gate::new(NumberFormat::F32, mixture.facts());
             let (mut sets, mut passed, mut amplified) = (0, 0, 0.0f64);
             for bits in 0u32..1 << 12 {
                 if bits.count_ones() as usize != 12 - mixture.facts().tolerance {

@@ -1,10 +1,10 @@
 //! Vectors on devices: views of any format, and results and sums.
 
-use super::passes::Format;
 use super::{Cuda, CudaError, DeviceGradient, DeviceGradientMut, DeviceTerm, warn_once};
 use crate::gpu::{
     CombineError, Folded, Gradient, GradientError, GradientMut, Rates, Vector, WireBuffer,
 };
+use crate::run::NumberFormat;
 use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut,
     DeviceSlice, SyncOnDrop,
@@ -61,11 +61,11 @@ impl DeviceSource<'_> {
         self.len() == 0
     }
 
-    pub(super) fn format(&self) -> Format {
+    pub(super) fn format(&self) -> NumberFormat {
         match self {
-            DeviceSource::F32(_) => Format::F32,
-            DeviceSource::Bf16(_) => Format::Bf16,
-            DeviceSource::F16(_) => Format::F16,
+            DeviceSource::F32(_) => NumberFormat::F32,
+            DeviceSource::Bf16(_) => NumberFormat::Bf16,
+            DeviceSource::F16(_) => NumberFormat::F16,
         }
     }
 
@@ -93,11 +93,11 @@ impl DeviceTarget<'_> {
         self.len() == 0
     }
 
-    pub(super) fn format(&self) -> Format {
+    pub(super) fn format(&self) -> NumberFormat {
         match self {
-            DeviceTarget::F32(_) => Format::F32,
-            DeviceTarget::Bf16(_) => Format::Bf16,
-            DeviceTarget::F16(_) => Format::F16,
+            DeviceTarget::F32(_) => NumberFormat::F32,
+            DeviceTarget::Bf16(_) => NumberFormat::Bf16,
+            DeviceTarget::F16(_) => NumberFormat::F16,
         }
     }
 

@@ -4,8 +4,9 @@
 use super::super::events::{Action, EngineError};
 use super::Engine;
 use crate::codes::sequential::{Among, Scheme, SchemeFacts};
-use crate::codes::{Facts, Gate, SchemeSpec, Wire};
+use crate::codes::{Facts, Gate, SchemeSpec};
 use crate::ids::WorkerSet;
+use crate::run::NumberFormat;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one; one that the
 /// engine's [`Config`](crate::schedulers::Config) does not fit is not used.
@@ -25,7 +26,7 @@ pub(super) struct Replanning {
     plans: u32,
 }
 
-pub(super) fn gate_of(wire: Wire, facts: &SchemeFacts) -> Gate {
+pub(super) fn gate_of(format: NumberFormat, facts: &SchemeFacts) -> Gate {
     let facts = Facts {
         workers: facts.workers,
         share_weights: vec![1.0 / f64::from(facts.units); facts.units as usize],
@@ -33,7 +34,7 @@ pub(super) fn gate_of(wire: Wire, facts: &SchemeFacts) -> Gate {
         load: facts.load,
         error_max: facts.error_max,
     };
-    Gate::new(wire, &facts)
+    Gate::new(format, &facts)
 }
 
 impl Engine {

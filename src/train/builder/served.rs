@@ -1,13 +1,12 @@
 //! A run whose workers are other processes: its port, and the coordinator behind it.
 
 use super::{BuildError, Builder, Plan, WAIT_MAX, planned};
-use crate::codes::Wire;
 use crate::ids::{Step, Worker};
+use crate::run::NumberFormat;
 use crate::train::coordinator::LOOK;
 use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Stopper};
 use crate::transport::tcp::security::Security;
 use crate::transport::tcp::{self, Exchange, Listen, TcpError, TcpStatus, TcpTransport};
-use crate::transport::wire::Format;
 use crate::transport::{Order, RunFacts, Start, Transport};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -352,11 +351,9 @@ impl Builder {
         self.check_mixture(&plan)?;
         let Plan { config, shape, .. } = &plan;
         let usual = Listen::new(address, security, shape.workers, shape.length, shape.units);
-        let format = match config.wire {
-            Wire::F32 => Format::F32,
-            Wire::Bf16 => Format::Bf16,
-            Wire::F16 => return Err(BuildError::Wire),
-        };
+        if config.wire == NumberFormat::F16 {
+            return Err(BuildError::Wire);
+        }
         let exchange = match self.port.exchange {
             None if plan.judged => Exchange::Hold,
             Some(exchange) if plan.judged && exchange != Exchange::Hold => {
@@ -380,7 +377,7 @@ impl Builder {
             result_length: plan.result_length,
             micro_steps: config.micro_steps,
             log_steps: config.log_steps,
-            format,
+            format: config.wire,
             exchange,
             keeps: self.port.keeps,
             // A replica made anew has applied nothing, wherever the run begins.

@@ -2,11 +2,12 @@
 
 use super::lock;
 use crate::gpu::Source;
+use crate::run::NumberFormat;
 use crate::transport::State;
-use crate::transport::wire::{CHUNK, Format, chunks};
+use crate::transport::wire::{CHUNK, chunks};
 use bytemuck::{cast_slice, cast_slice_mut};
-use half::bf16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -16,10 +17,10 @@ const _: () = assert!(cfg!(target_endian = "little"), "the wire is little-endian
 /// The numbers of one chunk, in the format in which they came.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Room for as many f32; bf16 fills half of it.
+    /// Room for as many f32; bf16 and f16 fill half of it.
     room: Vec<f32>,
     pub(super) count: usize,
-    pub(super) format: Format,
+    pub(super) format: NumberFormat,
 }
 
 impl Block {
@@ -34,9 +35,12 @@ impl Block {
     /// The numbers, for the fold.
     pub(super) fn source(&self) -> Source<'_> {
         match self.format {
-            Format::F32 => Source::F32(&self.room[..self.count]),
-            Format::Bf16 => {
+            NumberFormat::F32 => Source::F32(&self.room[..self.count]),
+            NumberFormat::Bf16 => {
                 Source::Bf16(cast_slice::<f32, u16>(&self.room)[..self.count].reinterpret_cast())
+            }
+            NumberFormat::F16 => {
+                Source::F16(cast_slice::<f32, u16>(&self.room)[..self.count].reinterpret_cast())
             }
         }
     }
@@ -49,9 +53,14 @@ impl Block {
     /// Overwrites the block with numbers, rounded to its format.
     pub(super) fn fill(&mut self, values: &[f32]) {
         match self.format {
-            Format::F32 => self.room[..self.count].copy_from_slice(values),
-            Format::Bf16 => {
+            NumberFormat::F32 => self.room[..self.count].copy_from_slice(values),
+            NumberFormat::Bf16 => {
                 let narrow: &mut [bf16] =
+                    cast_slice_mut::<f32, u16>(&mut self.room)[..self.count].reinterpret_cast_mut();
+                narrow.convert_from_f32_slice(values);
+            }
+            NumberFormat::F16 => {
+                let narrow: &mut [f16] =
                     cast_slice_mut::<f32, u16>(&mut self.room)[..self.count].reinterpret_cast_mut();
                 narrow.convert_from_f32_slice(values);
             }
@@ -63,7 +72,7 @@ impl Block {
         match self.source() {
             Source::F32(x) => out.copy_from_slice(x),
             Source::Bf16(x) => x.convert_to_f32_slice(out),
-            Source::F16(_) => unreachable!("no block is of this format"),
+            Source::F16(x) => x.convert_to_f32_slice(out),
         }
     }
 }
@@ -84,7 +93,7 @@ impl Blocks {
         Self { spare: Arc::default(), spare_max: (chunks(length) + 64) * CHUNK / room, room }
     }
 
-    pub(super) fn take(&self, count: usize, format: Format) -> Block {
+    pub(super) fn take(&self, count: usize, format: NumberFormat) -> Block {
         let spare = lock(&self.spare).pop().filter(|room| room.len() >= count);
         Block { room: spare.unwrap_or_else(|| vec![0.0; self.room.max(count)]), count, format }
     }

@@ -2,7 +2,8 @@
 
 use super::lock;
 use crate::ids::Step;
-use crate::transport::wire::{Format, Header, Kind, chunk_range, chunks};
+use crate::run::NumberFormat;
+use crate::transport::wire::{Header, Kind, chunk_range, chunks};
 use bytemuck::cast_slice_mut;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -128,7 +129,7 @@ impl Canvases {
 
     /// The place of a chunk of a sum, if it is free and nothing is to be converted.
     pub(super) fn claim(&self, header: &Header) -> Option<Claim> {
-        if (header.kind, header.format) != (Kind::Sum, Format::F32) || header.digest == 0 {
+        if (header.kind, header.format) != (Kind::Sum, NumberFormat::F32) || header.digest == 0 {
             return None;
         }
         let canvas = lock(&self.0).get(&(Step(header.number), header.attempt))?.upgrade()?;
@@ -161,7 +162,11 @@ mod tests {
         let range = chunk_range(chunk, LENGTH);
         Header {
             digest: 1,
-            ..Header::chunk(Kind::Sum, Format::F32, range.start, range.len()).of_step(Step(3), 1, 0)
+            ..Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len()).of_step(
+                Step(3),
+                1,
+                0,
+            )
         }
     }
 

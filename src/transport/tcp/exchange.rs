@@ -10,7 +10,8 @@ use super::canvas::{Canvas, Claim};
 use super::pipe::Frame;
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, poison_of};
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{Format, Header, Kind, Owner, chunk_range, chunks};
+use crate::run::NumberFormat;
+use crate::transport::wire::{Header, Kind, Owner, chunk_range, chunks};
 use crate::transport::{Summand, What};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub(super) struct Sum {
 pub(super) struct Exchange {
     me: u32,
     plan: Plan,
-    format: Format,
+    format: NumberFormat,
     blocks: Blocks,
     /// Which chunks this node sums, and its places among the owners.
     own: Vec<(usize, Owner)>,
@@ -100,7 +101,7 @@ impl Exchange {
         Self {
             me,
             plan,
-            format: Format::F32,
+            format: NumberFormat::F32,
             blocks,
             own: Vec::new(),
             local: Vec::new(),
@@ -120,7 +121,7 @@ impl Exchange {
     pub(super) fn join(
         &mut self,
         plan: Plan,
-        format: Format,
+        format: NumberFormat,
         held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
     ) -> Vec<Outgoing> {
         let mut sends = Vec::new();
@@ -224,11 +225,8 @@ impl Exchange {
 
     fn term_frame(&self, plan: &Plan, chunk: usize, term: usize, vector: Arc<Vec<f32>>) -> Frame {
         let range = self.out.range(chunk);
-        let header = Header::chunk(Kind::Term, Format::F32, range.start, range.len()).of_step(
-            plan.step,
-            plan.attempt,
-            plan.place(term),
-        );
+        let header = Header::chunk(Kind::Term, NumberFormat::F32, range.start, range.len())
+            .of_step(plan.step, plan.attempt, plan.place(term));
         Frame { header, body: Body::Slice(vector, range) }
     }
 
@@ -262,7 +260,7 @@ impl Exchange {
         let chunk = self.ready.pop()?;
         let came = self.waiting.remove(&chunk).unwrap_or_default();
         let range = self.out.range(chunk);
-        let mut block = self.blocks.take(range.len(), Format::F32);
+        let mut block = self.blocks.take(range.len(), NumberFormat::F32);
         let rounded: Vec<Option<Block>> =
             self.local.iter().map(|local| self.rounded(local.as_ref()?, range.clone())).collect();
         let source = |term: usize| match (
@@ -285,8 +283,8 @@ impl Exchange {
         }
         drop(terms);
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
-        let narrow = (self.format == Format::Bf16).then(|| {
-            let mut narrow = self.blocks.take(range.len(), Format::Bf16);
+        let narrow = (self.format == NumberFormat::Bf16).then(|| {
+            let mut narrow = self.blocks.take(range.len(), NumberFormat::Bf16);
             narrow.fill(block.floats_mut());
             narrow.copy_to(block.floats_mut());
             folded = Folded {
@@ -318,7 +316,7 @@ impl Exchange {
 
     /// Whose terms of a chunk are not finite.
     fn blamed(&self, chunk: usize, terms: &[Term<'_>]) -> Vec<u32> {
-        let mut alone = self.blocks.take(self.out.range(chunk).len(), Format::F32);
+        let mut alone = self.blocks.take(self.out.range(chunk).len(), NumberFormat::F32);
         let spoilt = |(at, term): (usize, &Term<'_>)| {
             let alone = &mut alone.floats_mut()[..];
             let one = Term { weight: 1.0, source: term.source };
@@ -332,8 +330,8 @@ impl Exchange {
 
     /// With a narrow format on the wire, owners use the rounded values of their own terms too.
     fn rounded(&self, vector: &[f32], range: std::ops::Range<usize>) -> Option<Block> {
-        (self.format == Format::Bf16).then(|| {
-            let mut block = self.blocks.take(range.len(), Format::Bf16);
+        (self.format == NumberFormat::Bf16).then(|| {
+            let mut block = self.blocks.take(range.len(), NumberFormat::Bf16);
             block.fill(&vector[range]);
             block
         })
@@ -351,8 +349,8 @@ impl Exchange {
             return Err(format!("{from} sends a sum of chunk {chunk}, which is summed here"));
         }
         if self.digests[chunk].is_none() {
-            let of_wire =
-                Some(header.digest).filter(|digest| header.format == Format::F32 && *digest != 0);
+            let of_wire = Some(header.digest)
+                .filter(|digest| header.format == NumberFormat::F32 && *digest != 0);
             let mut digest = 0;
             self.out.paint(chunk, |out| {
                 block.copy_to(out);
@@ -430,11 +428,8 @@ pub(super) fn chunks_of(sum: &Sum, start: usize, length: usize) -> impl Iterator
         .map(move |chunk| chunk_range(chunk, length))
         .filter(move |chunk| start <= chunk.start && chunk.end <= end)
         .map(move |chunk| {
-            let header = Header::chunk(Kind::Sum, Format::F32, chunk.start, chunk.len()).of_step(
-                sum.step,
-                sum.attempt,
-                0,
-            );
+            let header = Header::chunk(Kind::Sum, NumberFormat::F32, chunk.start, chunk.len())
+                .of_step(sum.step, sum.attempt, 0);
             let part = chunk.start - start..chunk.end - start;
             Frame {
                 header: Header { finite: sum.finite, ..header },

@@ -4,9 +4,10 @@ use super::block::{Block, Blocks, Body, Vectors};
 use super::pipe::Frame;
 use crate::gpu::poison_of;
 use crate::ids::{Task, Worker};
+use crate::run::NumberFormat;
 use crate::transport::Notice;
 use crate::transport::ledger::Ledgers;
-use crate::transport::wire::{Format, Header, Kind, chunk_range, chunks};
+use crate::transport::wire::{Header, Kind, chunk_range, chunks};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub(super) fn frames(
     (0..chunks(length)).map(move |chunk| {
         let range = chunk_range(chunk, length);
         let header =
-            Header::chunk(Kind::Result, Format::F32, range.start, range.len()).of_task(task);
+            Header::chunk(Kind::Result, NumberFormat::F32, range.start, range.len()).of_task(task);
         Frame {
             header: Header { attempt: order as u32, ..header },
             body: Body::Slice(Arc::clone(&vector), range),
@@ -157,7 +158,7 @@ mod tests {
     }
 
     fn land(landings: &mut Landings, worker: u32, frame: &Frame) -> Result<Option<Notice>, String> {
-        let mut block = landings.blocks.take(frame.header.count(), Format::F32);
+        let mut block = landings.blocks.take(frame.header.count(), NumberFormat::F32);
         block.fill(frame.body.floats().unwrap());
         landings.chunk(worker, &frame.header, block)
     }
@@ -215,9 +216,9 @@ mod tests {
         landings.ordered(0, 2, [TASK].into_iter());
         let beyond = Header {
             attempt: 2,
-            ..Header::chunk(Kind::Result, Format::F32, 2 * CHUNK, 3).of_task(TASK)
+            ..Header::chunk(Kind::Result, NumberFormat::F32, 2 * CHUNK, 3).of_task(TASK)
         };
-        let block = landings.blocks.take(3, Format::F32);
+        let block = landings.blocks.take(3, NumberFormat::F32);
         assert!(landings.chunk(0, &beyond, block).is_err());
     }
 }

@@ -36,8 +36,8 @@ pub use port::Port;
 pub use server::{Gathered, Listen, TcpStatus, TcpTransport, WorkerStatus};
 
 use super::RunFacts;
-use super::wire::Format;
 use crate::ids::{Step, Worker};
+use crate::run::NumberFormat;
 use security::{Security, SecurityError, Stream};
 use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
@@ -127,7 +127,7 @@ pub struct Welcome {
     /// Decoded vectors a worker keeps for others.
     pub log_steps: u64,
     /// Format of vectors on the wire.
-    pub format: Format,
+    pub format: NumberFormat,
     /// Whether every finite result goes to the coordinator as soon as it is done.
     pub hold: bool,
     /// Whether workers may sum among themselves by a fabric.
@@ -184,6 +184,9 @@ pub enum TcpError {
          f32, or another exchange"
     )]
     Narrow,
+    /// A format that no frame has.
+    #[error("wire is F16: over TCP it must be F32 or Bf16")]
+    Format,
     /// One side does not know the other.
     #[error(transparent)]
     Security(#[from] SecurityError),

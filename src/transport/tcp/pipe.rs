@@ -5,9 +5,8 @@ use super::block::{Block, Blocks, Body};
 use super::canvas::{Canvases, Claim};
 use super::lock;
 use super::security::Stream;
-use crate::transport::wire::{
-    self, CONTROL_BYTES_MAX, Format, HEADER_BYTES, Header, Kind, WireError,
-};
+use crate::run::NumberFormat;
+use crate::transport::wire::{self, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind, WireError};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -76,7 +75,7 @@ pub(super) struct Stamp {
     pub(super) epoch: u32,
     pub(super) worker: u32,
     pub(super) layout: u64,
-    pub(super) format: Format,
+    pub(super) format: NumberFormat,
 }
 
 /// Bytes that went through the connections of a node.
@@ -142,7 +141,7 @@ pub(super) struct Shop {
 #[cfg(test)]
 impl Shop {
     pub(super) fn of_tests(worker: u32, length: usize) -> Self {
-        let stamp = Stamp { run: 0, epoch: 0, worker, layout: 0, format: Format::F32 };
+        let stamp = Stamp { run: 0, epoch: 0, worker, layout: 0, format: NumberFormat::F32 };
         Self {
             stamp,
             blocks: Blocks::new(length),
@@ -283,7 +282,7 @@ fn dressed(frame: Frame, shop: &Shop) -> ([u8; HEADER_BYTES], Body) {
     let Stamp { run, epoch, worker, layout, format } = shop.stamp;
     let mut header = Header { run, epoch, worker, layout, ..frame.header };
     let mut body = frame.body;
-    if format == Format::Bf16
+    if format == NumberFormat::Bf16
         && header.kind != Kind::State
         && let Some(floats) = body.floats()
     {
@@ -293,7 +292,7 @@ fn dressed(frame: Frame, shop: &Shop) -> ([u8; HEADER_BYTES], Body) {
     }
     let bytes = body.bytes();
     header.length = bytes.len() as u32;
-    header.format = if let Body::Block(block) = &body { block.format } else { Format::F32 };
+    header.format = if let Body::Block(block) = &body { block.format } else { NumberFormat::F32 };
     // Terms are summed at once and the sum has a digest; all that is kept by several must be the
     // same.
     if matches!(header.kind, Kind::Sum | Kind::State | Kind::Result) && header.digest == 0 {

@@ -9,8 +9,9 @@ use super::security::{Role, Security, Stream};
 use super::{Exchange, Listener, Network, TcpError, lock, random, wait};
 use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
+use crate::run::NumberFormat;
 use crate::transport::ledger::Ledgers;
-use crate::transport::wire::{COORDINATOR, Format, Up};
+use crate::transport::wire::{COORDINATOR, Up};
 use crate::transport::{
     Notice, Order, Piece, RunFacts, State, Summand, Summed, Transport, Weighted, What,
 };
@@ -46,7 +47,7 @@ pub struct Listen {
     /// Decoded vectors that are kept for those who missed some.
     pub log_steps: u64,
     /// Format of vectors on the wire.
-    pub format: Format,
+    pub format: NumberFormat,
     /// Who sums.
     pub exchange: Exchange,
     /// Whether every sum is sent to the coordinator too, if it does not sum itself.
@@ -90,7 +91,7 @@ impl Listen {
             units,
             micro_steps: 1,
             log_steps: 16,
-            format: Format::F32,
+            format: NumberFormat::F32,
             exchange: Exchange::default(),
             keeps: false,
             first: Some(Step(0)),
@@ -202,7 +203,7 @@ pub struct TcpTransport {
     sums: Sums,
     /// What was received of results that workers send at once, if they do.
     held: Option<(Ledgers, Vectors)>,
-    format: Format,
+    format: NumberFormat,
     status: Arc<Mutex<TcpStatus>>,
     offers: watch::Receiver<Offers>,
     /// What came with something else, or while something else was waited for.
@@ -252,9 +253,14 @@ impl TcpTransport {
         status: Arc<Mutex<TcpStatus>>,
         (calls, callers): (JoinHandle<()>, mpsc::Receiver<Caller>),
     ) -> Result<Self, TcpError> {
-        if (listen.exchange, listen.format) == (Exchange::Nccl, Format::Bf16) {
+        let refused = match (listen.exchange, listen.format) {
+            (_, NumberFormat::F16) => Some(TcpError::Format),
+            (Exchange::Nccl, NumberFormat::Bf16) => Some(TcpError::Narrow),
+            _ => None,
+        };
+        if let Some(error) = refused {
             calls.abort();
-            return Err(TcpError::Narrow);
+            return Err(error);
         }
         let (commands, commands_out) = mpsc::unbounded_channel();
         let (notices_in, notices, bell) = mailbox();
@@ -446,7 +452,8 @@ impl Transport for TcpTransport {
         if let Some((ledgers, vectors)) = &self.held {
             let mut gradient = vectors.take(length);
             let folded = ledgers.fold(step, summands, &mut gradient)?;
-            let folded = if self.format == Format::Bf16 { rounded(&mut gradient) } else { folded };
+            let folded =
+                if self.format == NumberFormat::Bf16 { rounded(&mut gradient) } else { folded };
             return Ok(Some(Summed { gradient, folded }));
         }
         self.command(Command::Fold(step, attempt, summands.to_vec()));

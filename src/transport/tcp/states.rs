@@ -3,8 +3,9 @@
 use super::block::{Block, Body};
 use super::pipe::Frame;
 use crate::ids::Step;
+use crate::run::NumberFormat;
 use crate::transport::State;
-use crate::transport::wire::{CHUNK, Format, Header, Kind, chunk_range, chunks};
+use crate::transport::wire::{CHUNK, Header, Kind, chunk_range, chunks};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub(super) fn frames(state: &Arc<State>, transfer: u64) -> impl Iterator<Item = 
         (0..chunks(length)).map(move |chunk| (vector, chunk_range(chunk, length)))
     });
     cut.map(move |(vector, range)| {
-        let header = Header::chunk(Kind::State, Format::F32, range.start, range.len());
+        let header = Header::chunk(Kind::State, NumberFormat::F32, range.start, range.len());
         let header = Header { number: transfer, piece: vector as u32, ..header };
         Frame { header, body: Body::Part(Arc::clone(state), vector, range) }
     })

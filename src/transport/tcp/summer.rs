@@ -5,8 +5,9 @@ use super::canvas::{Canvas, Canvases, Claim};
 use super::exchange::{Exchange, Outgoing, Plan, Sum, chunks_of};
 use super::pipe::{Frame, Shop};
 use crate::ids::Step;
+use crate::run::NumberFormat;
 use crate::transport::What;
-use crate::transport::wire::{Format, Header, Kind, chunks};
+use crate::transport::wire::{Header, Kind, chunks};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ struct Open {
 pub(super) struct Summer {
     me: u32,
     length: usize,
-    format: Format,
+    format: NumberFormat,
     /// Whether digests are of bits, as a fabric takes them.
     of_bits: bool,
     blocks: Blocks,
@@ -295,15 +296,14 @@ mod tests {
         let shop = Shop::of_tests(1, length);
         let blocks = shop.blocks.clone();
         let mut summer = Summer::new(&shop, length, Vectors::default(), 4);
-        let come =
-            |summer: &mut Summer, step: u64, chunk: usize| {
-                let range = chunk_range(chunk, length);
-                let header = Header::chunk(Kind::Sum, Format::F32, range.start, range.len())
-                    .of_step(Step(step), 0, 0);
-                summer
-                    .chunk(&header, 0, blocks.take(range.len(), Format::F32), Instant::now())
-                    .unwrap();
-            };
+        let come = |summer: &mut Summer, step: u64, chunk: usize| {
+            let range = chunk_range(chunk, length);
+            let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
+                .of_step(Step(step), 0, 0);
+            summer
+                .chunk(&header, 0, blocks.take(range.len(), NumberFormat::F32), Instant::now())
+                .unwrap();
+        };
         come(&mut summer, 6, 0);
         come(&mut summer, 7, 0);
         summer.moved(Step(7));

@@ -1,7 +1,8 @@
 //! The bodies of control frames.
 
-use super::{CHUNK, Format};
+use super::{CHUNK, framed_format};
 use crate::ids::{Job, Part, Step, Task, Units};
+use crate::run::NumberFormat;
 use crate::transport::{RunFacts, Summand};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::ops::Range;
@@ -126,7 +127,8 @@ pub enum Down {
         /// Decoded vectors a worker keeps for others.
         log_steps: u64,
         /// Format of vectors on the wire.
-        format: Format,
+        #[serde(deserialize_with = "framed_format")]
+        format: NumberFormat,
         /// Whether workers send every finite result to the coordinator as soon as it is done.
         #[serde(default)]
         hold: bool,

@@ -10,6 +10,8 @@ mod message;
 pub use message::{Across, Down, Has, Offer, Owner, Peer, TaskOrder, Up, decode, encode};
 
 use crate::ids::{Job, Step, Task};
+use crate::run::NumberFormat;
+use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 /// Bytes of a frame before its body.
@@ -43,26 +45,21 @@ pub enum Kind {
     State,
 }
 
-/// Format of a chunk's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// 32-bit floats.
-    #[default]
-    F32,
-    /// bfloat16: half the bytes, 8 bits of precision.
-    Bf16,
-}
-
-impl Format {
-    /// Bytes of one number.
-    #[must_use]
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-        }
+/// Reads a format from a field where only those of frames may be: f32 and bf16.
+///
+/// # Errors
+/// That of serde when it is another.
+pub fn framed_format<'de, D: Deserializer<'de>>(from: D) -> Result<NumberFormat, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Framed {
+        F32,
+        Bf16,
     }
+    Ok(match Framed::deserialize(from)? {
+        Framed::F32 => NumberFormat::F32,
+        Framed::Bf16 => NumberFormat::Bf16,
+    })
 }
 
 /// The fixed part of a frame.
@@ -89,7 +86,7 @@ pub struct Header {
     /// What is in the body.
     pub kind: Kind,
     /// Format of the numbers.
-    pub format: Format,
+    pub format: NumberFormat,
     /// Whether all numbers of the chunk are finite.
     pub finite: bool,
     /// The run.
@@ -178,7 +175,7 @@ impl Header {
     pub fn control(length: usize) -> Self {
         Self {
             kind: Kind::Control,
-            format: Format::F32,
+            format: NumberFormat::F32,
             finite: true,
             run: 0,
             epoch: 0,
@@ -195,7 +192,7 @@ impl Header {
 
     /// The header of a chunk of elements `offset..offset + count`.
     #[must_use]
-    pub fn chunk(kind: Kind, format: Format, offset: usize, count: usize) -> Self {
+    pub fn chunk(kind: Kind, format: NumberFormat, offset: usize, count: usize) -> Self {
         Self { kind, format, offset: offset as u64, ..Self::control(count * format.bytes()) }
     }
 
@@ -252,7 +249,13 @@ impl Header {
             Kind::Result => 3,
             Kind::State => 4,
         };
-        let format = u8::from(self.format == Format::Bf16) | if self.finite { 0 } else { 128 };
+        let format = match self.format {
+            NumberFormat::F32 => 0,
+            NumberFormat::Bf16 => 1,
+            // Version 2 has no such frames: nobody takes it for another.
+            NumberFormat::F16 => 2,
+        };
+        let format = format | if self.finite { 0 } else { 128 };
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
         (bytes[6], bytes[7]) = (kind, format);
@@ -274,8 +277,9 @@ impl Header {
     /// Reads a header; `control_max` is the longest control body that is taken.
     ///
     /// ```
-    /// use codedgrad::transport::wire::{CHUNK, Format, Header, Kind};
-    /// let header = Header::chunk(Kind::Sum, Format::Bf16, CHUNK, 10);
+    /// use codedgrad::run::NumberFormat;
+    /// use codedgrad::transport::wire::{CHUNK, Header, Kind};
+    /// let header = Header::chunk(Kind::Sum, NumberFormat::Bf16, CHUNK, 10);
     /// assert_eq!(Header::decode(&header.encode(), 100), Ok(header));
     /// assert!(Header::decode(&[0; 72], 100).is_err());
     /// ```
@@ -319,8 +323,8 @@ impl Header {
         };
         header.finite = format & 128 == 0;
         header.format = match format & 127 {
-            0 => Format::F32,
-            1 => Format::Bf16,
+            0 => NumberFormat::F32,
+            1 => NumberFormat::Bf16,
             _ => return Err(WireError::Unknown { kind, format }),
         };
         let most =
@@ -414,7 +418,7 @@ mod tests {
         (kinds, any::<(bool, bool)>(), numbers, any::<u64>(), 0u32..=1 << 15).prop_map(
             |(kind, (narrow, finite), numbers, digest, count)| {
                 let (run, epoch, worker, number, attempt, piece, offset, layout) = numbers;
-                let format = if narrow { Format::Bf16 } else { Format::F32 };
+                let format = if narrow { NumberFormat::Bf16 } else { NumberFormat::F32 };
                 let length = count * format.bytes() as u32;
                 Header {
                     kind,
@@ -463,17 +467,19 @@ mod tests {
             Header::decode(&long.encode(), HELLO_BYTES_MAX),
             Err(WireError::Length { most: HELLO_BYTES_MAX, .. })
         ));
-        let chunk =
-            Header { length: 4 * CHUNK as u32 + 4, ..Header::chunk(Kind::Sum, Format::F32, 0, 1) };
+        let chunk = Header {
+            length: 4 * CHUNK as u32 + 4,
+            ..Header::chunk(Kind::Sum, NumberFormat::F32, 0, 1)
+        };
         assert!(Header::decode(&chunk.encode(), CONTROL_BYTES_MAX).is_err());
-        let odd = Header { length: 7, ..Header::chunk(Kind::Term, Format::F32, 0, 1) };
+        let odd = Header { length: 7, ..Header::chunk(Kind::Term, NumberFormat::F32, 0, 1) };
         assert!(Header::decode(&odd.encode(), CONTROL_BYTES_MAX).is_err());
     }
 
     #[test]
     fn a_header_is_of_a_chunk_or_of_none() {
         let of = |offset: usize, count| {
-            Header::chunk(Kind::Sum, Format::F32, offset, count).chunk_of(CHUNK + 3)
+            Header::chunk(Kind::Sum, NumberFormat::F32, offset, count).chunk_of(CHUNK + 3)
         };
         assert_eq!((of(0, CHUNK), of(CHUNK, 3)), (Ok(0), Ok(1)));
         for (offset, count) in [(0, 3), (1, CHUNK), (CHUNK, 4), (2 * CHUNK, 0), (usize::MAX, 3)] {
@@ -483,7 +489,7 @@ mod tests {
             );
         }
         let task = Task { job: Job(7), piece: 2, plan: 0 };
-        assert_eq!(Header::chunk(Kind::Result, Format::F32, 0, 1).of_task(task).task(), task);
+        assert_eq!(Header::chunk(Kind::Result, NumberFormat::F32, 0, 1).of_task(task).task(), task);
     }
 
     #[test]
