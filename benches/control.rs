@@ -8,8 +8,9 @@
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
+use codedgrad::run::{Limits, RunConfig, Shape};
+use codedgrad::schedulers::Engine;
+use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, Sockets, TcpLink, TcpTransport};
@@ -115,15 +116,18 @@ fn measure(
     scheme: &str,
 ) -> Outcome<()> {
     let token = "5a".repeat(32);
-    let config = Config { max_wait_seconds: 600.0, log_steps: 64, ..Config::default() };
     let security = Security::Plain { token: Token::parse(&token)? };
-    let length = 1000;
+    let steps = WARMUP + rounds;
+    let config = RunConfig {
+        limits: Limits { max_wait_seconds: 600.0, ..Limits::default() },
+        log_steps: 64,
+        ..RunConfig::new(Shape::new(workers, workers as u32), 1000, steps)
+    };
     let listen = Listen {
         exchange,
-        log_steps: config.log_steps,
         silence: Duration::from_secs(60),
         stall: Duration::from_secs(60),
-        ..Listen::new(([127, 0, 0, 1], 0).into(), security, workers, length, workers as u32)
+        ..Listen::new(([127, 0, 0, 1], 0).into(), security, config)
     };
     let mut transport = TcpTransport::listen(listen)?;
     let child = |number: usize| {
@@ -132,17 +136,15 @@ fn measure(
         Command::new(env::current_exe()?).env("CONTROL_WORKERS", place).spawn()
     };
     let children: Vec<Child> = (0..processes).map(child).collect::<Result<_, std::io::Error>>()?;
-    let steps = WARMUP + rounds;
     let scheme_of = scheme.parse::<SchemeSpec>()?.scheme(workers, workers as u32, 0..steps)?;
-    let engine = Engine::new(scheme_of, config, Step(0)..Step(steps), 0)?;
+    let engine = Engine::new(scheme_of, config, 0)?;
     let pace = Pace::wall(workers, &Delays::None, 0, 0.0);
-    let shape = Shape { workers, length, units: workers as u32, first: Step(0) };
     if !transport.gather(Duration::from_secs(120)).absent.is_empty() {
         return Err("not all workers came".into());
     }
     transport.begin(Step(0));
     let mut watch = Watch::default();
-    Coordinator::new(transport, engine, pace, config, shape).run(&mut watch)?;
+    Coordinator::new(transport, engine, pace).run(&mut watch)?;
     let now = seconds()?;
     let (begun, since) = watch.begun.ok_or("too few rounds")?;
     let milliseconds = |at: usize| (now[at] - begun[at]) / rounds as f64 * 1e3;

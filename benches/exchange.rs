@@ -11,9 +11,9 @@ mod processes;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::run::NumberFormat;
-use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
+use codedgrad::run::{Limits, NumberFormat, RunConfig, Shape};
+use codedgrad::schedulers::Engine;
+use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::{Decoded, Link};
@@ -178,22 +178,21 @@ impl Observer for Watch<'_> {
 
 fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let token = token();
-    let config = Config { max_wait_seconds: 600.0, log_steps: 2, ..Config::default() };
+    let steps = case.warmup + case.steps;
+    let shape = Shape::new(case.workers, case.workers as u32);
+    let config = RunConfig {
+        limits: Limits { max_wait_seconds: 600.0, ..Limits::default() },
+        format: if case.wire == "bf16" { NumberFormat::Bf16 } else { NumberFormat::F32 },
+        log_steps: 2,
+        ..RunConfig::new(shape, case.elements, steps)
+    };
     let security = Security::Plain { token: Token::parse(&token)? };
     let listen = Listen {
-        log_steps: config.log_steps,
-        format: if case.wire == "bf16" { NumberFormat::Bf16 } else { NumberFormat::F32 },
         exchange: case.exchange.parse::<Exchange>()?,
         keeps: false,
         silence: Duration::from_secs(60),
         spare: Duration::from_secs(2),
-        ..Listen::new(
-            ([127, 0, 0, 1], 0).into(),
-            security,
-            case.workers,
-            case.elements,
-            case.workers as u32,
-        )
+        ..Listen::new(([127, 0, 0, 1], 0).into(), security, config)
     };
     let mut transport = TcpTransport::listen(listen)?;
     let meeting =
@@ -203,23 +202,16 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     let mut children: Vec<Child> = (0..case.workers)
         .map(|me| again(words, "EXCHANGE_WORKER", &place(me)))
         .collect::<Result<_, _>>()?;
-    let steps = case.warmup + case.steps;
     let scheme =
         case.scheme.parse::<SchemeSpec>()?.scheme(case.workers, case.workers as u32, 0..steps)?;
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0)?;
+    let engine = Engine::new(scheme, config, 0)?;
     let pace = Pace::wall(case.workers, &Delays::None, steps as usize, 0.0);
-    let shape = Shape {
-        workers: case.workers,
-        length: case.elements,
-        units: case.workers as u32,
-        first: Step(0),
-    };
     if !transport.gather(Duration::from_secs(60)).absent.is_empty() {
         return Err("not all workers came".into());
     }
     transport.begin(Step(0));
     let mut watch = Watch { case, children: &children, committed: Vec::new(), late_rounds: 0 };
-    Coordinator::new(transport, engine, pace, config, shape).run(&mut watch)?;
+    Coordinator::new(transport, engine, pace).run(&mut watch)?;
     let Watch { committed, late_rounds, .. } = watch;
     if let (Some(_), Some(mut last)) = (&case.signal, children.pop()) {
         last.kill()?;

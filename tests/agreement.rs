@@ -7,8 +7,9 @@ mod integers;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Step;
-use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, Pace, Shape};
+use codedgrad::run::{Limits, RunConfig, Shape};
+use codedgrad::schedulers::Engine;
+use codedgrad::train::{Aggregator, AggregatorError, Coordinator, Event, Outcome, Pace};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpError, TcpLink, TcpTransport};
 use codedgrad::transport::wire::Has;
 use codedgrad::transport::{Link, RunFacts};
@@ -22,7 +23,8 @@ const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: E
 
 fn listen(secret: &Secret, facts: RunFacts) -> TcpTransport {
     let at = ([127, 0, 0, 1], 0).into();
-    let listen = Listen::new(at, secret.security.clone(), WORKERS, JOB.length, UNITS);
+    let config = RunConfig::new(Shape::new(WORKERS, UNITS), JOB.length, JOB.steps);
+    let listen = Listen::new(at, secret.security.clone(), config);
     TcpTransport::listen(Listen { facts, exchange: JOB.exchange, keeps: true, ..listen }).unwrap()
 }
 
@@ -158,12 +160,15 @@ fn begun_at(first: u64, has: [Has; WORKERS]) -> Vec<u32> {
     let end = first + JOB.steps;
     let scheme =
         JOB.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, first..end).unwrap();
-    let config = Config { max_wait_seconds: 20.0, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(first)..Step(end), 0).unwrap();
-    let shape = Shape { workers: WORKERS, length: JOB.length, units: UNITS, first: Step(first) };
+    let config = RunConfig {
+        limits: Limits { max_wait_seconds: 20.0, ..Limits::default() },
+        first: Step(first),
+        ..RunConfig::new(Shape::new(WORKERS, UNITS), JOB.length, end)
+    };
+    let engine = Engine::new(scheme, config, 0).unwrap();
     let pace = Pace::wall(WORKERS, &Delays::None, end as usize, 0.0);
     let mut watch = Watch::new(|_| {});
-    let outcome = Coordinator::new(transport, engine, pace, config, shape).run(&mut watch);
+    let outcome = Coordinator::new(transport, engine, pace).run(&mut watch);
     let Log { faults, .. } = watch.log;
     assert_eq!(outcome.unwrap_or_else(|error| panic!("{error}: {faults:?}")), Outcome::Finished);
     let parameters: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();

@@ -8,7 +8,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::registry::Registry;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Job as JobNumber, Step, Task, Worker};
-use codedgrad::run::NumberFormat;
+use codedgrad::run::{NumberFormat, RunConfig, Shape};
 use codedgrad::train::{
     Aggregator, AggregatorError, Builder, Coordinator, Event, JoinError, Outcome, OwnedEvent, Pace,
     RunError, VirtualClock,
@@ -440,7 +440,11 @@ fn a_token_as_text_joins() {
 #[test]
 fn somebody_says_how_many_samples_a_unit_has() {
     let security = plain();
-    let listen = Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), 2, 5, 2);
+    let listen = Listen::new(
+        ([127, 0, 0, 1], 0).into(),
+        security.clone(),
+        RunConfig::new(Shape::new(2, 2), 5, 1),
+    );
     let transport = TcpTransport::listen(listen).unwrap();
     let join = || Aggregator::join(transport.address().to_string()).security(security.clone());
     let error = join().connect().err().unwrap();

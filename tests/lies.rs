@@ -8,8 +8,9 @@ mod integers;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Coordinator, Outcome, Pace, Shape};
+use codedgrad::run::{Limits, RunConfig, Shape};
+use codedgrad::schedulers::Engine;
+use codedgrad::train::{Coordinator, Outcome, Pace};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::wire::{CHUNK, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind};
 use codedgrad::transport::{Link, Notice, Order, State, Transport, local};
@@ -27,18 +28,23 @@ const LIAR: u32 = 3;
 const LENGTH: usize = CHUNK + 77;
 const STEPS: u64 = 12;
 
+/// The run, as its coordinator is told.
+fn config() -> RunConfig {
+    let usual = RunConfig::new(Shape::new(WORKERS, WORKERS as u32), LENGTH, STEPS);
+    let limits = Limits { max_wait_seconds: 20.0, return_seconds: 20.0, ..usual.limits };
+    RunConfig { limits, ..usual }
+}
+
 fn coordinate(transport: impl Transport<Vector = Vec<f32>>) -> Log {
     let scheme = "groups:s=1"
         .parse::<SchemeSpec>()
         .unwrap()
         .scheme(WORKERS, WORKERS as u32, 0..STEPS)
         .unwrap();
-    let config = Config { max_wait_seconds: 20.0, return_seconds: 20.0, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).unwrap();
+    let engine = Engine::new(scheme, config(), 0).unwrap();
     let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
-    let shape = Shape { workers: WORKERS, length: LENGTH, units: WORKERS as u32, first: Step(0) };
     let mut watch = Watch::new(|_| {});
-    let ended = Coordinator::new(transport, engine, pace, config, shape).run(&mut watch);
+    let ended = Coordinator::new(transport, engine, pace).run(&mut watch);
     assert_eq!(
         ended.unwrap_or_else(|error| panic!("{error}: {:?}", watch.log.faults)),
         Outcome::Finished
@@ -86,7 +92,7 @@ fn run(
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
         stall: Duration::from_secs(10),
         spare: Duration::from_secs(5),
-        ..Listen::new(at, secret.security.clone(), WORKERS, LENGTH, WORKERS as u32)
+        ..Listen::new(at, secret.security.clone(), config())
     })
     .unwrap();
     let address = transport.address().to_string();

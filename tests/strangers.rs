@@ -5,6 +5,7 @@ mod bare;
 
 use bare::{Bare, wait_for};
 use codedgrad::ids::Worker;
+use codedgrad::run::{RunConfig, Shape};
 use codedgrad::transport::tcp::security::{Security, Stream, Token};
 use codedgrad::transport::tcp::{
     Exchange, Join, Listen, Listener, Network, Promise, TcpLink, TcpStatus, TcpTransport,
@@ -38,10 +39,15 @@ fn secret() -> (Security, String) {
     (Security::Plain { token }, std::fs::read_to_string(path).unwrap())
 }
 
+/// A run of which nothing is made: gradients of 8 numbers.
+fn run(workers: usize) -> RunConfig {
+    RunConfig::new(Shape::new(workers, 1), 8, 1)
+}
+
 impl Port {
     fn open(workers: usize) -> Self {
         let (security, token) = secret();
-        let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, workers, 8, 1);
+        let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, run(workers));
         let transport =
             TcpTransport::listen(Listen { exchange: Exchange::Star, ..listen }).unwrap();
         let (address, status) = (transport.address().to_string(), transport.status());
@@ -292,7 +298,7 @@ fn workers_call_each_other_at_once() {
         let address = (Ipv4Addr::LOCALHOST, 0).into();
         let listen = Listen {
             exchange: Exchange::Sharded,
-            ..Listen::new(address, security.clone(), WORKERS, 8, 1)
+            ..Listen::new(address, security.clone(), run(WORKERS))
         };
         let mut transport = TcpTransport::listen_over(Arc::clone(&network), listen).await.unwrap();
         let mut links = Vec::new();
@@ -317,7 +323,7 @@ fn refusals_are_summed_up() {
     let (security, _) = secret();
     let network: Arc<dyn Network> = Arc::new(Net::default());
     let lines = hearing(|heard| async move {
-        let listen = Listen::new((Ipv4Addr::LOCALHOST, 0).into(), security, 3, 8, 1);
+        let listen = Listen::new((Ipv4Addr::LOCALHOST, 0).into(), security, run(3));
         let transport = TcpTransport::listen_over(Arc::clone(&network), listen).await.unwrap();
         let (address, status) = (transport.address().to_string(), transport.status());
         for _ in 0..1000 {

@@ -7,8 +7,9 @@ use super::tap::{Phase, Taps};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
+use codedgrad::run::{Limits, RunConfig, Shape};
+use codedgrad::schedulers::Engine;
+use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Join, Listen, TcpLink, TcpTransport};
@@ -154,12 +155,15 @@ pub(crate) fn coordinator(token: &str, folder: &Path, case: &Case) -> Outcome<()
     let place: PathBuf = folder.join("address");
     let known = fs::read_to_string(&place).ok();
     let address = known.as_deref().unwrap_or("127.0.0.1:0").parse()?;
-    let config = Config { return_seconds: 30.0, ..Config::default() };
+    let config = RunConfig {
+        limits: Limits { return_seconds: 30.0, ..Limits::default() },
+        ..RunConfig::new(Shape::new(WORKERS, UNITS), case.elements, case.steps)
+    };
     let security = Security::Plain { token: Token::parse(token)? };
     let listen = Listen {
         exchange: case.exchange.parse()?,
         run: 1,
-        ..Listen::new(address, security, WORKERS, case.elements, UNITS)
+        ..Listen::new(address, security, config)
     };
     let mut transport = TcpTransport::listen(listen)?;
     let draft = folder.join("address.draft");
@@ -177,11 +181,10 @@ pub(crate) fn coordinator(token: &str, folder: &Path, case: &Case) -> Outcome<()
     fs::write(&journal, text)?;
     transport.begin(start);
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, start.0..case.steps)?;
-    let engine = Engine::new(scheme, config, start..Step(case.steps), 0)?;
-    let shape = Shape { workers: WORKERS, length: case.elements, units: UNITS, first: start };
+    let engine = Engine::new(scheme, RunConfig { first: start, ..config }, 0)?;
     let file = OpenOptions::new().append(true).open(journal)?;
     let mut journal = Journal { file, end: case.end.filter(|_| known.is_none()), case };
     let pace = Pace::wall(WORKERS, &Delays::None, 0, 0.0);
-    Coordinator::new(transport, engine, pace, config, shape).run(&mut journal)?;
+    Coordinator::new(transport, engine, pace).run(&mut journal)?;
     Ok(())
 }

@@ -8,8 +8,9 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{Delays, Trace};
 use codedgrad::gpu::Vector;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, Shape, StepRecord};
+use codedgrad::run::{RunConfig, Shape};
+use codedgrad::schedulers::Engine;
+use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};
 use codedgrad::transport::{Decoded, Link, local};
 use std::error::Error;
 use std::sync::{Arc, Barrier, Mutex, RwLock};
@@ -124,9 +125,8 @@ fn plain<V: Vector>(load: &Load<'_, V>) -> (f64, u64) {
 fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Outcome<(f64, u64)> {
     let steps = steps();
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, 0..steps)?;
-    let config = Config::default();
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0)?;
-    let shape = Shape { workers: WORKERS, length: load.length, units: UNITS, first: Step(0) };
+    let config = RunConfig::new(Shape::new(WORKERS, UNITS), load.length, steps);
+    let engine = Engine::new(scheme, config, 0)?;
     let (transport, links) = local::connect_at::<V>(load.places[0].clone(), load.places.to_vec());
     let mut seconds = Seconds(Vec::new());
     let told = thread::scope(|scope| -> Outcome<Vec<u64>> {
@@ -136,7 +136,7 @@ fn aggregated<V: Vector>(load: &Load<'_, V>, delays: &Delays) -> Outcome<(f64, u
             .map(|(link, place)| scope.spawn(move || told(work(Box::new(link), place, load))))
             .collect();
         let pace = Pace::wall(WORKERS, delays, steps as usize, 0.0);
-        Coordinator::new(transport, engine, pace, config, shape).run(&mut seconds)?;
+        Coordinator::new(transport, engine, pace).run(&mut seconds)?;
         Ok(threads.into_iter().map(|thread| thread.join().expect("a worker")).collect())
     })?;
     Ok((median(counted(seconds.0)), told[0]))

@@ -7,8 +7,9 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::gpu::{Gradient, GradientMut, Vector, WireBuffer};
 use codedgrad::ids::Step;
-use codedgrad::schedulers::{Config, Engine};
-use codedgrad::train::{Coordinator, Pace, Shape};
+use codedgrad::run::{RunConfig, Shape};
+use codedgrad::schedulers::Engine;
+use codedgrad::train::{Coordinator, Pace};
 use codedgrad::transport::fabric::{Fabric, Shelf};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
@@ -82,13 +83,9 @@ fn copies<V: Vector + Gradient + GradientMut>(
 pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     let (token, steps) = (token(), steps());
     let security = Security::Plain { token: Token::parse(&token)? };
-    let config = Config::default();
-    let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, WORKERS, length, UNITS);
-    let mut transport = TcpTransport::listen(Listen {
-        exchange: exchange.parse()?,
-        log_steps: config.log_steps,
-        ..listen
-    })?;
+    let config = RunConfig::new(Shape::new(WORKERS, UNITS), length, steps);
+    let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, config);
+    let mut transport = TcpTransport::listen(Listen { exchange: exchange.parse()?, ..listen })?;
     let (address, status) = (transport.address(), transport.status());
     let words: Vec<String> = env::args().skip(1).collect();
     let mut children = Vec::new();
@@ -100,11 +97,10 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     }
     transport.begin(Step(0));
     let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(WORKERS, UNITS, 0..steps)?;
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0)?;
-    let shape = Shape { workers: WORKERS, length, units: UNITS, first: Step(0) };
+    let engine = Engine::new(scheme, config, 0)?;
     let mut seconds = Seconds(Vec::new());
     let pace = Pace::wall(WORKERS, &Delays::None, steps as usize, 0.0);
-    Coordinator::new(transport, engine, pace, config, shape).run(&mut seconds)?;
+    Coordinator::new(transport, engine, pace).run(&mut seconds)?;
     let mut found = Vec::new();
     for mut child in children {
         let mut text = String::new();

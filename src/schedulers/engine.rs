@@ -31,14 +31,14 @@ use steps::Steps;
 use trust::Trust;
 
 use super::book::{Book, Fate};
-use super::config::{Config, ConfigError, Reduce};
 use super::events::{Action, EngineError, Input};
+use super::reduce::Reduce;
 use super::roster::{Doing, Roster};
 use crate::codes::Gate;
 use crate::codes::sequential::{Fold, Scheme, SchemeFacts};
-use crate::ids::{Step, Task, Worker, WorkerSet};
+use crate::ids::{Task, Worker, WorkerSet};
+use crate::run::{ConfigError, RunConfig};
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Which task is done, whether its result is finite, and its digest where one was taken.
 type Answer = (Task, bool, Option<u128>);
@@ -55,10 +55,12 @@ enum Phase {
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
-/// use codedgrad::ids::{Step, Worker};
-/// use codedgrad::schedulers::{Action, Config, Engine, Input};
+/// use codedgrad::ids::Worker;
+/// use codedgrad::run::{RunConfig, Shape};
+/// use codedgrad::schedulers::{Action, Engine, Input};
 /// let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(2, 2, 0..1)?;
-/// let mut engine = Engine::new(scheme, Config::default(), Step(0)..Step(1), 0)?;
+/// let run = RunConfig::new(Shape::new(2, 2), 1000, 1);
+/// let mut engine = Engine::new(scheme, run, 0)?;
 /// let mut actions = Vec::new();
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
 /// let Action::Assign { worker, tasks, .. } = actions[0].clone() else { panic!() };
@@ -76,7 +78,11 @@ enum Phase {
 /// ```
 pub struct Engine {
     scheme: Box<dyn Scheme>,
-    config: Config,
+    config: RunConfig,
+    /// Where results are added up.
+    reduce: Reduce,
+    /// Whether the driver can hand out a state itself.
+    restores: bool,
     gate: Gate,
     roster: Roster,
     book: Book,
@@ -94,27 +100,27 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for a range of steps, the first of which opens with [`Input::Begin`] in the round
-    /// of the given number.
+    /// An engine for the steps of a run, the first of which opens with [`Input::Begin`] in the
+    /// round of the given number. Results are added up by [`Reduce::Tree`], unless
+    /// [`Engine::reducing`] says otherwise.
     ///
     /// # Errors
-    /// [`ConfigError`] when the scheme's jobs overlap and there are fewer models than that takes,
-    /// or a step has no jobs.
+    /// [`ConfigError`] when the scheme is for other workers or units, or its jobs overlap and there
+    /// are fewer models than that takes, or a step has no jobs.
     pub fn new(
         mut scheme: Box<dyn Scheme>,
-        config: Config,
-        steps: Range<Step>,
+        config: RunConfig,
         round: u64,
     ) -> Result<Self, ConfigError> {
-        config.check(scheme.facts())?;
-        let workers = scheme.facts().workers;
-        let roster = Roster::new(workers, steps.start);
-        let mut steps = Steps::new(steps, config.micro_steps);
+        let SchemeFacts { workers, units, delay, .. } = *scheme.facts();
+        config.check(workers, units, delay)?;
+        let roster = Roster::new(workers, config.first);
+        let mut steps = Steps::new(config.first..config.end, config.jobs.micro_steps);
         scheme.restart(steps.begin());
         Ok(Self {
-            gate: gate_of(config.wire, scheme.facts()),
+            gate: gate_of(config.format, scheme.facts()),
             roster,
-            book: Book::new(config.micro_steps),
+            book: Book::new(config.jobs.micro_steps),
             phase: Phase::NotBegun,
             steps,
             round: CurrentRound::new(workers, round),
@@ -125,7 +131,28 @@ impl Engine {
             holding: Holding::new(workers),
             scheme,
             config,
+            reduce: Reduce::default(),
+            restores: false,
         })
+    }
+
+    /// Where results are added up.
+    #[must_use]
+    pub fn reducing(self, reduce: Reduce) -> Self {
+        Self { reduce, ..self }
+    }
+
+    /// Whether the driver can hand out a state itself where no worker has one:
+    /// [`Action::Restore`].
+    #[must_use]
+    pub fn restoring(self, restores: bool) -> Self {
+        Self { restores, ..self }
+    }
+
+    /// The run that it makes.
+    #[must_use]
+    pub fn config(&self) -> &RunConfig {
+        &self.config
     }
 
     /// When the driver should send a [`Input::Tick`] if nothing else happens before: there is such
@@ -137,12 +164,12 @@ impl Engine {
             |times: &[Option<f64>]| times.iter().flatten().copied().min_by(f64::total_cmp);
         match self.phase {
             Phase::Collecting => earliest(&[
-                Some(self.round.patience_ends(self.config.max_wait_seconds)),
+                Some(self.round.patience_ends(self.config.limits.max_wait_seconds)),
                 self.round.wake_at(),
                 self.returns_by,
             ]),
             Phase::Folding => {
-                let holders_by = self.holding.patience_ends(self.config.max_wait_seconds);
+                let holders_by = self.holding.patience_ends(self.config.limits.max_wait_seconds);
                 Some(self.returns_by.unwrap_or(holders_by))
             }
             Phase::NotBegun | Phase::Finished => None,
@@ -274,7 +301,7 @@ impl Engine {
             let receivers = self.roster.send(step, self.config.log_steps);
             self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
-            self.given.retain(|(_, task), _| task.job.step(self.config.micro_steps) > step);
+            self.given.retain(|(_, task), _| task.job.step(self.config.jobs.micro_steps) > step);
             self.steps.decided();
             self.trust.unbar(step);
         }
@@ -289,7 +316,7 @@ impl Engine {
             self.restart();
         }
         // No job is under way where each takes one round.
-        if begins || self.config.micro_steps == 1 && self.scheme.facts().delay == 0 {
+        if begins || self.config.jobs.micro_steps == 1 && self.scheme.facts().delay == 0 {
             self.change(out);
         }
         self.widen(out);
@@ -365,7 +392,7 @@ impl Engine {
             };
         if finite && !wanted {
             out.push(Action::Discard { worker, task });
-        } else if wanted && self.config.reduce == Reduce::Worker && self.scheme.is_final(task) {
+        } else if wanted && self.reduce == Reduce::Worker && self.scheme.is_final(task) {
             self.sum_up(Fold { worker, task, weight: 1.0 }, out);
         }
     }
@@ -379,7 +406,7 @@ impl Engine {
         if weight == 0.0 {
             return out.push(Action::Discard { worker, task });
         }
-        let step = task.job.step(self.config.micro_steps);
+        let step = task.job.step(self.config.jobs.micro_steps);
         self.book.summed(step, worker);
         out.push(Action::Reduce { step, fold });
     }
@@ -505,7 +532,7 @@ impl Engine {
             return self.unheld(now, out);
         }
         self.round.awake();
-        if now < self.round.patience_ends(self.config.max_wait_seconds) {
+        if now < self.round.patience_ends(self.config.limits.max_wait_seconds) {
             return self.try_close(now, out);
         }
         let mut missing = self.round.missing(&self.roster);
@@ -532,7 +559,7 @@ impl Engine {
         self.round.observe(now, missing, &mut *self.scheme);
         let (mut decoded, mut finals) = (Vec::new(), Vec::new());
         self.scheme.close(missing, &mut decoded);
-        if self.config.reduce == Reduce::Worker {
+        if self.reduce == Reduce::Worker {
             let quality = self.scheme.finals(&mut finals);
             self.check(self.steps.next, &quality)?;
             finals.into_iter().for_each(|fold| self.sum_up(fold, out));
@@ -541,7 +568,7 @@ impl Engine {
         out.push(Action::Close(self.round.report(now, &*self.scheme)));
         for job in decoded {
             self.settle(job)?;
-            self.fold(job.step(self.config.micro_steps), out);
+            self.fold(job.step(self.config.jobs.micro_steps), out);
         }
         self.go_on(now, out)
     }

@@ -6,11 +6,11 @@
 
 mod agreement;
 pub mod book;
-pub mod config;
 pub mod engine;
 pub mod events;
+mod reduce;
 pub mod roster;
 
-pub use config::{Config, ConfigError, Reduce};
 pub use engine::{Engine, Replan};
 pub use events::{Action, EngineError, Input, Refusal, RoundReport};
+pub use reduce::Reduce;

@@ -9,40 +9,25 @@ pub use error::BuildError;
 pub use served::{Open, Served};
 
 use super::aggregator::{Aggregator, Seat};
-use super::{Auto, Coordinator, Pace, Policy, Shape, Using, VirtualClock};
+use super::{Auto, Coordinator, Pace, Policy, Using, VirtualClock};
 use crate::codes::sequential::{Accept, Horizon, Scheme};
 use crate::codes::{ParameterError, SchemeSpec};
 use crate::delays::{Delays, Unit};
 use crate::ids::{Job, Step, Worker};
-use crate::run::NumberFormat;
-use crate::schedulers::{Config, Engine, Reduce};
-use crate::transport::Transport;
+use crate::run::{Jobs, Limits, NumberFormat, RunConfig, Shape};
+use crate::schedulers::{Engine, Reduce};
 use crate::transport::local::{self, LocalTransport};
+use crate::transport::{RunFacts, Transport};
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
-/// Most workers of a run.
-const WORKERS_MAX: u64 = 4096;
-/// Most units of a batch: what is known of a step grows with them.
-const UNITS_MAX: u64 = 1 << 22;
-/// Most numbers of a gradient.
-const LENGTH_MAX: u64 = 1 << 36;
-/// Most samples of a unit.
-const UNIT_SAMPLES_MAX: u64 = 1 << 32;
-/// Most jobs of a run, whether steps or micro-steps of them.
-const JOBS_MAX: u64 = 1 << 48;
-/// Most decided steps that are kept.
-const LOG_STEPS_MAX: u64 = 1 << 20;
 /// Most injected delays, which are all drawn before the run.
 const DELAYS_MAX: u64 = 1 << 26;
-/// Nobody waits for longer than a year.
-const WAIT_MAX: Duration = Duration::from_secs(365 * 86_400);
-
 /// A run as its user tells it: every number once, in any order, and at the end where its workers
 /// are, threads of this process ([`Builder::local`]) or processes that join over TCP
 /// ([`Builder::serve`]).
 ///
-/// What is not told is as in [`Config::default`]; the clock is the wall's, and nobody is delayed.
+/// What is not told is as in [`RunConfig::new`]; the clock is the wall's, and nobody is delayed.
 /// What cannot be a run is an error of [`Builder::local`] and [`Builder::serve`], never before.
 ///
 /// ```
@@ -83,34 +68,36 @@ const WAIT_MAX: Duration = Duration::from_secs(365 * 86_400);
 pub struct Builder {
     scheme: Result<SchemeSpec, ParameterError>,
     workers: Option<usize>,
-    min_workers: Option<usize>,
-    steps: Option<u64>,
+    /// What is told of what is trained, or learned from the first worker.
+    facts: RunFacts,
     first: u64,
-    length: Option<usize>,
     result_length: Option<usize>,
-    units: Option<u32>,
-    unit_samples: usize,
-    config: Config,
+    limits: Limits,
+    format: NumberFormat,
     log_steps: Option<u64>,
+    reduce: Reduce,
+    restores: bool,
     auto: Option<Auto>,
+    time: Time,
+    #[cfg(feature = "tcp")]
+    port: served::Port,
+}
+
+/// How a run's time goes by, as it is told.
+#[derive(Clone, Debug, Default)]
+struct Time {
+    /// Who is late on purpose, and the seed of it.
     delays: Option<(String, u64)>,
     step_seconds: Option<f64>,
     modelled: bool,
-    #[cfg(feature = "tcp")]
-    port: served::Port,
 }
 
 /// A run that can be made.
 struct Plan {
     engine: Engine,
-    config: Config,
-    shape: Shape,
     clock: Clock,
     /// What decides under which scheme the run goes on, and under which it begins.
     policy: Option<(Box<dyn Policy>, Using)>,
-    #[cfg(feature = "tcp")]
-    end: u64,
-    result_length: usize,
     /// Whether the coordinator looks at results itself.
     #[cfg(feature = "tcp")]
     judged: bool,
@@ -156,19 +143,16 @@ impl Coordinator<LocalTransport> {
         Builder {
             scheme: scheme.try_into().map_err(Into::into),
             workers: None,
-            min_workers: None,
-            steps: None,
+            facts: RunFacts::default(),
             first: 0,
-            length: None,
             result_length: None,
-            units: None,
-            unit_samples: 1,
-            config: Config::default(),
+            limits: Limits::default(),
+            format: NumberFormat::default(),
             log_steps: None,
+            reduce: Reduce::default(),
+            restores: false,
             auto: None,
-            delays: None,
-            step_seconds: None,
-            modelled: false,
+            time: Time::default(),
             #[cfg(feature = "tcp")]
             port: served::Port::default(),
         }
@@ -210,7 +194,7 @@ impl Builder {
     /// assert_eq!(error.to_string(), "min_workers is 5: it must be from 1 to 4");
     /// ```
     pub fn min_workers(mut self, fewest: usize) -> Self {
-        self.min_workers = Some(fewest);
+        self.limits.min_workers = Some(fewest);
         self
     }
 
@@ -223,7 +207,7 @@ impl Builder {
     /// assert!(error.to_string().starts_with("steps is 0: it must be from 1 to"));
     /// ```
     pub fn steps(mut self, steps: u64) -> Self {
-        self.steps = Some(steps);
+        self.facts.steps = Some(steps);
         self
     }
 
@@ -253,7 +237,7 @@ impl Builder {
     /// );
     /// ```
     pub fn length(mut self, numbers: usize) -> Self {
-        self.length = Some(numbers);
+        self.facts.length = Some(numbers);
         self
     }
 
@@ -282,7 +266,7 @@ impl Builder {
     /// assert!(error.to_string().contains("2 units cannot be cut into 3 shares"));
     /// ```
     pub fn units(mut self, units: u32) -> Self {
-        self.units = Some(units);
+        self.facts.units = Some(units);
         self
     }
 
@@ -295,7 +279,7 @@ impl Builder {
     /// # Ok::<(), codedgrad::train::BuildError>(())
     /// ```
     pub fn unit_samples(mut self, samples: usize) -> Self {
-        self.unit_samples = samples;
+        self.facts.unit_samples = Some(samples);
         self
     }
 
@@ -311,7 +295,7 @@ impl Builder {
     /// assert!(error.to_string().starts_with("max_wait is 0: it must be a finite number"));
     /// ```
     pub fn max_wait(mut self, wait: Duration) -> Self {
-        self.config.max_wait_seconds = seconds(wait);
+        self.limits.max_wait_seconds = seconds(wait);
         self
     }
 
@@ -325,7 +309,7 @@ impl Builder {
     /// assert!(run.grace(Duration::from_millis(20)).local().is_ok());
     /// ```
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.config.grace_seconds = seconds(grace);
+        self.limits.grace_seconds = seconds(grace);
         self
     }
 
@@ -339,7 +323,7 @@ impl Builder {
     /// assert!(run.return_within(Duration::from_secs(30)).local().is_ok());
     /// ```
     pub fn return_within(mut self, wait: Duration) -> Self {
-        self.config.return_seconds = seconds(wait);
+        self.limits.return_seconds = seconds(wait);
         self
     }
 
@@ -352,7 +336,7 @@ impl Builder {
     /// assert!(run.wire(NumberFormat::Bf16).local().is_ok());
     /// ```
     pub fn wire(mut self, format: NumberFormat) -> Self {
-        self.config.wire = format;
+        self.format = format;
         self
     }
 
@@ -380,7 +364,7 @@ impl Builder {
     /// assert!(error.to_string().contains("micro_steps is 0"));
     /// ```
     pub fn micro_steps(mut self, jobs: u64) -> Self {
-        self.config.micro_steps = jobs;
+        self.facts.micro_steps = Some(jobs);
         self
     }
 
@@ -394,7 +378,7 @@ impl Builder {
     /// assert!(error.to_string().contains("2 jobs overlap"));
     /// ```
     pub fn models(mut self, models: u64) -> Self {
-        self.config.models = models;
+        self.facts.models = Some(models);
         self
     }
 
@@ -408,7 +392,7 @@ impl Builder {
     /// assert_eq!(error.to_string(), "mu is -1: it must be a finite number of 0 or more");
     /// ```
     pub fn mu(mut self, mu: f64) -> Self {
-        self.config.mu = mu;
+        self.limits.mu = mu;
         self
     }
 
@@ -434,7 +418,7 @@ impl Builder {
     /// assert!(run.reduce(Reduce::Worker).local().is_ok());
     /// ```
     pub fn reduce(mut self, reduce: Reduce) -> Self {
-        self.config.reduce = reduce;
+        self.reduce = reduce;
         self
     }
 
@@ -447,7 +431,7 @@ impl Builder {
     /// assert!(run.restores(true).local().is_ok());
     /// ```
     pub fn restores(mut self, restores: bool) -> Self {
-        self.config.restores = restores;
+        self.restores = restores;
         self
     }
 }
@@ -466,7 +450,7 @@ impl Builder {
     /// assert!(error.to_string().contains("say .step_seconds(0.1)"));
     /// ```
     pub fn delays(mut self, text: impl Into<String>, seed: u64) -> Self {
-        self.delays = Some((text.into(), seed));
+        self.time.delays = Some((text.into(), seed));
         self
     }
 
@@ -480,7 +464,7 @@ impl Builder {
     /// assert!(error.to_string().starts_with("step_seconds is NaN: it must be a finite number"));
     /// ```
     pub fn step_seconds(mut self, seconds: f64) -> Self {
-        self.step_seconds = Some(seconds);
+        self.time.step_seconds = Some(seconds);
         self
     }
 
@@ -493,7 +477,7 @@ impl Builder {
     /// assert!(run.modelled().step_seconds(1.0).local().is_ok());
     /// ```
     pub fn modelled(mut self) -> Self {
-        self.modelled = true;
+        self.time.modelled = true;
         self
     }
 }
@@ -515,17 +499,18 @@ impl Builder {
     /// # Ok::<(), codedgrad::train::BuildError>(())
     /// ```
     pub fn local(self) -> Result<(Coordinator<LocalTransport>, Vec<Aggregator>), BuildError> {
-        let Plan { engine, config, shape, clock, policy, result_length, .. } = self.plan()?;
-        let (transport, links) = local::connect(shape.workers);
-        let aggregators = Worker::all(shape.workers).zip(links).map(|(worker, link)| {
-            Aggregator::new(Box::new(link), result_length, self.unit_samples)
-                .accumulating(config.micro_steps)
-                .resumed_at(shape.first.0)
-                .seated(Seat { worker, workers: shape.workers, job: String::new() })
+        let Plan { engine, clock, policy, .. } = self.plan()?;
+        let RunConfig { shape, jobs, result_length, first, .. } = *engine.config();
+        let workers = shape.workers;
+        let (transport, links) = local::connect(workers);
+        let aggregators = Worker::all(workers).zip(links).map(|(worker, link)| {
+            Aggregator::new(Box::new(link), result_length, shape.unit_samples)
+                .accumulating(jobs.micro_steps)
+                .resumed_at(first.0)
+                .seated(Seat { worker, workers, job: String::new() })
         });
         let aggregators = aggregators.collect();
-        let pace = clock.start(shape.workers);
-        let coordinator = Coordinator::new(transport, engine, pace, config, shape);
+        let coordinator = Coordinator::new(transport, engine, clock.start(workers));
         Ok((planned(coordinator, policy), aggregators))
     }
 
@@ -534,45 +519,52 @@ impl Builder {
         let spec = self.spec()?;
         let workers =
             told(self.workers, "the number of workers", ".workers(4) for 4 of them")? as u64;
-        let workers = ranged("workers", workers, 1..=WORKERS_MAX)? as usize;
+        let workers = ranged("workers", workers, Shape::WORKERS)? as usize;
         let length = "the length of a gradient";
-        let length = told(self.length, length, ".length(1000) for 1,000 numbers")?;
-        ranged("length", length as u64, 1..=LENGTH_MAX)?;
+        let length = told(self.facts.length, length, ".length(1000) for 1,000 numbers")?;
+        ranged("length", length as u64, RunConfig::LENGTH)?;
         let result_length = self.result_length.unwrap_or(length);
-        ranged("result_length", result_length as u64, 1..=LENGTH_MAX)?;
-        ranged("unit_samples", self.unit_samples as u64, 1..=UNIT_SAMPLES_MAX)?;
-        let (steps, jobs) = self.jobs()?;
-        let scheme = self.cut(&spec, workers, jobs.clone())?;
+        ranged("result_length", result_length as u64, RunConfig::LENGTH)?;
+        let unit_samples = self.facts.unit_samples.unwrap_or(1);
+        ranged("unit_samples", unit_samples as u64, Shape::UNIT_SAMPLES)?;
+        let (jobs, steps) = self.jobs()?;
+        let numbers = jobs.of(steps.clone());
+        let scheme = self.cut(&spec, workers, numbers.clone())?;
         let facts = scheme.facts().clone();
-        let config = self.config(facts.delay as u64)?;
-        config.check(&facts)?;
-        let clock = self.clock(workers, (steps.end - steps.start, facts.delay as u64))?;
-        let span = Step(steps.start)..Step(steps.end);
-        let mut engine = Engine::new(scheme, config, span, 0)?;
-        if let Some(fewest) = self.min_workers {
+        let (units, delay) = (facts.units, facts.delay);
+        let config = RunConfig {
+            shape: Shape { workers, units, unit_samples },
+            jobs,
+            limits: self.limits()?,
+            format: self.format,
+            length,
+            result_length,
+            log_steps: self.kept(delay as u64)?,
+            first: Step(steps.start),
+            end: Step(steps.end),
+        };
+        jobs.check(delay)?;
+        let clock = self.clock(&config, delay as u64)?;
+        let mut engine =
+            Engine::new(scheme, config, 0)?.reducing(self.reduce).restoring(self.restores);
+        if let Some(fewest) = self.limits.min_workers {
             ranged("min_workers", fewest as u64, 1..=workers as u64)?;
             if facts.mixture {
                 let scheme = spec.to_string();
                 return Err(BuildError::NotReplanned { scheme, min_workers: fewest });
             }
-            let plan = move |workers| spec.or_uncoded(workers, facts.units, jobs.clone());
-            engine = engine.replanning(fewest, Box::new(plan));
+            let plan = move |workers| spec.or_uncoded(workers, units, numbers.clone());
+            engine = engine.replanning(Box::new(plan));
         }
-        let policy = self.auto.clone().map(|auto| auto.waits_if(self.modelled));
+        let policy = self.auto.clone().map(|auto| auto.waits_if(self.time.modelled));
         let policy = policy.map(|auto| {
             let using = auto.using();
-            (auto.policy(workers, facts.units), using)
+            (auto.policy(workers, units), using)
         });
-        let shape = Shape { workers, length, units: facts.units, first: Step(steps.start) };
         Ok(Plan {
             engine,
-            config,
-            shape,
             clock,
             policy,
-            #[cfg(feature = "tcp")]
-            end: steps.end,
-            result_length,
             #[cfg(feature = "tcp")]
             judged: facts.wrong > 0 || facts.mixture,
         })
@@ -586,16 +578,20 @@ impl Builder {
         Ok(auto.spec()?)
     }
 
-    /// The steps of the run, and their jobs.
-    fn jobs(&self) -> Result<(Range<u64>, Range<u64>), BuildError> {
-        let steps = told(self.steps, "the number of steps", ".steps(100) for 100 of them")?;
+    /// The jobs of the run's steps, and the steps.
+    fn jobs(&self) -> Result<(Jobs, Range<u64>), BuildError> {
+        let usual = Jobs::default();
+        let models = self.facts.models.unwrap_or(usual.models);
+        let micro_steps = self.facts.micro_steps.unwrap_or(usual.micro_steps);
+        let steps = told(self.facts.steps, "the number of steps", ".steps(100) for 100 of them")?;
         // How many jobs a step has is looked at with the scheme.
-        let micro_steps = self.config.micro_steps.clamp(1, JOBS_MAX);
-        ranged("micro_steps", self.config.micro_steps, 0..=JOBS_MAX)?;
-        ranged("models", self.config.models, 0..=JOBS_MAX)?;
-        let steps = ranged("steps", steps, 1..=JOBS_MAX / micro_steps)?;
+        let most = *Jobs::COUNT.end();
+        let each = micro_steps.clamp(1, most);
+        ranged("micro_steps", micro_steps, 0..=most)?;
+        ranged("models", models, 0..=most)?;
+        let steps = ranged("steps", steps, 1..=most / each)?;
         let first = ranged("first", self.first, 0..=steps - 1)?;
-        Ok((first..steps, first * micro_steps..steps * micro_steps))
+        Ok((Jobs { models, micro_steps }, first..steps))
     }
 
     /// The scheme over its units.
@@ -605,8 +601,8 @@ impl Builder {
         workers: usize,
         jobs: Range<u64>,
     ) -> Result<Box<dyn Scheme>, BuildError> {
-        if let Some(units) = self.units {
-            let units = ranged("units", u64::from(units), 1..=UNITS_MAX)?;
+        if let Some(units) = self.facts.units {
+            let units = ranged("units", u64::from(units), Shape::UNITS)?;
             return Ok(spec.scheme(workers, units as u32, jobs)?);
         }
         let accept = Accept::Lookahead;
@@ -620,41 +616,47 @@ impl Builder {
         Ok(spec.scheme(workers, units, jobs).unwrap_or(own))
     }
 
-    fn config(&self, delay: u64) -> Result<Config, BuildError> {
-        let config = self.config;
-        if config.max_wait_seconds <= 0.0 {
+    fn limits(&self) -> Result<Limits, BuildError> {
+        let Limits { max_wait_seconds: value, mu, .. } = self.limits;
+        if value <= 0.0 {
             let (what, right) = ("max_wait", "of seconds above 0");
-            return Err(BuildError::Real { what, value: config.max_wait_seconds, right });
+            return Err(BuildError::Real { what, value, right });
         }
-        not_negative("mu", config.mu)?;
-        let log_steps = match self.log_steps {
-            Some(steps) => ranged("log_steps", steps, delay + 1..=LOG_STEPS_MAX)?,
-            None => config.log_steps.max(delay + 1),
-        };
-        Ok(Config { log_steps, ..config })
+        not_negative("mu", mu)?;
+        Ok(self.limits)
     }
 
-    /// The clock of a run of so many steps under a scheme of a delay.
-    fn clock(&self, workers: usize, (steps, delay): (u64, u64)) -> Result<Clock, BuildError> {
-        let step_seconds = self.step_seconds.unwrap_or(0.0);
+    /// Decided steps that are kept under a scheme of a delay.
+    fn kept(&self, delay: u64) -> Result<u64, BuildError> {
+        match self.log_steps {
+            Some(steps) => ranged("log_steps", steps, delay + 1..=*RunConfig::LOG_STEPS.end()),
+            None => Ok(RunConfig::USUAL_LOG_STEPS.max(delay + 1)),
+        }
+    }
+
+    /// The clock of a run under a scheme of a delay.
+    fn clock(&self, run: &RunConfig, delay: u64) -> Result<Clock, BuildError> {
+        let Time { delays, step_seconds: told_seconds, modelled } = &self.time;
+        let step_seconds = told_seconds.unwrap_or(0.0);
         not_negative("step_seconds", step_seconds)?;
-        let micro_steps = self.config.micro_steps;
+        let (workers, steps, micro_steps) =
+            (run.shape.workers, run.end.0 - run.first.0, run.jobs.micro_steps);
         let each = if micro_steps > 1 { micro_steps + delay } else { 1 };
         let rounds = steps.saturating_mul(each).saturating_add(delay);
-        let (mut rounds, mut delays) = (rounds as usize, Delays::None);
-        if let Some((text, seed)) = &self.delays {
+        let (mut rounds, mut injected) = (rounds as usize, Delays::None);
+        if let Some((text, seed)) = delays {
             let drawn = (rounds as u64).saturating_mul(workers as u64);
             ranged("the number of delays", drawn, 1..=DELAYS_MAX)?;
-            delays = Delays::for_rounds(text, workers, *seed, rounds)?;
+            injected = Delays::for_rounds(text, workers, *seed, rounds)?;
         } else {
             rounds = 0;
         }
-        let in_steps = self.delays.is_some() && delays.unit() == Unit::StepTimes;
-        if in_steps || self.modelled {
+        let in_steps = delays.is_some() && injected.unit() == Unit::StepTimes;
+        if in_steps || *modelled {
             let what = "the compute time of an uncoded step";
-            told(self.step_seconds, what, ".step_seconds(0.1) for a tenth of a second")?;
+            told(*told_seconds, what, ".step_seconds(0.1) for a tenth of a second")?;
         }
-        Ok(Clock { delays, rounds, step_seconds, modelled: self.modelled })
+        Ok(Clock { delays: injected, rounds, step_seconds, modelled: *modelled })
     }
 }
 
@@ -671,7 +673,7 @@ fn planned<T: Transport>(
 
 /// At most a year of seconds.
 fn seconds(wait: Duration) -> f64 {
-    wait.min(WAIT_MAX).as_secs_f64()
+    wait.min(Limits::WAIT_MAX).as_secs_f64()
 }
 
 fn told<T>(value: Option<T>, what: &'static str, example: &'static str) -> Result<T, BuildError> {

@@ -34,7 +34,8 @@ use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
 use crate::ids::{Part, Step, Units, Worker, WorkerSet};
-use crate::schedulers::{Action, Config, Engine, Input};
+use crate::run::RunConfig;
+use crate::schedulers::{Action, Engine, Input};
 use crate::transport::{
     Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What,
 };
@@ -60,26 +61,11 @@ struct Folding {
     sent: WorkerSet,
 }
 
-/// What a coordinator is told about a run beside its engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Number of workers.
-    pub workers: usize,
-    /// Numbers in a gradient.
-    pub length: usize,
-    /// Units of a batch.
-    pub units: u32,
-    /// First step of the run.
-    pub first: Step,
-}
-
 /// Drives one run over a transport.
 pub struct Coordinator<T: Transport> {
     transport: T,
     engine: Engine,
     pace: Pace,
-    shape: Shape,
-    config: Config,
     log: VecDeque<(Step, Decision)>,
     results: Results,
     folding: BTreeMap<Step, Folding>,
@@ -93,25 +79,29 @@ pub struct Coordinator<T: Transport> {
 }
 
 impl<T: Transport> Coordinator<T> {
-    /// A coordinator for an engine made with the same configuration.
-    pub fn new(transport: T, engine: Engine, pace: Pace, config: Config, shape: Shape) -> Self {
+    /// A coordinator that carries out what an engine decides, of the run that the engine makes.
+    pub fn new(transport: T, engine: Engine, pace: Pace) -> Self {
+        let RunConfig { shape, limits, first, .. } = *engine.config();
         Self {
             transport,
             engine,
-            shape,
-            config,
             log: VecDeque::new(),
             results: Results::default(),
             folding: BTreeMap::new(),
             inbox: Inbox::default(),
-            patience: Patience::new(config.max_wait_seconds),
+            patience: Patience::new(limits.max_wait_seconds),
             replicas: Replicas::new(shape.workers),
-            journal: Journal::new(shape.first, pace.now()),
+            journal: Journal::new(first, pace.now()),
             judging: Judging::new(shape.workers),
             pace,
             choosing: None,
             stopper: Stopper::default(),
         }
+    }
+
+    /// The run, as its engine has it.
+    pub(super) fn config(&self) -> &RunConfig {
+        self.engine.config()
     }
 
     /// Ends the run from another thread.
@@ -132,7 +122,7 @@ impl<T: Transport> Coordinator<T> {
     /// # Errors
     /// [`RunError`] when the run cannot go on.
     pub fn run(mut self, observer: &mut dyn Observer<T::Vector>) -> Result<Outcome, RunError> {
-        let _span = info_span!("run", workers = self.shape.workers).entered();
+        let _span = info_span!("run", workers = self.config().shape.workers).entered();
         let mut came = None;
         let outcome = loop {
             if self.stopper.is_stopped() {
@@ -182,7 +172,7 @@ impl<T: Transport> Coordinator<T> {
 
     /// Tells every worker that the run is over.
     pub fn stop(&mut self) {
-        for worker in Worker::all(self.shape.workers) {
+        for worker in Worker::all(self.config().shape.workers) {
             self.transport.send(worker, Order::Stop);
         }
         self.transport.flush();
@@ -228,7 +218,7 @@ impl<T: Transport> Coordinator<T> {
             Ok(_) if self.engine.is_settled() => {}
             Ok(_) => tracing::warn!(
                 "all is decided, but not everybody has applied it in {} s",
-                self.config.max_wait_seconds
+                self.config().limits.max_wait_seconds
             ),
             Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
         }
@@ -385,9 +375,8 @@ impl<T: Transport> Coordinator<T> {
                     let counts = parts.iter().map(|part| part.units.count());
                     f64::from(if mixture { counts.max().unwrap_or(0) } else { counts.sum() })
                 };
-                let shares = tasks
-                    .iter()
-                    .map(|(task, parts)| (*task, units(parts) / f64::from(self.shape.units)));
+                let all = f64::from(self.config().shape.units);
+                let shares = tasks.iter().map(|(task, parts)| (*task, units(parts) / all));
                 self.pace.assigned(worker, round, shares);
                 self.results.assigned(worker, &tasks);
                 self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });
@@ -499,7 +488,7 @@ impl<T: Transport> Coordinator<T> {
             let summands: Vec<Summand> =
                 sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
             self.transport.may_lose(self.engine.spares_one());
-            self.transport.fold(step, attempt, &summands, self.shape.length)?
+            self.transport.fold(step, attempt, &summands, self.config().length)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
             tracing::debug!(
@@ -509,7 +498,7 @@ impl<T: Transport> Coordinator<T> {
             return Ok(Some(self.at_fault(step, attempt, &results)));
         }
         let (tail, parts) = self.results.decoded(step, sums, results);
-        let sent = WorkerSet::empty(self.shape.workers);
+        let sent = WorkerSet::empty(self.config().shape.workers);
         let decoded = summed.map(|Summed { gradient, folded }| {
             Arc::new(Decoded {
                 gradient: Arc::new(gradient),
@@ -518,7 +507,7 @@ impl<T: Transport> Coordinator<T> {
             })
         });
         self.folding.insert(step, Folding { attempt, decoded, tail, parts, decode, sent });
-        for worker in Worker::all(self.shape.workers) {
+        for worker in Worker::all(self.config().shape.workers) {
             self.hold(worker);
         }
         Ok(None)
@@ -580,12 +569,12 @@ impl<T: Transport> Coordinator<T> {
         for (worker, task) in self.results.begin_again(step) {
             self.transport.discard(worker, task);
         }
-        self.transport.release(step, self.journal.step.jobs(self.config.micro_steps).start);
+        self.transport.release(step, self.journal.step.jobs(self.config().jobs.micro_steps).start);
     }
 
     /// Forgets what was collected for a step.
     fn release(&mut self, step: Step) {
-        let end = step.jobs(self.config.micro_steps).end;
+        let end = step.jobs(self.config().jobs.micro_steps).end;
         self.transport.release(step, end);
         self.results.release(step, end);
     }
@@ -593,7 +582,7 @@ impl<T: Transport> Coordinator<T> {
     fn remember(&mut self, step: Step, decision: Decision) {
         self.release(step);
         self.log.push_back((step, decision));
-        while self.log.len() as u64 > self.config.log_steps + 1 {
+        while self.log.len() as u64 > self.config().log_steps + 1 {
             if let Some((_, Decision::Step { decoded, .. })) = self.log.pop_front()
                 && let Some(gradient) =
                     Arc::into_inner(decoded).and_then(|old| Arc::into_inner(old.gradient))

@@ -32,7 +32,7 @@ pub use builder::{BuildError, Builder};
 pub use builder::{Open, Served};
 pub use coordinator::{
     Coordinator, DecodeRecord, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord,
-    RunError, Shape, StepRecord, Stopper,
+    RunError, StepRecord, Stopper,
 };
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;

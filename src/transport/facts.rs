@@ -1,6 +1,7 @@
 //! What a run trains, as far as one side can say.
 
 use crate::ids::Step;
+use crate::run::{Jobs, RunConfig, Shape};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
@@ -84,6 +85,22 @@ pub struct Disagreement {
 }
 
 impl RunFacts {
+    /// All that a run's description says.
+    #[must_use]
+    pub fn of(run: &RunConfig) -> Self {
+        let Shape { units, unit_samples, .. } = run.shape;
+        let Jobs { models, micro_steps } = run.jobs;
+        Self {
+            length: Some(run.length),
+            units: Some(units),
+            unit_samples: Some(unit_samples),
+            micro_steps: Some(micro_steps),
+            models: Some(models),
+            steps: Some(run.end.0),
+            ..Self::default()
+        }
+    }
+
     /// Compares what both know and takes over what only the other knows; nothing is taken over
     /// where they differ.
     ///

@@ -19,10 +19,11 @@ use codedgrad::codes::{GradientCode, SchemeSpec};
 use codedgrad::delays::{Delays, Preset};
 use codedgrad::gpu::Vector;
 use codedgrad::ids::{Cut, Share, Step, Units, Worker};
-use codedgrad::schedulers::{Config, Engine, Reduce, Refusal};
+use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
+use codedgrad::schedulers::{Engine, Reduce, Refusal};
 use codedgrad::train::{
     AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, OwnedEvent, Pace,
-    Progress, ProvideRequest, RunError, Shape, StepRecord, VirtualClock,
+    Progress, ProvideRequest, RunError, StepRecord, VirtualClock,
 };
 use codedgrad::transport::{Decoded, Link, Notice, Order, Received, Staged, State, local};
 use std::error::Error;
@@ -358,21 +359,19 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
         spec = spec.deferring_to_next_step().unwrap();
     }
     let scheme = spec.scheme(workers, units, 0..steps * micro_steps).unwrap();
-    let config = Config {
-        max_wait_seconds: 20.0,
-        log_steps: LOG_STEPS,
-        micro_steps,
-        models,
-        reduce,
-        ..Config::default()
-    };
+    let limits = Limits { max_wait_seconds: 20.0, ..Limits::default() };
     #[cfg(feature = "tcp")]
-    let config = match &over {
-        Over::Tcp(settings) if settings.returns => Config { return_seconds: 20.0, ..config },
-        _ => config,
+    let limits = match &over {
+        Over::Tcp(settings) if settings.returns => Limits { return_seconds: 20.0, ..limits },
+        _ => limits,
     };
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0).unwrap();
-    let shape = Shape { workers, length, units, first: Step(0) };
+    let config = RunConfig {
+        limits,
+        jobs: Jobs { models, micro_steps },
+        log_steps: LOG_STEPS,
+        ..RunConfig::new(Shape::new(workers, units), length, steps)
+    };
+    let engine = Engine::new(scheme, config, 0).unwrap().reducing(reduce);
     let (decided, mut log) = (AtomicU64::new(0), Log::default());
     fn live<V: Numbers>(
         me: Worker,
@@ -398,9 +397,8 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
             let links = links.into_iter().map(once).collect();
             let worker =
                 |me: Worker, link| live::<staying::Stays>(me, link, job, mischief, &decided);
-            let run = run(links, worker, || {
-                Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder)
-            });
+            let run =
+                run(links, worker, || Coordinator::new(transport, engine, pace).run(&mut recorder));
             log.peaks = ledgers.take_peaks();
             run
         }
@@ -411,27 +409,24 @@ fn train(setup: Setup<'_>) -> (Result<Outcome, RunError>, Trained, Log) {
                 let link: Staged<staying::Stays> = Staged::new(link, me.index());
                 live(me, Box::new(link), job, mischief, &decided)
             };
-            run(links, worker, || {
-                Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder)
-            })
+            run(links, worker, || Coordinator::new(transport, engine, pace).run(&mut recorder))
         }
         Over::Local => {
             let (transport, links) = local::connect(workers);
             let ledgers = transport.ledgers();
             let links = links.into_iter().map(once).collect();
-            let run = run(links, worker, || {
-                Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder)
-            });
+            let run =
+                run(links, worker, || Coordinator::new(transport, engine, pace).run(&mut recorder));
             log.peaks = ledgers.take_peaks();
             run
         }
         #[cfg(feature = "tcp")]
         Over::Tcp(settings) => {
-            let (mut transport, links) = tcp::connect(&settings, shape, config);
+            let (mut transport, links) = tcp::connect(&settings, config);
             let coordinator = || {
                 assert_eq!(transport.gather(Duration::from_secs(20)).absent, []);
                 transport.begin(Step(0));
-                Coordinator::new(transport, engine, pace, config, shape).run(&mut recorder)
+                Coordinator::new(transport, engine, pace).run(&mut recorder)
             };
             run(links, worker, coordinator)
         }
@@ -1246,17 +1241,20 @@ fn an_observer_can_stop_a_run() {
     assert_eq!(log.decided.into_inner(), 7);
 }
 
+/// A run of two workers that waits for those who are lost.
+fn patient(length: usize, steps: u64) -> RunConfig {
+    let limits = Limits { return_seconds: 20.0, ..Limits::default() };
+    RunConfig { limits, ..RunConfig::new(Shape::new(2, 2), length, steps) }
+}
+
 /// Found by the simulated network: the second of two states, asked for before and after the worker
 /// was lost, came when it had tasks again, which it dropped for it.
 #[test]
 fn who_comes_back_twice_takes_over_one_state() {
     let (transport, mut links) = local::connect(2);
     let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..1).unwrap();
-    let config = Config { return_seconds: 20.0, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(1), 0).unwrap();
-    let shape = Shape { workers: 2, length: PARAMETERS, units: 2, first: Step(0) };
-    let mut coordinator =
-        Coordinator::new(transport, engine, Pace::wall(2, &Delays::None, 0, 0.0), config, shape);
+    let engine = Engine::new(scheme, patient(PARAMETERS, 1), 0).unwrap();
+    let mut coordinator = Coordinator::new(transport, engine, Pace::wall(2, &Delays::None, 0, 0.0));
     let (mut log, decided) = (Log::default(), AtomicU64::new(0));
     let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after: u64::MAX };
     for _ in 0..2 {
@@ -1308,11 +1306,9 @@ fn take(worker: &mut dyn Link) -> Vec<Step> {
 fn a_state_asked_for_before_its_taker_was_lost_is_nobodys_fault() {
     let (transport, mut links) = local::connect(2);
     let scheme = "groups:l=1".parse::<SchemeSpec>().unwrap().scheme(2, 2, 0..9).unwrap();
-    let config = Config { return_seconds: 20.0, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(9), 0).unwrap();
-    let shape = Shape { workers: 2, length: 1, units: 2, first: Step(0) };
+    let engine = Engine::new(scheme, patient(1, 9), 0).unwrap();
     let pace = Pace::wall(2, &Delays::None, 0, 0.0);
-    let mut coordinator = Coordinator::new(transport, engine, pace, config, shape);
+    let mut coordinator = Coordinator::new(transport, engine, pace);
     let (mut log, decided) = (Log::default(), AtomicU64::new(0));
     let mut recorder = Recorder { log: &mut log, decided: &decided, stop_after: u64::MAX };
     let mut needy: Box<dyn Link> = Box::new(links.remove(1));

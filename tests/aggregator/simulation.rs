@@ -12,10 +12,11 @@ use super::{LOG_STEPS, Numbers, Replicas, UNIT_SAMPLES, modelled, sample_gradien
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::schedulers::{Config, Engine};
+use codedgrad::run::{Limits, RunConfig, Shape};
+use codedgrad::schedulers::Engine;
 use codedgrad::train::{
     Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Policy, Progress, SchemeChoice,
-    Shape, StepRecord, Using,
+    StepRecord, Using,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport};
@@ -408,38 +409,30 @@ async fn storm(shared: Arc<Shared>, deaths: Vec<watch::Sender<Death>>, faults: A
     }
 }
 
-fn listen(shared: &Shared, config: Config) -> Listen {
-    let Voyage { length, exchange, .. } = shared.voyage;
+fn listen(shared: &Shared, config: RunConfig) -> Listen {
+    let Voyage { exchange, .. } = shared.voyage;
     let security = Security::Plain { token: shared.token.clone() };
     Listen {
         run: 0xc0de,
-        log_steps: config.log_steps,
         exchange,
         keeps: true,
         silence: Duration::from_secs(3),
         stall: Duration::from_secs(1),
-        ..Listen::new(
-            ([127, 1, 0, COORDINATOR], 7000).into(),
-            security,
-            usize::from(WORKERS),
-            length,
-            u32::from(WORKERS),
-        )
+        ..Listen::new(([127, 1, 0, COORDINATOR], 7000).into(), security, config)
     }
 }
 
 /// The coordinator's process.
-async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: Config) -> Landfall {
+async fn steer(shared: &Arc<Shared>, transport: TcpTransport, config: RunConfig) -> Landfall {
     let Voyage { scheme, steps, length, .. } = shared.voyage.clone();
     let (workers, units) = (usize::from(WORKERS), u32::from(WORKERS));
     let scheme = scheme.parse::<SchemeSpec>().unwrap().scheme(workers, units, 0..steps).unwrap();
-    let engine = Engine::new(scheme, config, Step(0)..Step(steps), 0).unwrap();
+    let engine = Engine::new(scheme, config, 0).unwrap().restoring(true);
     let begun = Instant::now();
     let pace = Pace::by(move || begun.elapsed(), workers, &Delays::None, 0, 0.0);
-    let shape = Shape { workers, length, units, first: Step(0) };
     let mut bell = transport.bell();
     let mut random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0xb0_5500);
-    let mut coordinator = Coordinator::new(transport, engine, pace, config, shape);
+    let mut coordinator = Coordinator::new(transport, engine, pace);
     if shared.voyage.changes {
         let random = ChaCha8Rng::seed_from_u64(shared.voyage.seed ^ 0xc4a);
         coordinator = coordinator.planned_by(Box::new(Whims { random, next: 0 }), Using::uncoded());
@@ -493,12 +486,12 @@ async fn sail(voyage: Voyage, expected: Vec<Expected>) -> Landfall {
         status: Mutex::default(),
     });
     let begun = Instant::now();
-    let config = Config {
-        max_wait_seconds: 120.0,
-        return_seconds: 120.0,
+    let Voyage { steps, length, .. } = shared.voyage;
+    let shape = Shape::new(usize::from(WORKERS), u32::from(WORKERS));
+    let config = RunConfig {
+        limits: Limits { max_wait_seconds: 120.0, return_seconds: 120.0, ..Limits::default() },
         log_steps: LOG_STEPS,
-        restores: true,
-        ..Config::default()
+        ..RunConfig::new(shape, length, steps)
     };
     let mut transport =
         TcpTransport::listen_over(shared.net.process(COORDINATOR), listen(&shared, config))

@@ -4,9 +4,8 @@
 use super::drills::{Fault, When, proxy};
 use super::{Over, PARAMETERS, bits, modelled, setup, train};
 use codedgrad::ids::Worker;
-use codedgrad::run::NumberFormat;
-use codedgrad::schedulers::Config;
-use codedgrad::train::{Outcome, Shape};
+use codedgrad::run::{NumberFormat, RunConfig, Shape};
+use codedgrad::train::Outcome;
 #[cfg(feature = "keys")]
 use codedgrad::transport::tcp::security::{Keys, keygen};
 use codedgrad::transport::tcp::security::{Security, Token};
@@ -79,26 +78,16 @@ fn certificates(_: usize) -> (Security, Vec<Security>) {
 
 type MakeLink = Box<dyn FnMut() -> Option<Box<dyn Link>> + Send>;
 
-pub(super) fn connect(
-    settings: &Settings,
-    shape: Shape,
-    config: Config,
-) -> (TcpTransport, Vec<MakeLink>) {
-    let (own, theirs) = secrets(settings.tls, shape.workers);
+pub(super) fn connect(settings: &Settings, config: RunConfig) -> (TcpTransport, Vec<MakeLink>) {
+    let (own, theirs) = secrets(settings.tls, config.shape.workers);
     let listen = Listen {
         address: ([127, 0, 0, 1], 0).into(),
         security: own,
-        workers: shape.workers,
         run: 0xc0de,
-        length: shape.length,
-        result_length: shape.length,
-        units: shape.units,
-        micro_steps: config.micro_steps,
-        log_steps: config.log_steps,
-        format: settings.format,
+        config: RunConfig { format: settings.format, ..config },
         exchange: settings.exchange,
         keeps: true,
-        first: Some(shape.first),
+        first: Some(config.first),
         job: String::new(),
         facts: RunFacts::default(),
         silence: Duration::from_secs(settings.patience[0]),
@@ -127,7 +116,7 @@ pub(super) fn connect(
             link.ok().map(|(link, _)| Box::new(link) as Box<dyn Link>)
         }) as MakeLink
     };
-    (transport, Worker::all(shape.workers).zip(theirs).map(link).collect())
+    (transport, Worker::all(config.shape.workers).zip(theirs).map(link).collect())
 }
 
 #[test]
@@ -160,13 +149,15 @@ fn over_tcp_training_has_the_bits_of_training_over_threads() {
 #[test]
 fn narrow_numbers_go_by_connections_only() {
     let security = Security::Plain { token: Token::fresh().unwrap() };
-    let listen = Listen::new(([127, 0, 0, 1], 0).into(), security, 2, 10, 2);
-    let refused = TcpTransport::listen(Listen {
-        exchange: Exchange::Nccl,
-        format: NumberFormat::Bf16,
-        ..listen
-    })
-    .unwrap_err();
+    let run = RunConfig::new(Shape::new(2, 2), 10, 1);
+    let refused = |exchange, format| {
+        let config = RunConfig { format, ..run };
+        let listen = Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), config);
+        TcpTransport::listen(Listen { exchange, ..listen }).unwrap_err()
+    };
+    let half = refused(Exchange::Sharded, NumberFormat::F16).to_string();
+    assert_eq!(half, "wire is F16: over TCP it must be F32 or Bf16");
+    let refused = refused(Exchange::Nccl, NumberFormat::Bf16);
     assert!(
         matches!(refused, TcpError::Narrow) && refused.to_string().contains("f32"),
         "{refused}"

@@ -2,8 +2,7 @@
 
 use super::optimizer::CONFIG;
 use super::{
-    AdamW, AdamWConfig, Aggregator, Coordinator, DeviceAdamW, Event, Outcome, Pace, Shape,
-    VirtualClock,
+    AdamW, AdamWConfig, Aggregator, Coordinator, DeviceAdamW, Event, Outcome, Pace, VirtualClock,
 };
 use crate::codes::SchemeSpec;
 use crate::delays::{Delays, Preset};
@@ -11,7 +10,8 @@ use crate::gpu::Vector;
 use crate::gpu::cuda::emulated::{BYTES_OF_LAST, SCARCE};
 use crate::gpu::cuda::{Cuda, DeviceVector, devices};
 use crate::ids::Step;
-use crate::schedulers::{Config, Engine};
+use crate::run::{Jobs, RunConfig, Shape};
+use crate::schedulers::Engine;
 use crate::transport::{Link, Staged, Transport, local};
 use std::sync::Arc;
 use std::{env, thread};
@@ -105,6 +105,12 @@ fn work<V: Vector>(
     model.state()
 }
 
+/// The run over vectors of a length.
+fn config(length: usize, micro_steps: u64) -> RunConfig {
+    let usual = RunConfig::new(Shape::new(WORKERS, WORKERS as u32), length, STEPS);
+    RunConfig { jobs: Jobs { micro_steps, ..usual.jobs }, ..usual }
+}
+
 fn train<T: Transport, V: Vector, M: Model<V>>(
     (spec, micro_steps, length): Job,
     transport: T,
@@ -118,9 +124,7 @@ fn train<T: Transport, V: Vector, M: Model<V>>(
         .expect("no error")
         .scheme(WORKERS, WORKERS as u32, 0..jobs)
         .expect("no error");
-    let config = Config { micro_steps, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).expect("no error");
-    let shape = Shape { workers: WORKERS, length, units: WORKERS as u32, first: Step(0) };
+    let engine = Engine::new(scheme, config(length, micro_steps), 0).expect("no error");
     let delays = Delays::Preset { preset: Preset::Bursts, workers: WORKERS, seed: 5 };
     let pace = Pace::modelled(
         WORKERS,
@@ -139,9 +143,7 @@ fn train<T: Transport, V: Vector, M: Model<V>>(
         };
         let threads: Vec<_> = (0..).zip(links).map(begin).collect();
         assert_eq!(
-            Coordinator::new(transport, engine, pace, config, shape)
-                .run(&mut ())
-                .expect("no error"),
+            Coordinator::new(transport, engine, pace).run(&mut ()).expect("no error"),
             Outcome::Finished
         );
         threads.into_iter().map(|thread| thread.join().ok()).collect()
@@ -272,9 +274,8 @@ mod several {
             .expect("no error")
             .scheme(count, count as u32, 0..steps)
             .expect("no error");
-        let engine =
-            Engine::new(scheme, Config::default(), Step(0)..Step(steps), 0).expect("no error");
-        let shape = Shape { workers: count, length: 5, units: count as u32, first: Step(0) };
+        let config = RunConfig::new(Shape::new(count, count as u32), 5, steps);
+        let engine = Engine::new(scheme, config, 0).expect("no error");
         let places = workers.iter().map(|[first, _]| Arc::clone(first)).collect();
         let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&gpus[0]), places);
         let work = |link, pair: &[Arc<Cuda>; 2]| {
@@ -317,9 +318,7 @@ mod several {
                 .zip(workers)
                 .for_each(|(link, pair)| drop(scope.spawn(move || work(link, pair))));
             let pace = Pace::wall(count, &Delays::None, steps as usize, 0.0);
-            Coordinator::new(transport, engine, pace, Config::default(), shape)
-                .run(&mut gradients)
-                .expect("no error");
+            Coordinator::new(transport, engine, pace).run(&mut gradients).expect("no error");
         });
         let units = (count * (count + 1) / 2) as f32;
         assert_eq!(gradients.0, [0.5, 2.5, 4.5].map(|both| vec![units * both; 5]));
@@ -405,25 +404,13 @@ mod woven {
     ) -> (Vec<Option<[Vec<f32>; 3]>>, TcpStatus) {
         let (spec, micro_steps, length) = job;
         let security = Security::Plain { token: Token::fresh().expect("no error") };
-        let listen = Listen::new(
-            ([127, 0, 0, 1], 0).into(),
-            security.clone(),
-            WORKERS,
-            length,
-            WORKERS as u32,
-        );
-        let log_steps = Config::default().log_steps;
+        let config = config(length, micro_steps);
+        let listen = Listen::new(([127, 0, 0, 1], 0).into(), security.clone(), config);
         // Machines that emulate devices may be busy.
         let spare = Duration::from_secs(if fault == Fault::Mute { 1 } else { 20 });
-        let mut transport = TcpTransport::listen(Listen {
-            exchange: Exchange::Nccl,
-            keeps,
-            micro_steps,
-            log_steps,
-            spare,
-            ..listen
-        })
-        .expect("no error");
+        let mut transport =
+            TcpTransport::listen(Listen { exchange: Exchange::Nccl, keeps, spare, ..listen })
+                .expect("no error");
         let status = transport.status();
         let link = |worker: usize| {
             let place = Arc::clone(&places[worker]);
@@ -608,12 +595,11 @@ mod woven {
         transport.begin(from);
         let scheme = "groups:s=1".parse::<SchemeSpec>().expect("no error");
         let scheme = scheme.scheme(WORKERS, WORKERS as u32, from.0..STEPS).expect("no error");
-        let engine =
-            Engine::new(scheme, Config::default(), from..Step(STEPS), 0).expect("no error");
-        let shape = Shape { workers: WORKERS, length: LONG, units: WORKERS as u32, first: from };
+        let config = RunConfig { first: from, ..config(LONG, 1) };
+        let engine = Engine::new(scheme, config, 0).expect("no error");
         let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
         let mut watch = Watch { status: transport.status(), at, woven: Vec::new() };
-        let mut coordinator = Coordinator::new(transport, engine, pace, Config::default(), shape);
+        let mut coordinator = Coordinator::new(transport, engine, pace);
         let ran = loop {
             match coordinator.pump(&mut watch) {
                 Ok(Progress::Done(outcome)) => break Ok(outcome),
@@ -630,7 +616,7 @@ mod woven {
 
     fn listen(address: SocketAddr, security: Security) -> TcpTransport {
         let spare = Duration::from_secs(20);
-        let listen = Listen::new(address, security, WORKERS, LONG, WORKERS as u32);
+        let listen = Listen::new(address, security, config(LONG, 1));
         // The port of another coordinator is free a moment after its end.
         for _ in 0..5000 {
             match TcpTransport::listen(Listen {

@@ -1,11 +1,11 @@
 //! Runs in which events come in any order that workers could bring about, and what they hold is
 //! known: every unit of every batch is in its step exactly once, and every worker has every step.
 
-use super::{CONFIG, Driver};
+use super::{CONFIG, Config, Driver};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Fold, Horizon, Scheme};
 use codedgrad::ids::{Job, Part, Step, Task, Worker, WorkerSet};
-use codedgrad::schedulers::{Action, Config, Engine, EngineError, Input, Reduce, Refusal};
+use codedgrad::schedulers::{Action, EngineError, Input, Reduce, Refusal};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -850,21 +850,23 @@ fn random_run(scheme: &str, workers: usize, config: Config, mishaps: Mishaps, ch
     let micro_steps = if next_step { 1 } else { config.micro_steps };
     let (delay, tolerance) = (scheme.facts().delay as u64, scheme.facts().tolerance);
     let models = if micro_steps > 1 { 1 } else { delay + 1 };
-    let config =
-        Config { micro_steps, models, log_steps: config.log_steps.max(delay + 1), ..config };
+    let fewest = if next_step { 0 } else { mishaps.fewest };
+    let config = Config {
+        micro_steps,
+        models,
+        log_steps: config.log_steps.max(delay + 1),
+        min_workers: (fewest > 0).then_some(fewest),
+        ..config
+    };
     let (units, mishaps) = (
         scheme.facts().units,
-        Mishaps {
-            fewest: if next_step { 0 } else { mishaps.fewest },
-            switches: mishaps.switches && !next_step,
-            ..mishaps
-        },
+        Mishaps { fewest, switches: mishaps.switches && !next_step, ..mishaps },
     );
     let plan = plan_of(spec, units);
-    let mut engine = Engine::new(scheme, config, Step(0)..Step(STEPS), 0).unwrap();
+    let mut engine = config.engine(scheme, STEPS).unwrap();
     if mishaps.fewest > 0 {
         let plan = Arc::clone(&plan);
-        engine = engine.replanning(mishaps.fewest, Box::new(move |workers| plan(workers)));
+        engine = engine.replanning(Box::new(move |workers| plan(workers)));
     }
     let mut chaos = Chaos {
         units,

@@ -4,24 +4,56 @@ mod chaos;
 mod trust;
 
 use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::sequential::Scheme;
 use codedgrad::ids::{Job, Step, Task, Units, Worker, WorkerSet};
-use codedgrad::run::NumberFormat;
-use codedgrad::schedulers::{
-    Action, Config, ConfigError, Engine, EngineError, Input, Reduce, Refusal,
-};
+use codedgrad::run::{ConfigError, Jobs, Limits, RunConfig, Shape};
+use codedgrad::schedulers::{Action, Engine, EngineError, Input, Reduce, Refusal};
+
+/// What an engine is told here beside its scheme and its steps.
+#[derive(Clone, Copy)]
+struct Config {
+    max_wait_seconds: f64,
+    return_seconds: f64,
+    grace_seconds: f64,
+    min_workers: Option<usize>,
+    log_steps: u64,
+    micro_steps: u64,
+    models: u64,
+    reduce: Reduce,
+    restores: bool,
+}
 
 const CONFIG: Config = Config {
     max_wait_seconds: 50.0,
+    return_seconds: 0.0,
     grace_seconds: 0.0,
-    wire: NumberFormat::F32,
+    min_workers: None,
     log_steps: 4,
     micro_steps: 1,
     models: 1,
-    mu: 1.0,
     reduce: Reduce::Tree,
-    return_seconds: 0.0,
     restores: false,
 };
+
+impl Config {
+    fn engine(self, scheme: Box<dyn Scheme>, steps: u64) -> Result<Engine, ConfigError> {
+        let Self { max_wait_seconds, return_seconds, grace_seconds, min_workers, .. } = self;
+        let (workers, units) = (scheme.facts().workers, scheme.facts().units);
+        let run = RunConfig {
+            jobs: Jobs { models: self.models, micro_steps: self.micro_steps },
+            limits: Limits {
+                max_wait_seconds,
+                return_seconds,
+                grace_seconds,
+                mu: 1.0,
+                min_workers,
+            },
+            log_steps: self.log_steps,
+            ..RunConfig::new(Shape::new(workers, units), 1, steps)
+        };
+        Ok(Engine::new(scheme, run, 0)?.reducing(self.reduce).restoring(self.restores))
+    }
+}
 
 struct Driver {
     engine: Engine,
@@ -32,8 +64,7 @@ impl Driver {
     fn new(scheme: &str, workers: usize, jobs: u64, config: Config) -> (Self, Vec<Action>) {
         let scheme =
             scheme.parse::<SchemeSpec>().unwrap().scheme(workers, workers as u32, 0..jobs).unwrap();
-        let mut driver =
-            Self { engine: Engine::new(scheme, config, Step(0)..Step(jobs), 0).unwrap(), now: 0.0 };
+        let mut driver = Self { engine: config.engine(scheme, jobs).unwrap(), now: 0.0 };
         let actions = driver.give(Input::Begin).unwrap();
         (driver, actions)
     }
@@ -325,6 +356,17 @@ fn a_dropped_task_may_be_done_by_one_who_comes_back() {
     );
 }
 
+#[test]
+fn a_scheme_for_others_is_no_engines() {
+    let of = |workers, units| {
+        let scheme = SchemeSpec::uncoded().scheme(4, 8, 0..9).unwrap();
+        Engine::new(scheme, RunConfig::new(Shape::new(workers, units), 1, 9), 0).err()
+    };
+    assert_eq!(of(4, 8), None);
+    assert_eq!(of(5, 8).unwrap().to_string(), "the scheme is made for 4 workers, the run has 5");
+    assert!(of(4, 4).unwrap().to_string().contains("8 units of a batch, the run has 4"));
+}
+
 /// With one model the tasks of a job would be computed at parameters that lack the steps still
 /// open.
 #[test]
@@ -337,7 +379,7 @@ fn schemes_whose_jobs_overlap_need_as_many_models() {
             spec = spec.deferring_to_next_step().unwrap();
         }
         let scheme = spec.scheme(4, 24, 0..9 * micro_steps.max(1)).unwrap();
-        Engine::new(scheme, Config { models, micro_steps, ..CONFIG }, Step(0)..Step(9), 0).err()
+        Config { models, micro_steps, ..CONFIG }.engine(scheme, 9).err()
     };
     let overlapping = [
         "m-sgc:B=1,W=2,lambda=1",
@@ -391,8 +433,7 @@ fn schemes_whose_jobs_overlap_need_as_many_models() {
 fn a_step_closes_on_what_nobody_came_back_for_though_nobody_works() {
     let config = Config { return_seconds: 5.0, models: 2, ..CONFIG };
     let scheme = "defer:T=1,cap=1,cut=2".parse::<SchemeSpec>().unwrap().scheme(2, 4, 0..3).unwrap();
-    let mut driver =
-        Driver { engine: Engine::new(scheme, config, Step(0)..Step(3), 0).unwrap(), now: 0.0 };
+    let mut driver = Driver { engine: config.engine(scheme, 3).unwrap(), now: 0.0 };
     driver.give(Input::Lost { worker: Worker(0), kept: true }).unwrap();
     driver.give(Input::Begin).unwrap();
     let done = |driver: &mut Driver, job, piece| {

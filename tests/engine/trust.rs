@@ -1,8 +1,8 @@
 //! Which results count: those that were computed with parameters known to be right.
 
-use super::{CONFIG, Driver, applies, assigned, folded};
+use super::{CONFIG, Config, Driver, applies, assigned, folded};
 use codedgrad::ids::{Job, Step, Task, Worker};
-use codedgrad::schedulers::{Action, Config, Input};
+use codedgrad::schedulers::{Action, Input};
 
 /// A run under `groups:s=1` whose first step is committed, and nothing is reported yet.
 fn begun(workers: u32, config: Config) -> Driver {

@@ -4,10 +4,10 @@
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::ids::{Step, Worker};
-use codedgrad::run::NumberFormat;
-use codedgrad::schedulers::{Config, Engine};
+use codedgrad::run::{Limits, RunConfig, Shape};
+use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, Shape, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
@@ -29,6 +29,14 @@ pub(crate) struct Job {
     pub(crate) steps: u64,
     /// Who sums; if not the coordinator, it does not get the sums either.
     pub(crate) exchange: Exchange,
+}
+
+impl Job {
+    fn config(self) -> RunConfig {
+        let limits = Limits { max_wait_seconds: 20.0, ..Limits::default() };
+        let usual = RunConfig::new(Shape::new(WORKERS, UNITS), self.length, self.steps);
+        RunConfig { limits, ..usual }
+    }
 }
 
 pub(crate) struct Secret {
@@ -150,10 +158,8 @@ pub(crate) fn coordinate_at(
 ) -> Result<Outcome, RunError> {
     let scheme =
         job.scheme.parse::<SchemeSpec>().unwrap().scheme(WORKERS, UNITS, 0..job.steps).unwrap();
-    let config = Config { max_wait_seconds: 20.0, ..Config::default() };
-    let engine = Engine::new(scheme, config, Step(0)..Step(job.steps), 0).unwrap();
-    let shape = Shape { workers: WORKERS, length: job.length, units: UNITS, first: Step(0) };
-    Coordinator::new(transport, engine, pace, config, shape).run(watch)
+    let engine = Engine::new(scheme, job.config(), 0).unwrap();
+    Coordinator::new(transport, engine, pace).run(watch)
 }
 
 /// The run as it should be: gradients, and the parameters that all end with.
@@ -176,14 +182,8 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
     TcpTransport::listen(Listen {
         address: ([127, 0, 0, 1], 0).into(),
         security: secret.security.clone(),
-        workers: WORKERS,
         run: RUN,
-        length: job.length,
-        result_length: job.length,
-        units: UNITS,
-        micro_steps: 1,
-        log_steps: Config::default().log_steps,
-        format: NumberFormat::F32,
+        config: job.config(),
         exchange: job.exchange,
         keeps: job.exchange == Exchange::Star,
         first: Some(Step(0)),

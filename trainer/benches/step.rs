@@ -9,6 +9,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::gpu::{Combine, Cpu, Source, Term, Vector};
 use codedgrad::ids::Worker;
+use codedgrad::run::{Limits, Shape};
 use codedgrad::train::{AdamWConfig, Flow, Observer, Pace, StepRecord};
 use codedgrad::transport::Decoded;
 use codedgrad_trainer::{
@@ -85,9 +86,9 @@ fn aggregated<V: Memory>(
     batches: &Batches,
 ) -> Duration {
     let run = LocalRun {
-        unit_samples: load.rows,
+        shape: Shape { workers: load.workers, units: load.workers as u32, unit_samples: load.rows },
+        limits: Limits { max_wait_seconds: 600.0, ..Limits::default() },
         compute: load.compute,
-        max_wait_seconds: 600.0,
         ..LocalRun::new(SchemeSpec::uncoded(), load.workers, load.model, OPTIMIZER)
     };
     let mut seconds = Seconds(0.0);

@@ -329,6 +329,7 @@ mod tests {
     };
     use codedgrad::delays::Delays;
     use codedgrad::ids::Worker;
+    use codedgrad::run::Shape;
     use codedgrad::train::{Flow, Observer, Pace, StepRecord};
     use codedgrad::transport::Decoded;
     use std::error::Error;
@@ -401,7 +402,7 @@ mod tests {
         };
         let fault: Fault = "nan@2:0".parse().unwrap();
         let run = LocalRun {
-            unit_samples: 2,
+            shape: Shape { workers: 4, units: 4, unit_samples: 2 },
             compute: Compute { devices_per_worker: 2, ..Compute::default() },
             faults: vec![fault],
             attack: Some(Attack { kind: AttackKind::Flip, workers: vec![Worker(3)], seed: 1 }),

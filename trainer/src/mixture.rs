@@ -105,7 +105,7 @@ impl Mixed {
     }
 
     fn lanes(&self) -> usize {
-        self.run.batch() / self.blocks
+        self.run.shape.samples() / self.blocks
     }
 
     /// Numbers of one lane of embedded input.
@@ -120,9 +120,12 @@ impl Mixed {
 
     /// The windows of a job's batch in the order of blocks and lanes.
     pub(super) fn windows<'a>(&self, batches: &'a Batches, job: Job) -> Vec<&'a [u32]> {
-        let step = job.step(self.run.micro_steps).0;
-        let windows =
-            batches.rows_of(step % self.run.models, job.0 / self.run.models, 0..self.run.batch());
+        let step = job.step(self.run.jobs.micro_steps).0;
+        let windows = batches.rows_of(
+            step % self.run.jobs.models,
+            job.0 / self.run.jobs.models,
+            0..self.run.shape.samples(),
+        );
         self.run
             .lanes
             .places(&windows, self.blocks)
@@ -144,7 +147,7 @@ impl Mixed {
         let (gradient, inputs) = out.split_at_mut(parameters);
         gradient.fill(0.0);
         let (mut part, mut tail) = (vec![0.0; parameters], [0.0; 2]);
-        let units = self.run.units as usize / self.blocks;
+        let units = self.run.shape.units as usize / self.blocks;
         for unit in 0..units {
             if !wanted() {
                 return Ok(None);
@@ -153,8 +156,8 @@ impl Mixed {
             let blocks: Vec<(f64, Vec<&[u32]>)> = of_unit
                 .map(|part| (part.coefficient, windows[part.samples.clone()].to_vec()))
                 .collect();
-            let range =
-                unit * self.run.unit_samples * lane..(unit + 1) * self.run.unit_samples * lane;
+            let range = unit * self.run.shape.unit_samples * lane
+                ..(unit + 1) * self.run.shape.unit_samples * lane;
             let (loss, tokens) = replica.mixture_gradient(
                 &blocks,
                 self.run.loss_weight(),
@@ -314,8 +317,8 @@ mod tests {
         let batches = Batches::new(Corpus::embedded().byte_tokens(), run.model.context, 3).unwrap();
         let replica =
             Replica::new(&run.model, run.optimizer, &ReplicaState::fresh(&run.model, 5)).unwrap();
-        let scheme = run.scheme.scheme(run.workers, run.units, 0..1).unwrap();
-        let mixture = run.scheme.mixture(run.workers).unwrap().unwrap();
+        let scheme = run.scheme.scheme(run.shape.workers, run.shape.units, 0..1).unwrap();
+        let mixture = run.scheme.mixture(run.shape.workers).unwrap().unwrap();
         let mixed = Mixed::new(run, &mixture);
         let windows = mixed.windows(&batches, Job(0));
         let message = |worker: Worker| {
@@ -336,10 +339,10 @@ mod tests {
             mixed.compute(&replica, &windows, &parts, &mut out, || true).unwrap().unwrap();
             (worker, Arc::new(out))
         };
-        let received = Worker::all(run.workers).map(message).collect();
+        let received = Worker::all(run.shape.workers).map(message).collect();
         let mut whole = vec![0.0; replica.parameters()];
         replica
-            .gradient(&batches.rows_of(0, 0, 0..run.batch()), run.loss_weight(), &mut whole)
+            .gradient(&batches.rows_of(0, 0, 0..run.shape.samples()), run.loss_weight(), &mut whole)
             .unwrap();
         (received, MixtureJudge::new(run, mixture, &batches), whole)
     }

@@ -12,14 +12,15 @@ use codedgrad::gpu::Vector;
 #[cfg(feature = "candle-cuda")]
 use codedgrad::gpu::cuda::DeviceVector;
 use codedgrad::ids::{Job, Step, Worker};
-use codedgrad::run::NumberFormat;
-use codedgrad::schedulers::{Config, ConfigError, Engine, Reduce};
+use codedgrad::run::{ConfigError, Jobs, Limits, NumberFormat, RunConfig, Shape};
+use codedgrad::schedulers::{Engine, Reduce};
 use codedgrad::train::{
     AdamWConfig, Aggregator, AggregatorError, Auto, ComputeTask, Coordinator, Event, Flow,
-    Observer, Outcome, Pace, RunError, Shape, StepRecord,
+    Observer, Outcome, Pace, RunError, StepRecord,
 };
 use codedgrad::transport::{Decoded, Link, State, Transport, local};
 use std::convert::Infallible;
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -39,43 +40,28 @@ pub struct LocalRun {
     pub scheme: SchemeSpec,
     /// What chooses the scheme, if it is not always the same.
     pub auto: Option<Auto>,
-    /// Number of workers.
-    pub workers: usize,
-    /// Samples per micro-batch, the unit in which batches are cut.
-    pub unit_samples: usize,
-    /// Micro-batches per batch.
-    pub units: u32,
-    /// How many models are trained in turn: step `t` is step `t / models` of model `t mod models`.
-    pub models: u64,
-    /// Batches whose gradients add up to one step of one model.
-    pub micro_steps: u64,
+    /// Who computes, and how batches are cut: micro-batches are the units.
+    pub shape: Shape,
+    /// How many models are trained in turn (step `t` is step `t / models` of model `t mod models`),
+    /// and how many batches' gradients add up to one step of one model.
+    pub jobs: Jobs,
+    /// How long anybody is waited for.
+    pub limits: Limits,
+    /// Format of messages between workers, by whose precision decodes are judged.
+    pub format: NumberFormat,
     /// The model.
     pub model: GptConfig,
     /// Where it is computed, and how exactly.
     pub compute: Compute,
     /// The optimizer.
     pub optimizer: AdamWConfig,
-    /// Seconds a round may stay open before the run gives up on whoever never came.
-    pub max_wait_seconds: f64,
-    /// Seconds, and at most `max_wait_seconds`, for which lost workers may come back when too few
-    /// are left.
-    pub return_seconds: f64,
     /// Whether the observer has a state for workers that come when no other has one.
     pub restores: bool,
-    /// Seconds an approximate scheme waits for more than it needs.
-    pub grace_seconds: f64,
-    /// Deadline tolerance of schemes over rounds.
-    pub mu: f64,
     /// Where results are added up; if not given, where that keeps the bits of uncoded training at
     /// no cost.
     pub reduce: Option<Reduce>,
     /// Faults to inject.
     pub faults: Vec<Fault>,
-    /// Format of messages between workers, by whose precision decodes are judged.
-    pub wire: NumberFormat,
-    /// Where more workers are gone than the scheme can do without, the run goes on with so many or
-    /// more, if at all.
-    pub min_workers: Option<usize>,
     /// Workers that answer wrongly.
     pub attack: Option<Attack>,
     /// How mixtures are made up, under schemes that mix.
@@ -122,6 +108,7 @@ impl LocalRun {
     /// as is usual, to be changed field by field.
     ///
     /// ```
+    /// use codedgrad::run::{Jobs, Shape};
     /// use codedgrad::train::AdamWConfig;
     /// use codedgrad_trainer::{GptConfig, LocalRun};
     /// let model =
@@ -137,10 +124,10 @@ impl LocalRun {
     ///     clip_norm: 1.0,
     /// };
     /// let run = LocalRun {
-    ///     unit_samples: 8,
+    ///     shape: Shape { workers: 4, units: 8, unit_samples: 2 },
     ///     ..LocalRun::new("groups:s=1".parse()?, 4, model, optimizer)
     /// };
-    /// assert_eq!((run.workers, run.units, run.micro_steps), (4, 4, 1));
+    /// assert_eq!((run.shape.samples(), run.jobs), (16, Jobs::default()));
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     #[must_use]
@@ -150,57 +137,37 @@ impl LocalRun {
         model: GptConfig,
         optimizer: AdamWConfig,
     ) -> Self {
-        let Config { max_wait_seconds, return_seconds, grace_seconds, mu, .. } = Config::default();
         Self {
             scheme,
             auto: None,
-            workers,
-            unit_samples: 1,
-            units: workers as u32,
-            models: 1,
-            micro_steps: 1,
+            shape: Shape::new(workers, workers as u32),
+            jobs: Jobs::default(),
+            limits: Limits::default(),
+            format: NumberFormat::default(),
             model,
             compute: Compute::default(),
             optimizer,
-            max_wait_seconds,
-            return_seconds,
             restores: false,
-            grace_seconds,
-            mu,
             reduce: None,
             faults: Vec::new(),
-            wire: NumberFormat::F32,
-            min_workers: None,
             attack: None,
             lanes: Lanes::Alike,
         }
-    }
-
-    /// Whether the jobs that overlap under the scheme are there.
-    ///
-    /// # Errors
-    /// [`ConfigError`] with what would be enough.
-    pub fn check_jobs(&self, facts: &SchemeFacts) -> Result<(), ConfigError> {
-        self.config(facts).check(facts)
     }
 
     /// The rounds that so many steps take at most, if nobody dies and none is refused.
     #[must_use]
     pub fn rounds(&self, steps: u64, facts: &SchemeFacts) -> u64 {
         let delay = facts.delay as u64;
-        if self.micro_steps > 1 { steps * (self.micro_steps + delay) } else { steps + delay }
-    }
-
-    /// Samples of a batch.
-    #[must_use]
-    pub fn batch(&self) -> usize {
-        self.unit_samples * self.units as usize
+        let Jobs { micro_steps, .. } = self.jobs;
+        if micro_steps > 1 { steps * (micro_steps + delay) } else { steps + delay }
     }
 
     /// Weight that turns a batch's summed loss into its mean per token.
     #[must_use]
     pub fn loss_weight(&self) -> f64 {
-        1.0 / (self.batch() as u64 * self.micro_steps * self.model.context as u64) as f64
+        let samples = self.shape.samples() as u64 * self.jobs.micro_steps;
+        1.0 / (samples * self.model.context as u64) as f64
     }
 
     /// Whether gradients and sums of workers in one process can stay on the GPUs where they are
@@ -213,7 +180,7 @@ impl LocalRun {
     }
 
     fn is_judged(&self) -> Result<bool, ParameterError> {
-        Ok(self.scheme.wrong() > 0 || self.scheme.mixture(self.workers)?.is_some())
+        Ok(self.scheme.wrong() > 0 || self.scheme.mixture(self.shape.workers)?.is_some())
     }
 
     /// Numbers of a worker's result: more than a gradient's where data are mixed.
@@ -221,25 +188,34 @@ impl LocalRun {
     /// # Errors
     /// [`ParameterError`] when the scheme does not fit.
     pub fn result_length(&self) -> Result<usize, ParameterError> {
-        let mixed = self.scheme.mixture(self.workers)?.map(|mixture| Mixed::new(self, &mixture));
+        let mixed =
+            self.scheme.mixture(self.shape.workers)?.map(|mixture| Mixed::new(self, &mixture));
         Ok(mixed.as_ref().map_or(self.model.parameters(), Mixed::length))
     }
 
-    fn config(&self, facts: &SchemeFacts) -> Config {
+    /// Some of its steps, as coordinator and workers know them, under schemes of a delay.
+    ///
+    /// # Errors
+    /// [`ParameterError`] when the scheme does not fit.
+    pub fn config(&self, steps: Range<u64>, delay: usize) -> Result<RunConfig, ParameterError> {
+        Ok(RunConfig {
+            shape: self.shape,
+            jobs: self.jobs,
+            limits: self.limits,
+            format: self.format,
+            length: self.model.parameters(),
+            result_length: self.result_length()?,
+            log_steps: self.log_steps(delay),
+            first: Step(steps.start),
+            end: Step(steps.end),
+        })
+    }
+
+    /// Where results are added up under a scheme.
+    fn reduce(&self, facts: &SchemeFacts) -> Reduce {
         // With coded parts there are no uncoded bits to keep.
         let tree = facts.plain || facts.delay == 0;
-        Config {
-            max_wait_seconds: self.max_wait_seconds,
-            return_seconds: self.return_seconds,
-            restores: self.restores,
-            grace_seconds: self.grace_seconds,
-            wire: self.wire,
-            log_steps: self.log_steps(facts.delay),
-            micro_steps: self.micro_steps,
-            models: self.models,
-            mu: self.mu,
-            reduce: self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker }),
-        }
+        self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker })
     }
 
     /// Decoded gradients that are kept for workers that missed some steps, under a scheme of a
@@ -315,14 +291,14 @@ pub fn run_local_at<V: Memory>(
     if !host && run.is_judged()? {
         return Err(TrainError::Judged { scheme: run.scheme.to_string() });
     }
-    let places = (0..run.workers)
+    let places = (0..run.shape.workers)
         .map(|worker| V::place(run.compute.first_of(worker)))
         .collect::<Result<_, _>>()?;
     let (transport, links) = local::connect_at::<V>(V::place(0)?, places);
     let (preparing, prepared) = mpsc::channel::<Infallible>();
     thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (worker, link) in Worker::all(run.workers).zip(links) {
+        for (worker, link) in Worker::all(run.shape.workers).zip(links) {
             let preparing = preparing.clone();
             let body = move || {
                 let replicas = replicas(run, worker, start);
@@ -417,7 +393,7 @@ pub fn run_judged<T: Transport>(
     observer: &mut dyn Observer<T::Vector>,
 ) -> Result<Outcome, TrainError> {
     let mut coordinator = coordinator(run, transport, stretch, pace)?;
-    if let Some(mixture) = run.scheme.mixture(run.workers)? {
+    if let Some(mixture) = run.scheme.mixture(run.shape.workers)? {
         coordinator = coordinator.judged_by(Box::new(MixtureJudge::new(run, mixture, batches)));
     }
     Ok(coordinator.run(observer)?)
@@ -429,36 +405,27 @@ fn coordinator<T: Transport>(
     stretch: Stretch,
     pace: Pace,
 ) -> Result<Coordinator<T>, TrainError> {
-    let (engine, config) = engine(run, stretch)?;
-    let shape = Shape {
-        workers: run.workers,
-        length: run.model.parameters(),
-        units: run.units,
-        first: Step(stretch.step),
-    };
-    let coordinator = Coordinator::new(transport, engine, pace, config, shape);
+    let coordinator = Coordinator::new(transport, engine(run, stretch)?, pace);
     let Some(auto) = run.auto.clone() else { return Ok(coordinator) };
     let using = auto.using();
-    Ok(coordinator.planned_by(auto.policy(run.workers, run.units), using))
+    Ok(coordinator.planned_by(auto.policy(run.shape.workers, run.shape.units), using))
 }
 
-fn engine(run: &LocalRun, stretch: Stretch) -> Result<(Engine, Config), TrainError> {
+fn engine(run: &LocalRun, stretch: Stretch) -> Result<Engine, TrainError> {
     let Stretch { step, end, round } = stretch;
-    let scheme =
-        run.scheme.scheme(run.workers, run.units, step * run.micro_steps..end * run.micro_steps)?;
-    let config = run.config(scheme.facts());
+    let (Shape { workers, units, .. }, jobs) = (run.shape, run.jobs.of(step..end));
+    let scheme = run.scheme.scheme(workers, units, jobs.clone())?;
+    let (config, reduce) =
+        (run.config(step..end, scheme.facts().delay)?, run.reduce(scheme.facts()));
     let misfit = |source| TrainError::Config { scheme: run.scheme.to_string(), source };
-    let mut engine = Engine::new(scheme, config, Step(step)..Step(end), round).map_err(misfit)?;
-    if let Some(fewest) = run
-        .min_workers
-        .filter(|_| run.scheme.mixture(run.workers).is_ok_and(|mixture| mixture.is_none()))
-    {
-        let (spec, units, jobs) =
-            (run.scheme.clone(), run.units, step * run.micro_steps..end * run.micro_steps);
+    let engine = Engine::new(scheme, config, round).map_err(misfit)?;
+    let engine = engine.reducing(reduce).restoring(run.restores);
+    if run.scheme.mixture(workers).is_ok_and(|mixture| mixture.is_none()) {
+        let spec = run.scheme.clone();
         let plan = move |workers| spec.or_uncoded(workers, units, jobs.clone());
-        engine = engine.replanning(fewest, Box::new(plan));
+        return Ok(engine.replanning(Box::new(plan)));
     }
-    Ok((engine, config))
+    Ok(engine)
 }
 
 /// The loop of one worker, until the run is over: compute what is asked for, apply what is decided.
@@ -486,7 +453,7 @@ fn replicas(
     worker: Worker,
     start: RunStart<'_>,
 ) -> Result<Vec<Replica>, TrainError> {
-    assert_eq!(start.states.len() as u64, run.models, "a state per model");
+    assert_eq!(start.states.len() as u64, run.jobs.models, "a state per model");
     let replica =
         |state| Replica::on((run.compute, worker.index()), &run.model, run.optimizer, state);
     Ok(start.states.iter().map(replica).collect::<Result<_, _>>()?)
@@ -501,19 +468,19 @@ fn serve<V: Memory>(
     batches: &Batches,
     replicas: &mut [Replica],
 ) -> Result<(), TrainError> {
-    let mixed = run.scheme.mixture(run.workers)?.map(|mixture| Mixed::new(run, &mixture));
+    let mixed = run.scheme.mixture(run.shape.workers)?.map(|mixture| Mixed::new(run, &mixture));
     let length = mixed.as_ref().map_or(run.model.parameters(), Mixed::length);
-    let aggregator = Aggregator::new(link, length, run.unit_samples);
-    let mut aggregator = aggregator.accumulating(run.micro_steps).resumed_at(start.step);
-    let model = |step: u64| (step % run.models) as usize;
+    let aggregator = Aggregator::new(link, length, run.shape.unit_samples);
+    let mut aggregator = aggregator.accumulating(run.jobs.micro_steps).resumed_at(start.step);
+    let model = |step: u64| (step % run.jobs.models) as usize;
     while let Some(event) = aggregator.next_event()? {
         match event {
             Event::Compute(task) => {
                 compute(run, worker, task, replicas, batches, mixed.as_ref())?;
             }
             Event::Apply(step) => {
-                let digest =
-                    replicas[model(step.index)].apply(step.vector(), step.index / run.models)?;
+                let digest = replicas[model(step.index)]
+                    .apply(step.vector(), step.index / run.jobs.models)?;
                 step.applied_with(digest);
             }
             Event::Skip(_) => {}
@@ -575,7 +542,7 @@ fn compute<V: Memory>(
         resume_unwind(Box::new(format!("{INJECTED}: {worker} panics at step {}", task.step())));
     }
     let (model, batch, weight) =
-        (task.step() % run.models, task.batch() / run.models, run.loss_weight());
+        (task.step() % run.jobs.models, task.batch() / run.jobs.models, run.loss_weight());
     let replica = &replicas[model as usize];
     let mut tail = [0.0; 2];
     if let Some(mixed) = mixed {
@@ -646,14 +613,13 @@ pub fn calibrate(
     }
     let uncoded = LocalRun {
         scheme: SchemeSpec::uncoded(),
-        models: 1,
-        micro_steps: 1,
+        jobs: Jobs::default(),
         restores: false,
         faults: Vec::new(),
         attack: None,
         ..run.clone()
     };
-    let pace = Pace::wall(run.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
+    let pace = Pace::wall(run.shape.workers, &Delays::None, CALIBRATION_STEPS as usize, 0.0);
     let mut seconds = Seconds(Vec::new());
     let start = RunStart { states: std::slice::from_ref(start), step: 0, round: 0 };
     run_in_place(

@@ -102,28 +102,17 @@ pub(crate) fn listen(
         digest: digest_of(batches.tokens()),
         state,
     };
+    let config = run.config(0..plan.all_steps(), plan.delay()).or_input()?;
     let listen = Listen {
         address,
         security,
-        workers: plan.workers,
         run: plan.id,
-        length: plan.model.parameters(),
-        result_length: run.result_length().or_input()?,
-        units: plan.micro_batches,
-        micro_steps: plan.micro_steps,
-        log_steps: run.log_steps(plan.delay()),
-        format: plan.wire,
+        config,
         exchange: plan.exchange.exchange(),
         keeps: true,
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,
-        facts: RunFacts {
-            unit_samples: Some(plan.micro_batch_rows),
-            models: Some(plan.models),
-            steps: Some(plan.all_steps()),
-            dtype: Some("f32".to_owned()),
-            ..RunFacts::default()
-        },
+        facts: RunFacts { dtype: Some("f32".to_owned()), ..RunFacts::of(&config) },
         silence: SILENCE,
         stall: STALL,
         spare: SPARE,

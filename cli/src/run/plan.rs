@@ -14,8 +14,8 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
-use codedgrad::run::NumberFormat;
-use codedgrad::schedulers::{ConfigError, Reduce};
+use codedgrad::run::{ConfigError, Jobs, Limits, NumberFormat, Shape};
+use codedgrad::schedulers::Reduce;
 use codedgrad::train::{AUTO, AdamWConfig, Auto, RoundRecord};
 use codedgrad::transport::wire::framed_format;
 use codedgrad_trainer::{
@@ -238,7 +238,7 @@ impl Plan {
                     );
                     Failure::Input(anyhow::Error::new(error).context(context))
                 })?;
-            self.local_run(&spec)?.check_jobs(scheme.facts()).map_err(|error| {
+            self.jobs().check(scheme.facts().delay).map_err(|error| {
                 let flags = match error {
                     ConfigError::TooFewModels { rounds, .. } => {
                         format!("{text} needs --models {rounds} or more, or --micro-steps 8")
@@ -268,6 +268,10 @@ impl Plan {
             )));
         }
         Ok(specs)
+    }
+
+    fn jobs(&self) -> Jobs {
+        Jobs { models: self.models, micro_steps: self.micro_steps }
     }
 
     /// What chooses the scheme under `--scheme auto`.
@@ -413,27 +417,30 @@ impl Plan {
         Ok(LocalRun {
             scheme: scheme.clone(),
             auto: None,
-            workers: self.workers,
-            unit_samples: self.micro_batch_rows,
-            units: self.micro_batches,
-            models: self.models,
-            micro_steps: self.micro_steps,
+            shape: Shape {
+                workers: self.workers,
+                units: self.micro_batches,
+                unit_samples: self.micro_batch_rows,
+            },
+            jobs: self.jobs(),
+            limits: Limits {
+                max_wait_seconds: self.max_wait_seconds,
+                return_seconds: self.return_seconds,
+                grace_seconds: self.grace_seconds,
+                mu: self.mu,
+                min_workers: self.min_workers,
+            },
+            format: self.wire,
             model: self.model,
             compute: self.compute,
             optimizer: self.optimizer,
-            max_wait_seconds: self.max_wait_seconds,
-            return_seconds: self.return_seconds,
             restores: self.transport == TransportKind::Tcp,
-            grace_seconds: self.grace_seconds,
-            mu: self.mu,
             reduce: match self.reduce {
                 ReduceKind::Auto => None,
                 ReduceKind::Tree => Some(Reduce::Tree),
                 ReduceKind::Worker => Some(Reduce::Worker),
             },
             faults,
-            min_workers: self.min_workers,
-            wire: self.wire,
             attack: self.attack.map(|kind| Attack {
                 kind,
                 workers: self.attackers.clone(),

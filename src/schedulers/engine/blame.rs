@@ -26,7 +26,7 @@ impl Engine {
         self.trust.bar(step, worker);
         self.round.erase(worker);
         self.round.unanswered(worker);
-        let micro_steps = self.config.micro_steps;
+        let micro_steps = self.config.jobs.micro_steps;
         self.given
             .retain(|(holder, task), _| *holder != worker || task.job.step(micro_steps) != step);
         self.book.forget_worker(worker);

@@ -15,7 +15,7 @@ impl Engine {
     pub(super) fn settle(&mut self, job: Job) -> Result<(), EngineError> {
         let mut folds = Vec::new();
         let report = self.scheme.settle(job, &mut folds);
-        self.check(job.step(self.config.micro_steps), &report)?;
+        self.check(job.step(self.config.jobs.micro_steps), &report)?;
         let place = |fold: Fold| {
             let (start, summed) =
                 self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");

@@ -44,7 +44,7 @@ impl Engine {
             if units.is_empty() {
                 units.push(Units { start: 0, end: self.scheme.facts().units });
             }
-            let alone = self.scheme.facts().delay == 0 || self.config.micro_steps > 1;
+            let alone = self.scheme.facts().delay == 0 || self.config.jobs.micro_steps > 1;
             for job in blocked {
                 self.scheme.give_up(job);
                 self.book.refuse(

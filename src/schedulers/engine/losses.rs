@@ -27,7 +27,7 @@ impl Engine {
         if matches!(self.phase, Phase::NotBegun | Phase::Finished) {
             return Ok(());
         }
-        let again = if self.config.micro_steps > 1 {
+        let again = if self.config.jobs.micro_steps > 1 {
             unheld.is_some() || self.book.is_halfway(self.steps.next)
         } else {
             self.scheme.facts().delay > 0 || unheld.is_some() && !self.scheme.undoes()

@@ -68,6 +68,6 @@ impl Engine {
 
     /// Whether a decoded step can be opened again by itself.
     pub(super) fn opens_again(&self) -> bool {
-        self.config.micro_steps == 1 && self.scheme.facts().delay == 0 && self.scheme.undoes()
+        self.config.jobs.micro_steps == 1 && self.scheme.facts().delay == 0 && self.scheme.undoes()
     }
 }

@@ -9,14 +9,12 @@ use crate::ids::WorkerSet;
 use crate::run::NumberFormat;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one; one that the
-/// engine's [`Config`](crate::schedulers::Config) does not fit is not used.
+/// engine's [`Jobs`](crate::run::Jobs) do not fit is not used.
 pub type Replan = Box<dyn FnMut(usize) -> Option<Box<dyn Scheme>> + Send>;
 
 /// What an engine needs to plan anew.
 #[derive(Default)]
 pub(super) struct Replanning {
-    /// How few workers may go on without the others, if the run does not end with any it needs.
-    fewest: Option<usize>,
     plan: Option<Replan>,
     /// The scheme that the next step begins with, if it is to be another.
     next: Option<SchemeSpec>,
@@ -38,13 +36,13 @@ pub(super) fn gate_of(format: NumberFormat, facts: &SchemeFacts) -> Gate {
 }
 
 impl Engine {
-    /// Lets the run go on with whoever is left when the scheme cannot do without the dead, as long
-    /// as `fewest` or more are: all that is not decided begins anew under a scheme for them.
-    /// Whoever comes back takes part again from the next round on.
+    /// Says how the run is planned anew for whoever is left when the scheme cannot do without the
+    /// dead, as long as [`Limits::min_workers`](crate::run::Limits::min_workers) or more are: all
+    /// that is not decided begins anew under a scheme for them. Whoever comes back takes part again
+    /// from the next round on.
     #[must_use]
-    pub fn replanning(mut self, fewest: usize, plan: Replan) -> Self {
-        self.replanning =
-            Replanning { fewest: Some(fewest.max(1)), plan: Some(plan), ..Replanning::default() };
+    pub fn replanning(mut self, plan: Replan) -> Self {
+        self.replanning = Replanning { plan: Some(plan), ..Replanning::default() };
         self
     }
 
@@ -58,9 +56,10 @@ impl Engine {
     /// ```
     /// use codedgrad::codes::SchemeSpec;
     /// use codedgrad::ids::Step;
-    /// use codedgrad::schedulers::{Action, Config, Engine, Input};
+    /// use codedgrad::run::{RunConfig, Shape};
+    /// use codedgrad::schedulers::{Action, Engine, Input};
     /// let uncoded = SchemeSpec::uncoded().scheme(2, 2, 0..1)?;
-    /// let mut engine = Engine::new(uncoded, Config::default(), Step(0)..Step(1), 0)?;
+    /// let mut engine = Engine::new(uncoded, RunConfig::new(Shape::new(2, 2), 1000, 1), 0)?;
     /// engine.switch("groups:s=1".parse()?);
     /// let mut actions = Vec::new();
     /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
@@ -122,7 +121,8 @@ impl Engine {
 
     /// Plans for these alone, where that may be.
     fn replan_for(&mut self, members: &WorkerSet, out: &mut Vec<Action>) -> bool {
-        let enough = self.replanning.fewest.is_some_and(|fewest| members.len() >= fewest);
+        let enough =
+            self.config.limits.min_workers.is_some_and(|fewest| members.len() >= fewest.max(1));
         let planned = enough && self.plan_for(members);
         if planned {
             out.push(Action::Replanned { members: members.clone() });
@@ -137,14 +137,14 @@ impl Engine {
         let (now, then) = (self.scheme.facts(), scheme.facts());
         // What holds wrong workers off is not given up for who is lost.
         let misfit = then.units != now.units || then.wrong < now.wrong;
-        if misfit || self.config.check(then).is_err() {
+        if misfit || self.config.jobs.check(then.delay).is_err() {
             return false;
         }
         let everybody = members.complement().is_empty();
         self.replanning.members = (!everybody).then(|| members.clone());
         self.replanning.plans += 1;
         self.scheme = Box::new(Among::new(scheme, members, self.replanning.plans));
-        self.gate = gate_of(self.config.wire, self.scheme.facts());
+        self.gate = gate_of(self.config.format, self.scheme.facts());
         true
     }
 }

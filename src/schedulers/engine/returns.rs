@@ -130,7 +130,7 @@ impl Engine {
         let from = self.roster.provider(worker);
         match from {
             Some(from) => out.push(Action::Resync { worker, from }),
-            None if self.config.restores => out.push(Action::Restore { worker }),
+            None if self.restores => out.push(Action::Restore { worker }),
             None if self.may_return() => {
                 *self.roster.doing(worker) = Doing::Nothing;
                 self.await_returns(now);
@@ -144,16 +144,16 @@ impl Engine {
 
     /// Whether it makes sense to wait for somebody to come back.
     pub(super) fn may_return(&self) -> bool {
-        self.config.return_seconds > 0.0 && !self.roster.dead().is_empty()
+        self.config.limits.return_seconds > 0.0 && !self.roster.dead().is_empty()
     }
 
     pub(super) fn await_returns(&mut self, now: f64) {
-        let max_wait = self.config.max_wait_seconds;
+        let max_wait = self.config.limits.max_wait_seconds;
         let patience = match self.phase {
             Phase::Collecting => self.round.patience_ends(max_wait),
             _ => now + max_wait,
         };
-        self.returns_by.get_or_insert((now + self.config.return_seconds).min(patience));
+        self.returns_by.get_or_insert((now + self.config.limits.return_seconds).min(patience));
     }
 
     /// Ends the run if it cannot go on without those who are gone.

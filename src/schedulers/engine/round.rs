@@ -1,10 +1,10 @@
 //! The round at hand: who was given tasks in it, who has answered, and until when it is held open.
 
-use super::super::config::Config;
 use super::super::events::RoundReport;
 use super::super::roster::Roster;
 use crate::codes::sequential::{Scheme, SchemeFacts};
 use crate::ids::{Round, Worker, WorkerSet};
+use crate::run::RunConfig;
 
 /// The round at hand, also between its close and the opening of the next.
 ///
@@ -198,12 +198,12 @@ impl CurrentRound {
 
     /// Whether a round that could close is held open for those who are still out; then it is to be
     /// looked at again.
-    pub(super) fn held_open(&mut self, now: f64, facts: &SchemeFacts, config: &Config) -> bool {
+    pub(super) fn held_open(&mut self, now: f64, facts: &SchemeFacts, config: &RunConfig) -> bool {
         let at = if facts.takes_late() && self.assigned_units > 0 {
             self.first_answer
-                .map_or(f64::INFINITY, |first| self.opened_at + (1.0 + config.mu) * first)
-        } else if facts.error_max > 0.0 && config.grace_seconds > 0.0 {
-            *self.closes_at.get_or_insert(now + config.grace_seconds)
+                .map_or(f64::INFINITY, |first| self.opened_at + (1.0 + config.limits.mu) * first)
+        } else if facts.error_max > 0.0 && config.limits.grace_seconds > 0.0 {
+            *self.closes_at.get_or_insert(now + config.limits.grace_seconds)
         } else {
             return false;
         };

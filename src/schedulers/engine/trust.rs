@@ -77,13 +77,13 @@ impl Engine {
     /// The step after which a step's parameters are those that its tasks are computed with; none at
     /// the run's start.
     fn basis(&self, step: Step) -> Option<Step> {
-        let before = |step: &Step| self.steps.before(*step, self.config.models);
+        let before = |step: &Step| self.steps.before(*step, self.config.jobs.models);
         std::iter::successors(before(&step), before)
             .find(|basis| !self.trust.agreement.is_refused(*basis))
     }
 
     fn verdict(&self, worker: Worker, task: Task) -> Verdict {
-        let basis = self.basis(task.job.step(self.config.micro_steps));
+        let basis = self.basis(task.job.step(self.config.jobs.micro_steps));
         basis.map_or(Verdict::Right, |basis| self.trust.agreement.verdict(worker, basis))
     }
 
@@ -104,7 +104,7 @@ impl Engine {
     /// Whether all results that counted for a step were computed with parameters known to be right;
     /// asked once.
     pub(super) fn is_verified(&mut self, step: Step) -> bool {
-        let micro_steps = self.config.micro_steps;
+        let micro_steps = self.config.jobs.micro_steps;
         let unsure = std::mem::take(&mut self.trust.unsure);
         let (of_step, later): (BTreeSet<_>, _) =
             unsure.into_iter().partition(|(_, task)| task.job.step(micro_steps) <= step);
@@ -135,7 +135,7 @@ impl Engine {
                 continue;
             }
             out.push(Action::Diverged { worker, step });
-            let (next, micro_steps) = (self.steps.next, self.config.micro_steps);
+            let (next, micro_steps) = (self.steps.next, self.config.jobs.micro_steps);
             let of_it =
                 |(of, task): &(Worker, Task)| *of == worker && task.job.step(micro_steps) >= next;
             counted |= self.trust.unsure.iter().any(of_it);

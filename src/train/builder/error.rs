@@ -2,7 +2,7 @@
 
 use crate::codes::ParameterError;
 use crate::delays::DelayError;
-use crate::schedulers::ConfigError;
+use crate::run::ConfigError;
 #[cfg(feature = "tcp")]
 use crate::transport::tcp::{Exchange, TcpError};
 use thiserror::Error;

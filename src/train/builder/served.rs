@@ -1,13 +1,13 @@
 //! A run whose workers are other processes: its port, and the coordinator behind it.
 
-use super::{BuildError, Builder, Plan, WAIT_MAX, planned};
+use super::{BuildError, Builder, Plan, planned};
 use crate::ids::{Step, Worker};
-use crate::run::NumberFormat;
+use crate::run::{Limits, NumberFormat};
 use crate::train::coordinator::LOOK;
 use crate::train::{Coordinator, Judge, Observer, Outcome, RunError, Stopper};
 use crate::transport::tcp::security::Security;
 use crate::transport::tcp::{self, Exchange, Listen, TcpError, TcpStatus, TcpTransport};
-use crate::transport::{Order, RunFacts, Start, Transport};
+use crate::transport::{Order, RunFacts, Transport};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
@@ -23,10 +23,6 @@ pub(super) struct Port {
     keeps: bool,
     job: String,
     run: Option<u64>,
-    dtype: Option<String>,
-    layout: Option<u64>,
-    frozen: Option<u64>,
-    start: Option<Start>,
     goes_on: bool,
     unmixed: bool,
     silence: Option<Duration>,
@@ -150,7 +146,7 @@ impl Builder {
     /// assert!(run.dtype("bf16").local().is_ok());
     /// ```
     pub fn dtype(mut self, dtype: impl Into<String>) -> Self {
-        self.port.dtype = Some(dtype.into());
+        self.facts.dtype = Some(dtype.into());
         self
     }
 
@@ -163,7 +159,7 @@ impl Builder {
     /// assert!(run.layout(0x1234).local().is_ok());
     /// ```
     pub fn layout(mut self, hash: u64) -> Self {
-        self.port.layout = Some(hash);
+        self.facts.layout = Some(hash);
         self
     }
 
@@ -178,16 +174,17 @@ impl Builder {
     /// # Ok::<(), codedgrad::train::BuildError>(())
     /// ```
     pub fn facts(mut self, facts: &RunFacts) -> Self {
-        self.length = self.length.or(facts.length);
-        self.units = self.units.or(facts.units);
-        self.steps = self.steps.or(facts.steps);
-        self.unit_samples = facts.unit_samples.unwrap_or(self.unit_samples);
-        self.config.micro_steps = facts.micro_steps.unwrap_or(self.config.micro_steps);
-        self.config.models = facts.models.unwrap_or(self.config.models);
-        self.port.dtype = self.port.dtype.or_else(|| facts.dtype.clone());
-        self.port.layout = self.port.layout.or(facts.layout);
-        self.port.frozen = self.port.frozen.or(facts.frozen);
-        self.port.start = self.port.start.or(facts.start);
+        let told = &mut self.facts;
+        told.length = told.length.or(facts.length);
+        told.units = told.units.or(facts.units);
+        told.steps = told.steps.or(facts.steps);
+        told.unit_samples = facts.unit_samples.or(told.unit_samples);
+        told.micro_steps = facts.micro_steps.or(told.micro_steps);
+        told.models = facts.models.or(told.models);
+        told.dtype = told.dtype.take().or_else(|| facts.dtype.clone());
+        told.layout = told.layout.or(facts.layout);
+        told.frozen = told.frozen.or(facts.frozen);
+        told.start = told.start.or(facts.start);
         self
     }
 
@@ -227,7 +224,7 @@ impl Builder {
     /// assert!(run.silence(Duration::from_secs(60)).local().is_ok());
     /// ```
     pub fn silence(mut self, silence: Duration) -> Self {
-        self.port.silence = Some(silence.min(WAIT_MAX));
+        self.port.silence = Some(silence.min(Limits::WAIT_MAX));
         self
     }
 
@@ -241,8 +238,8 @@ impl Builder {
     /// assert!(run.stall(Duration::from_secs(10), Duration::from_secs(1)).local().is_ok());
     /// ```
     pub fn stall(mut self, stall: Duration, spare: Duration) -> Self {
-        self.port.stall = Some(stall.min(WAIT_MAX));
-        self.port.spare = Some(spare.min(WAIT_MAX));
+        self.port.stall = Some(stall.min(Limits::WAIT_MAX));
+        self.port.spare = Some(spare.min(Limits::WAIT_MAX));
         self
     }
 
@@ -260,7 +257,7 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn gather_within(mut self, patience: Duration) -> Self {
-        self.port.gather = Some(patience.min(WAIT_MAX));
+        self.port.gather = Some(patience.min(Limits::WAIT_MAX));
         self
     }
 
@@ -283,7 +280,8 @@ impl Builder {
     /// ```
     pub fn serve(self, address: impl Display, security: Security) -> Result<Served, BuildError> {
         let listen = self.listen(at(&address.to_string())?, security)?;
-        let port = tcp::Port::open(listen.address, listen.security.clone(), listen.workers)?;
+        let workers = listen.config.shape.workers;
+        let port = tcp::Port::open(listen.address, listen.security.clone(), workers)?;
         Ok(self.served(port, listen, Stopper::default())?)
     }
 
@@ -324,11 +322,11 @@ impl Builder {
     /// What is wrong with what is told, whatever is still to be learned; the number of workers.
     fn check_before(&self) -> Result<usize, BuildError> {
         let mut whole = self.clone();
-        whole.length = whole.length.or(Some(1));
-        whole.steps = whole.steps.or(Some(self.first + 1));
+        whole.facts.length = whole.facts.length.or(Some(1));
+        whole.facts.steps = whole.facts.steps.or(Some(self.first + 1));
         let plan = whole.plan()?;
         self.check_mixture(&plan)?;
-        Ok(plan.shape.workers)
+        Ok(plan.engine.config().shape.workers)
     }
 
     fn check_mixture(&self, plan: &Plan) -> Result<(), BuildError> {
@@ -349,9 +347,8 @@ impl Builder {
     fn listen(&self, address: SocketAddr, security: Security) -> Result<Listen, BuildError> {
         let plan = self.plan()?;
         self.check_mixture(&plan)?;
-        let Plan { config, shape, .. } = &plan;
-        let usual = Listen::new(address, security, shape.workers, shape.length, shape.units);
-        if config.wire == NumberFormat::F16 {
+        let usual = Listen::new(address, security, *plan.engine.config());
+        if self.format == NumberFormat::F16 {
             return Err(BuildError::Wire);
         }
         let exchange = match self.port.exchange {
@@ -362,28 +359,20 @@ impl Builder {
             }
             told => told.unwrap_or_default(),
         };
-        let facts = RunFacts {
-            unit_samples: Some(self.unit_samples),
-            models: Some(config.models),
-            steps: Some(plan.end),
-            dtype: self.port.dtype.clone(),
-            layout: self.port.layout,
-            frozen: self.port.frozen,
-            start: self.port.start,
-            ..RunFacts::default()
-        };
         Ok(Listen {
             run: self.port.run.unwrap_or(usual.run),
-            result_length: plan.result_length,
-            micro_steps: config.micro_steps,
-            log_steps: config.log_steps,
-            format: config.wire,
             exchange,
             keeps: self.port.keeps,
             // A replica made anew has applied nothing, wherever the run begins.
             first: Some(Step(0)),
             job: self.port.job.clone(),
-            facts,
+            facts: RunFacts {
+                dtype: self.facts.dtype.clone(),
+                layout: self.facts.layout,
+                frozen: self.facts.frozen,
+                start: self.facts.start,
+                ..RunFacts::of(plan.engine.config())
+            },
             silence: self.port.silence.unwrap_or(usual.silence),
             stall: self.port.stall.unwrap_or(usual.stall),
             spare: self.port.spare.unwrap_or(usual.spare),
@@ -532,17 +521,17 @@ impl Served {
             told.first = reached.map_or(told.first, |next| next.0);
             told.auto.iter_mut().for_each(|auto| auto.until(told.first));
         }
-        if told.steps.is_some_and(|steps| told.first >= steps) {
+        if told.facts.steps.is_some_and(|steps| told.first >= steps) {
             observer.begins(Step(told.first)).map_err(RunError::Observer)?;
             Worker::all(told.workers.unwrap_or(0))
                 .for_each(|worker| transport.send(worker, Order::Stop));
             transport.flush();
             return Ok(Outcome::Finished);
         }
-        let Plan { engine, config, shape, clock, policy, .. } = told.plan()?;
-        transport.begin(shape.first);
-        let pace = clock.start(shape.workers);
-        let coordinator = Coordinator::new(transport, engine, pace, config, shape);
+        let Plan { engine, clock, policy, .. } = told.plan()?;
+        transport.begin(engine.config().first);
+        let pace = clock.start(engine.config().shape.workers);
+        let coordinator = Coordinator::new(transport, engine, pace);
         let mut coordinator = planned(coordinator, policy).stopped_by(stopper);
         if let Some(judge) = judge {
             coordinator = coordinator.judged_by(judge);

@@ -34,7 +34,7 @@ impl<T: Transport> Coordinator<T> {
             erased, and the step is made without it",
         );
         self.folding.remove(&step);
-        let jobs = step.jobs(self.config.micro_steps);
+        let jobs = step.jobs(self.config().jobs.micro_steps);
         for task in self.results.erase(worker, step, &jobs) {
             self.transport.discard(worker, task);
         }

@@ -283,8 +283,9 @@ impl<T: Transport> Coordinator<T> {
         let committed = self.pace.now();
         let (rounds, seconds) = self.journal.commit(committed);
         let parts = folding.map_or(&[][..], |(folding, _)| &folding.parts);
-        let survivors = WorkerSet::of(self.shape.workers, parts.iter().map(|part| part.worker));
-        let mut weights = vec![0.0; self.shape.workers];
+        let survivors =
+            WorkerSet::of(self.config().shape.workers, parts.iter().map(|part| part.worker));
+        let mut weights = vec![0.0; self.config().shape.workers];
         parts.iter().for_each(|part| weights[part.worker.index()] = part.weight);
         if parts.len() > survivors.len() {
             weights.clear();
@@ -295,7 +296,7 @@ impl<T: Transport> Coordinator<T> {
             committed,
             seconds,
             work: rounds.iter().map(|round| round.work).sum::<f64>()
-                / self.config.micro_steps as f64,
+                / self.config().jobs.micro_steps as f64,
             rounds,
             survivors: survivors.iter().collect(),
             weights,

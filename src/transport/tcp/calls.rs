@@ -120,46 +120,7 @@ async fn hello(
     match wire::decode(&body)
         .map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })?
     {
-        Down::Welcome {
-            worker,
-            workers,
-            run,
-            epoch,
-            length,
-            layout,
-            first,
-            micro_steps,
-            log_steps,
-            format,
-            hold,
-            weave,
-            silence,
-            job,
-            facts,
-        } => {
-            let silence = Duration::try_from_secs_f64(silence).unwrap_or(Duration::MAX);
-            let workers = workers as usize;
-            Ok((
-                stream,
-                Welcome {
-                    worker: Worker(worker),
-                    workers,
-                    run,
-                    epoch,
-                    length,
-                    layout,
-                    first,
-                    micro_steps,
-                    log_steps,
-                    format,
-                    hold,
-                    weave,
-                    silence,
-                    job,
-                    facts,
-                },
-            ))
-        }
+        Down::Welcome(welcome) => Ok((stream, *welcome)),
         Down::Refused { reason, again } => Err(TcpError::Refused { reason, again }),
         Down::Replaced {} => Err(TcpError::Replaced),
         other => Err(TcpError::Unreachable {

@@ -329,7 +329,7 @@ impl Hub {
             Down::Stop {} => self.trainer.stop(self.uplink.name_of(0)),
             Down::Replaced {} => return self.leave(Dismissal::Replaced),
             Down::Refused { reason, .. } => return self.leave(Dismissal::Refused { reason }),
-            Down::Welcome { .. } => tracing::warn!("a welcome came twice"),
+            Down::Welcome(_) => tracing::warn!("a welcome came twice"),
         }
         self.advance();
         true

@@ -106,21 +106,26 @@ impl Hub {
         held: Option<(Ledgers, Vectors)>,
         events: mpsc::Sender<((u32, u32), Incoming)>,
     ) -> Self {
-        let layout = wire::layout(listen.length, listen.units, &listen.job);
-        let stamp =
-            Stamp { run: listen.run, epoch: 0, worker: COORDINATOR, layout, format: listen.format };
-        let (blocks, canvases) = (Blocks::new(listen.length), Canvases::default());
+        let layout = wire::layout(listen.config.length, listen.config.shape.units, &listen.job);
+        let stamp = Stamp {
+            run: listen.run,
+            epoch: 0,
+            worker: COORDINATOR,
+            layout,
+            format: listen.config.format,
+        };
+        let (blocks, canvases) = (Blocks::new(listen.config.length), Canvases::default());
         let of_bits = listen.exchange == Exchange::Nccl;
         let shop = Shop { stamp, blocks, canvases, traffic: Arc::new(Traffic::default()), of_bits };
-        let kept = listen.log_steps as usize + 1;
+        let kept = listen.config.log_steps as usize + 1;
         let landings = held.map(|(ledgers, vectors)| {
-            Landings::new(listen.result_length, ledgers, vectors, shop.blocks.clone())
+            Landings::new(listen.config.result_length, ledgers, vectors, shop.blocks.clone())
         });
         let facts = listen.all_facts();
         Self {
             facts,
-            members: Members::new(listen.workers),
-            summer: Summer::new(&shop, listen.length, Vectors::default(), kept),
+            members: Members::new(listen.config.shape.workers),
+            summer: Summer::new(&shop, listen.config.length, Vectors::default(), kept),
             landings,
             shop,
             exchanges: Exchanges::new(),
@@ -219,7 +224,7 @@ impl Hub {
             Command::Fold(step, attempt, summands) => self.fold(step, attempt, summands),
             Command::Release(step, end) => {
                 self.members.tell_all(&Down::Release { step, end });
-                let oldest = Step(step.0.saturating_sub(self.listen.log_steps + 1));
+                let oldest = Step(step.0.saturating_sub(self.listen.config.log_steps + 1));
                 self.exchanges.release(step, oldest);
                 self.decisions.release(oldest);
             }
@@ -239,7 +244,8 @@ impl Hub {
         self.begun = true;
         self.summer.moved(start);
         self.watched.notice(Heard::Began(self.members.epochs()));
-        let offers: Vec<_> = Worker::all(self.listen.workers).zip(self.members.offers()).collect();
+        let offers: Vec<_> =
+            Worker::all(self.listen.config.shape.workers).zip(self.members.offers()).collect();
         for (worker, offer) in &offers {
             match offer {
                 None => self.notify(*worker, Notice::Lost { reason: "it has not come".into() }),
@@ -418,7 +424,7 @@ impl Hub {
                         .position(|other| *other == needy)
                         .map(|at| seat.provides.remove(at))
                 });
-                let most = STATE_FACTOR * self.listen.length + STATE_BESIDE;
+                let most = STATE_FACTOR * self.listen.config.length + STATE_BESIDE;
                 let fits = self.states.expect(worker, (transfer, needy), (next, lengths), most);
                 if asked.is_none() || !fits {
                     self.lose(

@@ -27,6 +27,7 @@ mod server;
 mod states;
 mod summer;
 
+pub use super::wire::Welcome;
 pub use client::TcpLink;
 pub use environment::{Environment, EnvironmentError, Secrets};
 pub use join::Join;
@@ -35,9 +36,6 @@ pub use network::{Listener, Network, Promise, Sockets};
 pub use port::Port;
 pub use server::{Gathered, Listen, TcpStatus, TcpTransport, WorkerStatus};
 
-use super::RunFacts;
-use crate::ids::{Step, Worker};
-use crate::run::NumberFormat;
 use security::{Security, SecurityError, Stream};
 use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
@@ -103,41 +101,6 @@ impl FromStr for Exchange {
             )),
         }
     }
-}
-
-/// What a worker is told when it joins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Welcome {
-    /// Its number.
-    pub worker: Worker,
-    /// How many there are.
-    pub workers: usize,
-    /// The run.
-    pub run: u64,
-    /// How many times it has joined now.
-    pub epoch: u32,
-    /// Numbers in a gradient.
-    pub length: usize,
-    /// Hash of what both sides must agree on.
-    pub layout: u64,
-    /// First step that a replica made anew from the job has not applied.
-    pub first: Step,
-    /// Jobs whose sum is one step.
-    pub micro_steps: u64,
-    /// Decoded vectors a worker keeps for others.
-    pub log_steps: u64,
-    /// Format of vectors on the wire.
-    pub format: NumberFormat,
-    /// Whether every finite result goes to the coordinator as soon as it is done.
-    pub hold: bool,
-    /// Whether workers may sum among themselves by a fabric.
-    pub weave: bool,
-    /// A coordinator that has said nothing for so long counts as gone.
-    pub silence: Duration,
-    /// What is trained, in words that the coordinator's program and the worker's understand.
-    pub job: String,
-    /// What is known so far of what the run trains.
-    pub facts: RunFacts,
 }
 
 impl Welcome {

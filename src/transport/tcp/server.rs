@@ -9,7 +9,7 @@ use super::security::{Role, Security, Stream};
 use super::{Exchange, Listener, Network, TcpError, lock, random, wait};
 use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
-use crate::run::NumberFormat;
+use crate::run::{NumberFormat, RunConfig};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{COORDINATOR, Up};
 use crate::transport::{
@@ -32,22 +32,10 @@ pub struct Listen {
     pub address: SocketAddr,
     /// How peers know each other.
     pub security: Security,
-    /// Number of workers.
-    pub workers: usize,
     /// The run: a number that no other run has.
     pub run: u64,
-    /// Numbers in a gradient.
-    pub length: usize,
-    /// Numbers in a result, which are those of a gradient unless a judge makes one of it.
-    pub result_length: usize,
-    /// Units of a batch.
-    pub units: u32,
-    /// Jobs whose sum is one step.
-    pub micro_steps: u64,
-    /// Decoded vectors that are kept for those who missed some.
-    pub log_steps: u64,
-    /// Format of vectors on the wire.
-    pub format: NumberFormat,
+    /// What the run is, as its engine is told.
+    pub config: RunConfig,
     /// Who sums.
     pub exchange: Exchange,
     /// Whether every sum is sent to the coordinator too, if it does not sum itself.
@@ -57,8 +45,9 @@ pub struct Listen {
     pub first: Option<Step>,
     /// What is trained, in words that this program and the worker's understand.
     pub job: String,
-    /// What is known of what is trained beside the above: each worker's own word on it is compared
-    /// with this, and what only a worker knows holds for those that come after it.
+    /// What workers are told of what is trained beside the length, units and micro-steps of
+    /// `config`; [`RunFacts::of`] is all of that. Each worker's own word is compared with it, and
+    /// what only a worker knows holds for those that come after it.
     pub facts: RunFacts,
     /// A worker that has said nothing for so long is given up.
     pub silence: Duration,
@@ -71,27 +60,14 @@ pub struct Listen {
 }
 
 impl Listen {
-    /// A run of which every step is one job, begun with fresh replicas; everything else as is
-    /// usual, to be changed field by field.
+    /// A run begun with fresh replicas, everything else as is usual, to be changed field by field.
     #[must_use]
-    pub fn new(
-        address: SocketAddr,
-        security: Security,
-        workers: usize,
-        length: usize,
-        units: u32,
-    ) -> Self {
+    pub fn new(address: SocketAddr, security: Security, config: RunConfig) -> Self {
         Self {
             address,
             security,
-            workers,
             run: random(),
-            length,
-            result_length: length,
-            units,
-            micro_steps: 1,
-            log_steps: 16,
-            format: NumberFormat::F32,
+            config,
             exchange: Exchange::default(),
             keeps: false,
             first: Some(Step(0)),
@@ -102,13 +78,11 @@ impl Listen {
             spare: Duration::from_millis(500),
         }
     }
-}
 
-impl Listen {
     /// What is known of what is trained.
     pub(crate) fn all_facts(&self) -> RunFacts {
-        let (length, units) = (Some(self.length), Some(self.units));
-        RunFacts { length, units, micro_steps: Some(self.micro_steps), ..self.facts.clone() }
+        let RunFacts { length, units, micro_steps, .. } = RunFacts::of(&self.config);
+        RunFacts { length, units, micro_steps, ..self.facts.clone() }
     }
 }
 
@@ -232,7 +206,8 @@ impl TcpTransport {
     /// # Errors
     /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
     pub fn listen(listen: Listen) -> Result<Self, TcpError> {
-        Port::open(listen.address, listen.security.clone(), listen.workers)?.listen(listen)
+        Port::open(listen.address, listen.security.clone(), listen.config.shape.workers)?
+            .listen(listen)
     }
 
     /// Opens a port of any network, on the caller's runtime. Such a transport never waits:
@@ -244,7 +219,7 @@ impl TcpTransport {
     /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
     pub async fn listen_over(network: Arc<dyn Network>, listen: Listen) -> Result<Self, TcpError> {
         let place = (listen.address, listen.security.clone());
-        Opened::at(network, place, listen.workers).await?.listen(listen)
+        Opened::at(network, place, listen.config.shape.workers).await?.listen(listen)
     }
 
     /// At a port that is open, with those who call there.
@@ -253,7 +228,7 @@ impl TcpTransport {
         status: Arc<Mutex<TcpStatus>>,
         (calls, callers): (JoinHandle<()>, mpsc::Receiver<Caller>),
     ) -> Result<Self, TcpError> {
-        let refused = match (listen.exchange, listen.format) {
+        let refused = match (listen.exchange, listen.config.format) {
             (_, NumberFormat::F16) => Some(TcpError::Format),
             (Exchange::Nccl, NumberFormat::Bf16) => Some(TcpError::Narrow),
             _ => None,
@@ -267,12 +242,12 @@ impl TcpTransport {
         let (offers_in, offers) = watch::channel(Offers::new());
         let sums = Sums::default();
         let (events, events_out) = mpsc::channel(256);
-        let (address, format) = (listen.address, listen.format);
+        let (address, format) = (listen.address, listen.config.format);
         let held = (listen.exchange == Exchange::Hold)
-            .then(|| (Ledgers::new(listen.workers), Vectors::default()));
+            .then(|| (Ledgers::new(listen.config.shape.workers), Vectors::default()));
         let watched = Watched::new(notices_in, Arc::clone(&sums), Arc::clone(&status), offers_in);
         let span = info_span!("run", run = listen.run);
-        let workers = listen.workers;
+        let workers = listen.config.shape.workers;
         let hub = Hub::new(listen, watched, held.clone(), events);
         let serving = async move {
             hub.serve(commands_out, events_out, callers).await;

@@ -1,11 +1,12 @@
 //! The bodies of control frames.
 
 use super::{CHUNK, framed_format};
-use crate::ids::{Job, Part, Step, Task, Units};
+use crate::ids::{Job, Part, Step, Task, Units, Worker};
 use crate::run::NumberFormat;
 use crate::transport::{RunFacts, Summand};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Tasks a worker is to compute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,49 +103,68 @@ impl<'de> Deserialize<'de> for Has {
     }
 }
 
+/// What a worker is told when it joins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Its number.
+    pub worker: Worker,
+    /// How many there are.
+    pub workers: usize,
+    /// The run.
+    pub run: u64,
+    /// How many times it has joined now.
+    pub epoch: u32,
+    /// Numbers in a gradient.
+    pub length: usize,
+    /// Hash of what both sides must agree on: [`super::layout`].
+    pub layout: u64,
+    /// First step that a replica made anew from the job has not applied.
+    pub first: Step,
+    /// Jobs whose sum is one step.
+    pub micro_steps: u64,
+    /// Decoded vectors a worker keeps for others.
+    pub log_steps: u64,
+    /// Format of vectors on the wire.
+    #[serde(deserialize_with = "framed_format")]
+    pub format: NumberFormat,
+    /// Whether workers send every finite result to the coordinator as soon as it is done.
+    #[serde(default)]
+    pub hold: bool,
+    /// Whether workers may sum among themselves by something else than their connections: then
+    /// digests of sums are [`crate::gpu::digest_of_bits`].
+    #[serde(default)]
+    pub weave: bool,
+    /// A side that has said nothing for so long counts as gone; the coordinator pings more often.
+    /// On the wire it is a number of seconds.
+    #[serde(with = "seconds")]
+    pub silence: Duration,
+    /// What is trained, in words that the coordinator's program and the worker's understand.
+    pub job: String,
+    /// What is known so far of what the run trains.
+    #[serde(default)]
+    pub facts: RunFacts,
+}
+
+/// Times as numbers of seconds; one that no clock can hold is for ever.
+mod seconds {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        time.as_secs_f64().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Ok(Duration::try_from_secs_f64(f64::deserialize(from)?).unwrap_or(Duration::MAX))
+    }
+}
+
 /// From the coordinator to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Down {
     /// The worker is one of the run.
-    Welcome {
-        /// Its number.
-        worker: u32,
-        /// How many there are.
-        workers: u32,
-        /// The run.
-        run: u64,
-        /// How many times it has joined now.
-        epoch: u32,
-        /// Numbers in a gradient.
-        length: usize,
-        /// See [`super::layout`].
-        layout: u64,
-        /// First step that the run's start has not applied.
-        first: Step,
-        /// Jobs whose sum is one step.
-        micro_steps: u64,
-        /// Decoded vectors a worker keeps for others.
-        log_steps: u64,
-        /// Format of vectors on the wire.
-        #[serde(deserialize_with = "framed_format")]
-        format: NumberFormat,
-        /// Whether workers send every finite result to the coordinator as soon as it is done.
-        #[serde(default)]
-        hold: bool,
-        /// Whether workers may sum among themselves by something else than their connections: then
-        /// digests of sums are [`crate::gpu::digest_of_bits`].
-        #[serde(default)]
-        weave: bool,
-        /// Seconds after which a side that has said nothing counts as gone; the coordinator pings
-        /// more often.
-        silence: f64,
-        /// What is trained; the coordinator's program and the worker's understand it.
-        job: String,
-        /// What is known so far of what the run trains.
-        #[serde(default)]
-        facts: RunFacts,
-    },
+    Welcome(Box<Welcome>),
     /// The worker is not one of the run; first, or in answer to [`Up::Facts`].
     Refused {
         /// Why.

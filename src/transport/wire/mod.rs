@@ -7,7 +7,7 @@
 
 mod message;
 
-pub use message::{Across, Down, Has, Offer, Owner, Peer, TaskOrder, Up, decode, encode};
+pub use message::{Across, Down, Has, Offer, Owner, Peer, TaskOrder, Up, Welcome, decode, encode};
 
 use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;

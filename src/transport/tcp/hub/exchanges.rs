@@ -123,7 +123,7 @@ impl Exchanges {
         let usual = self.usual * PATIENCE_FACTOR;
         let patience =
             if self.may_lose { usual.max(listen.spare).min(listen.stall) } else { listen.stall };
-        let bytes = listen.length * listen.format.bytes();
+        let bytes = listen.config.length * listen.config.format.bytes();
         [patience, patience.max(usual) + Duration::from_secs_f64(bytes as f64 / SLOWEST)]
     }
 }

@@ -97,7 +97,7 @@ impl Hub {
         self.groups.count += 1;
         // A coordinator that was restarted goes on above, since whoever comes back to it has a new
         // epoch.
-        let epoch = Worker::all(self.listen.workers)
+        let epoch = Worker::all(self.listen.config.shape.workers)
             .map(|worker| self.members.epoch(worker.0))
             .max()
             .unwrap_or(0);
@@ -198,7 +198,7 @@ impl Hub {
     pub(super) fn group_for(&self, holders: &[u32]) -> Option<(u64, Vec<Owner>)> {
         let number = self.groups.of(holders).filter(|_| !holders.is_empty())?.number;
         let (mut owners, end) =
-            (share_out(holders, self.listen.length), chunks(self.listen.length));
+            (share_out(holders, self.listen.config.length), chunks(self.listen.config.length));
         let without =
             holders.iter().skip(owners.len()).map(|node| Owner { node: *node, start: end, end });
         owners.extend(without);

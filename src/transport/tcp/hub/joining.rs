@@ -9,7 +9,7 @@ use super::super::server::{Caller, WorkerStatus};
 use super::super::{Exchange, HANDSHAKE};
 use super::Hub;
 use crate::ids::{Step, Worker};
-use crate::transport::wire::{Down, Up};
+use crate::transport::wire::{Down, Up, Welcome};
 use crate::transport::{Dismissal, Notice, RunFacts};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
@@ -129,23 +129,23 @@ impl Hub {
 
     fn welcome(&self, worker: u32, epoch: u32) -> Down {
         let listen = &self.listen;
-        Down::Welcome {
-            worker,
-            workers: listen.workers as u32,
+        Down::Welcome(Box::new(Welcome {
+            worker: Worker(worker),
+            workers: listen.config.shape.workers,
             run: listen.run,
             epoch,
-            length: listen.length,
+            length: listen.config.length,
             layout: self.shop.stamp.layout,
             first: listen.first.unwrap_or(Step(0)),
-            micro_steps: listen.micro_steps,
-            log_steps: listen.log_steps,
-            format: listen.format,
+            micro_steps: listen.config.jobs.micro_steps,
+            log_steps: listen.config.log_steps,
+            format: listen.config.format,
             hold: listen.exchange == Exchange::Hold,
             weave: listen.exchange == Exchange::Nccl,
-            silence: listen.silence.as_secs_f64(),
+            silence: listen.silence,
             job: listen.job.clone(),
             facts: self.facts.clone(),
-        }
+        }))
     }
 
     /// A worker that is already there says what it trains.

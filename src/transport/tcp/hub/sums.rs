@@ -89,8 +89,8 @@ impl Hub {
             .all(|piece| connected.contains(&piece.worker.0));
         let (group, owners) = match self.group_for(&holders).filter(|_| here && !doubted) {
             Some((group, owners)) => (Some(group), owners),
-            None if star => (None, share_out(&[COORDINATOR], self.listen.length)),
-            None => (None, share_out(&holders, self.listen.length)),
+            None if star => (None, share_out(&[COORDINATOR], self.listen.config.length)),
+            None => (None, share_out(&holders, self.listen.config.length)),
         };
         let plan = Plan { step, attempt, places: Vec::new(), terms, owners, receivers };
         match group {
@@ -251,7 +251,7 @@ impl Hub {
     /// for holders.
     pub(super) fn offer_sums(&mut self, worker: u32, next: Option<Step>) {
         let Some(next) = next else { return };
-        let recent = |step: Step| step.0.saturating_sub(next.0) <= self.listen.log_steps;
+        let recent = |step: Step| step.0.saturating_sub(next.0) <= self.listen.config.log_steps;
         let open = self.exchanges.undecided().map(|(key, _)| key).filter(|key| recent(key.0));
         let whole = |key: &(Step, u32)| self.summer.sum(key.0, key.1).is_some_and(|sum| sum.finite);
         let sums: Vec<(Step, u32)> = open.filter(whole).collect();
