@@ -7,6 +7,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod auto;
 mod board;
 mod clock;
 mod families;

@@ -2,15 +2,20 @@
 
 use crate::Failure;
 use anyhow::anyhow;
+use codedgrad::run::Shape;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// Workers that one coordinator is asked to serve.
-pub(crate) const WORKERS_MAX: u64 = 4096;
+pub(crate) const WORKERS: RangeInclusive<u64> = Shape::WORKERS;
+/// As many as one likes.
+pub(crate) const ANY: RangeInclusive<u64> = 1..=u64::MAX;
 /// Thirty years. Longer times are slips, and the sum of two of them no clock can hold.
 const SECONDS_MAX: f64 = 1e9;
 
 /// Refuses a count out of bounds, by the name of its flag.
-pub(crate) fn count(flag: &str, number: u64, least: u64, most: u64) -> Result<(), Failure> {
+pub(crate) fn count(flag: &str, number: u64, range: RangeInclusive<u64>) -> Result<(), Failure> {
+    let (least, most) = range.into_inner();
     if number < least {
         return Err(refused(format!("{flag} {number}: at least {least} is needed")));
     }
@@ -35,19 +40,6 @@ pub(crate) fn not_negative(flag: &str, number: f64) -> Result<(), Failure> {
     }
     if number > SECONDS_MAX {
         return Err(refused(format!("{flag} {number:e}: at most {SECONDS_MAX:e} is possible")));
-    }
-    Ok(())
-}
-
-/// Refuses a probe that leaves nothing of its block.
-pub(crate) fn probe(probe: u64, block: u64) -> Result<(), Failure> {
-    count("--probe", probe, 1, u64::MAX)?;
-    count("--replan-every", block, 2, u64::MAX)?;
-    if probe >= block {
-        return Err(refused(format!(
-            "--probe {probe}: it must be less than --replan-every {block}, or nothing is left to \
-             gain"
-        )));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use clap::builder::{EnumValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use codedgrad::run::NumberFormat;
+use codedgrad::run::{Limits, NumberFormat};
 use codedgrad::transport::tcp::security::{Keys, Security, Token, check_address};
 use codedgrad::transport::tcp::{Exchange, Secrets};
 use serde::{Deserialize, Serialize};
@@ -21,8 +21,6 @@ use std::time::Duration;
 pub(crate) const TOKEN: &str = "token";
 /// Where the coordinator listens, in the run's folder.
 pub(crate) const ADDRESS: &str = "address";
-/// Nobody waits for longer than a year, in seconds.
-const PATIENCE_MAX: f64 = 365.0 * 86400.0;
 
 /// Who sums the workers' vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -96,7 +94,7 @@ pub(crate) fn wire_format() -> impl TypedValueParser<Value = NumberFormat> {
 
 /// How long people are ready to wait.
 pub(crate) fn patience(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.clamp(0.0, PATIENCE_MAX))
+    Duration::from_secs_f64(seconds.clamp(0.0, Limits::WAIT_MAX.as_secs_f64()))
 }
 
 /// A number that no other run is likely to have.

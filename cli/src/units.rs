@@ -33,20 +33,23 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// What counts things: 150, 1e3 or 10_000.
-pub(crate) trait Count: Copy + Display + FromStr + PartialOrd + TryFrom<u64> {}
+pub(crate) trait Count:
+    Copy + Display + FromStr + Into<u64> + PartialOrd + TryFrom<u64>
+{
+}
 
 impl Count for u32 {}
 impl Count for u64 {}
 
 /// A number of things in a range.
 pub(crate) fn count<T: Count>(
-    range: RangeInclusive<T>,
+    range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
-        let number = whole(text)?;
+        let number: T = whole(text)?;
         let (least, most) = (range.start(), range.end());
         range
-            .contains(&number)
+            .contains(&number.into())
             .then_some(number)
             .ok_or_else(|| format!("{number} is not in {least}..={most}"))
     }
@@ -98,7 +101,7 @@ mod tests {
 
     #[test]
     fn counts_may_be_short() {
-        let parse = count(1..=4096u32);
+        let parse = count::<u32>(1..=4096);
         assert_eq!((parse("8"), parse("1e3"), parse("1_000")), (Ok(8), Ok(1000), Ok(1000)));
         assert_eq!(parse("0").unwrap_err(), "0 is not in 1..=4096");
         assert_eq!(parse("1e4").unwrap_err(), "10000 is not in 1..=4096");

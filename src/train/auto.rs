@@ -51,8 +51,8 @@ pub struct Auto {
 impl Default for Auto {
     fn default() -> Self {
         Self {
-            probe: 20,
-            replan_every: 200,
+            probe: Self::PROBE,
+            replan_every: Self::REPLAN_EVERY,
             seed: 1,
             waits: false,
             registry: Registry::default(),
@@ -62,6 +62,11 @@ impl Default for Auto {
 }
 
 impl Auto {
+    /// Uncoded steps of which the planner is told if nothing else is said.
+    pub const PROBE: u64 = 20;
+    /// Steps after which uncoded ones are recorded again if nothing else is said.
+    pub const REPLAN_EVERY: u64 = 200;
+
     /// Uncoded steps of which the planner is told, 20 if not told: of fewer little can be
     /// concluded. Less than [`Auto::replan_every`].
     #[must_use]

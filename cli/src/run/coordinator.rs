@@ -11,6 +11,7 @@ use crate::Failure;
 use crate::board::Board;
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
+use crate::limits::WORKERS;
 use crate::output::{Output, say};
 use crate::port::{self, ADDRESS, Port, Secret};
 use crate::signals::Asked;
@@ -68,7 +69,7 @@ pub(crate) struct CoordinatorArgs {
     /// Number of workers
     #[arg(
         long, required_unless_present = "resume", conflicts_with = "resume",
-        value_parser = count(1..=4096u32)
+        value_parser = count::<u32>(WORKERS)
     )]
     workers: Option<u32>,
     /// Scheme to train with; `codedgrad train --help` lists them
@@ -117,8 +118,8 @@ impl CoordinatorArgs {
             return_seconds: self.return_wait.unwrap_or(self.run.longest_wait()),
         };
         let plan = self.run.plan(vocabulary, own)?;
-        let in_steps = plan.delays.is_some() && plan.delays()?.unit() == Unit::StepTimes;
-        if in_steps && plan.clock == ClockKind::Wall && self.run.step_seconds.is_none() {
+        let in_steps = plan.timing.delays.is_some() && plan.delays()?.unit() == Unit::StepTimes;
+        if in_steps && plan.timing.clock == ClockKind::Wall && self.run.step_seconds.is_none() {
             return Err(Failure::Input(anyhow!(
                 "these delays count in step times, which the coordinator's host cannot measure for \
                  its workers: give --step-seconds"
@@ -197,8 +198,8 @@ fn catch_up(session: &mut Session, transport: &mut TcpTransport) -> Result<(), F
 /// The replicas in a worker's state, if they are the plan's.
 fn states_of(state: &State, plan: &Plan) -> Option<Vec<ReplicaState>> {
     let (replicas, rest) = state.vectors.as_chunks();
-    let fits = rest.is_empty() && replicas.len() as u64 == plan.models;
-    let whole = state.vectors.iter().all(|vector| vector.len() == plan.model.parameters());
+    let fits = rest.is_empty() && replicas.len() as u64 == plan.jobs.models;
+    let whole = state.vectors.iter().all(|vector| vector.len() == plan.training.model.parameters());
     (fits && whole).then(|| replicas.iter().cloned().map(ReplicaState::from_vectors).collect())
 }
 
@@ -209,7 +210,7 @@ fn session(
     if let Some(path) = &args.run.resume {
         let folder = RunFolder::open(PLAN, path)?;
         let plan = Plan::read(&folder.plan())?;
-        if plan.transport != TransportKind::Tcp || !folder.file(ADDRESS).exists() {
+        if plan.sums.transport != TransportKind::Tcp || !folder.file(ADDRESS).exists() {
             return Err(Failure::Input(anyhow!(
                 "{} is no coordinator's run; try `codedgrad train --resume`",
                 path.display()
@@ -273,7 +274,7 @@ fn carry_out(
         )?;
         let board = Board::new(
             &session.plan().schemes[0],
-            session.plan().workers,
+            session.plan().shape.workers,
             (begin.0, session.plan().all_steps()),
             transport.status(),
         );
@@ -284,8 +285,8 @@ fn carry_out(
         }
         args.invite(transport.address(), session.folder())?;
         let resumed = args.run.resume.is_some();
-        let patience = if resumed { session.plan().return_seconds } else { args.join_wait };
-        gather(&transport, session.plan().workers, port::patience(patience), interrupted)?;
+        let patience = if resumed { session.plan().limits.return_seconds } else { args.join_wait };
+        gather(&transport, session.plan().shape.workers, port::patience(patience), interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(None);
         }

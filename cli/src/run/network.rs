@@ -70,7 +70,9 @@ impl Job {
     /// The states in which a worker begins.
     pub(crate) fn states(&self) -> Result<Vec<ReplicaState>, Failure> {
         match &self.state {
-            Some(path) => checkpoint::load_from(path, &self.plan.model, self.plan.models),
+            Some(path) => {
+                checkpoint::load_from(path, &self.plan.training.model, self.plan.jobs.models)
+            }
             None => self.plan.fresh_states(),
         }
     }
@@ -106,9 +108,9 @@ pub(crate) fn listen(
     let listen = Listen {
         address,
         security,
-        run: plan.id,
+        run: plan.sums.id,
         config,
-        exchange: plan.exchange.exchange(),
+        exchange: plan.sums.exchange.exchange(),
         keeps: true,
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,
@@ -183,12 +185,12 @@ impl Team {
         token.write(&path).or_work()?;
         let port = ((Ipv4Addr::LOCALHOST, 0).into(), Security::Plain { token });
         let mut transport = listen(run, plan, batches, port, (step, Some(file)))?;
-        let mut crew = Crew::start(folder, &transport.address().to_string(), plan.workers)?;
+        let mut crew = Crew::start(folder, &transport.address().to_string(), plan.shape.workers)?;
         let mut stop = |_, _| {
             crew.all_there()?;
             Ok(interrupted.load(Ordering::Relaxed))
         };
-        wait_for(&transport, plan.workers, JOIN, &mut stop)?;
+        wait_for(&transport, plan.shape.workers, JOIN, &mut stop)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(None);
         }

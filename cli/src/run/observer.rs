@@ -35,14 +35,14 @@ impl Keeper<'_> {
 
     /// The gradient of all batches of a step, unit by unit, at the replica's parameters.
     fn reference(&self, plan: &Plan, step: u64) -> Result<Vec<f32>, ReplicaError> {
-        let model = step % plan.models;
+        let model = step % plan.jobs.models;
         let replica = &self.replicas[model as usize];
         let mut units = Vec::new();
-        for job in step * plan.micro_steps..(step + 1) * plan.micro_steps {
-            for unit in 0..plan.micro_batches as usize {
+        for job in step * plan.jobs.micro_steps..(step + 1) * plan.jobs.micro_steps {
+            for unit in 0..plan.shape.units as usize {
                 let mut gradient = vec![0.0; replica.parameters()];
-                let samples = unit * plan.micro_batch_rows..(unit + 1) * plan.micro_batch_rows;
-                let windows = self.batches.rows_of(model, job / plan.models, samples);
+                let samples = unit * plan.shape.unit_samples..(unit + 1) * plan.shape.unit_samples;
+                let windows = self.batches.rows_of(model, job / plan.jobs.models, samples);
                 replica.gradient(&windows, self.loss_weight, &mut gradient)?;
                 units.push(gradient);
             }
@@ -159,8 +159,8 @@ impl RunObserver<'_> {
         // A step that took over late samples of another has no whole batch to be compared with.
         let other_samples = self.plan.late == LateKind::NextStep;
         if other_samples
-            || !self.plan.computes_here()
-            || counterpart.is_none() && !step.step.is_multiple_of(self.plan.audit_every)
+            || !self.plan.training.computes_here()
+            || counterpart.is_none() && !step.step.is_multiple_of(self.plan.upkeep.audit_every)
         {
             return Ok(None);
         }
@@ -179,9 +179,10 @@ impl RunObserver<'_> {
         let mut difference = None;
         if let Some(decoded) = decoded {
             difference = self.difference(record, decoded)?;
-            let (model, step) = (record.step % self.plan.models, record.step / self.plan.models);
+            let (model, step) =
+                (record.step % self.plan.jobs.models, record.step / self.plan.jobs.models);
             let digest = self.keeper.replicas[model as usize].apply(&*decoded.gradient, step)?;
-            self.digest = self.plan.computes_here().then_some(digest);
+            self.digest = self.plan.training.computes_here().then_some(digest);
         } else if record.refused.is_empty() {
             anyhow::bail!("the sum of step {} has not come by here", record.step);
         }
@@ -195,8 +196,8 @@ impl RunObserver<'_> {
             loss,
             gradient_difference: difference.map(|errors| errors.0),
             gradient_error: difference.map(|errors| errors.1),
-            caught: (self.plan.attack.is_some() || self.looks)
-                .then(|| Caught::of(&self.plan.attackers, record)),
+            caught: (self.plan.injected.attack.is_some() || self.looks)
+                .then(|| Caught::of(&self.plan.injected.attackers, record)),
             turn: self.in_turn.as_ref().map(|turn| turn.number),
             step_seconds: self.in_turn.as_ref().map(|turn| turn.step_seconds),
             record: record.clone(),
@@ -206,7 +207,7 @@ impl RunObserver<'_> {
         }
         self.record.push(&line)?;
         if let Some(board) = &self.board {
-            board.step(&line.record, line.loss, self.plan.mu);
+            board.step(&line.record, line.loss, self.plan.limits.mu);
         }
         self.show(&line);
         self.baseline.made(self.lines.len(), record);
@@ -224,7 +225,7 @@ impl RunObserver<'_> {
         // All that may be lost is what the record has after the last checkpoint, whoever made it.
         let steps = if place.made.is_empty() { next_step } else { place.made.iter().sum() };
         if interrupted
-            || steps.is_multiple_of(self.plan.checkpoint_every)
+            || steps.is_multiple_of(self.plan.upkeep.checkpoint_every)
             || next_step == self.plan.all_steps()
         {
             self.save(&place)?;
@@ -238,7 +239,7 @@ impl RunObserver<'_> {
 
     /// A run whose steps are all refused learns nothing more: what follows is not worth its time.
     fn check_progress(&mut self) -> anyhow::Result<()> {
-        let most = self.plan.give_up_after;
+        let most = self.plan.upkeep.give_up_after;
         let is_refused = |line: &&Line| !line.record.refused.is_empty();
         let refused = self.lines.iter().rev().take_while(is_refused).count() as u64;
         if most == 0 || refused < most {
@@ -265,7 +266,7 @@ impl RunObserver<'_> {
     fn show(&mut self, line: &Line) {
         let loss = line.loss.map_or("refused".into(), |loss| format!("loss {loss:.3}"));
         let step = (&line.record, self.plan.all_steps());
-        self.bar.show(&Decided::of(&line.scheme, step, self.plan.late(), loss));
+        self.bar.show(&Decided::of(&line.scheme, step, self.plan.timing.late(), loss));
     }
 }
 

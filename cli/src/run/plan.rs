@@ -2,8 +2,10 @@
 
 use super::checkpoint;
 use super::turns::Turns;
+use crate::auto::AutoSteps;
 use crate::clock::time_of_day;
 use crate::families;
+use crate::limits::refused;
 use crate::output::alert;
 use crate::port::ExchangeKind;
 use crate::steps::{late, stragglers};
@@ -80,26 +82,86 @@ pub(crate) enum TransportKind {
     Tcp,
 }
 
-/// A training run.
+/// A training run. In `plan.json` its parts lie flat, beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) schemes: Vec<String>,
-    pub(crate) workers: usize,
+    /// Optimizer steps of each run, and of each model.
     pub(crate) steps: u64,
+    #[serde(flatten)]
+    pub(crate) source: Source,
+    #[serde(flatten)]
+    pub(crate) timing: Timing,
+    #[serde(flatten, with = "ShapeKeys")]
+    pub(crate) shape: Shape,
+    #[serde(flatten)]
+    pub(crate) jobs: Jobs,
+    #[serde(flatten)]
+    pub(crate) limits: Limits,
+    pub(crate) late: LateKind,
+    #[serde(flatten)]
+    pub(crate) training: Training,
+    #[serde(flatten)]
+    pub(crate) upkeep: Upkeep,
+    #[serde(flatten)]
+    pub(crate) auto: AutoSteps,
+    #[serde(flatten)]
+    pub(crate) injected: Injected,
+    #[serde(flatten)]
+    pub(crate) sums: Sums,
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub(crate) made: Option<Made>,
+    /// How its schemes take turns; else they run one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) turns: Option<Turns>,
+}
+
+/// The names that `plan.json` has for a run's shape: its units are micro-batches, of rows of text.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Shape")]
+struct ShapeKeys {
+    workers: usize,
+    #[serde(rename = "micro_batches")]
+    units: u32,
+    #[serde(rename = "micro_batch_rows")]
+    unit_samples: usize,
+}
+
+/// The text that is trained on, and the model that is begun with, if not fresh ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Source {
     pub(crate) corpus: Option<PathBuf>,
     pub(crate) tokenizer: Option<PathBuf>,
     pub(crate) init: Option<PathBuf>,
+}
+
+impl Source {
+    fn tokens(&self) -> Result<Tokens, Failure> {
+        tokens(self.corpus.as_deref(), self.tokenizer.as_deref())
+    }
+}
+
+/// What time a run goes by, and who is late on purpose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Timing {
     pub(crate) delays: Option<String>,
     pub(crate) clock: ClockKind,
     /// Uncoded compute time of a step: calibrated under a wall clock, given under a virtual one.
     pub(crate) step_seconds: f64,
-    pub(crate) micro_batch_rows: usize,
-    pub(crate) micro_batches: u32,
-    pub(crate) models: u64,
-    pub(crate) micro_steps: u64,
-    pub(crate) mu: f64,
-    pub(crate) reduce: ReduceKind,
-    pub(crate) late: LateKind,
+}
+
+impl Timing {
+    /// Who counts as late in a round: by the delays that are injected, as all are in modelled time,
+    /// or else by the answers.
+    pub(crate) fn late(&self) -> fn(&RoundRecord) -> Vec<Worker> {
+        let injected = self.delays.is_some() || self.clock == ClockKind::Virtual;
+        if injected { stragglers } else { late }
+    }
+}
+
+/// What is trained, and where that is computed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Training {
     pub(crate) model: GptConfig,
     /// Where it is computed, how exactly, and what that could do at best.
     #[serde(flatten)]
@@ -107,45 +169,72 @@ pub(crate) struct Plan {
     #[serde(default)]
     pub(crate) peak_tflops: Option<f64>,
     pub(crate) optimizer: AdamWConfig,
+    /// Of parameters, batches and delays.
     pub(crate) seed: u64,
-    pub(crate) max_wait_seconds: f64,
-    /// How long lost workers may take to come back when too few are left.
     #[serde(default)]
-    pub(crate) return_seconds: f64,
-    pub(crate) grace_seconds: f64,
+    pub(crate) lanes: Lanes,
+}
+
+impl Training {
+    /// Whether this host could compute what its workers do.
+    pub(crate) fn computes_here(&self) -> bool {
+        self.compute.processor.devices().is_ok()
+    }
+
+    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that
+    /// cannot, where it takes its steps and checks no gradient.
+    pub(crate) fn beside(&self) -> Compute {
+        let processor = if self.computes_here() { self.compute.processor } else { Processor::Cpu };
+        Compute { processor, devices_per_worker: 1, ..self.compute }
+    }
+}
+
+/// How often what is done beside the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Upkeep {
     pub(crate) checkpoint_every: u64,
     /// Refused steps in a row after which a run ends; 0: never.
     #[serde(default = "give_up_after")]
     pub(crate) give_up_after: u64,
     pub(crate) audit_every: u64,
-    /// Steps of a block of `auto`, and how many of them are recorded uncoded.
-    pub(crate) replan_every: u64,
-    pub(crate) probe: u64,
+}
+
+/// What goes wrong on purpose: faults, and what wrong workers send and who they are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Injected {
     pub(crate) faults: Vec<String>,
-    /// What wrong workers send, and who they are.
     #[serde(default)]
     pub(crate) attack: Option<AttackKind>,
     #[serde(default)]
     pub(crate) attackers: Vec<Worker>,
-    #[serde(default)]
-    pub(crate) lanes: Lanes,
-    /// How workers are reached, and, unless they are threads, who sums and in which numbers.
-    #[serde(default)]
-    pub(crate) min_workers: Option<usize>,
+}
+
+impl Injected {
+    pub(crate) fn faults(&self) -> Result<Vec<Fault>, Failure> {
+        let fault = |text: &String| text.parse::<Fault>().map_err(refused);
+        self.faults.iter().map(fault).collect()
+    }
+
+    fn attack(&self, seed: u64) -> Option<Attack> {
+        let workers = self.attackers.clone();
+        self.attack.map(|kind| Attack { kind, workers, seed })
+    }
+}
+
+/// How workers are reached, who sums their vectors, and, unless workers are threads, in which
+/// numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sums {
+    pub(crate) reduce: ReduceKind,
     #[serde(default)]
     pub(crate) transport: TransportKind,
     #[serde(default)]
     pub(crate) exchange: ExchangeKind,
-    #[serde(default, deserialize_with = "framed_format")]
-    pub(crate) wire: NumberFormat,
-    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
-    pub(crate) made: Option<Made>,
+    #[serde(rename = "wire", default, deserialize_with = "framed_format")]
+    pub(crate) format: NumberFormat,
     /// A number that no other run over TCP has.
     #[serde(default)]
     pub(crate) id: u64,
-    /// How its schemes take turns; else they run one after the other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) turns: Option<Turns>,
 }
 
 /// What has made a plan, and when.
@@ -191,28 +280,30 @@ impl Plan {
                 return Ok(SchemeSpec::uncoded());
             }
             let mut spec = families::scheme(text).or_input()?;
-            spec.check_claim(self.workers).or_input()?;
+            spec.check_claim(self.shape.workers).or_input()?;
             let natural = self.natural(&spec)?;
-            if self.transport == TransportKind::Tcp
+            if self.sums.transport == TransportKind::Tcp
                 && (natural.wrong > 0 || natural.mixture)
-                && self.exchange != ExchangeKind::Hold
+                && self.sums.exchange != ExchangeKind::Hold
             {
                 return Err(Failure::Input(anyhow!(
                     "{text} looks at every result as the coordinator received it: over TCP it \
                      needs --exchange hold"
                 )));
             }
-            if natural.mixture && self.compute.devices_per_worker > 1 {
+            if natural.mixture && self.training.compute.devices_per_worker > 1 {
                 return Err(Failure::Input(anyhow!(
                     "{text} computes mixtures on one GPU; leave out --gpus-per-worker"
                 )));
             }
-            if natural.mixture && self.wire == NumberFormat::Bf16 {
+            if natural.mixture && self.sums.format == NumberFormat::Bf16 {
                 return Err(Failure::Input(anyhow!(
                     "{text} decodes what it judges in f32; leave out --wire bf16"
                 )));
             }
-            if self.min_workers.is_some() && (natural.mixture || self.late == LateKind::NextStep) {
+            if self.limits.min_workers.is_some()
+                && (natural.mixture || self.late == LateKind::NextStep)
+            {
                 return Err(Failure::Input(anyhow!(
                     "--min-workers plans anew for whoever is left, which {text} cannot do in the \
                      middle of a run{}",
@@ -221,7 +312,7 @@ impl Plan {
             }
             if self.late == LateKind::NextStep {
                 spec = match spec.clone().deferring_to_next_step() {
-                    Some(spec) if self.models * self.micro_steps == 1 => spec,
+                    Some(spec) if self.jobs.models * self.jobs.micro_steps == 1 => spec,
                     Some(_) => {
                         return Err(Failure::Input(anyhow!(
                             "--late next-step is for one model without --micro-steps"
@@ -230,15 +321,16 @@ impl Plan {
                     None => spec,
                 };
             }
-            let scheme =
-                spec.scheme(self.workers, self.micro_batches, 0..self.steps).map_err(|error| {
+            let scheme = spec.scheme(self.shape.workers, self.shape.units, 0..self.steps).map_err(
+                |error| {
                     let context = format!(
                         "{text} with {} workers needs --micro-batches {} or more",
-                        self.workers, natural.units
+                        self.shape.workers, natural.units
                     );
                     Failure::Input(anyhow::Error::new(error).context(context))
-                })?;
-            self.jobs().check(scheme.facts().delay).map_err(|error| {
+                },
+            )?;
+            self.jobs.check(scheme.facts().delay).map_err(|error| {
                 let flags = match error {
                     ConfigError::TooFewModels { rounds, .. } => {
                         format!("{text} needs --models {rounds} or more, or --micro-steps 8")
@@ -247,12 +339,12 @@ impl Plan {
                 };
                 Failure::Input(anyhow::Error::new(error).context(flags))
             })?;
-            if self.micro_batches < natural.units {
+            if self.shape.units < natural.units {
                 alert!(
                     "warning: {text} cuts a batch into {} parts; {} micro-batches make its loads \
                      uneven (--micro-batches {})",
                     natural.units,
-                    self.micro_batches,
+                    self.shape.units,
                     natural.units
                 );
             }
@@ -270,29 +362,15 @@ impl Plan {
         Ok(specs)
     }
 
-    fn jobs(&self) -> Jobs {
-        Jobs { models: self.models, micro_steps: self.micro_steps }
-    }
-
     /// What chooses the scheme under `--scheme auto`.
     pub(crate) fn auto(&self) -> Auto {
-        let auto = Auto::default()
-            .registry(families::registry().clone())
-            .probe(self.probe)
-            .replan_every(self.replan_every);
-        auto.seed(self.seed).waits(self.clock == ClockKind::Virtual)
-    }
-
-    /// Who counts as late in a round: by the delays that are injected, as all are in modelled time,
-    /// or else by the answers.
-    pub(crate) fn late(&self) -> fn(&RoundRecord) -> Vec<Worker> {
-        let injected = self.delays.is_some() || self.clock == ClockKind::Virtual;
-        if injected { stragglers } else { late }
+        let auto = self.auto.auto();
+        auto.seed(self.training.seed).waits(self.timing.clock == ClockKind::Virtual)
     }
 
     /// Steps of each run, over all models.
     pub(crate) fn all_steps(&self) -> u64 {
-        self.steps * self.models
+        self.steps * self.jobs.models
     }
 
     /// The first rounds of a run, at least as many as its longest scheme takes if nothing goes
@@ -313,7 +391,7 @@ impl Plan {
 
     /// Steps that may be open at once but for one, as far as it can be known.
     pub(crate) fn delay(&self) -> usize {
-        self.longest_delay().max(self.models as usize - 1)
+        self.longest_delay().max(self.jobs.models as usize - 1)
     }
 
     /// The longest delay of its schemes, as far as it can be known.
@@ -326,17 +404,20 @@ impl Plan {
     /// something to compare. `auto` has legs of its own.
     pub(crate) fn possible_turns(&self, measured: bool) -> Option<Turns> {
         let alone = self.schemes.len() < 2 || self.schemes.iter().any(|scheme| scheme == AUTO);
-        if alone || self.clock == ClockKind::Virtual || self.transport == TransportKind::Tcp {
+        if alone
+            || self.timing.clock == ClockKind::Virtual
+            || self.sums.transport == TransportKind::Tcp
+        {
             return None;
         }
         // Several batches of one step are drained at every step anyway.
-        let delay = if self.micro_steps > 1 { 0 } else { self.longest_delay() as u64 };
-        Some(Turns::new(delay, self.models, measured))
+        let delay = if self.jobs.micro_steps > 1 { 0 } else { self.longest_delay() as u64 };
+        Some(Turns::new(delay, self.jobs.models, measured))
     }
 
     /// The facts of a scheme that cuts batches as it likes best.
     pub(crate) fn natural(&self, spec: &SchemeSpec) -> Result<SchemeFacts, Failure> {
-        spec.natural(self.workers).or_input()
+        spec.natural(self.shape.workers).or_input()
     }
 
     /// Delays for all its rounds, and how many those are.
@@ -345,20 +426,25 @@ impl Plan {
     }
 
     pub(crate) fn delays(&self) -> Result<Delays, Failure> {
-        match &self.delays {
+        match &self.timing.delays {
             None => Ok(Delays::None),
-            Some(text) => {
-                Delays::for_rounds(text, self.workers, self.seed, self.rounds() as usize).or_input()
-            }
+            Some(text) => Delays::for_rounds(
+                text,
+                self.shape.workers,
+                self.training.seed,
+                self.rounds() as usize,
+            )
+            .or_input(),
         }
     }
 
     /// Parameters to start from: those of `--init`, else freshly drawn ones; model `m` draws with a
     /// seed higher by `m`.
     pub(crate) fn fresh_states(&self) -> Result<Vec<ReplicaState>, Failure> {
-        let fresh = (0..self.models)
-            .map(|model| ReplicaState::fresh(&self.model, self.seed.wrapping_add(model)));
-        match &self.init {
+        let fresh = (0..self.jobs.models).map(|model| {
+            ReplicaState::fresh(&self.training.model, self.training.seed.wrapping_add(model))
+        });
+        match &self.source.init {
             None => Ok(fresh.collect()),
             Some(path) => {
                 let parameters = checkpoint::load_model(path)?.1;
@@ -370,83 +456,51 @@ impl Plan {
     }
 
     pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
-        tokens(self.corpus.as_deref(), self.tokenizer.as_deref())
+        self.source.tokens()
     }
 
     pub(crate) fn batches(&self, tokens: Tokens) -> Result<Batches, Failure> {
-        if tokens.vocabulary != self.model.vocabulary {
+        if tokens.vocabulary != self.training.model.vocabulary {
             return Err(Failure::Input(anyhow!(
                 "the model has {} tokens, the text {}: use its tokenizer",
-                self.model.vocabulary,
+                self.training.model.vocabulary,
                 tokens.vocabulary
             )));
         }
-        let batches = Batches::new(tokens, self.model.context, self.seed).or_input()?;
-        let (rows, batch) = (
-            batches.sizes().0 / (self.model.context + 1),
-            self.micro_batch_rows * self.micro_batches as usize,
-        );
+        let batches =
+            Batches::new(tokens, self.training.model.context, self.training.seed).or_input()?;
+        let (rows, batch) =
+            (batches.sizes().0 / (self.training.model.context + 1), self.shape.samples());
         if rows < batch {
             return Err(Failure::Input(anyhow!(
                 "the corpus has {rows} windows of {} tokens for training, fewer than one batch of \
                  {batch}",
-                self.model.context + 1
+                self.training.model.context + 1
             )));
         }
         Ok(batches)
     }
 
-    /// Whether this host could compute what its workers do.
-    pub(crate) fn computes_here(&self) -> bool {
-        self.compute.processor.devices().is_ok()
-    }
-
-    /// Where the replica beside the workers computes: as they do, or on the CPU of a host that
-    /// cannot, where it takes its steps and checks no gradient.
-    pub(crate) fn beside(&self) -> Compute {
-        let processor = if self.computes_here() { self.compute.processor } else { Processor::Cpu };
-        Compute { processor, devices_per_worker: 1, ..self.compute }
-    }
-
     pub(crate) fn local_run(&self, scheme: &SchemeSpec) -> Result<LocalRun, Failure> {
-        let faults = self
-            .faults
-            .iter()
-            .map(|text| text.parse::<Fault>().map_err(|error| Failure::Input(anyhow!(error))))
-            .collect::<Result<Vec<_>, _>>()?;
         Ok(LocalRun {
             scheme: scheme.clone(),
             auto: None,
-            shape: Shape {
-                workers: self.workers,
-                units: self.micro_batches,
-                unit_samples: self.micro_batch_rows,
-            },
-            jobs: self.jobs(),
-            limits: Limits {
-                max_wait_seconds: self.max_wait_seconds,
-                return_seconds: self.return_seconds,
-                grace_seconds: self.grace_seconds,
-                mu: self.mu,
-                min_workers: self.min_workers,
-            },
-            format: self.wire,
-            model: self.model,
-            compute: self.compute,
-            optimizer: self.optimizer,
-            restores: self.transport == TransportKind::Tcp,
-            reduce: match self.reduce {
+            shape: self.shape,
+            jobs: self.jobs,
+            limits: self.limits,
+            format: self.sums.format,
+            model: self.training.model,
+            compute: self.training.compute,
+            optimizer: self.training.optimizer,
+            restores: self.sums.transport == TransportKind::Tcp,
+            reduce: match self.sums.reduce {
                 ReduceKind::Auto => None,
                 ReduceKind::Tree => Some(Reduce::Tree),
                 ReduceKind::Worker => Some(Reduce::Worker),
             },
-            faults,
-            attack: self.attack.map(|kind| Attack {
-                kind,
-                workers: self.attackers.clone(),
-                seed: self.seed,
-            }),
-            lanes: self.lanes,
+            faults: self.injected.faults()?,
+            attack: self.injected.attack(self.training.seed),
+            lanes: self.training.lanes,
         })
     }
 }

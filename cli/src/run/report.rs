@@ -35,11 +35,12 @@ pub(crate) struct Throughput {
 impl Throughput {
     /// Of a plan's run that applied the gradients of so many samples in so many seconds.
     fn of(plan: &Plan, samples: f64, seconds: f64) -> Self {
-        let real = plan.clock == ClockKind::Wall && seconds > 0.0;
-        let tokens_per_second = real.then(|| samples * plan.model.context as f64 / seconds);
-        let flops = |tokens: f64| tokens * plan.model.flops_per_token();
+        let real = plan.timing.clock == ClockKind::Wall && seconds > 0.0;
+        let tokens_per_second =
+            real.then(|| samples * plan.training.model.context as f64 / seconds);
+        let flops = |tokens: f64| tokens * plan.training.model.flops_per_token();
         let mfu = tokens_per_second
-            .zip(plan.peak_tflops)
+            .zip(plan.training.peak_tflops)
             .map(|(tokens, peak)| flops(tokens) / (1e12 * peak));
         Self { tokens_per_second, mfu }
     }
@@ -83,8 +84,9 @@ impl RunSummary {
         lines: &[Line],
         validation_loss: Option<f64>,
     ) -> Self {
-        let batch =
-            plan.micro_batch_rows as f64 * f64::from(plan.micro_batches) * plan.micro_steps as f64;
+        let batch = plan.shape.unit_samples as f64
+            * f64::from(plan.shape.units)
+            * plan.jobs.micro_steps as f64;
         let lost = |line: &Line| {
             if line.record.refused.is_empty() {
                 batch * (1.0 - line.record.decode.coverage)
@@ -97,15 +99,15 @@ impl RunSummary {
             .iter()
             .rev()
             .filter_map(|line| line.loss)
-            .take(FINAL_STEPS * plan.models as usize)
+            .take(FINAL_STEPS * plan.jobs.models as usize)
             .collect();
         let (seconds, samples) = lines
             .iter()
             .fold((0.0, 0.0), |(s, n), line| (s + line.record.seconds, n + batch - lost(line)));
-        let late = plan.late();
+        let late = plan.timing.late();
         Self {
             scheme: plan.schemes[run].clone(),
-            workers: plan.workers,
+            workers: plan.shape.workers,
             steps: lines.len(),
             seconds_per_step: Spread::of(lines.iter().map(|line| line.record.seconds).collect()),
             throughput: Throughput::of(plan, samples, seconds),
@@ -200,7 +202,7 @@ impl Summary {
             compared,
             max_gradient_difference: checked.iter().copied().reduce(f64::max),
             gradients_checked: checked.len(),
-            step_seconds: plan.step_seconds,
+            step_seconds: plan.timing.step_seconds,
             faults,
             interrupted,
         }
@@ -391,7 +393,7 @@ impl Summary {
             text += "No turn was finished by all schemes without a refused step: there is nothing \
                      to compare yet. ";
         }
-        text + match plan.clock {
+        text + match plan.timing.clock {
             ClockKind::Wall => {
                 "All workers share this machine's cores, so redundancy is paid in the same cores \
                  here, as it is not in a cluster. "

@@ -1,9 +1,10 @@
 //! What a resumed run may be told anew: how long it is, and limits that do not change what is
 //! computed.
 
-use super::plan::Plan;
+use super::plan::{Plan, Upkeep};
 use crate::{Failure, OrInput};
 use anyhow::anyhow;
+use codedgrad::run::Limits;
 
 /// The flags that a resumed run takes, for those who give it others.
 pub(crate) const CHANGEABLE: &str = "--steps, --max-wait, --grace, --min-workers, \
@@ -27,17 +28,21 @@ impl Changes {
     /// becomes of the steps: those that are made had it already, and a longer run goes on with the
     /// rate it has come down to.
     pub(crate) fn applied(&self, plan: &Plan) -> Plan {
-        Plan {
-            steps: self.steps.unwrap_or(plan.steps),
-            max_wait_seconds: self.max_wait_seconds.unwrap_or(plan.max_wait_seconds),
-            return_seconds: self.return_seconds.unwrap_or(plan.return_seconds),
-            grace_seconds: self.grace_seconds.unwrap_or(plan.grace_seconds),
-            min_workers: self.min_workers.or(plan.min_workers),
-            checkpoint_every: self.checkpoint_every.unwrap_or(plan.checkpoint_every),
-            audit_every: self.audit_every.unwrap_or(plan.audit_every),
-            give_up_after: self.give_up_after.unwrap_or(plan.give_up_after),
-            ..plan.clone()
-        }
+        let (mut plan, limits, upkeep) = (plan.clone(), plan.limits, plan.upkeep);
+        plan.steps = self.steps.unwrap_or(plan.steps);
+        plan.limits = Limits {
+            max_wait_seconds: self.max_wait_seconds.unwrap_or(limits.max_wait_seconds),
+            return_seconds: self.return_seconds.unwrap_or(limits.return_seconds),
+            grace_seconds: self.grace_seconds.unwrap_or(limits.grace_seconds),
+            min_workers: self.min_workers.or(limits.min_workers),
+            ..limits
+        };
+        plan.upkeep = Upkeep {
+            checkpoint_every: self.checkpoint_every.unwrap_or(upkeep.checkpoint_every),
+            audit_every: self.audit_every.unwrap_or(upkeep.audit_every),
+            give_up_after: self.give_up_after.unwrap_or(upkeep.give_up_after),
+        };
+        plan
     }
 }
 
@@ -49,8 +54,8 @@ pub(crate) fn check_steps(
     made: impl Iterator<Item = (u64, bool)>,
 ) -> Result<(), Failure> {
     for (scheme, (made, kept)) in plan.schemes.iter().zip(made) {
-        if made > steps * plan.models {
-            let made = made.div_ceil(plan.models);
+        if made > steps * plan.jobs.models {
+            let made = made.div_ceil(plan.jobs.models);
             return Err(anyhow!(
                 "--steps {steps}: {scheme} has made {made} already, and what is done stays done"
             ))

@@ -2,8 +2,13 @@
 
 use super::attack::AttackArgs;
 use super::checkpoint;
-use super::plan::{ClockKind, GIVE_UP_AFTER, LateKind, Plan, ReduceKind, TransportKind};
+use super::limits::{DEVICES, MODELS, PARTS};
+use super::plan::{
+    ClockKind, GIVE_UP_AFTER, Injected, LateKind, Plan, ReduceKind, Source, Sums, Timing, Training,
+    TransportKind, Upkeep,
+};
 use super::resume::Changes;
+use crate::auto::{AutoSteps, probe, replan_every};
 use crate::output::alert;
 use crate::port::{ExchangeKind, ExchangeParser, fresh_id, wire_format};
 use crate::tools::suspicious;
@@ -11,8 +16,8 @@ use crate::units::{at_least, count, seconds};
 use crate::{Failure, OrInput};
 use anyhow::anyhow;
 use clap::Args;
-use codedgrad::run::NumberFormat;
-use codedgrad::train::AdamWConfig;
+use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
+use codedgrad::train::{AdamWConfig, Auto};
 use codedgrad_trainer::{Compute, GptConfig, Precision, Processor};
 use std::path::PathBuf;
 
@@ -56,7 +61,6 @@ const PLANNED: [&str; 33] = [
 /// Steps where nothing else is said.
 const STEPS: u64 = 150;
 /// Limits where nothing else is said.
-const MAX_WAIT: f64 = 60.0;
 const CHECKPOINT_EVERY: u64 = 50;
 const AUDIT_EVERY: u64 = 10;
 
@@ -93,7 +97,7 @@ pub(crate) struct RunArgs {
         long,
         value_name = "M",
         default_value_t = 1,
-        value_parser = count(1..=1024u64),
+        value_parser = count::<u64>(MODELS),
         help_heading = "Batches and schemes"
     )]
     pub(crate) models: u64,
@@ -103,7 +107,7 @@ pub(crate) struct RunArgs {
         long,
         value_name = "A",
         default_value_t = 1,
-        value_parser = count(1..=65536u64),
+        value_parser = count::<u64>(PARTS),
         help_heading = "Batches and schemes",
         hide_short_help = true
     )]
@@ -138,7 +142,7 @@ pub(crate) struct RunArgs {
     #[arg(
         long,
         value_name = "N",
-        value_parser = count(1..=65536u32),
+        value_parser = count::<u32>(PARTS),
         help_heading = "Batches and schemes"
     )]
     pub(crate) micro_batches: Option<u32>,
@@ -147,7 +151,7 @@ pub(crate) struct RunArgs {
         long,
         value_name = "N",
         default_value_t = 1,
-        value_parser = count(1..=65536u32),
+        value_parser = count::<u32>(PARTS),
         help_heading = "Batches and schemes",
         hide_short_help = true
     )]
@@ -181,7 +185,7 @@ pub(crate) struct RunArgs {
         long,
         value_name = "N",
         default_value_t = 1,
-        value_parser = count(1..=64u32),
+        value_parser = count::<u32>(DEVICES),
         help_heading = "Devices and exchange",
         hide_short_help = true
     )]
@@ -253,8 +257,8 @@ pub(crate) struct RunArgs {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 200,
-        value_parser = at_least(2u64),
+        default_value_t = Auto::REPLAN_EVERY,
+        value_parser = replan_every(),
         help_heading = "Batches and schemes",
         hide_short_help = true
     )]
@@ -264,8 +268,8 @@ pub(crate) struct RunArgs {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 20,
-        value_parser = at_least(1u64),
+        default_value_t = Auto::PROBE,
+        value_parser = probe(),
         help_heading = "Batches and schemes",
         hide_short_help = true
     )]
@@ -391,7 +395,7 @@ impl RunArgs {
 
     /// Its limit.
     pub(crate) fn longest_wait(&self) -> f64 {
-        self.max_wait.unwrap_or(MAX_WAIT)
+        self.max_wait.unwrap_or(Limits::default().max_wait_seconds)
     }
 
     /// What a resumed run is told anew.
@@ -410,7 +414,7 @@ impl RunArgs {
 
     /// What the command line asks for; the vocabulary is that of the text.
     pub(crate) fn plan(&self, vocabulary: usize, own: Own) -> Result<Plan, Failure> {
-        let step_seconds = self.step_seconds.unwrap_or(1.0);
+        let (step_seconds, usual) = (self.step_seconds.unwrap_or(1.0), Limits::default());
         self.check_exchange()?;
         let GptConfig { context, layers, heads, width, .. } = self.shape(vocabulary);
         let model = match &self.init {
@@ -426,50 +430,63 @@ impl RunArgs {
                 model.vocabulary
             )));
         }
-        let plan = Plan {
-            attack: self.attack.kind(),
-            attackers: self.attack.attackers(&own.schemes, own.workers as usize, self.seed)?,
-            lanes: self.attack.lanes(),
-            schemes: own.schemes,
-            workers: own.workers as usize,
-            steps: self.all_steps(),
-            corpus: absolute(self.corpus.as_ref())?,
-            tokenizer: absolute(self.tokenizer.as_ref())?,
-            init: absolute(self.init.as_ref())?,
-            delays: own.delays,
-            clock: self.clock,
-            step_seconds,
-            micro_batch_rows: self.micro_batch_rows as usize,
-            micro_batches: self.micro_batches.unwrap_or(2 * own.workers),
-            models: self.models,
-            micro_steps: self.micro_steps,
-            mu: self.mu,
-            reduce: self.reduce,
-            late: self.late,
-            model,
-            compute: self.compute()?,
-            peak_tflops: self.peak_tflops,
-            made: None,
-            optimizer: self.optimizer(),
-            seed: self.seed,
-            max_wait_seconds: self.longest_wait(),
-            return_seconds: own.return_seconds,
-            grace_seconds: self.grace.unwrap_or(0.0),
-            checkpoint_every: self.checkpoint_every.unwrap_or(CHECKPOINT_EVERY),
-            audit_every: self.audit_every.unwrap_or(AUDIT_EVERY),
-            give_up_after: self.give_up_after.unwrap_or(GIVE_UP_AFTER),
-            replan_every: self.replan_every,
-            probe: self.probe,
+        let workers = own.workers as usize;
+        let injected = Injected {
             faults: self.fault.clone(),
-            min_workers: self.min_workers.map(|workers| workers as usize),
-            transport: own.transport,
-            exchange: self.exchange.unwrap_or_default(),
-            wire: self.wire.unwrap_or_default(),
-            id: if own.transport == TransportKind::Local { 0 } else { fresh_id() },
+            attack: self.attack.kind(),
+            attackers: self.attack.attackers(&own.schemes, workers, self.seed)?,
+        };
+        let plan = Plan {
+            schemes: own.schemes,
+            steps: self.all_steps(),
+            source: Source {
+                corpus: absolute(self.corpus.as_ref())?,
+                tokenizer: absolute(self.tokenizer.as_ref())?,
+                init: absolute(self.init.as_ref())?,
+            },
+            timing: Timing { delays: own.delays, clock: self.clock, step_seconds },
+            shape: Shape {
+                workers,
+                units: self.micro_batches.unwrap_or(2 * own.workers),
+                unit_samples: self.micro_batch_rows as usize,
+            },
+            jobs: Jobs { models: self.models, micro_steps: self.micro_steps },
+            limits: Limits {
+                max_wait_seconds: self.longest_wait(),
+                return_seconds: own.return_seconds,
+                grace_seconds: self.grace.unwrap_or(usual.grace_seconds),
+                mu: self.mu,
+                min_workers: self.min_workers.map(|workers| workers as usize),
+            },
+            late: self.late,
+            training: Training {
+                model,
+                compute: self.compute()?,
+                peak_tflops: self.peak_tflops,
+                optimizer: self.optimizer(),
+                seed: self.seed,
+                lanes: self.attack.lanes(),
+            },
+            upkeep: Upkeep {
+                checkpoint_every: self.checkpoint_every.unwrap_or(CHECKPOINT_EVERY),
+                give_up_after: self.give_up_after.unwrap_or(GIVE_UP_AFTER),
+                audit_every: self.audit_every.unwrap_or(AUDIT_EVERY),
+            },
+            auto: AutoSteps { replan_every: self.replan_every, probe: self.probe },
+            injected,
+            sums: Sums {
+                reduce: self.reduce,
+                transport: own.transport,
+                exchange: self.exchange.unwrap_or_default(),
+                format: self.wire.unwrap_or_default(),
+                id: if own.transport == TransportKind::Local { 0 } else { fresh_id() },
+            },
+            made: None,
             turns: None,
         };
         plan.check()?;
-        for warning in plan.delays.iter().flat_map(|it| suspicious::warnings(it, plan.workers)) {
+        let delays = plan.timing.delays.iter();
+        for warning in delays.flat_map(|it| suspicious::warnings(it, workers)) {
             alert!("{warning}");
         }
         Ok(plan)
@@ -516,4 +533,26 @@ impl RunArgs {
 
 fn absolute(path: Option<&PathBuf>) -> Result<Option<PathBuf>, Failure> {
     path.map(std::path::absolute).transpose().or_input()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::resume::CHANGEABLE;
+    use clap::Command;
+
+    /// A flag is either the plan's, or a resumed run may be given it.
+    #[test]
+    fn a_resumed_run_takes_the_other_flags_from_its_plan() {
+        let command = RunArgs::augment_args(Command::new("train"));
+        let anew = |flag: &String| CHANGEABLE.contains(&format!("--{}", flag.replace('_', "-")));
+        let flags = command.get_arguments().map(|argument| argument.get_id().to_string());
+        let own = ["resume", "json"];
+        let flags = flags.filter(|flag| !anew(flag) && !own.contains(&flag.as_str()));
+        let mut flags: Vec<String> = flags.collect();
+        flags.sort_unstable();
+        let mut planned = PLANNED.to_vec();
+        planned.sort_unstable();
+        assert_eq!(flags, planned);
+    }
 }

@@ -5,7 +5,7 @@ use super::checkpoint::{self, Place, States};
 use super::network::{Leg, Team};
 use super::observer::{Baseline, InTurn, Keeper, RunObserver};
 use super::pictures;
-use super::plan::{ClockKind, Made, Plan, TransportKind};
+use super::plan::{ClockKind, Made, Plan, Timing, TransportKind};
 use super::record::{self, Line};
 use super::report::{RunSummary, Summary};
 use super::resume::{self, Changes};
@@ -82,7 +82,7 @@ impl Session {
         plan.delays()?;
         for spec in &specs {
             plan.local_run(spec)?;
-            if let Some(warning) = spec.warning(plan.workers) {
+            if let Some(warning) = spec.warning(plan.shape.workers) {
                 alert!("warning: {spec}: {warning}");
             }
         }
@@ -114,7 +114,7 @@ impl Session {
     ) -> Result<Self, Failure> {
         let specs = plan.specs()?;
         let batches = plan.batches(plan.tokens()?)?;
-        let loaded = checkpoint::load(&folder, &plan.model, plan.models)?;
+        let loaded = checkpoint::load(&folder, &plan.training.model, plan.jobs.models)?;
         let (place, states, is_before) = loaded.map_or_else(
             || (Place::default(), States::new(), false),
             |loaded| (loaded.place, loaded.states, loaded.is_before),
@@ -191,7 +191,7 @@ impl Session {
     /// Keeps the models that its runs ended with under names of their own, so that none is taken
     /// for what a longer run ends with.
     fn put_models_aside(&self) -> anyhow::Result<()> {
-        let models = 0..self.plan.models;
+        let models = 0..self.plan.jobs.models;
         for (run, model) in
             (0..self.specs.len()).flat_map(|run| models.clone().map(move |m| (run, m)))
         {
@@ -257,7 +257,7 @@ impl Session {
 
     fn is_done(&self, run: usize) -> bool {
         let all = self.lines[run].len() as u64 == self.plan.all_steps();
-        all && (0..self.plan.models).all(|model| self.model_path(run, model).exists())
+        all && (0..self.plan.jobs.models).all(|model| self.model_path(run, model).exists())
     }
 
     /// The first of its runs.
@@ -287,20 +287,20 @@ impl Session {
 
     /// Says what is going to happen.
     pub(crate) fn introduce(&self, json: bool, output: &mut Output<'_>) -> Result<(), Failure> {
-        let Plan { workers, model, micro_batch_rows, micro_batches, steps, step_seconds, .. } =
-            &self.plan;
+        let Plan { shape, steps, timing: Timing { step_seconds, .. }, training, .. } = &self.plan;
+        let (workers, model) = (shape.workers, &training.model);
         let (train, validation) = self.batches.sizes();
-        let per_step = if self.plan.micro_steps > 1 {
-            format!("{} x ", self.plan.micro_steps)
+        let per_step = if self.plan.jobs.micro_steps > 1 {
+            format!("{} x ", self.plan.jobs.micro_steps)
         } else {
             String::new()
         };
-        let models = if self.plan.models > 1 {
-            format!("{} models in turn, each", self.plan.models)
+        let models = if self.plan.jobs.models > 1 {
+            format!("{} models in turn, each", self.plan.jobs.models)
         } else {
             "model".into()
         };
-        let time = match (self.plan.clock, &self.board) {
+        let time = match (self.plan.timing.clock, &self.board) {
             (ClockKind::Virtual, _) => format!("step time c: {step_seconds:.3} s (modelled)"),
             (ClockKind::Wall, None) => {
                 let how = match self.plan.turns {
@@ -310,7 +310,7 @@ impl Session {
                 };
                 format!("step time c: {step_seconds:.3} s (uncoded, nobody late, {how})")
             }
-            (ClockKind::Wall, _) if self.plan.delays.is_some() => {
+            (ClockKind::Wall, _) if self.plan.timing.delays.is_some() => {
                 format!("step time c: {step_seconds:.3} s (given)")
             }
             (ClockKind::Wall, _) => "times are as measured, nobody is delayed on purpose".into(),
@@ -323,7 +323,7 @@ impl Session {
         let lines = [
             format!(
                 "{workers} workers, {steps} steps of {per_step}{} x {} tokens",
-                micro_batch_rows * *micro_batches as usize,
+                shape.samples(),
                 model.context
             ),
             format!(
@@ -438,7 +438,7 @@ impl Session {
                 calibrate(&self.plan.local_run(&self.specs[0])?, &states[0], &self.batches)
                     .or_work()
             }
-            _ => Ok(self.plan.step_seconds),
+            _ => Ok(self.plan.timing.step_seconds),
         }
     }
 
@@ -460,8 +460,10 @@ impl Session {
     fn write_up(&self, summary: &Summary, started: usize) -> anyhow::Result<()> {
         let shown = &self.lines[..started];
         self.folder.write_whole("loss.svg", pictures::loss(shown)?.as_bytes())?;
-        self.folder
-            .write_whole("steps.svg", pictures::steps(shown, self.plan.workers)?.as_bytes())?;
+        self.folder.write_whole(
+            "steps.svg",
+            pictures::steps(shown, self.plan.shape.workers)?.as_bytes(),
+        )?;
         self.folder.write_json("summary.json", summary)
     }
 
@@ -477,7 +479,12 @@ impl Session {
         };
         let lines = std::mem::take(&mut self.lines[run]);
         let replicas = states.iter().map(|state| {
-            Replica::on((self.plan.beside(), 0), &self.plan.model, self.plan.optimizer, state)
+            Replica::on(
+                (self.plan.training.beside(), 0),
+                &self.plan.training.model,
+                self.plan.training.optimizer,
+                state,
+            )
         });
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
         let first = if run > 0 { &self.lines[0][..] } else { &[] };
@@ -561,12 +568,12 @@ impl Session {
             checkpoint::save_model(
                 &self.folder,
                 &model_name(&self.plan, run, model as u64),
-                &self.plan.model,
+                &self.plan.training.model,
                 replica,
             )
             .or_work()?;
         }
-        Ok(losses / self.plan.models as f64)
+        Ok(losses / self.plan.jobs.models as f64)
     }
 
     fn model_path(&self, run: usize, model: u64) -> std::path::PathBuf {
@@ -575,15 +582,19 @@ impl Session {
 
     fn validate_saved(&self, run: usize) -> Result<f64, Failure> {
         let mut losses = 0.0;
-        for model in 0..self.plan.models {
+        for model in 0..self.plan.jobs.models {
             let (config, parameters) = checkpoint::load_model(&self.model_path(run, model))?;
             let state = ReplicaState { parameters, ..ReplicaState::fresh(&config, 0) };
-            let replica =
-                Replica::on((self.plan.beside(), 0), &config, self.plan.optimizer, &state)
-                    .or_work()?;
+            let replica = Replica::on(
+                (self.plan.training.beside(), 0),
+                &config,
+                self.plan.training.optimizer,
+                &state,
+            )
+            .or_work()?;
             losses += validation_loss(&replica, &self.batches).or_work()?;
         }
-        Ok(losses / self.plan.models as f64)
+        Ok(losses / self.plan.jobs.models as f64)
     }
 }
 
@@ -595,13 +606,13 @@ fn prepare(
     measured: Option<(&ReplicaState, &Batches)>,
     folder: &RunFolder,
 ) -> Result<(), Failure> {
-    if let Some((start, batches)) = measured.filter(|_| plan.clock == ClockKind::Wall) {
+    if let Some((start, batches)) = measured.filter(|_| plan.timing.clock == ClockKind::Wall) {
         let spinner = output::spinner("measuring the compute time of an uncoded step");
-        plan.step_seconds = calibrate(&plan.local_run(spec)?, start, batches).or_work()?;
+        plan.timing.step_seconds = calibrate(&plan.local_run(spec)?, start, batches).or_work()?;
         spinner.finish_and_clear();
     }
     // What a virtual clock gives is the same wherever and whenever it runs.
-    plan.made = (plan.clock == ClockKind::Wall).then(Made::now);
+    plan.made = (plan.timing.clock == ClockKind::Wall).then(Made::now);
     folder.write_plan(plan).or_work()
 }
 
@@ -620,7 +631,7 @@ fn train(
         step: observer.lines.len() as u64,
         round: rounds.map_or(0, |round| round.round + 1),
     };
-    if plan.transport == TransportKind::Local {
+    if plan.sums.transport == TransportKind::Local {
         let done = run_in_place((local, stays), start, until, batches, pace, observer);
         return Ok(done.map_err(anyhow::Error::new));
     }
@@ -641,7 +652,7 @@ fn validation_loss(replica: &Replica, batches: &Batches) -> anyhow::Result<f64> 
 fn model_name(plan: &Plan, run: usize, model: u64) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name = format!("model-{run}-{}", plan.schemes[run].chars().map(plain).collect::<String>());
-    if plan.models > 1 { format!("{name}-{model}") } else { name }
+    if plan.jobs.models > 1 { format!("{name}-{model}") } else { name }
 }
 
 fn pace(
@@ -650,11 +661,11 @@ fn pace(
     step_seconds: f64,
     last: Option<&Line>,
 ) -> Pace {
-    match plan.clock {
-        ClockKind::Wall => Pace::wall(plan.workers, delays, *rounds, step_seconds),
+    match plan.timing.clock {
+        ClockKind::Wall => Pace::wall(plan.shape.workers, delays, *rounds, step_seconds),
         ClockKind::Virtual => {
             let now = last.map_or(0.0, |line| line.record.committed);
-            Pace::modelled(plan.workers, delays, *rounds, VirtualClock { step_seconds }, now)
+            Pace::modelled(plan.shape.workers, delays, *rounds, VirtualClock { step_seconds }, now)
         }
     }
 }

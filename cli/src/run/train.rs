@@ -1,13 +1,14 @@
 //! `codedgrad train`: the main job.
 
 use super::network::CHILD_PATIENCE;
-use super::plan::{self, Plan, TransportKind};
+use super::plan::{self, Plan, Training, TransportKind};
 use super::report::Summary;
 use super::run_args::{Own, RunArgs};
 use super::session::Session;
 use crate::families;
 use crate::folder::{PLAN, RunFolder};
 use crate::layout::help;
+use crate::limits::WORKERS;
 use crate::output::{Output, say};
 use crate::signals::Asked;
 use crate::units::count;
@@ -47,7 +48,7 @@ pub(crate) struct TrainArgs {
     /// Number of workers
     #[arg(
         long, conflicts_with = "resume", default_value_t = 8,
-        value_parser = count(1..=4096u32)
+        value_parser = count::<u32>(WORKERS)
     )]
     workers: u32,
     /// Injected stragglers: a preset or a CSV file
@@ -105,17 +106,13 @@ impl TrainArgs {
                 CHILD_PATIENCE.into()
             },
         };
-        let plan = self.run.plan(vocabulary, own)?;
-        let devices = plan
-            .compute
-            .processor
-            .devices()
-            .or_input()?
-            .min(self.workers as usize * plan.compute.devices_per_worker);
-        let peak_tflops =
-            plan.peak_tflops.or_else(|| Some(devices as f64 * plan.compute.peak_tflops()?));
-        let turns = plan.possible_turns(self.run.step_seconds.is_none());
-        Ok(Plan { peak_tflops, turns, ..plan })
+        let mut plan = self.run.plan(vocabulary, own)?;
+        plan.turns = plan.possible_turns(self.run.step_seconds.is_none());
+        let Training { compute, peak_tflops, .. } = &mut plan.training;
+        let devices = compute.processor.devices().or_input()?;
+        let devices = devices.min(self.workers as usize * compute.devices_per_worker);
+        *peak_tflops = peak_tflops.or_else(|| Some(devices as f64 * compute.peak_tflops()?));
+        Ok(plan)
     }
 }
 
@@ -146,7 +143,7 @@ pub(crate) fn run(args: &TrainArgs, output: &mut Output<'_>) -> Result<(), Failu
         Some(path) => {
             let folder = RunFolder::open(PLAN, path)?;
             let plan = Plan::read(&folder.plan())?;
-            plan.compute.processor.devices().or_input()?;
+            plan.training.compute.processor.devices().or_input()?;
             Session::resume((plan, args.run.changes()), folder, interrupted)?
         }
         None => {

@@ -166,7 +166,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
         .context("the coordinator's job is not one of this version")
         .or_input()?;
     let [corpus, tokenizer] =
-        [(&args.corpus, &job.plan.corpus), (&args.tokenizer, &job.plan.tokenizer)]
+        [(&args.corpus, &job.plan.source.corpus), (&args.tokenizer, &job.plan.source.tokenizer)]
             .map(|(own, theirs)| own.as_ref().or(theirs.as_ref()));
     let tokens = plan::tokens(corpus.map(PathBuf::as_path), tokenizer.map(PathBuf::as_path))?;
     job.check(&tokens)?;

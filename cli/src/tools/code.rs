@@ -49,7 +49,7 @@ pub(crate) struct CodeArgs {
     #[arg(help = format!("The code: {}", families::forms(|family| family.traits.one_round())))]
     scheme: String,
     /// Number of workers
-    #[arg(long, value_parser = count(1..=65536u32))]
+    #[arg(long, value_parser = count::<u32>(1..=65536))]
     workers: u32,
     /// Workers whose messages arrived, such as 0,2,5-11; all of them if not given
     #[arg(long, value_name = "LIST")]

@@ -1,6 +1,7 @@
 //! `codedgrad keygen`: the certificates of a job.
 
 use crate::layout::help;
+use crate::limits::WORKERS;
 use crate::output::Output;
 use crate::units::count;
 use crate::{Failure, OrInput, OrWork};
@@ -26,7 +27,7 @@ pub(crate) struct KeygenArgs {
     /// Folder for the files; it is made if it does not exist
     dir: PathBuf,
     /// Number of workers
-    #[arg(long, value_parser = count(1..=4096u32))]
+    #[arg(long, value_parser = count::<u32>(WORKERS))]
     workers: u32,
     /// Keep the authority's key as ca.key, to sign further certificates with; keep it safe
     #[arg(long)]

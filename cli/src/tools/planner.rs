@@ -7,6 +7,7 @@ use super::source::Source;
 use super::suspicious;
 use crate::families;
 use crate::layout::{Column, Table, Width, help};
+use crate::limits::WORKERS;
 use crate::output::Output;
 use crate::units::{count, seconds};
 use crate::{Failure, OrInput, OrWork};
@@ -73,15 +74,15 @@ pub(crate) struct PlanArgs {
     delays: String,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones
-    #[arg(long, value_parser = count(1..=4096u32))]
+    #[arg(long, value_parser = count::<u32>(WORKERS))]
     workers: Option<u32>,
     /// Rounds to look at [default: a file's, up to 1000; 100 of a preset]
-    #[arg(long, value_parser = count(1..=1_000_000u32))]
+    #[arg(long, value_parser = count::<u32>(1..=1_000_000))]
     rounds: Option<u32>,
     /// Rounds a job may be late
     #[arg(
         long, value_name = "T", default_value_t = 3,
-        value_parser = count(0..=16u32)
+        value_parser = count::<u32>(0..=16)
     )]
     max_delay: u32,
     /// Work allowed, in uncoded batches per job [default: any]
@@ -97,13 +98,13 @@ pub(crate) struct PlanArgs {
     /// Micro-batches in a worker's share of a round: how finely schemes with feedback may cut it
     #[arg(
         long, value_name = "M", default_value_t = 16,
-        value_parser = count(1..=1024u32)
+        value_parser = count::<u32>(1..=1024)
     )]
     cut: u32,
     /// Rounds that make up one optimizer step of one model: the step is the job
     #[arg(
         long, value_name = "R", default_value_t = 1,
-        value_parser = count(1..=1024u32)
+        value_parser = count::<u32>(1..=1024)
     )]
     accumulate: u32,
     /// Which kinds of schemes to try besides uncoded [default: all]

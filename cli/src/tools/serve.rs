@@ -3,11 +3,12 @@
 pub(crate) mod events;
 mod follow;
 
+use crate::auto::{AutoSteps, probe, replan_every};
 use crate::board::Board;
 use crate::families;
 use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
-use crate::limits;
+use crate::limits::{self, ANY, WORKERS};
 use crate::output::{Output, say};
 use crate::port::{self, ExchangeKind, ExchangeParser, Port, Secret, fresh_id, wire_format};
 use crate::signals::Asked;
@@ -94,14 +95,14 @@ pub(crate) struct Options {
     force: bool,
     /// Uncoded steps that --scheme auto records; of fewer than 20 little can be concluded
     #[arg(
-        long, value_name = "N", default_value_t = 20,
-        value_parser = at_least(1u64)
+        long, value_name = "N", default_value_t = Auto::PROBE,
+        value_parser = probe()
     )]
     probe: u64,
     /// Steps after which --scheme auto records uncoded ones again
     #[arg(
-        long, value_name = "N", default_value_t = 200,
-        value_parser = at_least(2u64)
+        long, value_name = "N", default_value_t = Auto::REPLAN_EVERY,
+        value_parser = replan_every()
     )]
     replan_every: u64,
 }
@@ -183,7 +184,7 @@ pub(crate) struct ServeArgs {
     /// Number of workers
     #[arg(
         long, value_name = "N", required_unless_present = "resume",
-        value_parser = count(1..=4096u32)
+        value_parser = count::<u32>(WORKERS)
     )]
     workers: Option<u32>,
     /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
@@ -220,8 +221,8 @@ struct Plan {
     exchange: Option<ExchangeKind>,
     #[serde(deserialize_with = "framed_format")]
     wire: NumberFormat,
-    probe: u64,
-    replan_every: u64,
+    #[serde(flatten)]
+    auto: AutoSteps,
     /// What is trained, once a worker has said so.
     facts: Option<RunFacts>,
     /// Whether all of it is done.
@@ -248,8 +249,7 @@ impl Plan {
             min_workers: options.min_workers.map(|workers| workers as usize),
             exchange: options.exchange,
             wire: options.wire.unwrap_or_default(),
-            probe,
-            replan_every,
+            auto: AutoSteps { probe, replan_every },
             facts: None,
             over: false,
         };
@@ -259,8 +259,8 @@ impl Plan {
 
     /// Refuses what no run can do, by the names of the flags.
     fn check(&self) -> Result<(), Failure> {
-        limits::count("--workers", self.workers as u64, 1, limits::WORKERS_MAX)?;
-        limits::count("--min-workers", self.min_workers.unwrap_or(1) as u64, 1, u64::MAX)?;
+        limits::count("--workers", self.workers as u64, WORKERS)?;
+        limits::count("--min-workers", self.min_workers.unwrap_or(1) as u64, ANY)?;
         limits::positive("--max-wait", self.max_wait_seconds)?;
         limits::not_negative("--max-wait", self.max_wait_seconds)?;
         limits::not_negative("--join-wait", self.join_wait_seconds)?;
@@ -269,16 +269,13 @@ impl Plan {
             let spec = families::scheme(&self.scheme).or_input()?;
             spec.check_claim(self.workers).or_input()?;
         }
-        limits::probe(self.probe, self.replan_every)
+        self.auto.check()
     }
 
     /// The scheme that a run begins with, and what chooses another if something does.
     fn scheme(&self, folder: &RunFolder) -> Result<(SchemeSpec, Option<Auto>), Failure> {
         if self.scheme == AUTO {
-            let mut auto = Auto::default()
-                .registry(families::registry().clone())
-                .probe(self.probe)
-                .replan_every(self.replan_every);
+            let mut auto = self.auto.auto();
             for record in follow::recorded(folder)? {
                 auto.replay(&record);
             }
@@ -468,5 +465,45 @@ fn learned(opened: Opened, join_wait_seconds: f64) -> Result<Option<Served>, Fai
                 _ => Failure::Work(error.into()),
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches};
+    use std::collections::BTreeSet;
+
+    /// Flags of a command, but for some.
+    fn flags(command: &Command, but: &[&str]) -> BTreeSet<String> {
+        let ids = command.get_arguments().map(|argument| argument.get_id().to_string());
+        ids.filter(|flag| !but.contains(&flag.as_str())).collect()
+    }
+
+    #[test]
+    fn a_resumed_run_takes_the_other_flags_from_its_plan() {
+        let command = ServeArgs::augment_args(Command::new("serve"));
+        let anew = ["listen", "keys", "token", "metrics", "resume", "json", "events"];
+        assert_eq!(flags(&command, &anew), PLANNED.map(String::from).into());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_command_passes_all_its_options_on() {
+        let command = Options::augment_args(Command::new("run").no_binary_name(true));
+        let told = "--scheme groups:s=1 --join-wait 1.5 --return-wait 2 --max-wait 3 --probe 4 \
+                    --replan-every 50 --min-workers 6 --exchange star --wire bf16 --out here --force";
+        let read = |words: Vec<OsString>| {
+            let matches = command.clone().try_get_matches_from(words).unwrap();
+            Options::from_arg_matches(&matches).unwrap()
+        };
+        let options = read(told.split_whitespace().map(OsString::from).collect());
+        let passed = options.arguments();
+        assert_eq!(format!("{options:?}"), format!("{:?}", read(passed.clone())));
+        let words = passed.iter().filter_map(|word| word.to_str()?.strip_prefix("--"));
+        let names: BTreeSet<String> = words.map(|flag| flag.replace('-', "_")).collect();
+        assert_eq!(names, flags(&command, &["metrics"]));
+        let usual = read(Vec::new());
+        assert_eq!(format!("{usual:?}"), format!("{:?}", read(usual.arguments())));
     }
 }

@@ -56,13 +56,13 @@ pub(crate) struct SimulateArgs {
     delays: String,
     /// Number of workers; all columns of a file if not given, 8 for a preset, 256 for serverless
     /// ones
-    #[arg(long, value_parser = count(1..=65536u32))]
+    #[arg(long, value_parser = count::<u32>(1..=65536))]
     workers: Option<u32>,
     /// Number of jobs
-    #[arg(long, alias = "steps", value_parser = count(1..=10_000_000u64))]
+    #[arg(long, alias = "steps", value_parser = count::<u64>(1..=10_000_000))]
     jobs: u64,
     /// Rounds of the delays to use, which then start again [default: all; a preset has no end]
-    #[arg(long, value_parser = count(1..=1_000_000u32))]
+    #[arg(long, value_parser = count::<u32>(1..=1_000_000))]
     rounds: Option<u32>,
     /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]

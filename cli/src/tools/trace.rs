@@ -104,7 +104,7 @@ struct StatsArgs {
     delays: String,
     /// Number of workers, the first columns of a file; all of them if not given (a preset: 8,
     /// serverless 256)
-    #[arg(long, value_parser = count(1..=65536u32))]
+    #[arg(long, value_parser = count::<u32>(1..=65536))]
     workers: Option<u32>,
     /// Rounds to measure, a file starting again when it is used up; the file once if not given (a
     /// preset: 5000)

@@ -6,6 +6,7 @@ use super::pipe::{PipeError, read_hello, write_first};
 use super::security::{self, Role, Security, SecurityError, Stream};
 use super::{HANDSHAKE, Listener, Network, TcpError, Welcome, dial};
 use crate::ids::Worker;
+use crate::run::Limits;
 use crate::transport::RunFacts;
 use crate::transport::wire::{self, Across, CONTROL_BYTES_MAX, Down, Offer, Up};
 use std::net::SocketAddr;
@@ -18,8 +19,6 @@ use tokio::time::Instant;
 const PAUSE_AT_FIRST: Duration = Duration::from_millis(250);
 const AT_FIRST: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(2);
-/// Nobody waits for longer than a year.
-const PATIENCE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// Opens the port for other workers.
 pub(super) async fn listen(
@@ -56,7 +55,7 @@ pub(super) async fn call(
     (offer, facts): (Option<Offer>, &RunFacts),
 ) -> Result<(Stream, Welcome), TcpError> {
     let begun = Instant::now();
-    let deadline = begun + join.patience.min(PATIENCE_MAX);
+    let deadline = begun + join.patience.min(Limits::WAIT_MAX);
     let mut pause = Duration::from_millis(50);
     let mut tries = 0;
     loop {

@@ -79,13 +79,13 @@ pub(crate) struct BerrutArgs {
     /// Number of data blocks, K
     #[arg(
         long, value_name = "K", default_value_t = 4,
-        value_parser = count(1..=1024u32)
+        value_parser = count::<u32>(1..=1024)
     )]
     pub(super) data_blocks: u32,
     /// Number of workers, N
     #[arg(
         long, value_name = "N", default_value_t = 16,
-        value_parser = count(1..=1024u32)
+        value_parser = count::<u32>(1..=1024)
     )]
     pub(super) workers: u32,
     /// Workers that do not answer, such as 2,9-11

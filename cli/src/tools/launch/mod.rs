@@ -15,6 +15,7 @@ mod watch;
 use super::serve::Options;
 use crate::folder::{RunFolder, SERVED};
 use crate::layout::help;
+use crate::limits::WORKERS;
 use crate::output;
 use crate::port::{TOKEN, patience};
 use crate::units::{count, seconds};
@@ -74,7 +75,7 @@ pub(crate) struct LaunchArgs {
     /// Number of workers, over all hosts
     #[arg(
         short = 'n', long, value_name = "N",
-        value_parser = count(1..=4096u32)
+        value_parser = count::<u32>(WORKERS)
     )]
     workers: u32,
     /// Program and its arguments: a script that ends in .py, or anything else
@@ -100,7 +101,7 @@ pub(crate) struct LaunchArgs {
     /// How many hosts the workers are spread over; this command runs on each
     #[arg(
         long, value_name = "M", default_value_t = 1, requires = "node",
-        value_parser = count(1..=4096u32)
+        value_parser = count::<u32>(WORKERS)
     )]
     nodes: u32,
     /// Which of them this is, from 0, where the coordinator is
