@@ -154,6 +154,8 @@ fn arrows_point_one_way() {
     nowhere_in("src", &["tokio", "rustls", "TcpStream", "TcpListener"], "src/transport");
     let ids = fs::read_to_string(root().join("src/ids.rs")).unwrap();
     assert!(!shipped(&ids).contains("crate::"), "ids knows nothing");
+    let run = fs::read_to_string(root().join("src/run.rs")).unwrap();
+    assert!(!shipped(&run).replace("crate::ids", "").contains("crate::"), "run knows ids alone");
 }
 
 /// The module that a file of a crate is, as `crate::` would be followed by it.

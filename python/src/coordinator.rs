@@ -36,10 +36,17 @@ struct Decided {
     survivors: Vec<u32>,
 }
 
-/// A run, as Python tells it.
+/// A run, as Python tells it: one mapping, which all of these are read from.
+struct Told {
+    run: Run,
+    port: Port,
+    limits: Limits,
+}
+
+/// What is made, and by how many.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Told {
+struct Run {
     scheme: String,
     workers: usize,
     units: u32,
@@ -48,11 +55,23 @@ struct Told {
     first: u64,
     unit_samples: usize,
     micro_steps: u64,
+}
+
+/// Where workers call, how they are known, and how vectors travel.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Port {
     address: String,
     token: Option<String>,
     keys: Option<PathBuf>,
     wire: String,
     exchange: Option<String>,
+}
+
+/// How long anybody is waited for, in seconds, and with how few the run goes on.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Limits {
     min_workers: Option<usize>,
     max_wait: Option<f64>,
     gather: Option<f64>,
@@ -61,7 +80,27 @@ struct Told {
     log_steps: Option<u64>,
 }
 
-impl Told {
+impl Run {
+    fn builder(&self) -> PyResult<train::Builder> {
+        let chosen = self.scheme == AUTO;
+        let spec = if chosen { Ok(SchemeSpec::uncoded()) } else { self.scheme.parse() };
+        let spec = spec.map_err(value_error)?;
+        let name = if chosen { AUTO.to_owned() } else { spec.to_string() };
+        let run = train::Coordinator::builder(spec)
+            .unmixed()
+            .workers(self.workers)
+            .units(self.units)
+            .steps(self.steps)
+            .first(self.first)
+            .length(self.length)
+            .unit_samples(self.unit_samples)
+            .micro_steps(self.micro_steps)
+            .job(format!("{{\"scheme\":{name:?}}}"));
+        Ok(if chosen { run.auto(Auto::default()) } else { run })
+    }
+}
+
+impl Port {
     fn security(&self) -> PyResult<Security> {
         let token = match (&self.token, &self.keys) {
             (Some(text), _) => Some(token(text)?),
@@ -73,29 +112,15 @@ impl Told {
         secrets.of_coordinator().map_err(value_error)
     }
 
-    fn builder(&self) -> PyResult<train::Builder> {
-        let chosen = self.scheme == AUTO;
-        let spec = if chosen { Ok(SchemeSpec::uncoded()) } else { self.scheme.parse() };
-        let spec = spec.map_err(value_error)?;
-        let name = if chosen { AUTO.to_owned() } else { spec.to_string() };
-        let job = format!("{{\"scheme\":{name:?}}}");
-        let mut run = train::Coordinator::builder(spec)
-            .unmixed()
-            .workers(self.workers)
-            .units(self.units)
-            .steps(self.steps)
-            .first(self.first)
-            .length(self.length)
-            .unit_samples(self.unit_samples)
-            .micro_steps(self.micro_steps)
-            .wire(wire(&self.wire)?)
-            .job(job);
-        if chosen {
-            run = run.auto(Auto::default());
-        }
-        if let Some(exchange) = &self.exchange {
-            run = run.exchange(exchange.parse::<Exchange>().map_err(PyValueError::new_err)?);
-        }
+    fn applied(&self, run: train::Builder) -> PyResult<train::Builder> {
+        let run = run.wire(wire(&self.wire)?);
+        let Some(exchange) = &self.exchange else { return Ok(run) };
+        Ok(run.exchange(exchange.parse::<Exchange>().map_err(PyValueError::new_err)?))
+    }
+}
+
+impl Limits {
+    fn applied(&self, mut run: train::Builder) -> PyResult<train::Builder> {
         if let Some(fewest) = self.min_workers {
             run = run.min_workers(fewest);
         }
@@ -115,6 +140,16 @@ impl Told {
             run = run.silence(duration("silence", seconds)?);
         }
         Ok(run)
+    }
+}
+
+impl Told {
+    fn of(told: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self { run: told.extract()?, port: told.extract()?, limits: told.extract()? })
+    }
+
+    fn builder(&self) -> PyResult<train::Builder> {
+        self.limits.applied(self.port.applied(self.run.builder()?)?)
     }
 }
 
@@ -155,15 +190,16 @@ impl Observer for Counter {
 #[pymethods]
 impl Coordinator {
     #[new]
-    fn new(told: Told) -> PyResult<Self> {
-        let security = told.security()?;
+    fn new(told: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let told = Told::of(told)?;
+        let security = told.port.security()?;
         let token = match &security {
             Security::Plain { token } => Some(token.hex()),
             Security::Tls { token, .. } => token.as_ref().map(Token::hex),
         };
-        let served = told.builder()?.serve(&told.address, security).map_err(value_error)?;
+        let served = told.builder()?.serve(&told.port.address, security).map_err(value_error)?;
         let (address, stopper) = (served.address().to_string(), served.stopper());
-        let decided = Arc::new(Mutex::new(Decided { steps: told.first, ..Decided::default() }));
+        let decided = Arc::new(Mutex::new(Decided { steps: told.run.first, ..Decided::default() }));
         let mut counter = Counter(Arc::clone(&decided));
         let thread = thread::spawn(move || served.run(&mut counter));
         Ok(Self { address, token, stopper, decided, thread: Mutex::new(Some(thread)) })
