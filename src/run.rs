@@ -2,8 +2,8 @@
 //! long anybody is waited for, and in which numbers vectors travel.
 //!
 //! [`RunConfig`] is the value that the engine, the coordinator and the port of its workers hold; a
-//! trainer, a command line and a record of a run hold its parts. The numbers that a run may have are
-//! constants beside the parts that have them.
+//! trainer, a command line and a record of a run hold its parts. The numbers that a run may have
+//! are constants beside the parts that have them.
 
 use crate::ids::Step;
 use serde::{Deserialize, Serialize};
@@ -231,8 +231,8 @@ pub enum ConfigError {
     /// Jobs overlap, and there is not one model for each.
     #[error(
         "a job may take {rounds} rounds under this scheme, so that {rounds} jobs overlap: they \
-         must be the steps of {rounds} or more \
-         models trained in turn, not of {models}, or several must add up to one step (micro_steps of 2 or more)"
+         must be the steps of {rounds} or more models trained in turn, not of {models}, or several \
+         must add up to one step (micro_steps of 2 or more)"
     )]
     TooFewModels {
         /// Rounds that a job may take, and models that are enough: the scheme's delay and one.
@@ -258,8 +258,9 @@ pub enum ConfigError {
 /// ```
 /// use codedgrad::run::NumberFormat;
 /// let format: NumberFormat = "bf16".parse()?;
-/// assert_eq!((format, format.bytes(), format.to_string()), (NumberFormat::Bf16, 2, "bf16".into()));
-/// assert_eq!("f8".parse::<NumberFormat>().unwrap_err(), "\"f8\" is no number format; it is f32, bf16 or f16");
+/// assert_eq!((format, format.bytes(), format.name()), (NumberFormat::Bf16, 2, "bf16"));
+/// let error = "f8".parse::<NumberFormat>().unwrap_err();
+/// assert_eq!(error, "\"f8\" is no number format; it is f32, bf16 or f16");
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
