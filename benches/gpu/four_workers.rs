@@ -7,7 +7,7 @@ use crate::program::{Outcome, median};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{Delays, Trace};
 use codedgrad::gpu::Vector;
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::Worker;
 use codedgrad::run::{RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};

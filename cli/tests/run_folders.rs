@@ -466,6 +466,7 @@ fn a_plan_that_somebody_edited_is_refused_by_name() {
         ("steps", huge.into(), "--steps"),
         ("steps", u64::MAX.into(), "--steps"),
         ("steps", (1u64 << 28).into(), "268435456 rounds"),
+        ("schemes", serde_json::json!(["mine:s=1"]), "this program knows no family \"mine\""),
         ("micro_steps", 0.into(), "--micro-steps 0"),
         ("micro_steps", (1u64 << 60).into(), "--micro-steps"),
         ("checkpoint_every", 0.into(), "--checkpoint-every 0"),

@@ -4,9 +4,6 @@ use codedgrad::codes::registry::{Family, Recipe, Registry, Space, keyed};
 use codedgrad::codes::{Groups, ParameterError, SchemeSpec};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::sim::planner::{Question, plan};
-use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
 
 /// Workers that every example takes.
 const WORKERS: usize = 12;
@@ -84,38 +81,47 @@ fn what_cannot_be_registered_or_read_says_why() {
     assert!(matches!(spec.code(12), Err(ParameterError::TooManyStragglers { .. })));
 }
 
-/// What is said of a family in `docs/schemes.md`.
-fn line(family: &Family) -> String {
-    let texts: Vec<String> = family.examples.iter().map(|text| format!("`{text}`")).collect();
-    let facts = family.spec(family.example()).and_then(|spec| spec.natural(WORKERS));
-    let facts = facts.map_or_else(
-        |_| "as the file says | |".into(),
-        |facts| {
-            let delay = if facts.delay > 0 { format!("{} rounds", facts.delay) } else { "".into() };
-            format!("{:.3} | {} | {delay}", facts.load, facts.tolerance)
-        },
-    );
-    let (summary, planned) = (family.summary, if family.spaces.is_some() { "yes" } else { "" });
-    format!("| {} | {summary} | {facts} | {planned} |\n", texts.join(", "))
-}
-
-/// `SCHEMES=update cargo test -p codedgrad --test codes schemes_md` writes the table anew.
-#[test]
+/// `docs/schemes.md` is of builds with all families.
 #[cfg(feature = "berrut")]
-fn schemes_md_has_every_family() {
-    let mut table = String::from(
-        "| text | what it does | load | stragglers | delay | tried by `plan` |\n\
+mod docs {
+    use super::*;
+    use std::fmt::Write as _;
+    use std::fs;
+    use std::path::Path;
+
+    /// What is said of a family in `docs/schemes.md`.
+    fn line(family: &Family) -> String {
+        let texts: Vec<String> = family.examples.iter().map(|text| format!("`{text}`")).collect();
+        let facts = family.spec(family.example()).and_then(|spec| spec.natural(WORKERS));
+        let facts = facts.map_or_else(
+            |_| "as the file says | |".into(),
+            |facts| {
+                let delay =
+                    if facts.delay > 0 { format!("{} rounds", facts.delay) } else { "".into() };
+                format!("{:.3} | {} | {delay}", facts.load, facts.tolerance)
+            },
+        );
+        let (summary, planned) = (family.summary, if family.spaces.is_some() { "yes" } else { "" });
+        format!("| {} | {summary} | {facts} | {planned} |\n", texts.join(", "))
+    }
+
+    /// `SCHEMES=update cargo test -p codedgrad --test codes schemes_md` writes the table anew.
+    #[test]
+    fn schemes_md_has_every_family() {
+        let mut table = String::from(
+            "| text | what it does | load | stragglers | delay | tried by `plan` |\n\
          |---|---|---|---|---|---|\n",
-    );
-    for family in Registry::builtin().families() {
-        let _ = write!(table, "{}", line(family));
+        );
+        for family in Registry::builtin().families() {
+            let _ = write!(table, "{}", line(family));
+        }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemes.md");
+        let text = fs::read_to_string(&path).unwrap();
+        let (start, end) = (text.find("| text |").unwrap(), text.rfind("|\n").unwrap() + 2);
+        if std::env::var_os("SCHEMES").is_some_and(|value| value == "update") {
+            fs::write(&path, [&text[..start], &table, &text[end..]].concat()).unwrap();
+            return;
+        }
+        assert_eq!(&text[start..end], table, "docs/schemes.md is out of date");
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemes.md");
-    let text = fs::read_to_string(&path).unwrap();
-    let (start, end) = (text.find("| text |").unwrap(), text.rfind("|\n").unwrap() + 2);
-    if std::env::var_os("SCHEMES").is_some_and(|value| value == "update") {
-        fs::write(&path, [&text[..start], &table, &text[end..]].concat()).unwrap();
-        return;
-    }
-    assert_eq!(&text[start..end], table, "docs/schemes.md is out of date");
 }

@@ -9,7 +9,6 @@ use crate::delays::{Delays, Preset};
 use crate::gpu::Vector;
 use crate::gpu::cuda::emulated::{BYTES_OF_LAST, SCARCE};
 use crate::gpu::cuda::{Cuda, DeviceVector, devices};
-use crate::ids::Step;
 use crate::run::{Jobs, RunConfig, Shape};
 use crate::schedulers::Engine;
 use crate::transport::{Link, Staged, Transport, local};

@@ -337,6 +337,7 @@ impl ServeArgs {
         };
         let folder = RunFolder::open(SERVED, path)?;
         let plan: Plan = follow::read(&folder.plan())?;
+        families::check_known(&plan.scheme, &folder.plan(), None)?;
         plan.check().map_err(|failure| failure.asked_by(&folder.plan()))?;
         if plan.over {
             return Err(Failure::Input(anyhow!("the run in {} is over", path.display())));
