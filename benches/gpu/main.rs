@@ -117,9 +117,9 @@ fn apart(exchange: &str, length: usize, (plain, expected): (f64, u64)) -> Outcom
 
 #[cfg(feature = "nccl")]
 fn fabric(cuda: &Arc<Cuda>, shelf: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
-    use codedgrad::transport::nccl::{Limits, NcclFabric};
+    use codedgrad::transport::nccl::{NcclFabric, Timeouts};
     Ok(Box::new(
-        NcclFabric::new(cuda, shelf, Limits::default()).map_err(|error| error.to_string())?,
+        NcclFabric::new(cuda, shelf, Timeouts::default()).map_err(|error| error.to_string())?,
     ))
 }
 

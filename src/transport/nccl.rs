@@ -9,7 +9,7 @@
 //! bits, depend on its algorithm, and are not those of [`crate::gpu::Combine`].
 //!
 //! Every rank of a communicator takes part in every operation, so a dead one stops all others.
-//! Hence nothing here waits without limit: what takes longer than [`Limits`] allow is aborted, and
+//! Hence nothing here waits without limit: what takes longer than its [`Timeouts`] allow is aborted, and
 //! [`Group::rejoin`] connects those that are left.
 //!
 //! `libnccl.so.2` is loaded when it is first needed ([`version`]), so that programs run without it.
@@ -18,9 +18,9 @@
 //!
 //! ```no_run
 //! use codedgrad::gpu::cuda::{Cuda, DeviceTarget};
-//! use codedgrad::transport::nccl::{Group, Limits};
+//! use codedgrad::transport::nccl::{Group, Timeouts};
 //! let gpus = [Cuda::new(0)?, Cuda::new(1)?];
-//! let mut worker = Group::within(gpus.iter().map(|gpu| gpu.stream().clone()), Limits::default())?;
+//! let mut worker = Group::within(gpus.iter().map(|gpu| gpu.stream().clone()), Timeouts::default())?;
 //! let mut a = gpus[0].stream().clone_htod(&[1.0f32, 2.0])?;
 //! let mut b = gpus[1].stream().clone_htod(&[10.0f32, 20.0])?;
 //! worker
@@ -46,7 +46,7 @@ pub use error::NcclError;
 pub use fabric::NcclFabric;
 pub use rules::{MANY_RANKS_SWITCH, UniqueId, Version};
 pub use transfers::{Receiving, Sending};
-pub use watch::{Limits, Phase};
+pub use watch::{Phase, Timeouts};
 
 use crate::gpu::cuda::{CudaError, DeviceTarget};
 use crate::transport::Cancel;
@@ -189,7 +189,7 @@ pub fn unique_id() -> Result<UniqueId, NcclError> {
 struct Clique {
     library: &'static Library,
     comms: Box<[Comm]>,
-    limits: Limits,
+    limits: Timeouts,
     open: bool,
     /// Whether somebody else wants it to end.
     cancel: Cancel,
@@ -203,7 +203,7 @@ impl Clique {
         id: UniqueId,
         size: usize,
         ranks: &[usize],
-        (limits, cancel): (Limits, Cancel),
+        (limits, cancel): (Timeouts, Cancel),
         enter: impl Fn(usize) -> Result<(), CudaError>,
     ) -> Result<Self, NcclError> {
         let comms = ranks.iter().map(|_| Comm::default()).collect();
@@ -375,7 +375,7 @@ impl Group {
     /// [`NcclError`] without NCCL, when a GPU is there twice, or when the limit passes.
     pub fn within(
         streams: impl IntoIterator<Item = Arc<CudaStream>>,
-        limits: Limits,
+        limits: Timeouts,
     ) -> Result<Self, NcclError> {
         let members: Vec<(usize, Arc<CudaStream>)> = streams.into_iter().enumerate().collect();
         Self::join(unique_id()?, members.len(), members, limits)
@@ -391,7 +391,7 @@ impl Group {
         id: UniqueId,
         size: usize,
         members: Vec<(usize, Arc<CudaStream>)>,
-        limits: Limits,
+        limits: Timeouts,
     ) -> Result<Self, NcclError> {
         Self::join_until(id, size, members, limits, Cancel::default())
     }
@@ -405,7 +405,7 @@ impl Group {
         id: UniqueId,
         size: usize,
         members: Vec<(usize, Arc<CudaStream>)>,
-        limits: Limits,
+        limits: Timeouts,
         cancel: Cancel,
     ) -> Result<Self, NcclError> {
         let library = Library::get()?;

@@ -74,7 +74,7 @@ fn without_a_driver_nccl_refuses_in_words() {
         unique_id().expect("no error"),
         1,
         &[0],
-        (Limits::default(), Cancel::default()),
+        (Timeouts::default(), Cancel::default()),
         |_| Ok(()),
     )
     .unwrap_err();
@@ -231,7 +231,7 @@ fn connect(
     abort_limit: Duration,
 ) -> Result<Clique, NcclError> {
     comms().extend([0, 1].map(|rank| (address(id, rank), (fates[rank], 0))));
-    let limits = Limits { connect, operate: connect, abort: abort_limit };
+    let limits = Timeouts { connect, operate: connect, abort: abort_limit };
     Clique::connect(
         Box::leak(Box::new(table().asked()?)),
         UniqueId([id; 128]),
@@ -288,7 +288,7 @@ fn a_device_that_cannot_be_entered_ends_connecting_at_once() {
     let library = table().asked().expect("a version");
     comms().insert(address(7, 0), (Fate::default(), 0));
     let enter = |member| if member == 0 { Ok(()) } else { Err(CudaError::NoDriver) };
-    let limits = Limits { connect: LONG, operate: LONG, abort: LONG };
+    let limits = Timeouts { connect: LONG, operate: LONG, abort: LONG };
     let refused = Clique::connect(
         Box::leak(Box::new(library)),
         UniqueId([7; 128]),
@@ -350,7 +350,7 @@ fn gpus(what: &str) -> Option<Vec<Cuda>> {
 fn gpus_reduce_sum_and_exchange() {
     let Some(gpus) = gpus("sums between GPUs") else { return };
     println!("NCCL {} with {} GPUs", version().expect("no error"), gpus.len());
-    let mut group = Group::within(gpus.iter().map(|gpu| gpu.stream().clone()), Limits::default())
+    let mut group = Group::within(gpus.iter().map(|gpu| gpu.stream().clone()), Timeouts::default())
         .expect("no error");
     let count = gpus.len();
     let numbers = |gpu: usize| [gpu as f32 + 1.0, 10.0 * (gpu as f32 + 1.0), f32::NAN];
@@ -437,7 +437,7 @@ fn gpus_gather_parts_among_some_of_them() {
             let parts = &parts;
             scope.spawn(move || {
                 let mut group =
-                    Group::join(id, count, vec![(rank, gpu.stream().clone())], Limits::default())
+                    Group::join(id, count, vec![(rank, gpu.stream().clone())], Timeouts::default())
                         .expect("no error");
                 let mut x = gpu.stream().clone_htod(&[rank as f32; 10]).expect("no error");
                 let mut target = DeviceTarget::F32(x.as_view_mut());
@@ -469,11 +469,11 @@ fn gpus_gather_parts_among_some_of_them() {
 #[test]
 fn gpus_with_a_dead_peer_cost_the_limit_and_connect_again() {
     let Some(gpus) = gpus("a dead peer among GPUs") else { return };
-    let limits = Limits { connect: Duration::from_secs(3), ..Limits::default() };
+    let limits = Timeouts { connect: Duration::from_secs(3), ..Timeouts::default() };
     let member = || vec![(0, gpus[0].stream().clone())];
     let alone = Group::join(unique_id().expect("no error"), 2, member(), limits).unwrap_err();
     assert_eq!(alone, NcclError::Late { phase: Phase::Connecting, busy: 1, limit: limits.connect });
-    let mut group = Group::join(unique_id().expect("no error"), 1, member(), Limits::default())
+    let mut group = Group::join(unique_id().expect("no error"), 1, member(), Timeouts::default())
         .expect("no error");
     group.abort().expect("no error");
     let mut x = gpus[0].stream().clone_htod(&[1.0f32, 2.0]).expect("no error");
@@ -487,7 +487,7 @@ fn gpus_with_a_dead_peer_cost_the_limit_and_connect_again() {
 
     // Another process dies between two sums; here it is a thread.
     let Some(other) = gpus.get(1) else { return };
-    let limits = Limits { operate: Duration::from_secs(1), ..Limits::default() };
+    let limits = Timeouts { operate: Duration::from_secs(1), ..Timeouts::default() };
     let id = unique_id().expect("no error");
     let joined = std::thread::scope(|scope| {
         let joins = |rank: usize, gpu: &Cuda| {

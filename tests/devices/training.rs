@@ -238,7 +238,7 @@ mod several {
     use crate::gpu::cuda::DeviceSource;
     use crate::train::{Flow, Observer, StepRecord};
     use crate::transport::Decoded;
-    use crate::transport::nccl::{self, Group, Limits};
+    use crate::transport::nccl::{self, Group, Timeouts};
 
     /// What a run decodes.
     struct Gradients(Vec<Vec<f32>>);
@@ -279,7 +279,7 @@ mod several {
         let (transport, links) = local::connect_at::<DeviceVector>(Arc::clone(&gpus[0]), places);
         let work = |link, pair: &[Arc<Cuda>; 2]| {
             let mut group =
-                Group::within(pair.iter().map(|gpu| gpu.stream().clone()), Limits::default())
+                Group::within(pair.iter().map(|gpu| gpu.stream().clone()), Timeouts::default())
                     .expect("no error");
             let mut aggregator: Aggregator<DeviceVector> = Aggregator::new(Box::new(link), 5, 1);
             while let Some(event) = aggregator.next_event().expect("no error") {
@@ -329,11 +329,11 @@ mod several {
 mod woven {
     use super::*;
     use crate::gpu::digest_of_bits;
-    use crate::ids::Worker;
+    use crate::ids::{Step, Worker};
     use crate::train::{Flow, Observer, Progress, RunError, StepRecord};
     use crate::transport::Decoded;
     use crate::transport::fabric::{Fabric, ReportSink, Reported, Told};
-    use crate::transport::nccl::{self, Limits, NcclFabric};
+    use crate::transport::nccl::{self, NcclFabric, Timeouts};
     use crate::transport::tcp::security::{Security, Token};
     use crate::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport};
     use crate::transport::wire::CHUNK;
@@ -422,7 +422,7 @@ mod woven {
             link.woven(Arc::clone(&place), &welcome, |shelf| match fault {
                 Fault::Without => Err("as asked".to_owned()),
                 _ => Ok(Box::new(Faulty {
-                    inner: NcclFabric::new(&place, shelf, Limits::default()).expect("no error"),
+                    inner: NcclFabric::new(&place, shelf, Timeouts::default()).expect("no error"),
                     report: None,
                     fault,
                 })),
@@ -535,7 +535,7 @@ mod woven {
     ) -> Staged<DeviceVector> {
         let own = Join { worker: Some(me as u32), ..Join::new(address, security) };
         let (link, welcome) = TcpLink::join(own).expect("no error");
-        let fabric = |shelf| NcclFabric::new(place, shelf, Limits::default()).expect("no error");
+        let fabric = |shelf| NcclFabric::new(place, shelf, Timeouts::default()).expect("no error");
         link.woven(Arc::clone(place), &welcome, |shelf| Ok(Box::new(fabric(shelf))))
     }
 

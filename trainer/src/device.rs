@@ -225,13 +225,13 @@ impl Between {
 
     #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
     pub(super) fn connect(places: &[Place]) -> Self {
-        use codedgrad::transport::nccl::{Group, Limits};
+        use codedgrad::transport::nccl::{Group, Timeouts};
         let streams: Vec<_> =
             places.iter().filter_map(|place| Some(Arc::clone(place.cuda()?.stream()))).collect();
         if streams.len() < 2 {
             return Self::default();
         }
-        let group = one_at_a_time(|| Group::within(streams, Limits::default()));
+        let group = one_at_a_time(|| Group::within(streams, Timeouts::default()));
         let group = group.inspect_err(|error| {
             tracing::warn!("gradients of a worker's GPUs are copied to its first: {error}")
         });

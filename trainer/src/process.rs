@@ -2,7 +2,7 @@
 
 use super::{Batches, LocalRun, RunStart, TrainError, run_worker};
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
-use codedgrad::transport::nccl::{Limits, NcclFabric};
+use codedgrad::transport::nccl::{NcclFabric, Timeouts};
 use codedgrad::transport::tcp::{TcpLink, Welcome};
 #[cfg(feature = "candle-cuda")]
 use {
@@ -38,7 +38,7 @@ pub fn run_worker_in_place(
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
 fn fabric(place: &Cuda, shelf: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
     let fabric =
-        NcclFabric::new(place, shelf, Limits::default()).map_err(|error| error.to_string())?;
+        NcclFabric::new(place, shelf, Timeouts::default()).map_err(|error| error.to_string())?;
     Ok(Box::new(fabric))
 }
 

@@ -1,6 +1,6 @@
 //! Sums between worker processes, each with a GPU, under a coordinator that is reached otherwise.
 
-use super::{Group, Limits, NcclError, Receiving, Sending, UniqueId, unique_id};
+use super::{Group, NcclError, Receiving, Sending, Timeouts, UniqueId, unique_id};
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
 use crate::gpu::{Folded, Gradient, GradientError, Vector, WireBuffer};
 use crate::ids::{Step, Worker};
@@ -47,7 +47,11 @@ impl NcclFabric {
     ///
     /// # Errors
     /// [`NcclError`] without NCCL, or when the driver refuses.
-    pub fn new(cuda: &Cuda, shelf: Shelf<DeviceVector>, limits: Limits) -> Result<Self, NcclError> {
+    pub fn new(
+        cuda: &Cuda,
+        shelf: Shelf<DeviceVector>,
+        limits: Timeouts,
+    ) -> Result<Self, NcclError> {
         super::version()?;
         let cuda = Arc::new(cuda.beside()?);
         let (orders, taken) = channel();
@@ -101,7 +105,7 @@ struct Joined {
 struct Weaver {
     cuda: Arc<Cuda>,
     shelf: Shelf<DeviceVector>,
-    limits: Limits,
+    limits: Timeouts,
     group: Option<Joined>,
     /// Vectors of sums that are over, and of terms.
     spare: Vec<DeviceVector>,

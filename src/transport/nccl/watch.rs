@@ -27,7 +27,7 @@ impl fmt::Display for Phase {
 
 /// Longest times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct Timeouts {
     /// For all ranks to find each other.
     pub connect: Duration,
     /// For an operation, launch included.
@@ -36,7 +36,7 @@ pub struct Limits {
     pub abort: Duration,
 }
 
-impl Default for Limits {
+impl Default for Timeouts {
     /// A minute to connect, ten seconds for an operation, ten to give up.
     fn default() -> Self {
         Self {
