@@ -65,7 +65,7 @@ pub(crate) fn all_forms() -> String {
     let one_round = forms(|family| family.traits.one_round());
     let others = [
         ("with feedback", forms(|family| family.traits.feedback && !family.traits.delay)),
-        ("over several rounds, for --models or --micro-steps", forms(|family| family.traits.delay)),
+        ("over several rounds", forms(|family| family.traits.delay)),
         ("against wrong workers", forms(|family| family.traits.byzantine)),
         ("on mixtures of data", forms(|family| family.traits.mixes && !family.traits.byzantine)),
     ];
@@ -80,17 +80,17 @@ pub(crate) fn summaries(which: impl Fn(&Family) -> bool) -> String {
     those(which).map(line).collect()
 }
 
-/// The names of the families of which something is fixed.
-fn with_facts(which: impl Fn(&SchemeFacts) -> bool) -> String {
+/// The names of the families of whose example something is true.
+fn with_facts(which: impl Fn(&Family, &SchemeFacts) -> bool) -> String {
     listed(those(|family| {
         let facts = family.spec(family.example()).and_then(|spec| spec.natural(WORKERS));
-        facts.is_ok_and(|facts| which(&facts))
+        facts.is_ok_and(|facts| which(family, &facts))
     }))
 }
 
 /// The help of `--dispatch`, which costs whoever asks for tasks one by one.
 pub(crate) fn dispatch_help() -> String {
-    let pulling = with_facts(|facts| facts.pulls);
+    let pulling = with_facts(|_, facts| facts.pulls);
     format!(
         "Seconds that pulling one task within a round costs ({pulling}) [default: 0; serverless \
          presets: 0.63]"
@@ -99,8 +99,7 @@ pub(crate) fn dispatch_help() -> String {
 
 /// The names of the families whose gradients are not the whole batch's, of those that are tried.
 pub(crate) fn inexact() -> String {
-    listed(those(|family| family.spaces.is_some()).filter(|family| {
-        let facts = family.spec(family.example()).and_then(|spec| spec.natural(WORKERS));
-        facts.is_ok_and(|facts| facts.error_max > 0.0 || family.traits.biased)
-    }))
+    with_facts(|family, facts| {
+        family.spaces.is_some() && (facts.error_max > 0.0 || family.traits.biased)
+    })
 }

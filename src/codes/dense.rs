@@ -146,7 +146,8 @@ impl DenseCode {
     /// use codedgrad::codes::{verify, DenseCode, Gate, GradientCode};
     /// use codedgrad::run::NumberFormat;
     /// let code = DenseCode::from_csv("1,0\n0,1\n1,1")?.claiming(2)?;
-    /// let verified = verify(&code, &Gate::new(NumberFormat::F32, code.facts()), 7, &mut |_, _| ());
+    /// let gate = Gate::new(NumberFormat::F32, code.facts());
+    /// let verified = verify(&code, &gate, 7, &mut |_, _| ());
     /// assert_eq!(verified.failures.len(), 2, "worker 2 decodes alone, the others do not");
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug, Args)]
 #[command(after_help = help(&format!("\
-Schemes: {schemes}; or auto: steps are recorded uncoded,
-         the planner is asked, and the run goes on with what it finds fastest, where that saves
-         more than 5 %; `codedgrad code --help` says what each does
+Schemes: {schemes}; or auto: steps are recorded uncoded, the planner is asked, and the run goes on
+         with what it finds fastest, where that saves more than 5 %. Those over several rounds are
+         for --models or --micro-steps; `codedgrad code --help` says what each does.
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
          seconds: one line per step, one number per worker; `codedgrad trace stats` measures
