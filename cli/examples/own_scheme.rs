@@ -1,8 +1,8 @@
 //! A scheme of one's own in the whole program: it plans with it, simulates it and trains with it,
 //! over processes too, which are this program again. Without arguments it shows that and asserts it.
 
-use codedgrad::codes::DenseCode;
 use codedgrad::codes::registry::{Family, Recipe, Registry, Space, keyed};
+use codedgrad::codes::{DenseCode, ParameterError};
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
 
@@ -13,13 +13,18 @@ const SPREAD: Family = Family {
     summary: "r workers or more, far from each other, compute the same",
     spaces: Some(|limits| vec![Space::of([keyed("r", 2..=limits.workers)])]),
     ..Family::new(|fields| {
-        let replicas = fields.need("r")?.max(1);
-        Ok(Recipe::code(move |workers| {
+        let replicas = fields.need("r")?;
+        let recipe = Recipe::code(move |workers| {
+            if replicas == 0 || replicas > workers {
+                let problem = format!("r={replicas}: r must be from 1 to {workers}");
+                return Err(ParameterError::Conditions { scheme: "spread", problem });
+            }
             let shares = workers / replicas;
             let row = |worker| (0..shares).map(move |share| f64::from(worker % shares == share));
             let rows: Vec<Vec<f64>> = (0..workers).map(|worker| row(worker).collect()).collect();
             DenseCode::new(&rows)?.claiming(replicas - 1)
-        }))
+        });
+        Ok(recipe.claiming(Some(replicas.saturating_sub(1))))
     })
 };
 

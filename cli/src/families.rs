@@ -3,7 +3,6 @@
 use crate::Failure;
 use anyhow::anyhow;
 use codedgrad::codes::registry::{Family, Registry, listed};
-use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::codes::{ParameterError, SchemeSpec};
 use codedgrad::train::AUTO;
 use std::path::Path;
@@ -11,9 +10,6 @@ use std::sync::OnceLock;
 
 /// Those of `main_with`, for all of this process.
 static REGISTRY: OnceLock<Registry> = OnceLock::new();
-
-/// Workers for which it is looked what a scheme does.
-const WORKERS: usize = 8;
 
 /// The families that this program knows.
 pub(crate) fn registry() -> &'static Registry {
@@ -37,11 +33,22 @@ pub(crate) fn check_known(text: &str, plan: &Path, program: Option<&str>) -> Res
         return Ok(());
     }
     let program = program.map_or(String::new(), |program| format!(", {program}"));
+    let meant = match scheme(text) {
+        Err(ParameterError::UnknownScheme { nearest: Some(nearest), .. }) => {
+            format!("; or did you mean {nearest:?}?")
+        }
+        _ => String::new(),
+    };
     Err(Failure::Input(anyhow!(
         "{} trains with {text}, and this program knows no family {name:?}: go on with the program \
-         that began the run{program}",
+         that began the run{program}{meant}",
         plan.display()
     )))
+}
+
+/// Whether a word could be a scheme among others.
+pub(crate) fn names_scheme(word: &str) -> bool {
+    word == AUTO || word.contains(':') || registry().family(word).is_some()
 }
 
 /// Whether a text is of a scheme that puts what is late off, to its own step or to the next.
@@ -80,17 +87,9 @@ pub(crate) fn summaries(which: impl Fn(&Family) -> bool) -> String {
     those(which).map(line).collect()
 }
 
-/// The names of the families of whose example something is true.
-fn with_facts(which: impl Fn(&Family, &SchemeFacts) -> bool) -> String {
-    listed(those(|family| {
-        let facts = family.spec(family.example()).and_then(|spec| spec.natural(WORKERS));
-        facts.is_ok_and(|facts| which(family, &facts))
-    }))
-}
-
 /// The help of `--dispatch`, which costs whoever asks for tasks one by one.
 pub(crate) fn dispatch_help() -> String {
-    let pulling = with_facts(|_, facts| facts.pulls);
+    let pulling = names(|family| family.traits.pulls);
     format!(
         "Seconds that pulling one task within a round costs ({pulling}) [default: 0; serverless \
          presets: 0.63]"
@@ -99,7 +98,9 @@ pub(crate) fn dispatch_help() -> String {
 
 /// The names of the families whose gradients are not the whole batch's, of those that are tried.
 pub(crate) fn inexact() -> String {
-    with_facts(|family, facts| {
-        family.spaces.is_some() && (facts.error_max > 0.0 || family.traits.biased)
-    })
+    names(|family| family.spaces.is_some() && (family.traits.approximate || family.traits.biased))
+}
+
+fn names(which: impl Fn(&Family) -> bool) -> String {
+    listed(those(which).map(|family| family.name))
 }

@@ -44,7 +44,8 @@ pub(super) const SOUND_MAX: usize = 32;
 pub(super) const FAMILY: Family = Family {
     name: "cyclic",
     examples: &["cyclic:s=2,seed=7"],
-    summary: "the literature's random coefficients, at the load of min-load; for few workers",
+    summary: "the literature's random coefficients, at the load of min-load; for few workers (seed=7 if \
+        not given)",
     ..Family::new(|fields| {
         let stragglers = fields.need("s")?;
         let seed = fields.seed()?;

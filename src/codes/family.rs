@@ -21,11 +21,13 @@ pub struct Family {
     pub examples: &'static [&'static str],
     /// What it does, in a line.
     pub summary: &'static str,
-    /// What its users should know of it.
+    /// What its users should know of it: plain one-round codes say nothing. Help, notes and the
+    /// planner go by this; [`Registry::with`](super::registry::Registry::with) compares it with
+    /// the examples.
     pub traits: Traits,
     /// Reads the parameters of a text.
     pub parse: fn(&mut Fields<'_>) -> Result<Recipe, ParameterError>,
-    /// Which of its texts the planner tries; none if it tries none.
+    /// Which of its texts the planner tries; none if it tries none. Asked for two workers or more.
     pub spaces: Option<fn(&SearchLimits) -> Vec<Space>>,
 }
 
@@ -39,16 +41,27 @@ pub struct Traits {
     pub delay: bool,
     /// Whether it finds out workers that return wrong results.
     pub byzantine: bool,
+    /// Whether a worker asks for its tasks one at a time: each costs a pull.
+    pub pulls: bool,
     /// Whether its gradient is not that of the whole batch, on average.
     pub biased: bool,
+    /// Whether its gradient may differ from that of the whole batch by an error that is bounded.
+    pub approximate: bool,
     /// Whether workers compute on mixtures of data, instead of sending mixtures of gradients.
     pub mixes: bool,
 }
 
 impl Traits {
     /// What is true of plain one-round codes.
-    pub const NONE: Self =
-        Self { feedback: false, delay: false, byzantine: false, biased: false, mixes: false };
+    pub const NONE: Self = Self {
+        feedback: false,
+        delay: false,
+        byzantine: false,
+        pulls: false,
+        biased: false,
+        approximate: false,
+        mixes: false,
+    };
 
     /// Whether such a scheme is a code of one round, told by a matrix.
     #[must_use]
@@ -75,7 +88,8 @@ pub struct SearchLimits {
 /// that are no scheme are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Parameters as they are written, such as `s=1`, in an order in which neighbours are alike.
+    /// Parameters as they are written, such as `s=1`, in an order in which neighbours are alike;
+    /// no axis at all is the family's name alone.
     pub axes: Vec<Vec<String>>,
     /// Whether its rounds are held open until a deadline, of which the planner tries several.
     pub deadline: bool,
@@ -103,14 +117,15 @@ impl Space {
 impl SearchLimits {
     /// Sizes of clusters into which the workers can be divided, less one: stragglers that a cluster
     /// takes.
-    pub(super) fn cluster_stragglers(&self) -> impl Iterator<Item = usize> + use<> {
+    pub fn cluster_stragglers(&self) -> impl Iterator<Item = usize> + use<> {
         let workers = self.workers;
         (1..workers).filter(move |stragglers| workers.is_multiple_of(stragglers + 1))
     }
 }
 
 /// 1, 2, 3, 4, 6, 8, 12, .. up to the limit.
-pub(super) fn doublings(limit: usize) -> Vec<usize> {
+#[must_use]
+pub fn doublings(limit: usize) -> Vec<usize> {
     let mut values: Vec<usize> =
         (0..usize::BITS - 2).flat_map(|power| [1 << power, 3 << power]).collect();
     values.retain(|value| (1..=limit).contains(value));
@@ -134,15 +149,15 @@ impl Family {
     }
 }
 
-/// The names of families as one says them: `queue, ring and defer`.
+/// Names as one says them: `queue, ring and defer`.
 ///
 /// ```
 /// use codedgrad::codes::registry::{Registry, listed};
-/// let families = Registry::builtin().families().iter();
-/// assert_eq!(listed(families.filter(|family| family.traits.feedback)), "queue, ring and defer");
+/// let families = Registry::builtin().families().iter().filter(|family| family.traits.feedback);
+/// assert_eq!(listed(families.map(|family| family.name)), "queue, ring and defer");
 /// ```
-pub fn listed<'a>(families: impl IntoIterator<Item = &'a Family>) -> String {
-    let names: Vec<&str> = families.into_iter().map(|family| family.name).collect();
+pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
     match names.split_last() {
         Some((last, [])) => (*last).into(),
         Some((last, others)) => format!("{} and {last}", others.join(", ")),

@@ -29,7 +29,7 @@
 //! error by components is our own derivation.
 
 use super::disjoint::{Joined, Sets};
-use super::family::{Family, Recipe, Space, keyed};
+use super::family::{Family, Recipe, Space, Traits, keyed};
 use super::linear::cgls;
 use super::verify::{binomial, next_combination};
 use super::{Choice, Decoder, Facts, GradientCode, ParameterError, Report, Row, Status, judge};
@@ -51,7 +51,8 @@ pub(super) const FAMILY: Family = Family {
     name: "graph",
     examples: &["graph:d=3,err=0.01,seed=7"],
     summary: "approximate: each share is computed twice, and a step is applied at a normalised \
-        error of err or less",
+        error of err or less (err=0.01, seed=7 if not given)",
+    traits: Traits { approximate: true, ..Traits::NONE },
     spaces: Some(|limits| {
         let degrees = 2..=DEGREE_TRIED_MAX.min(limits.workers.saturating_sub(1));
         vec![Space::of([keyed("d", degrees), keyed("err", [0.01, 0.05])])]

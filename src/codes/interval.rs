@@ -37,7 +37,7 @@ pub(super) const FAMILY: Family = Family {
     name: "interval",
     examples: &["interval:cuts=FILE", "interval:speeds=FILE,s=1,units=64"],
     summary: "for workers whose speeds differ for good: intervals of the batch, as a file says or \
-        by a file of speeds",
+        by a file of speeds, for a batch cut into units",
     ..Family::new(|fields| {
         let (cuts, speeds) = (fields.take::<String>("cuts")?, fields.take::<String>("speeds")?);
         match (cuts, speeds) {

@@ -15,7 +15,7 @@ pub(super) const PLAIN: Family = Family {
     examples: &["bacc:K=4"],
     summary: "approximate: workers train on mixtures of K blocks of the batch; s= stragglers are \
         not waited for (research); a batch is a multiple of K micro-batches",
-    traits: Traits { mixes: true, ..Traits::NONE },
+    traits: Traits { mixes: true, approximate: true, ..Traits::NONE },
     ..Family::new(|fields| {
         let (blocks, stragglers) = (fields.need("K")?, fields.take("s")?);
         let recipe = recipe(fields, blocks, stragglers, None);
@@ -28,7 +28,7 @@ pub(super) const SECURED: Family = Family {
     name: "sbacc",
     examples: &["sbacc:K=4,byzantine=2"],
     summary: "the same, finding out workers that return wrong results",
-    traits: Traits { byzantine: true, mixes: true, ..Traits::NONE },
+    traits: Traits { byzantine: true, mixes: true, approximate: true, ..Traits::NONE },
     ..Family::new(|fields| {
         let (blocks, wrong) = (fields.need("K")?, fields.need("byzantine")?);
         let stragglers = fields.take("s")?;

@@ -27,7 +27,8 @@
 //! ```
 
 pub use super::family::{
-    ClosedForm, Family, Fields, Recipe, SearchLimits, Space, Traits, Value, WaitsFor, keyed, listed,
+    ClosedForm, Family, Fields, Recipe, SearchLimits, Space, Traits, Value, WaitsFor, doublings,
+    keyed, listed,
 };
 
 use super::family::name_of;
@@ -86,7 +87,8 @@ impl Registry {
     /// The same with one family more.
     ///
     /// # Errors
-    /// [`ParameterError::Family`] if its name is taken or none, or an example is not of it.
+    /// [`ParameterError::Family`] if its name is taken or none, or an example is not of it or has
+    /// other traits; what its own parser says of its examples.
     ///
     /// ```
     /// use codedgrad::codes::registry::Registry;
@@ -97,14 +99,29 @@ impl Registry {
     pub fn with(mut self, family: Family) -> Result<Self, ParameterError> {
         let Family { name, .. } = family;
         let wrong = |problem| Err(ParameterError::Family { name, problem });
-        if name.is_empty() || name.contains([':', ',', '=', ' ']) || name == "auto" {
-            return wrong("has a name that no scheme's text can begin with");
+        let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || !name.chars().all(letters) || name.starts_with('-') || name == "auto"
+        {
+            return wrong("has a name that no scheme's text can begin with (a-z, 0-9 and -)");
         }
         if self.family(name).is_some() {
             return wrong("is registered already");
         }
         if family.examples.is_empty() || family.examples.iter().any(|text| name_of(text) != name) {
             return wrong("needs examples, all of which begin with its name");
+        }
+        // Files of its users' are not there.
+        for text in family.examples.iter().filter(|text| !text.contains("FILE")) {
+            let spec = family.spec(text)?;
+            if spec.is_one_round() != family.traits.one_round() {
+                return wrong(
+                    "has traits that are not those of its example: its recipe is of the \
+                    other kind, a one-round code or a scheme",
+                );
+            }
+            if (spec.wrong() > 0) != family.traits.byzantine {
+                return wrong("has traits that are not those of its example: `byzantine`");
+            }
         }
         self.families.push(family);
         Ok(self)

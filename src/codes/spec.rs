@@ -14,8 +14,11 @@ use std::sync::Arc;
 /// A scheme as its user writes it, parameters not yet checked against a number of workers. Files
 /// that the text names are read when it is parsed. Equal are those of equal texts.
 ///
-/// `FromStr` knows the families of [`Registry::builtin`](super::registry::Registry::builtin); those of one's own are read by
-/// [`Registry::parse`](super::registry::Registry::parse).
+/// `FromStr` knows the families of [`Registry::builtin`]; those of one's own are read by
+/// [`Registry::parse`].
+///
+/// [`Registry::builtin`]: super::registry::Registry::builtin
+/// [`Registry::parse`]: super::registry::Registry::parse
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
@@ -179,6 +182,23 @@ impl SchemeSpec {
     #[must_use]
     pub fn wrong(&self) -> usize {
         self.recipe.finds_wrong()
+    }
+
+    /// Stragglers that its text claims to be tolerated, where nothing proves it.
+    ///
+    /// ```
+    /// let spec: codedgrad::codes::SchemeSpec = "groups:s=1".parse()?;
+    /// assert_eq!(spec.claimed(), None, "that is proven");
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn claimed(&self) -> Option<usize> {
+        self.recipe.claimed()
+    }
+
+    /// Whether it is a code of one round.
+    pub(super) fn is_one_round(&self) -> bool {
+        self.recipe.is_one_round()
     }
 
     /// The closed form of its rounds' time, if there is one.

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 /// Most injected delays, which are all drawn before the run.
 const DELAYS_MAX: u64 = 1 << 26;
+
 /// A run as its user tells it: every number once, in any order, and at the end where its workers
 /// are, threads of this process ([`Builder::local`]) or processes that join over TCP
 /// ([`Builder::serve`]).

@@ -1,6 +1,8 @@
 //! The registry: what it says of its families is true of them, and families of one's own take part.
 
-use codedgrad::codes::registry::{Family, Recipe, Registry, Space, keyed};
+use codedgrad::codes::registry::{
+    ClosedForm, Family, Recipe, Registry, Space, Traits, WaitsFor, keyed,
+};
 use codedgrad::codes::{Groups, ParameterError, SchemeSpec};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::sim::planner::{Question, plan};
@@ -38,6 +40,9 @@ fn traits_are_those_of_the_schemes() {
             assert_eq!(traits.byzantine, spec.wrong() > 0, "{text}");
             assert_eq!(traits.one_round(), spec.code(WORKERS).is_ok(), "{text}");
             assert!(!facts.partial || traits.feedback, "{text}");
+            assert_eq!(traits.pulls, facts.pulls, "{text}");
+            let bounded = facts.error_max > 0.0 && !text.contains("rescale");
+            assert_eq!(traits.approximate || traits.biased, bounded, "{text}");
         }
     }
 }
@@ -62,11 +67,48 @@ fn a_family_of_ones_own_is_read_planned_and_made() {
     assert!(found.recommended.starts_with("replicas:r="), "{}", found.why);
 }
 
+/// A family without parameters has one text, its name; on a short trace it is tried by its closed
+/// form, and a family whose axes are empty is not.
+#[test]
+fn a_family_without_parameters_is_planned_by_its_name() {
+    let pairs = Family {
+        name: "pairs",
+        examples: &["pairs"],
+        summary: "two workers or more for every share",
+        spaces: Some(|_| vec![Space::of([])]),
+        ..Family::new(|_| {
+            let form = |workers: usize| {
+                let waits_for = WaitsFor::OneOfEach { groups: workers / 2 };
+                Some(ClosedForm { waits_for, load: 2.0 / workers as f64, coverage: 1.0 })
+            };
+            Ok(Recipe::code(|workers| Groups::tolerating(workers, 1)).closed_form(form))
+        })
+    };
+    let nothing = Family {
+        name: "nothing",
+        examples: &["nothing"],
+        spaces: Some(|_| vec![Space::of([keyed("a", [1]), Vec::new()])]),
+        ..pairs
+    };
+    for rounds in [5, 30] {
+        let rows: Vec<Vec<f64>> =
+            (0..rounds).map(|round| vec![1.0, 1.0, 9.0, f64::from(round) + 1.0]).collect();
+        let growth = Growth::usual(None, 4);
+        let question = Question { families: &[pairs, nothing], ..Question::new(&rows, growth) };
+        let found = plan(&question, &|_| ()).unwrap();
+        let schemes: Vec<&str> = found.candidates.iter().map(|found| found.scheme.text()).collect();
+        assert!(schemes.contains(&"pairs") && schemes.len() == 2, "{schemes:?}");
+        let said =
+            found.notes.iter().any(|note| note.contains("the times of uncoded and pairs are"));
+        assert_eq!(said, rounds < 20, "{:?}", found.notes);
+    }
+}
+
 #[test]
 fn what_cannot_be_registered_or_read_says_why() {
     let with = |family| Registry::default().with(family).map(|_| ()).unwrap_err().to_string();
     assert!(with(Family { name: "groups", ..REPLICAS }).contains("registered already"));
-    for name in ["", "a:b", "two words", "auto"] {
+    for name in ["", "a:b", "two words", "auto", "a|b", "-x", "Groups"] {
         assert!(with(Family { name, ..REPLICAS }).contains("no scheme's text can begin with"));
     }
     assert!(with(Family { examples: &[], ..REPLICAS }).contains("needs examples"));
@@ -77,6 +119,10 @@ fn what_cannot_be_registered_or_read_says_why() {
     assert!(error("other").contains("sbacc:K=4,byzantine=2, replicas:r=2"));
     assert!(error("replicas").contains("r= is missing; write it like replicas:r=2"));
     assert!(error("replicas:r=2,s=1").contains("\"s\" is not a parameter of replicas"));
+    let byzantine = Traits { byzantine: true, ..Traits::NONE };
+    assert!(with(Family { traits: byzantine, ..REPLICAS }).contains("traits that are not those"));
+    let delay = Traits { delay: true, ..Traits::NONE };
+    assert!(with(Family { traits: delay, ..REPLICAS }).contains("traits that are not those"));
     let spec = registry.parse("replicas:r=13").unwrap();
     assert!(matches!(spec.code(12), Err(ParameterError::TooManyStragglers { .. })));
 }
@@ -96,8 +142,11 @@ mod docs {
         let facts = facts.map_or_else(
             |_| "as the file says | |".into(),
             |facts| {
-                let delay =
-                    if facts.delay > 0 { format!("{} rounds", facts.delay) } else { "".into() };
+                let delay = match facts.delay {
+                    0 => String::new(),
+                    1 => "1 round".into(),
+                    rounds => format!("{rounds} rounds"),
+                };
                 format!("{:.3} | {} | {delay}", facts.load, facts.tolerance)
             },
         );

@@ -273,7 +273,9 @@ impl Session {
         }
         let mut auto = self.plan.auto();
         self.lines[run].iter().for_each(|line| auto.replay(&line.record));
-        let scheme = families::scheme(&auto.using().scheme).or_input()?;
+        let using = auto.using().scheme;
+        families::check_known(&using, &self.folder.plan(), None)?;
+        let scheme = families::scheme(&using).or_input()?;
         Ok(LocalRun { scheme, auto: Some(auto), ..local })
     }
 

@@ -83,8 +83,7 @@ impl TrainArgs {
             )));
         }
         let several = |text: &&String| {
-            let is_scheme = |part: &&str| part.contains(':') || *part == "uncoded";
-            text.split(',').filter(is_scheme).count() > 1
+            text.split(',').filter(|word| families::names_scheme(word)).count() > 1
         };
         if let Some(text) = self.compare.iter().find(several) {
             return Err(Failure::Input(anyhow!(

@@ -8,7 +8,7 @@ use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
 use codedgrad::codes::{
-    Choice, Facts, FailedSet, Gate, GradientCode, Report, Verified, decode, verify,
+    Choice, Facts, FailedSet, Gate, GradientCode, Report, SchemeSpec, Verified, decode, verify,
 };
 use codedgrad::ids::{Share, Worker, WorkerSet};
 use codedgrad::run::NumberFormat;
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &CodeArgs, output: &mut Output<'_>) -> Result<(), Failur
     }
     let mut text = picture(&*code, &survivors, &weights);
     let checked = verified.as_ref().map(|found| found.failed == 0);
-    let mut sentences = words(&args.scheme, code.facts(), &survivors, &report, checked);
+    let mut sentences = words(&spec, code.facts(), &survivors, &report, checked);
     if let Some(verified) = &verified {
         sentences += &verdict(code.facts(), verified);
     }
@@ -310,7 +310,7 @@ fn picture(code: &dyn GradientCode, survivors: &WorkerSet, weights: &[f64]) -> S
 /// What the code is and what became of the survivors' results. A tolerance that was not tried, or
 /// was found wanting, is a claim.
 fn words(
-    scheme: &str,
+    scheme: &SchemeSpec,
     facts: &Facts,
     survivors: &WorkerSet,
     report: &Report,
@@ -323,7 +323,7 @@ fn words(
         1 => "any 1 straggler".to_owned(),
         s => format!("any {s} stragglers"),
     };
-    let claimed = checked == Some(false) || checked.is_none() && scheme.starts_with("matrix");
+    let claimed = checked == Some(false) || checked.is_none() && scheme.claimed().is_some();
     let tolerates =
         if claimed { format!("it claims to tolerate {any}") } else { format!("{any} tolerated") };
     let _ = writeln!(
@@ -403,11 +403,12 @@ mod tests {
     #[test]
     fn pictures_are_as_they_were() {
         let show = |scheme: &str, workers: usize, list: &str| {
-            let code = families::scheme(scheme).unwrap().code(workers).unwrap();
+            let scheme = families::scheme(scheme).unwrap();
+            let code = scheme.code(workers).unwrap();
             let survivors = parse_workers(list, workers).unwrap();
             let (weights, report) = decode(&*code, &survivors, Choice::MinimumNorm);
             picture(&*code, &survivors, &weights)
-                + &words(scheme, code.facts(), &survivors, &report, None)
+                + &words(&scheme, code.facts(), &survivors, &report, None)
         };
         insta::assert_snapshot!("groups", show("groups:s=1", 7, "0,2-6"));
         insta::assert_snapshot!("groups_lost", show("groups:l=3,rescale", 7, "0-4"));

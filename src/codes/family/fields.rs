@@ -126,7 +126,8 @@ impl<'a> Fields<'a> {
         at.map(|at| self.left.remove(at)).is_some()
     }
 
-    /// The path that stands alone, without a key; it may contain `=`.
+    /// The path that stands alone, without a key, once all other fields are taken; it may contain
+    /// `=`.
     ///
     /// # Errors
     /// [`ParameterError::Malformed`] if there is none.

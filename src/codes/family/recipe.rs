@@ -125,8 +125,9 @@ impl Recipe {
         self
     }
 
-    /// The same, whose text claims that any so many stragglers are tolerated: a claim that is not
-    /// proven, and checked before a run.
+    /// The same, whose text claims that any so many stragglers are tolerated: a claim that nothing
+    /// proves, and that is therefore checked before a run. Codes that say what they tolerate by
+    /// [`DenseCode::claiming`](crate::codes::DenseCode::claiming) claim it.
     #[must_use]
     pub fn claiming(mut self, stragglers: Option<usize>) -> Self {
         self.claim = stragglers;
@@ -143,7 +144,8 @@ impl Recipe {
         self
     }
 
-    /// The same, with the closed form of its rounds' time for a number of workers, if there is one.
+    /// The same, with the closed form of its rounds' time for a number of workers, if there is one:
+    /// the planner then tries it on short traces too.
     #[must_use]
     pub fn closed_form(
         mut self,
@@ -209,6 +211,11 @@ impl Recipe {
     /// How many wrong workers it finds out.
     pub(in crate::codes) fn finds_wrong(&self) -> usize {
         self.byzantine
+    }
+
+    /// Whether it is a code of one round.
+    pub(in crate::codes) fn is_one_round(&self) -> bool {
+        matches!(self.source, Source::Code(_))
     }
 
     /// Stragglers that its text claims to be tolerated, where nothing proves it.

@@ -31,7 +31,7 @@ pub(in crate::codes) const FAMILY: Family = Family {
     examples: &["queue:m=4"],
     summary: "m tasks per worker in one queue: who is fast does more, what is still out is done \
         twice",
-    traits: Traits { feedback: true, ..Traits::NONE },
+    traits: Traits { feedback: true, pulls: true, ..Traits::NONE },
     spaces: Some(|limits| {
         let most = limits.cut.saturating_mul(limits.accumulate);
         vec![Space::of([keyed("m", doublings(most))])]

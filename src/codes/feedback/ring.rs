@@ -31,7 +31,7 @@ pub(in crate::codes) const FAMILY: Family = Family {
     examples: &["ring:reach=3"],
     summary: "for workers that have the data of reach shares: each does its own, then helps those \
         before it",
-    traits: Traits { feedback: true, ..Traits::NONE },
+    traits: Traits { feedback: true, pulls: true, ..Traits::NONE },
     spaces: Some(|limits| vec![Space::of([keyed("reach", 2..=limits.workers)])]),
     ..Family::new(|fields| {
         let reach = fields.need("reach")?;

@@ -36,17 +36,46 @@ impl Space {
         axes.chain(self.deadline.then_some(MUS.len())).collect()
     }
 
+    /// Whether there are closed forms of its schemes, as the first of them shows.
+    pub(super) fn has_closed_form(&self, workers: usize) -> bool {
+        let sizes = self.sizes();
+        let first = (!self.deadline && !sizes.contains(&0))
+            .then(|| self.setting(&vec![0; sizes.len()]))
+            .flatten();
+        first.is_some_and(|setting| setting.scheme.closed_form(workers).is_some())
+    }
+
+    /// All its points: an index per axis.
+    pub(super) fn points(&self) -> Vec<Vec<usize>> {
+        let axes: Vec<Vec<usize>> =
+            self.sizes().into_iter().map(|size| (0..size).collect()).collect();
+        combined(&axes)
+    }
+
     /// The setting at a point, if its text is a scheme's.
     pub(super) fn setting(&self, point: &[usize]) -> Option<Setting> {
         let parameters: Vec<&str> =
             self.axes.iter().zip(point).map(|(axis, at)| &*axis[*at]).collect();
-        let text = format!("{}:{}", self.family.name, parameters.join(","));
+        let parameters = parameters.join(",");
+        let colon = if parameters.is_empty() { "" } else { ":" };
+        let text = format!("{}{colon}{parameters}", self.family.name);
         let scheme = self.family.spec(&text).ok()?;
         if !self.deadline {
             return Some(Setting::new(scheme));
         }
         Some(Setting { scheme, close: Close::Incremental, mu: Some(MUS[*point.last()?]) })
     }
+}
+
+/// All combinations of one index per axis.
+pub(super) fn combined(axes: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let with = |points: Vec<Vec<usize>>, axis: &Vec<usize>| {
+        let longer = |point: &Vec<usize>| {
+            axis.iter().map(|at| [&point[..], &[*at]].concat()).collect::<Vec<_>>()
+        };
+        points.iter().flat_map(longer).collect()
+    };
+    axes.iter().fold(vec![Vec::new()], with)
 }
 
 #[cfg(test)]

@@ -280,12 +280,12 @@ impl<'a> Planner<'a> {
                 spaces.into_par_iter().flat_map(|space| search.descend(&space)).collect()
             }
             Method::ClosedForms => {
-                // Those that have a closed form have one parameter.
-                let along = |space: Space| -> Vec<Setting> {
-                    let [size] = space.sizes()[..] else { return Vec::new() };
-                    (0..size).filter_map(|at| space.setting(&[at])).collect()
+                let workers = self.replay.workers();
+                let has_form = |space: &&Space| space.has_closed_form(workers);
+                let all = |space: &Space| -> Vec<Setting> {
+                    space.points().iter().filter_map(|point| space.setting(point)).collect()
                 };
-                let settings: Vec<Setting> = spaces.into_iter().flat_map(along).collect();
+                let settings: Vec<Setting> = spaces.iter().filter(has_form).flat_map(all).collect();
                 settings
                     .into_par_iter()
                     .filter_map(|setting| self.by_formula(&setting, pool))

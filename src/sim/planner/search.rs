@@ -1,7 +1,7 @@
 //! The best parameters of a scheme: a coarse look at all of them on a part of the trace, then
 //! descents.
 
-use super::families::Space;
+use super::families::{Space, combined};
 use super::replay::{Replay, Run};
 use rayon::prelude::*;
 use std::cmp::Ordering;
@@ -59,7 +59,7 @@ impl Search<'_> {
         }
         let jobs = self.replay.jobs();
         let kept: Vec<Vec<usize>> = thinned(&sizes);
-        let coarse = self.runs(space, points(&kept), (jobs / COARSE.0).max(COARSE.1).min(jobs));
+        let coarse = self.runs(space, combined(&kept), (jobs / COARSE.0).max(COARSE.1).min(jobs));
         let mut seen = Seen::new();
         for start in self.starts(coarse) {
             self.descent((space, &sizes), &kept, start, &mut seen);
@@ -83,9 +83,10 @@ impl Search<'_> {
 
     /// Replays of the whole trace with all parameters.
     pub(super) fn everything(&self, space: &Space) -> Vec<Run> {
-        let all: Vec<Vec<usize>> =
-            space.sizes().into_iter().map(|size| (0..size).collect()).collect();
-        self.runs(space, points(&all), self.replay.jobs()).into_iter().map(|(_, run)| run).collect()
+        self.runs(space, space.points(), self.replay.jobs())
+            .into_iter()
+            .map(|(_, run)| run)
+            .collect()
     }
 
     /// Where descents begin, and the work they are allowed.
@@ -220,18 +221,7 @@ fn crossed(sizes: &[usize], point: &Point) -> Vec<Point> {
         .iter()
         .enumerate()
         .map(|(axis, at)| if axis == longest { near.clone().collect() } else { only(*at) });
-    [points(&others.collect::<Vec<_>>()), points(&along.collect::<Vec<_>>())].concat()
-}
-
-/// All combinations of one index per axis.
-fn points(axes: &[Vec<usize>]) -> Vec<Point> {
-    let with = |points: Vec<Point>, axis: &Vec<usize>| {
-        let longer = |point: &Point| {
-            axis.iter().map(|at| [&point[..], &[*at]].concat()).collect::<Vec<Point>>()
-        };
-        points.iter().flat_map(longer).collect()
-    };
-    axes.iter().fold(vec![Vec::new()], with)
+    [combined(&others.collect::<Vec<_>>()), combined(&along.collect::<Vec<_>>())].concat()
 }
 
 #[cfg(test)]

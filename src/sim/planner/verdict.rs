@@ -1,6 +1,6 @@
 //! What to say about a plan.
 
-use super::families::{Space, spaces};
+use super::families::spaces;
 use super::{Candidate, Cause, GAIN_MIN, Question, ROUNDS_MIN};
 use crate::codes::registry::{Family, listed};
 use crate::delays::StragglerSummary;
@@ -145,13 +145,12 @@ pub(super) fn why(
     format!("{first} {second}")
 }
 
-/// Whether there is a closed form of what the planner tries of a family.
-fn has_formula(family: &Family, question: &Question<'_>) -> bool {
-    let workers = question.rows[0].len();
-    let first = |space: &Space| space.setting(&vec![0; space.sizes().len()]);
-    let settings = spaces(family, &question.limits());
-    let mut settings = settings.iter().filter(|space| space.sizes()[0] > 0).filter_map(first);
-    settings.any(|setting| setting.scheme.closed_form(workers).is_some())
+/// The families of which something is true.
+fn names<'a>(
+    question: &'a Question<'_>,
+    which: impl Fn(&Family) -> bool,
+) -> impl Iterator<Item = &'a str> {
+    question.families.iter().filter(move |family| which(family)).map(|family| family.name)
 }
 
 fn often(stay: f64) -> String {
@@ -195,12 +194,16 @@ pub(super) fn notes(
         );
     }
     if jobs < ROUNDS_MIN {
+        let workers = question.rows[0].len();
         notes.push(format!(
-            "{jobs} {unit} are too few to replay (at least {ROUNDS_MIN}): the times of uncoded, {} \
-             are closed forms for workers that are slow independently; bursts, constantly slow \
+            "{jobs} {unit} are too few to replay (at least {ROUNDS_MIN}): the times of {} are \
+             closed forms for workers that are slow independently; bursts, constantly slow \
              workers, feedback schemes and codes over rounds cannot be judged, and intervals are \
              too narrow",
-            listed(question.families.iter().filter(|family| has_formula(family, question)))
+            listed(["uncoded"].into_iter().chain(names(question, |family| {
+                let spaces = spaces(family, &question.limits());
+                spaces.iter().any(|space| space.has_closed_form(workers))
+            })))
         ));
     } else if jobs < ROUNDS_ENOUGH {
         notes.push(format!(
@@ -222,7 +225,10 @@ pub(super) fn notes(
         } else {
             String::new()
         };
-        let others = question.families.iter().filter(|family| family.traits.feedback);
+        let mut others: Vec<&str> = names(question, |family| family.traits.feedback).collect();
+        if !others.contains(&choice.scheme.family()) {
+            others.push(choice.scheme.family());
+        }
         notes.push(format!(
             "any worker is taken to be able to read any sample{pull}; leave {} out where that is \
              not so",

@@ -44,6 +44,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const STATE_FACTOR: usize = 256;
 /// The same beside gradients, for trainers that train a small part of what they hand over.
 const STATE_BESIDE: usize = 1 << 26;
+
 /// When workers were asked last whether they are there.
 struct Pings {
     count: u64,
