@@ -46,11 +46,6 @@ pub(crate) fn check_known(text: &str, plan: &Path, program: Option<&str>) -> Res
     )))
 }
 
-/// Whether a word could be a scheme among others.
-pub(crate) fn names_scheme(word: &str) -> bool {
-    word == AUTO || word.contains(':') || registry().family(word).is_some()
-}
-
 /// Whether a text is of a scheme that puts what is late off, to its own step or to the next.
 pub(crate) fn defers(text: &str) -> bool {
     scheme(text).is_ok_and(|spec| spec.deferring_to_next_step().is_some())

@@ -15,6 +15,7 @@ use crate::units::count;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use clap::Args;
+use codedgrad::train::AUTO;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -83,7 +84,10 @@ impl TrainArgs {
             )));
         }
         let several = |text: &&String| {
-            text.split(',').filter(|word| families::names_scheme(word)).count() > 1
+            let is_scheme = |word: &&str| {
+                word.contains(':') || families::registry().family(word).is_some() || *word == AUTO
+            };
+            text.split(',').filter(is_scheme).count() > 1
         };
         if let Some(text) = self.compare.iter().find(several) {
             return Err(Failure::Input(anyhow!(
