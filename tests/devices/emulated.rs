@@ -105,7 +105,8 @@ fn what_needs_a_device_passes_on_an_emulated_one() {
             ran.status.success()
                 && !said.contains("not checked")
                 && !said.contains("running 0 tests"),
-            "{said}"
+            "{}: {said}",
+            ran.status
         );
     }
 }

@@ -2,9 +2,11 @@
 // their streams, which wait for those of the other ranks, and for ever unless they are aborted. What ranks tell each other are files in
 // a folder that a communicator's id names.
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <functional>
@@ -45,12 +47,16 @@ struct Comm {
 
 bool exists(const std::string &path) { return access(path.c_str(), F_OK) == 0; }
 
-// A file that is whole as soon as it is there.
-void put(const std::string &path, const Numbers &numbers) {
+// A file that is whole as soon as it is there. An aborted communicator writes none: its folder may be gone.
+void put(const Comm *comm, const std::string &path, const Numbers &numbers) {
     std::string draft = path + ".draft";
     FILE *file = fopen(draft.c_str(), "wb");
-    if (!file || fwrite(numbers.data(), sizeof(float), numbers.size(), file) != numbers.size() || fclose(file) != 0) abort();
-    rename(draft.c_str(), path.c_str());
+    bool written = file && fwrite(numbers.data(), sizeof(float), numbers.size(), file) == numbers.size();
+    if (file && fclose(file) != 0) written = false;
+    if (written && rename(draft.c_str(), path.c_str()) == 0) return;
+    if (comm->aborted) return;
+    fprintf(stderr, "what a rank tells the others cannot be written: %s: %s\n", path.c_str(), strerror(errno));
+    abort();
 }
 // Tries until it works; false if the communicator is aborted before.
 template <class Done> bool until(Comm *comm, Done done) {
@@ -125,9 +131,10 @@ int meet(const void *in, void *out, size_t count, int type, float weight, bool r
     std::string meeting = "meet-" + std::to_string(comm->next++) + "-";
     auto of = [=](int rank) { return comm->path(meeting + std::to_string(rank)); };
     auto begin = [=] {
+        if (comm->aborted) return;
         Numbers own = read(in, count, type);
         for (float &x : own) x *= weight;
-        put(of(comm->rank), own);
+        put(comm, of(comm->rank), own);
     };
     auto finish = [=] {
         Numbers sum(count, 0.0f);
@@ -225,7 +232,9 @@ int ncclAllReduce(const void *in, void *out, size_t count, int type, int operati
 // A vector is sent once it is received.
 int ncclSend(const void *x, size_t count, int type, int peer, Comm *comm, void *stream) {
     std::string mail = comm->mail(comm->rank, peer, comm->sent[peer]++);
-    auto begin = [=] { put(mail, read(x, count, type)); };
+    auto begin = [=] {
+        if (!comm->aborted) put(comm, mail, read(x, count, type));
+    };
     pending.push_back({stream, begin, nothing, [=] { until(comm, [&] { return !exists(mail); }); }});
     return SUCCESS;
 }
