@@ -28,17 +28,15 @@ pub(crate) fn scheme(text: &str) -> Result<SchemeSpec, ParameterError> {
 
 /// Refuses the scheme of a run that another program began, with a family that this one lacks.
 pub(crate) fn check_known(text: &str, plan: &Path, program: Option<&str>) -> Result<(), Failure> {
-    let name = text.split(':').next().unwrap_or(text);
-    if text == AUTO || registry().family(name).is_some() {
+    let found = registry().family_of(text);
+    let Some(ParameterError::UnknownScheme { name, nearest, .. }) = found.err() else {
+        return Ok(());
+    };
+    if text == AUTO {
         return Ok(());
     }
     let program = program.map_or(String::new(), |program| format!(", {program}"));
-    let meant = match scheme(text) {
-        Err(ParameterError::UnknownScheme { nearest: Some(nearest), .. }) => {
-            format!("; or did you mean {nearest:?}?")
-        }
-        _ => String::new(),
-    };
+    let meant = nearest.map_or(String::new(), |text| format!("; or did you mean {text:?}?"));
     Err(Failure::Input(anyhow!(
         "{} trains with {text}, and this program knows no family {name:?}: go on with the program \
          that began the run{program}{meant}",

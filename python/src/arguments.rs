@@ -4,6 +4,7 @@ use codedgrad::transport::tcp::security::Token;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) fn value_error(error: impl ToString) -> PyErr {
@@ -41,6 +42,11 @@ impl Deadline {
     pub(crate) fn left(&self, most: Duration) -> Duration {
         self.0.map_or(most, |deadline| deadline.saturating_duration_since(now()).min(most))
     }
+}
+
+/// What a mutex guards here stays whole whoever panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a trainer waits by the wall's clock")]

@@ -1,6 +1,6 @@
 //! A run that is served from a thread of this process.
 
-use crate::arguments::{Deadline, duration, token, value_error};
+use crate::arguments::{Deadline, duration, lock, token, value_error};
 use crate::numbers::format_of;
 use codedgrad::codes::SchemeSpec;
 use codedgrad::run::NumberFormat;
@@ -11,7 +11,7 @@ use codedgrad::transport::tcp::{Exchange, Secrets};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -160,11 +160,6 @@ fn wire(name: &str) -> PyResult<NumberFormat> {
             "wire is {name:?}: vectors travel as \"float32\" or \"bfloat16\""
         ))
     })
-}
-
-/// What a mutex guards here stays whole whoever panicked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counts steps.

@@ -1,6 +1,6 @@
 //! A worker of a run, driven event by event.
 
-use crate::arguments::{Deadline, duration, token, value_error};
+use crate::arguments::{Deadline, duration, lock, token, value_error};
 use crate::numbers::{Layout, gather, scatter};
 use codedgrad::ids::{Step, Task};
 use codedgrad::train::{
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -142,8 +142,7 @@ impl Worker {
                  Do not touch it in the workers of a DataLoader",
             ));
         }
-        // It stays whole whoever panicked.
-        Ok(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(&self.inner))
     }
 }
 

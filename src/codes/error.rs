@@ -1,5 +1,6 @@
 //! What can be wrong with a code's parameters, or with the text that names it.
 
+use super::family::AUTO;
 use super::table::TableError;
 use crate::ids::CutError;
 use crate::spelling::hint;
@@ -302,7 +303,7 @@ pub enum ParameterError {
 
 /// What is to be said of the one name of a policy.
 fn of_policy(name: &str) -> &'static str {
-    if name == "auto" {
+    if name == AUTO {
         " (auto chooses among them while a run goes on, in `codedgrad train`, `coordinator`, \
          `serve` and `run`)"
     } else {

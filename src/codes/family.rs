@@ -11,6 +11,9 @@ pub use recipe::{ClosedForm, Recipe, WaitsFor};
 use super::ParameterError;
 use std::fmt::Display;
 
+/// What stands for a scheme where a policy chooses it: no family's name.
+pub(crate) const AUTO: &str = "auto";
+
 /// Schemes that are written and made alike: everything before the colon of a scheme's text.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
@@ -32,7 +35,7 @@ pub struct Family {
 }
 
 /// What is true of all schemes of a family.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
     /// Whether who computes what depends on how fast workers were: any of them must be able to
     /// read any sample.

@@ -31,7 +31,7 @@ mod disjoint;
 pub mod drop_slowest;
 mod dual;
 mod error;
-mod family;
+pub(crate) mod family;
 pub mod feedback;
 pub mod gate;
 pub mod graph;

@@ -31,7 +31,7 @@ pub use super::family::{
     keyed, listed,
 };
 
-use super::family::name_of;
+use super::family::{AUTO, name_of};
 use super::{ParameterError, SchemeSpec};
 use crate::spelling::near;
 use std::str::FromStr;
@@ -100,8 +100,7 @@ impl Registry {
         let Family { name, .. } = family;
         let wrong = |problem| Err(ParameterError::Family { name, problem });
         let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if name.is_empty() || !name.chars().all(letters) || name.starts_with('-') || name == "auto"
-        {
+        if name.is_empty() || !name.chars().all(letters) || name.starts_with('-') || name == AUTO {
             return wrong("has a name that no scheme's text can begin with (a-z, 0-9 and -)");
         }
         if self.family(name).is_some() {
@@ -154,9 +153,23 @@ impl Registry {
     /// # Errors
     /// [`ParameterError`] that says what is wrong with the text, and what it may have meant.
     pub fn parse(&self, text: &str) -> Result<SchemeSpec, ParameterError> {
+        self.family_of(text)?.spec(text)
+    }
+
+    /// The family that a text is of, whatever its parameters are.
+    ///
+    /// # Errors
+    /// [`ParameterError::UnknownScheme`] if there is none.
+    ///
+    /// ```
+    /// use codedgrad::codes::registry::Registry;
+    /// assert_eq!(Registry::builtin().family_of("matrix:not-there.csv")?.name, "matrix");
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    pub fn family_of(&self, text: &str) -> Result<&Family, ParameterError> {
         let name = name_of(text);
         if let Some(family) = self.family(name) {
-            return family.spec(text);
+            return Ok(family);
         }
         let nearest = near(name, self.families.iter().map(|family| family.name));
         let nearest = nearest.and_then(|name| self.family(name)).map(Family::example);

@@ -4,11 +4,11 @@ mod chooser;
 
 use super::{Policy, StepRecord, Using};
 use crate::codes::registry::Registry;
-use crate::codes::{ParameterError, SchemeSpec};
+use crate::codes::{ParameterError, SchemeSpec, family};
 use chooser::{Chooser, Seen};
 
 /// The scheme text that asks for [`Auto`], in programs that read scheme texts.
-pub const AUTO: &str = "auto";
+pub const AUTO: &str = family::AUTO;
 
 /// Steps of a resumed run that are looked back on, at least.
 const HISTORY: usize = 4096;

@@ -2,7 +2,7 @@
 
 use super::super::Close;
 use super::replay::Setting;
-use crate::codes::registry::{Family, SearchLimits};
+use crate::codes::registry::{self, Family, SearchLimits};
 
 /// Deadline tolerances that are tried where a scheme needs a deadline.
 pub(super) const MUS: [f64; 15] =
@@ -13,33 +13,27 @@ pub(super) const MUS: [f64; 15] =
 #[derive(Clone, Debug)]
 pub(super) struct Space {
     family: Family,
-    axes: Vec<Vec<String>>,
-    deadline: bool,
+    texts: registry::Space,
 }
 
 /// What the planner may try of a family.
 pub(super) fn spaces(family: &Family, limits: &SearchLimits) -> Vec<Space> {
     // Nobody could stand in for a single worker.
     let Some(spaces) = family.spaces.filter(|_| limits.workers > 1) else { return Vec::new() };
-    let space = |space: crate::codes::registry::Space| Space {
-        family: *family,
-        axes: space.axes,
-        deadline: space.deadline,
-    };
-    spaces(limits).into_iter().map(space).collect()
+    spaces(limits).into_iter().map(|texts| Space { family: *family, texts }).collect()
 }
 
 impl Space {
     /// Points along each axis; a space with an axis that has none is empty.
     pub(super) fn sizes(&self) -> Vec<usize> {
-        let axes = self.axes.iter().map(Vec::len);
-        axes.chain(self.deadline.then_some(MUS.len())).collect()
+        let axes = self.texts.axes.iter().map(Vec::len);
+        axes.chain(self.texts.deadline.then_some(MUS.len())).collect()
     }
 
     /// Whether there are closed forms of its schemes, as the first of them shows.
     pub(super) fn has_closed_form(&self, workers: usize) -> bool {
         let sizes = self.sizes();
-        let first = (!self.deadline && !sizes.contains(&0))
+        let first = (!self.texts.deadline && !sizes.contains(&0))
             .then(|| self.setting(&vec![0; sizes.len()]))
             .flatten();
         first.is_some_and(|setting| setting.scheme.closed_form(workers).is_some())
@@ -54,13 +48,13 @@ impl Space {
 
     /// The setting at a point, if its text is a scheme's.
     pub(super) fn setting(&self, point: &[usize]) -> Option<Setting> {
-        let parameters: Vec<&str> =
-            self.axes.iter().zip(point).map(|(axis, at)| &*axis[*at]).collect();
+        let axes = self.texts.axes.iter().zip(point);
+        let parameters: Vec<&str> = axes.map(|(axis, at)| &*axis[*at]).collect();
         let parameters = parameters.join(",");
         let colon = if parameters.is_empty() { "" } else { ":" };
         let text = format!("{}{colon}{parameters}", self.family.name);
         let scheme = self.family.spec(&text).ok()?;
-        if !self.deadline {
+        if !self.texts.deadline {
             return Some(Setting::new(scheme));
         }
         Some(Setting { scheme, close: Close::Incremental, mu: Some(MUS[*point.last()?]) })

@@ -16,12 +16,9 @@ use tokio::time::Instant;
 /// What waits for its turn with the trainer.
 enum Queued {
     Order(u64, Order),
+    /// Since when its sum is waited for, and whether the coordinator was asked for it.
     Apply {
-        step: Step,
-        attempt: u32,
-        digest: u64,
-        tail: Vec<f64>,
-        saver: Worker,
+        decision: Decision,
         since: Instant,
         asked: bool,
     },
@@ -32,7 +29,8 @@ impl Queued {
     /// The step that the trainer is to apply, or to count.
     fn step(&self) -> Option<Step> {
         match self {
-            Self::Apply { step, .. } | Self::Order(_, Order::Skip { step, .. }) => Some(*step),
+            Self::Apply { decision, .. } => Some(decision.step),
+            Self::Order(_, Order::Skip { step, .. }) => Some(*step),
             _ => None,
         }
     }
@@ -110,10 +108,7 @@ impl Trainer {
 
     /// A step for it, once its sum is there.
     pub(super) fn apply(&mut self, decision: Decision) {
-        let Decision { step, attempt, digest, tail, saver } = decision;
-        let since = Instant::now();
-        let asked = false;
-        self.queue.push_back(Queued::Apply { step, attempt, digest, tail, saver, since, asked });
+        self.queue.push_back(Queued::Apply { decision, since: Instant::now(), asked: false });
     }
 
     /// A state for it, once that is there; whatever was to be applied before is in the state.
@@ -214,7 +209,7 @@ impl Trainer {
             let ready = match front {
                 front if front.step().is_some_and(|step| step > self.next) => false,
                 Queued::Order(..) => true,
-                Queued::Apply { step, attempt, digest, .. } => {
+                Queued::Apply { decision: Decision { step, attempt, digest, .. }, .. } => {
                     kept.has(*step, *attempt, *digest) || summer.has(*step, *attempt, *digest)
                 }
                 Queued::Take(transfer) => states.is_whole(*transfer),
@@ -224,7 +219,8 @@ impl Trainer {
             }
             let (number, order) = match self.queue.pop_front() {
                 Some(Queued::Order(number, order)) => (number, order),
-                Some(Queued::Apply { step, attempt, digest, tail, saver, .. }) => {
+                Some(Queued::Apply { decision, .. }) => {
+                    let Decision { step, attempt, digest, tail, saver } = decision;
                     let own = kept.has(step, attempt, digest).then(Arc::default);
                     let sum = || summer.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
                     let Some(gradient) = own.or_else(sum) else { return };
@@ -267,15 +263,15 @@ impl Trainer {
             return Some(self.next);
         }
         self.gap_since = None;
-        let Some(Queued::Apply { step, attempt, since, asked, .. }) = self.queue.front_mut() else {
+        let Some(Queued::Apply { decision, since, asked }) = self.queue.front_mut() else {
             return None;
         };
-        let patience = if is_open(*step, *attempt) { OVERDUE } else { QUIET };
+        let patience = if is_open(decision.step, decision.attempt) { OVERDUE } else { QUIET };
         let waited = now.duration_since(*since);
         if waited <= patience || *asked && waited <= 5 * OVERDUE {
             return None;
         }
         (*asked, *since) = (true, now);
-        Some(*step)
+        Some(decision.step)
     }
 }
