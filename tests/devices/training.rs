@@ -679,7 +679,7 @@ mod woven {
         // The first sum is made before there is a group; every other is by it, but for the one in
         // which somebody is killed.
         assert!(
-            woven[AT as usize] == AT && status.lock().expect("no error").woven >= STEPS - 2,
+            woven[AT as usize] >= AT && status.lock().expect("no error").woven >= STEPS - 2,
             "{woven:?}"
         );
     }
