@@ -2,11 +2,12 @@
 //! sequential schemes.
 
 use codedgrad::codes::sequential::{
-    Accept, Fold, Horizon, MSgc, MSgcParameters, Scheme, SchemeFacts, SlotKind,
+    Accept, Fold, Horizon, MSgc, MSgcParameters, Outlook, Returned, RoundEvent, Scheme,
+    SchemeFacts, Settle, SlotKind,
 };
 use codedgrad::codes::{Report, SchemeSpec};
 use codedgrad::delays::{Growth, Preset};
-use codedgrad::ids::{Job, Part, Task, Units, Worker, WorkerSet};
+use codedgrad::ids::{Job, Part, Task, Worker, WorkerSet};
 use codedgrad::sim::{Close, Rules, SimulationOutcome, simulate};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -168,6 +169,7 @@ fn decodes_exactly(
     for round in 0..jobs + facts.delay as u64 {
         let mut hands: Vec<Vec<Task>> = vec![Vec::new(); facts.workers];
         let mut missing = WorkerSet::empty(facts.workers);
+        scheme.on(RoundEvent::Opened { dead: &missing });
         Worker::all(facts.workers)
             .for_each(|worker| scheme.assign(worker, &mut hands[worker.index()]));
         let mut out: Vec<Worker> =
@@ -200,14 +202,13 @@ fn decodes_exactly(
                 missing.remove(worker);
             }
         }
-        for worker in Worker::all(facts.workers) {
-            scheme.observe(worker, (!missing.contains(worker)).then_some(0.5));
-        }
+        let in_time = |worker| (!missing.contains(worker)).then_some(0.5);
+        let late: Vec<_> = Worker::all(facts.workers).map(in_time).collect();
         let mut decoded = Vec::new();
-        scheme.close(&missing, &mut decoded);
+        scheme.close(&missing, &late, &mut decoded);
         for job in decoded {
             let mut folds: Vec<Fold> = Vec::new();
-            let report = scheme.settle(job, &mut folds);
+            let report = scheme.settle(Settle::Job(job), &mut folds);
             assert!(report.decodable && report.residual < 1e-9, "{report:?}");
             let terms: Vec<(f64, [f64; 3])> =
                 folds.iter().map(|fold| (fold.weight, sent[&(fold.worker, fold.task)])).collect();
@@ -223,6 +224,11 @@ fn decodes_exactly(
         }
     }
     ready
+}
+
+/// Units of the task of a result.
+fn units_of(scheme: &dyn Scheme, fold: &Fold) -> u32 {
+    scheme.facts().units_of(scheme.parts(fold.worker, fold.task))
 }
 
 /// A scheme that is told of every task by itself.
@@ -241,8 +247,12 @@ impl Scheme for TaskByTask {
         self.0.parts(worker, task)
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> bool {
+    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
         self.0.returned(worker, task)
+    }
+
+    fn on(&mut self, event: RoundEvent<'_>) -> bool {
+        self.0.on(event)
     }
 
     fn admits(&self, missing: &WorkerSet) -> bool {
@@ -253,36 +263,20 @@ impl Scheme for TaskByTask {
         self.0.quality()
     }
 
-    fn observe(&mut self, worker: Worker, ratio: Option<f64>) {
-        self.0.observe(worker, ratio);
+    fn outlook(&self, gone: &WorkerSet) -> Outlook {
+        self.0.outlook(gone)
     }
 
-    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
-        self.0.close(missing, decoded);
+    fn close(&mut self, missing: &WorkerSet, late: &[Option<f64>], decoded: &mut Vec<Job>) {
+        self.0.close(missing, late, decoded);
     }
 
-    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        self.0.settle(job, folds)
+    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+        self.0.settle(what, out)
     }
 
-    fn open(&mut self) {
-        self.0.open();
-    }
-    fn blocked(&self, gone: &WorkerSet) -> Vec<Job> {
-        self.0.blocked(gone)
-    }
-    fn give_up(&mut self, job: Job) {
-        self.0.give_up(job);
-    }
     fn restart(&mut self, jobs: std::ops::Range<Job>) {
         self.0.restart(jobs);
-    }
-    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
-        self.0.lost(worker, from, reopened);
-    }
-
-    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
-        self.0.uncovered(missing)
     }
 }
 
@@ -432,7 +426,8 @@ proptest! {
         for _ in 0..200 {
             if left == 0 && alive.remove(dies) {
                 let mut reopened = Vec::new();
-                scheme.lost(dies, Some(Job(0)), &mut reopened);
+                let from = Some(Job(0));
+                scheme.on(RoundEvent::Lost { worker: dies, from, reopened: &mut reopened });
                 at[dies.index()].clear();
                 let won: Vec<Task> = held
                     .iter()
@@ -453,22 +448,22 @@ proptest! {
                 alive.iter().filter(|worker| !at[worker.index()].is_empty()).collect();
             if let Some(&worker) = busy.get(choose(busy.len())) {
                 let task = at[worker.index()].remove(0);
-                if scheme.returned(worker, task) {
+                if scheme.returned(worker, task) != Returned::Unwanted {
                     held.insert(task, worker);
                 }
             }
         }
         let mut decoded = Vec::new();
-        scheme.close(&WorkerSet::of(6, [dies]), &mut decoded);
+        scheme.close(&WorkerSet::of(6, [dies]), &[None; 6], &mut decoded);
         prop_assert_eq!(&decoded, &[Job(0)], "{} is not complete", text);
         let mut folds: Vec<Fold> = Vec::new();
-        scheme.settle(Job(0), &mut folds);
+        scheme.settle(Settle::Job(Job(0)), &mut folds);
         prop_assert!(
             folds
                 .iter()
                 .all(|fold| held.get(&fold.task) == Some(&fold.worker) && fold.weight == 1.0)
         );
-        let units: u32 = folds.iter().map(|fold| scheme.units(fold.worker, fold.task)).sum();
+        let units: u32 = folds.iter().map(|fold| units_of(&*scheme, fold)).sum();
         prop_assert_eq!(units, scheme.facts().units, "every unit once");
     }
 
@@ -505,18 +500,22 @@ proptest! {
             for step in 0.. {
                 prop_assert!(step < 2000, "{} hangs", text);
                 if left == 0 && alive.remove(dies) {
-                    scheme.lost(dies, None, &mut Vec::new());
+                    let reopened = &mut Vec::new();
+                    scheme.on(RoundEvent::Lost { worker: dies, from: None, reopened });
                     at[dies.index()].clear();
                     held.retain(|_, holder| *holder != dies);
                 }
                 left = left.saturating_sub(1);
+                if step == 0 {
+                    scheme.on(RoundEvent::Opened { dead: &alive.complement() });
+                }
                 for worker in
                     alive.iter().filter(|worker| at[worker.index()].is_empty()).collect::<Vec<_>>()
                 {
                     scheme.assign(worker, &mut at[worker.index()]);
                 }
                 if !alive.contains(dies) {
-                    scheme.gone(dies);
+                    scheme.on(RoundEvent::Gone(dies));
                 }
                 if scheme.admits(&WorkerSet::empty(workers)) && choose(3) == 0 {
                     break;
@@ -528,16 +527,16 @@ proptest! {
                 };
                 let task = at[worker.index()].remove(0);
                 let parts = scheme.parts(worker, task).iter().map(|part| part.units).collect();
-                if scheme.returned(worker, task) {
+                if scheme.returned(worker, task) != Returned::Unwanted {
                     held.insert(task, worker);
                     units.insert(task, parts);
                 }
             }
             let mut decoded = Vec::new();
-            scheme.close(&WorkerSet::empty(workers), &mut decoded);
+            scheme.close(&WorkerSet::empty(workers), &vec![None; workers], &mut decoded);
             for job in decoded {
                 let mut folds: Vec<Fold> = Vec::new();
-                scheme.settle(job, &mut folds);
+                scheme.settle(Settle::Job(job), &mut folds);
                 prop_assert!(
                     folds.iter().all(|fold| held.get(&fold.task) == Some(&fold.worker)),
                     "{}",

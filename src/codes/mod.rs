@@ -59,7 +59,7 @@ pub use min_load::MinLoad;
 pub use spec::SchemeSpec;
 pub use table::TableError;
 pub use verify::{FailedSet, Verified, verify};
-pub use vote::Vote;
+pub use vote::{Dispute, Verifier};
 
 use crate::ids::{Share, Worker, WorkerSet};
 

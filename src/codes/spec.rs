@@ -5,7 +5,7 @@ use super::berrut::Mixture;
 use super::family::{ClosedForm, Family, Fields, Recipe, Traits, name_of};
 use super::sequential::{Accept, Horizon, Scheme, SchemeFacts};
 use super::{GradientCode, ParameterError, groups, verify};
-use crate::ids::{Job, Worker};
+use crate::ids::{Job, Task, Worker};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::ops::Range;
@@ -279,6 +279,22 @@ impl SchemeSpec {
     ) -> Option<Box<dyn Scheme>> {
         let own = self.scheme(workers, units, jobs.clone());
         own.or_else(|_| Self::uncoded().scheme(workers, units, jobs)).ok()
+    }
+
+    /// What a task is called in a picture of rounds, when its job is in its `age`-th round (from
+    /// 0); jobs are counted from 1 there.
+    ///
+    /// ```
+    /// use codedgrad::codes::SchemeSpec;
+    /// use codedgrad::ids::{Job, Task};
+    /// let spec: SchemeSpec = "sr-sgc:B=1,W=2,lambda=4".parse()?;
+    /// let task = Task { job: Job(6), piece: 3, plan: 0 };
+    /// assert_eq!([0, 1].map(|age| spec.label(8, task, age)), ["n.7", "R.7"]);
+    /// # Ok::<(), codedgrad::codes::ParameterError>(())
+    /// ```
+    #[must_use]
+    pub fn label(&self, workers: usize, task: Task, age: usize) -> String {
+        self.recipe.name_of(workers, task, age)
     }
 
     /// What is fixed about the scheme where it cuts batches as it likes best.

@@ -22,10 +22,11 @@
 //! place of vectors are ours.
 
 use super::family::{Family, Recipe, Traits};
-use super::sequential::{Dispute, Fold, Horizon, Scheme, SchemeFacts, UNCODED};
-use super::{GradientCode, Groups, ParameterError, Report};
-use crate::ids::{Cut, Job, Part, Share, Task, Units, Worker, WorkerSet};
-use std::ops::Range;
+use super::sequential::{Horizon, Lift, RoundEvent, SchemeFacts};
+use super::{GradientCode, Groups, ParameterError};
+use crate::ids::{Cut, Task, Worker, WorkerSet};
+use std::cmp::Reverse;
+use std::fmt;
 
 /// Groups that vote.
 pub(super) const FAMILY: Family = Family {
@@ -37,7 +38,7 @@ pub(super) const FAMILY: Family = Family {
     ..Family::new(|fields| {
         let stragglers = fields.need("s")?;
         let wrong = fields.need("b")?;
-        let recipe = Recipe::scheme(move |horizon| Vote::new(stragglers, wrong, horizon));
+        let recipe = Recipe::scheme(move |horizon| voting_groups(stragglers, wrong, horizon));
         Ok(recipe.byzantine(wrong).without_matrix(
             "accepts results by vote, which no weights tell: `codedgrad code groups:l=...` shows \
              its groups",
@@ -45,7 +46,70 @@ pub(super) const FAMILY: Family = Family {
     })
 };
 
-/// Group replication with a vote on every group's result.
+/// Groups that take any `stragglers` and any `wrong` workers each.
+fn voting_groups(
+    stragglers: usize,
+    wrong: usize,
+    horizon: Horizon,
+) -> Result<Lift, ParameterError> {
+    let Horizon { workers, units, jobs, .. } = horizon;
+    let needed = stragglers.saturating_add(wrong.saturating_mul(2)).saturating_add(1);
+    if workers < needed {
+        return Err(ParameterError::TooFewVoters { stragglers, wrong, workers, needed });
+    }
+    let groups = Groups::new(workers, workers / needed)?;
+    let shares = groups.facts().shares() as u32;
+    let cut = Cut::new(units.unwrap_or(shares), shares)?;
+    Ok(Lift::voting(groups, wrong, cut, jobs))
+}
+
+/// Members of a group who cannot be told right from wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dispute {
+    /// Which group.
+    pub group: usize,
+    /// Its members.
+    pub members: WorkerSet,
+    /// How many members returned each of the different results, most first.
+    pub votes: Vec<usize>,
+    /// How many equal ones were needed.
+    pub needed: usize,
+}
+
+impl fmt::Display for Dispute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { group, members, votes, needed } = self;
+        let counts: Vec<String> = votes.iter().map(usize::to_string).collect();
+        write!(
+            f,
+            "group {group} (workers {members}) returned {} different results ({} times), ",
+            votes.len(),
+            counts.join(", ")
+        )?;
+        write!(
+            f,
+            "none of them the {needed} times that are needed: more workers are wrong than b={}, or \
+             they are not ",
+            needed - 1
+        )?;
+        write!(f, "bitwise deterministic")
+    }
+}
+
+/// What a worker was given in this round, and what it returned.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    task: Task,
+    digest: Option<u128>,
+}
+
+/// The vote on the results of workers that compute the same.
+///
+/// It stands between the workers and a scheme whose facts name voting groups: the scheme is told of
+/// a result only once it is known to be right, `b+1` members of its group having returned the same.
+/// Whoever drives the scheme tells both of every [`RoundEvent`], passes what the scheme assigns
+/// through [`Verifier::given`] and what comes back through [`Verifier::heard`], and counts as
+/// missing also whom [`Verifier::lacking`] names.
 ///
 /// # Formula
 /// ```text
@@ -54,281 +118,258 @@ pub(super) const FAMILY: Family = Family {
 /// where `n` is the number of workers, `s` of stragglers and `b` of wrong workers.
 ///
 /// ```
-/// use codedgrad::codes::{Vote, sequential::{Accept, Horizon, Scheme}};
-/// use codedgrad::ids::{Job, Worker, WorkerSet};
-/// let horizon = Horizon { workers: 4, units: None, jobs: Job(0)..Job(1), accept: Accept::Model };
-/// let mut vote = Vote::new(1, 1, horizon)?;
+/// use codedgrad::codes::{SchemeSpec, Verifier, sequential::Scheme};
+/// use codedgrad::ids::{Worker, WorkerSet};
+/// let mut scheme = "vote:s=1,b=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..1)?;
+/// let mut verifier = Verifier::of(scheme.facts()).unwrap();
+/// let mut right = Vec::new();
 /// for (worker, digest) in [(0, 5), (1, 77), (3, 5)] {
 ///     let mut tasks = Vec::new();
-///     vote.assign(Worker(worker), &mut tasks);
-///     vote.returned_as(Worker(worker), tasks[0], digest);
+///     scheme.assign(Worker(worker), &mut tasks);
+///     verifier.given(Worker(worker), &mut tasks);
+///     verifier.heard(Worker(worker), tasks[0], digest, &mut right);
 /// }
-/// assert!(vote.admits(&WorkerSet::of(4, [Worker(2)])));
-/// assert_eq!(vote.wrong(), [Worker(1)]);
+/// for (worker, task) in right {
+///     scheme.returned(worker, task);
+/// }
+/// assert!(scheme.admits(&verifier.lacking(&WorkerSet::of(4, [Worker(2)]))));
+/// assert_eq!(verifier.wrong(), [Worker(1)]);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
 #[derive(Debug)]
-pub struct Vote {
-    groups: Groups,
-    facts: SchemeFacts,
-    parts: Vec<Part>,
-    job: Job,
-    end: Job,
-    /// What each worker returned.
-    digests: Vec<Option<u128>>,
+pub struct Verifier {
+    wrong: usize,
+    group_of: Vec<u32>,
+    /// The members of every group.
+    members: Vec<Vec<Worker>>,
+    answers: Vec<Option<Answer>>,
     /// What is accepted of each group.
     accepted: Vec<Option<u128>>,
+    /// Workers that will return nothing in this round.
     gone: WorkerSet,
-    closed: bool,
 }
 
-impl Vote {
-    /// Groups that take any `stragglers` and any `wrong` workers each.
-    ///
-    /// # Errors
-    /// [`ParameterError::TooFewVoters`] when the workers do not make one group,
-    /// [`ParameterError::Cut`] when the batch has fewer units than there are groups.
-    pub fn new(stragglers: usize, wrong: usize, horizon: Horizon) -> Result<Self, ParameterError> {
-        let Horizon { workers, units, jobs, .. } = horizon;
-        let needed = stragglers.saturating_add(wrong.saturating_mul(2)).saturating_add(1);
-        if workers < needed {
-            return Err(ParameterError::TooFewVoters { stragglers, wrong, workers, needed });
+impl Verifier {
+    /// That of a scheme, if its workers vote.
+    #[must_use]
+    pub fn of(facts: &SchemeFacts) -> Option<Self> {
+        let group_of = facts.voting_groups.clone();
+        let groups = 1 + *group_of.iter().max()? as usize;
+        let mut members = vec![Vec::new(); groups];
+        for (worker, group) in Worker::all(facts.workers).zip(&group_of) {
+            members[*group as usize].push(worker);
         }
-        let groups = Groups::new(workers, workers / needed)?;
-        let shares = groups.facts().shares() as u32;
-        let cut = Cut::new(units.unwrap_or(shares), shares)?;
-        let part =
-            |worker| Part { units: cut.share(Share(groups.group(worker))), coefficient: 1.0 };
-        let parts: Vec<Part> = Worker::all(workers).map(part).collect();
-        let facts = SchemeFacts {
-            workers,
-            units: cut.units(),
-            delay: 0,
-            load: f64::from(parts.iter().map(|part| part.units.count()).max().unwrap_or(0))
-                / f64::from(cut.units()),
-            tolerance: groups.facts().tolerance - 2 * wrong,
-            error_max: 0.0,
-            partial: false,
-            pulls: false,
-            plain: false,
-            wrong,
-            mixture: false,
-        };
-        Ok(Self {
-            accepted: vec![None; shares as usize],
-            digests: vec![None; workers],
-            gone: WorkerSet::empty(workers),
-            groups,
-            facts,
-            parts,
-            job: jobs.start,
-            end: jobs.end,
-            closed: false,
+        Some(Self {
+            wrong: facts.wrong,
+            group_of,
+            members,
+            answers: vec![None; facts.workers],
+            accepted: vec![None; groups],
+            gone: WorkerSet::empty(facts.workers),
         })
     }
 
-    fn task(&self, worker: Worker) -> Task {
-        Task { job: self.job, piece: worker.0, plan: 0 }
-    }
-
-    fn group(&self, worker: Worker) -> usize {
-        self.groups.group(worker) as usize
-    }
-
-    fn members(&self, group: usize) -> impl Iterator<Item = Worker> + '_ {
-        Worker::all(self.digests.len()).filter(move |worker| self.group(*worker) == group)
-    }
-
-    /// The results of a group and how many members returned each, most first.
-    fn votes(&self, group: usize, without: Option<&WorkerSet>) -> Vec<(u128, usize)> {
-        let mut votes: Vec<(u128, usize)> = Vec::new();
-        for worker in self
-            .members(group)
-            .filter(|worker| without.is_none_or(|without| !without.contains(*worker)))
-        {
-            let Some(digest) = self.digests[worker.index()] else { continue };
-            match votes.iter_mut().find(|(known, _)| *known == digest) {
-                Some((_, count)) => *count += 1,
-                None => votes.push((digest, 1)),
-            }
+    /// A worker is given tasks: those that it has answered already are taken out, since the scheme
+    /// may not know of them yet.
+    pub fn given(&mut self, worker: Worker, tasks: &mut Vec<Task>) {
+        let answer = &mut self.answers[worker.index()];
+        if answer.is_some_and(|answer| answer.digest.is_some()) {
+            tasks.clear();
         }
-        votes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        votes
-    }
-
-    /// Whether a group's result is known once everybody but `missing` has answered alike.
-    fn stands(&self, group: usize, missing: &WorkerSet) -> bool {
-        let outstanding = self
-            .members(group)
-            .filter(|worker| self.digests[worker.index()].is_none() && !missing.contains(*worker))
-            .count();
-        let votes = self.votes(group, Some(missing));
-        match self.accepted[group] {
-            Some(digest) => outstanding > 0 || votes.iter().any(|(known, _)| *known == digest),
-            None => votes.first().map_or(0, |(_, count)| *count) + outstanding > self.facts.wrong,
+        if let Some(&task) = tasks.first() {
+            *answer = Some(Answer { task, digest: None });
         }
     }
 
-    /// Who holds the accepted result of a group.
-    fn holder(&self, group: usize) -> Option<Worker> {
-        let accepted = self.accepted[group];
-        self.members(group)
-            .find(|worker| accepted.is_some() && self.digests[worker.index()] == accepted)
-    }
-
-    fn open_next(&mut self) {
-        self.job = self.job.next();
-        self.digests.fill(None);
-        self.accepted.fill(None);
-        self.gone.clear();
-        self.closed = false;
-    }
-}
-
-impl Scheme for Vote {
-    fn facts(&self) -> &SchemeFacts {
-        &self.facts
-    }
-
-    fn open(&mut self) {
-        if self.closed {
-            self.open_next();
-        }
-    }
-
-    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        self.open();
-        if self.job < self.end && self.digests[worker.index()].is_none() {
-            out.push(self.task(worker));
-        }
-    }
-
-    fn parts(&self, worker: Worker, _: Task) -> &[Part] {
-        std::slice::from_ref(&self.parts[worker.index()])
-    }
-
-    /// As of an honest worker.
-    fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        self.returned_as(worker, task, 0)
-    }
-
-    fn returned_as(&mut self, worker: Worker, task: Task, digest: u128) -> bool {
-        if self.closed || task != self.task(worker) || self.digests[worker.index()].is_some() {
+    /// A worker returned a result with this digest; appends the results that are known to be right
+    /// by it. False if it was not at that task, or has answered.
+    pub fn heard(
+        &mut self,
+        worker: Worker,
+        task: Task,
+        digest: u128,
+        right: &mut Vec<(Worker, Task)>,
+    ) -> bool {
+        let expected = Some(&mut self.answers[worker.index()]).and_then(Option::as_mut);
+        let Some(answer) = expected.filter(|answer| answer.task == task && answer.digest.is_none())
+        else {
             return false;
+        };
+        answer.digest = Some(digest);
+        let group = self.group_of[worker.index()] as usize;
+        if let Some(accepted) = self.accepted[group] {
+            right.extend((digest == accepted).then_some((worker, task)));
+            return true;
         }
-        self.digests[worker.index()] = Some(digest);
-        let group = self.group(worker);
-        if self.accepted[group].is_none() {
-            let most = self.votes(group, None).first().copied();
-            self.accepted[group] =
-                most.filter(|(_, count)| *count > self.facts.wrong).map(|(digest, _)| digest);
+        let most = self.votes(group, None).first().copied();
+        if let Some((accepted, _)) = most.filter(|(_, count)| *count > self.wrong) {
+            self.accepted[group] = Some(accepted);
+            let returned = self.members[group].iter().filter_map(|member| {
+                let answer = self.answers[member.index()]?;
+                (answer.digest == Some(accepted)).then_some((*member, answer.task))
+            });
+            right.extend(returned);
         }
         true
     }
 
-    fn wrong(&self) -> Vec<Worker> {
-        let differs = |worker: &Worker| {
-            let accepted = self.accepted[self.group(*worker)];
-            self.digests[worker.index()]
-                .zip(accepted)
-                .is_some_and(|(digest, accepted)| digest != accepted)
-        };
-        Worker::all(self.digests.len()).filter(differs).collect()
+    /// Something has happened that the scheme is told of too.
+    pub fn on(&mut self, event: &RoundEvent<'_>) {
+        match *event {
+            RoundEvent::Opened { dead } => {
+                self.answers.fill(None);
+                self.accepted.fill(None);
+                self.gone.clone_from(dead);
+            }
+            RoundEvent::Gone(worker) => {
+                self.gone.insert(worker);
+            }
+            RoundEvent::Back(worker) => {
+                self.gone.remove(worker);
+            }
+            RoundEvent::Lost { worker, .. } => self.answers[worker.index()] = None,
+            RoundEvent::Dropped(_) | RoundEvent::GivenUp(_) => {}
+        }
     }
 
-    fn dispute(&self) -> Option<Dispute> {
+    /// Whom the scheme must do without if these are missing: besides them whoever has returned what
+    /// is not accepted, and all of a group of which nothing can be accepted any more.
+    #[must_use]
+    pub fn lacking(&self, missing: &WorkerSet) -> WorkerSet {
+        let mut lacking = missing.clone();
+        for (group, members) in self.members.iter().enumerate() {
+            let stands = self.stands(group, missing);
+            for member in members {
+                let refused =
+                    self.digest(*member).is_some_and(|said| Some(said) != self.accepted[group]);
+                if !stands || refused {
+                    lacking.insert(*member);
+                }
+            }
+        }
+        lacking
+    }
+
+    /// Workers whose results of this round are known to be wrong.
+    #[must_use]
+    pub fn wrong(&self) -> Vec<Worker> {
+        let differs = |worker: &Worker| {
+            let accepted = self.accepted[self.group_of[worker.index()] as usize];
+            let digests = self.digest(*worker).zip(accepted);
+            digests.is_some_and(|(digest, accepted)| digest != accepted)
+        };
+        Worker::all(self.answers.len()).filter(differs).collect()
+    }
+
+    /// Where results differ and none of them can be accepted any more.
+    #[must_use]
+    pub fn dispute(&self) -> Option<Dispute> {
         let disputed = |group: &usize| {
             let votes = self.votes(*group, None);
             votes.len() > 1 && !self.stands(*group, &self.gone)
         };
         let group = (0..self.accepted.len()).find(disputed)?;
         let votes = self.votes(group, None).into_iter().map(|(_, count)| count).collect();
-        let members = WorkerSet::of(self.digests.len(), self.members(group));
-        Some(Dispute { group, members, votes, needed: self.facts.wrong + 1 })
+        let members = WorkerSet::of(self.answers.len(), self.members[group].iter().copied());
+        Some(Dispute { group, members, votes, needed: self.wrong + 1 })
     }
 
-    fn gone(&mut self, worker: Worker) {
-        self.gone.insert(worker);
-    }
-
-    fn back(&mut self, worker: Worker) -> bool {
-        self.gone.remove(worker);
-        true
-    }
-
-    fn admits(&self, missing: &WorkerSet) -> bool {
-        (0..self.accepted.len()).all(|group| self.stands(group, missing))
-    }
-
-    fn quality(&mut self) -> Report {
-        UNCODED
-    }
-
-    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
-        assert!(!self.closed && self.job < self.end, "a round is open");
-        assert!(
-            missing.iter().all(|worker| self.digests[worker.index()].is_none()),
-            "the missing have not answered"
-        );
-        self.closed = true;
-        decoded.push(self.job);
-    }
-
-    fn settle(&mut self, _: Job, folds: &mut Vec<Fold>) -> Report {
-        assert!(self.closed, "weights are final when the round is closed");
-        let holders = (0..self.accepted.len()).filter_map(|group| self.holder(group));
-        folds.extend(holders.map(|worker| Fold { worker, task: self.task(worker), weight: 1.0 }));
-        UNCODED
-    }
-
-    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
-        let safe = self.closed && from.is_none_or(|from| self.job < from);
-        if safe || self.digests[worker.index()].take().is_none() {
-            return;
-        }
-        if !self.closed || self.holder(self.group(worker)).is_none() {
-            self.closed = false;
-            reopened.push(self.task(worker));
-        }
-    }
-
-    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
-        vec![self.job]
-    }
-
-    fn give_up(&mut self, _: Job) {}
-
-    fn restart(&mut self, jobs: Range<Job>) {
-        self.open_next();
-        (self.job, self.end) = (jobs.start, jobs.end);
-    }
-
-    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
-        let units = |group: usize| {
-            self.members(group).next().map(|worker| self.parts[worker.index()].units)
+    /// Of all who returned the same as a worker whose result is right, the one of the lowest
+    /// number, and its task: which of them answered first changes nothing.
+    #[must_use]
+    pub fn holder(&self, worker: Worker) -> Option<(Worker, Task)> {
+        let group = self.group_of[worker.index()] as usize;
+        let accepted = self.accepted[group]?;
+        let holds = |member: &Worker| {
+            let answer = self.answers[member.index()]?;
+            (answer.digest == Some(accepted)).then_some((*member, answer.task))
         };
-        (0..self.accepted.len())
-            .filter(|group| !self.stands(*group, missing))
-            .filter_map(units)
-            .collect()
+        self.members[group].iter().find_map(holds)
+    }
+
+    fn digest(&self, worker: Worker) -> Option<u128> {
+        self.answers[worker.index()].and_then(|answer| answer.digest)
+    }
+
+    /// The results of a group and how many members returned each, most first.
+    fn votes(&self, group: usize, without: Option<&WorkerSet>) -> Vec<(u128, usize)> {
+        let mut votes: Vec<(u128, usize)> = Vec::new();
+        for worker in &self.members[group] {
+            if without.is_some_and(|without| without.contains(*worker)) {
+                continue;
+            }
+            let Some(digest) = self.digest(*worker) else { continue };
+            match votes.iter_mut().find(|(known, _)| *known == digest) {
+                Some((_, count)) => *count += 1,
+                None => votes.push((digest, 1)),
+            }
+        }
+        votes.sort_by_key(|(_, count)| Reverse(*count));
+        votes
+    }
+
+    /// Whether a group's result is known once everybody but `missing` has answered alike.
+    fn stands(&self, group: usize, missing: &WorkerSet) -> bool {
+        let owes =
+            |worker: &&Worker| self.digest(**worker).is_none() && !missing.contains(**worker);
+        let outstanding = self.members[group].iter().filter(owes).count();
+        let votes = self.votes(group, Some(missing));
+        match self.accepted[group] {
+            Some(digest) => outstanding > 0 || votes.iter().any(|(known, _)| *known == digest),
+            None => votes.first().map_or(0, |(_, count)| *count) + outstanding > self.wrong,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codes::sequential::Accept;
+    use crate::codes::sequential::{Accept, Fold, Returned, Scheme, Settle};
+    use crate::ids::Job;
 
-    fn vote(stragglers: usize, wrong: usize, workers: usize) -> Vote {
-        let jobs = Job(0)..Job(3);
-        Vote::new(stragglers, wrong, Horizon { workers, units: None, jobs, accept: Accept::Model })
-            .unwrap()
+    /// A scheme and the vote on what it is told of.
+    struct Voted {
+        scheme: Lift,
+        verifier: Verifier,
     }
 
-    fn answer(vote: &mut Vote, worker: u32, digest: u128) -> bool {
-        let mut tasks = Vec::new();
-        vote.assign(Worker(worker), &mut tasks);
-        tasks.pop().is_some_and(|task| vote.returned_as(Worker(worker), task, digest))
+    fn horizon(workers: usize) -> Horizon {
+        Horizon { workers, units: None, jobs: Job(0)..Job(3), accept: Accept::Model }
+    }
+
+    fn voted(stragglers: usize, wrong: usize, workers: usize) -> Voted {
+        let scheme = voting_groups(stragglers, wrong, horizon(workers)).unwrap();
+        let verifier = Verifier::of(scheme.facts()).unwrap();
+        Voted { scheme, verifier }
+    }
+
+    impl Voted {
+        /// Whether a worker could be given its task, which it then answers.
+        fn answer(&mut self, worker: u32, digest: u128) -> bool {
+            let (worker, mut tasks, mut right) = (Worker(worker), Vec::new(), Vec::new());
+            self.scheme.assign(worker, &mut tasks);
+            self.verifier.given(worker, &mut tasks);
+            let Some(task) = tasks.pop() else { return false };
+            assert!(self.verifier.heard(worker, task, digest, &mut right));
+            assert!(!self.verifier.heard(worker, task, digest, &mut right), "once");
+            for (worker, task) in right {
+                assert_eq!(self.scheme.returned(worker, task), Returned::Wanted);
+            }
+            true
+        }
+
+        fn admits(&self, missing: &WorkerSet) -> bool {
+            self.scheme.admits(&self.verifier.lacking(missing))
+        }
+
+        fn lose(&mut self, worker: u32) -> Vec<Task> {
+            let mut reopened = Vec::new();
+            let (worker, from) = (Worker(worker), Some(Job(0)));
+            let event = RoundEvent::Lost { worker, from, reopened: &mut reopened };
+            self.verifier.on(&event);
+            self.scheme.on(event);
+            reopened
+        }
     }
 
     /// Any `b` liars who agree among themselves and any `s` stragglers, in every order of arrival
@@ -348,15 +389,16 @@ mod tests {
                 .collect();
             for liar in 0..n {
                 for straggler in (0..n).filter(|worker| *worker != liar) {
-                    let mut vote = vote(s, b, n as usize);
+                    let mut voted = voted(s, b, n as usize);
                     let mut missing = WorkerSet::full(n as usize);
                     for &worker in order.iter().filter(|worker| **worker != straggler) {
-                        assert!(answer(&mut vote, worker, if worker == liar { 666 } else { 1 }));
+                        assert!(voted.answer(worker, if worker == liar { 666 } else { 1 }));
                         missing.remove(Worker(worker));
-                        assert_ne!(vote.accepted[0], Some(666));
+                        assert_ne!(voted.verifier.accepted[0], Some(666));
                     }
-                    assert!(vote.admits(&missing) && vote.dispute().is_none());
-                    assert_eq!(vote.wrong(), [Worker(liar)]);
+                    assert!(voted.admits(&missing) && voted.verifier.dispute().is_none());
+                    assert_eq!(voted.verifier.wrong(), [Worker(liar)]);
+                    assert!(!voted.answer(liar, 666), "asked once");
                 }
             }
         }
@@ -364,43 +406,50 @@ mod tests {
 
     #[test]
     fn too_many_lies_are_told_of() {
-        let mut vote = vote(0, 1, 6);
-        assert_eq!((vote.facts.tolerance, vote.accepted.len()), (0, 2));
+        let mut voted = voted(0, 1, 6);
+        assert_eq!((voted.scheme.facts().tolerance, voted.verifier.members.len()), (0, 2));
         for (worker, digest) in [(0, 1), (3, 9), (4, 8)] {
-            assert!(answer(&mut vote, worker, digest) && vote.dispute().is_none());
+            assert!(voted.answer(worker, digest) && voted.verifier.dispute().is_none());
         }
-        assert!(answer(&mut vote, 5, 7));
-        let dispute = vote.dispute().unwrap();
+        assert!(voted.answer(5, 7));
+        let dispute = voted.verifier.dispute().unwrap();
         assert_eq!((dispute.group, &dispute.votes[..], dispute.needed), (1, &[1, 1, 1][..], 2));
         assert!(dispute.to_string().contains("workers 3-5"), "{dispute}");
-        assert!(!vote.hopes(&WorkerSet::empty(6)));
+        assert!(!voted.admits(&WorkerSet::empty(6)));
+    }
+
+    #[test]
+    fn a_vote_needs_one_more_answer_than_may_be_wrong() {
+        let voted = voted(1, 1, 4);
+        assert!(voted.admits(&WorkerSet::of(4, [0, 1].map(Worker))));
+        assert!(!voted.admits(&WorkerSet::of(4, [0, 1, 2].map(Worker))));
     }
 
     #[test]
     fn what_was_voted_on_stays_accepted_when_a_holder_is_lost() {
-        let mut vote = vote(1, 1, 4);
+        let mut voted = voted(1, 1, 4);
         for (worker, digest) in [(0, 1), (1, 1), (2, 4)] {
-            answer(&mut vote, worker, digest);
+            voted.answer(worker, digest);
         }
-        vote.close(&WorkerSet::of(4, [Worker(3)]), &mut Vec::new());
-        let (mut folds, mut reopened) = (Vec::new(), Vec::new());
-        vote.lost(Worker(0), Some(Job(0)), &mut reopened);
-        vote.settle(Job(0), &mut folds);
-        assert!(reopened.is_empty() && folds.len() == 1 && folds[0].worker == Worker(1));
-        vote.lost(Worker(1), Some(Job(0)), &mut reopened);
-        assert_eq!(reopened, [Task { job: Job(0), piece: 1, plan: 0 }]);
+        voted.scheme.close(&WorkerSet::of(4, [Worker(3)]), &[None; 4], &mut Vec::new());
+        assert_eq!(voted.lose(0), []);
+        let mut folds: Vec<Fold> = Vec::new();
+        voted.scheme.settle(Settle::Job(Job(0)), &mut folds);
+        assert_eq!(folds.iter().map(|fold| fold.worker).collect::<Vec<_>>(), [Worker(1)]);
+        assert_eq!(voted.lose(1), [Task { job: Job(0), piece: 1, plan: 0 }]);
         assert!(
-            !vote.admits(&WorkerSet::of(4, [0, 1, 3].map(Worker))),
+            !voted.admits(&WorkerSet::of(4, [0, 1, 3].map(Worker))),
             "the liar's result is not taken"
         );
-        assert!(answer(&mut vote, 3, 1) && vote.admits(&WorkerSet::of(4, [0, 1].map(Worker))));
+        assert!(voted.answer(3, 1) && voted.admits(&WorkerSet::of(4, [0, 1].map(Worker))));
+        let task = Task { job: Job(0), piece: 3, plan: 0 };
+        assert_eq!(voted.verifier.holder(Worker(0)), Some((Worker(3), task)));
     }
 
     #[test]
     fn groups_are_large_enough_or_refused() {
-        assert_eq!(vote(1, 1, 8).facts.load, 0.5);
-        let horizon =
-            Horizon { workers: 4, units: None, jobs: Job(0)..Job(1), accept: Accept::Model };
-        assert!(Vote::new(2, 1, horizon).unwrap_err().to_string().contains("at least 5"));
+        assert_eq!(voted(1, 1, 8).scheme.facts().load, 0.5);
+        let error = voting_groups(2, 1, horizon(4)).err().unwrap();
+        assert!(error.to_string().contains("at least 5"));
     }
 }

@@ -11,6 +11,7 @@
 //! `holding` the wait for holders, `trust` whose results count, `replan` what is needed for another
 //! scheme. The [`Engine`] alone sees all of them, and decides.
 
+mod active;
 mod blame;
 mod folding;
 mod holding;
@@ -23,19 +24,19 @@ mod round;
 mod steps;
 mod trust;
 
+use active::ActiveScheme;
 use holding::Holding;
 pub use replan::Replan;
-use replan::{Replanning, gate_of};
+use replan::Replanning;
 use round::CurrentRound;
 use steps::Steps;
 use trust::Trust;
 
 use super::book::{Book, Fate};
-use super::events::{Action, EngineError, Input};
+use super::events::{Action, EngineError, Input, RoundReport};
 use super::reduce::Reduce;
 use super::roster::{Doing, Roster};
-use crate::codes::Gate;
-use crate::codes::sequential::{Fold, Scheme, SchemeFacts};
+use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::ids::{Task, Worker, WorkerSet};
 use crate::run::{ConfigError, RunConfig};
 use std::collections::BTreeMap;
@@ -77,13 +78,12 @@ enum Phase {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
-    scheme: Box<dyn Scheme>,
+    scheme: ActiveScheme,
     config: RunConfig,
     /// Where results are added up.
     reduce: Reduce,
     /// Whether the driver can hand out a state itself.
     restores: bool,
-    gate: Gate,
     roster: Roster,
     book: Book,
     phase: Phase,
@@ -118,7 +118,6 @@ impl Engine {
         let mut steps = Steps::new(config.first..config.end, config.jobs.micro_steps);
         scheme.restart(steps.begin());
         Ok(Self {
-            gate: gate_of(config.format, scheme.facts()),
             roster,
             book: Book::new(config.jobs.micro_steps),
             phase: Phase::NotBegun,
@@ -129,7 +128,7 @@ impl Engine {
             replanning: Replanning::default(),
             trust: Trust::new(workers),
             holding: Holding::new(workers),
-            scheme,
+            scheme: ActiveScheme::new(scheme, config.format),
             config,
             reduce: Reduce::default(),
             restores: false,
@@ -333,10 +332,7 @@ impl Engine {
         self.round.open(now);
         self.returns_by = None;
         self.resync_idle(now, out)?;
-        self.scheme.open();
-        for worker in self.roster.dead().iter() {
-            self.scheme.gone(worker);
-        }
+        self.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.leave_out_barred();
         self.offer(out);
         // What the dead would have done goes to whoever has nothing of its own.
@@ -360,22 +356,19 @@ impl Engine {
         {
             return;
         }
-        let mut tasks = Vec::new();
-        self.scheme.assign(worker, &mut tasks);
+        let tasks = self.scheme.assign(worker);
         if tasks.is_empty() {
             return;
         }
-        let with_parts: Vec<_> =
-            tasks.iter().map(|&task| (task, self.scheme.parts(worker, task).to_vec())).collect();
-        let units =
-            with_parts.iter().map(|(task, _)| u64::from(self.scheme.units(worker, *task))).sum();
-        self.round.gave(worker, units, self.scheme.facts().partial);
-        for (task, parts) in &with_parts {
+        let facts = self.scheme.facts();
+        let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
+        self.round.gave(worker, units, facts.partial);
+        for (task, parts) in &tasks {
             let start = parts.first().map_or(u32::MAX, |part| part.units.start);
             self.given.entry((worker, *task)).or_insert((start, false)).0 = start;
         }
-        *self.roster.doing(worker) = Doing::Tasks(tasks);
-        out.push(Action::Assign { worker, round: self.round.number(), tasks: with_parts });
+        *self.roster.doing(worker) = Doing::Tasks(tasks.iter().map(|(task, _)| *task).collect());
+        out.push(Action::Assign { worker, round: self.round.number(), tasks });
     }
 
     /// Offers a result to the scheme; one that is not wanted is thrown away.
@@ -384,16 +377,17 @@ impl Engine {
             && *self.roster.doing(worker) != Doing::Dead
             && self.phase == Phase::Collecting
             && !self.trust.is_barred(worker);
-        let wanted = counts
-            && self.is_trusted(worker, task)
-            && match digest {
-                Some(digest) => self.scheme.returned_as(worker, task, digest),
-                None => self.scheme.returned(worker, task),
-            };
-        if finite && !wanted {
-            out.push(Action::Discard { worker, task });
-        } else if wanted && self.reduce == Reduce::Worker && self.scheme.is_final(task) {
-            self.sum_up(Fold { worker, task, weight: 1.0 }, out);
+        let becomes = if counts && self.is_trusted(worker, task) {
+            self.scheme.returned(worker, task, digest)
+        } else {
+            Returned::Unwanted
+        };
+        match becomes {
+            Returned::Unwanted if finite => out.push(Action::Discard { worker, task }),
+            Returned::Final if self.reduce == Reduce::Worker => {
+                self.sum_up(Fold { worker, task, weight: 1.0 }, out);
+            }
+            _ => {}
         }
     }
 
@@ -458,7 +452,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         self.round.erase(worker);
-        self.scheme.gone(worker);
+        self.scheme.on(RoundEvent::Gone(worker));
         self.carry_on(now, out)
     }
 
@@ -504,14 +498,14 @@ impl Engine {
         let missing = self.round.missing(&self.roster);
         let somebody_out = self.roster.somebody_out();
         if !self.scheme.admits(&missing) {
-            return if !somebody_out && self.scheme.salvages(&missing) {
+            return if !somebody_out && self.scheme.outlook(&missing) == Outlook::Degradable {
                 self.close(now, &missing, out)
             } else {
                 Ok(())
             };
         }
         if somebody_out {
-            if self.gate.check(&self.scheme.quality()).is_err() {
+            if !self.scheme.is_sound() {
                 return Ok(());
             }
             if self.round.held_open(now, self.scheme.facts(), &self.config) {
@@ -536,7 +530,7 @@ impl Engine {
             return self.try_close(now, out);
         }
         let mut missing = self.round.missing(&self.roster);
-        if self.scheme.admits(&missing) || self.scheme.salvages(&missing) {
+        if self.scheme.admits(&missing) || self.scheme.outlook(&missing) == Outlook::Degradable {
             return self.close(now, &missing, out);
         }
         // Whoever has answered once may be at its next task.
@@ -556,21 +550,24 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.phase = Phase::Folding;
         self.holding.begin(now);
-        self.round.observe(now, missing, &mut *self.scheme);
-        let (mut decoded, mut finals) = (Vec::new(), Vec::new());
-        self.scheme.close(missing, &mut decoded);
+        let decoded = self.scheme.close(missing, &self.round.lateness(now));
         if self.reduce == Reduce::Worker {
-            let quality = self.scheme.finals(&mut finals);
+            let (finals, quality) = self.scheme.settle(Settle::Round);
             self.check(self.steps.next, &quality)?;
             finals.into_iter().for_each(|fold| self.sum_up(fold, out));
         }
         self.abandon_all(out);
-        out.push(Action::Close(self.round.report(now, &*self.scheme)));
+        out.push(Action::Close(self.report(now)));
         for job in decoded {
             self.settle(job)?;
             self.fold(job.step(self.config.jobs.micro_steps), out);
         }
         self.go_on(now, out)
+    }
+
+    /// What was seen of the round, which closes.
+    fn report(&self, now: f64) -> RoundReport {
+        self.round.report(now, self.scheme.facts().units, self.scheme.wrong())
     }
 
     fn abandon_all(&mut self, out: &mut Vec<Action>) {

@@ -1,7 +1,7 @@
 //! What goes into the engine and what comes out of it.
 
-use crate::codes::sequential::{Dispute, Fold};
-use crate::codes::{GateError, Report};
+use crate::codes::sequential::Fold;
+use crate::codes::{Dispute, GateError, Report};
 use crate::ids::{Part, Round, Step, Task, Units, Worker, WorkerSet};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

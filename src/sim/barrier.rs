@@ -4,6 +4,9 @@ use super::{Close, Played, Rules};
 use crate::codes::sequential::Scheme;
 use crate::ids::{Run, Worker, WorkerSet};
 
+/// Whether a round of a scheme may close without some workers.
+type Admits<'a> = &'a dyn Fn(&dyn Scheme, &WorkerSet) -> bool;
+
 /// Closes one round and reports the answers that were waited for; None if the scheme accepts
 /// nobody's absence, not even none.
 pub(super) fn play(
@@ -11,8 +14,10 @@ pub(super) fn play(
     runs: &[Run],
     row: &[f64],
     rules: &Rules,
+    admits: Admits<'_>,
 ) -> Option<Played> {
-    let (workers, load) = (row.len(), scheme.facts().load);
+    let workers = row.len();
+    let load = scheme.facts().load;
     let delays: Vec<f64> = row.iter().map(|delay| rules.time(*delay, load)).collect();
     let slowest = delays.iter().copied().fold(0.0, f64::max);
     let (deadline, candidates) = super::deadline(delays.iter().copied(), rules.mu);
@@ -21,25 +26,52 @@ pub(super) fn play(
     };
     let after_deadline = late(deadline);
     let (seconds, missing, waited_out) =
-        if rules.close != Close::Decodable && scheme.admits(&after_deadline) {
+        if rules.close != Close::Decodable && admits(scheme, &after_deadline) {
             (deadline.min(slowest), after_deadline, false)
         } else if rules.close == Close::All {
             (slowest, WorkerSet::empty(workers), true)
-        } else if let Some(instant) = scheme.suffices_at(&delays) {
-            (instant, late(instant), rules.close == Close::Incremental)
         } else {
-            let mut order: Vec<Worker> = Worker::all(workers).collect();
-            order.sort_unstable_by(|a, b| {
-                delays[a.index()].total_cmp(&delays[b.index()]).then(a.cmp(b))
-            });
-            let needed = scheme.answers_needed(&order).max(1);
-            let instant = delays[order.get(needed - 1)?.index()];
+            let fast = scheme.fast_forward().and_then(|fast| fast.closes_at(runs, &delays));
+            let instant = match fast {
+                Some(instant) => instant,
+                None => enough_at(scheme, &delays, admits)?,
+            };
             (instant, late(instant), rules.close == Close::Incremental)
         };
     for run in runs.iter().filter(|run| !missing.contains(run.worker)) {
-        scheme.returned(run.worker, run.first);
+        super::report(scheme, *run);
     }
-    let unfinished = missing.len();
-    let units = runs.iter().map(|run| u64::from(run.units)).sum();
-    Some(Played { seconds, missing, candidates, waited_out, unfinished, units })
+    let lateness = |worker: Worker| {
+        let at = delays[worker.index()];
+        let ratio = if seconds > 0.0 { at / seconds } else { 1.0 };
+        (!missing.contains(worker)).then_some(ratio)
+    };
+    Some(Played {
+        seconds,
+        candidates,
+        waited_out,
+        unfinished: missing.len(),
+        units: runs.iter().map(|run| u64::from(run.units)).sum(),
+        late: Worker::all(workers).map(lateness).collect(),
+        missing,
+    })
+}
+
+/// When so many have answered, fastest first, that everybody else may be missing; none if even all
+/// of them do not suffice.
+fn enough_at(scheme: &dyn Scheme, delays: &[f64], admits: Admits<'_>) -> Option<f64> {
+    let mut order: Vec<Worker> = Worker::all(delays.len()).collect();
+    order.sort_unstable_by(|a, b| delays[a.index()].total_cmp(&delays[b.index()]).then(a.cmp(b)));
+    let mut fewest = 0;
+    let mut most = order.len() + 1;
+    while fewest < most {
+        let middle = usize::midpoint(fewest, most);
+        let answered = WorkerSet::of(delays.len(), order.iter().copied().take(middle));
+        if admits(scheme, &answered.complement()) {
+            most = middle;
+        } else {
+            fewest = middle + 1;
+        }
+    }
+    order.get(fewest.max(1) - 1).map(|last| delays[last.index()])
 }

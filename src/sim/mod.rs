@@ -12,9 +12,10 @@ mod stepwise;
 
 pub use outcome::{RoundTime, SimulationOutcome, percentile};
 
-use crate::codes::sequential::Scheme;
+use crate::codes::Verifier;
+use crate::codes::sequential::{RoundEvent, Scheme};
 use crate::delays::Growth;
-use crate::ids::{Job, Run, Worker, WorkerSet};
+use crate::ids::{Job, Run, Task, Worker, WorkerSet};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -118,6 +119,42 @@ struct Played {
     unfinished: usize,
     /// Units of everything that was handed out.
     units: u64,
+    /// How late every worker was, by the length of the round, where it had work and finished it.
+    late: Vec<Option<f64>>,
+}
+
+impl Played {
+    /// A round in which nobody has anything to do.
+    fn free(workers: usize) -> Self {
+        Self {
+            seconds: 0.0,
+            missing: WorkerSet::empty(workers),
+            candidates: 0,
+            waited_out: false,
+            unfinished: 0,
+            units: 0,
+            late: vec![None; workers],
+        }
+    }
+}
+
+/// Hands a worker what it should do now.
+fn hand_out(scheme: &mut dyn Scheme, worker: Worker, own: &mut Vec<Task>, runs: &mut Vec<Run>) {
+    if let Some(fast) = scheme.fast_forward() {
+        return fast.runs(worker, runs);
+    }
+    scheme.assign(worker, own);
+    for task in own.drain(..) {
+        let units = scheme.facts().units_of(scheme.parts(worker, task));
+        runs.push(Run::one(worker, task, units));
+    }
+}
+
+/// Reports the results of a run.
+fn report(scheme: &mut dyn Scheme, run: Run) {
+    for task in run.tasks() {
+        scheme.returned(run.worker, task);
+    }
 }
 
 /// Drives a scheme over its jobs `0..jobs`; `rows` gives one delay in seconds per worker and round,
@@ -146,6 +183,8 @@ pub fn simulate<E: std::error::Error + 'static>(
     let facts = scheme.facts().clone();
     let mut tally = outcome::Tally::new(jobs, facts.workers);
     let mut player = stepwise::Player::default();
+    let verifier = Verifier::of(&facts);
+    let nobody = WorkerSet::empty(facts.workers);
     let (mut runs, mut decoded, mut own) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=jobs as usize + facts.delay {
         let mut row = rows().map_err(SimError::Delays)?;
@@ -156,35 +195,26 @@ pub fn simulate<E: std::error::Error + 'static>(
         }
         runs.clear();
         decoded.clear();
+        scheme.on(RoundEvent::Opened { dead: &nobody });
         for worker in Worker::all(facts.workers) {
-            if facts.partial {
-                scheme.assign_runs(worker, &mut runs);
-            } else {
-                scheme.assign(worker, &mut own);
-                runs.extend(
-                    own.drain(..).map(|task| Run::one(worker, task, scheme.units(worker, task))),
-                );
-            }
+            hand_out(scheme, worker, &mut own, &mut runs);
         }
         let free = runs.is_empty();
         let played = if free {
-            Played {
-                seconds: 0.0,
-                missing: WorkerSet::empty(facts.workers),
-                candidates: 0,
-                waited_out: false,
-                unfinished: 0,
-                units: 0,
-            }
+            Played::free(facts.workers)
         } else if facts.partial {
             player.play(scheme, &mut runs, &row, rules).ok_or(SimError::Stuck { round })?
         } else {
-            barrier::play(scheme, &runs, &row, rules).ok_or(SimError::Stuck { round })?
+            let admits = |scheme: &dyn Scheme, missing: &WorkerSet| match &verifier {
+                Some(verifier) => scheme.admits(&verifier.lacking(missing)),
+                None => scheme.admits(missing),
+            };
+            barrier::play(scheme, &runs, &row, rules, &admits).ok_or(SimError::Stuck { round })?
         };
         if facts.error_max > 0.0 {
             tally.covered(scheme.quality().coverage);
         }
-        scheme.close(&played.missing, &mut decoded);
+        scheme.close(&played.missing, &played.late, &mut decoded);
         watch(Seen { round, runs: &runs, missing: &played.missing, decoded: &decoded, free });
         tally.round(&played, free, round <= jobs as usize, &decoded);
     }

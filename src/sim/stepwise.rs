@@ -2,7 +2,7 @@
 
 use super::{Played, Rules};
 use crate::codes::sequential::Scheme;
-use crate::ids::{Run, Worker, WorkerSet};
+use crate::ids::{Run, Task, Worker, WorkerSet};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -64,6 +64,8 @@ pub(super) struct Player {
     ends: Vec<End>,
     times: Vec<f64>,
     events: BinaryHeap<Reverse<Event>>,
+    /// Tasks of the worker that is handed some now.
+    own: Vec<Task>,
 }
 
 impl Player {
@@ -85,29 +87,37 @@ impl Player {
         self.ends.clear();
         self.times.clear();
         self.plan(runs, &clock);
-        let now = match scheme.closes_at(runs, &self.times) {
+        let fast = scheme.fast_forward().and_then(|fast| fast.closes_at(runs, &self.times));
+        let now = match fast {
             Some(now) => self.report(scheme, runs, now),
             None => self.follow(scheme, runs, &clock)?,
         };
-        let (mut missing, mut units) = (WorkerSet::empty(workers), 0);
+        let mut missing = WorkerSet::empty(workers);
+        let mut late = vec![None; workers];
+        let mut units = 0;
         for (worker, hand) in Worker::all(workers).zip(&self.hands).filter(|(_, hand)| hand.end > 0)
         {
             units += u64::from(self.ends[hand.end - 1].units);
             if hand.next < hand.end {
                 give_up(scheme, runs[hand.next], self.ends[hand.next], &clock, now);
                 missing.insert(worker);
-                scheme.observe(worker, None);
             } else {
-                scheme.observe(
-                    worker,
-                    Some(if now > 0.0 { self.times[hand.end - 1] / now } else { 1.0 }),
-                );
+                let at = self.times[hand.end - 1];
+                late[worker.index()] = Some(if now > 0.0 { at / now } else { 1.0 });
             }
         }
         let alone = row.iter().map(|delay| rules.time(*delay, 1.0 / workers as f64));
         let (_, candidates) = super::deadline(alone, rules.mu);
         let unfinished = missing.len();
-        Some(Played { seconds: now, missing, candidates, waited_out: false, unfinished, units })
+        Some(Played {
+            seconds: now,
+            missing,
+            candidates,
+            waited_out: false,
+            unfinished,
+            units,
+            late,
+        })
     }
 
     /// Puts the runs that are new in the list into their workers' hands.
@@ -130,16 +140,12 @@ impl Player {
 
     /// Reports all runs that end by `now`.
     fn report(&mut self, scheme: &mut dyn Scheme, runs: &[Run], now: f64) -> f64 {
-        let mut from = 0;
         for (at, run) in runs.iter().enumerate() {
             if self.times[at] <= now {
                 self.hands[run.worker.index()].next = at + 1;
-            } else {
-                scheme.returned_runs(&runs[from..at]);
-                from = at + 1;
+                super::report(scheme, *run);
             }
         }
-        scheme.returned_runs(&runs[from..]);
         now
     }
 
@@ -163,10 +169,10 @@ impl Player {
             {
                 self.events.pop();
                 let (at, run) = (end.run(), runs[end.run()]);
-                scheme.returned_runs(&[run]);
+                super::report(scheme, run);
                 self.hands[run.worker.index()].next = at + 1;
                 if self.hands[run.worker.index()].end == at + 1 {
-                    scheme.assign_runs(run.worker, runs);
+                    super::hand_out(scheme, run.worker, &mut self.own, runs);
                     let known = self.ends.len();
                     self.plan(runs, clock);
                     self.events
@@ -180,18 +186,14 @@ impl Player {
 
 /// Reports what is done by `now` of the run that a worker is in the middle of.
 fn give_up(scheme: &mut dyn Scheme, run: Run, end: End, clock: &Clock<'_>, now: f64) {
-    let before = End { units: end.units - run.units, tasks: end.tasks - run.count };
-    let (mut done, mut open) = (Run { count: 0, ..run }, run.count);
-    while done.count + 1 < open {
-        let count = u32::midpoint(done.count, open);
-        let start = scheme.run_start(run, count);
-        if clock.at(run.worker, before.units + start.units, before.tasks + count) <= now {
-            done = start;
-        } else {
-            open = count;
+    let mut units = end.units - run.units;
+    let mut tasks = end.tasks - run.count;
+    for task in run.tasks() {
+        units += scheme.facts().units_of(scheme.parts(run.worker, task));
+        tasks += 1;
+        if clock.at(run.worker, units, tasks) > now {
+            return;
         }
-    }
-    if done.count > 0 {
-        scheme.returned_runs(&[done]);
+        scheme.returned(run.worker, task);
     }
 }

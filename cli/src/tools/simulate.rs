@@ -9,6 +9,7 @@ use crate::units::{count, seconds};
 use crate::{Failure, OrInput, OrWork, pictures};
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
+use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
 use codedgrad::delays::{Growth, Preset};
 use codedgrad::ids::{Job, Worker};
@@ -167,11 +168,9 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     let mut rows = || delays.next().unwrap_or_else(|| unreachable!("delays do not end"));
     let bar = output.progress_bar(rounds, &args.scheme);
     let mut grid = Grid::default();
-    let labels = Horizon { workers, units: None, jobs: Job(0)..Job(0), accept };
-    let labels = if args.grid { Some(spec.over(labels).or_input()?) } else { None };
     let outcome = simulate(&mut *scheme, args.jobs, &mut rows, &rules, &mut |seen| {
-        if let Some(labels) = &labels {
-            grid.add(&**labels, workers, &seen);
+        if args.grid {
+            grid.add(&spec, workers, &seen);
         }
         bar.inc(1);
     });
@@ -293,13 +292,14 @@ struct Grid {
 }
 
 impl Grid {
-    fn add(&mut self, scheme: &dyn Scheme, workers: usize, seen: &Seen<'_>) {
+    fn add(&mut self, spec: &SchemeSpec, workers: usize, seen: &Seen<'_>) {
         if seen.free {
             return self.rounds.push((Vec::new(), " nothing left to do".into()));
         }
         let mut cells: Vec<Vec<(String, u32)>> = vec![Vec::new(); workers];
         for run in seen.runs {
-            let label = scheme.label(run.first, seen.round - 1 - run.first.job.0 as usize);
+            let age = seen.round - 1 - run.first.job.0 as usize;
+            let label = spec.label(workers, run.first, age);
             let cell = &mut cells[run.worker.index()];
             match cell.last_mut() {
                 Some((last, times)) if *last == label => *times += run.count,
@@ -353,15 +353,10 @@ mod tests {
 
     /// The worked traces: the given workers miss the given rounds.
     fn trace(text: &str, jobs: u64, missing: &[&[u32]]) -> String {
-        let horizon = |jobs| Horizon {
-            workers: 4,
-            units: None,
-            jobs: Job(0)..Job(jobs),
-            accept: Accept::Lookahead,
-        };
+        let horizon =
+            Horizon { workers: 4, units: None, jobs: Job(0)..Job(jobs), accept: Accept::Lookahead };
         let spec = families::scheme(text).unwrap();
-        let (mut scheme, labels) =
-            (spec.over(horizon(jobs)).unwrap(), spec.over(horizon(0)).unwrap());
+        let mut scheme = spec.over(horizon).unwrap();
         let rows = missing.iter().map(|late| {
             (0..4).map(|i| if late.contains(&i) { 9.0 } else { 1.0 }).collect::<Vec<f64>>()
         });
@@ -375,7 +370,7 @@ mod tests {
         let mut grid = Grid::default();
         let mut next = || Ok::<_, Infallible>(rows.next().unwrap());
         let outcome = simulate(&mut *scheme, jobs, &mut next, &rules, &mut |seen| {
-            grid.add(&*labels, 4, &seen);
+            grid.add(&spec, 4, &seen);
         })
         .unwrap();
         assert_eq!((outcome.jobs_decoded as u64, outcome.wait_outs), (jobs, 0));

@@ -4,7 +4,7 @@
 use crate::codes::berrut::Mixture;
 use crate::codes::sequential::{Horizon, Lift, Scheme};
 use crate::codes::{GradientCode, ParameterError};
-use crate::ids::Cut;
+use crate::ids::{Cut, Task};
 use std::fmt;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use std::sync::Arc;
 type Make<From, To> = Box<dyn Fn(From) -> To + Send + Sync>;
 /// Makes something for a number of workers.
 type ForWorkers<T> = Make<usize, T>;
+/// Says what kind of task one is, of so many workers, when its job is in its round of that number.
+type Label = Box<dyn Fn(usize, Task, usize) -> String + Send + Sync>;
 
 /// A scheme whose text is read, before its number of workers is known: what
 /// [`Family::parse`](super::Family::parse) gives.
@@ -26,6 +28,7 @@ pub struct Recipe {
     closed_form: Option<ForWorkers<Option<ClosedForm>>>,
     next_step: Option<Arc<Self>>,
     why_no_code: Option<&'static str>,
+    label: Option<Label>,
     #[cfg(feature = "berrut")]
     mixture: Option<ForWorkers<Result<Mixture, ParameterError>>>,
 }
@@ -112,6 +115,7 @@ impl Recipe {
             closed_form: None,
             next_step: None,
             why_no_code: None,
+            label: None,
             #[cfg(feature = "berrut")]
             mixture: None,
         }
@@ -159,6 +163,17 @@ impl Recipe {
     #[must_use]
     pub fn deferring_to_next_step(mut self, other: Self) -> Self {
         self.next_step = Some(Arc::new(other));
+        self
+    }
+
+    /// The same, with the letters that a picture of rounds tells its kinds of tasks by, given the
+    /// number of workers, the task, and in which of its rounds its job is (from 0). Else it is `n`.
+    #[must_use]
+    pub fn label(
+        mut self,
+        label: impl Fn(usize, Task, usize) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.label = Some(Box::new(label));
         self
     }
 
@@ -229,6 +244,13 @@ impl Recipe {
 
     pub(in crate::codes) fn form(&self, workers: usize) -> Option<ClosedForm> {
         self.closed_form.as_ref()?(workers)
+    }
+
+    /// What a task is called in a picture of rounds: its kind and its job, counted from 1.
+    pub(in crate::codes) fn name_of(&self, workers: usize, task: Task, age: usize) -> String {
+        let kind =
+            self.label.as_ref().map_or_else(|| "n".into(), |label| label(workers, task, age));
+        format!("{kind}.{}", task.job.0 + 1)
     }
 
     /// What it is when late units count for the next step.

@@ -1,15 +1,16 @@
 //! Who is at which piece of one job, and who finished it first.
 
 use crate::codes::Report;
-use crate::codes::sequential::{Fold, UNCODED};
-use crate::ids::{Job, Task, Worker};
+use crate::codes::sequential::{Fold, Outlook, Settle, UNCODED};
+use crate::ids::{Job, Part, Task, Units, Worker};
 use std::ops::Range;
 
 /// The pieces of one job after the other, each claimed once.
 #[derive(Clone, Debug)]
 pub(super) struct Claims {
-    pub(super) job: Job,
+    job: Job,
     jobs: Range<Job>,
+    parts: Vec<[Part; 1]>,
     /// The piece every worker is at.
     pub(super) busy: Vec<Option<u32>>,
     /// Who finished each piece first.
@@ -19,15 +20,22 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub(super) fn new(workers: usize, pieces: usize, jobs: Range<Job>) -> Self {
+    /// The pieces of every job are these.
+    pub(super) fn new(workers: usize, parts: Vec<[Part; 1]>, jobs: Range<Job>) -> Self {
         Self {
             job: jobs.start,
             jobs,
             busy: vec![None; workers],
-            winner: vec![None; pieces],
+            winner: vec![None; parts.len()],
+            parts,
             won: 0,
             closed: false,
         }
+    }
+
+    /// What a piece consists of.
+    pub(super) fn parts(&self, task: Task) -> &[Part] {
+        &self.parts[task.piece as usize]
     }
 
     /// Goes on to the next job if this one is closed; true if it did.
@@ -45,7 +53,7 @@ impl Claims {
 
     /// Whether a worker could be given a piece now.
     pub(super) fn is_free(&self, worker: Worker) -> bool {
-        self.jobs.contains(&self.job) && self.busy[worker.index()].is_none()
+        !self.closed && self.jobs.contains(&self.job) && self.busy[worker.index()].is_none()
     }
 
     pub(super) fn give(&mut self, worker: Worker, piece: u32) -> Task {
@@ -73,6 +81,17 @@ impl Claims {
         !self.closed && self.won == self.winner.len()
     }
 
+    /// What the round can come to when some pieces cannot be had any more, unless they are done.
+    pub(super) fn blocked(&self, lost: impl Fn(usize) -> bool) -> Outlook {
+        let lost = |piece: &usize| self.winner[*piece].is_none() && lost(*piece);
+        let units: Vec<Units> =
+            (0..self.parts.len()).filter(lost).map(|piece| self.parts[piece][0].units).collect();
+        if units.is_empty() {
+            return Outlook::Open;
+        }
+        Outlook::Blocked { jobs: vec![self.job], units }
+    }
+
     /// Ends the job's round: whoever is still at a piece is sent home.
     pub(super) fn close(&mut self, decoded: &mut Vec<Job>) {
         if self.complete() {
@@ -81,13 +100,17 @@ impl Claims {
         self.give_up();
     }
 
-    pub(super) fn settle(&self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        let won = (0..).zip(&self.winner).filter_map(|(piece, winner)| Some((piece, (*winner)?)));
-        folds.extend(won.map(|(piece, worker)| Fold {
-            worker,
-            task: Task { job, piece, plan: 0 },
-            weight: 1.0,
-        }));
+    /// Every piece of the job at hand counts once.
+    pub(super) fn settle(&self, what: Settle, out: &mut Vec<Fold>) -> Report {
+        if let Settle::Job(job) = what {
+            let won = (0..).zip(&self.winner);
+            let won = won.filter_map(|(piece, winner)| Some((piece, (*winner)?)));
+            out.extend(won.map(|(piece, worker)| Fold {
+                worker,
+                task: Task { job, piece, plan: 0 },
+                weight: 1.0,
+            }));
+        }
         UNCODED
     }
 

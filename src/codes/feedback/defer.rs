@@ -24,7 +24,10 @@ mod bundles;
 mod scores;
 
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
-use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
+use crate::codes::sequential::{
+    FastForward, Fold, Horizon, JobStream, Outlook, Returned, RoundEvent, Scheme, SchemeFacts,
+    Settle, UNCODED,
+};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
 use bundles::Bundles;
@@ -59,7 +62,9 @@ pub(in crate::codes) const FAMILY: Family = Family {
         };
         let make = move |horizon| Defer::new(parameters, horizon);
         let next = Recipe::scheme(move |horizon| Ok(make(horizon)?.to_next_step()));
-        Ok(Recipe::scheme(make).deferring_to_next_step(next))
+        let recipe = Recipe::scheme(make).deferring_to_next_step(next);
+        // A unit of an own share, or a bundle of deferred ones.
+        Ok(recipe.label(|_, _, age| String::from(if age == 0 { "n" } else { "d" })))
     })
 };
 
@@ -88,22 +93,27 @@ pub struct DeferParameters {
 ///
 /// ```
 /// use codedgrad::codes::feedback::{Defer, DeferParameters};
-/// use codedgrad::codes::sequential::{Accept, Horizon, Scheme};
+/// use codedgrad::codes::sequential::{Accept, RoundEvent, Horizon, Returned, Scheme};
 /// use codedgrad::ids::{Job, Worker, WorkerSet};
 /// let horizon =
 ///     Horizon { workers: 3, units: None, jobs: Job(0)..Job(2), accept: Accept::Lookahead };
 /// let mut defer = Defer::new(DeferParameters { delay: 1, cap: 1, cut: 2, copies: 1 }, horizon)?;
 /// let (mut tasks, mut decoded) = (Vec::new(), Vec::new());
+/// let nobody = WorkerSet::empty(3);
+/// defer.on(RoundEvent::Opened { dead: &nobody });
 /// for worker in [0, 1, 2].map(Worker) {
 ///     tasks.clear();
 ///     defer.assign(worker, &mut tasks);
 ///     let finished = if worker == Worker(2) { 1 } else { 2 };
-///     tasks[..finished].iter().for_each(|task| assert!(defer.returned(worker, *task)));
+///     for task in &tasks[..finished] {
+///         assert_eq!(defer.returned(worker, *task), Returned::Final);
+///     }
 /// }
 /// let late = WorkerSet::of(3, [Worker(2)]);
 /// assert!(defer.admits(&late));
-/// defer.close(&late, &mut decoded);
+/// defer.close(&late, &[Some(0.5), Some(1.0), None], &mut decoded);
 /// assert!(decoded.is_empty(), "one unit is left");
+/// defer.on(RoundEvent::Opened { dead: &nobody });
 /// tasks.clear();
 /// defer.assign(Worker(0), &mut tasks);
 /// assert_eq!(tasks.len(), 3, "worker 0 was fast: it takes the unit on");
@@ -115,18 +125,14 @@ pub struct Defer {
     own: Vec<[Part; 1]>,
     /// Batch units of every worker's share.
     share_units: Vec<u32>,
-    /// Jobs of which units may be left, oldest first.
-    open: VecDeque<Open>,
+    /// Jobs of which units may be left.
+    stream: JobStream<Open>,
     bundles: Bundles,
     scores: Scores,
-    jobs: Range<Job>,
-    round: Job,
-    assigned: WorkerSet,
     /// Workers that have not finished their own share and may still do so.
     late: usize,
     /// Workers that will do nothing more in this round.
     gone: WorkerSet,
-    begun: bool,
     /// Where late units count for the next step.
     next_step: Option<NextStep>,
 }
@@ -203,15 +209,11 @@ impl Defer {
                 .map(|share| share[cut - 1][0].units.end - share[0][0].units.start)
                 .collect(),
             own,
-            open: VecDeque::new(),
+            stream: JobStream::new(workers, jobs),
             bundles: Bundles::new(workers),
             scores: Scores::new(workers),
-            round: jobs.start,
-            jobs,
-            assigned: WorkerSet::empty(workers),
             late: 0,
             gone: WorkerSet::empty(workers),
-            begun: false,
             next_step: None,
         })
     }
@@ -224,7 +226,7 @@ impl Defer {
     /// ```
     /// use codedgrad::codes::{
     ///     feedback::{Defer, DeferParameters},
-    ///     sequential::{Accept, Horizon, Scheme},
+    ///     sequential::{Accept, RoundEvent, Horizon, Returned, Scheme, Settle},
     /// };
     /// use codedgrad::ids::{Job, Worker, WorkerSet};
     /// let horizon =
@@ -232,46 +234,53 @@ impl Defer {
     /// let parameters = DeferParameters { delay: 1, cap: 1, cut: 2, copies: 1 };
     /// let mut defer = Defer::new(parameters, horizon)?.to_next_step();
     /// let (mut tasks, mut decoded, mut folds) = (Vec::new(), Vec::new(), Vec::new());
+    /// defer.on(RoundEvent::Opened { dead: &WorkerSet::empty(2) });
     /// for (worker, finished) in [(Worker(0), 2), (Worker(1), 1)] {
     ///     tasks.clear();
     ///     defer.assign(worker, &mut tasks);
-    ///     tasks[..finished].iter().for_each(|task| assert!(defer.returned(worker, *task)));
+    ///     for task in &tasks[..finished] {
+    ///         assert_eq!(defer.returned(worker, *task), Returned::Wanted);
+    ///     }
     /// }
-    /// defer.close(&WorkerSet::of(2, [Worker(1)]), &mut decoded);
-    /// assert_eq!((defer.settle(Job(0), &mut folds).coverage, folds[0].weight), (0.75, 4.0 / 3.0));
+    /// defer.close(&WorkerSet::of(2, [Worker(1)]), &[Some(1.0), None], &mut decoded);
+    /// let report = defer.settle(Settle::Job(Job(0)), &mut folds);
+    /// assert_eq!((report.coverage, folds[0].weight), (0.75, 4.0 / 3.0));
     /// # Ok::<(), codedgrad::codes::ParameterError>(())
     /// ```
     #[must_use]
     pub fn to_next_step(mut self) -> Self {
-        self.next_step =
-            Some(NextStep { taken: (Vec::new(), 0), carried: (self.jobs.start, VecDeque::new()) });
+        self.next_step = Some(NextStep {
+            taken: (Vec::new(), 0),
+            carried: (self.stream.round, VecDeque::new()),
+        });
         self.facts.delay = 0;
+        self.facts.reopens = false;
         self
     }
 
     /// Whether nothing can be left for a next step.
     fn is_last(&self) -> bool {
-        self.next_step.is_some() && self.round.next() == self.jobs.end
+        self.next_step.is_some() && self.stream.is_last()
     }
 
     /// Workers whose own share need not be finished in this round.
     fn cap(&self) -> usize {
-        if self.has_own() && !self.is_last() { self.parameters.cap } else { 0 }
+        if self.stream.has_own() && !self.is_last() { self.parameters.cap } else { 0 }
     }
 
     /// Everything that was finished in a round, for its step, and how many batch units that is.
     fn take_step(&mut self) -> (Vec<Fold>, u32) {
         let mut folds = Vec::new();
-        self.open.iter().for_each(|open| self.won(open, &mut folds));
+        self.stream.open.iter().for_each(|open| self.won(open, &mut folds));
         let own = folds
             .iter()
             .filter_map(|fold| self.own.get(fold.task.piece as usize))
             .map(|part| part[0].units.count());
-        let bundles = self.open.iter().flat_map(|open| {
+        let bundles = self.stream.open.iter().flat_map(|open| {
             open.bundles.iter().flat_map(|(_, _, range)| &open.parts[range.clone()])
         });
         let units = own.sum::<u32>() + bundles.map(|part| part.units.count()).sum::<u32>();
-        for open in &mut self.open {
+        for open in &mut self.stream.open {
             open.finished.fill(0);
             open.bundles.clear();
         }
@@ -296,30 +305,26 @@ impl Defer {
 
     /// Whether anything was finished in this round.
     fn has_some(&self) -> bool {
-        self.open.iter().any(|open| {
+        self.stream.open.iter().any(|open| {
             !open.bundles.is_empty() || open.finished.iter().any(|finished| *finished > 0)
         })
     }
 
-    /// Whether the current round has a job of its own.
-    fn has_own(&self) -> bool {
-        self.jobs.contains(&self.round)
-    }
-
     fn begin(&mut self) {
-        self.begun = true;
-        self.assigned.clear();
+        if !self.stream.begin() {
+            return;
+        }
         self.gone.clear();
-        self.open.retain(|open| !open.decoded);
+        self.stream.open.retain(|open| !open.decoded);
         if let Some(next_step) = &mut self.next_step {
-            next_step.carried = (self.round, self.open.clone());
+            next_step.carried = (self.stream.round, self.stream.open.clone());
         }
         self.deal();
         self.late = 0;
-        if self.has_own() {
+        if self.stream.has_own() {
             self.late = self.facts.workers;
-            self.open.push_back(Open {
-                job: self.round,
+            self.stream.open.push_back(Open {
+                job: self.stream.round,
                 left: Vec::new(),
                 finished: vec![0; self.facts.workers],
                 dealt: Vec::new(),
@@ -339,41 +344,153 @@ impl Defer {
 
     /// Hands out a worker's bundle and its own share, as far as there are any.
     fn hand_out(&mut self, worker: Worker, mut give: impl FnMut(Run)) {
-        self.open();
-        let first = self.assigned.insert(worker);
-        let nothing_yet = !self.has_own() && self.bundles.of(worker).is_none();
+        if !self.stream.is_begun() {
+            return;
+        }
+        let first = self.stream.takes(worker);
+        let nothing_yet = !self.stream.has_own() && self.bundles.of(worker).is_none();
         if (!first || nothing_yet) && !self.bundles.adopt(worker) {
             return;
         }
         if let Some(bundle) = self.bundles.of(worker) {
             give(Run::one(worker, bundle.task, bundle.units));
         }
-        if first && self.has_own() {
+        if first && self.stream.has_own() {
             let count = self.parameters.cut as u32;
             give(Run {
                 worker,
-                first: Task { job: self.round, piece: worker.0 * count, plan: 0 },
+                first: Task { job: self.stream.round, piece: worker.0 * count, plan: 0 },
                 count,
                 units: self.share_units[worker.index()],
             });
         }
     }
 
-    /// Takes in the next tasks of a worker's own share.
-    fn own_returned(&mut self, worker: Worker, first: Task, count: u32) -> bool {
-        let (cut, round) = (self.parameters.cut as u32, self.round);
+    /// Takes in the next task of a worker's own share.
+    fn own_returned(&mut self, worker: Worker, task: Task) -> bool {
+        let (cut, round) = (self.parameters.cut as u32, self.stream.round);
         let Some(open) =
-            self.open.back_mut().filter(|open| open.job == round && first.job == round)
+            self.stream.open.back_mut().filter(|open| open.job == round && task.job == round)
         else {
             return false;
         };
         let finished = &mut open.finished[worker.index()];
-        if first.piece != worker.0 * cut + *finished || *finished + count > cut {
+        if task.piece != worker.0 * cut + *finished || *finished == cut {
             return false;
         }
-        *finished += count;
+        *finished += 1;
         self.late -= usize::from(*finished == cut);
         true
+    }
+
+    /// A worker will finish nothing more in this round: its bundle, and in the last round its own
+    /// share, is somebody else's.
+    fn leave(&mut self, worker: Worker) {
+        if !self.stream.is_begun() || !self.gone.insert(worker) {
+            return;
+        }
+        let cut = self.parameters.cut as u32;
+        let own = self.stream.open.back().filter(|open| open.job == self.stream.round);
+        let unfinished = own.is_some_and(|open| open.finished[worker.index()] < cut);
+        self.late -= usize::from(unfinished);
+        self.bundles.leave(worker);
+        if self.is_last() {
+            let first = worker.0 * cut;
+            let current = self.stream.open.back();
+            let finished = current.map_or(cut, |open| open.finished[worker.index()]);
+            self.pass_on(first + finished..first + cut);
+        }
+        self.bundles.find_orphans();
+    }
+
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
+        let cut = self.parameters.cut as u32;
+        let begun = self.stream.is_begun();
+        let round = self.stream.round;
+        let was_gone = self.gone.contains(worker);
+        let mut again_now = 0..0;
+        let endangered =
+            |open: &&mut Open| !open.decoded || from.is_some_and(|from| open.job >= from);
+        for open in self.stream.open.iter_mut().filter(endangered) {
+            let finished = std::mem::take(&mut open.finished[worker.index()]);
+            let own = worker.0 * cut..worker.0 * cut + finished;
+            let current = begun && open.job == round;
+            self.late += usize::from(current && finished == cut && !was_gone);
+            if current {
+                again_now = own.clone();
+            }
+            reopened.extend(own.clone().map(|piece| Task { job: open.job, piece, plan: 0 }));
+            // What the current round's bundles and own shares lose is left at its close by itself.
+            let mut again: Vec<u32> = if current { Vec::new() } else { own.collect() };
+            for (_, task, units) in open.bundles.extract_if(.., |bundle| bundle.0 == worker) {
+                reopened.push(task);
+                if !(begun && self.bundles.reopen(task)) {
+                    again.extend(&open.dealt[units]);
+                }
+            }
+            open.decoded &= again.is_empty();
+            if begun { &mut open.lost } else { &mut open.left }.extend(again);
+            open.left.sort_unstable();
+        }
+        self.leave(worker);
+        if was_gone && begun {
+            if self.is_last() {
+                self.pass_on(again_now);
+            }
+            self.bundles.find_orphans();
+        }
+    }
+
+    fn give_up(&mut self, job: Job) {
+        self.bundles.give_up(job);
+        let open = self.stream.open.iter_mut().filter(|open| open.job == job);
+        open.for_each(|open| open.refused = true);
+        if self.stream.is_begun() && self.stream.round == job {
+            self.late = 0;
+        }
+    }
+
+    /// Jobs and units that are due in this round and not done.
+    fn blocked(&self) -> Outlook {
+        let mut jobs: Vec<Job> = self.bundles.due_open().map(|bundle| bundle.task.job).collect();
+        let own = self.stream.has_own();
+        jobs.extend(Some(self.stream.round).filter(|_| jobs.is_empty() && own));
+        jobs.sort_unstable();
+        jobs.dedup();
+        let mut units: Vec<Units> = self
+            .bundles
+            .due_open()
+            .flat_map(|bundle| &self.stream.open[bundle.open].parts[bundle.range.clone()])
+            .map(|part| part.units)
+            .collect();
+        if let (true, Some(current)) = (units.is_empty() && own, self.stream.open.back()) {
+            let shares = self.own.chunks(self.parameters.cut).zip(&current.finished);
+            let left = shares.flat_map(|(share, finished)| &share[*finished as usize..]);
+            units.extend(left.map(|part| part[0].units));
+        }
+        Outlook::Blocked { jobs, units }
+    }
+
+    /// Writes down what is left of every job at the end of a round.
+    fn collect_left(&mut self) {
+        let stream = &mut self.stream;
+        stream.open.iter_mut().for_each(|open| open.left.clear());
+        for bundle in self.bundles.all().iter().filter(|bundle| !bundle.finished) {
+            let open = &mut stream.open[bundle.open];
+            open.left.extend(&open.dealt[bundle.range.clone()]);
+        }
+        for open in &mut stream.open {
+            open.left.append(&mut open.lost);
+            open.left.sort_unstable();
+        }
+        if let (true, Some(open)) = (stream.has_own(), stream.open.back_mut()) {
+            let cut = self.parameters.cut as u32;
+            for (owner, finished) in
+                (0..).zip(&open.finished).filter(|(_, finished)| **finished < cut)
+            {
+                open.left.extend(owner * cut + finished..(owner + 1) * cut);
+            }
+        }
     }
 }
 
@@ -382,26 +499,8 @@ impl Scheme for Defer {
         &self.facts
     }
 
-    fn open(&mut self) {
-        if !self.begun {
-            self.begin();
-        }
-    }
-
-    fn dropped(&mut self, worker: Worker) {
-        self.assigned.remove(worker);
-    }
-
-    fn is_final(&self, _: Task) -> bool {
-        self.next_step.is_none()
-    }
-
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
         self.hand_out(worker, |run| out.extend(run.tasks()));
-    }
-
-    fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
-        self.hand_out(worker, |run| out.push(run));
     }
 
     fn parts(&self, worker: Worker, task: Task) -> &[Part] {
@@ -410,50 +509,118 @@ impl Scheme for Defer {
             None => self
                 .bundles
                 .of(worker)
-                .map_or(&[], |bundle| &self.open[bundle.open].parts[bundle.range.clone()]),
+                .map_or(&[], |bundle| &self.stream.open[bundle.open].parts[bundle.range.clone()]),
         }
     }
 
-    fn run_start(&self, run: Run, count: u32) -> Run {
-        let first = run.first.piece as usize;
-        let units = match self.own.get(first..first + count as usize) {
-            Some([first, .., last]) => last[0].units.end - first[0].units.start,
-            _ => run.tasks().take(count as usize).map(|task| self.units(run.worker, task)).sum(),
-        };
-        Run { count, units, ..run }
-    }
-
-    /// `n` a unit of an own share, `d` a bundle of deferred ones.
-    fn label(&self, task: Task, age: usize) -> String {
-        format!("{}.{}", if age == 0 { "n" } else { "d" }, task.job.0 + 1)
-    }
-
-    fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        if !self.begun || self.gone.contains(worker) {
-            return false;
+    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+        if !self.stream.is_begun() || self.gone.contains(worker) {
+            return Returned::Unwanted;
         }
         if (task.piece as usize) < self.own.len() {
-            return self.own_returned(worker, task, 1);
+            if !self.own_returned(worker, task) {
+                return Returned::Unwanted;
+            }
+        } else {
+            let Some(bundle) = self.bundles.finish(worker, task) else {
+                return Returned::Unwanted;
+            };
+            let range = bundle.range.clone();
+            self.stream.open[bundle.open].bundles.push((worker, task, range));
         }
-        let Some(bundle) = self.bundles.finish(worker, task) else { return false };
-        self.open[bundle.open].bundles.push((worker, task, bundle.range.clone()));
-        true
+        // A step of which only a part is there divides by how much that is.
+        if self.next_step.is_none() { Returned::Final } else { Returned::Wanted }
     }
 
-    fn returned_runs(&mut self, runs: &[Run]) {
-        for run in runs {
-            if run.count == 1 {
-                self.returned(run.worker, run.first);
-            } else if self.begun && !self.gone.contains(run.worker) {
-                self.own_returned(run.worker, run.first, run.count);
+    fn on(&mut self, event: RoundEvent<'_>) -> bool {
+        match event {
+            RoundEvent::Opened { dead } => {
+                self.begin();
+                dead.iter().for_each(|worker| self.leave(worker));
             }
+            RoundEvent::Gone(worker) => self.leave(worker),
+            // What it had is dealt to others.
+            RoundEvent::Back(_) => return false,
+            RoundEvent::Dropped(worker) => self.stream.release(worker),
+            RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
+            RoundEvent::GivenUp(job) => self.give_up(job),
         }
+        true
     }
 
     fn admits(&self, _: &WorkerSet) -> bool {
         self.bundles.are_done()
             && self.late <= self.cap()
             && (self.next_step.is_none() || self.has_some())
+    }
+
+    fn quality(&mut self) -> Report {
+        UNCODED
+    }
+
+    fn outlook(&self, gone: &WorkerSet) -> Outlook {
+        let open = gone.len() < self.facts.workers || self.admits(gone);
+        if open { Outlook::Open } else { self.blocked() }
+    }
+
+    fn close(&mut self, missing: &WorkerSet, late: &[Option<f64>], decoded: &mut Vec<Job>) {
+        for (worker, ratio) in Worker::all(self.facts.workers).zip(late) {
+            if ratio.is_some() || missing.contains(worker) {
+                self.scores.observe(worker, *ratio);
+            }
+        }
+        self.collect_left();
+        for open in &mut self.stream.open {
+            if open.refused {
+                open.left.clear();
+            }
+            let complete = !open.refused && open.left.is_empty();
+            decoded.extend((complete && self.next_step.is_none()).then_some(open.job));
+            open.decoded = open.left.is_empty();
+        }
+        if let Some(before) = self.next_step.take() {
+            self.next_step = Some(NextStep { taken: self.take_step(), ..before });
+            let round = self.stream.round;
+            let current = self.stream.open.back();
+            let current = current.filter(|open| open.job == round && !open.refused);
+            decoded.extend(current.map(|open| open.job));
+        }
+        self.stream.close();
+    }
+
+    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+        let Settle::Job(job) = what else { return UNCODED };
+        if let Some(NextStep { taken, .. }) = &self.next_step {
+            let coverage = f64::from(taken.1) / f64::from(self.facts.units);
+            out.extend(taken.0.iter().map(|fold| Fold { weight: 1.0 / coverage, ..*fold }));
+            return Report { coverage, amplification: coverage.sqrt().recip(), ..UNCODED };
+        }
+        if let Some(open) = self.stream.open.iter().find(|open| open.job == job) {
+            self.won(open, out);
+        }
+        UNCODED
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        let first = jobs.start;
+        self.stream.restart(jobs);
+        // What earlier steps have left is still to be done when a step begins anew.
+        if let Some(NextStep { carried, .. }) = &self.next_step
+            && carried.0 == first
+        {
+            self.stream.open.clone_from(&carried.1);
+        }
+        self.bundles.clear();
+    }
+
+    fn fast_forward(&mut self) -> Option<&mut dyn FastForward> {
+        Some(self)
+    }
+}
+
+impl FastForward for Defer {
+    fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
+        self.hand_out(worker, |run| out.push(run));
     }
 
     fn closes_at(&self, runs: &[Run], ends: &[f64]) -> Option<f64> {
@@ -481,172 +648,5 @@ impl Scheme for Defer {
             (place < own.len()).then(|| *own.select_nth_unstable_by(place, f64::total_cmp).1)
         });
         Some(due.max(enough?))
-    }
-
-    fn hopes(&self, gone: &WorkerSet) -> bool {
-        gone.len() < self.facts.workers || self.admits(gone)
-    }
-
-    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
-        let mut jobs: Vec<Job> = self.bundles.due_open().map(|bundle| bundle.task.job).collect();
-        jobs.extend(Some(self.round).filter(|_| jobs.is_empty() && self.has_own()));
-        jobs.sort_unstable();
-        jobs.dedup();
-        jobs
-    }
-
-    fn give_up(&mut self, job: Job) {
-        self.bundles.give_up(job);
-        self.open.iter_mut().filter(|open| open.job == job).for_each(|open| open.refused = true);
-        if self.begun && self.round == job {
-            self.late = 0;
-        }
-    }
-
-    fn undoes(&self) -> bool {
-        self.next_step.is_none()
-    }
-
-    fn back(&mut self, _: Worker) -> bool {
-        false
-    }
-
-    fn restart(&mut self, jobs: Range<Job>) {
-        self.open.clear();
-        // What earlier steps have left is still to be done when a step begins anew.
-        if let Some(NextStep { carried, .. }) = &self.next_step
-            && carried.0 == jobs.start
-        {
-            self.open.clone_from(&carried.1);
-        }
-        self.bundles.clear();
-        self.begun = false;
-        self.round = jobs.start;
-        self.jobs = jobs;
-    }
-
-    fn gone(&mut self, worker: Worker) {
-        if !self.begun || !self.gone.insert(worker) {
-            return;
-        }
-        let unfinished = |open: &&Open| {
-            open.job == self.round && open.finished[worker.index()] < self.parameters.cut as u32
-        };
-        self.late -= usize::from(self.open.back().filter(unfinished).is_some());
-        self.bundles.leave(worker);
-        if self.is_last() {
-            let (first, cut) = (worker.0 * self.parameters.cut as u32, self.parameters.cut as u32);
-            let finished = self.open.back().map_or(cut, |open| open.finished[worker.index()]);
-            self.pass_on(first + finished..first + cut);
-        }
-        self.bundles.find_orphans();
-    }
-
-    fn quality(&mut self) -> Report {
-        UNCODED
-    }
-
-    fn observe(&mut self, worker: Worker, ratio: Option<f64>) {
-        self.scores.observe(worker, ratio);
-    }
-
-    fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
-        self.open();
-        self.begun = false;
-        self.open.iter_mut().for_each(|open| open.left.clear());
-        for bundle in self.bundles.all().iter().filter(|bundle| !bundle.finished) {
-            let open = &mut self.open[bundle.open];
-            open.left.extend(&open.dealt[bundle.range.clone()]);
-        }
-        for open in &mut self.open {
-            open.left.append(&mut open.lost);
-            open.left.sort_unstable();
-        }
-        if let (true, Some(open)) = (self.has_own(), self.open.back_mut()) {
-            let cut = self.parameters.cut as u32;
-            for (owner, finished) in
-                (0..).zip(&open.finished).filter(|(_, finished)| **finished < cut)
-            {
-                open.left.extend(owner * cut + finished..(owner + 1) * cut);
-            }
-        }
-        for open in &mut self.open {
-            if open.refused {
-                open.left.clear();
-            }
-            let complete = !open.refused && open.left.is_empty();
-            decoded.extend((complete && self.next_step.is_none()).then_some(open.job));
-            open.decoded = open.left.is_empty();
-        }
-        if let Some(before) = self.next_step.take() {
-            self.next_step = Some(NextStep { taken: self.take_step(), ..before });
-            let current = self.open.back().filter(|open| open.job == self.round && !open.refused);
-            decoded.extend(current.map(|open| open.job));
-        }
-        self.round = self.round.next();
-    }
-
-    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        if let Some(NextStep { taken, .. }) = &self.next_step {
-            let coverage = f64::from(taken.1) / f64::from(self.facts.units);
-            folds.extend(taken.0.iter().map(|fold| Fold { weight: 1.0 / coverage, ..*fold }));
-            return Report { coverage, amplification: coverage.sqrt().recip(), ..UNCODED };
-        }
-        if let Some(open) = self.open.iter().find(|open| open.job == job) {
-            self.won(open, folds);
-        }
-        UNCODED
-    }
-
-    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
-        let cut = self.parameters.cut as u32;
-        let (was_gone, mut again_now) = (self.gone.contains(worker), 0..0);
-        let endangered =
-            |open: &&mut Open| !open.decoded || from.is_some_and(|from| open.job >= from);
-        for open in self.open.iter_mut().filter(endangered) {
-            let finished = std::mem::take(&mut open.finished[worker.index()]);
-            let own = worker.0 * cut..worker.0 * cut + finished;
-            let current = self.begun && open.job == self.round;
-            self.late += usize::from(current && finished == cut && !was_gone);
-            if current {
-                again_now = own.clone();
-            }
-            reopened.extend(own.clone().map(|piece| Task { job: open.job, piece, plan: 0 }));
-            // What the current round's bundles and own shares lose is left at its close by itself.
-            let mut again: Vec<u32> = if current { Vec::new() } else { own.collect() };
-            for (_, task, units) in open.bundles.extract_if(.., |bundle| bundle.0 == worker) {
-                reopened.push(task);
-                if !(self.begun && self.bundles.reopen(task)) {
-                    again.extend(&open.dealt[units]);
-                }
-            }
-            open.decoded &= again.is_empty();
-            if self.begun { &mut open.lost } else { &mut open.left }.extend(again);
-            open.left.sort_unstable();
-        }
-        self.gone(worker);
-        if was_gone && self.begun {
-            if self.is_last() {
-                self.pass_on(again_now);
-            }
-            self.bundles.find_orphans();
-        }
-    }
-
-    fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {
-        let mut open: Vec<Units> = self
-            .bundles
-            .due_open()
-            .flat_map(|bundle| &self.open[bundle.open].parts[bundle.range.clone()])
-            .map(|part| part.units)
-            .collect();
-        if let (true, Some(current)) = (open.is_empty() && self.has_own(), self.open.back()) {
-            let own = self.own.chunks(self.parameters.cut).zip(&current.finished);
-            open.extend(
-                own.flat_map(|(share, finished)| &share[*finished as usize..])
-                    .map(|part| part[0].units),
-            );
-        }
-        open
     }
 }

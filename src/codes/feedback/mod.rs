@@ -49,16 +49,11 @@ fn equal_parts(
 /// The facts of a feedback scheme whose workers pull their tasks; it bears all but one of them.
 fn facts(workers: usize, units: u32, delay: usize, load: f64) -> SchemeFacts {
     SchemeFacts {
-        workers,
-        units,
         delay,
-        load,
         tolerance: workers - 1,
-        error_max: 0.0,
         partial: true,
         pulls: true,
         plain: true,
-        wrong: 0,
-        mixture: false,
+        ..SchemeFacts::new(workers, units, load)
     }
 }

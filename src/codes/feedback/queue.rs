@@ -20,9 +20,11 @@
 
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Space, Traits, doublings, keyed};
-use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
+use crate::codes::sequential::{
+    Fold, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Task, Worker, WorkerSet};
 use std::ops::Range;
 
 /// A queue of tasks.
@@ -55,7 +57,7 @@ const HOLDERS_MAX: u8 = 2;
 /// ```
 /// use codedgrad::codes::{
 ///     feedback::Queue,
-///     sequential::{Accept, Horizon, Scheme},
+///     sequential::{Accept, Horizon, Returned, Scheme},
 /// };
 /// use codedgrad::ids::{Job, Worker, WorkerSet};
 /// let horizon =
@@ -64,15 +66,15 @@ const HOLDERS_MAX: u8 = 2;
 /// let mut tasks = Vec::new();
 /// queue.assign(Worker(0), &mut tasks);
 /// queue.assign(Worker(1), &mut tasks);
-/// assert!(queue.returned(Worker(1), tasks[1]));
+/// assert_eq!(queue.returned(Worker(1), tasks[1]), Returned::Final);
 /// queue.assign(Worker(1), &mut tasks);
 /// assert_eq!(tasks[2], tasks[0], "nothing is left: the slow worker's item is duplicated");
-/// assert!(queue.returned(Worker(1), tasks[2]) && queue.admits(&WorkerSet::of(2, [Worker(0)])));
+/// assert_eq!(queue.returned(Worker(1), tasks[2]), Returned::Final);
+/// assert!(queue.admits(&WorkerSet::of(2, [Worker(0)])));
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
 /// ```
 pub struct Queue {
     facts: SchemeFacts,
-    parts: Vec<[Part; 1]>,
     claims: Claims,
     /// First item that nobody was given.
     next: usize,
@@ -111,11 +113,10 @@ impl Queue {
         let parts = super::equal_parts(workers, items, units)?;
         Ok(Self {
             facts: super::facts(workers, units.unwrap_or(items as u32), 0, 1.0 / items as f64),
-            claims: Claims::new(workers, items, jobs),
+            claims: Claims::new(workers, parts, jobs),
             holders: vec![0; items],
             next: 0,
             again: Vec::new(),
-            parts,
         })
     }
 
@@ -136,13 +137,12 @@ impl Queue {
 
     /// The next item of an idle worker, as long as there is one.
     fn pull(&mut self, worker: Worker) -> Option<Task> {
-        self.open();
         if !self.claims.is_free(worker) {
             return None;
         }
         let piece = if let Some(item) = self.again.pop() {
             Some(item)
-        } else if self.next < self.parts.len() {
+        } else if self.next < self.holders.len() {
             self.next += 1;
             Some(self.next as u32 - 1)
         } else {
@@ -151,92 +151,20 @@ impl Queue {
         self.holders[piece as usize] += 1;
         Some(self.claims.give(worker, piece))
     }
-}
 
-impl Scheme for Queue {
-    fn facts(&self) -> &SchemeFacts {
-        &self.facts
-    }
-
-    fn open(&mut self) {
-        if self.claims.open_next() {
-            self.refill();
-        }
-    }
-
-    fn dropped(&mut self, worker: Worker) {
-        self.gone(worker);
-    }
-
-    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        out.extend(self.pull(worker));
-    }
-
-    fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
-        let task = self.pull(worker);
-        out.extend(
-            task.map(|task| {
-                Run::one(worker, task, self.parts[task.piece as usize][0].units.count())
-            }),
-        );
-    }
-
-    fn parts(&self, _: Worker, task: Task) -> &[Part] {
-        &self.parts[task.piece as usize]
-    }
-
-    fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        let Some(first) = self.claims.returned(worker, task) else { return false };
-        self.holders[task.piece as usize] -= 1;
-        first
-    }
-
-    fn admits(&self, _: &WorkerSet) -> bool {
-        self.claims.complete()
-    }
-
-    fn hopes(&self, gone: &WorkerSet) -> bool {
-        gone.len() < self.facts.workers || self.claims.complete()
-    }
-
-    fn gone(&mut self, worker: Worker) {
+    /// A worker leaves the item it is at: somebody else has to do it, unless it is done or two
+    /// were at it.
+    fn leave(&mut self, worker: Worker) {
         let Some(piece) = self.claims.busy[worker.index()].take() else { return };
-        let (holders, winner) =
-            (&mut self.holders[piece as usize], self.claims.winner[piece as usize]);
+        let holders = &mut self.holders[piece as usize];
         *holders -= 1;
-        if *holders == 0 && winner.is_none() {
+        if *holders == 0 && self.claims.winner[piece as usize].is_none() {
             self.again.push(piece);
         }
     }
 
-    fn quality(&mut self) -> Report {
-        UNCODED
-    }
-
-    fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
-        self.claims.close(decoded);
-        self.holders.fill(0);
-    }
-
-    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        self.claims.settle(job, folds)
-    }
-
-    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
-        vec![self.claims.job]
-    }
-
-    fn give_up(&mut self, _: Job) {
-        self.claims.give_up();
-    }
-
-    fn restart(&mut self, jobs: Range<Job>) {
-        self.claims.restart(jobs);
-        self.refill();
-    }
-
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
-        self.gone(worker);
+        self.leave(worker);
         let open = self.claims.reopen(worker, from);
         let idle = open
             .iter()
@@ -246,9 +174,68 @@ impl Scheme for Queue {
         self.again.extend(idle);
         reopened.extend(open);
     }
+}
 
-    fn uncovered(&self, _: &WorkerSet) -> Vec<Units> {
-        let open = |item: &usize| self.claims.winner[*item].is_none();
-        (0..self.parts.len()).filter(open).map(|item| self.parts[item][0].units).collect()
+impl Scheme for Queue {
+    fn facts(&self) -> &SchemeFacts {
+        &self.facts
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        out.extend(self.pull(worker));
+    }
+
+    fn parts(&self, _: Worker, task: Task) -> &[Part] {
+        self.claims.parts(task)
+    }
+
+    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+        let first = self.claims.returned(worker, task);
+        if first.is_some() {
+            self.holders[task.piece as usize] -= 1;
+        }
+        if first == Some(true) { Returned::Final } else { Returned::Unwanted }
+    }
+
+    fn on(&mut self, event: RoundEvent<'_>) -> bool {
+        match event {
+            RoundEvent::Opened { dead } => {
+                if self.claims.open_next() {
+                    self.refill();
+                }
+                dead.iter().for_each(|worker| self.leave(worker));
+            }
+            RoundEvent::Gone(worker) | RoundEvent::Dropped(worker) => self.leave(worker),
+            RoundEvent::Back(_) => {}
+            RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
+            RoundEvent::GivenUp(_) => self.claims.give_up(),
+        }
+        true
+    }
+
+    fn admits(&self, _: &WorkerSet) -> bool {
+        self.claims.complete()
+    }
+
+    fn quality(&mut self) -> Report {
+        UNCODED
+    }
+
+    fn outlook(&self, gone: &WorkerSet) -> Outlook {
+        self.claims.blocked(|_| gone.len() == self.facts.workers)
+    }
+
+    fn close(&mut self, _: &WorkerSet, _: &[Option<f64>], decoded: &mut Vec<Job>) {
+        self.claims.close(decoded);
+        self.holders.fill(0);
+    }
+
+    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+        self.claims.settle(what, out)
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.claims.restart(jobs);
+        self.refill();
     }
 }

@@ -20,9 +20,11 @@
 
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
-use crate::codes::sequential::{Fold, Horizon, Scheme, SchemeFacts, UNCODED};
+use crate::codes::sequential::{
+    Fold, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Run, Task, Units, Worker, WorkerSet};
+use crate::ids::{Job, Part, Task, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Neighbours that help.
@@ -66,7 +68,6 @@ pub(in crate::codes) const FAMILY: Family = Family {
 pub struct Ring {
     facts: SchemeFacts,
     reach: usize,
-    parts: Vec<[Part; 1]>,
     claims: Claims,
     /// How far every worker has come from its own share.
     offset: Vec<usize>,
@@ -102,16 +103,14 @@ impl Ring {
         facts.tolerance = reach - 1;
         Ok(Self {
             facts,
-            claims: Claims::new(workers, workers, jobs),
+            claims: Claims::new(workers, parts, jobs),
             offset: vec![0; workers],
             reach,
-            parts,
         })
     }
 
     /// The next share of an idle worker, as long as there is one.
     fn pull(&mut self, worker: Worker) -> Option<Task> {
-        self.open();
         if !self.claims.is_free(worker) {
             return None;
         }
@@ -122,20 +121,15 @@ impl Ring {
         self.offset[worker.index()] = next.map_or(self.reach, |offset| offset + 1);
         Some(self.claims.give(worker, share(next?) as u32))
     }
-}
 
-impl Scheme for Ring {
-    fn facts(&self) -> &SchemeFacts {
-        &self.facts
+    /// A worker does nothing more in this round.
+    fn leave(&mut self, worker: Worker) {
+        self.claims.busy[worker.index()] = None;
+        self.offset[worker.index()] = self.reach;
     }
 
-    fn open(&mut self) {
-        if self.claims.open_next() {
-            self.offset.fill(0);
-        }
-    }
-
-    fn dropped(&mut self, worker: Worker) {
+    /// A worker will begin again with the share it was at.
+    fn step_back(&mut self, worker: Worker) {
         if let Some(share) = self.claims.busy[worker.index()].take() {
             let workers = self.facts.workers;
             let distance = (share as usize + workers - worker.index()) % workers;
@@ -145,77 +139,15 @@ impl Scheme for Ring {
         }
     }
 
-    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        out.extend(self.pull(worker));
-    }
-
-    fn assign_runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
-        let task = self.pull(worker);
-        out.extend(
-            task.map(|task| {
-                Run::one(worker, task, self.parts[task.piece as usize][0].units.count())
-            }),
-        );
-    }
-
-    fn parts(&self, _: Worker, task: Task) -> &[Part] {
-        &self.parts[task.piece as usize]
-    }
-
-    fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        self.claims.returned(worker, task) == Some(true)
-    }
-
-    fn admits(&self, _: &WorkerSet) -> bool {
-        self.claims.complete()
-    }
-
-    fn hopes(&self, gone: &WorkerSet) -> bool {
-        self.uncovered(gone).is_empty()
-    }
-
-    fn gone(&mut self, worker: Worker) {
-        self.claims.busy[worker.index()] = None;
-        self.offset[worker.index()] = self.reach;
-    }
-
-    fn back(&mut self, worker: Worker) -> bool {
-        self.offset[worker.index()] = 0;
-        true
-    }
-
-    fn quality(&mut self) -> Report {
-        UNCODED
-    }
-
-    fn close(&mut self, _: &WorkerSet, decoded: &mut Vec<Job>) {
-        self.claims.close(decoded);
-    }
-
-    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        self.claims.settle(job, folds)
-    }
-
-    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
-        vec![self.claims.job]
-    }
-
-    fn give_up(&mut self, _: Job) {
-        self.claims.give_up();
-    }
-
-    fn restart(&mut self, jobs: Range<Job>) {
-        self.claims.restart(jobs);
-        self.offset.fill(0);
-    }
-
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
-        self.gone(worker);
-        let (open, workers) = (self.claims.reopen(worker, from), self.facts.workers);
+        self.leave(worker);
+        let open = self.claims.reopen(worker, from);
+        let workers = self.facts.workers;
         // Whoever has passed such a share by comes back to it.
-        for (other, offset) in
-            self.offset.iter_mut().enumerate().filter(|(other, _)| *other != worker.index())
-        {
+        for (other, offset) in self.offset.iter_mut().enumerate() {
+            if other == worker.index() {
+                continue;
+            }
             let distance = |task: &Task| (task.piece as usize + workers - other) % workers;
             *offset = open
                 .iter()
@@ -225,14 +157,68 @@ impl Scheme for Ring {
         }
         reopened.extend(open);
     }
+}
 
-    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
+impl Scheme for Ring {
+    fn facts(&self) -> &SchemeFacts {
+        &self.facts
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        out.extend(self.pull(worker));
+    }
+
+    fn parts(&self, _: Worker, task: Task) -> &[Part] {
+        self.claims.parts(task)
+    }
+
+    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+        let first = self.claims.returned(worker, task) == Some(true);
+        if first { Returned::Final } else { Returned::Unwanted }
+    }
+
+    fn on(&mut self, event: RoundEvent<'_>) -> bool {
+        match event {
+            RoundEvent::Opened { dead } => {
+                if self.claims.open_next() {
+                    self.offset.fill(0);
+                }
+                dead.iter().for_each(|worker| self.leave(worker));
+            }
+            RoundEvent::Gone(worker) => self.leave(worker),
+            RoundEvent::Back(worker) => self.offset[worker.index()] = 0,
+            RoundEvent::Dropped(worker) => self.step_back(worker),
+            RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
+            RoundEvent::GivenUp(_) => self.claims.give_up(),
+        }
+        true
+    }
+
+    fn admits(&self, _: &WorkerSet) -> bool {
+        self.claims.complete()
+    }
+
+    fn quality(&mut self) -> Report {
+        UNCODED
+    }
+
+    fn outlook(&self, gone: &WorkerSet) -> Outlook {
         let workers = self.facts.workers;
-        let reachable = |share: usize| {
-            (0..self.reach)
-                .any(|back| !missing.contains(Worker(((share + workers - back) % workers) as u32)))
-        };
-        let open = |share: &usize| self.claims.winner[*share].is_none() && !reachable(*share);
-        (0..workers).filter(open).map(|share| self.parts[share][0].units).collect()
+        let holder =
+            |share: usize, back: usize| Worker(((share + workers - back) % workers) as u32);
+        self.claims.blocked(|share| (0..self.reach).all(|back| gone.contains(holder(share, back))))
+    }
+
+    fn close(&mut self, _: &WorkerSet, _: &[Option<f64>], decoded: &mut Vec<Job>) {
+        self.claims.close(decoded);
+    }
+
+    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+        self.claims.settle(what, out)
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.claims.restart(jobs);
+        self.offset.fill(0);
     }
 }

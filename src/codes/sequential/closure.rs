@@ -2,7 +2,8 @@
 //! scheme can be in.
 
 use super::{
-    Accept, Horizon, MSgc, MSgcParameters, Scheme, SlotKind, SrSgc, SrSgcParameters, StragglerModel,
+    Accept, Horizon, MSgc, MSgcParameters, Returned, RoundEvent, Scheme, SlotKind, SrSgc,
+    SrSgcParameters, StragglerModel,
 };
 use crate::ids::{Job, Worker, WorkerSet};
 use std::collections::HashSet;
@@ -36,6 +37,7 @@ fn counterexample<S: Explored>(
             let (mut next, mut tasks) = (state.clone(), Vec::new());
             let mut path = path.clone();
             path.push(missing.to_string());
+            next.on(RoundEvent::Opened { dead: &WorkerSet::empty(workers) });
             for worker in Worker::all(workers) {
                 next.assign(worker, &mut tasks);
                 let answers =
@@ -48,13 +50,15 @@ fn counterexample<S: Explored>(
                 }
                 // The rule must not depend on when it is asked.
                 let before = next.admits(&missing);
-                answers.into_iter().for_each(|task| assert!(next.returned(worker, task)));
+                for task in answers {
+                    assert_ne!(next.returned(worker, task), Returned::Unwanted);
+                }
                 if next.admits(&missing) != before {
                     return Some(path);
                 }
             }
             let sound = next.admits(&missing);
-            next.close(&missing, &mut Vec::new());
+            next.close(&missing, &[], &mut Vec::new());
             if !sound || next.overdue() {
                 return Some(path);
             }

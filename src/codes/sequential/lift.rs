@@ -1,8 +1,9 @@
 //! Any one-round code as a scheme: job `t` is computed and decoded in round `t`.
 
-use super::{Fold, Scheme, SchemeFacts, unheld, weigh};
-use crate::codes::{Decoder, GradientCode, Report, Status};
-use crate::ids::{Cut, Job, Part, Share, Task, Units, Worker, WorkerSet};
+use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
+use super::{SchemeFacts, UNCODED, unheld, weigh};
+use crate::codes::{Decoder, GradientCode, Groups, Report, Status};
+use crate::ids::{Cut, Job, Part, Run, Share, Task, Units, Worker, WorkerSet};
 use std::ops::Range;
 
 /// A one-round code, one job per round, delay 0.
@@ -49,18 +50,11 @@ impl Lift {
         let parts: Vec<Vec<Part>> =
             Worker::all(facts.workers).map(|worker| parts_of(code.row(worker), cut)).collect();
         let touched = |parts: &Vec<Part>| parts.iter().map(|part| part.units.count()).sum::<u32>();
+        let load = f64::from(parts.iter().map(touched).max().unwrap_or(0)) / f64::from(cut.units());
         let facts = SchemeFacts {
-            workers: facts.workers,
-            units: cut.units(),
-            delay: 0,
-            load: f64::from(parts.iter().map(touched).max().unwrap_or(0)) / f64::from(cut.units()),
             tolerance: facts.tolerance,
             error_max: facts.error_max,
-            partial: false,
-            pulls: false,
-            plain: false,
-            wrong: 0,
-            mixture: false,
+            ..SchemeFacts::new(facts.workers, cut.units(), load)
         };
         Self {
             decoder: code.decoder(),
@@ -86,6 +80,20 @@ impl Lift {
         self
     }
 
+    /// Groups of which any `wrong` members each may return wrong results, to be found out by a
+    /// [`Verifier`](crate::codes::Verifier): with only the results told to the scheme that it has
+    /// accepted.
+    #[must_use]
+    pub fn voting(groups: Groups, wrong: usize, cut: Cut, jobs: Range<Job>) -> Self {
+        let workers = Worker::all(groups.facts().workers);
+        let voting_groups = workers.map(|worker| groups.group(worker)).collect();
+        let mut lift = Self::new(Box::new(groups), cut, jobs);
+        lift.facts.tolerance -= 2 * wrong;
+        lift.facts.wrong = wrong;
+        lift.facts.voting_groups = voting_groups;
+        lift
+    }
+
     fn task(&self, worker: Worker) -> Task {
         Task { job: self.job, piece: worker.0, plan: 0 }
     }
@@ -98,6 +106,18 @@ impl Lift {
             decodable |= decoder.arrive(worker) == Status::Decodable;
         }
         (decoder, decodable)
+    }
+
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
+        let safe = self.closed && from.is_none_or(|from| self.job < from);
+        if safe || !self.returned.remove(worker) {
+            return;
+        }
+        (self.decoder, self.decodable) = self.supposed(&self.returned.complement());
+        if !self.decodable || !self.closed {
+            self.closed = false;
+            reopened.push(self.task(worker));
+        }
     }
 
     fn open_next(&mut self) {
@@ -118,15 +138,8 @@ impl Scheme for Lift {
         &self.facts
     }
 
-    fn open(&mut self) {
-        if self.closed {
-            self.open_next();
-        }
-    }
-
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        self.open();
-        if self.job < self.end && !self.returned.contains(worker) {
+        if !self.closed && self.job < self.end && !self.returned.contains(worker) {
             out.push(self.task(worker));
         }
     }
@@ -135,17 +148,20 @@ impl Scheme for Lift {
         &self.parts[worker.index()]
     }
 
-    /// A mixture of blocks is computed as one of them.
-    fn units(&self, worker: Worker, _: Task) -> u32 {
-        let counts = self.parts[worker.index()].iter().map(|part| part.units.count());
-        if self.facts.mixture { counts.max().unwrap_or(0) } else { counts.sum() }
-    }
-
-    fn returned(&mut self, worker: Worker, task: Task) -> bool {
+    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
         if self.closed || task != self.task(worker) || !self.returned.insert(worker) {
-            return false;
+            return Returned::Unwanted;
         }
         self.decodable |= self.decoder.arrive(worker) == Status::Decodable;
+        Returned::Wanted
+    }
+
+    fn on(&mut self, event: RoundEvent<'_>) -> bool {
+        match event {
+            RoundEvent::Opened { .. } if self.closed => self.open_next(),
+            RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
+            _ => {}
+        }
         true
     }
 
@@ -155,25 +171,22 @@ impl Scheme for Lift {
         if exact_match { self.decodable } else { self.supposed(missing).1 }
     }
 
-    fn suffices_at(&self, times: &[f64]) -> Option<f64> {
-        self.code.decodable_at(times)
-    }
-
-    fn answers_needed(&self, order: &[Worker]) -> usize {
-        let mut decoder = self.code.decoder();
-        let last = order.iter().position(|worker| decoder.arrive(*worker) == Status::Decodable);
-        last.unwrap_or(order.len()) + 1
-    }
-
-    fn salvages(&self, missing: &WorkerSet) -> bool {
-        self.supposed(missing).0.salvages()
-    }
-
     fn quality(&mut self) -> Report {
         weigh(&mut *self.decoder, &mut vec![0.0; self.facts.workers])
     }
 
-    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
+    fn outlook(&self, gone: &WorkerSet) -> Outlook {
+        if self.admits(gone) {
+            return Outlook::Open;
+        }
+        if self.supposed(gone).0.salvages() {
+            return Outlook::Degradable;
+        }
+        let units = unheld(&*self.code, gone).map(|share| self.shares[share.index()]).collect();
+        Outlook::Blocked { jobs: vec![self.job], units }
+    }
+
+    fn close(&mut self, missing: &WorkerSet, _: &[Option<f64>], decoded: &mut Vec<Job>) {
         assert!(!self.closed && self.job < self.end, "a round is open");
         assert!(
             missing.iter().all(|worker| !self.returned.contains(worker)),
@@ -183,54 +196,60 @@ impl Scheme for Lift {
         decoded.push(self.job);
     }
 
-    fn settle(&mut self, _: Job, folds: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
         assert!(self.closed, "weights are final when the round is closed");
+        if what == Settle::Round {
+            return UNCODED;
+        }
         let mut weights = vec![0.0; self.facts.workers];
         let report = weigh(&mut *self.decoder, &mut weights);
         let counts = |(worker, weight): &(Worker, &f64)| {
             **weight != 0.0 || self.facts.mixture && self.returned.contains(*worker)
         };
         let used = Worker::all(weights.len()).zip(&weights).filter(counts);
-        folds.extend(used.map(|(worker, &weight)| Fold {
-            worker,
-            task: self.task(worker),
-            weight,
-        }));
+        out.extend(used.map(|(worker, &weight)| Fold { worker, task: self.task(worker), weight }));
         report
     }
 
-    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
-        let safe = self.closed && from.is_none_or(|from| self.job < from);
-        if safe || !self.returned.remove(worker) {
-            return;
-        }
-        (self.decoder, self.decodable) = self.supposed(&self.returned.complement());
-        if !self.decodable || !self.closed {
-            self.closed = false;
-            reopened.push(self.task(worker));
-        }
-    }
-
-    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
-        vec![self.job]
-    }
-
-    fn give_up(&mut self, _: Job) {}
-
     fn restart(&mut self, jobs: Range<Job>) {
         self.open_next();
-        (self.job, self.end) = (jobs.start, jobs.end);
+        self.job = jobs.start;
+        self.end = jobs.end;
     }
 
-    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
-        unheld(&*self.code, missing).map(|share| self.shares[share.index()]).collect()
+    fn fast_forward(&mut self) -> Option<&mut dyn FastForward> {
+        Some(self)
+    }
+}
+
+impl FastForward for Lift {
+    fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
+        let mut tasks = Vec::new();
+        self.assign(worker, &mut tasks);
+        let units = self.facts.units_of(&self.parts[worker.index()]);
+        out.extend(tasks.into_iter().map(|task| Run::one(worker, task, units)));
+    }
+
+    /// Everybody answers once: the close is at one of these answers. Where workers vote it is the
+    /// [`Verifier`](crate::codes::Verifier) that decides.
+    fn closes_at(&self, runs: &[Run], ends: &[f64]) -> Option<f64> {
+        if runs.len() != self.facts.workers || !self.facts.voting_groups.is_empty() {
+            return None;
+        }
+        if let Some(at) = self.code.decodable_at(ends) {
+            return Some(at);
+        }
+        let mut order: Vec<Worker> = Worker::all(ends.len()).collect();
+        order.sort_unstable_by(|a, b| ends[a.index()].total_cmp(&ends[b.index()]).then(a.cmp(b)));
+        let mut decoder = self.code.decoder();
+        let last = order.into_iter().find(|worker| decoder.arrive(*worker) == Status::Decodable);
+        last.map(|worker| ends[worker.index()])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codes::Groups;
 
     fn lift() -> Lift {
         Lift::new(Box::new(Groups::new(4, 2).unwrap()), Cut::new(4, 2).unwrap(), Job(5)..Job(7))
@@ -239,7 +258,26 @@ mod tests {
     fn answer(scheme: &mut Lift, worker: u32) -> bool {
         let mut tasks = Vec::new();
         scheme.assign(Worker(worker), &mut tasks);
-        tasks.pop().is_some_and(|task| scheme.returned(Worker(worker), task))
+        let wanted = |task| scheme.returned(Worker(worker), task) == Returned::Wanted;
+        tasks.pop().is_some_and(wanted)
+    }
+
+    fn close(scheme: &mut Lift, missing: &[u32]) -> Vec<Job> {
+        let mut decoded = Vec::new();
+        let missing = WorkerSet::of(4, missing.iter().copied().map(Worker));
+        scheme.close(&missing, &[None; 4], &mut decoded);
+        decoded
+    }
+
+    fn open(scheme: &mut Lift) {
+        assert!(scheme.on(RoundEvent::Opened { dead: &WorkerSet::empty(4) }));
+    }
+
+    fn lose(scheme: &mut Lift, worker: u32) -> Vec<Task> {
+        let mut reopened = Vec::new();
+        let (worker, from) = (Worker(worker), Some(Job(5)));
+        scheme.on(RoundEvent::Lost { worker, from, reopened: &mut reopened });
+        reopened
     }
 
     #[test]
@@ -247,15 +285,15 @@ mod tests {
         let mut scheme = lift();
         let old = Task { job: Job(5), piece: 1, plan: 0 };
         assert!(answer(&mut scheme, 0) && answer(&mut scheme, 2));
-        assert!(!scheme.returned(Worker(0), Task { job: Job(5), piece: 0, plan: 0 }));
-        let missing = WorkerSet::of(4, [Worker(1), Worker(3)]);
-        assert!(scheme.admits(&missing));
-        let mut decoded = Vec::new();
-        scheme.close(&missing, &mut decoded);
-        assert_eq!(decoded, [Job(5)]);
-        assert!(!scheme.returned(Worker(1), old), "closed");
+        let again = Task { job: Job(5), piece: 0, plan: 0 };
+        assert_eq!(scheme.returned(Worker(0), again), Returned::Unwanted);
+        assert!(scheme.admits(&WorkerSet::of(4, [Worker(1), Worker(3)])));
+        assert_eq!(close(&mut scheme, &[1, 3]), [Job(5)]);
+        assert_eq!(scheme.returned(Worker(1), old), Returned::Unwanted, "closed");
+        assert!(!answer(&mut scheme, 1), "no round is open");
+        open(&mut scheme);
         assert!(answer(&mut scheme, 1), "the next round has begun");
-        assert!(!scheme.returned(Worker(1), old));
+        assert_eq!(scheme.returned(Worker(1), old), Returned::Unwanted);
     }
 
     #[test]
@@ -264,14 +302,12 @@ mod tests {
         for worker in 0..3 {
             assert!(answer(&mut scheme, worker));
         }
-        let (mut decoded, mut reopened, mut folds) = (Vec::new(), Vec::new(), Vec::new());
-        scheme.close(&WorkerSet::of(4, [Worker(3)]), &mut decoded);
-        scheme.lost(Worker(0), Some(Job(5)), &mut reopened);
-        assert!(reopened.is_empty(), "worker 1 holds the same share");
-        scheme.settle(Job(5), &mut folds);
+        close(&mut scheme, &[3]);
+        assert_eq!(lose(&mut scheme, 0), [], "worker 1 holds the same share");
+        let mut folds = Vec::new();
+        scheme.settle(Settle::Job(Job(5)), &mut folds);
         assert_eq!(folds.iter().map(|fold| fold.worker.0).collect::<Vec<_>>(), [1, 2]);
-        scheme.lost(Worker(2), Some(Job(5)), &mut reopened);
-        assert_eq!(reopened, [Task { job: Job(5), piece: 2, plan: 0 }]);
+        assert_eq!(lose(&mut scheme, 2), [Task { job: Job(5), piece: 2, plan: 0 }]);
         assert!(!scheme.admits(&WorkerSet::of(4, [0, 2, 3].map(Worker))));
         assert!(answer(&mut scheme, 3) && scheme.admits(&WorkerSet::of(4, [0, 2].map(Worker))));
     }
@@ -281,18 +317,19 @@ mod tests {
         let mut scheme = lift();
         for _ in 0..2 {
             assert!(answer(&mut scheme, 0) && answer(&mut scheme, 3));
-            scheme.close(&WorkerSet::of(4, [Worker(1), Worker(2)]), &mut Vec::new());
+            close(&mut scheme, &[1, 2]);
+            open(&mut scheme);
         }
         assert!(!answer(&mut scheme, 0));
     }
 
     #[test]
-    fn uncovered_units_are_named() {
+    fn units_that_nobody_can_supply_are_named() {
         let scheme = lift();
-        assert_eq!(scheme.uncovered(&WorkerSet::of(4, [Worker(0), Worker(2)])), []);
+        assert_eq!(scheme.outlook(&WorkerSet::of(4, [Worker(0), Worker(2)])), Outlook::Open);
         assert_eq!(
-            scheme.uncovered(&WorkerSet::of(4, [Worker(2), Worker(3)])),
-            [Units { start: 2, end: 4 }]
+            scheme.outlook(&WorkerSet::of(4, [Worker(2), Worker(3)])),
+            Outlook::Blocked { jobs: vec![Job(5)], units: vec![Units { start: 2, end: 4 }] }
         );
     }
 }

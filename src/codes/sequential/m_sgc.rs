@@ -21,13 +21,14 @@
 //! Krishnan, Ebrahimi, Khisti, "Sequential Gradient Coding For Straggler Mitigation", ICLR 2023
 //! (arXiv 2211.13802). The look-ahead rule is our own.
 
-use super::models::{Accept, StragglerModel};
+use super::models::StragglerModel;
+use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind, atoms_to_units};
-use super::{Fold, Horizon, Scheme, SchemeFacts};
+use super::stream::{Admission, JobStream};
+use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
-use std::collections::VecDeque;
+use crate::ids::{Job, Part, Run, Task, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Multiplexed coding.
@@ -54,7 +55,9 @@ pub(in crate::codes) const FAMILY: Family = Family {
         let slots = SlotKind::read(fields)?;
         let parameters = MSgcParameters { burst, window, distinct, slots };
         let recipe = Recipe::scheme(move |horizon| MSgc::new(parameters, horizon));
-        Ok(recipe.warning(move |workers| slots.warning(workers)))
+        Ok(recipe
+            .warning(move |workers| slots.warning(workers))
+            .label(move |workers, task, age| label(window, workers, task, age)))
     })
 };
 
@@ -63,6 +66,16 @@ fn shapes(max_delay: usize) -> Vec<(usize, usize)> {
     let windows =
         (2..=max_delay + 1).flat_map(|window| (1..window).map(move |burst| (burst, window)));
     windows.filter(|(burst, window)| window - 2 + burst <= max_delay).collect()
+}
+
+/// `a` the first attempt of a chunk, `r` a repeat, `c` the coded answer of a group.
+fn label(window: usize, workers: usize, task: Task, age: usize) -> String {
+    let row = task.piece as usize / workers;
+    match row.checked_sub(window - 1) {
+        Some(group) => format!("c{group}"),
+        None if row == age => format!("a{row}"),
+        None => format!("r{row}"),
+    }
 }
 
 /// Parameters of M-SGC as they are written.
@@ -103,19 +116,13 @@ pub struct MSgc {
     facts: SchemeFacts,
     burst: usize,
     window: usize,
-    accept: Accept,
-    model: StragglerModel,
-    history: Vec<WorkerSet>,
+    admission: Admission,
     slots: Option<SlotCode>,
     /// By piece.
     parts: Vec<Vec<Part>>,
     units: Vec<u32>,
-    /// Jobs in their `W-1+B` rounds, oldest first.
-    open: VecDeque<Open>,
-    jobs: Range<Job>,
-    round: Job,
-    assigned: WorkerSet,
-    begun: bool,
+    /// Jobs in their `W-1+B` rounds.
+    stream: JobStream<Open>,
 }
 
 #[derive(Clone, Debug)]
@@ -199,65 +206,48 @@ impl MSgc {
                     .map(|worker| slots.parts(worker, units, &(start..start + workers), atoms)),
             );
         }
+        let load = (chunk * (window - 1 + burst)) as f64 / atoms as f64;
+        let facts = SchemeFacts {
+            delay: window - 2 + burst,
+            tolerance: distinct.min(workers - 1),
+            plain: slots.is_none(),
+            ..SchemeFacts::new(workers, units, load)
+        };
+        let model = StragglerModel::Bursty { burst, window, distinct };
         Ok(Self {
-            facts: SchemeFacts {
-                workers,
-                units,
-                delay: window - 2 + burst,
-                load: (chunk * (window - 1 + burst)) as f64 / atoms as f64,
-                tolerance: distinct.min(workers - 1),
-                error_max: 0.0,
-                partial: false,
-                pulls: false,
-                plain: slots.is_none(),
-                wrong: 0,
-                mixture: false,
-            },
-            model: StragglerModel::Bursty { burst, window, distinct },
-            history: Vec::new(),
-            open: VecDeque::new(),
-            round: jobs.start,
-            assigned: WorkerSet::empty(workers),
-            begun: false,
+            admission: Admission::new(accept, model),
+            stream: JobStream::new(workers, jobs),
+            units: parts.iter().map(|parts| facts.units_of(parts)).collect(),
+            facts,
             burst,
             window,
-            accept,
             slots,
-            units: parts
-                .iter()
-                .map(|parts| parts.iter().map(|part| part.units.count()).sum())
-                .collect(),
             parts,
-            jobs,
         })
     }
 
     fn begin(&mut self) {
-        self.begun = true;
-        self.assigned.clear();
-        if self.open.front().is_some_and(|open| self.slot(open.job) > self.facts.delay) {
-            self.open.pop_front();
+        let stream = &mut self.stream;
+        if !stream.begin() {
+            return;
         }
-        for open in &mut self.open {
+        if stream.open.front().is_some_and(|open| stream.age(open.job) > self.facts.delay) {
+            stream.open.pop_front();
+        }
+        for open in &mut stream.open {
             open.owed_before.clone_from(&open.owed);
         }
-        if self.jobs.contains(&self.round) {
+        if stream.has_own() {
             let owed = vec![0; self.facts.workers];
-            let returned = vec![false; self.parts.len()];
-            self.open.push_back(Open {
-                job: self.round,
-                returned,
+            stream.open.push_back(Open {
+                job: stream.round,
+                returned: vec![false; self.parts.len()],
                 owed_before: owed.clone(),
                 owed,
                 decoded: false,
                 refused: false,
             });
         }
-    }
-
-    /// How many rounds a job has been open: its slot.
-    fn slot(&self, job: Job) -> usize {
-        (self.round.0 - job.0) as usize
     }
 
     fn piece(&self, row: usize, worker: Worker) -> u32 {
@@ -284,7 +274,7 @@ impl MSgc {
     /// Whether a job can still be completed if the current round loses `missing` and no later one
     /// loses anybody.
     fn survives(&self, open: &Open, missing: &WorkerSet) -> bool {
-        let slot = self.slot(open.job);
+        let slot = self.stream.age(open.job);
         let repeating = slot + 1 >= self.window;
         // What a worker has returned counts, even if it will not finish its other tasks.
         let returned = |worker: Worker| {
@@ -353,196 +343,51 @@ impl MSgc {
 
     /// The groups that are answered in a round.
     fn groups_of(&self, round: Job) -> impl Iterator<Item = (&Open, usize)> {
-        let open = self.open.iter().filter(|open| self.slots.is_some() && !open.refused);
+        let open = self.stream.open.iter().filter(|open| self.slots.is_some() && !open.refused);
         let groups = open.filter_map(move |open| {
             Some((open, ((round.0 - open.job.0) as usize).checked_sub(self.window - 1)?))
         });
         groups.filter(|(_, group)| *group < self.burst)
     }
-}
 
-impl Scheme for MSgc {
-    fn facts(&self) -> &SchemeFacts {
-        &self.facts
+    /// The tasks of a worker in this round, those of the newest job first.
+    fn tasks(&self, worker: Worker) -> impl Iterator<Item = Task> {
+        let open = self.stream.open.iter().rev().filter(|open| !open.is_over());
+        open.filter_map(move |open| {
+            let row = self.row(open, self.stream.age(open.job), worker)?;
+            Some(Task { job: open.job, piece: self.piece(row, worker), plan: 0 })
+        })
     }
 
-    fn open(&mut self) {
-        if !self.begun {
-            self.begin();
-        }
-    }
-
-    fn dropped(&mut self, worker: Worker) {
-        self.assigned.remove(worker);
-    }
-
-    fn back(&mut self, worker: Worker) -> bool {
-        self.assigned.remove(worker);
-        true
-    }
-
-    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        self.open();
-        if !self.assigned.insert(worker) {
-            return;
-        }
-        for open in self.open.iter().rev().filter(|open| !open.is_over()) {
-            let row = self.row(open, self.slot(open.job), worker);
-            out.extend(row.map(|row| Task {
-                job: open.job,
-                piece: self.piece(row, worker),
-                plan: 0,
-            }));
-        }
-    }
-
-    fn parts(&self, _: Worker, task: Task) -> &[Part] {
-        &self.parts[task.piece as usize]
-    }
-
-    fn units(&self, _: Worker, task: Task) -> u32 {
-        self.units[task.piece as usize]
-    }
-
-    /// `a` the first attempt of a chunk, `r` a repeat, `c` the coded answer of a group.
-    fn label(&self, task: Task, age: usize) -> String {
-        let row = task.piece as usize / self.facts.workers;
-        let (kind, number) = match row.checked_sub(self.window - 1) {
-            Some(group) => ("c", group),
-            None if row == age => ("a", row),
-            None => ("r", row),
-        };
-        format!("{kind}{number}.{}", task.job.0 + 1)
-    }
-
-    fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        let (workers, round, piece) = (self.facts.workers, self.round, task.piece as usize);
-        let Some(first) = self.open.front().map(|open| open.job.0) else { return false };
-        let Some(open) =
-            task.job.0.checked_sub(first).and_then(|at| self.open.get_mut(at as usize))
-        else {
-            return false;
-        };
-        if piece % workers != worker.index() || piece >= open.returned.len() || open.is_over() {
-            return false;
-        }
-        let (row, slot) = (piece / workers, (round.0 - task.job.0) as usize);
-        let coded = row + 1 >= self.window;
-        // The weights of a group are settled with its round.
-        if coded && row != slot || std::mem::replace(&mut open.returned[piece], true) {
-            return false;
-        }
-        if !coded && slot > row {
-            open.owed[worker.index()] -= 1;
-        }
-        true
-    }
-
-    fn admits(&self, missing: &WorkerSet) -> bool {
-        match self.accept {
-            Accept::Model => self.model.admits(&self.history, missing),
-            Accept::Lookahead => {
-                self.open.iter().all(|open| open.is_over() || self.survives(open, missing))
-            }
-        }
-    }
-
-    fn quality(&mut self) -> Report {
-        super::worst(
-            self.groups_of(self.round)
-                .map(|(open, group)| self.decode_group(open, group, |_, _, _| ())),
-        )
-    }
-
-    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
-        self.open();
-        self.begun = false;
-        let (workers, round) = (self.facts.workers, self.round);
-        for open in &mut self.open {
-            let slot = (round.0 - open.job.0) as usize;
-            if slot + 1 < self.window {
-                let row = &open.returned[slot * workers..][..workers];
-                open.owed
-                    .iter_mut()
-                    .zip(row)
-                    .for_each(|(owed, returned)| *owed += u32::from(!returned));
-            }
-        }
-        let last = self.facts.delay;
-        for at in 0..self.open.len() {
-            let open = &self.open[at];
-            let may_be = self.slots.is_none() && self.slot(open.job) + 2 >= self.window
-                || self.slot(open.job) == last;
-            if may_be && !open.is_over() && self.complete(open) {
-                decoded.push(open.job);
-                self.open[at].decoded = true;
-            }
-        }
-        self.round = self.round.next();
-        self.model.remember(&mut self.history, missing);
-    }
-
-    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
-        let Some(open) = self.open.iter().find(|open| open.job == job) else {
-            return super::worst([].into_iter());
-        };
-        self.decode(open, |worker, task, weight| folds.push(Fold { worker, task, weight }))
-    }
-
-    fn is_final(&self, task: Task) -> bool {
-        (task.piece as usize) < (self.window - 1) * self.facts.workers
-    }
-
-    fn finals(&mut self, folds: &mut Vec<Fold>) -> Report {
-        let groups = self.groups_of(Job(self.round.0 - 1)).map(|(open, group)| {
-            let mut unused = self.answers(open, group);
-            let report = self.decode_group(open, group, |worker, task, weight| {
-                unused.remove(worker);
-                folds.push(Fold { worker, task, weight });
-            });
+    /// The weights of the groups that were answered in the round that was just closed.
+    fn settle_round(&self, out: &mut Vec<Fold>) -> Report {
+        let groups = self.groups_of(Job(self.stream.round.0 - 1)).map(|(open, group)| {
             let task = |worker| Task {
                 job: open.job,
                 piece: self.piece(self.window - 1 + group, worker),
                 plan: 0,
             };
-            folds.extend(unused.iter().map(|worker| Fold {
-                worker,
-                task: task(worker),
-                weight: 0.0,
-            }));
+            let mut unused = self.answers(open, group);
+            let report = self.decode_group(open, group, |worker, task, weight| {
+                unused.remove(worker);
+                out.push(Fold { worker, task, weight });
+            });
+            let unused = unused.iter();
+            out.extend(unused.map(|worker| Fold { worker, task: task(worker), weight: 0.0 }));
             report
         });
         super::worst(groups)
     }
 
-    fn blocked(&self, gone: &WorkerSet) -> Vec<Job> {
-        self.open
-            .iter()
-            .filter(|open| !open.is_over() && !self.survives(open, gone))
-            .map(|open| open.job)
-            .collect()
-    }
-
-    fn give_up(&mut self, job: Job) {
-        self.open.iter_mut().filter(|open| open.job == job).for_each(|open| open.refused = true);
-    }
-
-    fn restart(&mut self, jobs: Range<Job>) {
-        self.open.clear();
-        self.begun = false;
-        self.round = jobs.start;
-        self.jobs = jobs;
-    }
-
     fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
         let workers = self.facts.workers;
-        for open in self
-            .open
-            .iter_mut()
-            .filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from))
-        {
+        let round = self.stream.round;
+        for open in &mut self.stream.open {
+            if open.decoded && from.is_none_or(|from| open.job < from) {
+                continue;
+            }
             open.decoded = false;
-            let slot = (self.round.0 - open.job.0) as usize;
+            let slot = (round.0 - open.job.0) as usize;
             for piece in (worker.index()..open.returned.len()).step_by(workers) {
                 if std::mem::replace(&mut open.returned[piece], false) {
                     reopened.push(Task { job: open.job, piece: piece as u32, plan: 0 });
@@ -554,12 +399,144 @@ impl Scheme for MSgc {
             }
         }
     }
+}
 
-    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
+impl Scheme for MSgc {
+    fn facts(&self) -> &SchemeFacts {
+        &self.facts
+    }
+
+    fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
+        if self.stream.takes(worker) {
+            out.extend(self.tasks(worker));
+        }
+    }
+
+    fn parts(&self, _: Worker, task: Task) -> &[Part] {
+        &self.parts[task.piece as usize]
+    }
+
+    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+        let workers = self.facts.workers;
+        let piece = task.piece as usize;
+        let stream = &mut self.stream;
+        let first = stream.open.front().map_or(task.job.0, |open| open.job.0);
+        let place = task.job.0.checked_sub(first).map(|at| at as usize);
+        let Some(open) = place.and_then(|at| stream.open.get_mut(at)) else {
+            return Returned::Unwanted;
+        };
+        if piece % workers != worker.index() || piece >= open.returned.len() || open.is_over() {
+            return Returned::Unwanted;
+        }
+        let row = piece / workers;
+        let slot = (stream.round.0 - task.job.0) as usize;
+        let coded = row + 1 >= self.window;
+        // The weights of a group are settled with its round.
+        if coded && row != slot || std::mem::replace(&mut open.returned[piece], true) {
+            return Returned::Unwanted;
+        }
+        if coded {
+            return Returned::Wanted;
+        }
+        if slot > row {
+            open.owed[worker.index()] -= 1;
+        }
+        Returned::Final
+    }
+
+    fn on(&mut self, event: RoundEvent<'_>) -> bool {
+        match event {
+            RoundEvent::Opened { .. } => self.begin(),
+            RoundEvent::Gone(_) => {}
+            RoundEvent::Back(worker) | RoundEvent::Dropped(worker) => self.stream.release(worker),
+            RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
+            RoundEvent::GivenUp(job) => {
+                let open = self.stream.open.iter_mut().filter(|open| open.job == job);
+                open.for_each(|open| open.refused = true);
+            }
+        }
+        true
+    }
+
+    fn admits(&self, missing: &WorkerSet) -> bool {
+        let survives = |open: &Open| open.is_over() || self.survives(open, missing);
+        let by_model = self.admission.by_model(missing);
+        by_model.unwrap_or_else(|| self.stream.open.iter().all(survives))
+    }
+
+    fn quality(&mut self) -> Report {
+        let groups = self.groups_of(self.stream.round);
+        super::worst(groups.map(|(open, group)| self.decode_group(open, group, |_, _, _| ())))
+    }
+
+    fn outlook(&self, gone: &WorkerSet) -> Outlook {
+        if self.admits(gone) {
+            return Outlook::Open;
+        }
+        let blocked = |open: &&Open| !open.is_over() && !self.survives(open, gone);
         let own = |worker: Worker| {
             (0..self.window - 1).flat_map(move |c| &self.parts[self.piece(c, worker) as usize])
         };
-        missing.iter().flat_map(own).map(|part| part.units).collect()
+        Outlook::Blocked {
+            jobs: self.stream.open.iter().filter(blocked).map(|open| open.job).collect(),
+            units: gone.iter().flat_map(own).map(|part| part.units).collect(),
+        }
+    }
+
+    fn close(&mut self, missing: &WorkerSet, _: &[Option<f64>], decoded: &mut Vec<Job>) {
+        let workers = self.facts.workers;
+        let round = self.stream.round;
+        for open in &mut self.stream.open {
+            let slot = (round.0 - open.job.0) as usize;
+            if slot + 1 < self.window {
+                let row = &open.returned[slot * workers..][..workers];
+                for (owed, returned) in open.owed.iter_mut().zip(row) {
+                    *owed += u32::from(!returned);
+                }
+            }
+        }
+        for at in 0..self.stream.open.len() {
+            let open = &self.stream.open[at];
+            let slot = self.stream.age(open.job);
+            let may_be =
+                self.slots.is_none() && slot + 2 >= self.window || slot == self.facts.delay;
+            if may_be && !open.is_over() && self.complete(open) {
+                decoded.push(open.job);
+                self.stream.open[at].decoded = true;
+            }
+        }
+        self.stream.close();
+        self.admission.remember(missing);
+    }
+
+    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+        let Settle::Job(job) = what else { return self.settle_round(out) };
+        let Some(open) = self.stream.open.iter().find(|open| open.job == job) else {
+            return UNCODED;
+        };
+        self.decode(open, |worker, task, weight| out.push(Fold { worker, task, weight }))
+    }
+
+    fn restart(&mut self, jobs: Range<Job>) {
+        self.stream.restart(jobs);
+    }
+
+    fn fast_forward(&mut self) -> Option<&mut dyn FastForward> {
+        Some(self)
+    }
+}
+
+impl FastForward for MSgc {
+    fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
+        if self.stream.takes(worker) {
+            let run = |task: Task| Run::one(worker, task, self.units[task.piece as usize]);
+            out.extend(self.tasks(worker).map(run));
+        }
+    }
+
+    /// Which answers suffice depends on what is owed from earlier rounds.
+    fn closes_at(&self, _: &[Run], _: &[f64]) -> Option<f64> {
+        None
     }
 }
 
@@ -567,26 +544,26 @@ impl Scheme for MSgc {
 impl MSgc {
     /// Keeps the history that another model is judged by.
     pub(super) fn watch(&mut self, model: StragglerModel) {
-        self.model = model;
+        self.admission.watch(model);
     }
 }
 
 #[cfg(test)]
 impl super::closure::Explored for MSgc {
     fn history(&self) -> &[WorkerSet] {
-        &self.history
+        self.admission.history()
     }
 
     fn key(&self) -> String {
         let open = |open: &Open| {
-            (self.slot(open.job), open.returned.clone(), open.owed.clone(), open.decoded)
+            (self.stream.age(open.job), open.returned.clone(), open.owed.clone(), open.decoded)
         };
-        format!("{:?} {:?}", self.history, self.open.iter().map(open).collect::<Vec<_>>())
+        let jobs = self.stream.open.iter().map(open).collect::<Vec<_>>();
+        format!("{:?} {jobs:?}", self.history())
     }
 
     fn overdue(&self) -> bool {
-        self.open
-            .iter()
-            .any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
+        let overdue = |open: &Open| !open.decoded && self.stream.age(open.job) > self.facts.delay;
+        self.stream.open.iter().any(overdue)
     }
 }

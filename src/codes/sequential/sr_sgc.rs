@@ -20,13 +20,14 @@
 //! (arXiv 2211.13802). The variant over clusters (`rep`) repeats one member per cluster without any
 //! answer.
 
-use super::models::{Accept, StragglerModel};
+use super::models::StragglerModel;
+use super::scheme::{Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind};
-use super::{Fold, Horizon, Scheme, SchemeFacts};
+use super::stream::{Admission, JobStream};
+use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Task, Units, Worker, WorkerSet};
-use std::collections::VecDeque;
+use crate::ids::{Job, Part, Task, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Selective repetition.
@@ -61,7 +62,9 @@ pub(in crate::codes) const FAMILY: Family = Family {
             let parameters = SrSgcParameters { burst, window, distinct, stragglers, slots };
             SrSgc::new(parameters, horizon)
         });
-        Ok(recipe.warning(move |workers| slots.warning(workers)))
+        Ok(recipe
+            .warning(move |workers| slots.warning(workers))
+            .label(|_, _, age| String::from(if age == 0 { "n" } else { "R" })))
     })
 };
 
@@ -89,7 +92,9 @@ pub struct SrSgcParameters {
 /// ```
 ///
 /// ```
-/// use codedgrad::codes::sequential::{Accept, Horizon, Scheme, SlotKind, SrSgc, SrSgcParameters};
+/// use codedgrad::codes::sequential::{
+///     Accept, RoundEvent, Horizon, Scheme, SlotKind, SrSgc, SrSgcParameters,
+/// };
 /// use codedgrad::ids::{Job, Task, Worker, WorkerSet};
 /// let parameters = SrSgcParameters {
 ///     burst: 1,
@@ -102,7 +107,10 @@ pub struct SrSgcParameters {
 ///     Horizon { workers: 4, units: None, jobs: Job(0)..Job(4), accept: Accept::Lookahead };
 /// let mut scheme = SrSgc::new(parameters, horizon)?;
 /// assert_eq!((scheme.facts().load, scheme.facts().delay), (0.75, 1));
-/// scheme.close(&WorkerSet::full(4), &mut Vec::new());
+/// let nobody = WorkerSet::empty(4);
+/// scheme.on(RoundEvent::Opened { dead: &nobody });
+/// scheme.close(&nobody.complement(), &[None; 4], &mut Vec::new());
+/// scheme.on(RoundEvent::Opened { dead: &nobody });
 /// let mut tasks = Vec::new();
 /// scheme.assign(Worker(1), &mut tasks);
 /// assert_eq!(
@@ -116,21 +124,13 @@ pub struct SrSgcParameters {
 pub struct SrSgc {
     facts: SchemeFacts,
     burst: usize,
-    accept: Accept,
-    model: StragglerModel,
-    history: Vec<WorkerSet>,
+    admission: Admission,
     slots: SlotCode,
     parts: Vec<Vec<Part>>,
-    /// The jobs that are not past their last round, oldest first.
-    open: VecDeque<Open>,
-    jobs: Range<Job>,
-    /// The current round, in numbers of the jobs that begin in it.
-    round: Job,
+    stream: JobStream<Open>,
     repeaters: WorkerSet,
     /// Workers that will do nothing more in this round.
     gone: WorkerSet,
-    assigned: WorkerSet,
-    begun: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -176,31 +176,19 @@ impl SrSgc {
         let parts: Vec<Vec<Part>> = Worker::all(workers)
             .map(|worker| slots.parts(worker, units, &(0..workers), workers))
             .collect();
+        let load = (stragglers + 1) as f64 / workers as f64;
+        let model = StragglerModel::Bursty { burst, window, distinct };
         Ok(Self {
             facts: SchemeFacts {
-                workers,
-                units,
                 delay: burst,
-                load: (stragglers + 1) as f64 / workers as f64,
                 tolerance: stragglers,
-                error_max: 0.0,
-                partial: false,
-                pulls: false,
-                plain: false,
-                wrong: 0,
-                mixture: false,
+                ..SchemeFacts::new(workers, units, load)
             },
-            model: StragglerModel::Bursty { burst, window, distinct },
-            history: Vec::new(),
-            open: VecDeque::new(),
-            round: jobs.start,
-            jobs,
+            admission: Admission::new(accept, model),
+            stream: JobStream::new(workers, jobs),
             repeaters: WorkerSet::empty(workers),
             gone: WorkerSet::empty(workers),
-            assigned: WorkerSet::empty(workers),
-            begun: false,
             burst,
-            accept,
             slots,
             parts,
         })
@@ -208,21 +196,23 @@ impl SrSgc {
 
     /// The job that is due in this round, if there is one.
     fn due(&self) -> Option<&Open> {
-        let job = Job(self.round.0.checked_sub(self.burst as u64)?);
-        self.open.front().filter(|open| open.job == job)
+        let job = Job(self.stream.round.0.checked_sub(self.burst as u64)?);
+        self.stream.open.front().filter(|open| open.job == job)
     }
 
     fn begin(&mut self) {
-        self.begun = true;
-        self.assigned.clear();
+        if !self.stream.begin() {
+            return;
+        }
         self.repeaters.clear();
         self.gone.clear();
-        if self.open.front().is_some_and(|open| self.round.0 - open.job.0 > self.burst as u64) {
-            self.open.pop_front();
+        let stream = &mut self.stream;
+        if stream.open.front().is_some_and(|open| stream.age(open.job) > self.burst) {
+            stream.open.pop_front();
         }
-        if self.jobs.contains(&self.round) {
-            self.open.push_back(Open {
-                job: self.round,
+        if stream.has_own() {
+            stream.open.push_back(Open {
+                job: stream.round,
                 answered: WorkerSet::empty(self.facts.workers),
                 decoded: false,
             });
@@ -255,17 +245,31 @@ impl SrSgc {
 
     /// Lets others repeat where somebody who was to do so, or had answered, is gone.
     fn reinforce(&mut self) {
-        let Some(chosen) = self.due().filter(|_| self.begun).map(|due| self.chosen(&due.answered))
-        else {
-            return;
-        };
+        let Some(due) = self.due().filter(|_| self.stream.is_begun()) else { return };
+        let chosen = self.chosen(&due.answered);
         for worker in chosen.iter().filter(|worker| self.repeaters.insert(*worker)) {
-            self.assigned.remove(worker);
+            self.stream.release(worker);
         }
     }
 
+    fn leave(&mut self, worker: Worker) {
+        self.gone.insert(worker);
+        self.reinforce();
+    }
+
+    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
+        for open in &mut self.stream.open {
+            let safe = open.decoded && from.is_none_or(|from| open.job < from);
+            if !safe && open.answered.remove(worker) {
+                reopened.push(Task { job: open.job, piece: worker.0, plan: 0 });
+                open.decoded = false;
+            }
+        }
+        self.leave(worker);
+    }
+
     fn find(&mut self, job: Job) -> Option<&mut Open> {
-        self.open.iter_mut().find(|open| open.job == job)
+        self.stream.open.iter_mut().find(|open| open.job == job)
     }
 }
 
@@ -274,22 +278,11 @@ impl Scheme for SrSgc {
         &self.facts
     }
 
-    fn open(&mut self) {
-        if !self.begun {
-            self.begin();
-        }
-    }
-
-    fn dropped(&mut self, worker: Worker) {
-        self.assigned.remove(worker);
-    }
-
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        self.open();
-        if !self.assigned.insert(worker) {
+        if !self.stream.takes(worker) {
             return;
         }
-        let own = Some(self.round).filter(|round| self.jobs.contains(round));
+        let own = Some(self.stream.round).filter(|_| self.stream.has_own());
         let job = if self.repeaters.contains(worker) { self.due().map(|due| due.job) } else { own };
         out.extend(job.map(|job| Task { job, piece: worker.0, plan: 0 }));
     }
@@ -298,29 +291,33 @@ impl Scheme for SrSgc {
         &self.parts[worker.index()]
     }
 
-    fn label(&self, task: Task, age: usize) -> String {
-        format!("{}.{}", if age == 0 { "n" } else { "R" }, task.job.0 + 1)
+    fn returned(&mut self, worker: Worker, task: Task) -> Returned {
+        let open = self.find(task.job).filter(|_| task.piece == worker.0);
+        let wanted = open.is_some_and(|open| open.answered.insert(worker));
+        if wanted { Returned::Wanted } else { Returned::Unwanted }
     }
 
-    fn gone(&mut self, worker: Worker) {
-        self.gone.insert(worker);
-        self.reinforce();
-    }
-
-    fn back(&mut self, worker: Worker) -> bool {
-        self.gone.remove(worker);
-        self.assigned.remove(worker);
+    fn on(&mut self, event: RoundEvent<'_>) -> bool {
+        match event {
+            RoundEvent::Opened { dead } => {
+                self.begin();
+                dead.iter().for_each(|worker| self.leave(worker));
+            }
+            RoundEvent::Gone(worker) => self.leave(worker),
+            RoundEvent::Back(worker) => {
+                self.gone.remove(worker);
+                self.stream.release(worker);
+            }
+            RoundEvent::Dropped(worker) => self.stream.release(worker),
+            RoundEvent::Lost { worker, from, reopened } => self.lost(worker, from, reopened),
+            RoundEvent::GivenUp(job) => self.stream.open.retain(|open| open.job != job),
+        }
         true
     }
 
-    fn returned(&mut self, worker: Worker, task: Task) -> bool {
-        task.piece == worker.0
-            && self.find(task.job).is_some_and(|open| open.answered.insert(worker))
-    }
-
     fn admits(&self, missing: &WorkerSet) -> bool {
-        if self.accept == Accept::Model {
-            return self.model.admits(&self.history, missing);
+        if let Some(admits) = self.admission.by_model(missing) {
+            return admits;
         }
         let Some(due) = self.due() else { return true };
         self.slots.suffices(|worker| {
@@ -335,77 +332,54 @@ impl Scheme for SrSgc {
         let ready = |open: &&Open| {
             !open.decoded && self.slots.suffices(|worker| open.answered.contains(worker))
         };
-        let reports =
-            self.open.iter().filter(ready).map(|open| self.slots.decode(&open.answered, |_, _| ()));
-        super::worst(reports)
+        let decode = |open: &Open| self.slots.decode(&open.answered, |_, _| ());
+        super::worst(self.stream.open.iter().filter(ready).map(decode))
     }
 
-    fn close(&mut self, missing: &WorkerSet, decoded: &mut Vec<Job>) {
-        self.open();
-        self.begun = false;
-        for open in self.open.iter_mut().filter(|open| !open.decoded) {
+    fn outlook(&self, gone: &WorkerSet) -> Outlook {
+        if self.admits(gone) {
+            return Outlook::Open;
+        }
+        let jobs = self.due().map(|due| due.job).into_iter().collect();
+        Outlook::Blocked { jobs, units: self.slots.uncovered(gone, self.facts.units) }
+    }
+
+    fn close(&mut self, missing: &WorkerSet, _: &[Option<f64>], decoded: &mut Vec<Job>) {
+        for open in self.stream.open.iter_mut().filter(|open| !open.decoded) {
             open.decoded = self.slots.suffices(|worker| open.answered.contains(worker));
             decoded.extend(open.decoded.then_some(open.job));
         }
-        self.round = self.round.next();
-        self.model.remember(&mut self.history, missing);
+        self.stream.close();
+        self.admission.remember(missing);
     }
 
-    fn settle(&mut self, job: Job, folds: &mut Vec<Fold>) -> Report {
+    fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
+        let Settle::Job(job) = what else { return UNCODED };
         let answered = self.find(job).map(|open| open.answered.clone()).unwrap_or_default();
         self.slots.decode(&answered, |worker, weight| {
-            folds.push(Fold { worker, task: Task { job, piece: worker.0, plan: 0 }, weight });
+            out.push(Fold { worker, task: Task { job, piece: worker.0, plan: 0 }, weight });
         })
     }
 
-    fn lost(&mut self, worker: Worker, from: Option<Job>, reopened: &mut Vec<Task>) {
-        for open in self
-            .open
-            .iter_mut()
-            .filter(|open| !open.decoded || from.is_some_and(|from| open.job >= from))
-        {
-            if open.answered.remove(worker) {
-                reopened.push(Task { job: open.job, piece: worker.0, plan: 0 });
-                open.decoded = false;
-            }
-        }
-        self.gone(worker);
-    }
-
-    fn blocked(&self, _: &WorkerSet) -> Vec<Job> {
-        self.due().map(|due| due.job).into_iter().collect()
-    }
-
-    fn give_up(&mut self, job: Job) {
-        self.open.retain(|open| open.job != job);
-    }
-
     fn restart(&mut self, jobs: Range<Job>) {
-        self.open.clear();
-        self.begun = false;
-        self.round = jobs.start;
-        self.jobs = jobs;
-    }
-
-    fn uncovered(&self, missing: &WorkerSet) -> Vec<Units> {
-        self.slots.uncovered(missing, self.facts.units)
+        self.stream.restart(jobs);
     }
 }
 
 #[cfg(test)]
 impl super::closure::Explored for SrSgc {
     fn history(&self) -> &[WorkerSet] {
-        &self.history
+        self.admission.history()
     }
 
     fn key(&self) -> String {
-        let open = |open: &Open| (self.round.0 - open.job.0, open.answered.clone(), open.decoded);
-        format!("{:?} {:?}", self.history, self.open.iter().map(open).collect::<Vec<_>>())
+        let open = |open: &Open| (self.stream.age(open.job), open.answered.clone(), open.decoded);
+        let jobs = self.stream.open.iter().map(open).collect::<Vec<_>>();
+        format!("{:?} {jobs:?}", self.history())
     }
 
     fn overdue(&self) -> bool {
-        self.open
-            .iter()
-            .any(|open| !open.decoded && self.round.0 - open.job.0 > self.facts.delay as u64)
+        let overdue = |open: &Open| !open.decoded && self.stream.age(open.job) > self.facts.delay;
+        self.stream.open.iter().any(overdue)
     }
 }

@@ -4,6 +4,7 @@
 use super::super::events::{Action, EngineError, Refusal};
 use super::super::roster::Doing;
 use super::Engine;
+use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Units, Worker};
 
 impl Engine {
@@ -53,7 +54,7 @@ impl Engine {
     pub(super) fn leave_out_barred(&mut self) {
         for worker in self.trust.barred() {
             self.round.erase(worker);
-            self.scheme.gone(worker);
+            self.scheme.on(RoundEvent::Gone(worker));
         }
     }
 }

@@ -3,18 +3,17 @@
 use super::super::events::{Action, EngineError};
 use super::{Engine, Phase};
 use crate::codes::Report;
-use crate::codes::sequential::Fold;
+use crate::codes::sequential::{Fold, Settle};
 use crate::ids::{Job, Step, Worker};
 
 impl Engine {
     pub(super) fn check(&self, step: Step, report: &Report) -> Result<(), EngineError> {
-        self.gate.check(report).map_err(|source| EngineError::Gate { step, source })
+        self.scheme.check(report).map_err(|source| EngineError::Gate { step, source })
     }
 
     /// Writes down what a decoded job is made of.
     pub(super) fn settle(&mut self, job: Job) -> Result<(), EngineError> {
-        let mut folds = Vec::new();
-        let report = self.scheme.settle(job, &mut folds);
+        let (folds, report) = self.scheme.settle(Settle::Job(job));
         self.check(job.step(self.config.jobs.micro_steps), &report)?;
         let place = |fold: Fold| {
             let (start, summed) =

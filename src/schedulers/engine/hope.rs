@@ -2,12 +2,13 @@
 
 use super::super::events::{Action, EngineError, Refusal};
 use super::Engine;
+use crate::codes::sequential::{Outlook, RoundEvent};
 use crate::ids::{Units, WorkerSet};
 
 impl Engine {
     /// Whether the round may still come to something if nobody of `gone` answers any more.
     pub(super) fn hopes(&self, gone: &WorkerSet) -> bool {
-        !self.roster.is_deserted() && (self.scheme.hopes(gone) || self.scheme.salvages(gone))
+        !self.roster.is_deserted() && !matches!(self.scheme.outlook(gone), Outlook::Blocked { .. })
     }
 
     /// Gives up at once when even the best outcome of this round cannot be decoded, unless somebody
@@ -36,17 +37,18 @@ impl Engine {
             if !self.hopes(&dead) && self.narrow(now, out)? {
                 return Ok(());
             }
-            let blocked = self.scheme.blocked(&hopeless);
-            if self.round.erased().is_empty() || blocked.is_empty() || self.roster.is_deserted() {
+            let Outlook::Blocked { jobs, mut units } = self.scheme.outlook(&hopeless) else {
+                return Err(self.too_many_lost());
+            };
+            if self.round.erased().is_empty() || jobs.is_empty() || self.roster.is_deserted() {
                 return Err(self.too_many_lost());
             }
-            let mut units = self.scheme.uncovered(&hopeless);
             if units.is_empty() {
                 units.push(Units { start: 0, end: self.scheme.facts().units });
             }
             let alone = self.scheme.facts().delay == 0 || self.config.jobs.micro_steps > 1;
-            for job in blocked {
-                self.scheme.give_up(job);
+            for job in jobs {
+                self.scheme.on(RoundEvent::GivenUp(job));
                 self.book.refuse(
                     if alone { self.steps.next } else { job.step(1) },
                     units.clone(),
@@ -62,9 +64,10 @@ impl Engine {
 
     /// Ends a round in which the only step under way was refused.
     fn end_refused(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
-        self.scheme.close(&self.round.missing(&self.roster), &mut Vec::new());
+        // How late anybody was says nothing: the round has come to nothing.
+        self.scheme.close(&self.round.missing(&self.roster), &[]);
         self.abandon_all(out);
-        out.push(Action::Close(self.round.report(now, &*self.scheme)));
+        out.push(Action::Close(self.report(now)));
         self.go_on(now, out)
     }
 }

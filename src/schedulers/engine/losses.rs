@@ -3,6 +3,7 @@
 use super::super::events::{Action, EngineError};
 use super::super::roster::Doing;
 use super::{Engine, Phase};
+use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Task, Worker};
 
 impl Engine {
@@ -30,7 +31,7 @@ impl Engine {
         let again = if self.config.jobs.micro_steps > 1 {
             unheld.is_some() || self.book.is_halfway(self.steps.next)
         } else {
-            self.scheme.facts().delay > 0 || unheld.is_some() && !self.scheme.undoes()
+            self.scheme.facts().delay > 0 || unheld.is_some() && !self.scheme.facts().reopens
         };
         if again {
             return self.begin_again(now, out);
@@ -38,7 +39,10 @@ impl Engine {
         self.round.unanswered(worker);
         match unheld {
             Some(first) => return self.make_again(first, now, out),
-            None => self.scheme.lost(worker, None, &mut Vec::new()),
+            None => {
+                let reopened = &mut Vec::new();
+                self.scheme.on(RoundEvent::Lost { worker, from: None, reopened });
+            }
         }
         match self.phase {
             Phase::Collecting => self.carry_on(now, out),
@@ -80,7 +84,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.abandon_all(out);
         if self.phase == Phase::Collecting {
-            out.push(Action::Close(self.round.report(now, &*self.scheme)));
+            out.push(Action::Close(self.report(now)));
         }
         self.forget_undecided(out);
         self.open_round(now, out)

@@ -2,6 +2,7 @@
 
 use super::super::events::{Action, EngineError};
 use super::{Engine, Phase};
+use crate::codes::sequential::RoundEvent;
 use crate::ids::Step;
 
 impl Engine {
@@ -45,7 +46,8 @@ impl Engine {
         }
         let mut reopened = Vec::new();
         for dead in without.iter() {
-            self.scheme.lost(dead, Some(first.jobs(1).start), &mut reopened);
+            let from = Some(first.jobs(1).start);
+            self.scheme.on(RoundEvent::Lost { worker: dead, from, reopened: &mut reopened });
         }
         self.fold_again(first, &reopened, now, out)?;
         match self.phase {
@@ -54,7 +56,7 @@ impl Engine {
                 for worker in self.holding.bereft().iter().filter(|worker| there.contains(*worker))
                 {
                     // Whoever is there again can do its tasks anew.
-                    if !self.scheme.back(worker) {
+                    if !self.scheme.on(RoundEvent::Back(worker)) {
                         self.round.rest(worker);
                     }
                 }
@@ -68,6 +70,8 @@ impl Engine {
 
     /// Whether a decoded step can be opened again by itself.
     pub(super) fn opens_again(&self) -> bool {
-        self.config.jobs.micro_steps == 1 && self.scheme.facts().delay == 0 && self.scheme.undoes()
+        self.config.jobs.micro_steps == 1
+            && self.scheme.facts().delay == 0
+            && self.scheme.facts().reopens
     }
 }

@@ -2,11 +2,10 @@
 //! it goes on under another scheme.
 
 use super::super::events::{Action, EngineError};
-use super::Engine;
-use crate::codes::sequential::{Among, Scheme, SchemeFacts};
-use crate::codes::{Facts, Gate, SchemeSpec};
+use super::{ActiveScheme, Engine};
+use crate::codes::SchemeSpec;
+use crate::codes::sequential::Scheme;
 use crate::ids::WorkerSet;
-use crate::run::NumberFormat;
 
 /// Makes a scheme for so many workers and the run's batches, where there is one; one that the
 /// engine's [`Jobs`](crate::run::Jobs) do not fit is not used.
@@ -18,21 +17,8 @@ pub(super) struct Replanning {
     plan: Option<Replan>,
     /// The scheme that the next step begins with, if it is to be another.
     next: Option<SchemeSpec>,
-    /// For whom the scheme at hand is made, if not for all.
-    members: Option<WorkerSet>,
     /// Plans made so far.
     plans: u32,
-}
-
-pub(super) fn gate_of(format: NumberFormat, facts: &SchemeFacts) -> Gate {
-    let facts = Facts {
-        workers: facts.workers,
-        share_weights: vec![1.0 / f64::from(facts.units); facts.units as usize],
-        tolerance: facts.tolerance,
-        load: facts.load,
-        error_max: facts.error_max,
-    };
-    Gate::new(format, &facts)
 }
 
 impl Engine {
@@ -80,7 +66,8 @@ impl Engine {
         let everybody = WorkerSet::empty(self.scheme.facts().workers).complement();
         let whole = spec.scheme(everybody.len(), units, jobs.clone());
         let bears = |scheme: &dyn Scheme| scheme.facts().tolerance >= self.roster.dead().len();
-        if self.replanning.members.is_none() && whole.as_ref().is_ok_and(|new| !bears(&**new)) {
+        let members = self.scheme.members();
+        if members.is_none() && whole.as_ref().is_ok_and(|new| !bears(&**new)) {
             return;
         }
         self.replanning.next = None;
@@ -88,7 +75,7 @@ impl Engine {
             return;
         }
         let plan: Replan = Box::new(move |workers| spec.or_uncoded(workers, units, jobs.clone()));
-        let members = self.replanning.members.clone().unwrap_or(everybody);
+        let members = members.unwrap_or(everybody);
         let before = self.replanning.plan.replace(plan);
         if self.plan_for(&members) {
             self.forget_undecided(out);
@@ -110,7 +97,7 @@ impl Engine {
 
     /// Before a round opens: plans for those that have come back, too.
     pub(super) fn widen(&mut self, out: &mut Vec<Action>) {
-        let members = self.replanning.members.as_ref();
+        let members = self.scheme.members();
         let alive = self.roster.alive();
         if members.is_some_and(|members| alive.iter().any(|worker| !members.contains(worker)))
             && self.replan_for(&alive, out)
@@ -140,11 +127,9 @@ impl Engine {
         if misfit || self.config.jobs.check(then.delay).is_err() {
             return false;
         }
-        let everybody = members.complement().is_empty();
-        self.replanning.members = (!everybody).then(|| members.clone());
         self.replanning.plans += 1;
-        self.scheme = Box::new(Among::new(scheme, members, self.replanning.plans));
-        self.gate = gate_of(self.config.format, self.scheme.facts());
+        let (format, plan) = (self.config.format, self.replanning.plans);
+        self.scheme = ActiveScheme::among(scheme, format, members, plan);
         true
     }
 }

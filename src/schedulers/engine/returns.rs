@@ -4,6 +4,7 @@
 use super::super::events::{Action, EngineError};
 use super::super::roster::Doing;
 use super::{Engine, Phase};
+use crate::codes::sequential::RoundEvent;
 use crate::ids::{Step, Worker};
 
 impl Engine {
@@ -21,7 +22,7 @@ impl Engine {
         self.roster.joined(worker, next.filter(|next| self.is_recent(*next)));
         if self.phase == Phase::Collecting {
             self.round.joined(worker);
-            if !self.scheme.back(worker) {
+            if !self.scheme.on(RoundEvent::Back(worker)) {
                 self.round.rest(worker);
             }
         }
@@ -104,7 +105,7 @@ impl Engine {
         self.roster.mark_stale(worker);
         if let doing @ Doing::Tasks(_) = self.roster.doing(worker) {
             *doing = Doing::Leaving;
-            self.scheme.dropped(worker);
+            self.scheme.on(RoundEvent::Dropped(worker));
             out.push(Action::Abandon { worker, late_counts: false });
         }
     }

@@ -2,7 +2,7 @@
 
 use super::super::events::RoundReport;
 use super::super::roster::Roster;
-use crate::codes::sequential::{Scheme, SchemeFacts};
+use crate::codes::sequential::SchemeFacts;
 use crate::ids::{Round, Worker, WorkerSet};
 use crate::run::RunConfig;
 
@@ -214,30 +214,24 @@ impl CurrentRound {
         held
     }
 
-    /// Tells the scheme how late everybody was when the round closed.
-    pub(super) fn observe(&self, now: f64, missing: &WorkerSet, scheme: &mut dyn Scheme) {
+    /// How late everybody is, if the round closes now: the time it took by that of the round; none
+    /// of those who have not answered.
+    pub(super) fn lateness(&self, now: f64) -> Vec<Option<f64>> {
         let lasted = now - self.opened_at;
-        for worker in Worker::all(self.arrivals.len()) {
-            match self.arrivals[worker.index()] {
-                Some(arrival) => {
-                    scheme.observe(worker, Some(if lasted > 0.0 { arrival / lasted } else { 1.0 }));
-                }
-                None if missing.contains(worker) => scheme.observe(worker, None),
-                None => {}
-            }
-        }
+        let ratio = |arrival: f64| if lasted > 0.0 { arrival / lasted } else { 1.0 };
+        self.arrivals.iter().map(|arrival| arrival.map(ratio)).collect()
     }
 
     /// What was seen of the round, which closes.
-    pub(super) fn report(&self, now: f64, scheme: &dyn Scheme) -> RoundReport {
+    pub(super) fn report(&self, now: f64, units: u32, wrong: Vec<Worker>) -> RoundReport {
         RoundReport {
             round: self.number(),
             opened_at: self.opened_at,
             closed_at: now,
             arrivals: self.arrivals.clone(),
             erased: self.erased.iter().collect(),
-            work: self.assigned_units as f64 / f64::from(scheme.facts().units),
-            wrong: scheme.wrong(),
+            work: self.assigned_units as f64 / f64::from(units),
+            wrong,
         }
     }
 }

@@ -156,9 +156,10 @@ impl Defer {
     /// Cuts what is left into bundles and gives them to the workers with the best scores.
     pub(super) fn deal(&mut self) {
         let (counts, slots) = (self.bundle_counts(), self.slots());
+        let round = self.stream.round;
         self.bundles.all.clear();
-        for (at, (open, (count, due))) in self.open.iter_mut().zip(counts).enumerate() {
-            let age = (self.round.0 - open.job.0) as usize;
+        for (at, (open, (count, due))) in self.stream.open.iter_mut().zip(counts).enumerate() {
+            let age = (round.0 - open.job.0) as usize;
             let first_piece = self.own.len() + (age - 1) * slots;
             let (size, longer) = (open.left.len() / count, open.left.len() % count);
             let mut start = open.dealt.len();
@@ -184,19 +185,19 @@ impl Defer {
 
     /// How many bundles each open job's units go into, and whether it is due.
     fn bundle_counts(&self) -> Vec<(usize, bool)> {
-        let total: usize = self.open.iter().map(|open| open.left.len()).sum();
+        let total: usize = self.stream.open.iter().map(|open| open.left.len()).sum();
         let slots = self.slots();
         let due = |open: &Open| {
-            !self.has_own()
+            !self.stream.has_own()
                 || self.is_last()
-                || self.round.0 - open.job.0 >= self.parameters.delay as u64
+                || self.stream.round.0 - open.job.0 >= self.parameters.delay as u64
         };
         let copies = |due: bool| if due { self.parameters.copies } else { 1 };
         let count = |open: &Open| {
             let (left, due) = (open.left.len(), due(open));
             (left.min((slots * left / total / copies(due)).max(1)), due)
         };
-        let mut counts: Vec<(usize, bool)> = self.open.iter().map(count).collect();
+        let mut counts: Vec<(usize, bool)> = self.stream.open.iter().map(count).collect();
         while counts.iter().map(|&(count, due)| count * copies(due)).sum::<usize>() > slots {
             let most = counts.iter().map(|count| count.0).max().unwrap_or(0);
             // Only after losses is there more due than fits: then there are fewer copies.
@@ -211,8 +212,8 @@ impl Defer {
     /// Makes a bundle of units that a worker which is gone should have had in its own share of the
     /// last job.
     pub(super) fn pass_on(&mut self, units: Range<u32>) {
-        let at = self.open.len() - 1;
-        let open = &mut self.open[at];
+        let at = self.stream.open.len() - 1;
+        let open = &mut self.stream.open[at];
         let start = open.dealt.len();
         open.dealt.extend(units);
         open.parts.extend(open.dealt[start..].iter().map(|unit| self.own[*unit as usize][0]));

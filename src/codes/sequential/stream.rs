@@ -1,0 +1,123 @@
+//! A stream of jobs that are open for several rounds.
+
+use super::models::{Accept, StragglerModel};
+use crate::ids::{Job, Worker, WorkerSet};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// The jobs of a scheme over rounds: one begins in every round until there are no more.
+///
+/// [`JobStream::begin`] opens a round, [`JobStream::close`] ends it; in between every worker is
+/// given its tasks once ([`JobStream::takes`]), unless it is [let go](JobStream::release).
+#[derive(Clone, Debug)]
+pub(in crate::codes) struct JobStream<T> {
+    /// The jobs that are not past their last round, oldest first.
+    pub(in crate::codes) open: VecDeque<T>,
+    /// The current round, in numbers of the jobs that begin in it.
+    pub(in crate::codes) round: Job,
+    jobs: Range<Job>,
+    /// Whoever has been given its tasks of this round.
+    assigned: WorkerSet,
+    begun: bool,
+}
+
+impl<T> JobStream<T> {
+    pub(in crate::codes) fn new(workers: usize, jobs: Range<Job>) -> Self {
+        Self {
+            open: VecDeque::new(),
+            round: jobs.start,
+            jobs,
+            assigned: WorkerSet::empty(workers),
+            begun: false,
+        }
+    }
+
+    /// Opens a round; false if one is open.
+    pub(in crate::codes) fn begin(&mut self) -> bool {
+        if self.begun {
+            return false;
+        }
+        self.begun = true;
+        self.assigned.clear();
+        true
+    }
+
+    /// Whether a round is open.
+    pub(in crate::codes) fn is_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Ends the round.
+    pub(in crate::codes) fn close(&mut self) {
+        self.begun = false;
+        self.round = self.round.next();
+    }
+
+    /// Goes on with other jobs.
+    pub(in crate::codes) fn restart(&mut self, jobs: Range<Job>) {
+        self.open.clear();
+        self.begun = false;
+        self.round = jobs.start;
+        self.jobs = jobs;
+    }
+
+    /// Whether a job begins in the current round.
+    pub(in crate::codes) fn has_own(&self) -> bool {
+        self.jobs.contains(&self.round)
+    }
+
+    /// Whether the job that begins in the current round is the last one.
+    pub(in crate::codes) fn is_last(&self) -> bool {
+        self.round.next() == self.jobs.end
+    }
+
+    /// In which of its rounds a job is, from 0.
+    pub(in crate::codes) fn age(&self, job: Job) -> usize {
+        (self.round.0 - job.0) as usize
+    }
+
+    /// Whether a worker is given its tasks now: once per round.
+    pub(in crate::codes) fn takes(&mut self, worker: Worker) -> bool {
+        self.begun && self.assigned.insert(worker)
+    }
+
+    /// A worker can be given its tasks of this round once more.
+    pub(in crate::codes) fn release(&mut self, worker: Worker) {
+        self.assigned.remove(worker);
+    }
+}
+
+/// By which rule a round may close, and what that has to remember.
+#[derive(Clone, Debug)]
+pub(super) struct Admission {
+    accept: Accept,
+    model: StragglerModel,
+    history: Vec<WorkerSet>,
+}
+
+impl Admission {
+    pub(super) fn new(accept: Accept, model: StragglerModel) -> Self {
+        Self { accept, model, history: Vec::new() }
+    }
+
+    /// What the straggler model says of these, if it decides.
+    pub(super) fn by_model(&self, missing: &WorkerSet) -> Option<bool> {
+        (self.accept == Accept::Model).then(|| self.model.admits(&self.history, missing))
+    }
+
+    /// A round was closed without these.
+    pub(super) fn remember(&mut self, missing: &WorkerSet) {
+        self.model.remember(&mut self.history, missing);
+    }
+
+    #[cfg(test)]
+    pub(super) fn history(&self) -> &[WorkerSet] {
+        &self.history
+    }
+
+    /// Keeps the history that another model is judged by.
+    #[cfg(test)]
+    pub(super) fn watch(&mut self, model: StragglerModel) {
+        self.model = model;
+    }
+}
