@@ -322,6 +322,58 @@ fn no_unsafe_and_no_unwrap_in_what_ships() {
     }
 }
 
+/// The body of the first item that begins with these words.
+fn body<'a>(text: &'a str, begins: &str) -> &'a str {
+    let from = text.find(begins).unwrap_or_else(|| panic!("no `{begins}`"));
+    let end = text[from..].find("\n}\n").unwrap_or_else(|| panic!("`{begins}` has no end"));
+    &text[from..from + end]
+}
+
+/// What the driver of a scheme has to know stays small: methods, events, what a simulator may skip,
+/// and the vote.
+#[test]
+fn a_scheme_is_small() {
+    let read = |file: &str| shipped(&fs::read_to_string(root().join(file)).unwrap());
+    let functions = |text: &str| text.matches("\n    fn ").count();
+    let scheme = read("src/codes/sequential/scheme.rs");
+    let methods = functions(body(&scheme, "pub trait Scheme"));
+    assert!((1..=12).contains(&methods), "{methods} methods");
+    let variant = |line: &&str| {
+        let word = line.strip_prefix("    ").unwrap_or_default();
+        word.starts_with(|first: char| first.is_ascii_uppercase())
+    };
+    let events = body(&scheme, "pub enum RoundEvent").lines().filter(variant).count();
+    let skips = functions(body(&scheme, "pub trait FastForward"));
+    let vote = read("src/codes/vote.rs");
+    let verifier = body(&vote, "impl Verifier").matches("\n    pub fn ").count();
+    assert!(events > 0 && skips > 0 && verifier > 0, "{events}, {skips}, {verifier}");
+    assert!(methods + events + skips + verifier <= 30, "{methods}, {events}, {skips}, {verifier}");
+    // A method of the trait that can be left out is there for three schemes at least.
+    let codes = rust_files("src/codes");
+    for (at, _) in scheme.match_indices(") -> Option<&mut dyn FastForward> {") {
+        assert!(scheme[..at].ends_with("fn fast_forward(&mut self"), "a second such method");
+    }
+    let told = |text: &str| shipped(text).matches("    fn fast_forward(&mut self)").count();
+    assert!(codes.iter().map(|(_, text)| told(text)).sum::<usize>() > 3);
+}
+
+/// Whether an answer is still wanted is asked in one place: the engine asks the scheme at hand.
+#[test]
+fn one_place_judges_an_answer() {
+    let asks = |(path, text): (PathBuf, String)| {
+        (shipped(&text).matches("scheme.returned(").count(), path)
+    };
+    let engine: Vec<_> = ["src/schedulers", "src/train", "src/transport"]
+        .into_iter()
+        .flat_map(rust_files)
+        .map(asks)
+        .filter(|(count, _)| *count > 0)
+        .collect();
+    let edge = root().join("src/schedulers/engine/active.rs");
+    let judges: Vec<_> = engine.iter().filter(|(_, path)| !edge.ends_with(path)).collect();
+    assert_eq!(judges, [&(1, PathBuf::from("src/schedulers/engine.rs"))]);
+}
+
 /// Lines that rustfmt cannot break: tables and formulas in documentation, texts of `--help`.
 const LONG_LINES: usize = 66;
 

@@ -8,8 +8,9 @@
 //! next round opens when all that was decoded is held.
 //!
 //! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the round at hand,
-//! `holding` the wait for holders, `trust` whose results count, `replan` what is needed for another
-//! scheme. The [`Engine`] alone sees all of them, and decides.
+//! `holding` the wait for holders, `recovery` the wait for who may come back, `trust` whose results
+//! count, `replan` what is needed for another scheme, `active` the scheme at hand. The [`Engine`]
+//! alone sees all of them, and decides.
 
 mod active;
 mod blame;
@@ -18,6 +19,7 @@ mod holding;
 mod hope;
 mod losses;
 mod overdue;
+mod recovery;
 mod replan;
 mod returns;
 mod round;
@@ -26,6 +28,7 @@ mod trust;
 
 use active::ActiveScheme;
 use holding::Holding;
+use recovery::Recovery;
 pub use replan::Replan;
 use replan::Replanning;
 use round::CurrentRound;
@@ -82,15 +85,12 @@ pub struct Engine {
     config: RunConfig,
     /// Where results are added up.
     reduce: Reduce,
-    /// Whether the driver can hand out a state itself.
-    restores: bool,
     roster: Roster,
     book: Book,
     phase: Phase,
     steps: Steps,
     round: CurrentRound,
-    /// Until when somebody must have come back for the run to go on.
-    returns_by: Option<f64>,
+    recovery: Recovery,
     /// The first unit of every task that was given, and whether its result is already in a sum.
     given: BTreeMap<(Worker, Task), (u32, bool)>,
     replanning: Replanning,
@@ -123,7 +123,7 @@ impl Engine {
             phase: Phase::NotBegun,
             steps,
             round: CurrentRound::new(workers, round),
-            returns_by: None,
+            recovery: Recovery::default(),
             given: BTreeMap::new(),
             replanning: Replanning::default(),
             trust: Trust::new(workers),
@@ -131,7 +131,6 @@ impl Engine {
             scheme: ActiveScheme::new(scheme, config.format),
             config,
             reduce: Reduce::default(),
-            restores: false,
         })
     }
 
@@ -144,8 +143,9 @@ impl Engine {
     /// Whether the driver can hand out a state itself where no worker has one:
     /// [`Action::Restore`].
     #[must_use]
-    pub fn restoring(self, restores: bool) -> Self {
-        Self { restores, ..self }
+    pub fn restoring(mut self, restores: bool) -> Self {
+        self.recovery.restores = restores;
+        self
     }
 
     /// The run that it makes.
@@ -165,11 +165,11 @@ impl Engine {
             Phase::Collecting => earliest(&[
                 Some(self.round.patience_ends(self.config.limits.max_wait_seconds)),
                 self.round.wake_at(),
-                self.returns_by,
+                self.recovery.returns_by,
             ]),
             Phase::Folding => {
                 let holders_by = self.holding.patience_ends(self.config.limits.max_wait_seconds);
-                Some(self.returns_by.unwrap_or(holders_by))
+                Some(self.recovery.returns_by.unwrap_or(holders_by))
             }
             Phase::NotBegun | Phase::Finished => None,
         }
@@ -184,7 +184,7 @@ impl Engine {
     /// Whether decoded vectors wait for their holders, and nothing else is waited for.
     #[must_use]
     pub fn is_folding(&self) -> bool {
-        self.phase == Phase::Folding && self.returns_by.is_none()
+        self.phase == Phase::Folding && self.recovery.returns_by.is_none()
     }
 
     /// Whether any one worker more may be lost and the steps still be decoded.
@@ -228,7 +228,7 @@ impl Engine {
                 self.done(now, worker, (task, finite, digest), out)
             }
             Input::Late { worker, task, finite } => {
-                self.take(worker, (task, finite, None), out);
+                self.judge(worker, (task, finite, None), true, out);
                 self.try_close(now, out)
             }
             Input::Freed { worker } => self.freed(now, worker, out),
@@ -330,7 +330,7 @@ impl Engine {
     fn open_round(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
         self.phase = Phase::Collecting;
         self.round.open(now);
-        self.returns_by = None;
+        self.recovery.returns_by = None;
         self.resync_idle(now, out)?;
         self.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.leave_out_barred();
@@ -371,17 +371,23 @@ impl Engine {
         out.push(Action::Assign { worker, round: self.round.number(), tasks });
     }
 
-    /// Offers a result to the scheme; one that is not wanted is thrown away.
-    fn take(&mut self, worker: Worker, (task, finite, digest): Answer, out: &mut Vec<Action>) {
+    /// Whether an answer is still wanted: the one place that asks the scheme. `expected` tells
+    /// whether the answer is one that its worker owes. One that is not wanted is thrown away.
+    fn judge(
+        &mut self,
+        worker: Worker,
+        (task, finite, digest): Answer,
+        expected: bool,
+        out: &mut Vec<Action>,
+    ) {
         let counts = finite
+            && expected
             && *self.roster.doing(worker) != Doing::Dead
             && self.phase == Phase::Collecting
-            && !self.trust.is_barred(worker);
-        let becomes = if counts && self.is_trusted(worker, task) {
-            self.scheme.returned(worker, task, digest)
-        } else {
-            Returned::Unwanted
-        };
+            && !self.trust.is_barred(worker)
+            && self.is_trusted(worker, task);
+        let becomes =
+            if counts { self.scheme.returned(worker, task, digest) } else { Returned::Unwanted };
         match becomes {
             Returned::Unwanted if finite => out.push(Action::Discard { worker, task }),
             Returned::Final if self.reduce == Reduce::Worker => {
@@ -415,9 +421,7 @@ impl Engine {
         let (task, finite, _) = answer;
         let disputed = finite && self.is_disputed(worker, task);
         let Doing::Tasks(tasks) = self.roster.doing(worker) else {
-            if finite {
-                out.push(Action::Discard { worker, task });
-            }
+            self.judge(worker, answer, false, out);
             return Ok(());
         };
         if disputed && tasks.contains(&task) {
@@ -426,7 +430,7 @@ impl Engine {
         }
         tasks.retain(|open| *open != task);
         let finished = tasks.is_empty();
-        self.take(worker, answer, out);
+        self.judge(worker, answer, true, out);
         if let Some(dispute) = self.scheme.dispute() {
             return Err(EngineError::Disputed { step: self.steps.next, dispute });
         }
@@ -519,7 +523,7 @@ impl Engine {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
-        if self.returns_by.is_some_and(|by| now >= by) {
+        if self.recovery.is_over(now) {
             return self.nobody_returned(now, out);
         }
         if self.phase == Phase::Folding {

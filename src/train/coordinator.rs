@@ -370,13 +370,10 @@ impl<T: Transport> Coordinator<T> {
         match action {
             Action::Assign { worker, round, tasks } => {
                 self.journal.round = round;
-                let mixture = self.engine.facts().mixture;
-                let units = |parts: &[Part]| {
-                    let counts = parts.iter().map(|part| part.units.count());
-                    f64::from(if mixture { counts.max().unwrap_or(0) } else { counts.sum() })
-                };
-                let all = f64::from(self.config().shape.units);
-                let shares = tasks.iter().map(|(task, parts)| (*task, units(parts) / all));
+                let facts = self.engine.facts();
+                let share =
+                    |parts: &[Part]| f64::from(facts.units_of(parts)) / f64::from(facts.units);
+                let shares = tasks.iter().map(|(task, parts)| (*task, share(parts)));
                 self.pace.assigned(worker, round, shares);
                 self.results.assigned(worker, &tasks);
                 self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });

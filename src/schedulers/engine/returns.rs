@@ -40,7 +40,8 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let Doing::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
         self.roster.synced(worker, next);
-        self.trust.sent_state(worker, from);
+        self.trust.agreement.copied(worker, from);
+        self.recovery.sent_state(worker, from);
         if !self.is_recent(next) {
             self.roster.mark_stale(worker);
             if from.is_none() && self.roster.provider(worker).is_none() {
@@ -78,7 +79,7 @@ impl Engine {
             let steps = self.roster.unsent(worker, self.steps.next);
             out.extend(steps.into_iter().map(|step| Action::Apply { worker, step }));
         }
-        if self.returns_by.take().is_some() {
+        if self.recovery.returns_by.take().is_some() {
             // Whoever is there again is given as long as the others were.
             self.holding.begin_again(now);
         }
@@ -131,7 +132,7 @@ impl Engine {
         let from = self.roster.provider(worker);
         match from {
             Some(from) => out.push(Action::Resync { worker, from }),
-            None if self.restores => out.push(Action::Restore { worker }),
+            None if self.recovery.restores => out.push(Action::Restore { worker }),
             None if self.may_return() => {
                 *self.roster.doing(worker) = Doing::Nothing;
                 self.await_returns(now);
@@ -154,7 +155,7 @@ impl Engine {
             Phase::Collecting => self.round.patience_ends(max_wait),
             _ => now + max_wait,
         };
-        self.returns_by.get_or_insert((now + self.config.limits.return_seconds).min(patience));
+        self.recovery.wait_until((now + self.config.limits.return_seconds).min(patience));
     }
 
     /// Ends the run if it cannot go on without those who are gone.
@@ -163,7 +164,7 @@ impl Engine {
         now: f64,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        self.returns_by = None;
+        self.recovery.returns_by = None;
         let dead = self.roster.dead();
         if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.hopes(&dead) {
             return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };

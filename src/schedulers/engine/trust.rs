@@ -5,10 +5,7 @@ use super::super::events::{Action, EngineError};
 use super::super::roster::Doing;
 use super::{Answer, Engine, Phase};
 use crate::ids::{Step, Task, Worker};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// A worker that finds no state to go on from in so many is at fault itself.
-const UNFIT_MAX: u32 = 3;
+use std::collections::BTreeSet;
 
 /// What is known of workers' parameters, and which results depend on what is not.
 #[derive(Debug)]
@@ -19,10 +16,6 @@ pub(super) struct Trust {
     /// Results that count although nobody could say that they were computed with the right
     /// parameters.
     unsure: BTreeSet<(Worker, Task)>,
-    /// Whose state each worker was sent and has said nothing of.
-    donors: BTreeMap<Worker, Worker>,
-    /// How many states in a row a worker could not go on from.
-    unfit: BTreeMap<Worker, u32>,
     /// Workers that do nothing until a step is decided, since their results of it were not finite
     /// and they said so.
     barred: BTreeSet<(Step, Worker)>,
@@ -31,14 +24,7 @@ pub(super) struct Trust {
 impl Trust {
     pub(super) fn new(workers: usize) -> Self {
         let agreement = Agreement::new(workers);
-        Self {
-            agreement,
-            disputed: Vec::new(),
-            unsure: BTreeSet::new(),
-            donors: BTreeMap::new(),
-            unfit: BTreeMap::new(),
-            barred: BTreeSet::new(),
-        }
+        Self { agreement, disputed: Vec::new(), unsure: BTreeSet::new(), barred: BTreeSet::new() }
     }
 
     /// A result is not counted before its worker's parameters are known to be right.
@@ -63,13 +49,6 @@ impl Trust {
     /// Who is barred, once for every step that it is barred for.
     pub(super) fn barred(&self) -> impl Iterator<Item = Worker> {
         self.barred.iter().map(|(_, worker)| *worker)
-    }
-
-    /// A worker is sent the state of another, or of the driver.
-    pub(super) fn sent_state(&mut self, worker: Worker, from: Option<Worker>) {
-        self.agreement.copied(worker, from);
-        self.donors.remove(&worker);
-        self.donors.extend(from.map(|donor| (worker, donor)));
     }
 }
 
@@ -171,11 +150,10 @@ impl Engine {
         digest: Option<u64>,
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
-        self.trust.unfit.remove(&worker);
+        let donor = self.recovery.went_on(worker);
         self.trust.agreement.reported(worker, step, digest);
         if self.trust.agreement.verdict(worker, step) == Verdict::Wrong {
-            let donor = self.trust.donors.get(&worker);
-            donor.into_iter().for_each(|donor| self.roster.distrust(*donor));
+            donor.into_iter().for_each(|donor| self.roster.distrust(donor));
         }
         self.settle_trust(now, out)
     }
@@ -192,14 +170,9 @@ impl Engine {
         if *self.roster.doing(worker) == Doing::Dead {
             return Ok(());
         }
-        if refused {
-            let count = self.trust.unfit.entry(worker).or_insert(0);
-            *count += 1;
-            if from.is_none() || *count >= UNFIT_MAX {
-                self.trust.unfit.remove(&worker);
-                out.push(Action::Dismiss { worker });
-                return Ok(());
-            }
+        if refused && self.recovery.refused(worker, from) {
+            out.push(Action::Dismiss { worker });
+            return Ok(());
         }
         from.into_iter().for_each(|donor| self.roster.distrust(donor));
         if let Doing::Syncing { .. } = self.roster.doing(worker) {
