@@ -21,10 +21,10 @@ pub(super) fn play(
     let delays: Vec<f64> = row.iter().map(|delay| rules.time(*delay, load)).collect();
     let slowest = delays.iter().copied().fold(0.0, f64::max);
     let (deadline, candidates) = super::deadline(delays.iter().copied(), rules.mu);
-    let late = |from: f64| {
+    let later = |from: f64| {
         WorkerSet::of(workers, Worker::all(workers).filter(|worker| delays[worker.index()] > from))
     };
-    let after_deadline = late(deadline);
+    let after_deadline = later(deadline);
     let (seconds, missing, waited_out) =
         if rules.close != Close::Decodable && admits(scheme, &after_deadline) {
             (deadline.min(slowest), after_deadline, false)
@@ -36,23 +36,19 @@ pub(super) fn play(
                 Some(instant) => instant,
                 None => enough_at(scheme, &delays, admits)?,
             };
-            (instant, late(instant), rules.close == Close::Incremental)
+            (instant, later(instant), rules.close == Close::Incremental)
         };
-    for run in runs.iter().filter(|run| !missing.contains(run.worker)) {
-        super::report(scheme, *run);
-    }
-    let lateness = |worker: Worker| {
-        let at = delays[worker.index()];
-        let ratio = if seconds > 0.0 { at / seconds } else { 1.0 };
-        (!missing.contains(worker)).then_some(ratio)
-    };
+    super::report(scheme, runs.iter().copied().filter(|run| !missing.contains(run.worker)));
+    // Whoever is missing is later than the close.
+    let ratio = |at: f64| if seconds > 0.0 { at / seconds } else { 1.0 };
+    let late = |at: &f64| (*at <= seconds).then(|| ratio(*at));
     Some(Played {
         seconds,
         candidates,
         waited_out,
         unfinished: missing.len(),
         units: runs.iter().map(|run| u64::from(run.units)).sum(),
-        late: Worker::all(workers).map(lateness).collect(),
+        late: delays.iter().map(late).collect(),
         missing,
     })
 }

@@ -138,22 +138,34 @@ impl Played {
     }
 }
 
-/// Hands a worker what it should do now.
-fn hand_out(scheme: &mut dyn Scheme, worker: Worker, own: &mut Vec<Task>, runs: &mut Vec<Run>) {
+/// Hands workers what they should do now.
+fn hand_out(
+    scheme: &mut dyn Scheme,
+    workers: impl Iterator<Item = Worker>,
+    own: &mut Vec<Task>,
+    runs: &mut Vec<Run>,
+) {
     if let Some(fast) = scheme.fast_forward() {
-        return fast.runs(worker, runs);
+        return workers.for_each(|worker| fast.runs(worker, runs));
     }
-    scheme.assign(worker, own);
-    for task in own.drain(..) {
-        let units = scheme.facts().units_of(scheme.parts(worker, task));
-        runs.push(Run::one(worker, task, units));
+    for worker in workers {
+        scheme.assign(worker, own);
+        for task in own.drain(..) {
+            let units = scheme.facts().units_of(scheme.parts(worker, task));
+            runs.push(Run::one(worker, task, units));
+        }
     }
 }
 
-/// Reports the results of a run.
-fn report(scheme: &mut dyn Scheme, run: Run) {
-    for task in run.tasks() {
-        scheme.returned(run.worker, task);
+/// Reports the results of whole runs.
+fn report(scheme: &mut dyn Scheme, runs: impl Iterator<Item = Run>) {
+    if let Some(fast) = scheme.fast_forward() {
+        return runs.for_each(|run| fast.returned_run(run));
+    }
+    for run in runs {
+        for task in run.tasks() {
+            scheme.returned(run.worker, task);
+        }
     }
 }
 
@@ -196,9 +208,7 @@ pub fn simulate<E: std::error::Error + 'static>(
         runs.clear();
         decoded.clear();
         scheme.on(RoundEvent::Opened { dead: &nobody });
-        for worker in Worker::all(facts.workers) {
-            hand_out(scheme, worker, &mut own, &mut runs);
-        }
+        hand_out(scheme, Worker::all(facts.workers), &mut own, &mut runs);
         let free = runs.is_empty();
         let played = if free {
             Played::free(facts.workers)

@@ -143,9 +143,10 @@ impl Player {
         for (at, run) in runs.iter().enumerate() {
             if self.times[at] <= now {
                 self.hands[run.worker.index()].next = at + 1;
-                super::report(scheme, *run);
             }
         }
+        let ended = runs.iter().zip(&self.times).filter(|(_, end)| **end <= now);
+        super::report(scheme, ended.map(|(run, _)| *run));
         now
     }
 
@@ -169,10 +170,10 @@ impl Player {
             {
                 self.events.pop();
                 let (at, run) = (end.run(), runs[end.run()]);
-                super::report(scheme, run);
+                super::report(scheme, [run].into_iter());
                 self.hands[run.worker.index()].next = at + 1;
                 if self.hands[run.worker.index()].end == at + 1 {
-                    super::hand_out(scheme, run.worker, &mut self.own, runs);
+                    super::hand_out(scheme, [run.worker].into_iter(), &mut self.own, runs);
                     let known = self.ends.len();
                     self.plan(runs, clock);
                     self.events
@@ -186,14 +187,18 @@ impl Player {
 
 /// Reports what is done by `now` of the run that a worker is in the middle of.
 fn give_up(scheme: &mut dyn Scheme, run: Run, end: End, clock: &Clock<'_>, now: f64) {
-    let mut units = end.units - run.units;
-    let mut tasks = end.tasks - run.count;
+    let mut done = Run { count: 0, units: 0, ..run };
+    let units = end.units - run.units;
+    let tasks = end.tasks - run.count;
     for task in run.tasks() {
-        units += scheme.facts().units_of(scheme.parts(run.worker, task));
-        tasks += 1;
-        if clock.at(run.worker, units, tasks) > now {
-            return;
+        done.units += scheme.facts().units_of(scheme.parts(run.worker, task));
+        done.count += 1;
+        if clock.at(run.worker, units + done.units, tasks + done.count) > now {
+            done.count -= 1;
+            break;
         }
-        scheme.returned(run.worker, task);
+    }
+    if done.count > 0 {
+        super::report(scheme, [done].into_iter());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::codes::Report;
 use crate::codes::sequential::{Fold, Outlook, Settle, UNCODED};
-use crate::ids::{Job, Part, Task, Units, Worker};
+use crate::ids::{Job, Part, Run, Task, Units, Worker};
 use std::ops::Range;
 
 /// The pieces of one job after the other, each claimed once.
@@ -36,6 +36,11 @@ impl Claims {
     /// What a piece consists of.
     pub(super) fn parts(&self, task: Task) -> &[Part] {
         &self.parts[task.piece as usize]
+    }
+
+    /// One piece, as a run.
+    pub(super) fn run(&self, worker: Worker, task: Task) -> Run {
+        Run::one(worker, task, self.parts[task.piece as usize][0].units.count())
     }
 
     /// Goes on to the next job if this one is closed; true if it did.

@@ -366,19 +366,19 @@ impl Defer {
         }
     }
 
-    /// Takes in the next task of a worker's own share.
-    fn own_returned(&mut self, worker: Worker, task: Task) -> bool {
+    /// Takes in the next tasks of a worker's own share.
+    fn own_returned(&mut self, worker: Worker, first: Task, count: u32) -> bool {
         let (cut, round) = (self.parameters.cut as u32, self.stream.round);
         let Some(open) =
-            self.stream.open.back_mut().filter(|open| open.job == round && task.job == round)
+            self.stream.open.back_mut().filter(|open| open.job == round && first.job == round)
         else {
             return false;
         };
         let finished = &mut open.finished[worker.index()];
-        if task.piece != worker.0 * cut + *finished || *finished == cut {
+        if first.piece != worker.0 * cut + *finished || *finished + count > cut {
             return false;
         }
-        *finished += 1;
+        *finished += count;
         self.late -= usize::from(*finished == cut);
         true
     }
@@ -518,7 +518,7 @@ impl Scheme for Defer {
             return Returned::Unwanted;
         }
         if (task.piece as usize) < self.own.len() {
-            if !self.own_returned(worker, task) {
+            if !self.own_returned(worker, task, 1) {
                 return Returned::Unwanted;
             }
         } else {
@@ -621,6 +621,14 @@ impl Scheme for Defer {
 impl FastForward for Defer {
     fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
         self.hand_out(worker, |run| out.push(run));
+    }
+
+    fn returned_run(&mut self, run: Run) {
+        if run.count == 1 {
+            self.returned(run.worker, run.first);
+        } else if self.stream.is_begun() && !self.gone.contains(run.worker) {
+            self.own_returned(run.worker, run.first, run.count);
+        }
     }
 
     fn closes_at(&self, runs: &[Run], ends: &[f64]) -> Option<f64> {

@@ -21,10 +21,10 @@
 use super::claims::Claims;
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::sequential::{
-    Fold, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
+    FastForward, Fold, Horizon, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle, UNCODED,
 };
 use crate::codes::{ParameterError, Report};
-use crate::ids::{Job, Part, Task, Worker, WorkerSet};
+use crate::ids::{Job, Part, Run, Task, Worker, WorkerSet};
 use std::ops::Range;
 
 /// Neighbours that help.
@@ -220,5 +220,25 @@ impl Scheme for Ring {
     fn restart(&mut self, jobs: Range<Job>) {
         self.claims.restart(jobs);
         self.offset.fill(0);
+    }
+
+    fn fast_forward(&mut self) -> Option<&mut dyn FastForward> {
+        Some(self)
+    }
+}
+
+impl FastForward for Ring {
+    fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
+        let task = self.pull(worker);
+        out.extend(task.map(|task| self.claims.run(worker, task)));
+    }
+
+    fn returned_run(&mut self, run: Run) {
+        self.returned(run.worker, run.first);
+    }
+
+    /// Whoever is done goes on with what others have left.
+    fn closes_at(&self, _: &[Run], _: &[f64]) -> Option<f64> {
+        None
     }
 }

@@ -98,6 +98,11 @@ impl Lift {
         Task { job: self.job, piece: worker.0, plan: 0 }
     }
 
+    /// Whether a worker has a task to do.
+    fn is_open_to(&self, worker: Worker) -> bool {
+        !self.closed && self.job < self.end && !self.returned.contains(worker)
+    }
+
     /// The decoder as it would be if everybody but `missing` had answered.
     fn supposed(&self, missing: &WorkerSet) -> (Box<dyn Decoder>, bool) {
         let mut decoder = self.code.decoder();
@@ -139,7 +144,7 @@ impl Scheme for Lift {
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        if !self.closed && self.job < self.end && !self.returned.contains(worker) {
+        if self.is_open_to(worker) {
             out.push(self.task(worker));
         }
     }
@@ -224,10 +229,14 @@ impl Scheme for Lift {
 
 impl FastForward for Lift {
     fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
-        let mut tasks = Vec::new();
-        self.assign(worker, &mut tasks);
-        let units = self.facts.units_of(&self.parts[worker.index()]);
-        out.extend(tasks.into_iter().map(|task| Run::one(worker, task, units)));
+        if self.is_open_to(worker) {
+            let units = self.facts.units_of(&self.parts[worker.index()]);
+            out.push(Run::one(worker, self.task(worker), units));
+        }
+    }
+
+    fn returned_run(&mut self, run: Run) {
+        self.returned(run.worker, run.first);
     }
 
     /// Everybody answers once: the close is at one of these answers. Where workers vote it is the

@@ -30,6 +30,7 @@ use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
 use crate::ids::{Job, Part, Run, Task, Worker, WorkerSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Multiplexed coding.
 pub(in crate::codes) const FAMILY: Family = Family {
@@ -120,7 +121,7 @@ pub struct MSgc {
     slots: Option<SlotCode>,
     /// By piece.
     parts: Vec<Vec<Part>>,
-    units: Vec<u32>,
+    units: Arc<[u32]>,
     /// Jobs in their `W-1+B` rounds.
     stream: JobStream<Open>,
 }
@@ -350,13 +351,16 @@ impl MSgc {
         groups.filter(|(_, group)| *group < self.burst)
     }
 
-    /// The tasks of a worker in this round, those of the newest job first.
-    fn tasks(&self, worker: Worker) -> impl Iterator<Item = Task> {
-        let open = self.stream.open.iter().rev().filter(|open| !open.is_over());
-        open.filter_map(move |open| {
-            let row = self.row(open, self.stream.age(open.job), worker)?;
-            Some(Task { job: open.job, piece: self.piece(row, worker), plan: 0 })
-        })
+    /// Gives the tasks of a worker in this round, those of the newest job first.
+    fn hand_out(&mut self, worker: Worker, mut give: impl FnMut(Task)) {
+        if !self.stream.takes(worker) {
+            return;
+        }
+        for open in self.stream.open.iter().rev().filter(|open| !open.is_over()) {
+            if let Some(row) = self.row(open, self.stream.age(open.job), worker) {
+                give(Task { job: open.job, piece: self.piece(row, worker), plan: 0 });
+            }
+        }
     }
 
     /// The weights of the groups that were answered in the round that was just closed.
@@ -407,9 +411,7 @@ impl Scheme for MSgc {
     }
 
     fn assign(&mut self, worker: Worker, out: &mut Vec<Task>) {
-        if self.stream.takes(worker) {
-            out.extend(self.tasks(worker));
-        }
+        self.hand_out(worker, |task| out.push(task));
     }
 
     fn parts(&self, _: Worker, task: Task) -> &[Part] {
@@ -528,10 +530,12 @@ impl Scheme for MSgc {
 
 impl FastForward for MSgc {
     fn runs(&mut self, worker: Worker, out: &mut Vec<Run>) {
-        if self.stream.takes(worker) {
-            let run = |task: Task| Run::one(worker, task, self.units[task.piece as usize]);
-            out.extend(self.tasks(worker).map(run));
-        }
+        let units = Arc::clone(&self.units);
+        self.hand_out(worker, |task| out.push(Run::one(worker, task, units[task.piece as usize])));
+    }
+
+    fn returned_run(&mut self, run: Run) {
+        self.returned(run.worker, run.first);
     }
 
     /// Which answers suffice depends on what is owed from earlier rounds.

@@ -173,6 +173,8 @@ pub trait FastForward {
     /// What [`Scheme::assign`] would hand out, as runs of tasks that nobody needs to hear of one
     /// by one: only the last task of a run can let the round close or bring new ones.
     fn runs(&mut self, worker: Worker, out: &mut Vec<Run>);
+    /// What [`Scheme::returned`] would be told of each task of a run, in their order.
+    fn returned_run(&mut self, run: Run);
     /// When the round will close if the runs handed out end at these times and nobody stops
     /// before; every run that has ended by then may be reported at once, in order of workers. None
     /// if the scheme has to be told of one after the other.
