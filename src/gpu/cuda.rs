@@ -2,7 +2,7 @@
 //!
 //! The kernels are text, compiled by NVRTC for the device at hand and kept on disk: a build needs
 //! no CUDA, a run needs the driver and, the first time, `libnvrtc`. Where either is missing,
-//! [`or_cpu`] gives the CPU's combine and says so once.
+//! [`Cuda::new`] says so.
 //!
 //! Sums have the bits of [`super::Plain`], whatever the alignment of the arrays: the same tree,
 //! every product and sum rounded to f32, no fused multiply-add. Only which NaN stands for "not a
@@ -22,7 +22,6 @@
 #![allow(unsafe_code)]
 
 mod error;
-mod host;
 mod image;
 mod passes;
 mod sketch;
@@ -42,7 +41,7 @@ pub use staging::{DeviceGradient, DeviceGradientMut};
 pub use vector::{DeviceSource, DeviceTarget, DeviceVector};
 
 use super::real::Signs;
-use super::{Combine, CombineError, Cpu, Rates};
+use super::{CombineError, Rates};
 use crate::run::NumberFormat;
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{
@@ -87,30 +86,9 @@ pub fn name(ordinal: usize) -> Option<String> {
         .then(|| CudaContext::new(ordinal).and_then(|context| context.name()).ok())?
 }
 
-/// A device's combine, or the CPU's where there is no such device: then a warning says why, once a
-/// process.
-///
-/// ```
-/// use codedgrad::gpu::{Source, Term, cuda};
-/// let mut out = [0.0];
-/// cuda::or_cpu(0).combine(&[Term { weight: 2.0, source: Source::F32(&[3.0]) }], &mut out)?;
-/// assert_eq!(out, [6.0]);
-/// # Ok::<(), codedgrad::gpu::CombineError>(())
-/// ```
-#[must_use]
-pub fn or_cpu(ordinal: usize) -> Box<dyn Combine> {
-    match Cuda::new(ordinal) {
-        Ok(cuda) => Box::new(cuda),
-        Err(error) => {
-            warn_once(&error);
-            Box::new(Cpu::new())
-        }
-    }
-}
-
 fn warn_once(error: &CudaError) {
     static WARNED: Once = Once::new();
-    WARNED.call_once(|| tracing::warn!("sums are made on the CPU: {error}"));
+    WARNED.call_once(|| tracing::warn!("a device has no room for a vector, which counts as lost: {error}"));
 }
 
 /// With candle's CUDA backend both libraries are linked: the program does not start without them.
@@ -283,7 +261,7 @@ impl Cuda {
     }
 
     /// Overwrites `out` with the weighted sum of vectors on the same device, by the tree of
-    /// [`Combine`]; without terms, with zeros. Sixteen terms of one format are one pass over
+    /// [`Combine`](super::Combine); without terms, with zeros. Sixteen terms of one format are one pass over
     /// memory. Returns before the device is done.
     ///
     /// # Errors

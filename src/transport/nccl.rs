@@ -4,13 +4,14 @@
 //! A [`Group`] holds the ranks of one communicator that this process has, each a GPU: all of them
 //! inside one worker ([`Group::within`]), or those of one worker among others ([`Group::join`]). A
 //! worker of several GPUs [reduces](Group::reduce) its gradient to one of them, which is then the
-//! worker's message; workers [sum](Group::sum) messages with their decode weights or
-//! [exchange](Group::exchange) them as they are. Sums are NCCL's: their order, and so their last
-//! bits, depend on its algorithm, and are not those of [`crate::gpu::Combine`].
+//! worker's message; workers [exchange](Group::exchange) messages as they are, and
+//! [gather](Group::gather) the parts of a sum that each of them has made. Sums of `reduce` are
+//! NCCL's: their order, and so their last bits, depend on its algorithm, and are not those of
+//! [`crate::gpu::Combine`].
 //!
 //! Every rank of a communicator takes part in every operation, so a dead one stops all others.
-//! Hence nothing here waits without limit: what takes longer than its [`Timeouts`] allow is aborted, and
-//! [`Group::rejoin`] connects those that are left.
+//! Hence nothing here waits without limit: what takes longer than its [`Timeouts`] allow is
+//! aborted, and those that are left join a new group.
 //!
 //! `libnccl.so.2` is loaded when it is first needed ([`version`]), so that programs run without it.
 //! This module loads it itself and by that name, the only one that wheels and runtime packages
@@ -50,10 +51,10 @@ pub use watch::{Phase, Timeouts};
 
 use crate::gpu::cuda::{CudaError, DeviceTarget};
 use crate::transport::Cancel;
-use config::{Config, IN_PROGRESS, INVALID_ARGUMENT, Id, SCALAR_OF_HOST, SUCCESS, SUM};
+use config::{Config, IN_PROGRESS, INVALID_ARGUMENT, Id, SUCCESS, SUM};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
-use formats::{bytes_of, first_of, format_of, format_of_source, scalar};
-use rules::{check_devices, check_ranks, rank_among};
+use formats::{bytes_of, first_of, format_of, format_of_source};
+use rules::{check_devices, check_ranks};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -116,11 +117,8 @@ library! {
     group_start = "ncclGroupStart": fn() -> c_int;
     group_end = "ncclGroupEnd": fn() -> c_int;
     reduce = "ncclReduce": fn(u64, u64, usize, c_int, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
-    all_reduce = "ncclAllReduce": fn(u64, u64, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
     send = "ncclSend": fn(u64, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
     receive = "ncclRecv": fn(u64, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
-    create_scaled_sum = "ncclRedOpCreatePreMulSum": fn(&mut c_int, &[u8; 4], c_int, c_int, *mut c_void) -> c_int;
-    destroy_sum = "ncclRedOpDestroy": fn(c_int, *mut c_void) -> c_int;
 }
 
 impl Library {
@@ -424,22 +422,6 @@ impl Group {
         Ok(Self { clique, size, ranks, streams })
     }
 
-    /// Connects those that are left, after a peer died: `survivors` are their ranks so far, and the
-    /// new ones are their places among them in order. All survivors call this with the same new id.
-    ///
-    /// # Errors
-    /// As [`Group::join`]; [`NcclError::NoRanks`] when no rank of this process is left.
-    pub fn rejoin(mut self, id: UniqueId, survivors: &[usize]) -> Result<Self, NcclError> {
-        self.abort()?;
-        let limits = self.clique.limits;
-        check_ranks(self.size, survivors)?;
-        let members = self.ranks.iter().zip(&self.streams);
-        let left = members
-            .filter_map(|(old, stream)| Some((rank_among(survivors, *old)?, stream.clone())))
-            .collect();
-        Self::join(id, survivors.len(), left, limits)
-    }
-
     /// Gives up, so that the others' operations fail instead of waiting for this process.
     ///
     /// # Errors
@@ -494,63 +476,6 @@ impl Group {
         );
         drop(locks);
         launched?;
-        self.finish()
-    }
-
-    /// Overwrites every rank's vector with the weighted sum of all.
-    ///
-    /// # Formula
-    /// ```text
-    /// out = sum_r w_r x_r
-    /// ```
-    /// where `w_r` is the weight, rounded to the vectors' format, that rank `r` gives, and `x_r`
-    /// its vector. A vector of weight zero counts as zeros, whatever is in it: so a straggler gives
-    /// nothing and still gets the sum.
-    ///
-    /// # Errors
-    /// As [`Group::reduce`].
-    pub fn sum(
-        &mut self,
-        weights: &[f32],
-        vectors: &mut [DeviceTarget<'_>],
-    ) -> Result<(), NcclError> {
-        if weights.len() != self.ranks.len() {
-            return Err(NcclError::Count { expected: self.ranks.len(), found: weights.len() });
-        }
-        self.check(vectors)?;
-        let (length, format) = first_of(vectors);
-        let scalars: Vec<[u8; 4]> =
-            weights.iter().zip(&*vectors).map(|(weight, vector)| scalar(*weight, vector)).collect();
-        let operators = self.operators(&scalars, format)?;
-        for ((vector, stream), _) in
-            vectors.iter_mut().zip(&self.streams).zip(weights).filter(|(_, weight)| **weight == 0.0)
-        {
-            vector.clear(stream)?;
-        }
-        let (addresses, locks) = addresses_of(vectors, &self.streams);
-        let streams = &self.streams;
-        let launched = self.clique.call(
-            Phase::Launching,
-            self.clique.limits.operate,
-            |library, member, comm| {
-                let (x, comm, stream) = (
-                    addresses[member],
-                    comm.load(Ordering::Acquire),
-                    streams[member].cu_stream().cast(),
-                );
-                // SAFETY: `length` numbers on the rank's device, borrowed mutably and locked; its
-                // communicator, operator and stream.
-                unsafe {
-                    (library.all_reduce)(x, x, length, format, operators[member], comm, stream)
-                }
-            },
-        );
-        drop(locks);
-        launched?;
-        for (operator, comm) in operators.into_iter().zip(&self.clique.comms) {
-            // SAFETY: the communicator's own operator, which nothing uses once the sum is launched.
-            unsafe { (self.clique.library.destroy_sum)(operator, comm.load(Ordering::Acquire)) };
-        }
         self.finish()
     }
 
@@ -625,34 +550,6 @@ impl Group {
         drop(lock);
         launched?;
         self.finish()
-    }
-
-    /// One operator for every rank of this process: multiply by its weight, then add.
-    fn operators(&mut self, scalars: &[[u8; 4]], format: c_int) -> Result<Vec<c_int>, NcclError> {
-        if !self.clique.open {
-            return Err(NcclError::Aborted);
-        }
-        let mut operators = Vec::with_capacity(scalars.len());
-        for (scalar, comm) in scalars.iter().zip(&self.clique.comms) {
-            let mut operator = 0;
-            let comm = comm.load(Ordering::Acquire);
-            // SAFETY: a number to write to, and one of the format to read from, during the call; an
-            // open communicator.
-            let code = unsafe {
-                (self.clique.library.create_scaled_sum)(
-                    &mut operator,
-                    scalar,
-                    format,
-                    SCALAR_OF_HOST,
-                    comm,
-                )
-            };
-            if code != SUCCESS {
-                return Err(self.clique.refused(Phase::Launching, code));
-            }
-            operators.push(operator);
-        }
-        Ok(operators)
     }
 
     /// Waits for the devices.

@@ -25,7 +25,7 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, IN_PROGRESS = 7 };
 enum { F16 = 6, F32 = 7, BF16 = 9 };
-enum { SUM = 0, FIRST_OWN_SUM = 5 };
+enum { SUM = 0 };
 
 using Numbers = std::vector<float>;
 
@@ -37,7 +37,6 @@ struct Comm {
     unsigned long next = 0;
     // How many vectors there were to, and from, each rank.
     std::map<int, unsigned long> sent, received;
-    std::map<int, float> sums;
 
     std::string path(const std::string &name) const { return folder + "/" + name; }
     std::string mail(int from, int to, unsigned long number) const {
@@ -224,11 +223,6 @@ int ncclGroupEnd() {
 int ncclReduce(const void *in, void *out, size_t count, int type, int operation, int root, Comm *comm, void *stream) {
     return operation == SUM ? meet(in, out, count, type, 1.0f, comm->rank == root, comm, stream) : INVALID_ARGUMENT;
 }
-int ncclAllReduce(const void *in, void *out, size_t count, int type, int operation, Comm *comm, void *stream) {
-    auto own = comm->sums.find(operation);
-    if (operation != SUM && own == comm->sums.end()) return INVALID_ARGUMENT;
-    return meet(in, out, count, type, operation == SUM ? 1.0f : own->second, true, comm, stream);
-}
 // A vector is sent once it is received.
 int ncclSend(const void *x, size_t count, int type, int peer, Comm *comm, void *stream) {
     std::string mail = comm->mail(comm->rank, peer, comm->sent[peer]++);
@@ -249,9 +243,4 @@ int ncclRecv(void *x, size_t count, int type, int peer, Comm *comm, void *stream
     pending.push_back({stream, nothing, finish, nothing});
     return SUCCESS;
 }
-int ncclRedOpCreatePreMulSum(int *operation, const void *scalar, int type, int, Comm *comm) {
-    *operation = FIRST_OWN_SUM + (int)comm->sums.size();
-    return comm->sums[*operation] = read(scalar, 1, type)[0], SUCCESS;
-}
-int ncclRedOpDestroy(int operation, Comm *comm) { return comm->sums.count(operation) ? SUCCESS : INVALID_ARGUMENT; }
 }

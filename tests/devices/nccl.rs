@@ -170,18 +170,6 @@ extern "C" fn reduce(
     unreachable!("cliques launch what they are told to")
 }
 
-extern "C" fn all_reduce(
-    _: u64,
-    _: u64,
-    _: usize,
-    _: c_int,
-    _: c_int,
-    _: *mut c_void,
-    _: *mut c_void,
-) -> c_int {
-    unreachable!("cliques launch what they are told to")
-}
-
 extern "C" fn transfer(
     _: u64,
     _: usize,
@@ -190,14 +178,6 @@ extern "C" fn transfer(
     _: *mut c_void,
     _: *mut c_void,
 ) -> c_int {
-    unreachable!("cliques launch what they are told to")
-}
-
-extern "C" fn create(_: &mut c_int, _: &[u8; 4], _: c_int, _: c_int, _: *mut c_void) -> c_int {
-    unreachable!("cliques launch what they are told to")
-}
-
-extern "C" fn destroy(_: c_int, _: *mut c_void) -> c_int {
     unreachable!("cliques launch what they are told to")
 }
 
@@ -215,11 +195,8 @@ fn table() -> Library {
         group_start: fine,
         group_end: fine,
         reduce,
-        all_reduce,
         send: transfer,
         receive: transfer,
-        create_scaled_sum: create,
-        destroy_sum: destroy,
     }
 }
 
@@ -347,15 +324,15 @@ fn gpus(what: &str) -> Option<Vec<Cuda>> {
 }
 
 #[test]
-fn gpus_reduce_sum_and_exchange() {
+fn gpus_reduce_and_exchange() {
     let Some(gpus) = gpus("sums between GPUs") else { return };
     println!("NCCL {} with {} GPUs", version().expect("no error"), gpus.len());
     let mut group = Group::within(gpus.iter().map(|gpu| gpu.stream().clone()), Timeouts::default())
         .expect("no error");
     let count = gpus.len();
-    let numbers = |gpu: usize| [gpu as f32 + 1.0, 10.0 * (gpu as f32 + 1.0), f32::NAN];
+    let numbers = |gpu: usize| [gpu as f32 + 1.0, 10.0 * (gpu as f32 + 1.0)];
     let total = (count * (count + 1) / 2) as f32;
-    let upload = |gpu: usize| gpus[gpu].stream().clone_htod(&numbers(gpu)[..2]).expect("no error");
+    let upload = |gpu: usize| gpus[gpu].stream().clone_htod(&numbers(gpu)).expect("no error");
     let root = count - 1;
     let mut x: Vec<_> = (0..count).map(upload).collect();
     let mut targets: Vec<_> = x.iter_mut().map(|x| DeviceTarget::F32(x.as_view_mut())).collect();
@@ -363,34 +340,20 @@ fn gpus_reduce_sum_and_exchange() {
     group.reduce(root, &mut targets).expect("no error");
     assert_eq!(gpus[root].stream().clone_dtoh(&x[root]).expect("no error"), [total, 10.0 * total]);
     assert!(
-        count == 1 || gpus[0].stream().clone_dtoh(&x[0]).expect("no error") == numbers(0)[..2],
+        count == 1 || gpus[0].stream().clone_dtoh(&x[0]).expect("no error") == numbers(0),
         "others' vectors are left alone"
     );
 
-    let weights: Vec<f32> = (0..count).map(|gpu| if gpu == root { -2.0 } else { 0.0 }).collect();
-    let mut x: Vec<_> = (0..count)
-        .map(|gpu| gpus[gpu].stream().clone_htod(&numbers(gpu)).expect("no error"))
-        .collect();
-    x[root] = gpus[root].stream().clone_htod(&[1.0, 2.0, 4.0]).expect("no error");
-    let mut targets: Vec<_> = x.iter_mut().map(|x| DeviceTarget::F32(x.as_view_mut())).collect();
-    group.sum(&weights, &mut targets).expect("no error");
-    for (gpu, x) in gpus.iter().zip(&x) {
-        assert_eq!(
-            gpu.stream().clone_dtoh(x).expect("no error"),
-            [-2.0, -4.0, -8.0],
-            "a vector of weight zero is no part of the sum"
-        );
-    }
     let mut narrow: Vec<_> = gpus
         .iter()
         .map(|gpu| gpu.stream().clone_htod(&[bf16::ONE; 3]).expect("no error"))
         .collect();
     let mut targets: Vec<_> =
         narrow.iter_mut().map(|x| DeviceTarget::Bf16(x.as_view_mut())).collect();
-    group.sum(&vec![0.5; count], &mut targets).expect("no error");
+    group.reduce(root, &mut targets).expect("no error");
     assert_eq!(
-        gpus[0].stream().clone_dtoh(&narrow[0]).expect("no error"),
-        [bf16::from_f32(0.5 * count as f32); 3]
+        gpus[root].stream().clone_dtoh(&narrow[root]).expect("no error"),
+        [bf16::from_f32(count as f32); 3]
     );
 
     let x: Vec<_> = (0..count).map(upload).collect();
@@ -419,7 +382,7 @@ fn gpus_reduce_sum_and_exchange() {
     for gpu in 0..count {
         assert_eq!(
             gpus[after(gpu)].stream().clone_dtoh(&y[after(gpu)]).expect("no error"),
-            numbers(gpu)[..2]
+            numbers(gpu)
         );
     }
 }
@@ -477,41 +440,39 @@ fn gpus_with_a_dead_peer_cost_the_limit_and_connect_again() {
         .expect("no error");
     group.abort().expect("no error");
     let mut x = gpus[0].stream().clone_htod(&[1.0f32, 2.0]).expect("no error");
-    assert_eq!(
-        group.sum(&[1.0], &mut [DeviceTarget::F32(x.as_view_mut())]),
-        Err(NcclError::Aborted)
-    );
-    let mut group = group.rejoin(unique_id().expect("no error"), &[0]).expect("no error");
-    group.sum(&[3.0], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
-    assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [3.0, 6.0]);
+    let mut reduce = |group: &mut Group| group.reduce(0, &mut [DeviceTarget::F32(x.as_view_mut())]);
+    assert_eq!(reduce(&mut group), Err(NcclError::Aborted));
+    let mut group = Group::join(unique_id().expect("no error"), 1, member(), Timeouts::default())
+        .expect("no error");
+    reduce(&mut group).expect("no error");
+    assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [1.0, 2.0]);
 
     // Another process dies between two sums; here it is a thread.
     let Some(other) = gpus.get(1) else { return };
-    let limits = Timeouts { operate: Duration::from_secs(1), ..Timeouts::default() };
+    let limits = Timeouts { operate: Duration::from_secs(3), ..Timeouts::default() };
     let id = unique_id().expect("no error");
-    let joined = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let joins = |rank: usize, gpu: &Cuda| {
             Group::join(id, 2, vec![(rank, gpu.stream().clone())], limits).expect("no error")
         };
         let dies = scope.spawn(move || {
             let mut group = joins(1, other);
             let mut x = other.stream().clone_htod(&[10.0f32, 20.0]).expect("no error");
-            group.sum(&[2.0], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
-            other.stream().clone_dtoh(&x).expect("no error")
+            group.reduce(0, &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
         });
         let mut group = joins(0, &gpus[0]);
-        group.sum(&[1.0], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
-        assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [23.0, 46.0]);
-        assert_eq!(dies.join().expect("the other thread"), [23.0, 46.0], "both have the same sum");
-        let late = group.sum(&[1.0], &mut [DeviceTarget::F32(x.as_view_mut())]);
+        group.reduce(0, &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
+        assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [11.0, 22.0]);
+        dies.join().expect("the other thread");
+        let late = group.reduce(0, &mut [DeviceTarget::F32(x.as_view_mut())]);
         assert_eq!(
             late,
             Err(NcclError::Late { phase: Phase::Running, busy: 1, limit: limits.operate })
         );
-        group
     });
-    let mut alone = joined.rejoin(unique_id().expect("no error"), &[0]).expect("no error");
+    let mut alone = Group::join(unique_id().expect("no error"), 1, member(), Timeouts::default())
+        .expect("no error");
     let mut x = gpus[0].stream().clone_htod(&[5.0f32]).expect("no error");
-    alone.sum(&[0.5], &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
-    assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [2.5]);
+    alone.reduce(0, &mut [DeviceTarget::F32(x.as_view_mut())]).expect("no error");
+    assert_eq!(gpus[0].stream().clone_dtoh(&x).expect("no error"), [5.0]);
 }

@@ -108,12 +108,6 @@ impl DeviceTarget<'_> {
     pub(crate) fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
         for_each_format!(self, DeviceTarget, x => x.device_ptr_mut(stream))
     }
-
-    /// Zeros, in the order of a stream.
-    #[cfg(feature = "nccl")]
-    pub(crate) fn clear(&mut self, stream: &Arc<CudaStream>) -> Result<(), CudaError> {
-        Ok(for_each_format!(self, DeviceTarget, x => stream.memset_zeros(x))?)
-    }
 }
 
 /// f32 numbers on a device, for workers of one process whose results stay there: see

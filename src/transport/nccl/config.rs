@@ -9,7 +9,6 @@ pub(super) const SUCCESS: c_int = 0;
 pub(super) const INVALID_ARGUMENT: c_int = 4;
 pub(super) const IN_PROGRESS: c_int = 7;
 pub(super) const SUM: c_int = 0;
-pub(super) const SCALAR_OF_HOST: c_int = 1;
 
 /// `ncclUniqueId`.
 #[repr(C)]

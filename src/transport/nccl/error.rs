@@ -137,7 +137,7 @@ pub enum NcclError {
         length: usize,
     },
     /// The group was given up before.
-    #[error("this group was aborted; `rejoin` with the ranks that are left")]
+    #[error("this group was aborted: those that are left must join a new one")]
     Aborted,
     /// The driver refused something.
     #[error(transparent)]

@@ -1,7 +1,6 @@
 //! Formats of vectors, as NCCL numbers them.
 
 use crate::gpu::cuda::{DeviceSource, DeviceTarget};
-use half::{bf16, f16};
 use std::ffi::c_int;
 
 /// NCCL's numbers of formats.
@@ -33,14 +32,4 @@ pub(super) fn bytes_of(vector: &DeviceTarget<'_>) -> usize {
 /// What all vectors have in common with the first: length and format.
 pub(super) fn first_of(vectors: &[DeviceTarget<'_>]) -> (usize, c_int) {
     (vectors[0].len(), format_of(&vectors[0]))
-}
-
-/// A weight in a vector's format.
-pub(super) fn scalar(weight: f32, vector: &DeviceTarget<'_>) -> [u8; 4] {
-    let short = |bits: u16| [bits.to_ne_bytes()[0], bits.to_ne_bytes()[1], 0, 0];
-    match vector {
-        DeviceTarget::F32(_) => weight.to_ne_bytes(),
-        DeviceTarget::Bf16(_) => short(bf16::from_f32(weight).to_bits()),
-        DeviceTarget::F16(_) => short(f16::from_f32(weight).to_bits()),
-    }
 }

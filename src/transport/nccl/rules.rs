@@ -115,12 +115,6 @@ pub(super) fn check_devices(
     }
 }
 
-/// The rank that an old one has among the survivors, in the order of old ranks; none for a rank
-/// that is not among them.
-pub(super) fn rank_among(survivors: &[usize], old: usize) -> Option<usize> {
-    survivors.contains(&old).then(|| survivors.iter().filter(|rank| **rank < old).count())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,13 +177,5 @@ mod tests {
         assert!(check_devices(new, Some("1"), &[0, 1], &[3, 3]).is_ok());
         let words = check_devices(new, None, &[0, 1], &[3, 3]).unwrap_err().to_string();
         assert!(words.contains("NCCL_MULTI_RANK_GPU_ENABLE=1"), "{words}");
-    }
-
-    #[test]
-    fn survivors_close_ranks() {
-        let ranks =
-            |survivors: &[usize]| (0..5).map(|old| rank_among(survivors, old)).collect::<Vec<_>>();
-        assert_eq!(ranks(&[4, 0, 3]), [Some(0), None, None, Some(1), Some(2)]);
-        assert_eq!(ranks(&[]), [None; 5]);
     }
 }
