@@ -88,7 +88,9 @@ pub fn name(ordinal: usize) -> Option<String> {
 
 fn warn_once(error: &CudaError) {
     static WARNED: Once = Once::new();
-    WARNED.call_once(|| tracing::warn!("a device has no room for a vector, which counts as lost: {error}"));
+    WARNED.call_once(|| {
+        tracing::warn!("a device has no room for a vector, which counts as not finite: {error}")
+    });
 }
 
 /// With candle's CUDA backend both libraries are linked: the program does not start without them.
