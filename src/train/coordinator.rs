@@ -35,6 +35,7 @@ use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
 use crate::ids::{Part, Step, Units, Worker, WorkerSet};
 use crate::run::RunConfig;
+use crate::schedulers::orders::load_of;
 use crate::schedulers::{Action, Engine, Input};
 use crate::transport::{
     Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What,
@@ -370,13 +371,9 @@ impl<T: Transport> Coordinator<T> {
         match action {
             Action::Assign { worker, round, tasks } => {
                 self.journal.round = round;
-                let mixture = self.engine.facts().mixture;
-                let units = |parts: &[Part]| {
-                    let counts = parts.iter().map(|part| part.units.count());
-                    f64::from(if mixture { counts.max().unwrap_or(0) } else { counts.sum() })
-                };
-                let all = f64::from(self.config().shape.units);
-                let shares = tasks.iter().map(|(task, parts)| (*task, units(parts) / all));
+                let (mixture, units) = (self.engine.facts().mixture, self.config().shape.units);
+                let load = |parts: &[Part]| load_of(parts, units, mixture);
+                let shares = tasks.iter().map(|(task, parts)| (*task, load(parts)));
                 self.pace.assigned(worker, round, shares);
                 self.results.assigned(worker, &tasks);
                 self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });
