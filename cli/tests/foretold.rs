@@ -10,7 +10,7 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, VirtualClock};
 use codedgrad::sim::{DecodedStep, EngineOutcome, EngineRound, over_engine};
-use program::{MODEL, codedgrad, flags, json};
+use program::{MODEL, codedgrad, flags, json, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -274,4 +274,142 @@ fn files_and_other_step_times_are_foretold() {
     ] {
         agree(folder.path(), case);
     }
+}
+
+/// By its own rules, `simulate` takes an uncoded run's record for what it is: codes of one round and
+/// schemes with feedback take the times that they are trained in. Codes over rounds never take less
+/// than that: late answers are thrown away.
+#[test]
+fn the_simulators_own_rules_are_the_safe_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Case { jobs: 70, ..case("uncoded", 8) };
+    run.train(folder.path());
+    let recorded = codedgrad(folder.path(), &["trace", "record", "run", "--out", "rows.csv"]);
+    assert_eq!(recorded.status.code(), Some(0), "{}", text(&recorded.stderr));
+    let mut faster = 0;
+    for (scheme, micro_batches, models) in [
+        ("uncoded", 8, 1),
+        ("groups:s=1", 8, 1),
+        ("min-load:s=3", 8, 1),
+        ("queue:m=2", 16, 1),
+        ("ring:reach=4", 8, 1),
+        ("defer:T=1,cap=2,cut=2", 16, 2),
+        ("m-sgc:B=1,W=2,lambda=3", 40, 2),
+        ("sr-sgc:B=1,W=2,lambda=4", 8, 2),
+    ] {
+        // A step of 1 s on 8 workers; written down, some answers take a little less.
+        let load = ["--base-load", "0.125", "--slope", "7.9999999999"];
+        let own = ["simulate", scheme, "--delays", "rows.csv", "--jobs", "60", "--json"];
+        let simulated = json(&codedgrad(folder.path(), &[&own[..], &load].concat()));
+        let case = Case { delays: "rows.csv", jobs: 60, models, ..case(scheme, micro_batches) };
+        let trained = case.command(folder.path());
+        let total = |shown: &Value| shown["total_time"].as_f64().unwrap();
+        let found = total(&trained) / total(&simulated);
+        if scheme.contains("sgc") {
+            assert!(found < 1.0 + 1e-9, "{scheme}: {found}");
+            faster += u32::from(found < 0.95);
+        } else {
+            assert!((found - 1.0).abs() < 1e-9, "{scheme}: {found}");
+        }
+    }
+    assert!(faster > 0, "late answers save nothing");
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |own: &[&str], needles: &[&str]| {
+        let told = ["simulate", "groups:s=1", "--delays", "bursts", "--jobs", "12"];
+        let output = program::refused(folder.path(), &[&told[..], own].concat(), needles);
+        assert!(output.stdout.is_empty(), "{own:?}");
+    };
+    for (flags, why) in [
+        (&["--close", "all"][..], "the engine closes a round as soon as it can decode"),
+        (&["--accept", "model"], "training always closes a round by look-ahead"),
+        (&["--accept", "lookahead"], "training always closes a round by look-ahead"),
+        (&["--dispatch", "0"], "a pull costs nothing"),
+        (&["--base-load", "0.125", "--slope", "2"], "L x workers x --step-seconds"),
+        (&["--base-load", "0.125", "--proportional"], "L x workers x --step-seconds"),
+        (&["--as-recorded"], "L x workers x --step-seconds"),
+    ] {
+        let said = format!("{} is not for --as-trained: ", flags[0]);
+        refused(&[&["--as-trained"], flags].concat(), &[&said, why]);
+    }
+    let no_steps = "--jobs 12 is no multiple of --micro-steps 5: train ends with whole steps";
+    refused(&["--as-trained", "--micro-steps", "5"], &[no_steps]);
+    let no_models = "--jobs 12 is no multiple of --models 8";
+    refused(&["--as-trained", "--models", "8"], &[no_models]);
+    for flag in
+        ["--step-seconds", "--models", "--micro-steps", "--micro-batches", "--grace", "--max-wait"]
+    {
+        refused(&[flag, "2"], &["--as-trained"]);
+    }
+}
+
+/// What a run of `train` would be refused for, this is, and in the same words.
+#[test]
+fn what_no_run_can_do_is_not_foretold() {
+    let folder = tempfile::tempdir().unwrap();
+    for (scheme, flags, needles) in [
+        ("m-sgc:B=1,W=2,lambda=3", "--micro-batches 40", &["needs --models 2 or more"][..]),
+        ("groups:s=1", "--micro-batches 2", &["needs --micro-batches 4 or more"]),
+        ("groups:s=1", "--models 2 --micro-steps 2", &["2 models with 2 micro-steps each"]),
+    ] {
+        let own = flags.split(' ').collect::<Vec<_>>();
+        let train = [&["train", "--clock", "virtual", "--scheme", scheme][..], &own].concat();
+        program::refused(folder.path(), &train, needles);
+        let told = ["simulate", scheme, "--as-trained", "--delays", "bursts", "--jobs", "12"];
+        program::refused(folder.path(), &[&told[..], &own].concat(), needles);
+    }
+    // A round that is open for too long ends a run in the middle of its work.
+    fs::write(folder.path().join("stall.csv"), "0,0,0,90\n").unwrap();
+    let stalled = ["simulate", "uncoded", "--as-trained", "--delays", "stall.csv", "--jobs", "3"];
+    let output = codedgrad(folder.path(), &stalled);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("step 0: waited 60.0 s (max_wait) and workers {3} never came"), "{said}");
+    let patient =
+        json(&codedgrad(folder.path(), &[&stalled[..], &["--max-wait", "2m", "--json"]].concat()));
+    assert_eq!(patient["total_time"].as_f64(), Some(273.0));
+}
+
+/// The rounds are drawn with the names of their tasks, also where the jobs of every step begin anew.
+#[test]
+fn foretold_rounds_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = [
+        "simulate",
+        "m-sgc:B=1,W=2,lambda=2",
+        "--as-trained",
+        "--delays",
+        "bursts",
+        "--workers",
+        "4",
+        "--micro-batches",
+        "12",
+        "--jobs",
+        "4",
+        "--micro-steps",
+        "2",
+        "--grid",
+        "--svg",
+        "times.svg",
+    ];
+    let output = codedgrad(folder.path(), &told);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    let rounds: Vec<&str> = shown.lines().filter(|line| line.starts_with("r=")).collect();
+    assert_eq!(rounds.len(), 6, "{shown}");
+    for (round, (first, end)) in rounds.iter().zip([
+        ("r=1 | a0.1", "|"),
+        ("r=2 | a0.2 c0.1", "|"),
+        ("r=3 | c0.2", "|  g(1)  g(2)"),
+        ("r=4 | a0.3", "|"),
+        ("r=5 | a0.4 c0.3", "|"),
+        ("r=6 | c0.4", "|  g(3)  g(4)"),
+    ]) {
+        assert!(round.starts_with(first) && round.ends_with(end), "{shown}");
+    }
+    assert!(shown.contains("4 jobs of 4 workers in ") && shown.contains("Every 2 jobs add up"));
+    assert!(fs::read_to_string(folder.path().join("times.svg")).unwrap().contains("</svg>"));
 }
