@@ -276,9 +276,9 @@ fn files_and_other_step_times_are_foretold() {
     }
 }
 
-/// By its own rules, `simulate` takes an uncoded run's record for what it is: codes of one round and
-/// schemes with feedback take the times that they are trained in. Codes over rounds never take less
-/// than that: late answers are thrown away.
+/// By its own rules, `simulate` takes an uncoded run's record for what it is: codes of one round
+/// and schemes with feedback take the times that they are trained in. Codes over rounds never take
+/// less than that: late answers are thrown away.
 #[test]
 fn the_simulators_own_rules_are_the_safe_side() {
     let folder = tempfile::tempdir().unwrap();
@@ -373,7 +373,8 @@ fn what_no_run_can_do_is_not_foretold() {
     assert_eq!(patient["total_time"].as_f64(), Some(273.0));
 }
 
-/// The rounds are drawn with the names of their tasks, also where the jobs of every step begin anew.
+/// The rounds are drawn with the names of their tasks, also where the jobs of every step begin
+/// anew.
 #[test]
 fn foretold_rounds_are_drawn() {
     let folder = tempfile::tempdir().unwrap();

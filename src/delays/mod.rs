@@ -66,8 +66,8 @@ impl Unit {
         }
     }
 
-    /// Seconds by which each worker is later than the fastest, of a row of delays in this unit: what
-    /// a trainer injects.
+    /// Seconds by which each worker is later than the fastest, of a row of delays in this unit:
+    /// what a trainer injects.
     ///
     /// # Formula
     /// ```text

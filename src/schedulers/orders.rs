@@ -2,8 +2,8 @@
 //! once they are there plus an injected lateness.
 //!
 //! The rules of the virtual clock are here alone: the trainer's `Pace` and the simulator
-//! [`over_engine`](crate::sim::over_engine) both keep their orders in [`Orders`]. It reads no clock:
-//! `now` is an argument.
+//! [`over_engine`](crate::sim::over_engine) both keep their orders in [`Orders`]. It reads no
+//! clock: `now` is an argument.
 
 use crate::ids::{Part, Round, Task, Worker, WorkerSet};
 use std::collections::BTreeSet;

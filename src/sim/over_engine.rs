@@ -35,8 +35,8 @@ pub enum OverEngineError<E: std::error::Error + 'static> {
     },
     /// A number that is no lateness.
     #[error(
-        "round {round}, {worker}: {lateness} is no lateness; it must be a finite number of seconds, \
-         0 or more (delays::Unit::lateness)"
+        "round {round}, {worker}: {lateness} is no lateness; it must be a finite number of \
+         seconds, 0 or more (delays::Unit::lateness)"
     )]
     Lateness {
         /// Which round, from 0.
@@ -178,7 +178,8 @@ pub struct EngineOutcome {
 /// let mut lateness =
 ///     || Ok::<_, std::io::Error>(Unit::Seconds.lateness(vec![1.0, 10.0, 1.0, 1.5], 4, 1.0));
 /// let mut survivors = Vec::new();
-/// let outcome = over_engine(engine, VirtualClock { step_seconds: 1.0 }, &mut lateness, &mut |round| {
+/// let clock = VirtualClock { step_seconds: 1.0 };
+/// let outcome = over_engine(engine, clock, &mut lateness, &mut |round| {
 ///     survivors.push(round.decoded[0].survivors(4).to_string());
 /// })?;
 /// // Half a batch takes one worker 1 s x 4 x 1/2.

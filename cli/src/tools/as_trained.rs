@@ -313,8 +313,8 @@ impl Foretold {
         }
         let _ = writeln!(
             text,
-            "\nA load L takes L x {} x {} s to compute; a worker's delay beyond the least one comes \
-             on top.",
+            "\nA load L takes L x {} x {} s to compute; a worker's delay beyond the least one \
+             comes on top.",
             facts.workers, clock.step_seconds
         );
         text

@@ -44,12 +44,18 @@ Load:    as in `codedgrad plan`: a file's delays grow in proportion to the load 
          --proportional) or d + (L - X) A (--base-load X --slope A), or it stays (--as-recorded).
          Presets take one second for an uncoded step; serverless ones are at load 0 and cost 2.2 s
          a batch, as recorded.
+Rules:   a late answer is thrown away, and everybody starts each round afresh. With --as-trained
+         the engine of `codedgrad train` runs on its virtual clock instead, so that every round,
+         weight and time is the trainer's: a late answer counts while its job is open, only tasks
+         that somebody has take time, and the last step ends the run. There, a load L takes
+         L x workers x --step-seconds, and a delay beyond the least one comes on top.
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays examples/traces/stragglers.csv --jobs 40
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays iid --workers 8 --jobs 40 --mu 0.5 --grid
-  codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json", schemes = families::all_forms())))]
+  codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json
+  codedgrad simulate sr-sgc:B=1,W=2,lambda=4 --as-trained --models 2 --delays iid --jobs 40", schemes = families::all_forms())))]
 pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
