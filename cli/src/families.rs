@@ -1,10 +1,13 @@
 //! The schemes that this program knows, and what is said of them.
 
-use crate::Failure;
+use crate::{Failure, OrInput};
 use anyhow::anyhow;
 use codedgrad::codes::registry::{Family, Registry, listed};
+use codedgrad::codes::sequential::Scheme;
 use codedgrad::codes::{ParameterError, SchemeSpec};
+use codedgrad::run::{ConfigError, Jobs, Shape};
 use codedgrad::train::AUTO;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -42,6 +45,45 @@ pub(crate) fn check_known(text: &str, plan: &Path, program: Option<&str>) -> Res
          that began the run{program}{meant}",
         plan.display()
     )))
+}
+
+/// The scheme of a run of this shape over some jobs; what does not fit is refused by its flag.
+pub(crate) fn shaped(
+    text: &str,
+    spec: &SchemeSpec,
+    shape: Shape,
+    jobs: &Jobs,
+    over: Range<u64>,
+) -> Result<Box<dyn Scheme>, Failure> {
+    let Shape { workers, units, .. } = shape;
+    let natural = spec.natural(workers).or_input()?;
+    let scheme = spec.scheme(workers, units, over).map_err(|error| {
+        let context = format!(
+            "{text} with {workers} workers needs --micro-batches {} or more",
+            natural.units
+        );
+        Failure::Input(anyhow::Error::new(error).context(context))
+    })?;
+    jobs.check(scheme.facts().delay).map_err(|error| {
+        let flags = match error {
+            ConfigError::TooFewModels { rounds, .. } => {
+                format!("{text} needs --models {rounds} or more, or --micro-steps 8")
+            }
+            _ => text.to_owned(),
+        };
+        Failure::Input(anyhow::Error::new(error).context(flags))
+    })?;
+    Ok(scheme)
+}
+
+/// Says so where a batch has fewer units than a scheme cuts it into.
+pub(crate) fn uneven(text: &str, natural: u32, units: u32) -> Option<String> {
+    (units < natural).then(|| {
+        format!(
+            "warning: {text} cuts a batch into {natural} parts; {units} micro-batches make its \
+             loads uneven (--micro-batches {natural})"
+        )
+    })
 }
 
 /// Whether a text is of a scheme that puts what is late off, to its own step or to the next.

@@ -65,6 +65,32 @@ impl Unit {
             Self::Seconds => delay,
         }
     }
+
+    /// Seconds by which each worker is later than the fastest, of a row of delays in this unit:
+    /// what a trainer injects.
+    ///
+    /// # Formula
+    /// ```text
+    /// lateness_i = (d_i - min(d)) u
+    /// ```
+    /// where `u` is `step_seconds` (the uncoded compute time of a step) for step times and 1 for
+    /// seconds. Workers beyond the row have `d_i` = 0.
+    ///
+    /// ```
+    /// use codedgrad::delays::Unit;
+    /// assert_eq!(Unit::StepTimes.lateness(vec![0.5, 2.0], 2, 4.0), [0.0, 6.0]);
+    /// assert_eq!(Unit::Seconds.lateness(vec![0.5, 2.0], 2, 4.0), [0.0, 1.5]);
+    /// ```
+    #[must_use]
+    pub fn lateness(self, mut row: Vec<f64>, workers: usize, step_seconds: f64) -> Vec<f64> {
+        let unit = match self {
+            Self::StepTimes => step_seconds,
+            Self::Seconds => 1.0,
+        };
+        row.resize(workers, 0.0);
+        let least = row.iter().copied().fold(f64::INFINITY, f64::min);
+        row.into_iter().map(|delay| (delay - least) * unit).collect()
+    }
 }
 
 /// Delays that cannot be had.

@@ -2,15 +2,19 @@
 //!
 //! [`engine`] decides when a round closes, what is folded with which weights, and when a step may
 //! be applied; [`book`] keeps the steps that are not decided, [`roster`] what is known of each
-//! worker. The same engine runs under a wall clock in the trainer and under a virtual one in tests.
+//! worker, `orders` when answers count as arrived. The same engine runs under a wall clock in the
+//! trainer, and under a virtual one there and in the simulator
+//! ([`over_engine`](crate::sim::over_engine)).
 
 mod agreement;
 pub mod book;
 pub mod engine;
 pub mod events;
+pub(crate) mod orders;
 mod reduce;
 pub mod roster;
 
 pub use engine::{Engine, Replan};
 pub use events::{Action, EngineError, Input, Refusal, RoundReport};
+pub use orders::VirtualClock;
 pub use reduce::Reduce;

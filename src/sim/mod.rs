@@ -7,10 +7,12 @@
 
 mod barrier;
 mod outcome;
+mod over_engine;
 pub mod planner;
 mod stepwise;
 
 pub use outcome::{RoundTime, SimulationOutcome, percentile};
+pub use over_engine::{DecodedStep, EngineOutcome, EngineRound, OverEngineError, over_engine};
 
 use crate::codes::Verifier;
 use crate::codes::sequential::{RoundEvent, Scheme};

@@ -35,7 +35,7 @@ pub fn percentile(sorted: &[f64], p: f64) -> f64 {
 }
 
 impl RoundTime {
-    fn of(mut seconds: Vec<f64>) -> Self {
+    pub(super) fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_unstable_by(f64::total_cmp);
         let Some(&max) = seconds.last() else { return Self::default() };
         let percentile = |p: f64| percentile(&seconds, p);

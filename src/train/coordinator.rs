@@ -33,7 +33,7 @@ use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
-use crate::ids::{Part, Step, Units, Worker, WorkerSet};
+use crate::ids::{Step, Units, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, Input};
 use crate::transport::{
@@ -371,9 +371,7 @@ impl<T: Transport> Coordinator<T> {
             Action::Assign { worker, round, tasks } => {
                 self.journal.round = round;
                 let facts = self.engine.facts();
-                let share =
-                    |parts: &[Part]| f64::from(facts.units_of(parts)) / f64::from(facts.units);
-                let shares = tasks.iter().map(|(task, parts)| (*task, share(parts)));
+                let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
                 self.pace.assigned(worker, round, shares);
                 self.results.assigned(worker, &tasks);
                 self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });

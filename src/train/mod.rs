@@ -20,6 +20,7 @@ mod pace;
 mod policy;
 mod sum_tree;
 
+pub use crate::schedulers::VirtualClock;
 pub use aggregator::{
     Aggregator, AggregatorError, ComputeTask, Decided, Event, OwnedEvent, ProvideRequest, Resync,
     Samples, Skipped,
@@ -37,5 +38,5 @@ pub use coordinator::{
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;
 pub use optimizer::{AdamW, AdamWConfig};
-pub use pace::{Pace, VirtualClock};
+pub use pace::Pace;
 pub use policy::{Policy, SchemeChoice, Using};

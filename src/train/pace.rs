@@ -1,25 +1,12 @@
 //! When a worker's answer counts as arrived: by the wall clock plus an injected delay, or by a
 //! model.
 
-use crate::delays::{Delays, Unit};
-use crate::ids::{Round, Task, Worker, WorkerSet};
+use crate::delays::Delays;
+use crate::ids::{Round, Task, Worker};
+use crate::schedulers::VirtualClock;
+use crate::schedulers::orders::{self, Answer, Came, Orders};
 use crate::transport::Notice;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-
-/// The model of a virtual clock: nobody sleeps, and a run's record is reproducible to the byte.
-///
-/// # Formula
-/// ```text
-/// arrival = assigned + c n load + d_i - min(d)
-/// ```
-/// where `c` is [`VirtualClock::step_seconds`], `n` the number of workers, `load` the fraction of
-/// the batch in the task and `d` the round's delays.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct VirtualClock {
-    /// Modelled compute time of an uncoded step, `c`.
-    pub step_seconds: f64,
-}
 
 /// Time since a run began, as its clock tells it.
 struct Elapsed(Box<dyn Fn() -> Duration + Send>);
@@ -36,53 +23,26 @@ enum Clock {
     Virtual { now: f64, model: VirtualClock },
 }
 
-/// A task that was ordered, until its answer is delivered.
-#[derive(Debug)]
-struct Out {
-    task: Task,
-    /// Tasks ordered together have one number.
-    order: u64,
-    /// Under a virtual clock: when its computation is over.
-    computed: f64,
-    /// When the answer counts as arrived; under a wall clock known once it is there.
-    due: Option<f64>,
-    notice: Option<Notice>,
-    state: Wanted,
-    /// Later entries have higher numbers.
-    number: u64,
-}
-
-/// When an answer counts as arrived, as bits (times are not negative, so that their order is that
-/// of the bits), whose it is, and the number of its entry.
-type Due = (u64, Worker, u64);
-
-/// The places of all answers that are still to be delivered, by when they count as arrived.
-#[derive(Debug, Default)]
-struct Dues(BTreeSet<Due>);
-
-impl Dues {
-    fn place(worker: Worker, out: &Out) -> Option<Due> {
-        Some((out.due?.max(0.0).to_bits(), worker, out.number))
-    }
-
-    fn add(&mut self, worker: Worker, out: &Out) {
-        self.0.extend(Self::place(worker, out));
-    }
-
-    fn remove(&mut self, worker: Worker, out: &Out) {
-        if let Some(place) = Self::place(worker, out) {
-            self.0.remove(&place);
+impl Answer for Notice {
+    fn came(&self) -> Option<Came> {
+        match *self {
+            Self::Done { task, finite, .. } => Some(Came::Done { task, finite }),
+            Self::Freed => Some(Came::Freed),
+            Self::Lost { .. } => Some(Came::Lost),
+            _ => None,
         }
     }
+
+    fn freed() -> Self {
+        Self::Freed
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    Yes,
-    /// Its round is over; it still counts when it comes.
-    Late,
-    No,
-}
+/// What follows from a notice at once.
+pub(super) type Arrival = orders::Arrival<Notice>;
+
+/// What becomes of a worker that is told to drop its tasks.
+pub(super) type Abandoned = orders::Abandoned<Notice>;
 
 /// Clock and injected delays of one run.
 #[derive(Debug)]
@@ -91,17 +51,7 @@ pub struct Pace {
     delays: Vec<Vec<f64>>,
     /// Of a round beyond them: nobody is late.
     calm: Vec<f64>,
-    workers: usize,
-    /// Of each worker, in the order in which they were ordered.
-    outs: Vec<Vec<Out>>,
-    dues: Dues,
-    orders: u64,
-    entries: u64,
-    /// The round whose lateness each worker was charged last, and what its current order is late
-    /// by.
-    charged: Vec<Option<(Round, f64)>>,
-    /// Workers told to drop what they compute and not heard of since.
-    leaving: WorkerSet,
+    orders: Orders<Notice>,
 }
 
 /// What to do next.
@@ -113,26 +63,6 @@ pub(super) enum Next {
     Deadline,
     /// Wait for workers, at most so long.
     Wait(Option<Duration>),
-}
-
-/// What follows from a notice at once.
-#[derive(Debug, Default)]
-pub(super) struct Arrival {
-    /// What counts now.
-    pub(super) now: Option<Notice>,
-    /// A task whose result nobody wants.
-    pub(super) unwanted: Option<Task>,
-}
-
-/// What becomes of a worker that is told to drop its tasks.
-#[derive(Debug)]
-pub(super) struct Abandoned {
-    /// What counts at once: that it is free, or gone.
-    pub(super) now: Option<Notice>,
-    /// Its computation can be broken off.
-    pub(super) cancel: bool,
-    /// Results that are there and that nobody wants.
-    pub(super) unwanted: Vec<Task>,
 }
 
 impl Pace {
@@ -183,30 +113,14 @@ impl Pace {
         rounds: usize,
         step_seconds: f64,
     ) -> Self {
-        let unit = match delays.unit() {
-            Unit::StepTimes => step_seconds,
-            Unit::Seconds => 1.0,
-        };
-        let late = |mut row: Vec<f64>| {
-            row.resize(workers, 0.0);
-            let least = row.iter().copied().fold(f64::INFINITY, f64::min);
-            row.into_iter().map(|d| (d - least) * unit).collect::<Vec<f64>>()
-        };
+        let unit = delays.unit();
+        let late = |row: Vec<f64>| unit.lateness(row, workers, step_seconds);
         let delays = delays.rows(rounds).into_iter().map(late).collect();
-        let (charged, leaving) = (vec![None; workers], WorkerSet::empty(workers));
-        let outs = (0..workers).map(|_| Vec::new()).collect();
-        Self {
-            clock,
-            delays,
-            calm: vec![0.0; workers],
-            workers,
-            outs,
-            dues: Dues::default(),
-            orders: 0,
-            entries: 0,
-            charged,
-            leaving,
-        }
+        let model = match &clock {
+            Clock::Wall { .. } => None,
+            Clock::Virtual { model, .. } => Some(*model),
+        };
+        Self { clock, delays, calm: vec![0.0; workers], orders: Orders::new(workers, model) }
     }
 
     /// Seconds since the start, pauses left out.
@@ -253,7 +167,7 @@ impl Pace {
 
     /// Orders whose answers are not delivered.
     pub(super) fn open_entries(&self) -> usize {
-        self.outs.iter().map(Vec::len).sum()
+        self.orders.len()
     }
 
     /// Injected lateness of a round in seconds, one number per worker.
@@ -269,187 +183,45 @@ impl Pace {
         round: Round,
         tasks: impl Iterator<Item = (Task, f64)>,
     ) {
-        let first = self.charged[worker.index()].is_none_or(|(charged, _)| charged != round);
-        let late_by =
-            self.lateness(round.0).get(worker.index()).copied().filter(|_| first).unwrap_or(0.0);
-        self.charged[worker.index()] = Some((round, late_by));
-        self.orders += 1;
-        let (mut load, order) = (0.0, self.orders);
-        for (task, share) in tasks {
-            load += share;
-            let (computed, due) = match &self.clock {
-                Clock::Wall { .. } => (0.0, None),
-                Clock::Virtual { now, model } => {
-                    let computed = now + model.step_seconds * self.workers as f64 * load;
-                    (computed, Some(computed + late_by))
-                }
-            };
-            self.entries += 1;
-            let out = Out {
-                task,
-                order,
-                computed,
-                due,
-                notice: None,
-                state: Wanted::Yes,
-                number: self.entries,
-            };
-            self.dues.add(worker, &out);
-            self.outs[worker.index()].push(out);
-        }
+        let late_by = self.lateness(round.0).get(worker.index()).copied().unwrap_or(0.0);
+        self.orders.assigned(self.now(), worker, (round, late_by), tasks);
     }
 
     /// A worker's tasks are not waited for any more; `late_counts` if a result that comes all the
     /// same still counts.
     pub(super) fn abandoned(&mut self, worker: Worker, late_counts: bool) -> Abandoned {
-        let (now, modelled) = (self.now(), self.is_virtual());
-        let mut unwanted = Vec::new();
-        let (mut busy, mut cancel, mut gone) = (false, true, None);
-        let dues = &mut self.dues;
-        self.outs[worker.index()].retain_mut(|out| {
-            if out.state != Wanted::Yes {
-                return true;
-            }
-            let there = out.notice.is_some();
-            busy |= !there;
-            let computed = if modelled { out.computed <= now } else { true };
-            let lost = matches!(out.notice, Some(Notice::Lost { .. } | Notice::Freed));
-            out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
-            if out.state == Wanted::No {
-                dues.remove(worker, out);
-            }
-            cancel &= !(modelled && out.state == Wanted::Late && !there);
-            let dropped = there && out.state == Wanted::No;
-            match out.notice.take_if(|_| dropped) {
-                Some(Notice::Done { task, finite, .. }) => unwanted.extend(finite.then_some(task)),
-                notice => {
-                    gone = gone
-                        .take()
-                        .or(notice.filter(|notice| matches!(notice, Notice::Lost { .. })));
-                }
-            }
-            !dropped
-        });
-        let now = gone.or((modelled || !busy).then_some(Notice::Freed));
-        if now.is_none() {
-            self.leaving.insert(worker);
-        }
-        Abandoned { now, cancel, unwanted }
+        self.orders.abandoned(self.now(), worker, late_counts)
     }
 
     /// Whether a worker is still busy with something nobody wants.
     pub(super) fn is_leaving(&self, worker: Worker) -> bool {
-        let owed = |out: &Out| out.state != Wanted::Yes && out.notice.is_none();
-        self.leaving.contains(worker) || self.outs[worker.index()].iter().any(owed)
+        self.orders.is_leaving(worker)
     }
 
     /// Takes in what came from a worker.
     pub(super) fn arrived(&mut self, worker: Worker, notice: Notice) -> Arrival {
-        match notice {
-            Notice::Done { task, finite, .. } => {
-                let mut arrival = self.done(worker, task, notice);
-                arrival.unwanted = arrival.unwanted.filter(|_| finite);
-                arrival
-            }
-            Notice::Freed => self.ended(worker, notice, false),
-            Notice::Lost { .. } => self.ended(worker, notice, true),
-            _ => Arrival { now: Some(notice), unwanted: None },
-        }
+        self.orders.arrived(self.now(), worker, notice)
     }
 
     /// That a worker is gone, if it is known and the time has not come to say so.
     pub(super) fn withheld_loss(&mut self, worker: Worker) -> Option<Notice> {
-        let lost = |out: &Out| matches!(out.notice, Some(Notice::Lost { .. }));
-        let at = self.outs[worker.index()].iter().position(lost)?;
-        self.remove(worker, at).notice
-    }
-
-    fn remove(&mut self, worker: Worker, at: usize) -> Out {
-        let out = self.outs[worker.index()].remove(at);
-        self.dues.remove(worker, &out);
-        out
-    }
-
-    /// The first order of a worker that has not been answered in full.
-    fn oldest(&self, worker: Worker) -> Option<usize> {
-        self.outs[worker.index()].iter().position(|out| out.notice.is_none())
-    }
-
-    fn done(&mut self, worker: Worker, task: Task, notice: Notice) -> Arrival {
-        let (now, wall) = (self.now(), !self.is_virtual());
-        let late_by = self.charged[worker.index()].map_or(0.0, |charged| charged.1);
-        let Some(at) = self.oldest(worker).filter(|at| self.outs[worker.index()][*at].task == task)
-        else {
-            return Arrival { now: None, unwanted: Some(task) };
-        };
-        let out = &mut self.outs[worker.index()][at];
-        let unwanted = (out.state == Wanted::No).then_some(task);
-        if unwanted.is_some() {
-            self.remove(worker, at);
-        } else {
-            if wall {
-                out.due = Some(now + late_by);
-                self.dues.add(worker, out);
-            }
-            out.notice = Some(notice);
-        }
-        let free = self.oldest(worker).is_none() && self.leaving.remove(worker);
-        Arrival { now: free.then_some(Notice::Freed), unwanted }
-    }
-
-    /// A worker has dropped the rest of an order, or is gone. Under a virtual clock that shows when
-    /// the first task it leaves was due.
-    fn ended(&mut self, worker: Worker, notice: Notice, gone: bool) -> Arrival {
-        let wall = !self.is_virtual();
-        self.leaving.remove(worker);
-        let order = self.oldest(worker).map(|at| self.outs[worker.index()][at].order);
-        let (outs, dues) = (&mut self.outs[worker.index()], &mut self.dues);
-        let open = |out: &Out| out.notice.is_none() && (gone || Some(out.order) == order);
-        let live =
-            outs.iter_mut().find(|out| open(out) && out.state == Wanted::Yes).filter(|_| !wall);
-        let mut notice = Some(notice);
-        if let Some(live) = live {
-            live.notice = notice.take();
-        }
-        outs.retain(|out| {
-            let over = open(out) || gone && wall;
-            if over {
-                dues.remove(worker, out);
-            }
-            !over
-        });
-        Arrival { now: notice.filter(|_| gone || wall), unwanted: None }
+        self.orders.withheld_loss(worker)
     }
 
     /// What happens next, given when the engine wants to be woken at the latest.
     pub(super) fn next(&mut self, deadline: Option<f64>) -> Next {
-        let first = self.dues.0.first().and_then(|&(due, worker, number)| {
-            let at = self.outs[worker.index()].iter().position(|out| out.number == number)?;
-            Some((f64::from_bits(due), worker, at, self.outs[worker.index()][at].notice.is_some()))
-        });
-        let limit = deadline.unwrap_or(f64::INFINITY);
-        let due = first.map_or(f64::INFINITY, |first| first.0);
-        let now = match &mut self.clock {
-            Clock::Wall { .. } => self.now(),
-            Clock::Virtual { .. } if first.is_some_and(|first| !first.3) && due <= limit => {
-                return Next::Wait(None);
+        let (then, next) = self.orders.next(self.now(), deadline);
+        if let Clock::Virtual { now, .. } = &mut self.clock {
+            *now = then;
+        }
+        match next {
+            orders::Next::Arrived { worker, answer, late } => {
+                Next::Arrived { worker, notice: answer, late }
             }
-            Clock::Virtual { now, .. } if due.min(limit).is_finite() => {
-                *now = now.max(due.min(limit));
-                *now
-            }
-            Clock::Virtual { now, .. } => *now,
-        };
-        if let Some((_, worker, at, true)) = first.filter(|_| due <= now && due <= limit) {
-            let out = self.remove(worker, at);
-            if let Some(notice) = out.notice {
-                return Next::Arrived { worker, notice, late: out.state == Wanted::Late };
+            orders::Next::Deadline => Next::Deadline,
+            orders::Next::Wait(wait) => {
+                Next::Wait(wait.map(|wait| Duration::from_secs_f64(wait.max(1e-6))))
             }
         }
-        if limit <= now {
-            return Next::Deadline;
-        }
-        let wait = due.min(limit) - now;
-        Next::Wait(wait.is_finite().then(|| Duration::from_secs_f64(wait.max(1e-6))))
     }
 }

@@ -213,9 +213,7 @@ impl LocalRun {
 
     /// Where results are added up under a scheme.
     fn reduce(&self, facts: &SchemeFacts) -> Reduce {
-        // With coded parts there are no uncoded bits to keep.
-        let tree = facts.plain || facts.delay == 0;
-        self.reduce.unwrap_or(if tree { Reduce::Tree } else { Reduce::Worker })
+        self.reduce.unwrap_or(Reduce::usual(facts))
     }
 
     /// Decoded gradients that are kept for workers that missed some steps, under a scheme of a

@@ -16,7 +16,7 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::delays::Delays;
 use codedgrad::ids::Worker;
-use codedgrad::run::{ConfigError, Jobs, Limits, NumberFormat, Shape};
+use codedgrad::run::{Jobs, Limits, NumberFormat, Shape};
 use codedgrad::schedulers::Reduce;
 use codedgrad::train::{AUTO, AdamWConfig, Auto, RoundRecord};
 use codedgrad::transport::wire::framed_format;
@@ -321,32 +321,9 @@ impl Plan {
                     None => spec,
                 };
             }
-            let scheme = spec.scheme(self.shape.workers, self.shape.units, 0..self.steps).map_err(
-                |error| {
-                    let context = format!(
-                        "{text} with {} workers needs --micro-batches {} or more",
-                        self.shape.workers, natural.units
-                    );
-                    Failure::Input(anyhow::Error::new(error).context(context))
-                },
-            )?;
-            self.jobs.check(scheme.facts().delay).map_err(|error| {
-                let flags = match error {
-                    ConfigError::TooFewModels { rounds, .. } => {
-                        format!("{text} needs --models {rounds} or more, or --micro-steps 8")
-                    }
-                    _ => text.clone(),
-                };
-                Failure::Input(anyhow::Error::new(error).context(flags))
-            })?;
-            if self.shape.units < natural.units {
-                alert!(
-                    "warning: {text} cuts a batch into {} parts; {} micro-batches make its loads \
-                     uneven (--micro-batches {})",
-                    natural.units,
-                    self.shape.units,
-                    natural.units
-                );
+            families::shaped(text, &spec, self.shape, &self.jobs, 0..self.steps)?;
+            if let Some(warning) = families::uneven(text, natural.units, self.shape.units) {
+                alert!("{warning}");
             }
             Ok(spec)
         };

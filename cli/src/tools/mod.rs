@@ -1,6 +1,7 @@
 //! Commands that need no trainer: codes, simulations, plans, traces, keys, runs of others'
 //! trainers, and how a run is going.
 
+mod as_trained;
 pub(crate) mod berrut;
 pub(crate) mod code;
 pub(crate) mod keygen;

@@ -55,6 +55,9 @@ Trace:   a CSV file without header, one line per round, one number of seconds pe
 Delay:   --max-delay 0 if the next step needs the gradient of this one (one model). A scheme of
          delay T needs T+1 jobs in flight, such as T+1 models trained in turn.
 
+Rules:   those of `codedgrad simulate`, which are the safe side: a late answer is thrown away,
+         where in training it may still count (`codedgrad simulate --as-trained`).
+
 One model with gradient accumulation: --accumulate R. Only the sum of R rounds counts, so the
 whole step is one job, and uncoded workers do not wait for one another within it.
 

@@ -1,5 +1,6 @@
 //! `codedgrad simulate`: a scheme over recorded or drawn delays, on virtual time.
 
+use super::as_trained::{self, AsTrainedArgs, Asked};
 use super::source::Source;
 use super::suspicious;
 use crate::families;
@@ -43,12 +44,18 @@ Load:    as in `codedgrad plan`: a file's delays grow in proportion to the load 
          --proportional) or d + (L - X) A (--base-load X --slope A), or it stays (--as-recorded).
          Presets take one second for an uncoded step; serverless ones are at load 0 and cost 2.2 s
          a batch, as recorded.
+Rules:   a late answer is thrown away, and everybody starts each round afresh. With --as-trained
+         the engine of `codedgrad train` runs on its virtual clock instead, so that every round,
+         weight and time is the trainer's: a late answer counts while its job is open, only tasks
+         that somebody has take time, and the last step ends the run. There, a load L takes
+         L x workers x --step-seconds, and a delay beyond the least one comes on top.
 
 Examples:
   codedgrad simulate groups:s=1 --delays hotspot --workers 8 --jobs 100
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays examples/traces/stragglers.csv --jobs 40
   codedgrad simulate m-sgc:B=1,W=2,lambda=2 --delays iid --workers 8 --jobs 40 --mu 0.5 --grid
-  codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json", schemes = families::all_forms())))]
+  codedgrad simulate queue:m=16 --delays serverless --jobs 40 --dispatch 0.6 --json
+  codedgrad simulate sr-sgc:B=1,W=2,lambda=4 --as-trained --models 2 --delays iid --jobs 40", schemes = families::all_forms())))]
 pub(crate) struct SimulateArgs {
     /// The scheme
     scheme: String,
@@ -72,8 +79,9 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_enum)]
     close: Option<CloseArg>,
     /// Which stragglers a round may close without: by the scheme's model, or the weakest sound rule
-    #[arg(long, value_enum, default_value = "lookahead")]
-    accept: AcceptArg,
+    /// [default: lookahead]
+    #[arg(long, value_enum)]
+    accept: Option<AcceptArg>,
     #[command(flatten)]
     load: LoadArgs,
     #[arg(
@@ -93,6 +101,8 @@ pub(crate) struct SimulateArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    as_trained: AsTrainedArgs,
 }
 
 /// How delays grow with the load.
@@ -155,7 +165,11 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     )?;
     let (workers, preset) = (delays.workers(), delays.preset);
     suspicious::say(&args.delays, Some(workers), output);
-    let accept = if args.accept == AcceptArg::Model { Accept::Model } else { Accept::Lookahead };
+    if args.as_trained.as_trained {
+        return foretell(args, &spec, delays, output);
+    }
+    let accept =
+        if args.accept == Some(AcceptArg::Model) { Accept::Model } else { Accept::Lookahead };
     let horizon = Horizon { workers, units: None, jobs: Job(0)..Job(args.jobs), accept };
     let mut scheme = spec.over(horizon).or_input()?;
     spec.check_claim(workers).or_input()?;
@@ -176,18 +190,72 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output<'_>) -> Result<(), Fa
     });
     bar.finish_and_clear();
     let outcome = outcome.or_input()?;
+    let json = || shown(args, &rules, &*scheme, &outcome);
+    let words = || words(args, &rules, &*scheme, &outcome);
+    show(args, &grid, &outcome.job_finish_time, (&json, &words), output)
+}
+
+/// The same by the rules of the trainer's engine.
+fn foretell(
+    args: &SimulateArgs,
+    spec: &SchemeSpec,
+    delays: Source,
+    output: &mut Output<'_>,
+) -> Result<(), Failure> {
+    let LoadArgs { base_load, slope, proportional, as_recorded } = args.load;
+    as_trained::refuse_own_rules(&[
+        ("--close", args.close.is_some()),
+        ("--accept", args.accept.is_some()),
+        ("--dispatch", args.dispatch.is_some()),
+        ("--base-load", base_load.is_some()),
+        ("--slope", slope.is_some()),
+        ("--proportional", proportional),
+        ("--as-recorded", as_recorded),
+    ])?;
+    let workers = delays.workers();
+    spec.check_claim(workers).or_input()?;
+    if let Some(warning) = spec.warning(workers) {
+        output.note(format_args!("warning: {warning}"));
+    }
+    let asked = Asked {
+        scheme: &args.scheme,
+        spec,
+        jobs: args.jobs,
+        mu: args.mu,
+        rounds: args.rounds.map(|rounds| rounds as usize),
+    };
+    let mut grid = Grid::default();
+    let foretold = args.as_trained.foretell(&asked, delays, output, &mut |labels, seen| {
+        if args.grid {
+            grid.add(labels, workers, seen);
+        }
+    })?;
+    let json = || foretold.shown(&args.scheme);
+    let words = || foretold.words(&args.scheme);
+    show(args, &grid, &foretold.job_finish_time(), (&json, &words), output)
+}
+
+/// Shows what came of a run: a picture and a grid, as far as they were asked for, then JSON or
+/// words.
+fn show(
+    args: &SimulateArgs,
+    grid: &Grid,
+    job_finish_time: &[f64],
+    (json, words): (&dyn Fn() -> serde_json::Value, &dyn Fn() -> String),
+    output: &mut Output<'_>,
+) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
-        let picture = pictures::finish_times(&args.scheme, &outcome.job_finish_time).or_work()?;
+        let picture = pictures::finish_times(&args.scheme, job_finish_time).or_work()?;
         std::fs::write(path, picture)
             .with_context(|| format!("cannot write {}", path.display()))
             .or_work()?;
     }
     if args.json {
         output.notes.write(&grid.laid_out(Width::of_stderr()));
-        return writeln!(output.out, "{}", shown(args, &rules, &*scheme, &outcome)).or_work();
+        return writeln!(output.out, "{}", json()).or_work();
     }
-    let (grid, words) = (grid.laid_out(output.width()), words(args, &rules, &*scheme, &outcome));
-    write!(output.out, "{grid}{}", output.width().prose(&words)).or_work()
+    let grid = grid.laid_out(output.width());
+    write!(output.out, "{grid}{}", output.width().prose(&words())).or_work()
 }
 
 fn rules(

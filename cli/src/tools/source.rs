@@ -5,7 +5,7 @@ use super::trace::{Recording, Steps};
 use crate::output::Output;
 use crate::{Failure, OrInput};
 use anyhow::Context;
-use codedgrad::delays::{DelayError, DelayRows, Preset, TraceReader};
+use codedgrad::delays::{DelayError, DelayRows, Preset, TraceReader, Unit};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
@@ -93,6 +93,33 @@ impl Source {
                 let more = rows.len() > most;
                 rows.truncate(most);
                 Ok((rows, more))
+            }
+        }
+    }
+
+    /// How late everybody is, without end, as [`Source::endless`] has rounds: by how many seconds
+    /// each worker's delay is beyond the least one, in steps of so many seconds.
+    pub(crate) fn lateness(
+        self,
+        rounds: Option<usize>,
+        step_seconds: f64,
+    ) -> Result<Endless, Failure> {
+        let workers = self.workers;
+        let late = move |row, unit: Unit| unit.lateness(row, workers, step_seconds);
+        let drawn = match self.rows {
+            Rows::Preset(drawn) => drawn,
+            rows => {
+                let rows = Self { rows, ..self }.endless(rounds)?;
+                return Ok(Box::new(rows.map(move |row| Ok(late(row?, Unit::Seconds)))));
+            }
+        };
+        let unit = drawn.unit();
+        let rows = drawn.map(move |row| Ok(late(row?, unit)));
+        match rounds {
+            None => Ok(Box::new(rows)),
+            Some(rounds) => {
+                let kept: Vec<_> = rows.take(rounds).collect::<Result<_, _>>().or_input()?;
+                Ok(Box::new(kept.into_iter().cycle().map(Ok)))
             }
         }
     }

@@ -91,6 +91,12 @@ impl SchemeFacts {
         if self.mixture { counts.max().unwrap_or(0) } else { counts.sum() }
     }
 
+    /// The fraction of the batch that a task of these parts is.
+    #[must_use]
+    pub fn load_of(&self, parts: &[Part]) -> f64 {
+        f64::from(self.units_of(parts)) / f64::from(self.units)
+    }
+
     /// Whether an answer that comes after its round has closed may still count.
     #[must_use]
     pub fn takes_late(&self) -> bool {

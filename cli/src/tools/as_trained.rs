@@ -1,0 +1,322 @@
+//! `codedgrad simulate --as-trained`: the trainer's engine on its virtual clock, without a trainer.
+
+use super::source::Source;
+use crate::families;
+use crate::limits::refused;
+use crate::output::Output;
+use crate::units::{count, seconds};
+use crate::{Failure, OrInput, OrWork};
+use clap::Args;
+use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::sequential::{Scheme, SchemeFacts};
+use codedgrad::ids::{Job, Step};
+use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
+use codedgrad::schedulers::{Engine, Reduce, VirtualClock};
+use codedgrad::sim::{EngineOutcome, EngineRound, OverEngineError, Seen, over_engine};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::ops::Range;
+
+/// What `train` would be told, by the names of its flags.
+#[derive(Debug, Args)]
+pub(crate) struct AsTrainedArgs {
+    /// Go by the rules of the trainer's engine instead: what `codedgrad train --clock virtual` does
+    /// with the same delays, to the last digit
+    #[arg(long, help_heading = "As trained")]
+    pub(crate) as_trained: bool,
+    /// Modelled compute time of an uncoded step [default: 1]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = seconds,
+        requires = "as_trained",
+        help_heading = "As trained"
+    )]
+    step_seconds: Option<f64>,
+    /// Models trained in turn, whose steps are the jobs: schemes over T+1 rounds need T+1 of them
+    /// [default: 1]
+    #[arg(
+        long,
+        value_name = "M",
+        value_parser = count::<u64>(1..=1 << 20),
+        requires = "as_trained",
+        help_heading = "As trained"
+    )]
+    models: Option<u64>,
+    /// Jobs added up to one step of one model [default: 1]
+    #[arg(
+        long,
+        value_name = "A",
+        value_parser = count::<u64>(1..=1 << 20),
+        requires = "as_trained",
+        help_heading = "As trained"
+    )]
+    micro_steps: Option<u64>,
+    /// Micro-batches per batch, the units in which batches are cut [default: two per worker]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = count::<u32>(Shape::UNITS),
+        requires = "as_trained",
+        help_heading = "As trained"
+    )]
+    micro_batches: Option<u32>,
+    /// How much longer than they must approximate schemes wait [default: 0]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = seconds,
+        requires = "as_trained",
+        help_heading = "As trained"
+    )]
+    grace: Option<f64>,
+    /// End with an error where a round stays open for so long [default: 60]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = seconds,
+        requires = "as_trained",
+        help_heading = "As trained"
+    )]
+    max_wait: Option<f64>,
+}
+
+/// What `simulate` is told beside that.
+pub(crate) struct Asked<'a> {
+    pub(crate) scheme: &'a str,
+    pub(crate) spec: &'a SchemeSpec,
+    pub(crate) jobs: u64,
+    pub(crate) mu: f64,
+    /// Rounds of the delays to use.
+    pub(crate) rounds: Option<usize>,
+}
+
+/// Refuses options of the simulator's own rules, each with whether it was given.
+pub(crate) fn refuse_own_rules(given: &[(&str, bool)]) -> Result<(), Failure> {
+    let Some((flag, _)) = given.iter().find(|(_, given)| *given) else { return Ok(()) };
+    let why = match *flag {
+        "--close" => {
+            "the engine closes a round as soon as it can decode, under schemes over several rounds \
+             not before (1+mu) times the first answer (--mu)"
+        }
+        "--accept" => "training always closes a round by look-ahead",
+        "--dispatch" => "on the trainer's virtual clock a pull costs nothing",
+        _ => {
+            "the trainer computes a load L in L x workers x --step-seconds, and a worker's delay \
+             beyond the least one comes on top, whatever the load"
+        }
+    };
+    Err(refused(format!("{flag} is not for --as-trained: {why}")))
+}
+
+/// A run that was foretold.
+pub(crate) struct Foretold {
+    config: RunConfig,
+    clock: VirtualClock,
+    facts: SchemeFacts,
+    pub(crate) outcome: EngineOutcome,
+}
+
+impl AsTrainedArgs {
+    fn jobs(&self) -> Jobs {
+        Jobs { models: self.models.unwrap_or(1), micro_steps: self.micro_steps.unwrap_or(1) }
+    }
+
+    /// The run that `train` would make.
+    fn config(
+        &self,
+        asked: &Asked<'_>,
+        workers: usize,
+        delay: usize,
+    ) -> Result<RunConfig, Failure> {
+        let (jobs, usual) = (self.jobs(), Limits::default());
+        for (flag, number) in [("--models", jobs.models), ("--micro-steps", jobs.micro_steps)] {
+            if !asked.jobs.is_multiple_of(number) {
+                return Err(refused(format!(
+                    "--jobs {} is no multiple of {flag} {number}: train ends with whole steps of \
+                     every model",
+                    asked.jobs
+                )));
+            }
+        }
+        let units = self.micro_batches.unwrap_or(2 * workers as u32);
+        let steps = asked.jobs / jobs.micro_steps;
+        Ok(RunConfig {
+            jobs,
+            limits: Limits {
+                max_wait_seconds: self.max_wait.unwrap_or(usual.max_wait_seconds),
+                grace_seconds: self.grace.unwrap_or(usual.grace_seconds),
+                mu: asked.mu,
+                ..usual
+            },
+            log_steps: RunConfig::USUAL_LOG_STEPS.max(delay as u64 + 1),
+            ..RunConfig::new(Shape::new(workers, units), 1, steps)
+        })
+    }
+
+    /// Drives the engine; `watch` sees the rounds as they are drawn, and what tells their tasks'
+    /// names.
+    pub(crate) fn foretell(
+        &self,
+        asked: &Asked<'_>,
+        delays: Source,
+        output: &mut Output<'_>,
+        watch: &mut dyn FnMut(&dyn Scheme, &Seen<'_>),
+    ) -> Result<Foretold, Failure> {
+        let Asked { scheme: text, spec, jobs, rounds, .. } = *asked;
+        let workers = delays.workers();
+        let natural = spec.natural(workers).or_input()?;
+        let config = self.config(asked, workers, natural.delay)?;
+        let of = |jobs: Range<u64>| families::shaped(text, spec, config.shape, &config.jobs, jobs);
+        let (scheme, labels) = (of(0..jobs)?, of(0..0)?);
+        let uneven = families::uneven(text, natural.units, config.shape.units);
+        uneven.into_iter().for_each(|warning| output.note(format_args!("{warning}")));
+        let facts = scheme.facts().clone();
+        let engine = Engine::new(scheme, config, 0).or_input()?.reducing(Reduce::usual(&facts));
+        let clock = VirtualClock { step_seconds: self.step_seconds.unwrap_or(1.0) };
+        let mut rows = delays.lateness(rounds, clock.step_seconds)?;
+        let mut lateness = || rows.next().unwrap_or_else(|| unreachable!("delays do not end"));
+        let bar = output.progress_bar(jobs + facts.delay as u64, text);
+        let mut drawn = Drawn::new(config.jobs);
+        let outcome = over_engine(engine, clock, &mut lateness, &mut |round| {
+            drawn.draw(round, |seen| watch(&*labels, seen));
+            bar.inc(1);
+        });
+        bar.finish_and_clear();
+        let outcome = match outcome {
+            Err(OverEngineError::Engine(error)) => return Err(error).or_work(),
+            outcome => outcome.or_input()?,
+        };
+        Ok(Foretold { config, clock, facts, outcome })
+    }
+}
+
+/// Rounds of the engine as those of the simulator are drawn.
+struct Drawn {
+    jobs: Jobs,
+    /// The first round of the step at hand and its first job, where steps of several jobs begin
+    /// one after the other.
+    step: (u64, Job),
+}
+
+impl Drawn {
+    fn new(jobs: Jobs) -> Self {
+        Self { jobs, step: (0, Job(0)) }
+    }
+
+    fn draw(&mut self, round: &EngineRound, draw: impl FnOnce(&Seen<'_>)) {
+        let EngineRound { report, runs, missing, decoded, committed, .. } = round;
+        let micro_steps = self.jobs.micro_steps;
+        let complete: Vec<Job> = decoded
+            .iter()
+            .flat_map(|decoded| {
+                decoded.step.jobs(micro_steps).start.0..decoded.step.jobs(micro_steps).end.0
+            })
+            .map(Job)
+            .collect();
+        let (first_round, first_job) = self.step;
+        draw(&Seen {
+            // A job's age tells what its tasks are called; jobs begin one a round.
+            round: (report.round.0 - first_round + first_job.0) as usize + 1,
+            runs,
+            missing,
+            decoded: &complete,
+            free: runs.is_empty(),
+        });
+        if let Some(Step(last)) = committed.last().filter(|_| micro_steps > 1) {
+            self.step = (report.round.0 + 1, Step(last + 1).jobs(micro_steps).start);
+        }
+    }
+}
+
+impl Foretold {
+    fn jobs(&self) -> u64 {
+        self.outcome.step_finish_time.len() as u64 * self.config.jobs.micro_steps
+    }
+
+    /// When each job's step was committed.
+    pub(crate) fn job_finish_time(&self) -> Vec<f64> {
+        let jobs = self.config.jobs.micro_steps as usize;
+        let finish = &self.outcome.step_finish_time;
+        finish.iter().flat_map(|at| std::iter::repeat_n(*at, jobs)).collect()
+    }
+
+    pub(crate) fn shown(&self, scheme: &str) -> serde_json::Value {
+        let Self { config, clock, facts, outcome } = self;
+        let (time, jobs) = (outcome.round_time, self.jobs());
+        json!({
+            "scheme": scheme,
+            "as_trained": true,
+            "workers": facts.workers,
+            "jobs": jobs,
+            "models": config.jobs.models,
+            "micro_steps": config.jobs.micro_steps,
+            "micro_batches": config.shape.units,
+            "step_seconds": clock.step_seconds,
+            "mu": config.limits.mu,
+            "grace_seconds": config.limits.grace_seconds,
+            "delay": facts.delay,
+            "load": outcome.load,
+            "work": outcome.work,
+            "total_time": outcome.total_time,
+            "time_per_job": outcome.total_time / jobs as f64,
+            "rounds": outcome.rounds,
+            "round_time": {"mean": time.mean, "p50": time.p50, "p95": time.p95, "p99": time.p99,
+            "max": time.max},
+            "jobs_decoded": jobs,
+            "coverage": outcome.coverage,
+            "job_finish_time": self.job_finish_time(),
+            "late_counted": outcome.late_counted,
+            "dropped_fraction": outcome.dropped_fraction,
+        })
+    }
+
+    pub(crate) fn words(&self, scheme: &str) -> String {
+        let Self { config, clock, facts, outcome } = self;
+        let (time, jobs, total) = (outcome.round_time, self.jobs(), outcome.total_time);
+        let mut text = format!(
+            "{scheme}: {jobs} jobs of {} workers in {total:.3} s, {:.4} s per job, as trained on \
+             the virtual clock.\n",
+            facts.workers,
+            total / jobs as f64
+        );
+        let Jobs { models, micro_steps } = config.jobs;
+        if models > 1 {
+            let _ = writeln!(text, "The jobs are the steps of {models} models trained in turn.");
+        }
+        if micro_steps > 1 {
+            let _ = writeln!(text, "Every {micro_steps} jobs add up to one step.");
+        }
+        let _ = writeln!(
+            text,
+            "Rounds: {}, mean {:.4} s, median {:.4}, 95 % {:.4}, 99 % {:.4}, longest {:.4}.",
+            outcome.rounds, time.mean, time.p50, time.p95, time.p99, time.max
+        );
+        let _ = writeln!(
+            text,
+            "Load {:.6} of a batch per worker and round, {:.3} times the uncoded work.",
+            outcome.load, outcome.work
+        );
+        let _ = write!(
+            text,
+            "{:.2} % of the workers were told to drop their tasks when a round closed; {} answers \
+             counted though they came later.",
+            100.0 * outcome.dropped_fraction,
+            outcome.late_counted
+        );
+        if outcome.coverage < 1.0 {
+            let _ = write!(
+                text,
+                " The gradients lack {:.2} % of their batches: they are BIASED.",
+                100.0 * (1.0 - outcome.coverage)
+            );
+        }
+        let _ = writeln!(
+            text,
+            "\nA load L takes L x {} x {} s to compute; a worker's delay beyond the least one \
+             comes on top.",
+            facts.workers, clock.step_seconds
+        );
+        text
+    }
+}

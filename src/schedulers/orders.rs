@@ -1,0 +1,358 @@
+//! Orders to workers, and when their answers count as arrived: by the model of a virtual clock, or
+//! once they are there plus an injected lateness.
+//!
+//! The rules of the virtual clock are here alone: the trainer's `Pace` and the simulator
+//! [`over_engine`](crate::sim::over_engine) both keep their orders in [`Orders`]. It reads no
+//! clock: `now` is an argument.
+
+use crate::ids::{Round, Task, Worker, WorkerSet};
+use std::collections::BTreeSet;
+
+/// The model of a virtual clock: nobody sleeps, and a run's record is reproducible to the byte.
+///
+/// # Formula
+/// ```text
+/// arrival = assigned + c n load + d_i - min(d)
+/// ```
+/// where `c` is [`VirtualClock::step_seconds`], `n` the number of workers, `load` the fraction of
+/// the batch in the task and those its worker was given with it before, and `d` the round's delays,
+/// whose `d_i - min(d)` is charged once per round, to a worker's first order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct VirtualClock {
+    /// Modelled compute time of an uncoded step, `c`.
+    pub step_seconds: f64,
+}
+
+/// What came of an ordered task, as far as its time is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// Its result, which may have entries that are not finite.
+    Done { task: Task, finite: bool },
+    /// The worker has dropped what it was at.
+    Freed,
+    /// The worker is gone.
+    Lost,
+}
+
+/// Something that comes from a worker.
+pub(crate) trait Answer {
+    /// What it means for the worker's orders; none if it is about something else.
+    fn came(&self) -> Option<Came>;
+    /// That a worker has dropped what it was at.
+    fn freed() -> Self;
+}
+
+/// A task that was ordered, until its answer is delivered.
+#[derive(Debug)]
+struct Out<A> {
+    task: Task,
+    /// Tasks ordered together have one number.
+    order: u64,
+    /// Under a virtual clock: when its computation is over.
+    computed: f64,
+    /// When the answer counts as arrived; under a wall clock known once it is there.
+    due: Option<f64>,
+    answer: Option<A>,
+    state: Wanted,
+    /// Later entries have higher numbers.
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Yes,
+    /// Its round is over; it still counts when it comes.
+    Late,
+    No,
+}
+
+/// When an answer counts as arrived, as bits (times are not negative, so that their order is that
+/// of the bits), whose it is, and the number of its entry.
+type Due = (u64, Worker, u64);
+
+/// The places of all answers that are still to be delivered, by when they count as arrived.
+#[derive(Debug, Default)]
+struct Dues(BTreeSet<Due>);
+
+impl Dues {
+    fn place<A>(worker: Worker, out: &Out<A>) -> Option<Due> {
+        Some((out.due?.max(0.0).to_bits(), worker, out.number))
+    }
+
+    fn add<A>(&mut self, worker: Worker, out: &Out<A>) {
+        self.0.extend(Self::place(worker, out));
+    }
+
+    fn remove<A>(&mut self, worker: Worker, out: &Out<A>) {
+        if let Some(place) = Self::place(worker, out) {
+            self.0.remove(&place);
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub(crate) enum Next<A> {
+    /// This answer counts as arrived now; `late` if its round is over.
+    Arrived { worker: Worker, answer: A, late: bool },
+    /// The deadline is reached.
+    Deadline,
+    /// Wait for workers, at most so many seconds.
+    Wait(Option<f64>),
+}
+
+/// What follows at once from something that came.
+#[derive(Debug)]
+pub(crate) struct Arrival<A> {
+    /// What counts now.
+    pub(crate) now: Option<A>,
+    /// A task whose result nobody wants.
+    pub(crate) unwanted: Option<Task>,
+}
+
+/// What becomes of a worker that is told to drop its tasks.
+#[derive(Debug)]
+pub(crate) struct Abandoned<A> {
+    /// What counts at once: that it is free, or gone.
+    pub(crate) now: Option<A>,
+    /// Its computation can be broken off.
+    pub(crate) cancel: bool,
+    /// Results that are there and that nobody wants.
+    pub(crate) unwanted: Vec<Task>,
+}
+
+/// All orders of a run whose answers are not delivered.
+#[derive(Debug)]
+pub(crate) struct Orders<A> {
+    /// None where computing takes the time that it takes.
+    model: Option<VirtualClock>,
+    workers: usize,
+    /// Of each worker, in the order in which they were ordered.
+    outs: Vec<Vec<Out<A>>>,
+    dues: Dues,
+    orders: u64,
+    entries: u64,
+    /// The round whose lateness each worker was charged last, and what its current order is late
+    /// by.
+    charged: Vec<Option<(Round, f64)>>,
+    /// Workers told to drop what they compute and not heard of since.
+    leaving: WorkerSet,
+}
+
+impl<A: Answer> Orders<A> {
+    pub(crate) fn new(workers: usize, model: Option<VirtualClock>) -> Self {
+        Self {
+            model,
+            workers,
+            outs: (0..workers).map(|_| Vec::new()).collect(),
+            dues: Dues::default(),
+            orders: 0,
+            entries: 0,
+            charged: vec![None; workers],
+            leaving: WorkerSet::empty(workers),
+        }
+    }
+
+    /// Orders whose answers are not delivered.
+    pub(crate) fn len(&self) -> usize {
+        self.outs.iter().map(Vec::len).sum()
+    }
+
+    /// A worker is given tasks, with the share of the batch each one is. Its lateness in this round
+    /// is charged once, to the first order: everything in it comes so much later.
+    pub(crate) fn assigned(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        (round, lateness): (Round, f64),
+        tasks: impl Iterator<Item = (Task, f64)>,
+    ) {
+        let first = self.charged[worker.index()].is_none_or(|(charged, _)| charged != round);
+        let late_by = if first { lateness } else { 0.0 };
+        self.charged[worker.index()] = Some((round, late_by));
+        self.orders += 1;
+        let (mut load, order) = (0.0, self.orders);
+        for (task, share) in tasks {
+            load += share;
+            let (computed, due) = match self.model {
+                None => (0.0, None),
+                Some(model) => {
+                    let computed = now + model.step_seconds * self.workers as f64 * load;
+                    (computed, Some(computed + late_by))
+                }
+            };
+            self.entries += 1;
+            let out = Out {
+                task,
+                order,
+                computed,
+                due,
+                answer: None,
+                state: Wanted::Yes,
+                number: self.entries,
+            };
+            self.dues.add(worker, &out);
+            self.outs[worker.index()].push(out);
+        }
+    }
+
+    /// A worker's tasks are not waited for any more; `late_counts` if a result that comes all the
+    /// same still counts. Under a virtual clock that is so where its computation is over.
+    pub(crate) fn abandoned(
+        &mut self,
+        now: f64,
+        worker: Worker,
+        late_counts: bool,
+    ) -> Abandoned<A> {
+        let modelled = self.model.is_some();
+        let mut unwanted = Vec::new();
+        let (mut busy, mut cancel, mut gone) = (false, true, None);
+        let dues = &mut self.dues;
+        self.outs[worker.index()].retain_mut(|out| {
+            if out.state != Wanted::Yes {
+                return true;
+            }
+            let came = out.answer.as_ref().and_then(Answer::came);
+            let there = out.answer.is_some();
+            busy |= !there;
+            let computed = if modelled { out.computed <= now } else { true };
+            let lost = matches!(came, Some(Came::Lost | Came::Freed));
+            out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
+            if out.state == Wanted::No {
+                dues.remove(worker, out);
+            }
+            cancel &= !(modelled && out.state == Wanted::Late && !there);
+            let dropped = there && out.state == Wanted::No;
+            match (out.answer.take_if(|_| dropped), came) {
+                (Some(_), Some(Came::Done { task, finite })) => {
+                    unwanted.extend(finite.then_some(task));
+                }
+                (answer, Some(Came::Lost)) => gone = gone.take().or(answer),
+                _ => {}
+            }
+            !dropped
+        });
+        let now = gone.or((modelled || !busy).then(A::freed));
+        if now.is_none() {
+            self.leaving.insert(worker);
+        }
+        Abandoned { now, cancel, unwanted }
+    }
+
+    /// Whether a worker is still busy with something nobody wants.
+    pub(crate) fn is_leaving(&self, worker: Worker) -> bool {
+        let owed = |out: &Out<A>| out.state != Wanted::Yes && out.answer.is_none();
+        self.leaving.contains(worker) || self.outs[worker.index()].iter().any(owed)
+    }
+
+    /// Takes in what came from a worker.
+    pub(crate) fn arrived(&mut self, now: f64, worker: Worker, answer: A) -> Arrival<A> {
+        match answer.came() {
+            Some(Came::Done { task, finite }) => {
+                let mut arrival = self.done(now, worker, task, answer);
+                arrival.unwanted = arrival.unwanted.filter(|_| finite);
+                arrival
+            }
+            Some(Came::Freed) => self.ended(worker, answer, false),
+            Some(Came::Lost) => self.ended(worker, answer, true),
+            None => Arrival { now: Some(answer), unwanted: None },
+        }
+    }
+
+    /// That a worker is gone, if it is known and the time has not come to say so.
+    pub(crate) fn withheld_loss(&mut self, worker: Worker) -> Option<A> {
+        let lost = |out: &Out<A>| out.answer.as_ref().and_then(Answer::came) == Some(Came::Lost);
+        let at = self.outs[worker.index()].iter().position(lost)?;
+        self.remove(worker, at).answer
+    }
+
+    fn remove(&mut self, worker: Worker, at: usize) -> Out<A> {
+        let out = self.outs[worker.index()].remove(at);
+        self.dues.remove(worker, &out);
+        out
+    }
+
+    /// The first order of a worker that has not been answered in full.
+    fn oldest(&self, worker: Worker) -> Option<usize> {
+        self.outs[worker.index()].iter().position(|out| out.answer.is_none())
+    }
+
+    fn done(&mut self, now: f64, worker: Worker, task: Task, answer: A) -> Arrival<A> {
+        let wall = self.model.is_none();
+        let late_by = self.charged[worker.index()].map_or(0.0, |charged| charged.1);
+        let Some(at) = self.oldest(worker).filter(|at| self.outs[worker.index()][*at].task == task)
+        else {
+            return Arrival { now: None, unwanted: Some(task) };
+        };
+        let out = &mut self.outs[worker.index()][at];
+        let unwanted = (out.state == Wanted::No).then_some(task);
+        if unwanted.is_some() {
+            self.remove(worker, at);
+        } else {
+            if wall {
+                out.due = Some(now + late_by);
+                self.dues.add(worker, out);
+            }
+            out.answer = Some(answer);
+        }
+        let free = self.oldest(worker).is_none() && self.leaving.remove(worker);
+        Arrival { now: free.then(A::freed), unwanted }
+    }
+
+    /// A worker has dropped the rest of an order, or is gone. Under a virtual clock that shows when
+    /// the first task it leaves was due.
+    fn ended(&mut self, worker: Worker, answer: A, gone: bool) -> Arrival<A> {
+        let wall = self.model.is_none();
+        self.leaving.remove(worker);
+        let order = self.oldest(worker).map(|at| self.outs[worker.index()][at].order);
+        let (outs, dues) = (&mut self.outs[worker.index()], &mut self.dues);
+        let open = |out: &Out<A>| out.answer.is_none() && (gone || Some(out.order) == order);
+        let live =
+            outs.iter_mut().find(|out| open(out) && out.state == Wanted::Yes).filter(|_| !wall);
+        let mut answer = Some(answer);
+        if let Some(live) = live {
+            live.answer = answer.take();
+        }
+        outs.retain(|out| {
+            let over = open(out) || gone && wall;
+            if over {
+                dues.remove(worker, out);
+            }
+            !over
+        });
+        Arrival { now: answer.filter(|_| gone || wall), unwanted: None }
+    }
+
+    /// What happens next, given when the engine wants to be woken at the latest, and what time it
+    /// is then: a virtual clock goes on to the next answer or the deadline, but not beyond an
+    /// answer that counts as arrived before it is there.
+    pub(crate) fn next(&mut self, now: f64, deadline: Option<f64>) -> (f64, Next<A>) {
+        let first = self.dues.0.first().and_then(|&(due, worker, number)| {
+            let at = self.outs[worker.index()].iter().position(|out| out.number == number)?;
+            Some((f64::from_bits(due), worker, at, self.outs[worker.index()][at].answer.is_some()))
+        });
+        let limit = deadline.unwrap_or(f64::INFINITY);
+        let due = first.map_or(f64::INFINITY, |first| first.0);
+        let mut now = now;
+        if self.model.is_some() {
+            if first.is_some_and(|first| !first.3) && due <= limit {
+                return (now, Next::Wait(None));
+            }
+            if due.min(limit).is_finite() {
+                now = now.max(due.min(limit));
+            }
+        }
+        if let Some((_, worker, at, true)) = first.filter(|_| due <= now && due <= limit) {
+            let out = self.remove(worker, at);
+            if let Some(answer) = out.answer {
+                let late = out.state == Wanted::Late;
+                return (now, Next::Arrived { worker, answer, late });
+            }
+        }
+        if limit <= now {
+            return (now, Next::Deadline);
+        }
+        let wait = due.min(limit) - now;
+        (now, Next::Wait(wait.is_finite().then_some(wait)))
+    }
+}

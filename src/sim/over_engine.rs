@@ -1,0 +1,504 @@
+//! The trainer's engine on its virtual clock, without a trainer: what `train --clock virtual` will
+//! do.
+//!
+//! [`simulate`](super::simulate) has rules of its own; here the rules are the engine's
+//! ([`schedulers::Engine`](crate::schedulers::Engine)) and the times those of
+//! [`VirtualClock`]. Nothing is computed: every answer is there in time, no gradient is bad, and
+//! what is decoded is held and applied at once, as under a modelled clock, which stands still
+//! meanwhile.
+
+use super::RoundTime;
+use crate::codes::Report;
+use crate::codes::sequential::Fold;
+use crate::ids::{Part, Round, Run, Step, Task, Worker, WorkerSet};
+use crate::schedulers::orders::{Abandoned, Answer, Came, Next, Orders};
+use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
+use std::collections::{BTreeMap, VecDeque};
+use thiserror::Error;
+
+/// A run that cannot be foretold.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OverEngineError<E: std::error::Error + 'static> {
+    /// The delays cannot be had.
+    #[error(transparent)]
+    Delays(E),
+    /// A row that is too short.
+    #[error("round {round}: {found} numbers of lateness, and there are {workers} workers")]
+    Row {
+        /// Which round, from 0.
+        round: u64,
+        /// Numbers in its row.
+        found: usize,
+        /// Numbers there must be, or more.
+        workers: usize,
+    },
+    /// A number that is no lateness.
+    #[error(
+        "round {round}, {worker}: {lateness} is no lateness; it must be a finite number of \
+         seconds, 0 or more (delays::Unit::lateness)"
+    )]
+    Lateness {
+        /// Which round, from 0.
+        round: u64,
+        /// Whose.
+        worker: Worker,
+        /// What was given.
+        lateness: f64,
+    },
+    /// A step that takes no time that could be.
+    #[error(
+        "an uncoded step of {step_seconds} s: it must be a finite number of seconds, 0 or more"
+    )]
+    StepSeconds {
+        /// What was given.
+        step_seconds: f64,
+    },
+    /// More steps may be decided at once than are kept for those who have not applied them.
+    #[error("log_steps is {log_steps}: a scheme of delay {delay} needs {} or more", delay + 1)]
+    LogSteps {
+        /// What was given.
+        log_steps: u64,
+        /// The scheme's delay.
+        delay: usize,
+    },
+    /// The run would end here, as training would.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A step whose gradient is decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedStep {
+    /// Which step.
+    pub step: Step,
+    /// The results in it, with their weights. Of a scheme of mixtures, those that a judge is given.
+    pub folds: Vec<Fold>,
+    /// How good the decode is.
+    pub decode: Report,
+}
+
+impl DecodedStep {
+    /// Workers whose results are in the gradient.
+    #[must_use]
+    pub fn survivors(&self, workers: usize) -> WorkerSet {
+        WorkerSet::of(workers, self.folds.iter().map(|fold| fold.worker))
+    }
+
+    /// Decode weights, one per worker; empty where workers have more than one result in the
+    /// gradient, as in the trainer's record.
+    #[must_use]
+    pub fn weights(&self, workers: usize) -> Vec<f64> {
+        if self.folds.len() > self.survivors(workers).len() {
+            return Vec::new();
+        }
+        let mut weights = vec![0.0; workers];
+        self.folds.iter().for_each(|fold| weights[fold.worker.index()] = fold.weight);
+        weights
+    }
+}
+
+/// What happened in one round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineRound {
+    /// Its number, when it was opened and closed, and who had answered by then, in seconds.
+    pub report: RoundReport,
+    /// All tasks that were given in it, each a run of one, in the order in which they were given.
+    pub runs: Vec<Run>,
+    /// Workers that were told at its close to drop tasks.
+    pub missing: WorkerSet,
+    /// Answers to tasks of earlier rounds that came in this one and counted.
+    pub late: Vec<(Worker, Task)>,
+    /// Steps all jobs of which were decoded at its close.
+    pub decoded: Vec<DecodedStep>,
+    /// Steps that were committed at its close: in order, so that one may wait for those before it.
+    pub committed: Vec<Step>,
+}
+
+/// What a run comes to; times in seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineOutcome {
+    /// Largest fraction of a batch that one worker touches in a round; for feedback schemes the
+    /// mean.
+    pub load: f64,
+    /// Load given to all workers over the run, in batches per job; uncoded = 1.
+    pub work: f64,
+    /// When the last step was committed.
+    pub total_time: f64,
+    /// Rounds, free ones included. None is opened once all steps are decided.
+    pub rounds: usize,
+    /// Lengths of the rounds in which anybody had anything to do.
+    pub round_time: RoundTime,
+    /// Mean fraction of a batch in the gradients of the steps; 1 for exact schemes.
+    pub coverage: f64,
+    /// When each step was committed, the run's first step first.
+    pub step_finish_time: Vec<f64>,
+    /// Answers that counted though they came after the close of their round.
+    pub late_counted: usize,
+    /// Workers that were told to drop tasks at a close, by workers and rounds in which anybody had
+    /// anything to do.
+    pub dropped_fraction: f64,
+}
+
+/// Drives an engine over its run on the virtual clock of the trainer. `lateness` gives how much
+/// later than the fastest each worker is in a round, in seconds, one row per round from round 0 on
+/// ([`Unit::lateness`](crate::delays::Unit::lateness)); `watch` sees every round.
+///
+/// # Formula
+/// ```text
+/// arrival = assigned + c n load + lateness_i
+/// ```
+/// in seconds, with `c`, `n` and `load` as in [`VirtualClock`]; the lateness of a round is charged
+/// once, to the first order. Answers at one instant come one after the other, lowest worker first.
+/// A worker that is told to drop its tasks is free at once; where late answers count, it delivers
+/// all the same what it has computed by then, when it is due.
+///
+/// For equal delays, survivors, closes, decoded jobs and weights are those of
+/// `codedgrad train --clock virtual` in every round, as long as nobody dies there and no gradient
+/// is refused.
+///
+/// # Errors
+/// [`OverEngineError`] when a row of lateness cannot be had or used, or the run would end with an
+/// error, such as that of a round that stays open for longer than
+/// [`Limits::max_wait_seconds`](crate::run::Limits::max_wait_seconds).
+///
+/// # Panics
+/// When the engine has begun before.
+///
+/// ```
+/// use codedgrad::codes::SchemeSpec;
+/// use codedgrad::delays::Unit;
+/// use codedgrad::run::{RunConfig, Shape};
+/// use codedgrad::schedulers::{Engine, VirtualClock};
+/// use codedgrad::sim::over_engine;
+///
+/// // Two workers hold each half of the batch. Worker 1 is 9 s later than the others.
+/// let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 8, 0..3)?;
+/// let engine = Engine::new(scheme, RunConfig::new(Shape::new(4, 8), 1, 3), 0)?;
+/// let mut lateness =
+///     || Ok::<_, std::io::Error>(Unit::Seconds.lateness(vec![1.0, 10.0, 1.0, 1.5], 4, 1.0));
+/// let mut survivors = Vec::new();
+/// let clock = VirtualClock { step_seconds: 1.0 };
+/// let outcome = over_engine(engine, clock, &mut lateness, &mut |round| {
+///     survivors.push(round.decoded[0].survivors(4).to_string());
+/// })?;
+/// // Half a batch takes one worker 1 s x 4 x 1/2.
+/// assert_eq!((outcome.total_time, outcome.step_finish_time), (7.5, vec![2.5, 5.0, 7.5]));
+/// assert_eq!(survivors[0], "0,3");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn over_engine<E: std::error::Error + 'static>(
+    engine: Engine,
+    clock: VirtualClock,
+    lateness: &mut dyn FnMut() -> Result<Vec<f64>, E>,
+    watch: &mut dyn FnMut(&EngineRound),
+) -> Result<EngineOutcome, OverEngineError<E>> {
+    let step_seconds = clock.step_seconds;
+    if !step_seconds.is_finite() || step_seconds < 0.0 {
+        return Err(OverEngineError::StepSeconds { step_seconds });
+    }
+    let (delay, log_steps) = (engine.facts().delay, engine.config().log_steps);
+    if log_steps <= delay as u64 {
+        return Err(OverEngineError::LogSteps { log_steps, delay });
+    }
+    let workers = engine.config().shape.workers;
+    let mut driver = Driver {
+        orders: Orders::new(workers, Some(clock)),
+        now: 0.0,
+        rows: Rows { next: lateness, row: Vec::new(), read: 0, workers },
+        told: Told::default(),
+        journal: Journal::new(workers, watch),
+        engine,
+    };
+    while !driver.go_on()? {}
+    Ok(driver.outcome())
+}
+
+/// What comes from a modelled worker.
+#[derive(Debug)]
+enum Modelled {
+    Done(Task),
+    Freed,
+}
+
+impl Answer for Modelled {
+    fn came(&self) -> Option<Came> {
+        Some(match *self {
+            Self::Done(task) => Came::Done { task, finite: true },
+            Self::Freed => Came::Freed,
+        })
+    }
+
+    fn freed() -> Self {
+        Self::Freed
+    }
+}
+
+/// How late everybody is, round by round.
+struct Rows<'a, E> {
+    next: &'a mut dyn FnMut() -> Result<Vec<f64>, E>,
+    /// The row that was read last.
+    row: Vec<f64>,
+    /// Rows that were read.
+    read: u64,
+    workers: usize,
+}
+
+impl<E: std::error::Error + 'static> Rows<'_, E> {
+    fn lateness(&mut self, round: Round, worker: Worker) -> Result<f64, OverEngineError<E>> {
+        while self.read <= round.0 {
+            self.row = (self.next)().map_err(OverEngineError::Delays)?;
+            self.check()?;
+            self.read += 1;
+        }
+        Ok(self.row[worker.index()])
+    }
+
+    fn check(&self) -> Result<(), OverEngineError<E>> {
+        let (round, workers) = (self.read, self.workers);
+        if self.row.len() < workers {
+            return Err(OverEngineError::Row { round, found: self.row.len(), workers });
+        }
+        for (worker, &lateness) in Worker::all(workers).zip(&self.row) {
+            if !lateness.is_finite() || lateness < 0.0 {
+                return Err(OverEngineError::Lateness { round, worker, lateness });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the engine is still to be told, in the order in which the trainer's driver would.
+#[derive(Debug, Default)]
+struct Told {
+    begun: bool,
+    /// Workers that dropped their tasks: told once all that was decided before is carried out.
+    freed: VecDeque<Worker>,
+    /// What workers hold and have applied: it comes after that, and the clock stands still until
+    /// then.
+    settled: VecDeque<Input>,
+}
+
+impl Told {
+    fn next(&mut self) -> Option<Input> {
+        if !self.begun {
+            self.begun = true;
+            return Some(Input::Begin);
+        }
+        let freed = self.freed.pop_front().map(|worker| Input::Freed { worker });
+        freed.or_else(|| self.settled.pop_front())
+    }
+}
+
+struct Driver<'a, E> {
+    engine: Engine,
+    orders: Orders<Modelled>,
+    now: f64,
+    rows: Rows<'a, E>,
+    told: Told,
+    journal: Journal<'a>,
+}
+
+impl<E: std::error::Error + 'static> Driver<'_, E> {
+    /// Tells the engine what comes next and carries out what it decides; whether the run is over.
+    fn go_on(&mut self) -> Result<bool, OverEngineError<E>> {
+        let input = self.told.next().unwrap_or_else(|| self.arrives());
+        let mut actions = Vec::new();
+        self.engine.handle(self.now, input, &mut actions)?;
+        if let Input::Late { worker, task, .. } = input
+            && !actions.contains(&Action::Discard { worker, task })
+        {
+            self.journal.late.push((worker, task));
+        }
+        for action in actions {
+            if action == Action::Finish {
+                return Ok(true);
+            }
+            self.act(action)?;
+        }
+        Ok(false)
+    }
+
+    /// Time goes on to what comes next.
+    fn arrives(&mut self) -> Input {
+        let (now, next) = self.orders.next(self.now, self.engine.deadline());
+        self.now = now;
+        match next {
+            Next::Arrived { worker, answer: Modelled::Done(task), late: false } => {
+                Input::Done { worker, task, finite: true, digest: None }
+            }
+            Next::Arrived { worker, answer: Modelled::Done(task), late: true } => {
+                Input::Late { worker, task, finite: true }
+            }
+            Next::Arrived { worker, answer: Modelled::Freed, .. } => Input::Freed { worker },
+            Next::Deadline => Input::Tick,
+            Next::Wait(_) => {
+                unreachable!("all answers are there, and a run under way has a deadline")
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), OverEngineError<E>> {
+        match action {
+            Action::Assign { worker, round, tasks } => self.assign(worker, round, &tasks)?,
+            Action::Abandon { worker, late_counts } => {
+                let Abandoned { now, .. } = self.orders.abandoned(self.now, worker, late_counts);
+                self.told.freed.extend(now.map(|_| worker));
+                self.journal.missing.insert(worker);
+            }
+            Action::Reduce { step, fold } => {
+                let sums = self.journal.sums.entry(step).or_default();
+                sums.entry(fold.worker).or_default().push(fold);
+            }
+            Action::Discard { .. } => {}
+            Action::Close(report) => self.journal.close(report),
+            Action::Fold { step, attempt, sums, folds, decode } => {
+                self.journal.decoded(step, &sums, folds, decode);
+                let held = |worker| Input::Held { worker, step, attempt, digest: step.0 };
+                self.told.settled.extend(Worker::all(self.rows.workers).map(held));
+            }
+            Action::Commit { step, .. } => self.journal.commit(step),
+            Action::Apply { worker, step } => {
+                self.told.settled.push_back(Input::Applied { worker, step, digest: None });
+            }
+            Action::Erase { .. }
+            | Action::Restart { .. }
+            | Action::Replanned { .. }
+            | Action::Switched { .. }
+            | Action::Refuse { .. }
+            | Action::Dismiss { .. }
+            | Action::Diverged { .. }
+            | Action::Resync { .. }
+            | Action::Restore { .. }
+            | Action::Finish => {
+                unreachable!("{action:?} in a run where nobody fails and which is not over")
+            }
+        }
+        Ok(())
+    }
+
+    fn assign(
+        &mut self,
+        worker: Worker,
+        round: Round,
+        tasks: &[(Task, Vec<Part>)],
+    ) -> Result<(), OverEngineError<E>> {
+        let late_by = self.rows.lateness(round, worker)?;
+        let facts = self.engine.facts();
+        let loads = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
+        self.orders.assigned(self.now, worker, (round, late_by), loads);
+        for (task, parts) in tasks {
+            self.orders.arrived(self.now, worker, Modelled::Done(*task));
+            let units = self.engine.facts().units_of(parts);
+            self.journal.runs.push(Run::one(worker, *task, units));
+        }
+        Ok(())
+    }
+
+    fn outcome(mut self) -> EngineOutcome {
+        self.journal.show();
+        let (facts, workers) = (self.engine.facts(), self.rows.workers);
+        let Totals { finish, seconds, work, coverage, rounds, late, dropped } = self.journal.totals;
+        let jobs = (finish.len() as u64 * self.engine.config().jobs.micro_steps).max(1);
+        let work = work / jobs as f64;
+        EngineOutcome {
+            load: if facts.partial { work / workers as f64 } else { facts.load },
+            work,
+            total_time: finish.last().copied().unwrap_or(0.0),
+            rounds,
+            coverage: if finish.is_empty() { 1.0 } else { coverage / finish.len() as f64 },
+            step_finish_time: finish,
+            late_counted: late,
+            dropped_fraction: dropped as f64 / (workers * seconds.len()).max(1) as f64,
+            round_time: RoundTime::of(seconds),
+        }
+    }
+}
+
+/// What is added up over the rounds.
+#[derive(Debug, Default)]
+struct Totals {
+    /// When each step was committed.
+    finish: Vec<f64>,
+    /// Lengths of rounds in which anybody had anything to do.
+    seconds: Vec<f64>,
+    /// In batches.
+    work: f64,
+    coverage: f64,
+    rounds: usize,
+    late: usize,
+    dropped: usize,
+}
+
+/// What is known of the round at hand, and of the one that closed before it.
+struct Journal<'a> {
+    watch: &'a mut dyn FnMut(&EngineRound),
+    workers: usize,
+    runs: Vec<Run>,
+    missing: WorkerSet,
+    late: Vec<(Worker, Task)>,
+    /// Results that workers have added up already.
+    sums: BTreeMap<Step, BTreeMap<Worker, Vec<Fold>>>,
+    /// The round that was closed last, which is shown once all that followed is known.
+    closed: Option<EngineRound>,
+    totals: Totals,
+}
+
+impl<'a> Journal<'a> {
+    fn new(workers: usize, watch: &'a mut dyn FnMut(&EngineRound)) -> Self {
+        Self {
+            watch,
+            workers,
+            runs: Vec::new(),
+            missing: WorkerSet::empty(workers),
+            late: Vec::new(),
+            sums: BTreeMap::new(),
+            closed: None,
+            totals: Totals::default(),
+        }
+    }
+
+    fn close(&mut self, report: RoundReport) {
+        self.show();
+        let totals = &mut self.totals;
+        totals.rounds += 1;
+        totals.work += report.work;
+        totals.late += self.late.len();
+        totals.dropped += self.missing.len();
+        if !self.runs.is_empty() {
+            totals.seconds.push(report.closed_at - report.opened_at);
+        }
+        let nobody = WorkerSet::empty(self.workers);
+        self.closed = Some(EngineRound {
+            report,
+            runs: std::mem::take(&mut self.runs),
+            missing: std::mem::replace(&mut self.missing, nobody),
+            late: std::mem::take(&mut self.late),
+            decoded: Vec::new(),
+            committed: Vec::new(),
+        });
+    }
+
+    fn decoded(&mut self, step: Step, sums: &[Worker], folds: Vec<Fold>, decode: Report) {
+        let mut added = self.sums.remove(&step).unwrap_or_default();
+        let summed = sums.iter().filter_map(|worker| added.remove(worker)).flatten();
+        let folds = summed.chain(folds).collect();
+        self.totals.coverage += decode.coverage;
+        let closed = self.closed.as_mut().expect("what is decoded is so at a close");
+        closed.decoded.push(DecodedStep { step, folds, decode });
+    }
+
+    fn commit(&mut self, step: Step) {
+        let closed = self.closed.as_mut().expect("what is committed is so after a close");
+        closed.committed.push(step);
+        self.totals.finish.push(closed.report.closed_at);
+        self.sums.retain(|open, _| *open > step);
+    }
+
+    /// Shows the round that was closed last.
+    fn show(&mut self) {
+        if let Some(round) = self.closed.take() {
+            (self.watch)(&round);
+        }
+    }
+}
