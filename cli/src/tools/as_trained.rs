@@ -8,14 +8,13 @@ use crate::units::{count, seconds};
 use crate::{Failure, OrInput, OrWork};
 use clap::Args;
 use codedgrad::codes::SchemeSpec;
-use codedgrad::codes::sequential::{Scheme, SchemeFacts};
+use codedgrad::codes::sequential::SchemeFacts;
 use codedgrad::ids::{Job, Step};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, VirtualClock};
 use codedgrad::sim::{EngineOutcome, EngineRound, OverEngineError, Seen, over_engine};
 use serde_json::json;
 use std::fmt::Write as _;
-use std::ops::Range;
 
 /// What `train` would be told, by the names of its flags.
 #[derive(Debug, Args)]
@@ -154,21 +153,19 @@ impl AsTrainedArgs {
         })
     }
 
-    /// Drives the engine; `watch` sees the rounds as they are drawn, and what tells their tasks'
-    /// names.
+    /// Drives the engine; `watch` sees the rounds as they are drawn.
     pub(crate) fn foretell(
         &self,
         asked: &Asked<'_>,
         delays: Source,
         output: &mut Output<'_>,
-        watch: &mut dyn FnMut(&dyn Scheme, &Seen<'_>),
+        watch: &mut dyn FnMut(&Seen<'_>),
     ) -> Result<Foretold, Failure> {
         let Asked { scheme: text, spec, jobs, rounds, .. } = *asked;
         let workers = delays.workers();
         let natural = spec.natural(workers).or_input()?;
         let config = self.config(asked, workers, natural.delay)?;
-        let of = |jobs: Range<u64>| families::shaped(text, spec, config.shape, &config.jobs, jobs);
-        let (scheme, labels) = (of(0..jobs)?, of(0..0)?);
+        let scheme = families::shaped(text, spec, config.shape, &config.jobs, 0..jobs)?;
         let uneven = families::uneven(text, natural.units, config.shape.units);
         uneven.into_iter().for_each(|warning| output.note(format_args!("{warning}")));
         let facts = scheme.facts().clone();
@@ -179,7 +176,7 @@ impl AsTrainedArgs {
         let bar = output.progress_bar(jobs + facts.delay as u64, text);
         let mut drawn = Drawn::new(config.jobs);
         let outcome = over_engine(engine, clock, &mut lateness, &mut |round| {
-            drawn.draw(round, |seen| watch(&*labels, seen));
+            drawn.draw(round, &mut *watch);
             bar.inc(1);
         });
         bar.finish_and_clear();

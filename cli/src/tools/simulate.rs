@@ -225,9 +225,9 @@ fn foretell(
         rounds: args.rounds.map(|rounds| rounds as usize),
     };
     let mut grid = Grid::default();
-    let foretold = args.as_trained.foretell(&asked, delays, output, &mut |labels, seen| {
+    let foretold = args.as_trained.foretell(&asked, delays, output, &mut |seen| {
         if args.grid {
-            grid.add(labels, workers, seen);
+            grid.add(spec, workers, seen);
         }
     })?;
     let json = || foretold.shown(&args.scheme);
