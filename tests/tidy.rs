@@ -127,6 +127,7 @@ fn arrows_point_one_way() {
         &["crate::codes", "crate::schedulers", "crate::train", "crate::delays"],
         "",
     );
+    nowhere_in("src/sim", &["crate::train", "crate::transport", "crate::gpu", "std::net"], "");
     nowhere_in("src", &["codedgrad_trainer", "codedgrad_cli"], "");
     nowhere_in("trainer/src", &["codedgrad_cli"], "");
     for folder in ["src", "trainer/src"] {

@@ -176,7 +176,7 @@ pub struct EngineOutcome {
 /// let scheme = "groups:s=1".parse::<SchemeSpec>()?.scheme(4, 8, 0..3)?;
 /// let engine = Engine::new(scheme, RunConfig::new(Shape::new(4, 8), 1, 3), 0)?;
 /// let mut lateness =
-///     || Ok::<_, std::io::Error>(Unit::Seconds.lateness(vec![1.0, 10.0, 1.0, 1.5], 4, 1.0));
+///     || Ok::<_, std::io::Error>(Unit::Seconds.lateness(vec![1.0, 10.0, 1.5, 2.0], 4, 1.0));
 /// let mut survivors = Vec::new();
 /// let clock = VirtualClock { step_seconds: 1.0 };
 /// let outcome = over_engine(engine, clock, &mut lateness, &mut |round| {
@@ -184,7 +184,7 @@ pub struct EngineOutcome {
 /// })?;
 /// // Half a batch takes one worker 1 s x 4 x 1/2.
 /// assert_eq!((outcome.total_time, outcome.step_finish_time), (7.5, vec![2.5, 5.0, 7.5]));
-/// assert_eq!(survivors[0], "0,3");
+/// assert_eq!(survivors[0], "0,2");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn over_engine<E: std::error::Error + 'static>(
