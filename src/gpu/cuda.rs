@@ -89,7 +89,7 @@ pub fn name(ordinal: usize) -> Option<String> {
 fn warn_once(error: &CudaError) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
-        tracing::warn!("a device has no room for a vector, which counts as not finite: {error}")
+        tracing::warn!("a device has no room for a vector, which counts as not finite: {error}");
     });
 }
 
