@@ -13,10 +13,10 @@ mod word;
 pub use link::TcpLink;
 
 use super::block::Blocks;
-use super::exchange::Plan;
+use super::node::NodeExchanges;
+use super::part::Plan;
 use super::pipe::{Frame, Incoming};
 use super::states::Arriving;
-use super::summer::Summer;
 use super::{DATA_WAITING_MAX, QUIET, TICK, Welcome};
 use crate::ids::Worker;
 use crate::transport::fabric::{Reported, Told};
@@ -70,7 +70,7 @@ struct Hub {
     dialer: Dialer,
     uplink: Uplink,
     peers: Peers,
-    summer: Summer,
+    node: NodeExchanges,
     kept: Kept,
     trainer: Trainer,
     states: Arriving,
@@ -147,7 +147,7 @@ impl Hub {
                 if finite && self.welcome.hold {
                     let vector = self.kept.take(task);
                     if let Some(vector) = vector {
-                        super::landing::frames(&vector, task, order)
+                        super::eager::frames(&vector, task, order)
                             .for_each(|frame| self.send(COORDINATOR, frame));
                         self.kept.spend([vector]);
                     }
@@ -211,7 +211,7 @@ impl Hub {
                 tracing::warn!("the coordinator is gone: {reason}");
                 return self.call_again().await;
             }
-            (from, Incoming::Chunk(header, _) | Incoming::Landed(header, _))
+            (from, Incoming::Chunk(header, _) | Incoming::Placed(header, _))
                 if header.worker != from.node() =>
             {
                 tracing::warn!(
@@ -224,17 +224,17 @@ impl Hub {
                 if header.kind == Kind::State =>
             {
                 if let Some(state) = self.states.chunk(&header, &block) {
-                    self.summer.moved(state.next);
+                    self.node.moved(state.next);
                 }
                 self.blocks.give(block);
                 self.advance();
             }
             (from, Incoming::Chunk(header, block)) => {
-                let taken = self.summer.chunk(&header, from.node(), block, Instant::now());
+                let taken = self.node.chunk(&header, from.node(), block, Instant::now());
                 self.came(from, taken);
             }
-            (from, Incoming::Landed(header, claim)) => {
-                let taken = self.summer.landed(&header, from.node(), &claim, Instant::now());
+            (from, Incoming::Placed(header, slot)) => {
+                let taken = self.node.placed(&header, from.node(), &slot, Instant::now());
                 self.came(from, taken);
             }
             (From::Peer(worker, line), Incoming::Ended(reason)) => {
@@ -305,12 +305,12 @@ impl Hub {
             Down::Leave { group } => self.told(Told::Leave { group }),
             Down::Apply { step, attempt, digest, tail, saver, .. } => {
                 self.uplink.used();
-                self.summer.decided(step, Some(attempt));
+                self.node.decided(step, Some(attempt));
                 let saver = Worker(saver);
                 self.trainer.apply(Decision { step, attempt, digest, tail, saver });
             }
             Down::Skip { step, saver, units, .. } => {
-                self.summer.decided(step, None);
+                self.node.decided(step, None);
                 let saver = Worker(saver);
                 self.enqueue(Order::Skip { step, saver, units: units.into() });
             }
@@ -357,7 +357,7 @@ impl Hub {
         let (step, attempt) = (plan.step, plan.attempt);
         let mut sends = Vec::new();
         let held = |what| self.kept.read(step, what);
-        for reason in self.summer.begin(plan, held, Instant::now(), &mut sends) {
+        for reason in self.node.begin(plan, held, Instant::now(), &mut sends) {
             tracing::warn!("{step}, attempt {attempt}: {reason}");
         }
         sends.into_iter().for_each(|(to, frame)| self.send(to, frame));
@@ -382,10 +382,10 @@ impl Hub {
     /// Sums chunks while nothing else is to be done.
     fn work(&mut self) {
         let mut out = Vec::new();
-        while self.summer.work(&mut out) {
+        while self.node.work(&mut out) {
             std::mem::take(&mut out).into_iter().for_each(|(to, frame)| self.send(to, frame));
         }
-        for sum in self.summer.finished() {
+        for sum in self.node.finished() {
             let (step, attempt) = (sum.step, sum.attempt);
             if sum.finite {
                 self.uplink.tell(&Up::Held { step, attempt, digest: Some(sum.digest) });
@@ -398,19 +398,19 @@ impl Hub {
 
     /// Hands on what the trainer can have now.
     fn advance(&mut self) {
-        let Self { trainer, uplink, kept, summer, states, .. } = self;
-        trainer.advance(uplink, kept, summer, states);
+        let Self { trainer, uplink, kept, node, states, .. } = self;
+        trainer.advance(uplink, kept, node, states);
     }
 
     fn tick(&mut self) {
         let now = Instant::now();
-        for (step, attempt, on) in self.summer.stalled(now, QUIET) {
+        for (step, attempt, on) in self.node.stalled(now, QUIET) {
             self.uplink.tell(&Up::Waiting { step, attempt, on });
         }
-        let owing = self.summer.stalled(now, QUIET).into_iter().flat_map(|(_, _, on)| on).collect();
+        let owing = self.node.stalled(now, QUIET).into_iter().flat_map(|(_, _, on)| on).collect();
         self.peers.renew(owing, now, &self.dialer);
         let is_open =
-            |step, attempt| self.summer.is_open(step, attempt) || self.kept.is_open(step, attempt);
+            |step, attempt| self.node.is_open(step, attempt) || self.kept.is_open(step, attempt);
         if let Some(step) = self.trainer.misses(now, is_open) {
             self.uplink.tell(&Up::Missing { step });
         }
@@ -427,7 +427,7 @@ impl Hub {
     /// lost.
     fn send_again(&self, worker: u32) {
         let held = |step, what| self.kept.read(step, what);
-        self.summer.owed_to(worker, held).into_iter().for_each(|frame| self.send(worker, frame));
+        self.node.owed_to(worker, held).into_iter().for_each(|frame| self.send(worker, frame));
     }
 }
 

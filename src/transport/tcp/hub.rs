@@ -12,12 +12,12 @@ mod watched;
 pub(super) use watched::Watched;
 
 use super::block::{Blocks, Vectors};
-use super::canvas::Canvases;
-use super::landing::Landings;
+use super::eager::EagerReceiver;
 use super::members::Members;
-use super::pipe::{Frame, Incoming, Shop, Stamp, Traffic};
+use super::node::NodeExchanges;
+use super::pipe::{ConnectionContext, Frame, Incoming, Stamp, Traffic};
+use super::reassembly::ReassemblyBuffers;
 use super::server::{Caller, Command, Heard, Listen};
-use super::summer::Summer;
 use super::{Exchange, TICK};
 use crate::ids::{Step, Worker};
 use crate::transport::ledger::Ledgers;
@@ -69,11 +69,11 @@ pub(super) struct Hub {
     listen: Listen,
     /// What is known of what is trained.
     facts: RunFacts,
-    shop: Shop,
+    context: ConnectionContext,
     members: Members,
-    summer: Summer,
+    node: NodeExchanges,
     /// Results on their way here, where workers send them at once.
-    landings: Option<Landings>,
+    eager: Option<EagerReceiver>,
     exchanges: Exchanges,
     decisions: Decisions,
     groups: Groups,
@@ -115,20 +115,31 @@ impl Hub {
             layout,
             format: listen.config.format,
         };
-        let (blocks, canvases) = (Blocks::new(listen.config.length), Canvases::default());
+        let (blocks, buffers) = (Blocks::new(listen.config.length), ReassemblyBuffers::default());
         let of_bits = listen.exchange == Exchange::Nccl;
-        let shop = Shop { stamp, blocks, canvases, traffic: Arc::new(Traffic::default()), of_bits };
+        let context = ConnectionContext {
+            stamp,
+            blocks,
+            buffers,
+            traffic: Arc::new(Traffic::default()),
+            of_bits,
+        };
         let kept = listen.config.log_steps as usize + 1;
-        let landings = held.map(|(ledgers, vectors)| {
-            Landings::new(listen.config.result_length, ledgers, vectors, shop.blocks.clone())
+        let eager = held.map(|(ledgers, vectors)| {
+            EagerReceiver::new(
+                listen.config.result_length,
+                ledgers,
+                vectors,
+                context.blocks.clone(),
+            )
         });
         let facts = listen.all_facts();
         Self {
             facts,
             members: Members::new(listen.config.shape.workers),
-            summer: Summer::new(&shop, listen.config.length, Vectors::default(), kept),
-            landings,
-            shop,
+            node: NodeExchanges::new(&context, listen.config.length, Vectors::default(), kept),
+            eager,
+            context,
             exchanges: Exchanges::new(),
             decisions: Decisions::default(),
             groups: Groups::default(),
@@ -243,7 +254,7 @@ impl Hub {
     /// wrong.
     fn begin(&mut self, start: Step) {
         self.begun = true;
-        self.summer.moved(start);
+        self.node.moved(start);
         self.watched.notice(Heard::Began(self.members.epochs()));
         let offers: Vec<_> =
             Worker::all(self.listen.config.shape.workers).zip(self.members.offers()).collect();
@@ -269,8 +280,8 @@ impl Hub {
         let down = match order {
             Order::Compute { tasks, .. } => {
                 let Some(order) = self.members.next_order(worker.0) else { return };
-                if let Some(landings) = &mut self.landings {
-                    landings.ordered(worker.0, order, tasks.iter().map(|(task, _)| *task));
+                if let Some(eager) = &mut self.eager {
+                    eager.ordered(worker.0, order, tasks.iter().map(|(task, _)| *task));
                 }
                 let tasks =
                     tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
@@ -279,7 +290,7 @@ impl Hub {
             Order::Abandon => Down::Abandon {},
             Order::Apply { step, attempt, decoded, saver } => {
                 self.decide(step, attempt, decoded.digest);
-                self.summer.applied(step.next());
+                self.node.applied(step.next());
                 self.members.sent(worker.0, step);
                 self.complete(worker.0, step, attempt, &decoded);
                 let frame = self.decisions.order((step, attempt), epoch, saver, &decoded);
@@ -337,19 +348,19 @@ impl Hub {
                 Ok(message) => self.up(Worker(worker), message),
                 Err(reason) => self.lose(worker, &reason),
             },
-            Incoming::Chunk(header, _) | Incoming::Landed(header, _) if header.worker != worker => {
+            Incoming::Chunk(header, _) | Incoming::Placed(header, _) if header.worker != worker => {
                 self.lose(worker, &format!("it sends a chunk of {}", Worker(header.worker)));
             }
             Incoming::Chunk(header, block) if header.kind == Kind::State => {
                 let state = self.states.chunk(Worker(worker), &header, &block);
-                self.shop.blocks.give(block);
+                self.context.blocks.give(block);
                 if let Some((needy, state)) = state {
                     self.notify(Worker(worker), Notice::State { needy: Worker(needy), state });
                 }
             }
             Incoming::Chunk(header, block) if header.kind == Kind::Result => {
-                let landed = match &mut self.landings {
-                    Some(landings) => landings.chunk(worker, &header, block),
+                let landed = match &mut self.eager {
+                    Some(eager) => eager.chunk(worker, &header, block),
                     None => Err("it sends a result, which is not asked for here".to_owned()),
                 };
                 match landed {
@@ -363,15 +374,15 @@ impl Hub {
                 if self.exchanges.get(Step(header.number), header.attempt).is_none() =>
             {
                 tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(worker));
-                self.shop.blocks.give(block);
+                self.context.blocks.give(block);
             }
             Incoming::Chunk(header, block) => {
-                if let Err(reason) = self.summer.chunk(&header, worker, block, Instant::now()) {
+                if let Err(reason) = self.node.chunk(&header, worker, block, Instant::now()) {
                     self.lose(worker, &reason);
                 }
             }
-            Incoming::Landed(header, claim) => {
-                if let Err(reason) = self.summer.landed(&header, worker, &claim, Instant::now()) {
+            Incoming::Placed(header, slot) => {
+                if let Err(reason) = self.node.placed(&header, worker, &slot, Instant::now()) {
                     self.lose(worker, &reason);
                 }
             }
@@ -382,19 +393,17 @@ impl Hub {
     fn up(&mut self, worker: Worker, message: Up) {
         match message {
             Up::Done { order, task, tail, finite } if self.members.is_order(worker.0, order) => {
-                let notice = match &mut self.landings {
-                    Some(landings) if finite => landings.done(worker.0, order, task, tail),
-                    landings => {
-                        landings
-                            .iter_mut()
-                            .for_each(|landings| landings.refused(worker.0, order, task));
+                let notice = match &mut self.eager {
+                    Some(eager) if finite => eager.done(worker.0, order, task, tail),
+                    eager => {
+                        eager.iter_mut().for_each(|eager| eager.refused(worker.0, order, task));
                         Some(Notice::Done { task, tail, finite })
                     }
                 };
                 notice.into_iter().for_each(|notice| self.notify(worker, notice));
             }
             Up::Freed { order } if self.members.is_order(worker.0, order) => {
-                self.landings.iter_mut().for_each(|landings| landings.freed(worker.0, order));
+                self.eager.iter_mut().for_each(|eager| eager.freed(worker.0, order));
                 self.notify(worker, Notice::Freed);
             }
             Up::Done { .. } | Up::Freed { .. } | Up::Pong { .. } => {}
@@ -448,9 +457,9 @@ impl Hub {
             Up::Finish { after } => self.notify(worker, Notice::Finish { after }),
             Up::Missing { step } => self.missing(worker, step),
             Up::Waiting { step, attempt, on } => {
-                let running = self.exchanges.get_mut(step, attempt);
+                let monitor = self.exchanges.get_mut(step, attempt);
                 let first =
-                    running.is_some_and(|running| running.waits(worker.0, on, Instant::now()));
+                    monitor.is_some_and(|monitor| monitor.waits(worker.0, on, Instant::now()));
                 if first && self.listen.exchange.is_sharded() {
                     self.give(step, attempt, worker.0);
                 }
@@ -480,10 +489,10 @@ impl Hub {
             status.workers[worker as usize].silent_seconds =
                 now.saturating_duration_since(seat.heard).as_secs_f64();
         }
-        let traffic = &self.shop.traffic;
+        let traffic = &self.context.traffic;
         (status.sent, status.received) =
             (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
-        let kept = self.exchanges.len() + self.decisions.len() + self.summer.len();
+        let kept = self.exchanges.len() + self.decisions.len() + self.node.len();
         status.kept = (kept + self.states.len()) as u64;
     }
 
@@ -497,7 +506,7 @@ impl Hub {
         if !self.members.leave(worker, word) {
             return;
         }
-        self.landings.iter_mut().for_each(|landings| landings.forget(worker));
+        self.eager.iter_mut().for_each(|eager| eager.forget(worker));
         self.watched.status().workers[worker as usize].connected = false;
         self.states.forget(Worker(worker));
         self.exchanges.doubts.forget(worker);
@@ -507,7 +516,7 @@ impl Hub {
         } else {
             tracing::warn!("{}: {reason}", Worker(worker));
         }
-        let is_whole = |(step, attempt)| self.summer.sum(step, attempt).is_some();
+        let is_whole = |(step, attempt)| self.node.sum(step, attempt).is_some();
         for (step, attempt) in self.exchanges.forget(worker, is_whole) {
             self.notify(Worker(worker), Notice::Unmade { step, attempt });
         }

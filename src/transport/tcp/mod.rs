@@ -6,26 +6,26 @@
 
 mod block;
 mod calls;
-mod canvas;
 mod client;
 mod door;
+mod eager;
 mod environment;
-mod exchange;
 pub mod http;
 mod hub;
 mod join;
-mod landing;
 mod mailbox;
 mod members;
 mod misses;
+mod monitor;
 mod network;
+mod node;
+mod part;
 mod pipe;
 mod port;
-mod running;
+mod reassembly;
 pub mod security;
 mod server;
 mod states;
-mod summer;
 
 pub use super::wire::Welcome;
 pub use client::TcpLink;

@@ -2,8 +2,8 @@
 //! them.
 
 use super::block::{Block, Blocks, Body};
-use super::canvas::{Canvases, Claim};
 use super::lock;
+use super::reassembly::{ReassemblyBuffers, WriteSlot};
 use super::security::Stream;
 use crate::run::NumberFormat;
 use crate::transport::wire::{self, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind, WireError};
@@ -63,7 +63,7 @@ pub(super) enum Incoming {
     Control(Vec<u8>),
     Chunk(Header, Block),
     /// A chunk of a sum that was read into its place.
-    Landed(Header, Claim),
+    Placed(Header, WriteSlot),
     /// Nothing more will come, and why.
     Ended(String),
 }
@@ -129,23 +129,23 @@ pub(super) struct Queues(Arc<Lane>);
 
 /// What the tasks of a connection share with their node.
 #[derive(Clone, Debug)]
-pub(super) struct Shop {
+pub(super) struct ConnectionContext {
     pub(super) stamp: Stamp,
     pub(super) blocks: Blocks,
-    pub(super) canvases: Canvases,
+    pub(super) buffers: ReassemblyBuffers,
     pub(super) traffic: Arc<Traffic>,
     /// Whether digests of sums are of their bits, as a fabric takes them.
     pub(super) of_bits: bool,
 }
 
 #[cfg(test)]
-impl Shop {
+impl ConnectionContext {
     pub(super) fn of_tests(worker: u32, length: usize) -> Self {
         let stamp = Stamp { run: 0, epoch: 0, worker, layout: 0, format: NumberFormat::F32 };
         Self {
             stamp,
             blocks: Blocks::new(length),
-            canvases: Canvases::default(),
+            buffers: ReassemblyBuffers::default(),
             traffic: Arc::default(),
             of_bits: false,
         }
@@ -255,7 +255,7 @@ impl Drop for Queues {
 async fn write(
     stream: &mut WriteHalf<Stream>,
     queues: &Queues,
-    shop: &Shop,
+    context: &ConnectionContext,
 ) -> Result<(), PipeError> {
     let mut frames = Vec::new();
     loop {
@@ -263,7 +263,7 @@ async fn write(
         if frames.is_empty() {
             break;
         }
-        let mut writing = pin!(put(stream, frames.drain(..), shop));
+        let mut writing = pin!(put(stream, frames.drain(..), context));
         tokio::select! {
             biased;
             written = &mut writing => written?,
@@ -278,15 +278,15 @@ async fn write(
 }
 
 /// A frame as it goes out: header and body.
-fn dressed(frame: Frame, shop: &Shop) -> ([u8; HEADER_BYTES], Body) {
-    let Stamp { run, epoch, worker, layout, format } = shop.stamp;
+fn dressed(frame: Frame, context: &ConnectionContext) -> ([u8; HEADER_BYTES], Body) {
+    let Stamp { run, epoch, worker, layout, format } = context.stamp;
     let mut header = Header { run, epoch, worker, layout, ..frame.header };
     let mut body = frame.body;
     if format == NumberFormat::Bf16
         && header.kind != Kind::State
         && let Some(floats) = body.floats()
     {
-        let mut block = shop.blocks.take(floats.len(), format);
+        let mut block = context.blocks.take(floats.len(), format);
         block.fill(floats);
         body = Body::Block(Arc::new(block));
     }
@@ -304,9 +304,9 @@ fn dressed(frame: Frame, shop: &Shop) -> ([u8; HEADER_BYTES], Body) {
 async fn put(
     stream: &mut WriteHalf<Stream>,
     frames: impl Iterator<Item = Frame>,
-    shop: &Shop,
+    context: &ConnectionContext,
 ) -> Result<(), PipeError> {
-    let dressed: Vec<_> = frames.map(|frame| dressed(frame, shop)).collect();
+    let dressed: Vec<_> = frames.map(|frame| dressed(frame, context)).collect();
     let mut rest: Vec<IoSlice<'_>> = dressed
         .iter()
         .flat_map(|(head, body)| [IoSlice::new(head), IoSlice::new(body.bytes())])
@@ -320,10 +320,10 @@ async fn put(
         }
     }
     stream.flush().await?;
-    shop.traffic.sent.fetch_add(sent as u64, Relaxed);
+    context.traffic.sent.fetch_add(sent as u64, Relaxed);
     for (_, body) in dressed {
         if let Body::Block(block) = body {
-            shop.blocks.give_shared(block);
+            context.blocks.give_shared(block);
         }
     }
     Ok(())
@@ -357,7 +357,7 @@ pub(super) async fn write_first(
 pub(super) async fn run<N: Clone>(
     stream: Stream,
     queues: Queues,
-    shop: Shop,
+    context: ConnectionContext,
     name: N,
     events: mpsc::Sender<(N, Incoming)>,
 ) {
@@ -365,8 +365,8 @@ pub(super) async fn run<N: Clone>(
     let mut reader = BufReader::new(reader);
     let error = tokio::select! {
         biased;
-        error = read(&mut reader, &name, &shop, &events) => error,
-        written = write(&mut writer, &queues, &shop) => written.err().unwrap_or(PipeError::Closed),
+        error = read(&mut reader, &name, &context, &events) => error,
+        written = write(&mut writer, &queues, &context) => written.err().unwrap_or(PipeError::Closed),
     };
     let _ = events.send((name, Incoming::Ended(error.to_string()))).await;
 }
@@ -374,11 +374,11 @@ pub(super) async fn run<N: Clone>(
 async fn read<N: Clone>(
     stream: &mut BufReader<ReadHalf<Stream>>,
     name: &N,
-    shop: &Shop,
+    context: &ConnectionContext,
     events: &mpsc::Sender<(N, Incoming)>,
 ) -> PipeError {
     loop {
-        match next(stream, shop).await {
+        match next(stream, context).await {
             Ok(incoming) => {
                 if events.send((name.clone(), incoming)).await.is_err() {
                     return PipeError::Closed;
@@ -394,32 +394,32 @@ async fn read<N: Clone>(
 
 async fn next(
     stream: &mut BufReader<ReadHalf<Stream>>,
-    shop: &Shop,
+    context: &ConnectionContext,
 ) -> Result<Incoming, PipeError> {
     loop {
         let mut bytes = [0; HEADER_BYTES];
         stream.read_exact(&mut bytes).await?;
         let header = Header::decode(&bytes, CONTROL_BYTES_MAX)?;
-        shop.traffic.received.fetch_add((HEADER_BYTES + header.length as usize) as u64, Relaxed);
+        context.traffic.received.fetch_add((HEADER_BYTES + header.length as usize) as u64, Relaxed);
         if header.kind == Kind::Control {
             let mut body = vec![0; header.length as usize];
             stream.read_exact(&mut body).await?;
             return Ok(Incoming::Control(body));
         }
-        if (header.run, header.layout) != (shop.stamp.run, shop.stamp.layout) {
-            let (run, layout) = (shop.stamp.run, shop.stamp.layout);
+        if (header.run, header.layout) != (context.stamp.run, context.stamp.layout) {
+            let (run, layout) = (context.stamp.run, context.stamp.layout);
             return Err(PipeError::Protocol(format!(
                 "a chunk of run {:x}, layout {:x} came; this is run {run:x}, layout {layout:x}",
                 header.run, header.layout
             )));
         }
-        if let Some(claim) = shop.canvases.claim(&header) {
-            if land(stream, shop, &header, &claim).await? {
-                return Ok(Incoming::Landed(header, claim));
+        if let Some(slot) = context.buffers.slot(&header) {
+            if place(stream, context, &header, &slot).await? {
+                return Ok(Incoming::Placed(header, slot));
             }
             continue;
         }
-        let mut block = shop.blocks.take(header.count(), header.format);
+        let mut block = context.blocks.take(header.count(), header.format);
         stream.read_exact(block.bytes_mut()).await?;
         if header.digest != 0 {
             check(&header, block.bytes())?;
@@ -438,16 +438,16 @@ fn check(header: &Header, body: &[u8]) -> Result<(), WireError> {
 }
 
 /// Reads a chunk of a sum into its place; false if that was filled from elsewhere meanwhile.
-async fn land(
+async fn place(
     stream: &mut BufReader<ReadHalf<Stream>>,
-    shop: &Shop,
+    context: &ConnectionContext,
     header: &Header,
-    claim: &Claim,
+    slot: &WriteSlot,
 ) -> Result<bool, PipeError> {
     let mut filled = 0;
     while filled < header.length as usize {
         let read = poll_fn(|context| {
-            let read = claim.with(|place| {
+            let read = slot.with(|place| {
                 let mut rest = ReadBuf::new(&mut place[filled..]);
                 Pin::new(&mut *stream)
                     .poll_read(context, &mut rest)
@@ -459,15 +459,14 @@ async fn land(
             Some(0) => return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
             Some(read) => filled += read,
             None => {
-                let mut rest = shop.blocks.take(header.count(), header.format);
+                let mut rest = context.blocks.take(header.count(), header.format);
                 stream.read_exact(&mut rest.bytes_mut()[filled..]).await?;
-                shop.blocks.give(rest);
+                context.blocks.give(rest);
                 return Ok(false);
             }
         }
     }
-    claim
-        .with(|place| check(header, place))
+    slot.with(|place| check(header, place))
         .transpose()
         .map(|checked| checked.is_some())
         .map_err(PipeError::from)

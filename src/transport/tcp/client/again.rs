@@ -23,7 +23,7 @@ impl Hub {
     pub(super) async fn call_again(&mut self) -> bool {
         self.trainer.reset();
         self.kept.reset();
-        self.summer.reset();
+        self.node.reset();
         self.states = Arriving::default();
         self.peers.hang_up();
         if let Some(pause) = self.uplink.ended() {

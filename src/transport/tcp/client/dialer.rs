@@ -2,7 +2,7 @@
 
 use super::super::calls::{call, call_peer};
 use super::super::join::Join;
-use super::super::pipe::{Incoming, Queues, Shop, run};
+use super::super::pipe::{ConnectionContext, Incoming, Queues, run};
 use super::super::security::Stream;
 use super::super::{Network, TcpError, Welcome};
 use super::From;
@@ -24,7 +24,7 @@ pub(super) struct Dialer {
     pub(super) address: Option<String>,
     /// What the trainer said of itself, which the coordinator is told with every call.
     pub(super) facts: RunFacts,
-    pub(super) shop: Shop,
+    pub(super) context: ConnectionContext,
     /// Where what comes over connections goes.
     pub(super) events: mpsc::Sender<(From, Incoming)>,
     /// Where connections to other workers go, once there are any.
@@ -34,7 +34,7 @@ pub(super) struct Dialer {
 impl Dialer {
     /// This worker's number.
     pub(super) fn me(&self) -> u32 {
-        self.shop.stamp.worker
+        self.context.stamp.worker
     }
 
     /// Calls the coordinator again, as the worker that it had let in.
@@ -45,7 +45,7 @@ impl Dialer {
 
     /// Frames are of this connection to the coordinator from now on.
     pub(super) fn let_in(&mut self, epoch: u32) {
-        self.shop.stamp.epoch = epoch;
+        self.context.stamp.epoch = epoch;
     }
 
     /// Calls a worker after a pause, in a task of its own. It is said if that fails, but not the
@@ -59,7 +59,7 @@ impl Dialer {
     ) {
         let (network, security, dialled) =
             (Arc::clone(&self.network), self.join.security.clone(), self.dialled.clone());
-        let stamp = &self.shop.stamp;
+        let stamp = &self.context.stamp;
         let hello = Across::Peer { worker: stamp.worker, run: stamp.run, epoch: stamp.epoch };
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
@@ -82,6 +82,6 @@ impl Dialer {
         queues: Queues,
         name: From,
     ) -> impl Future<Output = ()> + use<> {
-        run(stream, queues, self.shop.clone(), name, self.events.clone())
+        run(stream, queues, self.context.clone(), name, self.events.clone())
     }
 }

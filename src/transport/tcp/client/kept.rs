@@ -2,8 +2,8 @@
 //! fabric is told and says.
 
 use super::super::block::Vectors;
-use super::super::exchange::{Plan, Sum, chunks_of};
 use super::super::lock;
+use super::super::part::{Plan, Sum, chunks_of};
 use super::Hub;
 use crate::gpu::{CombineError, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
@@ -205,7 +205,7 @@ impl Hub {
     /// Makes a sum with others of a group.
     pub(super) fn weave(&mut self, group: u64, plan: Plan) {
         let Plan { step, attempt, terms, owners, receivers, .. } = plan;
-        self.summer.supersede(step, attempt);
+        self.node.supersede(step, attempt);
         self.kept.under_way.push((step, attempt));
         self.kept.made.retain(|(of, made, _)| (*of, *made) != (step, attempt));
         let length = self.welcome.length;
@@ -265,7 +265,7 @@ impl Hub {
 
     /// Sends a sum to somebody who lacks it.
     pub(super) fn give(&mut self, step: Step, attempt: u32, to: u32) {
-        if let Some(frames) = self.summer.give(step, attempt) {
+        if let Some(frames) = self.node.give(step, attempt) {
             frames.into_iter().for_each(|frame| self.send(to, frame));
         } else if self.kept.made.iter().any(|(of, made, _)| (*of, *made) == (step, attempt)) {
             self.told(Told::Give { step, attempt, to });

@@ -2,14 +2,14 @@
 
 use super::super::block::{Blocks, Vectors};
 use super::super::calls::{answer, call, listen};
-use super::super::canvas::Canvases;
 use super::super::door::Door;
 use super::super::join::Join;
 use super::super::mailbox::{Bell, mailbox};
-use super::super::pipe::{Incoming, Pipe, Queues, Shop, Stamp, Traffic};
+use super::super::node::NodeExchanges;
+use super::super::pipe::{ConnectionContext, Incoming, Pipe, Queues, Stamp, Traffic};
+use super::super::reassembly::ReassemblyBuffers;
 use super::super::security::Stream;
 use super::super::states::Arriving;
-use super::super::summer::Summer;
 use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, runtime, wait};
 use super::dialer::{Dialer, Dialled};
 use super::kept::{Equipment, Kept};
@@ -64,12 +64,12 @@ struct Outlets {
 }
 
 /// What the connections of a worker have in common.
-fn shop_of(welcome: &Welcome, traffic: &Arc<Traffic>) -> Shop {
+fn shop_of(welcome: &Welcome, traffic: &Arc<Traffic>) -> ConnectionContext {
     let Welcome { run, epoch, worker: Worker(worker), layout, format, .. } = *welcome;
-    Shop {
+    ConnectionContext {
         stamp: Stamp { run, epoch, worker, layout, format },
         blocks: Blocks::new(welcome.length),
-        canvases: Canvases::default(),
+        buffers: ReassemblyBuffers::default(),
         traffic: Arc::clone(traffic),
         of_bits: welcome.weave,
     }
@@ -132,13 +132,13 @@ impl TcpLink {
         let (events, events_out) = mpsc::channel(64);
         let (dialled, dialled_out) = mpsc::unbounded_channel();
         let (coordinator, queues) = Pipe::new();
-        let shop = shop_of(&welcome, &traffic);
+        let context = shop_of(&welcome, &traffic);
         let (most, (reports, reports_out)) = (welcome.kept(), mpsc::unbounded_channel());
         // A worker without a replica is sent a state before anything is to be applied.
         let first = join.has.next(Some(welcome.first)).unwrap_or(welcome.first);
         let word = Word::new(welcome.facts.models);
         let hub = Hub {
-            summer: Summer::new(&shop, welcome.length, vectors.clone(), most),
+            node: NodeExchanges::new(&context, welcome.length, vectors.clone(), most),
             kept: Kept::new(Arc::clone(&ledger), vectors.clone(), most, reports),
             trainer: Trainer::new(orders_in, first, word),
             welcome: welcome.clone(),
@@ -146,13 +146,13 @@ impl TcpLink {
             peers: Peers::default(),
             states: Arriving::default(),
             transfers: 0,
-            blocks: shop.blocks.clone(),
+            blocks: context.blocks.clone(),
             dialer: Dialer {
                 network,
                 facts: join.facts.clone(),
                 join,
                 address,
-                shop,
+                context,
                 events,
                 dialled,
             },

@@ -1,8 +1,8 @@
 //! What waits for its turn with the trainer, and what the trainer was given.
 
 use super::super::mailbox::Inlet;
+use super::super::node::NodeExchanges;
 use super::super::states::Arriving;
-use super::super::summer::Summer;
 use super::super::{OVERDUE, QUIET};
 use super::kept::Kept;
 use super::uplink::Uplink;
@@ -198,7 +198,7 @@ impl Trainer {
         &mut self,
         uplink: &Uplink,
         kept: &Kept,
-        summer: &mut Summer,
+        node: &mut NodeExchanges,
         states: &mut Arriving,
     ) {
         while let Some(front) = self.queue.front() {
@@ -210,7 +210,7 @@ impl Trainer {
                 front if front.step().is_some_and(|step| step > self.next) => false,
                 Queued::Order(..) => true,
                 Queued::Apply { decision: Decision { step, attempt, digest, .. }, .. } => {
-                    kept.has(*step, *attempt, *digest) || summer.has(*step, *attempt, *digest)
+                    kept.has(*step, *attempt, *digest) || node.has(*step, *attempt, *digest)
                 }
                 Queued::Take(transfer) => states.is_whole(*transfer),
             };
@@ -222,7 +222,7 @@ impl Trainer {
                 Some(Queued::Apply { decision, .. }) => {
                     let Decision { step, attempt, digest, tail, saver } = decision;
                     let own = kept.has(step, attempt, digest).then(Arc::default);
-                    let sum = || summer.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
+                    let sum = || node.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
                     let Some(gradient) = own.or_else(sum) else { return };
                     let decoded = Arc::new(Decoded { gradient, tail, digest });
                     (uplink.name_of(0), Order::Apply { step, attempt, decoded, saver })
@@ -237,7 +237,7 @@ impl Trainer {
             };
             if let Order::Apply { step, .. } | Order::Skip { step, .. } = &order {
                 self.next = self.next.max(step.next());
-                summer.applied(self.next);
+                node.applied(self.next);
             }
             if let Order::Compute { tasks, .. } = &order {
                 self.given.push((number, tasks.len()));

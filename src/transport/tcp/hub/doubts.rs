@@ -3,7 +3,7 @@
 //! any.
 
 use super::super::Exchange;
-use super::super::exchange::Sum;
+use super::super::part::Sum;
 use super::Hub;
 use crate::ids::{Step, Worker};
 use crate::transport::Notice;
@@ -34,19 +34,19 @@ impl Doubts {
 impl Hub {
     /// Whether the coordinator itself makes a sum.
     fn sees(&self, step: Step, attempt: u32) -> bool {
-        let alone = self.listen.exchange == Exchange::Star || self.landings.is_some();
-        alone || self.exchanges.get(step, attempt).is_some_and(|running| running.own)
+        let alone = self.listen.exchange == Exchange::Star || self.eager.is_some();
+        alone || self.exchanges.get(step, attempt).is_some_and(|monitor| monitor.own)
     }
 
     /// A worker says that a sum is not finite.
     pub(super) fn overflowed(&mut self, worker: Worker, step: Step, attempt: u32) {
         let sees = self.sees(step, attempt);
-        match self.summer.sum(step, attempt).filter(|_| sees).map(|sum| sum.finite) {
+        match self.node.sum(step, attempt).filter(|_| sees).map(|sum| sum.finite) {
             Some(true) => return self.lose(worker.0, &denies(step)),
             Some(false) => return,
             None => {}
         }
-        let Some(running) = self.exchanges.get_mut(step, attempt).filter(|running| !running.done)
+        let Some(monitor) = self.exchanges.get_mut(step, attempt).filter(|monitor| !monitor.done)
         else {
             // The others who say so of an attempt that is given up for it.
             let of_it = |accusers: &&mut BTreeSet<(u32, u32)>| {
@@ -57,7 +57,7 @@ impl Hub {
             }
             return;
         };
-        running.overflowed = true;
+        monitor.overflowed = true;
         self.exchanges.doubts.0.entry(step).or_default().insert((attempt, worker.0));
         if !sees {
             self.doubt(step, attempt);
@@ -67,9 +67,9 @@ impl Hub {
     /// The coordinator is to make a sum by itself that others have made, or begun.
     fn doubt(&mut self, step: Step, attempt: u32) {
         self.exchanges.doubts.0.entry(step).or_default();
-        let Some(running) = self.exchanges.get_mut(step, attempt) else { return };
-        let first = running.receivers.first().copied().unwrap_or_default();
-        if !std::mem::replace(&mut running.void, true) {
+        let Some(monitor) = self.exchanges.get_mut(step, attempt) else { return };
+        let first = monitor.receivers.first().copied().unwrap_or_default();
+        if !std::mem::replace(&mut monitor.void, true) {
             self.notify(Worker(first), Notice::Unmade { step, attempt });
         }
     }
@@ -83,7 +83,7 @@ impl Hub {
         let of = self
             .exchanges
             .get(step, attempt)
-            .and_then(|running| running.receivers.first().copied());
+            .and_then(|monitor| monitor.receivers.first().copied());
         if sum.spoilt.is_empty() {
             self.notify(Worker(of.unwrap_or_default()), Notice::Overflowed { step, attempt });
         }

@@ -1,7 +1,7 @@
 //! The exchanges that nodes were told to make, and the steps that came of them.
 
+use super::super::monitor::ExchangeMonitor;
 use super::super::pipe::Frame;
-use super::super::running::Running;
 use super::super::server::Listen;
 use super::doubts::Doubts;
 use crate::ids::{Step, Worker};
@@ -22,7 +22,7 @@ type Key = (Step, u32);
 /// The exchanges of the last steps, by step and attempt, and how long one may take.
 #[derive(Debug)]
 pub(super) struct Exchanges {
-    running: BTreeMap<Key, Running>,
+    monitor: BTreeMap<Key, ExchangeMonitor>,
     /// How long the last ones took.
     usual: Duration,
     /// Whether a worker may be lost without harm.
@@ -33,7 +33,7 @@ pub(super) struct Exchanges {
 impl Exchanges {
     pub(super) fn new() -> Self {
         Self {
-            running: BTreeMap::new(),
+            monitor: BTreeMap::new(),
             usual: AT_FIRST,
             may_lose: false,
             doubts: Doubts::default(),
@@ -41,57 +41,60 @@ impl Exchanges {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.running.len()
+        self.monitor.len()
     }
 
-    pub(super) fn get(&self, step: Step, attempt: u32) -> Option<&Running> {
-        self.running.get(&(step, attempt))
+    pub(super) fn get(&self, step: Step, attempt: u32) -> Option<&ExchangeMonitor> {
+        self.monitor.get(&(step, attempt))
     }
 
-    pub(super) fn get_mut(&mut self, step: Step, attempt: u32) -> Option<&mut Running> {
-        self.running.get_mut(&(step, attempt))
+    pub(super) fn get_mut(&mut self, step: Step, attempt: u32) -> Option<&mut ExchangeMonitor> {
+        self.monitor.get_mut(&(step, attempt))
     }
 
     pub(super) fn get_or_begin(
         &mut self,
         step: Step,
         attempt: u32,
-        begin: impl FnOnce() -> Running,
-    ) -> &mut Running {
-        self.running.entry((step, attempt)).or_insert_with(begin)
+        begin: impl FnOnce() -> ExchangeMonitor,
+    ) -> &mut ExchangeMonitor {
+        self.monitor.entry((step, attempt)).or_insert_with(begin)
     }
 
     /// All of them, by step and attempt.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Running)> {
-        self.running.iter().map(|(key, running)| (*key, running))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &ExchangeMonitor)> {
+        self.monitor.iter().map(|(key, monitor)| (*key, monitor))
     }
 
     /// Those that a group makes.
-    pub(super) fn of_group(&mut self, group: u64) -> impl Iterator<Item = (Key, &mut Running)> {
-        self.running
+    pub(super) fn of_group(
+        &mut self,
+        group: u64,
+    ) -> impl Iterator<Item = (Key, &mut ExchangeMonitor)> {
+        self.monitor
             .iter_mut()
-            .filter(move |(_, running)| running.group == Some(group))
-            .map(|(key, running)| (*key, running))
+            .filter(move |(_, monitor)| monitor.group == Some(group))
+            .map(|(key, monitor)| (*key, monitor))
     }
 
     /// Those whose steps are not decided.
-    pub(super) fn undecided(&self) -> impl Iterator<Item = (Key, &Running)> {
-        self.iter().filter(|(_, running)| !running.done)
+    pub(super) fn undecided(&self) -> impl Iterator<Item = (Key, &ExchangeMonitor)> {
+        self.iter().filter(|(_, monitor)| !monitor.done)
     }
 
     /// Another exchange is begun; earlier attempts at its step are forgotten.
-    pub(super) fn begin(&mut self, step: Step, attempt: u32, running: Running) {
-        self.running.retain(|key, _| key.0 != step || key.1 > attempt);
-        self.running.insert((step, attempt), running);
+    pub(super) fn begin(&mut self, step: Step, attempt: u32, monitor: ExchangeMonitor) {
+        self.monitor.retain(|key, _| key.0 != step || key.1 > attempt);
+        self.monitor.insert((step, attempt), monitor);
     }
 
     /// A step is decided, and what was before `oldest` is not asked for any more.
     pub(super) fn release(&mut self, step: Step, oldest: Step) {
-        self.running
+        self.monitor
             .iter_mut()
             .filter(|(key, _)| key.0 == step)
-            .for_each(|(_, running)| running.done = true);
-        self.running.retain(|key, _| key.0 >= oldest);
+            .for_each(|(_, monitor)| monitor.done = true);
+        self.monitor.retain(|key, _| key.0 >= oldest);
         self.doubts.release(step);
     }
 
@@ -99,9 +102,9 @@ impl Exchanges {
     /// once each.
     pub(super) fn forget(&mut self, worker: u32, is_whole: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut unmade = Vec::new();
-        for (&key, running) in &mut self.running {
-            let lost = running.forget(worker) && !is_whole(key);
-            if lost && !running.done && !std::mem::replace(&mut running.void, true) {
+        for (&key, monitor) in &mut self.monitor {
+            let lost = monitor.forget(worker) && !is_whole(key);
+            if lost && !monitor.done && !std::mem::replace(&mut monitor.void, true) {
                 unmade.push(key);
             }
         }

@@ -3,7 +3,7 @@
 //! another one is made, and sums go by connections meanwhile.
 
 use super::super::Exchange;
-use super::super::exchange::share_out;
+use super::super::part::share_out;
 use super::Hub;
 use crate::ids::{Step, Worker};
 use crate::transport::Notice;
@@ -180,13 +180,13 @@ impl Hub {
             .for_each(|member| self.members.tell(member, &Down::Leave { group: number }));
         self.watched.status().group = 0;
         let (mut begun, mut unmade) = (Vec::new(), Vec::new());
-        for ((step, attempt), running) in self.exchanges.of_group(number) {
-            running.group = None;
-            let void = running.holders.is_empty() && !running.done;
-            if void && !std::mem::replace(&mut running.void, true) {
-                let source = running.receivers.first().copied().unwrap_or_default();
+        for ((step, attempt), monitor) in self.exchanges.of_group(number) {
+            monitor.group = None;
+            let void = monitor.holders.is_empty() && !monitor.done;
+            if void && !std::mem::replace(&mut monitor.void, true) {
+                let source = monitor.receivers.first().copied().unwrap_or_default();
                 unmade.push((Worker(source), Notice::Unmade { step, attempt }));
-            } else if !void && !running.done {
+            } else if !void && !monitor.done {
                 begun.push((step, attempt));
             }
         }
@@ -212,17 +212,17 @@ impl Hub {
         [patience, longest]: [Duration; 2],
         needed: usize,
     ) {
-        let late = self.exchanges.iter().find(|(_, running)| {
-            let waits = running.group.is_some()
-                && !running.done
-                && !running.void
-                && running.holders.len() < needed;
+        let late = self.exchanges.iter().find(|(_, monitor)| {
+            let waits = monitor.group.is_some()
+                && !monitor.done
+                && !monitor.void
+                && monitor.holders.len() < needed;
             // Where one worker makes the sum alone, the next to hold it has it by its connection.
-            let most = if running.sources.len() < needed { longest } else { patience };
-            waits && !running.overflowed && now.duration_since(running.begun) > most
+            let most = if monitor.sources.len() < needed { longest } else { patience };
+            waits && !monitor.overflowed && now.duration_since(monitor.begun) > most
         });
-        if let Some(((step, _), running)) = late {
-            let waited = now.duration_since(running.begun).as_secs_f64();
+        if let Some(((step, _), monitor)) = late {
+            let waited = now.duration_since(monitor.begun).as_secs_f64();
             self.failed(&format!("the sum of {step} was not made in {waited:.1} s"), now);
         }
     }
@@ -232,7 +232,7 @@ impl Hub {
         let holders = self
             .exchanges
             .get(step, attempt)
-            .map(|running| running.holders.clone())
+            .map(|monitor| monitor.holders.clone())
             .unwrap_or_default();
         let mut lacking: Vec<u32> = self
             .members
@@ -240,7 +240,7 @@ impl Hub {
             .map(|(worker, _)| worker)
             .filter(|worker| !holders.contains_key(worker))
             .collect();
-        if self.takes_part() && self.summer.sum(step, attempt).is_none() {
+        if self.takes_part() && self.node.sum(step, attempt).is_none() {
             lacking.push(super::COORDINATOR);
         }
         for node in lacking {

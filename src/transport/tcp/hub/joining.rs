@@ -92,7 +92,7 @@ impl Hub {
         let (pipe, queues) = Pipe::new();
         let span = info_span!("connection", worker, epoch);
         tokio::spawn(
-            run(stream, queues, self.shop.clone(), (worker, epoch), self.events.clone())
+            run(stream, queues, self.context.clone(), (worker, epoch), self.events.clone())
                 .instrument(span),
         );
         let offered = offer.filter(|offer| offer.run == self.listen.run).map(|offer| offer.next);
@@ -135,7 +135,7 @@ impl Hub {
             run: listen.run,
             epoch,
             length: listen.config.length,
-            layout: self.shop.stamp.layout,
+            layout: self.context.stamp.layout,
             first: listen.first.unwrap_or(Step(0)),
             micro_steps: listen.config.jobs.micro_steps,
             log_steps: listen.config.log_steps,

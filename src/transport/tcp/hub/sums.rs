@@ -1,10 +1,10 @@
 //! Sums as the coordinator's end sees them: who makes and holds them, and what becomes of those
 //! that stand still.
 
-use super::super::exchange::{Plan, Sum, share_out};
 use super::super::misses::Miss;
+use super::super::monitor::ExchangeMonitor;
+use super::super::part::{Plan, Sum, share_out};
 use super::super::pipe::Frame;
-use super::super::running::Running;
 use super::super::{DATA_WAITING_MAX, Exchange, QUIET};
 use super::Hub;
 use crate::ids::{Step, Worker};
@@ -20,9 +20,9 @@ type Told = (Vec<u32>, Vec<Summand>);
 impl Hub {
     /// Whether every worker has a sum that is decided: then it is not needed any more.
     pub(super) fn all_hold(&self, step: Step, attempt: u32) -> bool {
-        self.exchanges.get(step, attempt).is_none_or(|running| {
-            running.receivers.iter().all(|node| {
-                running.holders.contains_key(node) || self.members.pipe(*node).is_none()
+        self.exchanges.get(step, attempt).is_none_or(|monitor| {
+            monitor.receivers.iter().all(|node| {
+                monitor.holders.contains_key(node) || self.members.pipe(*node).is_none()
             })
         })
     }
@@ -30,13 +30,13 @@ impl Hub {
     /// Has a worker hold a sum that was made on this side, unless it was sent it.
     pub(super) fn hold(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
         let connected = || self.members.connected().map(|(worker, _)| worker).collect();
-        let running = self.exchanges.get_or_begin(step, attempt, || {
-            Running::new(connected(), BTreeSet::new(), Instant::now())
+        let monitor = self.exchanges.get_or_begin(step, attempt, || {
+            ExchangeMonitor::new(connected(), BTreeSet::new(), Instant::now())
         });
-        if !running.given.insert(worker) {
+        if !monitor.given.insert(worker) {
             return;
         }
-        self.summer.keep(Sum {
+        self.node.keep(Sum {
             step,
             attempt,
             vector: Arc::clone(&decoded.gradient),
@@ -49,12 +49,12 @@ impl Hub {
 
     /// Who is to apply a step, and was at work or away while the others took its sum, is sent it.
     pub(super) fn complete(&mut self, worker: u32, step: Step, attempt: u32, decoded: &Decoded) {
-        if self.landings.is_some() {
+        if self.eager.is_some() {
             self.hold(worker, step, attempt, decoded);
         } else if self
             .exchanges
             .get_mut(step, attempt)
-            .is_none_or(|running| running.given.insert(worker))
+            .is_none_or(|monitor| monitor.given.insert(worker))
         {
             self.give(step, attempt, worker);
         }
@@ -99,14 +99,14 @@ impl Hub {
         }
         let sources =
             holders.iter().copied().chain(plan.owners.iter().map(|owner| owner.node)).collect();
-        let mut running = Running::new(plan.receivers.clone(), sources, Instant::now());
-        (running.group, running.own) = (group, group.is_none() && star);
-        running.given.extend(&plan.receivers);
-        self.exchanges.begin(step, attempt, running);
-        self.summer.supersede(step, attempt);
+        let mut monitor = ExchangeMonitor::new(plan.receivers.clone(), sources, Instant::now());
+        (monitor.group, monitor.own) = (group, group.is_none() && star);
+        monitor.given.extend(&plan.receivers);
+        self.exchanges.begin(step, attempt, monitor);
+        self.node.supersede(step, attempt);
         if takes_part && group.is_none() {
             let mut none = Vec::new();
-            for reason in self.summer.begin(plan, |_| None, Instant::now(), &mut none) {
+            for reason in self.node.begin(plan, |_| None, Instant::now(), &mut none) {
                 tracing::warn!("{step}, attempt {attempt}: {reason}");
             }
         }
@@ -115,7 +115,7 @@ impl Hub {
     /// A worker is sent a step: whoever holds other bytes of it than these gets them anew.
     pub(super) fn decide(&mut self, step: Step, attempt: u32, digest: u64) {
         self.decisions.decided(step, attempt);
-        let wrong = self.exchanges.get_mut(step, attempt).map(|running| running.decided(digest));
+        let wrong = self.exchanges.get_mut(step, attempt).map(|monitor| monitor.decided(digest));
         wrong.into_iter().flatten().for_each(|node| otherwise(Worker(node), step));
     }
 
@@ -172,7 +172,7 @@ impl Hub {
     }
 
     pub(super) fn held(&mut self, worker: Worker, step: Step, attempt: u32, digest: Option<u64>) {
-        let own = self.summer.sum(step, attempt);
+        let own = self.node.sum(step, attempt);
         if own.is_some_and(|sum| !sum.finite) {
             return self.holds_what_is_not_finite(worker, step, attempt);
         }
@@ -182,12 +182,12 @@ impl Hub {
             return self
                 .lose(worker.0, &format!("it holds other bytes of {step} than were summed"));
         }
-        let Some(running) = self.exchanges.get_mut(step, attempt) else { return };
-        if !running.holds(worker.0, digest) {
+        let Some(monitor) = self.exchanges.get_mut(step, attempt) else { return };
+        if !monitor.holds(worker.0, digest) {
             otherwise(worker, step);
         }
-        if running.holders.len() == 2 && !running.done {
-            let (took, woven) = (running.begun.elapsed(), running.group.is_some());
+        if monitor.holders.len() == 2 && !monitor.done {
+            let (took, woven) = (monitor.begun.elapsed(), monitor.group.is_some());
             let mut status = self.watched.status();
             (status.exchanges, status.exchange_seconds) =
                 (status.exchanges + 1, took.as_secs_f64());
@@ -202,7 +202,7 @@ impl Hub {
         let Some(digest) = digest.or(own) else { return };
         let notice = Notice::Held { step, attempt, digest };
         match self.exchanges.get_mut(step, attempt).filter(|_| waits) {
-            Some(running) => running.unreported.push((worker, notice)),
+            Some(monitor) => monitor.unreported.push((worker, notice)),
             None => self.notify(worker, notice),
         }
     }
@@ -234,8 +234,8 @@ impl Hub {
 
     /// Gives a sum that is whole to those who came while it was made.
     fn hand_out(&mut self, step: Step, attempt: u32) {
-        let running = self.exchanges.get_mut(step, attempt).filter(|running| !running.done);
-        let Some(given) = running.map(|running| &mut running.given) else { return };
+        let monitor = self.exchanges.get_mut(step, attempt).filter(|monitor| !monitor.done);
+        let Some(given) = monitor.map(|monitor| &mut monitor.given) else { return };
         let late: Vec<u32> = self
             .members
             .connected()
@@ -253,11 +253,11 @@ impl Hub {
         let Some(next) = next else { return };
         let recent = |step: Step| step.0.saturating_sub(next.0) <= self.listen.config.log_steps;
         let open = self.exchanges.undecided().map(|(key, _)| key).filter(|key| recent(key.0));
-        let whole = |key: &(Step, u32)| self.summer.sum(key.0, key.1).is_some_and(|sum| sum.finite);
+        let whole = |key: &(Step, u32)| self.node.sum(key.0, key.1).is_some_and(|sum| sum.finite);
         let sums: Vec<(Step, u32)> = open.filter(whole).collect();
         for (step, attempt) in sums {
-            if let Some(running) = self.exchanges.get_mut(step, attempt) {
-                running.given.insert(worker);
+            if let Some(monitor) = self.exchanges.get_mut(step, attempt) {
+                monitor.given.insert(worker);
             }
             self.give(step, attempt, worker);
         }
@@ -265,13 +265,13 @@ impl Hub {
 
     /// Has a sum sent to a node by somebody who has it; false if there is nobody.
     pub(super) fn give(&mut self, step: Step, attempt: u32, to: u32) -> bool {
-        if let Some(frames) = self.summer.give(step, attempt) {
+        if let Some(frames) = self.node.give(step, attempt) {
             frames.into_iter().for_each(|frame| self.send(to, frame, usize::MAX));
             return true;
         }
-        let running = self.exchanges.get(step, attempt);
-        let found = running
-            .and_then(|running| running.giver(to, |holder| self.members.pipe(holder).is_some()));
+        let monitor = self.exchanges.get(step, attempt);
+        let found = monitor
+            .and_then(|monitor| monitor.giver(to, |holder| self.members.pipe(holder).is_some()));
         if let Some(holder) = found {
             self.members.tell(holder, &Down::Give { step, attempt, to });
         }
@@ -281,22 +281,22 @@ impl Hub {
     /// Sums chunks while nothing else is to be done.
     pub(super) fn work(&mut self) {
         let mut out = Vec::new();
-        while self.summer.work(&mut out) {
+        while self.node.work(&mut out) {
             for (to, frame) in std::mem::take(&mut out) {
                 self.send(to, frame, DATA_WAITING_MAX);
             }
         }
-        for sum in self.summer.finished() {
+        for sum in self.node.finished() {
             let (step, attempt) = (sum.step, sum.attempt);
             if !sum.finite {
                 self.not_finite(&sum);
                 continue;
             }
             self.watched.sum(step, attempt, &sum.vector);
-            let running = self.exchanges.get_mut(step, attempt);
-            let reports = running.map(|running| {
-                running.void = false;
-                std::mem::take(&mut running.unreported)
+            let monitor = self.exchanges.get_mut(step, attempt);
+            let reports = monitor.map(|monitor| {
+                monitor.void = false;
+                std::mem::take(&mut monitor.unreported)
             });
             for (worker, notice) in reports.into_iter().flatten() {
                 match notice {
@@ -317,23 +317,23 @@ impl Hub {
     /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes
     /// to them, or who is left when it has taken much longer than exchanges take.
     pub(super) fn look_after_exchanges(&mut self, now: Instant) {
-        for (step, attempt, on) in self.summer.stalled(now, QUIET) {
-            if let Some(running) = self.exchanges.get_mut(step, attempt) {
-                running.waits(COORDINATOR, on, now);
+        for (step, attempt, on) in self.node.stalled(now, QUIET) {
+            if let Some(monitor) = self.exchanges.get_mut(step, attempt) {
+                monitor.waits(COORDINATOR, on, now);
             }
         }
         let [patience, longest] = self.exchanges.patience(&self.listen);
         let needed = self.members.connected().count().min(2);
         self.look_after_sums_of_groups(now, [patience, longest], needed);
-        let stuck = |running: &&Running| {
-            running.holders.len() < needed && running.is_stuck(now, patience, longest)
+        let stuck = |monitor: &&ExchangeMonitor| {
+            monitor.holders.len() < needed && monitor.is_stuck(now, patience, longest)
         };
         let found = self
             .exchanges
             .iter()
-            .map(|(_, running)| running)
+            .map(|(_, monitor)| monitor)
             .filter(stuck)
-            .find_map(|running| Some((running.culprit(now)?, running.begun)));
+            .find_map(|monitor| Some((monitor.culprit(now)?, monitor.begun)));
         if let Some((worker, begun)) = found {
             self.lose(
                 worker,

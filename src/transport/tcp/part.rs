@@ -6,8 +6,8 @@
 //! reduce-scatter and all-gather among them.
 
 use super::block::{Block, Blocks, Body};
-use super::canvas::{Canvas, Claim};
 use super::pipe::Frame;
+use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, poison_of};
 use crate::ids::{Step, Worker};
 use crate::run::NumberFormat;
@@ -59,7 +59,7 @@ pub(super) struct Sum {
 
 /// One node's part in an exchange.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct ExchangePart {
     me: u32,
     plan: Plan,
     format: NumberFormat,
@@ -72,7 +72,7 @@ pub(super) struct Exchange {
     waiting: BTreeMap<usize, Vec<Option<Block>>>,
     /// Own chunks that can be summed.
     ready: Vec<usize>,
-    out: Arc<Canvas>,
+    out: Arc<ReassemblyBuffer>,
     digests: Vec<Option<u64>>,
     left: usize,
     finite: bool,
@@ -80,13 +80,13 @@ pub(super) struct Exchange {
     spoilt: BTreeSet<u32>,
 }
 
-impl Exchange {
+impl ExchangePart {
     /// A part in which nothing but the sum is received.
     pub(super) fn listening(
         me: u32,
         step: Step,
         attempt: u32,
-        out: Arc<Canvas>,
+        out: Arc<ReassemblyBuffer>,
         blocks: Blocks,
     ) -> Self {
         let plan = Plan {
@@ -200,7 +200,7 @@ impl Exchange {
         for chunk in own.filter(|chunk| self.digests[*chunk].is_some()) {
             let range = self.out.range(chunk);
             let mut block = self.blocks.take(range.len(), self.format);
-            let finite = self.out.look(chunk, |sum| {
+            let finite = self.out.read(chunk, |sum| {
                 block.fill(sum);
                 poison_of(sum) == 0.0
             });
@@ -293,7 +293,7 @@ impl Exchange {
             };
             narrow
         });
-        self.out.paint(chunk, |out| out.copy_from_slice(block.floats_mut()));
+        self.out.write(chunk, |out| out.copy_from_slice(block.floats_mut()));
         self.place(chunk, folded.digest, folded.finite);
         let wire_digest = if narrow.is_none() { folded.digest } else { 0 };
         if let Some(narrow) = narrow {
@@ -352,7 +352,7 @@ impl Exchange {
             let of_wire = Some(header.digest)
                 .filter(|digest| header.format == NumberFormat::F32 && *digest != 0);
             let mut digest = 0;
-            self.out.paint(chunk, |out| {
+            self.out.write(chunk, |out| {
                 block.copy_to(out);
                 digest = of_wire.unwrap_or_else(|| xxh3_64(bytemuck::cast_slice(out)));
             });
@@ -364,12 +364,12 @@ impl Exchange {
 
     /// Notes a chunk of the sum that was read into its place; false if it is not in the place of
     /// this sum.
-    pub(super) fn landed(&mut self, header: &Header, claim: &Claim) -> bool {
-        let settled = claim.settle(&self.out);
-        if settled && let Ok(chunk) = header.chunk_of(self.out.len()) {
+    pub(super) fn placed(&mut self, header: &Header, slot: &WriteSlot) -> bool {
+        let completed = slot.complete(&self.out);
+        if completed && let Ok(chunk) = header.chunk_of(self.out.len()) {
             self.place(chunk, header.digest, header.finite);
         }
-        settled
+        completed
     }
 
     fn place(&mut self, chunk: usize, digest: u64, finite: bool) {

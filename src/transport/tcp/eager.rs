@@ -31,7 +31,7 @@ pub(super) fn frames(
 
 /// A result of which something has come.
 #[derive(Debug)]
-struct Landing {
+struct Partial {
     vector: Vec<f32>,
     missing: Vec<bool>,
     left: usize,
@@ -41,7 +41,7 @@ struct Landing {
 /// A task that was ordered and not answered.
 #[derive(Debug, Default)]
 struct Ordered {
-    landing: Option<Landing>,
+    partial: Option<Partial>,
     /// The worker's word that it is done, and the scalars that came with it.
     done: Option<Vec<f64>>,
 }
@@ -49,7 +49,7 @@ struct Ordered {
 /// The results that are due: nothing else is taken in, and what workers can make the coordinator
 /// keep is bounded by what they were told to compute.
 #[derive(Debug)]
-pub(super) struct Landings {
+pub(super) struct EagerReceiver {
     length: usize,
     ledgers: Ledgers,
     vectors: Vectors,
@@ -58,7 +58,7 @@ pub(super) struct Landings {
     ordered: BTreeMap<(u32, u32, Task), Ordered>,
 }
 
-impl Landings {
+impl EagerReceiver {
     pub(super) fn new(length: usize, ledgers: Ledgers, vectors: Vectors, blocks: Blocks) -> Self {
         Self { length, ledgers, vectors, blocks, ordered: BTreeMap::new() }
     }
@@ -93,19 +93,19 @@ impl Landings {
             self.blocks.give(block);
             return Ok(None);
         };
-        let landing = ordered.landing.get_or_insert_with(|| {
+        let partial = ordered.partial.get_or_insert_with(|| {
             let missing = vec![true; chunks(length)];
-            Landing { vector: vectors.take(length), left: missing.len(), missing, finite: true }
+            Partial { vector: vectors.take(length), left: missing.len(), missing, finite: true }
         });
         let chunk = header.chunk_of(length)?;
         let range = chunk_range(chunk, length);
-        if std::mem::take(&mut landing.missing[chunk]) {
-            block.copy_to(&mut landing.vector[range.clone()]);
-            landing.finite &= poison_of(&landing.vector[range]) == 0.0;
-            landing.left -= 1;
+        if std::mem::take(&mut partial.missing[chunk]) {
+            block.copy_to(&mut partial.vector[range.clone()]);
+            partial.finite &= poison_of(&partial.vector[range]) == 0.0;
+            partial.left -= 1;
         }
         self.blocks.give(block);
-        Ok(self.landed(key))
+        Ok(self.taken_in(key))
     }
 
     /// A worker says that it is done with a task and that its result is finite, of which the chunks
@@ -119,7 +119,7 @@ impl Landings {
     ) -> Option<Notice> {
         let key = (worker, order as u32, task);
         self.ordered.get_mut(&key)?.done = Some(tail);
-        self.landed(key)
+        self.taken_in(key)
     }
 
     /// A worker says that a result is not finite: it is not sent.
@@ -127,14 +127,14 @@ impl Landings {
         self.ordered.remove(&(worker, order as u32, task));
     }
 
-    fn landed(&mut self, key: (u32, u32, Task)) -> Option<Notice> {
+    fn taken_in(&mut self, key: (u32, u32, Task)) -> Option<Notice> {
         let whole = |ordered: &Ordered| {
             ordered.done.is_some()
-                && ordered.landing.as_ref().is_some_and(|landing| landing.left == 0)
+                && ordered.partial.as_ref().is_some_and(|partial| partial.left == 0)
         };
         self.ordered.get(&key).filter(|ordered| whole(ordered))?;
-        let Ordered { landing, done } = self.ordered.remove(&key)?;
-        let (Landing { vector, finite, .. }, tail) = (landing?, done?);
+        let Ordered { partial, done } = self.ordered.remove(&key)?;
+        let (Partial { vector, finite, .. }, tail) = (partial?, done?);
         if finite {
             self.ledgers.of(Worker(key.0)).keep(key.2, vector);
         } else {
@@ -153,72 +153,73 @@ mod tests {
     const LENGTH: usize = CHUNK + 3;
     const TASK: Task = Task { job: Job(4), piece: 1, plan: 0 };
 
-    fn landings() -> Landings {
-        Landings::new(LENGTH, Ledgers::new(2), Vectors::default(), Blocks::new(LENGTH))
+    fn receiver() -> EagerReceiver {
+        EagerReceiver::new(LENGTH, Ledgers::new(2), Vectors::default(), Blocks::new(LENGTH))
     }
 
-    fn land(landings: &mut Landings, worker: u32, frame: &Frame) -> Result<Option<Notice>, String> {
-        let mut block = landings.blocks.take(frame.header.count(), NumberFormat::F32);
+    fn take_in(
+        eager: &mut EagerReceiver,
+        worker: u32,
+        frame: &Frame,
+    ) -> Result<Option<Notice>, String> {
+        let mut block = eager.blocks.take(frame.header.count(), NumberFormat::F32);
         block.fill(frame.body.floats().unwrap());
-        landings.chunk(worker, &frame.header, block)
+        eager.chunk(worker, &frame.header, block)
     }
 
     #[test]
     fn a_result_counts_when_all_of_it_and_its_word_have_come() {
         let vector = Arc::new((0..LENGTH).map(|at| at as f32).collect::<Vec<f32>>());
         let frames: Vec<Frame> = frames(&vector, TASK, 7).collect();
-        let mut landings = landings();
-        landings.ordered(1, 7, [TASK].into_iter());
-        assert!(land(&mut landings, 1, &frames[1]).unwrap().is_none());
-        assert!(land(&mut landings, 1, &frames[1]).unwrap().is_none(), "the same chunk again");
-        assert!(landings.done(1, 7, TASK, vec![2.0]).is_none());
-        let notice = land(&mut landings, 1, &frames[0]).unwrap();
+        let mut eager = receiver();
+        eager.ordered(1, 7, [TASK].into_iter());
+        assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_none());
+        assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_none(), "the same chunk again");
+        assert!(eager.done(1, 7, TASK, vec![2.0]).is_none());
+        let notice = take_in(&mut eager, 1, &frames[0]).unwrap();
         assert!(matches!(notice, Some(Notice::Done { task: TASK, finite: true, .. })));
-        assert!(landings.ledgers.of(Worker(1)).result(TASK).is_some_and(|held| **held == *vector));
-        assert!(
-            landings.done(1, 7, TASK, vec![2.0]).is_none() && landings.ordered.is_empty(),
-            "once"
-        );
+        assert!(eager.ledgers.of(Worker(1)).result(TASK).is_some_and(|held| **held == *vector));
+        assert!(eager.done(1, 7, TASK, vec![2.0]).is_none() && eager.ordered.is_empty(), "once");
     }
 
     #[test]
     fn what_nobody_ordered_is_not_kept() {
         let vector = Arc::new(vec![1.0; LENGTH]);
-        let mut landings = landings();
-        landings.ordered(0, 1, [TASK].into_iter());
+        let mut eager = receiver();
+        eager.ordered(0, 1, [TASK].into_iter());
         for frame in frames(&vector, TASK, 2).chain(frames(&vector, Task { piece: 9, ..TASK }, 1)) {
-            assert!(land(&mut landings, 0, &frame).unwrap().is_none());
+            assert!(take_in(&mut eager, 0, &frame).unwrap().is_none());
         }
         assert!(
-            frames(&vector, TASK, 1).all(|frame| land(&mut landings, 1, &frame).unwrap().is_none()),
+            frames(&vector, TASK, 1).all(|frame| take_in(&mut eager, 1, &frame).unwrap().is_none()),
             "another worker's"
         );
-        assert!(landings.ordered.values().all(|ordered| ordered.landing.is_none()));
-        landings.freed(0, 1);
-        assert!(landings.ordered.is_empty());
+        assert!(eager.ordered.values().all(|ordered| ordered.partial.is_none()));
+        eager.freed(0, 1);
+        assert!(eager.ordered.is_empty());
     }
 
     #[test]
     fn what_is_judged_is_what_came() {
         let mut vector = vec![1.0; LENGTH];
         vector[LENGTH - 1] = f32::NAN;
-        let mut landings = landings();
-        landings.ordered(0, 1, [TASK].into_iter());
-        assert!(landings.done(0, 1, TASK, Vec::new()).is_none());
+        let mut eager = receiver();
+        eager.ordered(0, 1, [TASK].into_iter());
+        assert!(eager.done(0, 1, TASK, Vec::new()).is_none());
         let notices: Vec<_> = frames(&Arc::new(vector), TASK, 1)
-            .filter_map(|frame| land(&mut landings, 0, &frame).unwrap())
+            .filter_map(|frame| take_in(&mut eager, 0, &frame).unwrap())
             .collect();
         assert!(
             matches!(notices[..], [Notice::Done { finite: false, .. }]),
             "it said it was finite, and it is not"
         );
-        assert!(landings.ledgers.of(Worker(0)).is_empty());
-        landings.ordered(0, 2, [TASK].into_iter());
+        assert!(eager.ledgers.of(Worker(0)).is_empty());
+        eager.ordered(0, 2, [TASK].into_iter());
         let beyond = Header {
             attempt: 2,
             ..Header::chunk(Kind::Result, NumberFormat::F32, 2 * CHUNK, 3).of_task(TASK)
         };
-        let block = landings.blocks.take(3, NumberFormat::F32);
-        assert!(landings.chunk(0, &beyond, block).is_err());
+        let block = eager.blocks.take(3, NumberFormat::F32);
+        assert!(eager.chunk(0, &beyond, block).is_err());
     }
 }

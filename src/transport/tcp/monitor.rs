@@ -21,7 +21,7 @@ struct Waiting {
 
 /// An exchange.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct ExchangeMonitor {
     pub(super) begun: Instant,
     pub(super) receivers: Vec<u32>,
     /// Who has something that is summed, or sums.
@@ -48,7 +48,7 @@ pub(super) struct Running {
     pub(super) overflowed: bool,
 }
 
-impl Running {
+impl ExchangeMonitor {
     pub(super) fn new(receivers: Vec<u32>, sources: BTreeSet<u32>, begun: Instant) -> Self {
         Self {
             begun,
@@ -164,38 +164,39 @@ mod tests {
     fn who_gets_chunks_does_not_wait_in_vain() {
         let begun = Instant::now();
         let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);
-        let mut running = Running::new(vec![0, 1, 2], BTreeSet::new(), begun);
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2], BTreeSet::new(), begun);
         let longest = 60 * SECOND;
         // Nothing comes to worker 0 from worker 2 for a while, then something does.
         (10..=20).for_each(|tenths| {
-            assert_eq!(running.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10);
+            assert_eq!(monitor.waits(0, vec![2], at(f64::from(tenths) / 10.0)), tenths == 10);
         });
-        assert!(!running.is_stuck(at(2.0), 3 * SECOND, longest));
-        assert!(!running.is_stuck(at(4.5), 3 * SECOND, longest), "it does not say so any more");
-        running.waits(0, vec![2], at(6.0));
-        assert!(!running.is_stuck(at(6.5), 3 * SECOND, longest), "it had got something in between");
+        assert!(!monitor.is_stuck(at(2.0), 3 * SECOND, longest));
+        assert!(!monitor.is_stuck(at(4.5), 3 * SECOND, longest), "it does not say so any more");
+        monitor.waits(0, vec![2], at(6.0));
+        assert!(!monitor.is_stuck(at(6.5), 3 * SECOND, longest), "it had got something in between");
         (61..90)
-            .for_each(|tenths| assert!(!running.waits(0, vec![2], at(f64::from(tenths) / 10.0))));
-        assert!(running.is_stuck(at(8.9), 3 * SECOND, longest));
+            .for_each(|tenths| assert!(!monitor.waits(0, vec![2], at(f64::from(tenths) / 10.0))));
+        assert!(monitor.is_stuck(at(8.9), 3 * SECOND, longest));
         assert!(
-            running.is_stuck(at(61.0), 3 * SECOND, longest),
+            monitor.is_stuck(at(61.0), 3 * SECOND, longest),
             "and there is an end to everything"
         );
-        running.done = true;
-        assert!(!running.is_stuck(at(8.9), 3 * SECOND, longest));
+        monitor.done = true;
+        assert!(!monitor.is_stuck(at(8.9), 3 * SECOND, longest));
     }
 
     #[test]
     fn nobody_is_blamed_for_a_sum_that_is_to_be_made_anew() {
         let begun = Instant::now();
         let stuck = |holder: Option<u32>, lost: u32| {
-            let mut running = Running::new(vec![0, 1, 2, 3], BTreeSet::from([0, 1, 2]), begun);
-            holder.into_iter().for_each(|holder| assert!(running.holds(holder, None)));
+            let mut monitor =
+                ExchangeMonitor::new(vec![0, 1, 2, 3], BTreeSet::from([0, 1, 2]), begun);
+            holder.into_iter().for_each(|holder| assert!(monitor.holds(holder, None)));
             (0..=20).for_each(|tenths| {
-                running.waits(1, vec![0, 2], begun + SECOND * tenths / 10);
+                monitor.waits(1, vec![0, 2], begun + SECOND * tenths / 10);
             });
-            running.void = running.forget(lost);
-            running.is_stuck(begun + 2 * SECOND, SECOND, 60 * SECOND)
+            monitor.void = monitor.forget(lost);
+            monitor.is_stuck(begun + 2 * SECOND, SECOND, 60 * SECOND)
         };
         assert!(!stuck(None, 0) && !stuck(Some(0), 0), "its result, or the only sum, went with it");
         assert!(stuck(Some(2), 0) && stuck(None, 3), "the sum is held, or nothing of it is lost");
@@ -204,39 +205,39 @@ mod tests {
     #[test]
     fn a_sum_comes_from_somebody_who_gets_through() {
         let now = Instant::now();
-        let mut running = Running::new(vec![0, 1, 2], BTreeSet::new(), now);
-        assert_eq!(running.giver(2, |_| true), None);
-        assert!([0, 1].into_iter().all(|node| running.holds(node, None)));
-        assert_eq!(running.giver(2, |_| true), Some(0));
-        assert_eq!(running.giver(0, |_| true), Some(1));
-        running.waits(2, vec![0], now);
-        assert_eq!(running.giver(2, |_| true), Some(1));
-        assert_eq!(running.giver(2, |node| node == 0), Some(0));
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2], BTreeSet::new(), now);
+        assert_eq!(monitor.giver(2, |_| true), None);
+        assert!([0, 1].into_iter().all(|node| monitor.holds(node, None)));
+        assert_eq!(monitor.giver(2, |_| true), Some(0));
+        assert_eq!(monitor.giver(0, |_| true), Some(1));
+        monitor.waits(2, vec![0], now);
+        assert_eq!(monitor.giver(2, |_| true), Some(1));
+        assert_eq!(monitor.giver(2, |node| node == 0), Some(0));
     }
 
     #[test]
     fn who_holds_other_bytes_gives_them_to_nobody() {
-        let mut running = Running::new(vec![0, 1, 2, 3], BTreeSet::new(), Instant::now());
-        assert!(running.holds(0, Some(8)) && running.holds(1, Some(9)) && running.holds(2, None));
-        assert_eq!(running.decided(9), [0]);
-        assert!(running.decided(9).is_empty(), "that is known");
-        assert_eq!(running.giver(0, |node| node != 2), Some(1));
-        assert!(!running.holds(3, Some(8)) && running.holds(0, Some(9)), "it has got them anew");
-        assert_eq!(running.giver(1, |node| node == 3), None);
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2, 3], BTreeSet::new(), Instant::now());
+        assert!(monitor.holds(0, Some(8)) && monitor.holds(1, Some(9)) && monitor.holds(2, None));
+        assert_eq!(monitor.decided(9), [0]);
+        assert!(monitor.decided(9).is_empty(), "that is known");
+        assert_eq!(monitor.giver(0, |node| node != 2), Some(1));
+        assert!(!monitor.holds(3, Some(8)) && monitor.holds(0, Some(9)), "it has got them anew");
+        assert_eq!(monitor.giver(1, |node| node == 3), None);
     }
 
     #[test]
     fn who_waits_is_a_victim() {
         let now = Instant::now();
-        let mut running = Running::new(vec![0, 1, 2], BTreeSet::new(), now);
-        running.waits(0, vec![1, 2], now);
-        running.waits(1, vec![2, COORDINATOR], now);
-        assert_eq!(running.culprit(now), Some(2));
-        running.waits(2, vec![0], now);
-        running.waits(COORDINATOR, vec![0], now);
-        assert!(running.culprit(now).is_some(), "when everybody waits, somebody is it");
-        running.forget(2);
-        running.holds(0, None);
-        assert_eq!(running.culprit(now), Some(0), "as the coordinator says");
+        let mut monitor = ExchangeMonitor::new(vec![0, 1, 2], BTreeSet::new(), now);
+        monitor.waits(0, vec![1, 2], now);
+        monitor.waits(1, vec![2, COORDINATOR], now);
+        assert_eq!(monitor.culprit(now), Some(2));
+        monitor.waits(2, vec![0], now);
+        monitor.waits(COORDINATOR, vec![0], now);
+        assert!(monitor.culprit(now).is_some(), "when everybody waits, somebody is it");
+        monitor.forget(2);
+        monitor.holds(0, None);
+        assert_eq!(monitor.culprit(now), Some(0), "as the coordinator says");
     }
 }

@@ -1,9 +1,9 @@
 //! All exchanges a node takes part in, and the sums it keeps of those that are over.
 
 use super::block::{Block, Blocks, Vectors};
-use super::canvas::{Canvas, Canvases, Claim};
-use super::exchange::{Exchange, Outgoing, Plan, Sum, chunks_of};
-use super::pipe::{Frame, Shop};
+use super::part::{ExchangePart, Outgoing, Plan, Sum, chunks_of};
+use super::pipe::{ConnectionContext, Frame};
+use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
 use crate::ids::Step;
 use crate::run::NumberFormat;
 use crate::transport::What;
@@ -18,7 +18,7 @@ type Key = (Step, u32);
 /// An exchange under way.
 #[derive(Debug)]
 struct Open {
-    exchange: Exchange,
+    part: ExchangePart,
     planned: bool,
     /// When a chunk came last.
     progressed: Instant,
@@ -28,7 +28,7 @@ struct Open {
 
 /// The exchanges of one node.
 #[derive(Debug)]
-pub(super) struct Summer {
+pub(super) struct NodeExchanges {
     me: u32,
     length: usize,
     format: NumberFormat,
@@ -43,24 +43,29 @@ pub(super) struct Summer {
     /// Steps below this one take no new exchange.
     first: Step,
     vectors: Vectors,
-    canvases: Canvases,
+    buffers: ReassemblyBuffers,
 }
 
-impl Summer {
-    pub(super) fn new(shop: &Shop, length: usize, vectors: Vectors, kept_max: usize) -> Self {
+impl NodeExchanges {
+    pub(super) fn new(
+        context: &ConnectionContext,
+        length: usize,
+        vectors: Vectors,
+        kept_max: usize,
+    ) -> Self {
         Self {
-            me: shop.stamp.worker,
+            me: context.stamp.worker,
             length,
-            format: shop.stamp.format,
-            of_bits: shop.of_bits,
-            blocks: shop.blocks.clone(),
+            format: context.stamp.format,
+            of_bits: context.of_bits,
+            blocks: context.blocks.clone(),
             open: BTreeMap::new(),
             sums: VecDeque::new(),
             before: BTreeSet::new(),
             kept_max,
             first: Step(0),
             vectors,
-            canvases: shop.canvases.clone(),
+            buffers: context.buffers.clone(),
         }
     }
 
@@ -71,12 +76,12 @@ impl Summer {
 
     fn entry(&mut self, key: Key, now: Instant) -> &mut Open {
         let (me, length) = (self.me, self.length);
-        let (blocks, vectors, canvases) = (&self.blocks, &self.vectors, &self.canvases);
+        let (blocks, vectors, buffers) = (&self.blocks, &self.vectors, &self.buffers);
         self.open.entry(key).or_insert_with(|| {
-            let out = Arc::new(Canvas::new(vectors.take(length)));
-            canvases.hang(key.0, key.1, &out);
-            let exchange = Exchange::listening(me, key.0, key.1, out, blocks.clone());
-            Open { exchange, planned: false, progressed: now, early: Vec::new() }
+            let out = Arc::new(ReassemblyBuffer::new(vectors.take(length)));
+            buffers.register(key.0, key.1, &out);
+            let part = ExchangePart::listening(me, key.0, key.1, out, blocks.clone());
+            Open { part, planned: false, progressed: now, early: Vec::new() }
         })
     }
 
@@ -97,10 +102,10 @@ impl Summer {
         let Self { format, open, .. } = self;
         let Some(open) = open.get_mut(&key).filter(|open| !open.planned) else { return Vec::new() };
         (open.planned, open.progressed) = (true, now);
-        out.extend(open.exchange.join(plan, *format, held));
+        out.extend(open.part.join(plan, *format, held));
         std::mem::take(&mut open.early)
             .into_iter()
-            .filter_map(|(header, from, block)| open.exchange.term(&header, from, block).err())
+            .filter_map(|(header, from, block)| open.part.term(&header, from, block).err())
             .collect()
     }
 
@@ -142,11 +147,11 @@ impl Summer {
         let open = self.entry(key, now);
         open.progressed = now;
         match header.kind {
-            Kind::Sum => open.exchange.summed(header, from, block),
+            Kind::Sum => open.part.summed(header, from, block),
             Kind::Control | Kind::State | Kind::Result => {
                 Err(format!("a chunk of kind {:?} belongs to no exchange", header.kind))
             }
-            _ if open.planned => open.exchange.term(header, from, block),
+            _ if open.planned => open.part.term(header, from, block),
             _ if open.early.len() < early_max => {
                 open.early.push((*header, from, block));
                 Ok(())
@@ -156,22 +161,22 @@ impl Summer {
     }
 
     /// Takes in a chunk of a sum that was read into the place where it belongs.
-    pub(super) fn landed(
+    pub(super) fn placed(
         &mut self,
         header: &Header,
         from: u32,
-        claim: &Claim,
+        slot: &WriteSlot,
         now: Instant,
     ) -> Result<(), String> {
         if let Some(open) = self.open.get_mut(&(Step(header.number), header.attempt))
-            && open.exchange.landed(header, claim)
+            && open.part.placed(header, slot)
         {
             open.progressed = now;
             return Ok(());
         }
         // The exchange may have been begun anew meanwhile.
         let mut block = self.blocks.take(header.count(), header.format);
-        match claim.with(|bytes| block.bytes_mut().copy_from_slice(bytes)) {
+        match slot.with(|bytes| block.bytes_mut().copy_from_slice(bytes)) {
             Some(()) => self.chunk(header, from, block, now),
             None => {
                 self.blocks.give(block);
@@ -182,7 +187,7 @@ impl Summer {
 
     /// Sums what can be summed, one chunk; false if there is nothing.
     pub(super) fn work(&mut self, out: &mut Vec<Outgoing>) -> bool {
-        let next = self.open.values_mut().find_map(|open| open.exchange.sum_next());
+        let next = self.open.values_mut().find_map(|open| open.part.sum_next());
         let worked = next.is_some();
         out.extend(next.into_iter().flatten());
         worked
@@ -190,12 +195,11 @@ impl Summer {
 
     /// The sums that became whole.
     pub(super) fn finished(&mut self) -> Vec<Sum> {
-        let (whole, open): (BTreeMap<_, _>, _) = std::mem::take(&mut self.open)
-            .into_iter()
-            .partition(|(_, open)| open.exchange.is_whole());
+        let (whole, open): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.part.is_whole());
         self.open = open;
         let done: Vec<Sum> =
-            whole.into_values().map(|open| open.exchange.finish(self.of_bits)).collect();
+            whole.into_values().map(|open| open.part.finish(self.of_bits)).collect();
         done.iter().cloned().for_each(|sum| self.push(sum));
         done
     }
@@ -261,9 +265,7 @@ impl Summer {
         held: impl Fn(Step, What) -> Option<Arc<Vec<f32>>>,
     ) -> Vec<Frame> {
         let planned = self.open.iter().filter(|(_, open)| open.planned);
-        planned
-            .flat_map(|(key, open)| open.exchange.owed_to(node, |what| held(key.0, what)))
-            .collect()
+        planned.flat_map(|(key, open)| open.part.owed_to(node, |what| held(key.0, what))).collect()
     }
 
     /// Gives up everything under way. Sums are kept, for steps that are decided; a coordinator that
@@ -278,7 +280,7 @@ impl Summer {
         let old = self.open.iter().filter(|(_, open)| {
             open.planned && now.saturating_duration_since(open.progressed) > patience
         });
-        old.map(|((step, attempt), open)| (*step, *attempt, open.exchange.waits_for())).collect()
+        old.map(|((step, attempt), open)| (*step, *attempt, open.part.waits_for())).collect()
     }
 }
 
@@ -293,32 +295,32 @@ mod tests {
     #[test]
     fn a_sum_under_way_outlives_a_state() {
         let length = 2 * CHUNK;
-        let shop = Shop::of_tests(1, length);
-        let blocks = shop.blocks.clone();
-        let mut summer = Summer::new(&shop, length, Vectors::default(), 4);
-        let come = |summer: &mut Summer, step: u64, chunk: usize| {
+        let context = ConnectionContext::of_tests(1, length);
+        let blocks = context.blocks.clone();
+        let mut node = NodeExchanges::new(&context, length, Vectors::default(), 4);
+        let come = |node: &mut NodeExchanges, step: u64, chunk: usize| {
             let range = chunk_range(chunk, length);
             let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
                 .of_step(Step(step), 0, 0);
-            summer
-                .chunk(&header, 0, blocks.take(range.len(), NumberFormat::F32), Instant::now())
+            node.chunk(&header, 0, blocks.take(range.len(), NumberFormat::F32), Instant::now())
                 .unwrap();
         };
-        come(&mut summer, 6, 0);
-        come(&mut summer, 7, 0);
-        summer.moved(Step(7));
-        come(&mut summer, 6, 1);
-        come(&mut summer, 7, 1);
-        assert_eq!(summer.finished().iter().map(|sum| sum.step).collect::<Vec<_>>(), [Step(7)]);
+        come(&mut node, 6, 0);
+        come(&mut node, 7, 0);
+        node.moved(Step(7));
+        come(&mut node, 6, 1);
+        come(&mut node, 7, 1);
+        assert_eq!(node.finished().iter().map(|sum| sum.step).collect::<Vec<_>>(), [Step(7)]);
     }
 
     /// A coordinator that was restarted can come to a step that was held before, and not applied by
     /// anybody.
     #[test]
     fn a_step_is_summed_again_for_another_coordinator() {
-        let mut summer = Summer::new(&Shop::of_tests(0, 3), 3, Vectors::default(), 4);
+        let mut node =
+            NodeExchanges::new(&ConnectionContext::of_tests(0, 3), 3, Vectors::default(), 4);
         let key = (Step(7), 0);
-        let sends = |summer: &mut Summer| {
+        let sends = |node: &mut NodeExchanges| {
             let holders = vec![Piece { worker: Worker(0), what: What::Sum }];
             let owners = vec![Owner { node: COORDINATOR, start: 0, end: 1 }];
             let terms = vec![Summand { weight: 1.0, holders }];
@@ -332,11 +334,11 @@ mod tests {
                 receivers: vec![0, COORDINATOR],
             };
             let wrong =
-                summer.begin(plan, |_| Some(Arc::new(vec![1.0; 3])), Instant::now(), &mut out);
+                node.begin(plan, |_| Some(Arc::new(vec![1.0; 3])), Instant::now(), &mut out);
             assert!(wrong.is_empty());
             out.len()
         };
-        summer.keep(Sum {
+        node.keep(Sum {
             step: key.0,
             attempt: key.1,
             vector: Arc::new(vec![2.0; 3]),
@@ -344,10 +346,10 @@ mod tests {
             finite: true,
             spoilt: BTreeSet::new(),
         });
-        assert_eq!(sends(&mut summer), 0, "it is whole");
-        summer.reset();
-        assert!(summer.has(key.0, key.1, 5), "if it is decided, it is applied");
-        assert_eq!(sends(&mut summer), 1);
-        assert!(!summer.has(key.0, key.1, 5) && summer.is_open(key.0, key.1));
+        assert_eq!(sends(&mut node), 0, "it is whole");
+        node.reset();
+        assert!(node.has(key.0, key.1, 5), "if it is decided, it is applied");
+        assert_eq!(sends(&mut node), 1);
+        assert!(!node.has(key.0, key.1, 5) && node.is_open(key.0, key.1));
     }
 }
