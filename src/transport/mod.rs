@@ -1,6 +1,8 @@
 //! How a coordinator and its workers talk: orders down, notices up. No code, no schedule, no clock.
 
 mod closer;
+#[cfg(feature = "tcp")]
+mod exchange;
 pub mod fabric;
 mod facts;
 pub mod ledger;
@@ -22,9 +24,14 @@ pub use state::{NotBytes, State};
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Part, Step, Task, Units, Worker};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// What a mutex guards here stays whole whoever panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A decoded gradient and the scalars decoded with the same weights.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,6 @@
 
 mod again;
 mod dialer;
-mod kept;
 mod link;
 mod peers;
 mod trainer;
@@ -12,18 +11,17 @@ mod word;
 
 pub use link::TcpLink;
 
-use super::block::Blocks;
-use super::node::NodeExchanges;
-use super::part::Plan;
-use super::pipe::{Frame, Incoming};
-use super::states::Arriving;
-use super::{DATA_WAITING_MAX, QUIET, TICK, Welcome};
+use super::Welcome;
+use super::pipe::Incoming;
 use crate::ids::Worker;
-use crate::transport::fabric::{Reported, Told};
+use crate::transport::exchange::TICK;
+use crate::transport::exchange::{
+    Arriving, Blocks, Frame, Plan, WorkerEffect, WorkerEvent, WorkerSums, state_frames,
+};
+use crate::transport::fabric::{Fabric, Holds, Reported, Told};
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, Up};
 use crate::transport::{Dismissal, Notice, Order, RunFacts};
 use dialer::{Dialer, Dialled};
-use kept::{Equipment, Kept};
 use peers::Peers;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -48,6 +46,9 @@ impl From {
     }
 }
 
+/// A collective and where results lie for it, or why there is none.
+type Equipment = Result<(Box<dyn Holds>, Box<dyn Fabric>), String>;
+
 /// What the trainer says.
 enum Command {
     /// Said after an order that came over this connection, while the trainer was at the tasks of
@@ -70,8 +71,10 @@ struct Hub {
     dialer: Dialer,
     uplink: Uplink,
     peers: Peers,
-    node: NodeExchanges,
-    kept: Kept,
+    sums: WorkerSums,
+    /// What sums vectors beside the connections, and where that reports.
+    collective: Option<Box<dyn Fabric>>,
+    reports: mpsc::UnboundedSender<Reported>,
     trainer: Trainer,
     states: Arriving,
     /// States that were sent.
@@ -103,7 +106,10 @@ impl Hub {
                     Some(Command::Equip(equipment)) => self.equip(equipment),
                     Some(Command::Leave) | None => break,
                 },
-                Some(reported) = reports.recv() => self.reported(reported),
+                Some(reported) = reports.recv() => {
+                    self.sums(WorkerEvent::Collective(reported));
+                    self.advance();
+                }
                 Some((from, incoming)) = events.recv() => {
                     if !self.incoming(from, incoming).await {
                         break;
@@ -140,17 +146,14 @@ impl Hub {
         let (connection, order) = (order >> ORDER_BITS, order & ORDER_MASK);
         let current = self.uplink.is_current(connection);
         match notice {
-            Notice::Done { task, finite: true, .. } if !current => self.kept.discard(task),
+            Notice::Done { task, finite: true, .. } if !current => {
+                self.sums(WorkerEvent::Discard { task });
+            }
             Notice::Done { .. } if !current => {}
             Notice::Done { task, tail, finite } => {
                 let tail = if finite { tail } else { Vec::new() };
                 if finite && self.welcome.hold {
-                    let vector = self.kept.take(task);
-                    if let Some(vector) = vector {
-                        super::eager::frames(&vector, task, order)
-                            .for_each(|frame| self.send(COORDINATOR, frame));
-                        self.kept.spend([vector]);
-                    }
+                    self.sums(WorkerEvent::SendEagerly { task, order });
                 }
                 self.uplink.tell(&Up::Done { order, task, tail, finite });
             }
@@ -183,7 +186,7 @@ impl Hub {
                     next: state.next,
                     lengths,
                 });
-                for frame in super::states::frames(&Arc::new(state), self.transfers) {
+                for frame in state_frames(&Arc::new(state), self.transfers) {
                     self.uplink.send(frame, usize::MAX);
                 }
             }
@@ -223,19 +226,19 @@ impl Hub {
             (From::Coordinator(_), Incoming::Chunk(header, block))
                 if header.kind == Kind::State =>
             {
-                if let Some(state) = self.states.chunk(&header, &block) {
-                    self.node.moved(state.next);
+                if let Some(next) = self.states.chunk(&header, &block).map(|state| state.next) {
+                    self.sums(WorkerEvent::Moved { next });
                 }
                 self.blocks.give(block);
                 self.advance();
             }
             (from, Incoming::Chunk(header, block)) => {
-                let taken = self.node.chunk(&header, from.node(), block, Instant::now());
-                self.came(from, taken);
+                self.heard_of(from);
+                self.sums(WorkerEvent::Chunk { from: from.node(), header, block });
             }
             (from, Incoming::Placed(header, slot)) => {
-                let taken = self.node.placed(&header, from.node(), &slot, Instant::now());
-                self.came(from, taken);
+                self.heard_of(from);
+                self.sums(WorkerEvent::Placed { from: from.node(), header, slot });
             }
             (From::Peer(worker, line), Incoming::Ended(reason)) => {
                 self.peers.disconnected(worker, line, &reason, &self.dialer);
@@ -248,13 +251,45 @@ impl Hub {
     }
 
     /// A chunk of a term or a sum has come from somebody.
-    fn came(&mut self, from: From, taken: Result<(), String>) {
+    fn heard_of(&mut self, from: From) {
         if let From::Peer(worker, line) = from {
             self.peers.heard_of(worker, line);
         }
-        if let Err(reason) = taken {
-            tracing::warn!("from {}: {reason}", name_of(from.node()));
+    }
+
+    /// Tells whoever makes the sums what happened, and does what follows from it.
+    fn sums(&mut self, event: WorkerEvent) {
+        let mut effects = Vec::new();
+        self.sums.handle(now(), event, &mut effects);
+        self.carry_out(effects);
+    }
+
+    fn carry_out(&mut self, effects: Vec<WorkerEffect>) {
+        for effect in effects {
+            match effect {
+                WorkerEffect::Send { to, frame, most } => self.send(to, frame, most),
+                WorkerEffect::Tell(message) => self.uplink.tell(&message),
+                WorkerEffect::Collective(told) => {
+                    self.collective.iter_mut().for_each(|collective| collective.tell(told.clone()));
+                }
+                WorkerEffect::Owing(owing) => {
+                    self.peers.renew(owing, Instant::now(), &self.dialer);
+                }
+            }
         }
+    }
+
+    /// The trainer has said what there is beside the connections.
+    fn equip(&mut self, equipment: Equipment) {
+        let results = equipment.map(|(results, mut collective)| {
+            let reports = self.reports.clone();
+            collective.begin(Box::new(move |reported| {
+                let _ = reports.send(reported);
+            }));
+            self.collective = Some(collective);
+            results
+        });
+        self.sums(WorkerEvent::Equipped(results));
     }
 
     /// Whether an order was meant for an earlier connection of this worker.
@@ -287,34 +322,40 @@ impl Hub {
                 self.drop_orders();
             }
             Down::Reduce { step, task, weight } => {
-                if let Err(error) = self.kept.reduce(step, task, weight) {
-                    tracing::error!("{step}: {error}");
-                }
+                self.sums(WorkerEvent::Reduce { step, task, weight });
             }
-            Down::Discard { task } => self.kept.discard(task),
-            Down::Release { step, end } => self.kept.release(step, end),
+            Down::Discard { task } => self.sums(WorkerEvent::Discard { task }),
+            Down::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
             Down::Exchange { step, attempt, places, terms, owners, receivers, group } => {
                 let plan = Plan { step, attempt, places, terms, owners, receivers };
-                match group {
-                    Some(group) => self.weave(group, plan),
-                    None => self.exchange(plan),
+                self.sums(match group {
+                    Some(group) => WorkerEvent::ExchangeInGroup { group, plan },
+                    None => WorkerEvent::Exchange(plan),
+                });
+            }
+            Down::Name { group } => self.sums(WorkerEvent::Group(Told::Name { group })),
+            Down::Join { group, id, members } => {
+                let me = self.welcome.worker.0;
+                if let Some(rank) = members.iter().position(|member| *member == me) {
+                    let members = members.into_iter().map(Worker).collect();
+                    self.sums(WorkerEvent::Group(Told::Join { group, id, members, rank }));
                 }
             }
-            Down::Name { group } => self.told(Told::Name { group }),
-            Down::Join { group, id, members } => self.join_group(group, id, &members),
-            Down::Leave { group } => self.told(Told::Leave { group }),
+            Down::Leave { group } => self.sums(WorkerEvent::Group(Told::Leave { group })),
             Down::Apply { step, attempt, digest, tail, saver, .. } => {
                 self.uplink.used();
-                self.node.decided(step, Some(attempt));
+                self.sums(WorkerEvent::Decided { step, attempt: Some(attempt) });
                 let saver = Worker(saver);
                 self.trainer.apply(Decision { step, attempt, digest, tail, saver });
             }
             Down::Skip { step, saver, units, .. } => {
-                self.node.decided(step, None);
+                self.sums(WorkerEvent::Decided { step, attempt: None });
                 let saver = Worker(saver);
                 self.enqueue(Order::Skip { step, saver, units: units.into() });
             }
-            Down::Give { step, attempt, to } => self.give(step, attempt, to),
+            Down::Give { step, attempt, to } => {
+                self.sums(WorkerEvent::Give { step, attempt, to });
+            }
             Down::Provide { needy, .. } => self.enqueue(Order::Provide { needy: Worker(needy) }),
             Down::Take { transfer, next, lengths, .. } => {
                 self.drop_orders();
@@ -323,7 +364,9 @@ impl Hub {
             }
             Down::Peers { peers } => {
                 let again = self.peers.meet(peers, &self.dialer);
-                again.into_iter().for_each(|worker| self.send_again(worker));
+                for worker in again {
+                    self.sums(WorkerEvent::ConnectedAgain { worker });
+                }
             }
             Down::Ping { number } => self.uplink.tell(&Up::Pong { number }),
             Down::Stop {} => self.trainer.stop(self.uplink.name_of(0)),
@@ -353,23 +396,8 @@ impl Hub {
         }
     }
 
-    fn exchange(&mut self, plan: Plan) {
-        let (step, attempt) = (plan.step, plan.attempt);
-        let mut sends = Vec::new();
-        let held = |what| self.kept.read(step, what);
-        for reason in self.node.begin(plan, held, Instant::now(), &mut sends) {
-            tracing::warn!("{step}, attempt {attempt}: {reason}");
-        }
-        sends.into_iter().for_each(|(to, frame)| self.send(to, frame));
-    }
-
-    fn send(&self, to: u32, frame: Frame) {
-        let whole = matches!(frame.header.kind, Kind::Term | Kind::Result);
-        self.send_at_most(to, frame, if whole { usize::MAX } else { DATA_WAITING_MAX });
-    }
-
     /// Sends a frame unless so many bytes wait already.
-    fn send_at_most(&self, to: u32, frame: Frame, most: usize) {
+    fn send(&self, to: u32, frame: Frame, most: usize) {
         let sent = match to {
             COORDINATOR => self.uplink.send(frame, most),
             to => self.peers.pipe(to).is_some_and(|pipe| pipe.send(frame, most)),
@@ -381,37 +409,31 @@ impl Hub {
 
     /// Sums chunks while nothing else is to be done.
     fn work(&mut self) {
-        let mut out = Vec::new();
-        while self.node.work(&mut out) {
-            std::mem::take(&mut out).into_iter().for_each(|(to, frame)| self.send(to, frame));
+        let mut effects = Vec::new();
+        while self.sums.work(&mut effects) {
+            self.carry_out(std::mem::take(&mut effects));
         }
-        for sum in self.node.finished() {
-            let (step, attempt) = (sum.step, sum.attempt);
-            if sum.finite {
-                self.uplink.tell(&Up::Held { step, attempt, digest: Some(sum.digest) });
-            } else {
-                self.uplink.tell(&Up::Overflowed { step, attempt });
-            }
+        if self.sums.finish(&mut effects) {
+            self.carry_out(effects);
             self.advance();
         }
     }
 
     /// Hands on what the trainer can have now.
     fn advance(&mut self) {
-        let Self { trainer, uplink, kept, node, states, .. } = self;
-        trainer.advance(uplink, kept, node, states);
+        let before = self.trainer.next();
+        let Self { trainer, uplink, sums, states, .. } = self;
+        trainer.advance(uplink, sums, states);
+        let next = self.trainer.next();
+        if next != before {
+            self.sums(WorkerEvent::Applied { next });
+        }
     }
 
     fn tick(&mut self) {
-        let now = Instant::now();
-        for (step, attempt, on) in self.node.stalled(now, QUIET) {
-            self.uplink.tell(&Up::Waiting { step, attempt, on });
-        }
-        let owing = self.node.stalled(now, QUIET).into_iter().flat_map(|(_, _, on)| on).collect();
-        self.peers.renew(owing, now, &self.dialer);
-        let is_open =
-            |step, attempt| self.node.is_open(step, attempt) || self.kept.is_open(step, attempt);
-        if let Some(step) = self.trainer.misses(now, is_open) {
+        self.sums(WorkerEvent::Tick);
+        let is_open = |step, attempt| self.sums.is_open(step, attempt);
+        if let Some(step) = self.trainer.misses(Instant::now(), is_open) {
             self.uplink.tell(&Up::Missing { step });
         }
     }
@@ -419,16 +441,14 @@ impl Hub {
     /// A connection to another worker is there, or could not be made.
     fn connected(&mut self, dialled: Dialled) {
         if let Some(worker) = self.peers.connected(dialled, &self.dialer) {
-            self.send_again(worker);
+            self.sums(WorkerEvent::ConnectedAgain { worker });
         }
     }
+}
 
-    /// Sends a worker what it is owed of sums under way: with the old connection it may have been
-    /// lost.
-    fn send_again(&self, worker: u32) {
-        let held = |step, what| self.kept.read(step, what);
-        self.node.owed_to(worker, held).into_iter().for_each(|frame| self.send(worker, frame));
-    }
+/// The time, as machines without a clock are told it.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }
 
 fn name_of(node: u32) -> String {

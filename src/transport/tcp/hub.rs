@@ -1,30 +1,26 @@
 //! What the coordinator's end does: seats workers, tells them what to exchange, and looks after
 //! those that stop.
 
-mod doubts;
-mod exchanges;
-mod groups;
 mod handovers;
 mod joining;
-mod sums;
 mod watched;
 
 pub(super) use watched::Watched;
 
-use super::block::{Blocks, Vectors};
-use super::eager::EagerReceiver;
+use super::Exchange;
 use super::members::Members;
-use super::node::NodeExchanges;
-use super::pipe::{ConnectionContext, Frame, Incoming, Stamp, Traffic};
-use super::reassembly::ReassemblyBuffers;
+use super::misses::Miss;
+use super::pipe::{ConnectionContext, Incoming, Stamp, Traffic};
 use super::server::{Caller, Command, Heard, Listen};
-use super::{Exchange, TICK};
 use crate::ids::{Step, Worker};
+use crate::transport::exchange::TICK;
+use crate::transport::exchange::{
+    Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, EagerReceiver, Frame,
+    NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors, state_frames,
+};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, Down, Kind, TaskOrder, Up};
-use crate::transport::{Notice, Order, RunFacts, Weighted};
-use exchanges::{Decisions, Exchanges};
-use groups::Groups;
+use crate::transport::{Decoded, Notice, Order, RunFacts, Weighted};
 use handovers::Handovers;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -71,12 +67,10 @@ pub(super) struct Hub {
     facts: RunFacts,
     context: ConnectionContext,
     members: Members,
-    node: NodeExchanges,
-    /// Results on their way here, where workers send them at once.
-    eager: Option<EagerReceiver>,
-    exchanges: Exchanges,
-    decisions: Decisions,
-    groups: Groups,
+    sums: CoordinatorSums,
+    /// The order to apply that was sent last. It is the same for all whose connection has the same
+    /// number.
+    apply: Option<((Step, u32, u32, Worker), Frame)>,
     states: Handovers,
     pings: Pings,
     begun: bool,
@@ -115,34 +109,40 @@ impl Hub {
             layout,
             format: listen.config.format,
         };
-        let (blocks, buffers) = (Blocks::new(listen.config.length), ReassemblyBuffers::default());
-        let of_bits = listen.exchange == Exchange::Nccl;
         let context = ConnectionContext {
             stamp,
-            blocks,
-            buffers,
+            blocks: Blocks::new(listen.config.length),
+            buffers: ReassemblyBuffers::default(),
             traffic: Arc::new(Traffic::default()),
-            of_bits,
         };
-        let kept = listen.config.log_steps as usize + 1;
         let eager = held.map(|(ledgers, vectors)| {
-            EagerReceiver::new(
-                listen.config.result_length,
-                ledgers,
-                vectors,
-                context.blocks.clone(),
-            )
+            let (length, blocks) = (listen.config.result_length, context.blocks.clone());
+            EagerReceiver::new(length, ledgers, vectors, blocks)
         });
-        let facts = listen.all_facts();
+        let of_node = NodeContext {
+            me: COORDINATOR,
+            length: listen.config.length,
+            format: listen.config.format,
+            of_bits: listen.exchange == Exchange::Nccl,
+            blocks: context.blocks.clone(),
+            vectors: Vectors::default(),
+            buffers: context.buffers.clone(),
+            kept_max: listen.config.log_steps as usize + 1,
+        };
+        let settings = SumSettings {
+            by_workers: listen.exchange.is_sharded(),
+            keeps: listen.keeps,
+            collective: listen.exchange == Exchange::Nccl,
+            log_steps: listen.config.log_steps,
+            stall: listen.stall,
+            spare: listen.spare,
+        };
         Self {
-            facts,
+            facts: listen.all_facts(),
             members: Members::new(listen.config.shape.workers),
-            node: NodeExchanges::new(&context, listen.config.length, Vectors::default(), kept),
-            eager,
+            sums: CoordinatorSums::new(settings, of_node, eager),
+            apply: None,
             context,
-            exchanges: Exchanges::new(),
-            decisions: Decisions::default(),
-            groups: Groups::default(),
             states: Handovers::default(),
             pings: Pings { count: 0, last: Instant::now() },
             begun: false,
@@ -151,6 +151,11 @@ impl Hub {
             events,
             listen,
         }
+    }
+
+    /// The sums that are here.
+    pub(super) fn sums_here(&self) -> SharedSums {
+        self.sums.sums()
     }
 
     pub(super) async fn serve(
@@ -164,7 +169,7 @@ impl Hub {
         let (mut ends_by, mut unheld) = (None, Vec::new());
         loop {
             if let Some(by) = ends_by {
-                unheld.retain(|(step, attempt)| !self.all_hold(*step, *attempt));
+                unheld.retain(|key| !self.sums.all_hold(*key));
                 if unheld.is_empty() || Instant::now() > by {
                     break;
                 }
@@ -175,7 +180,7 @@ impl Hub {
                     Some(commands) => commands.into_iter().for_each(|command| self.command(command)),
                     None => {
                         ends_by = Some(Instant::now() + LAST_SUMS);
-                        unheld = self.decisions.iter().collect();
+                        unheld = self.sums.last_decided();
                     }
                 },
                 Some(((worker, epoch), incoming)) = events.recv() => {
@@ -233,14 +238,14 @@ impl Hub {
                 self.members.epoch(worker.0),
                 Order::Provide { needy: Worker(COORDINATOR) },
             ),
-            Command::Fold(step, attempt, summands) => self.fold(step, attempt, summands),
+            Command::Fold(step, attempt, terms) => {
+                self.sums(CoordinatorEvent::Sum { step, attempt, terms });
+            }
             Command::Release(step, end) => {
                 self.members.tell_all(&Down::Release { step, end });
-                let oldest = Step(step.0.saturating_sub(self.listen.config.log_steps + 1));
-                self.exchanges.release(step, oldest);
-                self.decisions.release(oldest);
+                self.sums(CoordinatorEvent::Released { step });
             }
-            Command::MayLose(one) => self.exchanges.may_lose(one),
+            Command::MayLose(one) => self.sums(CoordinatorEvent::MayLose(one)),
             Command::Begin(start, done) => {
                 self.begin(start);
                 self.watched.hand_on();
@@ -254,7 +259,7 @@ impl Hub {
     /// wrong.
     fn begin(&mut self, start: Step) {
         self.begun = true;
-        self.node.moved(start);
+        self.sums(CoordinatorEvent::Begun { start });
         self.watched.notice(Heard::Began(self.members.epochs()));
         let offers: Vec<_> =
             Worker::all(self.listen.config.shape.workers).zip(self.members.offers()).collect();
@@ -280,21 +285,23 @@ impl Hub {
         let down = match order {
             Order::Compute { tasks, .. } => {
                 let Some(order) = self.members.next_order(worker.0) else { return };
-                if let Some(eager) = &mut self.eager {
-                    eager.ordered(worker.0, order, tasks.iter().map(|(task, _)| *task));
-                }
+                self.sums(CoordinatorEvent::Ordered {
+                    worker: worker.0,
+                    order,
+                    tasks: tasks.iter().map(|(task, _)| *task).collect(),
+                });
                 let tasks =
                     tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
                 Down::Compute { epoch, order, tasks }
             }
             Order::Abandon => Down::Abandon {},
             Order::Apply { step, attempt, decoded, saver } => {
-                self.decide(step, attempt, decoded.digest);
-                self.node.applied(step.next());
                 self.members.sent(worker.0, step);
-                self.complete(worker.0, step, attempt, &decoded);
-                let frame = self.decisions.order((step, attempt), epoch, saver, &decoded);
-                self.members.tell_frame(worker.0, frame);
+                let decoded = &*decoded;
+                let worker = worker.0;
+                self.sums(CoordinatorEvent::Decided { worker, step, attempt, decoded });
+                let frame = self.apply_frame((step, attempt, epoch, saver), decoded);
+                self.members.tell_frame(worker, frame);
                 return;
             }
             Order::Skip { step, saver, units } => {
@@ -318,19 +325,100 @@ impl Hub {
                 let lengths = state.vectors.iter().map(Vec::len).collect();
                 self.members
                     .tell(worker.0, &Down::Take { epoch, transfer, next: state.next, lengths });
-                for frame in super::states::frames(&state, transfer) {
+                for frame in state_frames(&state, transfer) {
                     self.send(worker.0, frame, usize::MAX);
                 }
-                self.offer_sums(worker.0, Some(state.next));
+                let next = Some(state.next);
+                self.sums(CoordinatorEvent::HasState { worker: worker.0, next });
                 return;
             }
             Order::Stop => return,
             Order::Dismiss(why) => return self.dismiss(worker.0, &why),
             Order::Hold { step, attempt, decoded } => {
-                return self.hold(worker.0, step, attempt, &decoded);
+                let (worker, decoded) = (worker.0, &*decoded);
+                return self.sums(CoordinatorEvent::Store { worker, step, attempt, decoded });
             }
         };
         self.members.tell(worker.0, &down);
+    }
+
+    /// The order to apply a step, over connections of this number.
+    fn apply_frame(&mut self, which: (Step, u32, u32, Worker), decoded: &Decoded) -> Frame {
+        if let Some((_, frame)) = self.apply.as_ref().filter(|(of, _)| *of == which) {
+            return frame.clone();
+        }
+        let (step, attempt, epoch, Worker(saver)) = which;
+        let Decoded { digest, tail, .. } = decoded;
+        let (digest, tail) = (*digest, tail.clone());
+        let frame = Frame::control(&Down::Apply { epoch, step, attempt, digest, tail, saver });
+        self.apply = Some((which, frame.clone()));
+        frame
+    }
+
+    /// Tells whoever makes the sums what happened, and does what follows from it.
+    fn sums(&mut self, event: CoordinatorEvent<'_>) {
+        let mut effects = Vec::new();
+        self.sums.handle(Instant::now().into_std(), event, &mut effects);
+        self.carry_out(effects);
+    }
+
+    fn carry_out(&mut self, effects: Vec<CoordinatorEffect>) {
+        for effect in effects {
+            match effect {
+                CoordinatorEffect::Send { to, frame, most } => self.send(to, frame, most),
+                CoordinatorEffect::Tell { to, message } => {
+                    let frame = Frame::control(&*message);
+                    to.into_iter().for_each(|to| self.members.tell_frame(to, frame.clone()));
+                }
+                CoordinatorEffect::Report { worker, notice } => self.notify(worker, notice),
+                CoordinatorEffect::GiveUp { worker, reason } => self.lose(worker, &reason),
+                CoordinatorEffect::Took { seconds, by_collective } => {
+                    let mut status = self.watched.status();
+                    status.exchanges += 1;
+                    status.exchange_seconds = seconds;
+                    status.woven += u64::from(by_collective);
+                }
+                CoordinatorEffect::GroupSize(size) => self.watched.status().group = size,
+            }
+        }
+    }
+
+    /// Sums chunks while nothing else is to be done.
+    fn work(&mut self) {
+        let mut effects = Vec::new();
+        while self.sums.work(&mut effects) {
+            self.carry_out(std::mem::take(&mut effects));
+        }
+        self.sums.finish(&mut effects);
+        self.carry_out(effects);
+    }
+
+    /// A worker is to apply a step whose sum it does not have.
+    fn missing(&mut self, worker: Worker, step: Step) {
+        let Some(seat) = self.members.seat_of(worker.0) else { return };
+        match seat.misses.ask(step, Instant::now()) {
+            Miss::Wait => return,
+            Miss::NeverSent => {
+                return self
+                    .lose(worker.0, &format!("it says it misses {step}, which it was not sent"));
+            }
+            Miss::Endless => {
+                return self.lose(worker.0, &format!("it misses {step} whatever it is sent"));
+            }
+            Miss::Answer => {}
+        }
+        // A step that it was not sent over this connection, though a later one was, is not due
+        // there: a state has to come.
+        let was_sent = seat.unapplied.contains(&step);
+        let mut effects = Vec::new();
+        let attempt = self.sums.attempt(step).filter(|_| was_sent);
+        let given =
+            attempt.is_some_and(|attempt| self.sums.give((step, attempt), worker.0, &mut effects));
+        self.carry_out(effects);
+        if !given {
+            self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.misses.recall(step));
+            self.notify(worker, Notice::Missed);
+        }
     }
 
     fn send(&self, to: u32, frame: Frame, most: usize) {
@@ -358,33 +446,11 @@ impl Hub {
                     self.notify(Worker(worker), Notice::State { needy: Worker(needy), state });
                 }
             }
-            Incoming::Chunk(header, block) if header.kind == Kind::Result => {
-                let landed = match &mut self.eager {
-                    Some(eager) => eager.chunk(worker, &header, block),
-                    None => Err("it sends a result, which is not asked for here".to_owned()),
-                };
-                match landed {
-                    Ok(notice) => {
-                        notice.into_iter().for_each(|notice| self.notify(Worker(worker), notice));
-                    }
-                    Err(reason) => self.lose(worker, &reason),
-                }
-            }
-            Incoming::Chunk(header, block)
-                if self.exchanges.get(Step(header.number), header.attempt).is_none() =>
-            {
-                tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(worker));
-                self.context.blocks.give(block);
-            }
             Incoming::Chunk(header, block) => {
-                if let Err(reason) = self.node.chunk(&header, worker, block, Instant::now()) {
-                    self.lose(worker, &reason);
-                }
+                self.sums(CoordinatorEvent::Chunk { from: worker, header, block });
             }
             Incoming::Placed(header, slot) => {
-                if let Err(reason) = self.node.placed(&header, worker, &slot, Instant::now()) {
-                    self.lose(worker, &reason);
-                }
+                self.sums(CoordinatorEvent::Placed { from: worker, header, slot });
             }
             Incoming::Ended(reason) => self.lose(worker, &reason),
         }
@@ -393,22 +459,20 @@ impl Hub {
     fn up(&mut self, worker: Worker, message: Up) {
         match message {
             Up::Done { order, task, tail, finite } if self.members.is_order(worker.0, order) => {
-                let notice = match &mut self.eager {
-                    Some(eager) if finite => eager.done(worker.0, order, task, tail),
-                    eager => {
-                        eager.iter_mut().for_each(|eager| eager.refused(worker.0, order, task));
-                        Some(Notice::Done { task, tail, finite })
-                    }
-                };
-                notice.into_iter().for_each(|notice| self.notify(worker, notice));
+                let worker = worker.0;
+                self.sums(CoordinatorEvent::Done { worker, order, task, tail, finite });
             }
             Up::Freed { order } if self.members.is_order(worker.0, order) => {
-                self.eager.iter_mut().for_each(|eager| eager.freed(worker.0, order));
+                self.sums(CoordinatorEvent::Dropped { worker: worker.0, order });
                 self.notify(worker, Notice::Freed);
             }
             Up::Done { .. } | Up::Freed { .. } | Up::Pong { .. } => {}
-            Up::Held { step, attempt, digest } => self.held(worker, step, attempt, digest),
-            Up::Overflowed { step, attempt } => self.overflowed(worker, step, attempt),
+            Up::Held { step, attempt, digest } => {
+                self.sums(CoordinatorEvent::Held { worker: worker.0, step, attempt, digest });
+            }
+            Up::Overflowed { step, attempt } => {
+                self.sums(CoordinatorEvent::NotFinite { worker: worker.0, step, attempt });
+            }
             // Said before it had taken over the state that it was sent.
             Up::Applied { .. }
                 if self.members.seat_of(worker.0).is_some_and(|seat| seat.taking.is_some()) => {}
@@ -457,16 +521,17 @@ impl Hub {
             Up::Finish { after } => self.notify(worker, Notice::Finish { after }),
             Up::Missing { step } => self.missing(worker, step),
             Up::Waiting { step, attempt, on } => {
-                let monitor = self.exchanges.get_mut(step, attempt);
-                let first =
-                    monitor.is_some_and(|monitor| monitor.waits(worker.0, on, Instant::now()));
-                if first && self.listen.exchange.is_sharded() {
-                    self.give(step, attempt, worker.0);
-                }
+                self.sums(CoordinatorEvent::Waiting { worker: worker.0, step, attempt, on });
             }
-            Up::Named { group, id } => self.named(worker, group, &id),
-            Up::Together { group } => self.together(worker, group),
-            Up::Apart { group, reason } => self.apart(worker, group, &reason, Instant::now()),
+            Up::Named { group, id } => {
+                self.sums(CoordinatorEvent::GroupNamed { worker: worker.0, group, id });
+            }
+            Up::Together { group } => {
+                self.sums(CoordinatorEvent::GroupJoined { worker: worker.0, group });
+            }
+            Up::Apart { group, reason } => {
+                self.sums(CoordinatorEvent::GroupFailed { worker: worker.0, group, reason });
+            }
             Up::Hello { .. } => self.lose(worker.0, "it says hello twice"),
         }
     }
@@ -482,8 +547,7 @@ impl Hub {
                 &format!("nothing was heard of it for {:.0} s", self.listen.silence.as_secs_f64()),
             );
         }
-        self.look_after_exchanges(now);
-        self.look_after_groups(now);
+        self.sums(CoordinatorEvent::Tick);
         let mut status = self.watched.status();
         for (worker, seat) in self.members.connected() {
             status.workers[worker as usize].silent_seconds =
@@ -492,8 +556,7 @@ impl Hub {
         let traffic = &self.context.traffic;
         (status.sent, status.received) =
             (traffic.sent.load(Relaxed), traffic.received.load(Relaxed));
-        let kept = self.exchanges.len() + self.decisions.len() + self.node.len();
-        status.kept = (kept + self.states.len()) as u64;
+        status.kept = (self.sums.len() + self.states.len()) as u64;
     }
 
     /// A connection is given up, and the worker with it.
@@ -506,24 +569,15 @@ impl Hub {
         if !self.members.leave(worker, word) {
             return;
         }
-        self.eager.iter_mut().for_each(|eager| eager.forget(worker));
         self.watched.status().workers[worker as usize].connected = false;
         self.states.forget(Worker(worker));
-        self.exchanges.doubts.forget(worker);
         self.announce();
         if self.begun {
             self.notify(Worker(worker), Notice::Lost { reason: reason.into() });
         } else {
             tracing::warn!("{}: {reason}", Worker(worker));
         }
-        let is_whole = |(step, attempt)| self.node.sum(step, attempt).is_some();
-        for (step, attempt) in self.exchanges.forget(worker, is_whole) {
-            self.notify(Worker(worker), Notice::Unmade { step, attempt });
-        }
-        self.part_from(worker);
-        // What it would still have sent of a sum that others have comes from them.
-        let open: Vec<_> = self.exchanges.undecided().map(|(key, _)| key).collect();
-        open.into_iter().for_each(|(step, attempt)| self.spread(step, attempt));
+        self.sums(CoordinatorEvent::Lost { worker });
     }
 
     fn announce(&mut self) {
@@ -533,7 +587,7 @@ impl Hub {
     /// Tells workers that sum among themselves who is there, once the run has begun.
     fn introduce(&mut self) {
         if self.begun && self.listen.exchange.is_sharded() && self.members.have_changed() {
-            self.regroup();
+            self.sums(CoordinatorEvent::MembersChanged);
             self.members.tell_all(&Down::Peers { peers: self.members.peers() });
         }
     }

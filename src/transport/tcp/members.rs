@@ -2,8 +2,9 @@
 //! name.
 
 use super::misses::Misses;
-use super::pipe::{Frame, Pipe};
+use super::pipe::Pipe;
 use crate::ids::Step;
+use crate::transport::exchange::Frame;
 use crate::transport::wire::{Down, Peer};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;

@@ -4,11 +4,9 @@
 //! worker); with [`Exchange::Sharded`] workers also have one to each other, and vectors never go
 //! through the coordinator. `docs/protocol.md` describes the bytes.
 
-mod block;
 mod calls;
 mod client;
 mod door;
-mod eager;
 mod environment;
 pub mod http;
 mod hub;
@@ -16,16 +14,11 @@ mod join;
 mod mailbox;
 mod members;
 mod misses;
-mod monitor;
 mod network;
-mod node;
-mod part;
 mod pipe;
 mod port;
-mod reassembly;
 pub mod security;
 mod server;
-mod states;
 
 pub use super::wire::Welcome;
 pub use client::TcpLink;
@@ -36,28 +29,18 @@ pub use network::{Listener, Network, Promise, Sockets};
 pub use port::Port;
 pub use server::{Gathered, Listen, TcpStatus, TcpTransport, WorkerStatus};
 
+use super::lock;
 use security::{Security, SecurityError, Stream};
 use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// How long a stranger may take to show who it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How often it is looked whether something does not go on.
-const TICK: Duration = Duration::from_millis(100);
-/// How long nothing may come of a sum before the coordinator is told who is waited for, tick by
-/// tick.
-const QUIET: Duration = Duration::from_millis(200);
-/// How long that word holds.
-const WORD: Duration = Duration::from_millis(300);
 /// How long a decided sum may be on its way before it is asked for.
 const OVERDUE: Duration = Duration::from_secs(1);
-/// Bytes of sums that may wait for a node that does not read; what is beyond is fetched later.
-const DATA_WAITING_MAX: usize = 1 << 30;
-
 /// Who sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Exchange {
@@ -161,11 +144,6 @@ pub enum TcpError {
 /// A number that nobody else has: the standard library seeds its hashers at random.
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
-}
-
-/// What a mutex guards here stays whole whoever panicked.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Threads that carry bytes: half of the cores, since the other half computes, and no more than a

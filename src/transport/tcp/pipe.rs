@@ -1,11 +1,10 @@
 //! One connection between two nodes: a task that writes frames, control first, and one that reads
 //! them.
 
-use super::block::{Block, Blocks, Body};
 use super::lock;
-use super::reassembly::{ReassemblyBuffers, WriteSlot};
 use super::security::Stream;
 use crate::run::NumberFormat;
+use crate::transport::exchange::{Block, Blocks, Body, Frame, ReassemblyBuffers, WriteSlot};
 use crate::transport::wire::{self, CONTROL_BYTES_MAX, HEADER_BYTES, Header, Kind, WireError};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -41,20 +40,6 @@ pub(super) enum PipeError {
     Wire(#[from] WireError),
     #[error("{0}")]
     Protocol(String),
-}
-
-/// A frame on its way out.
-#[derive(Clone, Debug)]
-pub(super) struct Frame {
-    pub(super) header: Header,
-    pub(super) body: Body,
-}
-
-impl Frame {
-    pub(super) fn control(message: &impl serde::Serialize) -> Self {
-        let body = wire::encode(message);
-        Self { header: Header::control(body.len()), body: Body::Control(body.into()) }
-    }
 }
 
 /// What came in.
@@ -134,22 +119,6 @@ pub(super) struct ConnectionContext {
     pub(super) blocks: Blocks,
     pub(super) buffers: ReassemblyBuffers,
     pub(super) traffic: Arc<Traffic>,
-    /// Whether digests of sums are of their bits, as a fabric takes them.
-    pub(super) of_bits: bool,
-}
-
-#[cfg(test)]
-impl ConnectionContext {
-    pub(super) fn of_tests(worker: u32, length: usize) -> Self {
-        let stamp = Stamp { run: 0, epoch: 0, worker, layout: 0, format: NumberFormat::F32 };
-        Self {
-            stamp,
-            blocks: Blocks::new(length),
-            buffers: ReassemblyBuffers::default(),
-            traffic: Arc::default(),
-            of_bits: false,
-        }
-    }
 }
 
 impl Pipe {

@@ -1,6 +1,5 @@
 //! The coordinator's end: the port, the workers behind it, and the exchanges they are told to make.
 
-use super::block::Vectors;
 use super::door::Door;
 use super::hub::{Hub, LAST_SUMS, Watched};
 use super::mailbox::{Bell, mailbox};
@@ -10,6 +9,7 @@ use super::{Exchange, Listener, Network, TcpError, lock, random, wait};
 use crate::gpu::{CombineError, Folded, digest, poison_of};
 use crate::ids::{Job, Step, Task, Worker};
 use crate::run::{NumberFormat, RunConfig};
+use crate::transport::exchange::{SharedSums, Vectors};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{COORDINATOR, Up};
 use crate::transport::{
@@ -162,9 +162,6 @@ pub(super) enum Heard {
 /// For every number, what its worker came with, if it is there.
 pub(super) type Offers = Vec<Option<Option<Step>>>;
 
-/// Sums that have come by, for [`Transport::sum`].
-pub(super) type Sums = Arc<Mutex<VecDeque<(Step, u32, Arc<Vec<f32>>)>>>;
-
 /// The coordinator's side of a run over TCP.
 #[derive(Debug)]
 pub struct TcpTransport {
@@ -174,7 +171,7 @@ pub struct TcpTransport {
     decided: Vec<Command>,
     notices: std::sync::mpsc::Receiver<Vec<Heard>>,
     bell: Bell,
-    sums: Sums,
+    sums: SharedSums,
     /// What was received of results that workers send at once, if they do.
     held: Option<(Ledgers, Vectors)>,
     format: NumberFormat,
@@ -240,15 +237,15 @@ impl TcpTransport {
         let (commands, commands_out) = mpsc::unbounded_channel();
         let (notices_in, notices, bell) = mailbox();
         let (offers_in, offers) = watch::channel(Offers::new());
-        let sums = Sums::default();
         let (events, events_out) = mpsc::channel(256);
         let (address, format) = (listen.address, listen.config.format);
         let held = (listen.exchange == Exchange::Hold)
             .then(|| (Ledgers::new(listen.config.shape.workers), Vectors::default()));
-        let watched = Watched::new(notices_in, Arc::clone(&sums), Arc::clone(&status), offers_in);
+        let watched = Watched::new(notices_in, Arc::clone(&status), offers_in);
         let span = info_span!("run", run = listen.run);
         let workers = listen.config.shape.workers;
         let hub = Hub::new(listen, watched, held.clone(), events);
+        let sums = hub.sums_here();
         let serving = async move {
             hub.serve(commands_out, events_out, callers).await;
             calls.abort();
@@ -440,10 +437,7 @@ impl Transport for TcpTransport {
     }
 
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        lock(&self.sums)
-            .iter()
-            .find(|sum| (sum.0, sum.1) == (step, attempt))
-            .map(|sum| Arc::clone(&sum.2))
+        lock(&self.sums).vector(step, attempt)
     }
 
     fn release(&mut self, step: Step, end: Job) {

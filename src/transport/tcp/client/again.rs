@@ -1,10 +1,10 @@
 //! A coordinator that is gone, and called again.
 
 use super::super::pipe::Pipe;
-use super::super::states::Arriving;
 use super::super::{TcpError, Welcome};
 use super::Hub;
 use crate::transport::Dismissal;
+use crate::transport::exchange::{Arriving, WorkerEvent};
 use crate::transport::wire::{Offer, Up};
 
 impl Hub {
@@ -22,8 +22,7 @@ impl Hub {
     /// Gives up what the lost coordinator had asked for, and calls it again.
     pub(super) async fn call_again(&mut self) -> bool {
         self.trainer.reset();
-        self.kept.reset();
-        self.node.reset();
+        self.sums(WorkerEvent::CoordinatorLost);
         self.states = Arriving::default();
         self.peers.hang_up();
         if let Some(pause) = self.uplink.ended() {

@@ -1,25 +1,23 @@
 //! A worker's link, as its trainer sees it.
 
-use super::super::block::{Blocks, Vectors};
 use super::super::calls::{answer, call, listen};
 use super::super::door::Door;
 use super::super::join::Join;
 use super::super::mailbox::{Bell, mailbox};
-use super::super::node::NodeExchanges;
 use super::super::pipe::{ConnectionContext, Incoming, Pipe, Queues, Stamp, Traffic};
-use super::super::reassembly::ReassemblyBuffers;
 use super::super::security::Stream;
-use super::super::states::Arriving;
 use super::super::{Listener, Network, Sockets, TcpError, Welcome, lock, runtime, wait};
 use super::dialer::{Dialer, Dialled};
-use super::kept::{Equipment, Kept};
 use super::peers::Peers;
 use super::trainer::Trainer;
 use super::uplink::Uplink;
 use super::word::Word;
-use super::{Command, From, Hub, ORDER_BITS};
+use super::{Command, Equipment, From, Hub, ORDER_BITS};
 use crate::gpu::{Gradient, GradientMut, Vector};
 use crate::ids::{Step, Worker};
+use crate::transport::exchange::{
+    Arriving, Blocks, HostResults, NodeContext, ReassemblyBuffers, Vectors, WorkerSums,
+};
 use crate::transport::fabric::{Fabric, Reported, Shelf};
 use crate::transport::ledger::Ledger;
 use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
@@ -64,14 +62,13 @@ struct Outlets {
 }
 
 /// What the connections of a worker have in common.
-fn shop_of(welcome: &Welcome, traffic: &Arc<Traffic>) -> ConnectionContext {
+fn context_of(welcome: &Welcome, traffic: &Arc<Traffic>) -> ConnectionContext {
     let Welcome { run, epoch, worker: Worker(worker), layout, format, .. } = *welcome;
     ConnectionContext {
         stamp: Stamp { run, epoch, worker, layout, format },
         blocks: Blocks::new(welcome.length),
         buffers: ReassemblyBuffers::default(),
         traffic: Arc::clone(traffic),
-        of_bits: welcome.weave,
     }
 }
 
@@ -132,14 +129,26 @@ impl TcpLink {
         let (events, events_out) = mpsc::channel(64);
         let (dialled, dialled_out) = mpsc::unbounded_channel();
         let (coordinator, queues) = Pipe::new();
-        let context = shop_of(&welcome, &traffic);
-        let (most, (reports, reports_out)) = (welcome.kept(), mpsc::unbounded_channel());
+        let context = context_of(&welcome, &traffic);
+        let (reports, reports_out) = mpsc::unbounded_channel();
         // A worker without a replica is sent a state before anything is to be applied.
         let first = join.has.next(Some(welcome.first)).unwrap_or(welcome.first);
         let word = Word::new(welcome.facts.models);
+        let of_node = NodeContext {
+            me: welcome.worker.0,
+            length: welcome.length,
+            format: welcome.format,
+            of_bits: welcome.weave,
+            blocks: context.blocks.clone(),
+            vectors: vectors.clone(),
+            buffers: context.buffers.clone(),
+            kept_max: welcome.kept(),
+        };
+        let results = HostResults::new(Arc::clone(&ledger), vectors.clone());
         let hub = Hub {
-            node: NodeExchanges::new(&context, welcome.length, vectors.clone(), most),
-            kept: Kept::new(Arc::clone(&ledger), vectors.clone(), most, reports),
+            sums: WorkerSums::new(of_node, Box::new(results)),
+            collective: None,
+            reports,
             trainer: Trainer::new(orders_in, first, word),
             welcome: welcome.clone(),
             uplink: Uplink::new(coordinator),

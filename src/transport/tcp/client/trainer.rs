@@ -1,13 +1,11 @@
 //! What waits for its turn with the trainer, and what the trainer was given.
 
+use super::super::OVERDUE;
 use super::super::mailbox::Inlet;
-use super::super::node::NodeExchanges;
-use super::super::states::Arriving;
-use super::super::{OVERDUE, QUIET};
-use super::kept::Kept;
 use super::uplink::Uplink;
 use super::word::Word;
 use crate::ids::{Part, Step, Task, Worker};
+use crate::transport::exchange::{Arriving, QUIET, WorkerSums};
 use crate::transport::{Cancel, Decoded, Dismissal, Order};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -194,13 +192,7 @@ impl Trainer {
     /// Steps are applied one after the other: one that is already applied is left out, and where
     /// one was left out on the way, all that comes after it waits until the worker has taken over a
     /// state.
-    pub(super) fn advance(
-        &mut self,
-        uplink: &Uplink,
-        kept: &Kept,
-        node: &mut NodeExchanges,
-        states: &mut Arriving,
-    ) {
+    pub(super) fn advance(&mut self, uplink: &Uplink, sums: &WorkerSums, states: &mut Arriving) {
         while let Some(front) = self.queue.front() {
             if front.step().is_some_and(|step| step < self.next) {
                 self.queue.pop_front();
@@ -210,7 +202,7 @@ impl Trainer {
                 front if front.step().is_some_and(|step| step > self.next) => false,
                 Queued::Order(..) => true,
                 Queued::Apply { decision: Decision { step, attempt, digest, .. }, .. } => {
-                    kept.has(*step, *attempt, *digest) || node.has(*step, *attempt, *digest)
+                    sums.has(*step, *attempt, *digest)
                 }
                 Queued::Take(transfer) => states.is_whole(*transfer),
             };
@@ -221,9 +213,7 @@ impl Trainer {
                 Some(Queued::Order(number, order)) => (number, order),
                 Some(Queued::Apply { decision, .. }) => {
                     let Decision { step, attempt, digest, tail, saver } = decision;
-                    let own = kept.has(step, attempt, digest).then(Arc::default);
-                    let sum = || node.sum(step, attempt).map(|sum| Arc::clone(&sum.vector));
-                    let Some(gradient) = own.or_else(sum) else { return };
+                    let Some(gradient) = sums.vector(step, attempt) else { return };
                     let decoded = Arc::new(Decoded { gradient, tail, digest });
                     (uplink.name_of(0), Order::Apply { step, attempt, decoded, saver })
                 }
@@ -237,7 +227,6 @@ impl Trainer {
             };
             if let Order::Apply { step, .. } | Order::Skip { step, .. } = &order {
                 self.next = self.next.max(step.next());
-                node.applied(self.next);
             }
             if let Order::Compute { tasks, .. } = &order {
                 self.given.push((number, tasks.len()));

@@ -1,7 +1,8 @@
 //! The connection to the coordinator.
 
-use super::super::pipe::{Frame, Pipe};
+use super::super::pipe::Pipe;
 use super::{From, ORDER_BITS};
+use crate::transport::exchange::Frame;
 use crate::transport::wire::Up;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -1,9 +1,8 @@
 //! States on their way from one worker over the coordinator to another.
 
-use super::super::block::Block;
-use super::super::states::Arriving;
 use crate::ids::{Step, Worker};
 use crate::transport::State;
+use crate::transport::exchange::{Arriving, Block};
 use crate::transport::wire::Header;
 use std::collections::BTreeMap;
 

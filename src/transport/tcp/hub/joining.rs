@@ -9,6 +9,7 @@ use super::super::server::{Caller, WorkerStatus};
 use super::super::{Exchange, HANDSHAKE};
 use super::Hub;
 use crate::ids::{Step, Worker};
+use crate::transport::exchange::CoordinatorEvent;
 use crate::transport::wire::{Down, Up, Welcome};
 use crate::transport::{Dismissal, Notice, RunFacts};
 use std::collections::BTreeSet;
@@ -113,6 +114,7 @@ impl Hub {
             taking: None,
         };
         self.members.enter(worker, seat, next);
+        self.sums(CoordinatorEvent::Connected { worker, epoch });
         self.watched.status().workers[worker as usize] = WorkerStatus {
             identity,
             address: from.to_string(),
@@ -122,7 +124,7 @@ impl Hub {
         };
         if self.begun {
             self.notify(Worker(worker), Notice::Joined { next });
-            self.offer_sums(worker, next);
+            self.sums(CoordinatorEvent::HasState { worker, next });
         }
         self.announce();
     }

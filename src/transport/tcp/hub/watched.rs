@@ -2,20 +2,15 @@
 
 use super::super::lock;
 use super::super::mailbox::Inlet;
-use super::super::server::{Heard, Offers, Sums, TcpStatus};
-use crate::ids::Step;
+use super::super::server::{Heard, Offers, TcpStatus};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
 
-/// Sums that are kept for whoever asks for them.
-const SUMS: usize = 2;
-
-/// What others see of the hub: its notices, the last sums, its status and who offers what.
+/// What others see of the hub: its notices, its status and who offers what.
 pub(in super::super) struct Watched {
     notices: Inlet<Vec<Heard>>,
     /// Notices that are handed on together.
     noticed: Vec<Heard>,
-    sums: Sums,
     status: Arc<Mutex<TcpStatus>>,
     offers: watch::Sender<Offers>,
 }
@@ -23,11 +18,10 @@ pub(in super::super) struct Watched {
 impl Watched {
     pub(in super::super) fn new(
         notices: Inlet<Vec<Heard>>,
-        sums: Sums,
         status: Arc<Mutex<TcpStatus>>,
         offers: watch::Sender<Offers>,
     ) -> Self {
-        Self { notices, noticed: Vec::new(), sums, status, offers }
+        Self { notices, noticed: Vec::new(), status, offers }
     }
 
     /// Something was found out.
@@ -39,15 +33,6 @@ impl Watched {
     pub(super) fn hand_on(&mut self) {
         if !self.noticed.is_empty() {
             self.notices.send(std::mem::take(&mut self.noticed));
-        }
-    }
-
-    /// A sum is whole here.
-    pub(super) fn sum(&self, step: Step, attempt: u32, vector: &Arc<Vec<f32>>) {
-        let mut sums = lock(&self.sums);
-        sums.push_back((step, attempt, Arc::clone(vector)));
-        while sums.len() > SUMS {
-            sums.pop_front();
         }
     }
 

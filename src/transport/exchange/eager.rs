@@ -1,7 +1,7 @@
 //! Results on their way to a coordinator that holds them before it knows what becomes of them.
 
-use super::block::{Block, Blocks, Body, Vectors};
-use super::pipe::Frame;
+use super::block::{Block, Blocks, Vectors};
+use super::frame::{Body, Frame};
 use crate::gpu::poison_of;
 use crate::ids::{Task, Worker};
 use crate::run::NumberFormat;
@@ -49,7 +49,7 @@ struct Ordered {
 /// The results that are due: nothing else is taken in, and what workers can make the coordinator
 /// keep is bounded by what they were told to compute.
 #[derive(Debug)]
-pub(super) struct EagerReceiver {
+pub(in crate::transport) struct EagerReceiver {
     length: usize,
     ledgers: Ledgers,
     vectors: Vectors,
@@ -59,7 +59,12 @@ pub(super) struct EagerReceiver {
 }
 
 impl EagerReceiver {
-    pub(super) fn new(length: usize, ledgers: Ledgers, vectors: Vectors, blocks: Blocks) -> Self {
+    pub(in crate::transport) fn new(
+        length: usize,
+        ledgers: Ledgers,
+        vectors: Vectors,
+        blocks: Blocks,
+    ) -> Self {
         Self { length, ledgers, vectors, blocks, ordered: BTreeMap::new() }
     }
 

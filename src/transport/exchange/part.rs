@@ -5,57 +5,22 @@
 //! receivers. With one owner that is a star; with the survivors as owners it is a direct
 //! reduce-scatter and all-gather among them.
 
-use super::block::{Block, Blocks, Body};
-use super::pipe::Frame;
+use super::block::{Block, Blocks};
+use super::frame::{Body, Frame};
+use super::plan::Plan;
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
+use super::store::Sum;
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, poison_of};
-use crate::ids::{Step, Worker};
+use crate::ids::Step;
 use crate::run::NumberFormat;
+use crate::transport::What;
 use crate::transport::wire::{Header, Kind, Owner, chunk_range, chunks};
-use crate::transport::{Summand, What};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What everybody who takes part is told.
-#[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) step: Step,
-    pub(super) attempt: u32,
-    /// Which terms these are, for a node that is told of some only.
-    pub(super) places: Vec<u32>,
-    pub(super) terms: Vec<Summand>,
-    pub(super) owners: Vec<Owner>,
-    pub(super) receivers: Vec<u32>,
-}
-
-impl Plan {
-    /// Which term of the sum a term of this plan is.
-    fn place(&self, term: usize) -> u32 {
-        self.places.get(term).copied().unwrap_or(term as u32)
-    }
-
-    /// Whose vector is used for a term at the owner of that place.
-    fn source(&self, place: usize, term: usize) -> Option<(u32, What)> {
-        let piece = self.terms[term].source(Worker(self.owners[place].node), place)?;
-        Some((piece.worker.0, piece.what))
-    }
-}
-
 /// Chunks for another node.
 pub(super) type Outgoing = (u32, Frame);
-
-/// A sum that is whole.
-#[derive(Clone, Debug)]
-pub(super) struct Sum {
-    pub(super) step: Step,
-    pub(super) attempt: u32,
-    pub(super) vector: Arc<Vec<f32>>,
-    pub(super) digest: u64,
-    pub(super) finite: bool,
-    /// Nodes whose terms are not finite, as far as they were summed here.
-    pub(super) spoilt: BTreeSet<u32>,
-}
 
 /// One node's part in an exchange.
 #[derive(Debug)]
@@ -386,9 +351,10 @@ impl ExchangePart {
     pub(super) fn finish(self, of_bits: bool) -> Sum {
         let digests: Vec<u64> = self.digests.into_iter().flatten().collect();
         let Plan { step, attempt, .. } = self.plan;
-        let vector = Arc::new(self.out.take());
+        let vector = self.out.take();
         let digest =
             if of_bits { digest_of_bits(&vector) } else { xxh3_64(bytemuck::cast_slice(&digests)) };
+        let vector = Some(Arc::new(vector));
         Sum { step, attempt, vector, digest, finite: self.finite, spoilt: self.spoilt }
     }
 
@@ -420,31 +386,25 @@ impl ExchangePart {
     }
 }
 
-/// The chunks of a sum of `length` numbers, for a node that lacks it, as far as they are in its
-/// vector, which begins at `start`.
-pub(super) fn chunks_of(sum: &Sum, start: usize, length: usize) -> impl Iterator<Item = Frame> {
-    let end = start + sum.vector.len();
+/// The chunks of a sum of `length` numbers, for a node that lacks it, as far as they are in a part
+/// of it, which begins at `start`.
+pub(super) fn chunks_of(
+    sum: &Sum,
+    part: &Arc<Vec<f32>>,
+    start: usize,
+    length: usize,
+) -> impl Iterator<Item = Frame> {
+    let end = start + part.len();
     (0..chunks(length))
         .map(move |chunk| chunk_range(chunk, length))
         .filter(move |chunk| start <= chunk.start && chunk.end <= end)
         .map(move |chunk| {
             let header = Header::chunk(Kind::Sum, NumberFormat::F32, chunk.start, chunk.len())
                 .of_step(sum.step, sum.attempt, 0);
-            let part = chunk.start - start..chunk.end - start;
+            let range = chunk.start - start..chunk.end - start;
             Frame {
                 header: Header { finite: sum.finite, ..header },
-                body: Body::Slice(Arc::clone(&sum.vector), part),
+                body: Body::Slice(Arc::clone(part), range),
             }
         })
-}
-
-/// Cuts a vector's chunks among nodes, as evenly as whole chunks can be.
-pub(super) fn share_out(nodes: &[u32], length: usize) -> Vec<Owner> {
-    let (count, nodes) = (chunks(length), &nodes[..nodes.len().min(chunks(length)).max(1)]);
-    let edge = |at: usize| count * at / nodes.len();
-    nodes
-        .iter()
-        .enumerate()
-        .map(|(at, node)| Owner { node: *node, start: edge(at), end: edge(at + 1) })
-        .collect()
 }

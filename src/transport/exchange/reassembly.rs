@@ -1,8 +1,8 @@
 //! Vectors of sums while their chunks come: connections read straight into them.
 
-use super::lock;
 use crate::ids::Step;
 use crate::run::NumberFormat;
+use crate::transport::lock;
 use crate::transport::wire::{Header, Kind, chunk_range, chunks};
 use bytemuck::cast_slice_mut;
 use std::collections::BTreeMap;
@@ -29,46 +29,46 @@ struct Contents {
 
 /// The vector of one sum under way.
 #[derive(Debug)]
-pub(super) struct ReassemblyBuffer {
+pub(in crate::transport) struct ReassemblyBuffer {
     length: usize,
     contents: Mutex<Contents>,
 }
 
 impl ReassemblyBuffer {
-    pub(super) fn new(vector: Vec<f32>) -> Self {
+    pub(in crate::transport) fn new(vector: Vec<f32>) -> Self {
         let (length, states) = (vector.len(), vec![ChunkState::Missing; chunks(vector.len())]);
         Self { length, contents: Mutex::new(Contents { vector, states, slots: 0 }) }
     }
 
     /// Numbers in the vector.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::transport) fn len(&self) -> usize {
         self.length
     }
 
     /// The numbers of a chunk.
-    pub(super) fn range(&self, chunk: usize) -> Range<usize> {
+    pub(in crate::transport) fn range(&self, chunk: usize) -> Range<usize> {
         chunk_range(chunk, self.length)
     }
 
     /// These chunks do not come from elsewhere.
-    pub(super) fn close(&self, own: Range<usize>) {
+    pub(in crate::transport) fn close(&self, own: Range<usize>) {
         lock(&self.contents).states[own].fill(ChunkState::Done);
     }
 
     /// Overwrites a chunk. What a connection still reads of it goes nowhere.
-    pub(super) fn write(&self, chunk: usize, write: impl FnOnce(&mut [f32])) {
+    pub(in crate::transport) fn write(&self, chunk: usize, write: impl FnOnce(&mut [f32])) {
         let contents = &mut *lock(&self.contents);
         contents.states[chunk] = ChunkState::Done;
         write(&mut contents.vector[self.range(chunk)]);
     }
 
     /// Reads a chunk that is there.
-    pub(super) fn look<T>(&self, chunk: usize, read: impl FnOnce(&[f32]) -> T) -> T {
+    pub(in crate::transport) fn read<T>(&self, chunk: usize, read: impl FnOnce(&[f32]) -> T) -> T {
         read(&lock(&self.contents).vector[self.range(chunk)])
     }
 
     /// The vector, once it is whole.
-    pub(super) fn take(&self) -> Vec<f32> {
+    pub(in crate::transport) fn take(&self) -> Vec<f32> {
         std::mem::take(&mut lock(&self.contents).vector)
     }
 }
@@ -76,7 +76,7 @@ impl ReassemblyBuffer {
 /// A chunk that a connection reads into its place; whoever drops it before it is
 /// [complete](WriteSlot::complete) frees the place.
 #[derive(Debug)]
-pub(super) struct WriteSlot {
+pub(in crate::transport) struct WriteSlot {
     buffer: Arc<ReassemblyBuffer>,
     chunk: usize,
     number: u64,
@@ -85,7 +85,7 @@ pub(super) struct WriteSlot {
 impl WriteSlot {
     /// Lets something be written to the place, or read; none if it was filled from elsewhere
     /// meanwhile, or given up.
-    pub(super) fn with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+    pub(in crate::transport) fn with<T>(&self, act: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
         let contents = &mut *lock(&self.buffer.contents);
         let current = contents.states[self.chunk] == ChunkState::Reading(self.number);
         let place = contents.vector.get_mut(self.buffer.range(self.chunk)).filter(|_| current)?;
@@ -94,7 +94,7 @@ impl WriteSlot {
 
     /// Notes that the chunk is there, if it is one of this vector; false if it is not, or came from
     /// elsewhere meanwhile.
-    pub(super) fn complete(&self, buffer: &Arc<ReassemblyBuffer>) -> bool {
+    pub(in crate::transport) fn complete(&self, buffer: &Arc<ReassemblyBuffer>) -> bool {
         let state = &mut lock(&self.buffer.contents).states[self.chunk];
         let completes =
             Arc::ptr_eq(&self.buffer, buffer) && *state == ChunkState::Reading(self.number);
@@ -118,18 +118,23 @@ type Registered = BTreeMap<(Step, u32), Weak<ReassemblyBuffer>>;
 
 /// The vectors of all sums under way at a node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ReassemblyBuffers(Arc<Mutex<Registered>>);
+pub(in crate::transport) struct ReassemblyBuffers(Arc<Mutex<Registered>>);
 
 impl ReassemblyBuffers {
     /// Lets connections read into a vector as long as somebody keeps it.
-    pub(super) fn register(&self, step: Step, attempt: u32, buffer: &Arc<ReassemblyBuffer>) {
+    pub(in crate::transport) fn register(
+        &self,
+        step: Step,
+        attempt: u32,
+        buffer: &Arc<ReassemblyBuffer>,
+    ) {
         let mut registered = lock(&self.0);
         registered.retain(|_, buffer| buffer.strong_count() > 0);
         registered.insert((step, attempt), Arc::downgrade(buffer));
     }
 
     /// The place of a chunk of a sum, if it is free and nothing is to be converted.
-    pub(super) fn slot(&self, header: &Header) -> Option<WriteSlot> {
+    pub(in crate::transport) fn slot(&self, header: &Header) -> Option<WriteSlot> {
         if (header.kind, header.format) != (Kind::Sum, NumberFormat::F32) || header.digest == 0 {
             return None;
         }

@@ -1,7 +1,7 @@
 //! States of replicas on their way: vectors of any length, cut in chunks.
 
-use super::block::{Block, Body};
-use super::pipe::Frame;
+use super::block::Block;
+use super::frame::{Body, Frame};
 use crate::ids::Step;
 use crate::run::NumberFormat;
 use crate::transport::State;
@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The frames that follow the announcement of a state.
-pub(super) fn frames(state: &Arc<State>, transfer: u64) -> impl Iterator<Item = Frame> {
+pub(in crate::transport) fn frames(
+    state: &Arc<State>,
+    transfer: u64,
+) -> impl Iterator<Item = Frame> {
     let lengths: Vec<usize> = state.vectors.iter().map(Vec::len).collect();
     let cut = lengths.into_iter().enumerate().flat_map(|(vector, length)| {
         (0..chunks(length)).map(move |chunk| (vector, chunk_range(chunk, length)))
@@ -31,16 +34,16 @@ struct Half {
 
 /// States that are coming in, by the number of their transfer.
 #[derive(Debug, Default)]
-pub(super) struct Arriving(BTreeMap<u64, Half>);
+pub(in crate::transport) struct Arriving(BTreeMap<u64, Half>);
 
 impl Arriving {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::transport) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// A state is announced; one that is announced anew replaces what came of it. False if it has
     /// more than so many numbers.
-    pub(super) fn expect(
+    pub(in crate::transport) fn expect(
         &mut self,
         transfer: u64,
         next: Step,
@@ -60,7 +63,7 @@ impl Arriving {
     }
 
     /// Takes in a chunk; gives back the state if that was its last one.
-    pub(super) fn chunk(&mut self, header: &Header, block: &Block) -> Option<&State> {
+    pub(in crate::transport) fn chunk(&mut self, header: &Header, block: &Block) -> Option<&State> {
         let half = self.0.get_mut(&header.number)?;
         let (vector, chunk) = (header.piece as usize, usize::try_from(header.offset).ok()? / CHUNK);
         let missing = half.missing.get_mut(vector)?.get_mut(chunk)?;
@@ -75,12 +78,12 @@ impl Arriving {
         (half.left == 0).then_some(&half.state)
     }
 
-    pub(super) fn is_whole(&self, transfer: u64) -> bool {
+    pub(in crate::transport) fn is_whole(&self, transfer: u64) -> bool {
         self.0.get(&transfer).is_some_and(|half| half.left == 0)
     }
 
     /// The state, if it is whole.
-    pub(super) fn take(&mut self, transfer: u64) -> Option<State> {
+    pub(in crate::transport) fn take(&mut self, transfer: u64) -> Option<State> {
         if !self.is_whole(transfer) {
             return None;
         }

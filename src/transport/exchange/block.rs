@@ -1,14 +1,12 @@
-//! Chunks of vectors in memory: buffers that go round, and bodies of frames on their way out.
+//! Chunks of vectors in memory, and buffers that go round.
 
-use super::lock;
 use crate::gpu::Source;
 use crate::run::NumberFormat;
-use crate::transport::State;
+use crate::transport::lock;
 use crate::transport::wire::{CHUNK, chunks};
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 // Numbers travel as they lie in memory.
@@ -16,24 +14,24 @@ const _: () = assert!(cfg!(target_endian = "little"), "the wire is little-endian
 
 /// The numbers of one chunk, in the format in which they came.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(in crate::transport) struct Block {
     /// Room for as many f32; bf16 and f16 fill half of it.
     room: Vec<f32>,
-    pub(super) count: usize,
-    pub(super) format: NumberFormat,
+    pub(in crate::transport) count: usize,
+    pub(in crate::transport) format: NumberFormat,
 }
 
 impl Block {
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in crate::transport) fn bytes(&self) -> &[u8] {
         &cast_slice(&self.room)[..self.count * self.format.bytes()]
     }
 
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(in crate::transport) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut cast_slice_mut(&mut self.room)[..self.count * self.format.bytes()]
     }
 
     /// The numbers, for the fold.
-    pub(super) fn source(&self) -> Source<'_> {
+    pub(in crate::transport) fn source(&self) -> Source<'_> {
         match self.format {
             NumberFormat::F32 => Source::F32(&self.room[..self.count]),
             NumberFormat::Bf16 => {
@@ -46,12 +44,12 @@ impl Block {
     }
 
     /// Room for numbers in f32.
-    pub(super) fn floats_mut(&mut self) -> &mut [f32] {
+    pub(in crate::transport) fn floats_mut(&mut self) -> &mut [f32] {
         &mut self.room[..self.count]
     }
 
     /// Overwrites the block with numbers, rounded to its format.
-    pub(super) fn fill(&mut self, values: &[f32]) {
+    pub(in crate::transport) fn fill(&mut self, values: &[f32]) {
         match self.format {
             NumberFormat::F32 => self.room[..self.count].copy_from_slice(values),
             NumberFormat::Bf16 => {
@@ -68,7 +66,7 @@ impl Block {
     }
 
     /// Copies the numbers out as f32.
-    pub(super) fn copy_to(&self, out: &mut [f32]) {
+    pub(in crate::transport) fn copy_to(&self, out: &mut [f32]) {
         match self.source() {
             Source::F32(x) => out.copy_from_slice(x),
             Source::Bf16(x) => x.convert_to_f32_slice(out),
@@ -79,7 +77,7 @@ impl Block {
 
 /// Buffers of one chunk each.
 #[derive(Clone, Debug)]
-pub(super) struct Blocks {
+pub(in crate::transport) struct Blocks {
     spare: Arc<Mutex<Vec<Vec<f32>>>>,
     spare_max: usize,
     /// Numbers in the longest chunk of a gradient.
@@ -88,17 +86,17 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// A pool that keeps as much memory as a gradient of `length` numbers takes, and some more.
-    pub(super) fn new(length: usize) -> Self {
+    pub(in crate::transport) fn new(length: usize) -> Self {
         let room = length.clamp(1, CHUNK);
         Self { spare: Arc::default(), spare_max: (chunks(length) + 64) * CHUNK / room, room }
     }
 
-    pub(super) fn take(&self, count: usize, format: NumberFormat) -> Block {
+    pub(in crate::transport) fn take(&self, count: usize, format: NumberFormat) -> Block {
         let spare = lock(&self.spare).pop().filter(|room| room.len() >= count);
         Block { room: spare.unwrap_or_else(|| vec![0.0; self.room.max(count)]), count, format }
     }
 
-    pub(super) fn give(&self, block: Block) {
+    pub(in crate::transport) fn give(&self, block: Block) {
         let mut spare = lock(&self.spare);
         if spare.len() < self.spare_max {
             spare.push(block.room);
@@ -106,7 +104,7 @@ impl Blocks {
     }
 
     /// Gives a block back if nobody else needs it.
-    pub(super) fn give_shared(&self, block: Arc<Block>) {
+    pub(in crate::transport) fn give_shared(&self, block: Arc<Block>) {
         if let Some(block) = Arc::into_inner(block) {
             self.give(block);
         }
@@ -115,13 +113,13 @@ impl Blocks {
 
 /// Vectors of gradient length to be used again, some of which may still be read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Vectors(Arc<Mutex<Vec<Arc<Vec<f32>>>>>);
+pub(in crate::transport) struct Vectors(Arc<Mutex<Vec<Arc<Vec<f32>>>>>);
 
 impl Vectors {
     /// Vectors kept for later.
     const SPARE_MAX: usize = 6;
 
-    pub(super) fn take(&self, length: usize) -> Vec<f32> {
+    pub(in crate::transport) fn take(&self, length: usize) -> Vec<f32> {
         let mut spare = lock(&self.0);
         let free = spare
             .iter()
@@ -131,42 +129,11 @@ impl Vectors {
         free.unwrap_or_else(|| vec![0.0; length])
     }
 
-    pub(super) fn give(&self, vector: Arc<Vec<f32>>) {
+    pub(in crate::transport) fn give(&self, vector: Arc<Vec<f32>>) {
         let mut spare = lock(&self.0);
         if spare.len() >= Self::SPARE_MAX {
             spare.remove(0);
         }
         spare.push(vector);
-    }
-}
-
-/// What follows the header of a frame.
-#[derive(Clone, Debug)]
-pub(super) enum Body {
-    Control(Arc<[u8]>),
-    /// A part of a vector that is held.
-    Slice(Arc<Vec<f32>>, Range<usize>),
-    /// A part of a vector of a state.
-    Part(Arc<State>, usize, Range<usize>),
-    Block(Arc<Block>),
-}
-
-impl Body {
-    /// What is written, as it lies in memory.
-    pub(super) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Control(bytes) => bytes,
-            Self::Block(block) => block.bytes(),
-            Self::Slice(..) | Self::Part(..) => cast_slice(self.floats().unwrap_or_default()),
-        }
-    }
-
-    /// The numbers of a part of a vector.
-    pub(super) fn floats(&self) -> Option<&[f32]> {
-        match self {
-            Self::Slice(vector, range) => Some(&vector[range.clone()]),
-            Self::Part(state, vector, range) => Some(&state.vectors[*vector][range.clone()]),
-            Self::Control(_) | Self::Block(_) => None,
-        }
     }
 }

@@ -7,7 +7,7 @@ use crate::transport::wire::COORDINATOR;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tokio::time::Instant;
+use std::time::Instant;
 
 /// A node to which nothing comes, by its own word.
 #[derive(Debug)]

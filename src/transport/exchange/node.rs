@@ -1,19 +1,19 @@
 //! All exchanges a node takes part in, and the sums it keeps of those that are over.
 
+use super::Key;
 use super::block::{Block, Blocks, Vectors};
-use super::part::{ExchangePart, Outgoing, Plan, Sum, chunks_of};
-use super::pipe::{ConnectionContext, Frame};
+use super::frame::Frame;
+use super::part::{ExchangePart, Outgoing, chunks_of};
+use super::plan::Plan;
 use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
+use super::store::{SharedSums, Sum, SumStore};
 use crate::ids::Step;
 use crate::run::NumberFormat;
-use crate::transport::What;
 use crate::transport::wire::{Header, Kind, chunks};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::Instant;
-
-type Key = (Step, u32);
+use crate::transport::{What, lock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// An exchange under way.
 #[derive(Debug)]
@@ -26,61 +26,56 @@ struct Open {
     early: Vec<(Header, u32, Block)>,
 }
 
+/// What the exchanges of a node have in common with its connections.
+#[derive(Clone, Debug)]
+pub(in crate::transport) struct NodeContext {
+    /// A worker, or the coordinator.
+    pub(in crate::transport) me: u32,
+    /// Numbers in a vector.
+    pub(in crate::transport) length: usize,
+    /// The format of numbers on the wire.
+    pub(in crate::transport) format: NumberFormat,
+    /// Whether digests are of bits, as a collective takes them.
+    pub(in crate::transport) of_bits: bool,
+    pub(in crate::transport) blocks: Blocks,
+    pub(in crate::transport) vectors: Vectors,
+    pub(in crate::transport) buffers: ReassemblyBuffers,
+    /// How many sums are kept, for those who lack them.
+    pub(in crate::transport) kept_max: usize,
+}
+
 /// The exchanges of one node.
 #[derive(Debug)]
 pub(super) struct NodeExchanges {
-    me: u32,
-    length: usize,
-    format: NumberFormat,
-    /// Whether digests are of bits, as a fabric takes them.
-    of_bits: bool,
-    blocks: Blocks,
+    context: NodeContext,
     open: BTreeMap<Key, Open>,
-    sums: VecDeque<Sum>,
-    /// Which of them are from before the present connection to the coordinator.
-    before: BTreeSet<Key>,
-    kept_max: usize,
+    sums: SharedSums,
     /// Steps below this one take no new exchange.
     first: Step,
-    vectors: Vectors,
-    buffers: ReassemblyBuffers,
 }
 
 impl NodeExchanges {
-    pub(super) fn new(
-        context: &ConnectionContext,
-        length: usize,
-        vectors: Vectors,
-        kept_max: usize,
-    ) -> Self {
-        Self {
-            me: context.stamp.worker,
-            length,
-            format: context.stamp.format,
-            of_bits: context.of_bits,
-            blocks: context.blocks.clone(),
-            open: BTreeMap::new(),
-            sums: VecDeque::new(),
-            before: BTreeSet::new(),
-            kept_max,
-            first: Step(0),
-            vectors,
-            buffers: context.buffers.clone(),
-        }
+    pub(super) fn new(context: NodeContext) -> Self {
+        let sums = Arc::new(Mutex::new(SumStore::new(context.kept_max)));
+        Self { context, open: BTreeMap::new(), sums, first: Step(0) }
+    }
+
+    /// The sums that are kept, for others to look at.
+    pub(super) fn sums(&self) -> SharedSums {
+        Arc::clone(&self.sums)
     }
 
     /// Exchanges under way and sums that are kept.
     pub(super) fn len(&self) -> usize {
-        self.open.len() + self.sums.len()
+        self.open.len() + lock(&self.sums).len()
     }
 
     fn entry(&mut self, key: Key, now: Instant) -> &mut Open {
-        let (me, length) = (self.me, self.length);
-        let (blocks, vectors, buffers) = (&self.blocks, &self.vectors, &self.buffers);
+        let NodeContext { me, length, blocks, vectors, buffers, .. } = &self.context;
         self.open.entry(key).or_insert_with(|| {
-            let out = Arc::new(ReassemblyBuffer::new(vectors.take(length)));
+            let out = Arc::new(ReassemblyBuffer::new(vectors.take(*length)));
             buffers.register(key.0, key.1, &out);
-            let part = ExchangePart::listening(me, key.0, key.1, out, blocks.clone());
+            let part = ExchangePart::listening(*me, key.0, key.1, out, blocks.clone());
             Open { part, planned: false, progressed: now, early: Vec::new() }
         })
     }
@@ -99,10 +94,10 @@ impl NodeExchanges {
             return Vec::new();
         }
         self.entry(key, now);
-        let Self { format, open, .. } = self;
+        let Self { context, open, .. } = self;
         let Some(open) = open.get_mut(&key).filter(|open| !open.planned) else { return Vec::new() };
         (open.planned, open.progressed) = (true, now);
-        out.extend(open.part.join(plan, *format, held));
+        out.extend(open.part.join(plan, context.format, held));
         std::mem::take(&mut open.early)
             .into_iter()
             .filter_map(|(header, from, block)| open.part.term(&header, from, block).err())
@@ -113,11 +108,9 @@ impl NodeExchanges {
     /// coordinator.
     pub(super) fn supersede(&mut self, step: Step, attempt: u32) {
         self.open.retain(|other, _| other.0 != step || other.1 >= attempt);
-        if self.before.remove(&(step, attempt))
-            && let Some(at) =
-                self.sums.iter().position(|sum| (sum.step, sum.attempt) == (step, attempt))
-        {
-            self.sums.remove(at).into_iter().for_each(|sum| self.vectors.give(sum.vector));
+        let mut sums = lock(&self.sums);
+        if sums.is_from_before((step, attempt)) {
+            sums.remove((step, attempt)).into_iter().for_each(|sum| self.context.vectors.give(sum));
         }
     }
 
@@ -131,13 +124,16 @@ impl NodeExchanges {
     ) -> Result<(), String> {
         let key = (Step(header.number), header.attempt);
         let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
-        let whole = self.sum(key.0, key.1).is_some() && !self.before.contains(&key);
+        let whole = {
+            let sums = lock(&self.sums);
+            sums.get(key).is_some() && !sums.is_from_before(key)
+        };
         if newer || key.0 < self.first || whole {
-            self.blocks.give(block);
+            self.context.blocks.give(block);
             return Ok(());
         }
-        let early_max = 2 * chunks(self.length) + 64;
-        let ahead = key.0.0 > self.first.0 + 2 * self.kept_max as u64 + 64;
+        let early_max = 2 * chunks(self.context.length) + 64;
+        let ahead = key.0.0 > self.first.0 + 2 * self.context.kept_max as u64 + 64;
         if ahead {
             return Err(format!(
                 "a chunk of {} while steps from {} on are under way",
@@ -175,11 +171,11 @@ impl NodeExchanges {
             return Ok(());
         }
         // The exchange may have been begun anew meanwhile.
-        let mut block = self.blocks.take(header.count(), header.format);
+        let mut block = self.context.blocks.take(header.count(), header.format);
         match slot.with(|bytes| block.bytes_mut().copy_from_slice(bytes)) {
             Some(()) => self.chunk(header, from, block, now),
             None => {
-                self.blocks.give(block);
+                self.context.blocks.give(block);
                 Ok(())
             }
         }
@@ -199,7 +195,7 @@ impl NodeExchanges {
             std::mem::take(&mut self.open).into_iter().partition(|(_, open)| open.part.is_whole());
         self.open = open;
         let done: Vec<Sum> =
-            whole.into_values().map(|open| open.part.finish(self.of_bits)).collect();
+            whole.into_values().map(|open| open.part.finish(self.context.of_bits)).collect();
         done.iter().cloned().for_each(|sum| self.push(sum));
         done
     }
@@ -212,23 +208,23 @@ impl NodeExchanges {
     }
 
     fn push(&mut self, sum: Sum) {
-        self.sums.push_back(sum);
-        while self.sums.len() > self.kept_max {
-            if let Some(sum) = self.sums.pop_front() {
-                self.before.remove(&(sum.step, sum.attempt));
-                self.vectors.give(sum.vector);
-            }
-        }
+        let spent = lock(&self.sums).insert(sum);
+        spent.into_iter().for_each(|vector| self.context.vectors.give(vector));
     }
 
-    pub(super) fn sum(&self, step: Step, attempt: u32) -> Option<&Sum> {
-        self.sums.iter().find(|sum| (sum.step, sum.attempt) == (step, attempt))
+    pub(super) fn sum(&self, step: Step, attempt: u32) -> Option<Sum> {
+        lock(&self.sums).get((step, attempt)).cloned()
     }
 
     /// Whether a sum with these bytes is kept; one with other bytes is thrown away.
-    pub(super) fn has(&mut self, step: Step, attempt: u32, digest: u64) -> bool {
-        self.sums.retain(|sum| (sum.step, sum.attempt) != (step, attempt) || sum.digest == digest);
-        self.sum(step, attempt).is_some()
+    pub(super) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
+        lock(&self.sums).has((step, attempt), digest)
+    }
+
+    /// Forgets a sum that is to be made again.
+    pub(super) fn forget_sum(&self, step: Step, attempt: u32) {
+        let spent = lock(&self.sums).remove((step, attempt));
+        spent.into_iter().for_each(|vector| self.context.vectors.give(vector));
     }
 
     /// Whether a sum is under way here.
@@ -238,7 +234,9 @@ impl NodeExchanges {
 
     /// The chunks of a sum that is kept.
     pub(super) fn give(&self, step: Step, attempt: u32) -> Option<Vec<Frame>> {
-        self.sum(step, attempt).map(|sum| chunks_of(sum, 0, self.length).collect())
+        let sum = self.sum(step, attempt)?;
+        let vector = sum.vector.as_ref()?;
+        Some(chunks_of(&sum, vector, 0, self.context.length).collect())
     }
 
     /// A step is decided: nothing more is taken in for it but its sum, from those who have it.
@@ -272,7 +270,7 @@ impl NodeExchanges {
     /// was restarted may make some of them again.
     pub(super) fn reset(&mut self) {
         self.open.clear();
-        self.before = self.sums.iter().map(|sum| (sum.step, sum.attempt)).collect();
+        lock(&self.sums).connection_lost();
     }
 
     /// Exchanges for which nothing has come for so long, and whose chunks are missing.
@@ -291,13 +289,25 @@ mod tests {
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};
     use crate::transport::{Piece, Summand};
 
+    fn context(me: u32, length: usize) -> NodeContext {
+        NodeContext {
+            me,
+            length,
+            format: NumberFormat::F32,
+            of_bits: false,
+            blocks: Blocks::new(length),
+            vectors: Vectors::default(),
+            buffers: ReassemblyBuffers::default(),
+            kept_max: 4,
+        }
+    }
+
     /// A worker that takes over a state goes on receiving the sum of the step that comes after it.
     #[test]
     fn a_sum_under_way_outlives_a_state() {
         let length = 2 * CHUNK;
-        let context = ConnectionContext::of_tests(1, length);
-        let blocks = context.blocks.clone();
-        let mut node = NodeExchanges::new(&context, length, Vectors::default(), 4);
+        let mut node = NodeExchanges::new(context(1, length));
+        let blocks = node.context.blocks.clone();
         let come = |node: &mut NodeExchanges, step: u64, chunk: usize| {
             let range = chunk_range(chunk, length);
             let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
@@ -317,8 +327,7 @@ mod tests {
     /// anybody.
     #[test]
     fn a_step_is_summed_again_for_another_coordinator() {
-        let mut node =
-            NodeExchanges::new(&ConnectionContext::of_tests(0, 3), 3, Vectors::default(), 4);
+        let mut node = NodeExchanges::new(context(0, 3));
         let key = (Step(7), 0);
         let sends = |node: &mut NodeExchanges| {
             let holders = vec![Piece { worker: Worker(0), what: What::Sum }];
@@ -341,7 +350,7 @@ mod tests {
         node.keep(Sum {
             step: key.0,
             attempt: key.1,
-            vector: Arc::new(vec![2.0; 3]),
+            vector: Some(Arc::new(vec![2.0; 3])),
             digest: 5,
             finite: true,
             spoilt: BTreeSet::new(),

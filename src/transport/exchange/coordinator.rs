@@ -1,0 +1,781 @@
+//! The coordinator's end of all sums: who makes and holds them, and what becomes of those that
+//! stand still.
+
+use super::doubts::Doubts;
+use super::eager::EagerReceiver;
+use super::frame::Frame;
+use super::groups::{Group, GroupStep, Groups};
+use super::monitor::ExchangeMonitor;
+use super::monitors::{Deadlines, Monitors};
+use super::node::{NodeContext, NodeExchanges};
+use super::part::Outgoing;
+use super::plan::{Plan, share_out};
+use super::reassembly::WriteSlot;
+use super::store::{SharedSums, Sum};
+use super::{Block, DATA_WAITING_MAX, Key, QUIET};
+use crate::ids::{Step, Task, Worker};
+use crate::transport::wire::{COORDINATOR, Down, Header, Kind};
+use crate::transport::{Decoded, Notice, Summand};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How the sums of a run are made.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport) struct SumSettings {
+    /// Whether workers sum among themselves, each a part; else the coordinator sums.
+    pub(in crate::transport) by_workers: bool,
+    /// Whether every sum comes to the coordinator too.
+    pub(in crate::transport) keeps: bool,
+    /// Whether workers that can sum by a collective.
+    pub(in crate::transport) collective: bool,
+    /// Decoded steps that are kept for those who lack them.
+    pub(in crate::transport) log_steps: u64,
+    /// An exchange in which nothing comes to somebody for so long is made again without whoever
+    /// holds it up.
+    pub(in crate::transport) stall: Duration,
+    /// The same, at least, where a worker can be spared.
+    pub(in crate::transport) spare: Duration,
+}
+
+/// What the coordinator's end is told.
+#[derive(Debug)]
+pub(in crate::transport) enum CoordinatorEvent<'a> {
+    /// The run begins with a step.
+    Begun { start: Step },
+    /// A worker is connected.
+    Connected { worker: u32, epoch: u32 },
+    /// A worker's connection is over.
+    Lost { worker: u32 },
+    /// Workers have come or gone, and the others were told.
+    MembersChanged,
+    /// A worker has a state, or is sent one, in which everything below `next` is applied.
+    HasState { worker: u32, next: Option<Step> },
+    /// A worker was given tasks.
+    Ordered { worker: u32, order: u64, tasks: Vec<Task> },
+    /// A worker says that it has done a task of an order.
+    Done { worker: u32, order: u64, task: Task, tail: Vec<f64>, finite: bool },
+    /// A worker will not answer the rest of an order.
+    Dropped { worker: u32, order: u64 },
+    /// A sum is to be made.
+    Sum { step: Step, attempt: u32, terms: Vec<Summand> },
+    /// Whether any one worker may be lost without harm, from now on.
+    MayLose(bool),
+    /// A worker is to hold a sum that was made on this side.
+    Store { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
+    /// A worker is sent a step that is decided.
+    Decided { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
+    /// A step is decided and recorded.
+    Released { step: Step },
+    /// A worker holds a sum.
+    Held { worker: u32, step: Step, attempt: u32, digest: Option<u64> },
+    /// A worker says that a sum is not finite.
+    NotFinite { worker: u32, step: Step, attempt: u32 },
+    /// Nothing has come to a worker for a while, and these lack.
+    Waiting { worker: u32, step: Step, attempt: u32, on: Vec<u32> },
+    /// A chunk has come.
+    Chunk { from: u32, header: Header, block: Block },
+    /// A chunk has come and was read into its place.
+    Placed { from: u32, header: Header, slot: WriteSlot },
+    /// A worker has named a group.
+    GroupNamed { worker: u32, group: u64, id: String },
+    /// A worker has found the others of a group.
+    GroupJoined { worker: u32, group: u64 },
+    /// A worker cannot join a group, or something went wrong in it.
+    GroupFailed { worker: u32, group: u64, reason: String },
+    /// Some time has passed.
+    Tick,
+}
+
+/// What is to be done for it.
+#[derive(Debug)]
+pub(in crate::transport) enum CoordinatorEffect {
+    /// A chunk goes to a worker, unless so many bytes wait for it already.
+    Send { to: u32, frame: Frame, most: usize },
+    /// The same message goes to these workers.
+    Tell { to: Vec<u32>, message: Box<Down> },
+    /// Something was found out about a worker.
+    Report { worker: Worker, notice: Notice },
+    /// A worker is to be given up.
+    GiveUp { worker: u32, reason: String },
+    /// An exchange took so many seconds until two had the sum.
+    Took { seconds: f64, by_collective: bool },
+    /// So many workers can sum by a collective now.
+    GroupSize(usize),
+}
+
+type Effects = Vec<CoordinatorEffect>;
+
+/// The terms that a worker is told of, and which those are of all.
+type Told = (Vec<u32>, Vec<Summand>);
+
+/// The coordinator's end of the sums of a run. How to drive it is told in [`super`].
+#[derive(Debug)]
+pub(in crate::transport) struct CoordinatorSums {
+    settings: SumSettings,
+    context: NodeContext,
+    node: NodeExchanges,
+    /// Results on their way here, where workers send them at once.
+    eager: Option<EagerReceiver>,
+    present: BTreeSet<u32>,
+    /// The greatest number of a connection that any worker had.
+    epoch: u32,
+    monitors: Monitors,
+    doubts: Doubts,
+    groups: Groups,
+    begun: bool,
+}
+
+impl CoordinatorSums {
+    /// Of a run without workers yet; results that come at once go to the receiver, if they do.
+    pub(in crate::transport) fn new(
+        settings: SumSettings,
+        context: NodeContext,
+        eager: Option<EagerReceiver>,
+    ) -> Self {
+        Self {
+            settings,
+            node: NodeExchanges::new(context.clone()),
+            context,
+            eager,
+            present: BTreeSet::new(),
+            epoch: 0,
+            monitors: Monitors::new(),
+            doubts: Doubts::default(),
+            groups: Groups::default(),
+            begun: false,
+        }
+    }
+
+    /// The sums that are here.
+    pub(in crate::transport) fn sums(&self) -> SharedSums {
+        self.node.sums()
+    }
+
+    /// Entries that are kept: exchanges, decided steps and sums.
+    pub(in crate::transport) fn len(&self) -> usize {
+        self.monitors.len() + self.node.len()
+    }
+
+    /// The steps decided last, with their attempts.
+    pub(in crate::transport) fn last_decided(&self) -> Vec<Key> {
+        self.monitors.last_decided()
+    }
+
+    /// Whether every worker has a sum that is decided: then it is not needed any more.
+    pub(in crate::transport) fn all_hold(&self, key: Key) -> bool {
+        self.monitors.get(key).is_none_or(|monitor| {
+            let has = |node: &u32| monitor.holders.contains_key(node);
+            monitor.receivers.iter().all(|node| has(node) || !self.present.contains(node))
+        })
+    }
+
+    /// Takes in what happened and appends what is to be done for it.
+    pub(in crate::transport) fn handle(
+        &mut self,
+        now: Instant,
+        event: CoordinatorEvent<'_>,
+        out: &mut Effects,
+    ) {
+        match event {
+            CoordinatorEvent::Begun { start } => {
+                self.begun = true;
+                self.node.moved(start);
+            }
+            CoordinatorEvent::Connected { worker, epoch } => {
+                self.present.insert(worker);
+                self.epoch = self.epoch.max(epoch);
+            }
+            CoordinatorEvent::Lost { worker } => self.lost(worker, out),
+            CoordinatorEvent::MembersChanged => {
+                let given_up = self.groups.regroup(&self.present);
+                self.leave_group(given_up, out);
+            }
+            CoordinatorEvent::HasState { worker, next } => self.offer_sums(worker, next, out),
+            CoordinatorEvent::Ordered { worker, order, tasks } => {
+                if let Some(eager) = &mut self.eager {
+                    eager.ordered(worker, order, tasks.into_iter());
+                }
+            }
+            CoordinatorEvent::Done { worker, order, task, tail, finite } => {
+                let notice = match &mut self.eager {
+                    Some(eager) if finite => eager.done(worker, order, task, tail),
+                    eager => {
+                        eager.iter_mut().for_each(|eager| eager.refused(worker, order, task));
+                        Some(Notice::Done { task, tail, finite })
+                    }
+                };
+                report(worker, notice, out);
+            }
+            CoordinatorEvent::Dropped { worker, order } => {
+                self.eager.iter_mut().for_each(|eager| eager.freed(worker, order));
+            }
+            CoordinatorEvent::Sum { step, attempt, terms } => {
+                self.sum(now, (step, attempt), terms, out);
+            }
+            CoordinatorEvent::MayLose(one) => self.monitors.may_lose(one),
+            CoordinatorEvent::Store { worker, step, attempt, decoded } => {
+                self.store(now, worker, (step, attempt), decoded, out);
+            }
+            CoordinatorEvent::Decided { worker, step, attempt, decoded } => {
+                self.decided(now, worker, (step, attempt), decoded, out);
+            }
+            CoordinatorEvent::Released { step } => {
+                let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
+                self.monitors.release(step, oldest);
+                self.doubts.release(step);
+            }
+            CoordinatorEvent::Held { worker, step, attempt, digest } => {
+                self.held(now, worker, (step, attempt), digest, out);
+            }
+            CoordinatorEvent::NotFinite { worker, step, attempt } => {
+                self.not_finite_says(worker, (step, attempt), out);
+            }
+            CoordinatorEvent::Waiting { worker, step, attempt, on } => {
+                let monitor = self.monitors.get_mut((step, attempt));
+                let first = monitor.is_some_and(|monitor| monitor.waits(worker, on, now));
+                if first && self.settings.by_workers {
+                    self.give((step, attempt), worker, out);
+                }
+            }
+            CoordinatorEvent::Chunk { from, header, block } => {
+                self.chunk(now, from, &header, block, out);
+            }
+            CoordinatorEvent::Placed { from, header, slot } => {
+                if let Err(reason) = self.node.placed(&header, from, &slot, now) {
+                    out.push(CoordinatorEffect::GiveUp { worker: from, reason });
+                }
+            }
+            CoordinatorEvent::GroupNamed { worker, group, id } => {
+                if let Some(members) = self.groups.named(worker, group) {
+                    let message = Down::Join { group, id, members: members.clone() };
+                    tell(members, message, out);
+                }
+            }
+            CoordinatorEvent::GroupJoined { worker, group } => {
+                if let Some(size) = self.groups.joined(worker, group) {
+                    tracing::info!("{size} workers sum among themselves by their collective");
+                    out.push(CoordinatorEffect::GroupSize(size));
+                }
+            }
+            CoordinatorEvent::GroupFailed { worker, group, reason } => {
+                if self.groups.is(group) {
+                    self.group_failed(&format!("{}: {reason}", Worker(worker)), now, out);
+                }
+            }
+            CoordinatorEvent::Tick => self.tick(now, out),
+        }
+    }
+
+    /// Sums one chunk, if there is one that can be summed.
+    pub(in crate::transport) fn work(&mut self, out: &mut Effects) -> bool {
+        let mut chunks: Vec<Outgoing> = Vec::new();
+        let worked = self.node.work(&mut chunks);
+        let send = |(to, frame)| CoordinatorEffect::Send { to, frame, most: DATA_WAITING_MAX };
+        out.extend(chunks.into_iter().map(send));
+        worked
+    }
+
+    /// Looks after the sums that have become whole here.
+    pub(in crate::transport) fn finish(&mut self, out: &mut Effects) {
+        for sum in self.node.finished() {
+            let key = (sum.step, sum.attempt);
+            if !sum.finite {
+                self.found_not_finite(&sum, out);
+                continue;
+            }
+            let monitor = self.monitors.get_mut(key);
+            let reports = monitor.map(|monitor| {
+                monitor.void = false;
+                std::mem::take(&mut monitor.unreported)
+            });
+            for (worker, notice) in reports.into_iter().flatten() {
+                match notice {
+                    Notice::Held { digest, .. } if digest != sum.digest => {
+                        let reason = other_bytes(sum.step);
+                        out.push(CoordinatorEffect::GiveUp { worker: worker.0, reason });
+                    }
+                    notice => report(worker.0, Some(notice), out),
+                }
+            }
+            self.found_finite(key, out);
+            self.hand_out(key, out);
+        }
+    }
+
+    /// Whether sums come by here.
+    fn takes_part(&self) -> bool {
+        !self.settings.by_workers || self.settings.keeps
+    }
+
+    /// Whether the coordinator itself makes a sum, and sees what it is made of.
+    fn sees(&self, key: Key) -> bool {
+        !self.settings.by_workers || self.monitors.get(key).is_some_and(|monitor| monitor.own)
+    }
+
+    fn is_whole(&self, key: Key) -> bool {
+        self.node.sum(key.0, key.1).is_some()
+    }
+
+    fn chunk(&mut self, now: Instant, from: u32, header: &Header, block: Block, out: &mut Effects) {
+        let taken = if header.kind == Kind::Result {
+            match &mut self.eager {
+                Some(eager) => eager.chunk(from, header, block),
+                None => Err("it sends a result, which is not asked for here".to_owned()),
+            }
+        } else if self.monitors.get((Step(header.number), header.attempt)).is_none() {
+            tracing::debug!("{}: a chunk of an exchange that is not under way", Worker(from));
+            self.context.blocks.give(block);
+            Ok(None)
+        } else {
+            self.node.chunk(header, from, block, now).map(|()| None)
+        };
+        match taken {
+            Ok(notice) => report(from, notice, out),
+            Err(reason) => out.push(CoordinatorEffect::GiveUp { worker: from, reason }),
+        }
+    }
+
+    /// Has a sum made: tells everybody what to exchange.
+    fn sum(&mut self, now: Instant, key: Key, terms: Vec<Summand>, out: &mut Effects) {
+        let (step, attempt) = key;
+        let holders: BTreeSet<u32> =
+            terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
+        let holders: Vec<u32> = holders.intersection(&self.present).copied().collect();
+        let doubted = self.doubts.of(step);
+        let alone = !self.settings.by_workers || holders.is_empty() || doubted;
+        let takes_part = alone || self.settings.keeps;
+        let coordinator = takes_part.then_some(COORDINATOR);
+        let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
+        // Whoever is gone meanwhile cannot be a source; the engine hears of it and folds again.
+        let is_here = |worker: Worker| self.present.contains(&worker.0);
+        let reachable = |term: Summand| {
+            let here: Vec<_> =
+                term.holders.iter().copied().filter(|piece| is_here(piece.worker)).collect();
+            Summand { holders: if here.is_empty() { term.holders } else { here }, ..term }
+        };
+        let terms: Vec<Summand> = terms.into_iter().map(reachable).collect();
+        let all_here =
+            terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
+        let length = self.context.length;
+        let by_group = self.groups.for_holders(&holders, length).filter(|_| all_here && !doubted);
+        let (group, owners) = match by_group {
+            Some((group, owners)) => (Some(group), owners),
+            None if alone => (None, share_out(&[COORDINATOR], length)),
+            None => (None, share_out(&holders, length)),
+        };
+        let plan = Plan { step, attempt, places: Vec::new(), terms, owners, receivers };
+        match group {
+            Some(group) => tell_group(&plan, group, out),
+            None => self.tell_plan(&plan, out),
+        }
+        let summing = plan.owners.iter().map(|owner| owner.node);
+        let sources = holders.iter().copied().chain(summing).collect();
+        let mut monitor = ExchangeMonitor::new(plan.receivers.clone(), sources, now);
+        monitor.group = group;
+        monitor.own = group.is_none() && alone;
+        monitor.given.extend(&plan.receivers);
+        self.monitors.begin(key, monitor);
+        self.node.supersede(step, attempt);
+        if takes_part && group.is_none() {
+            let mut none = Vec::new();
+            for reason in self.node.begin(plan, |_| None, now, &mut none) {
+                tracing::warn!("{step}, attempt {attempt}: {reason}");
+            }
+        }
+    }
+
+    /// Tells everybody their part in an exchange: whoever sums, all of it; others, the terms they
+    /// hold.
+    fn tell_plan(&self, plan: &Plan, out: &mut Effects) {
+        let Plan { step, attempt, .. } = *plan;
+        let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
+        let message = |(places, terms), receivers| {
+            let owners = plan.owners.clone();
+            Down::Exchange { step, attempt, places, terms, owners, receivers, group: None }
+        };
+        let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
+        for (place, term) in (0..).zip(&plan.terms) {
+            for piece in term.holders.iter().filter(|piece| !owners.contains(&piece.worker.0)) {
+                let part = parts.entry(piece.worker.0).or_default();
+                // A worker may hold a term twice.
+                if part.0.last() != Some(&place) {
+                    part.0.push(place);
+                    part.1.push(term.clone());
+                }
+            }
+        }
+        let (summing, others): (Vec<u32>, Vec<u32>) =
+            self.present.iter().partition(|worker| owners.contains(worker));
+        let whole = message((Vec::new(), plan.terms.clone()), plan.receivers.clone());
+        tell(summing, whole, out);
+        for worker in others {
+            let part = parts.remove(&worker).unwrap_or_default();
+            tell(vec![worker], message(part, Vec::new()), out);
+        }
+    }
+
+    /// Has a worker hold a sum that was made on this side, unless it was sent it.
+    fn store(&mut self, now: Instant, worker: u32, key: Key, decoded: &Decoded, out: &mut Effects) {
+        let present = &self.present;
+        let monitor = self.monitors.get_or_begin(key, || {
+            ExchangeMonitor::new(present.iter().copied().collect(), BTreeSet::new(), now)
+        });
+        if !monitor.given.insert(worker) {
+            return;
+        }
+        self.node.keep(Sum {
+            step: key.0,
+            attempt: key.1,
+            vector: Some(Arc::clone(&decoded.gradient)),
+            digest: decoded.digest,
+            finite: true,
+            spoilt: BTreeSet::new(),
+        });
+        self.give(key, worker, out);
+    }
+
+    /// A worker is to apply a step. Whoever holds other bytes of it gets them anew; one that was at
+    /// work or away while the others took its sum is sent it.
+    fn decided(
+        &mut self,
+        now: Instant,
+        worker: u32,
+        key: Key,
+        decoded: &Decoded,
+        out: &mut Effects,
+    ) {
+        let wrong = self.monitors.decided(key, decoded.digest);
+        wrong.into_iter().for_each(|node| warn_of_other_bytes(node, key.0));
+        self.node.applied(key.0.next());
+        if self.eager.is_some() {
+            return self.store(now, worker, key, decoded, out);
+        }
+        let monitor = self.monitors.get_mut(key);
+        if monitor.is_none_or(|monitor| monitor.given.insert(worker)) {
+            self.give(key, worker, out);
+        }
+    }
+
+    fn held(
+        &mut self,
+        now: Instant,
+        worker: u32,
+        key: Key,
+        digest: Option<u64>,
+        out: &mut Effects,
+    ) {
+        let (step, attempt) = key;
+        let own = self.node.sum(step, attempt);
+        if own.as_ref().is_some_and(|sum| !sum.finite) {
+            if self.sees(key) {
+                let reason =
+                    format!("it says that it holds the sum of {step}, which is not finite");
+                out.push(CoordinatorEffect::GiveUp { worker, reason });
+            }
+            return;
+        }
+        let own = own.map(|sum| sum.digest);
+        if own.zip(digest).is_some_and(|(own, digest)| own != digest) {
+            return out.push(CoordinatorEffect::GiveUp { worker, reason: other_bytes(step) });
+        }
+        let waits = self.takes_part() && own.is_none();
+        let Some(monitor) = self.monitors.get_mut(key) else { return };
+        if !monitor.holds(worker, digest) {
+            warn_of_other_bytes(worker, step);
+        }
+        if monitor.holders.len() == 2 && !monitor.done {
+            let took = now.duration_since(monitor.begun);
+            let by_collective = monitor.group.is_some();
+            out.push(CoordinatorEffect::Took { seconds: took.as_secs_f64(), by_collective });
+            if by_collective {
+                self.groups.went_well();
+            } else {
+                self.monitors.took(took);
+            }
+        }
+        // Who takes no digest has checked that of every chunk.
+        let Some(digest) = digest.or(own) else { return };
+        let notice = Notice::Held { step, attempt, digest };
+        match self.monitors.get_mut(key).filter(|_| waits) {
+            Some(monitor) => monitor.unreported.push((Worker(worker), notice)),
+            None => report(worker, Some(notice), out),
+        }
+    }
+
+    /// Gives a sum that is whole to those who came while it was made.
+    fn hand_out(&mut self, key: Key, out: &mut Effects) {
+        let monitor = self.monitors.get_mut(key).filter(|monitor| !monitor.done);
+        let Some(given) = monitor.map(|monitor| &mut monitor.given) else { return };
+        let late: Vec<u32> =
+            self.present.iter().copied().filter(|worker| given.insert(*worker)).collect();
+        for worker in late {
+            self.give(key, worker, out);
+        }
+    }
+
+    /// Gives whoever has come, in a state that is one of the last, the sums that are whole and wait
+    /// for holders.
+    fn offer_sums(&mut self, worker: u32, next: Option<Step>, out: &mut Effects) {
+        let Some(next) = next else { return };
+        let recent = |step: Step| step.0.saturating_sub(next.0) <= self.settings.log_steps;
+        let open = self.monitors.undecided().map(|(key, _)| key).filter(|key| recent(key.0));
+        let whole = |key: &Key| self.node.sum(key.0, key.1).is_some_and(|sum| sum.finite);
+        let sums: Vec<Key> = open.filter(whole).collect();
+        for key in sums {
+            if let Some(monitor) = self.monitors.get_mut(key) {
+                monitor.given.insert(worker);
+            }
+            self.give(key, worker, out);
+        }
+    }
+
+    /// Has a sum sent to a node by somebody who has it; false if there is nobody.
+    pub(in crate::transport) fn give(&self, key: Key, to: u32, out: &mut Effects) -> bool {
+        let (step, attempt) = key;
+        if let Some(frames) = self.node.give(step, attempt) {
+            let send = |frame| CoordinatorEffect::Send { to, frame, most: usize::MAX };
+            out.extend(frames.into_iter().map(send));
+            return true;
+        }
+        let monitor = self.monitors.get(key);
+        let giver =
+            monitor.and_then(|monitor| monitor.giver(to, |holder| self.present.contains(&holder)));
+        if let Some(holder) = giver {
+            tell(vec![holder], Down::Give { step, attempt, to }, out);
+        }
+        giver.is_some()
+    }
+
+    /// Which attempt at a step was decided.
+    pub(in crate::transport) fn attempt(&self, step: Step) -> Option<u32> {
+        self.monitors.attempt(step)
+    }
+
+    /// A worker is gone. What it would still have sent of a sum that others have comes from them.
+    fn lost(&mut self, worker: u32, out: &mut Effects) {
+        self.present.remove(&worker);
+        self.eager.iter_mut().for_each(|eager| eager.forget(worker));
+        self.doubts.forget(worker);
+        let node = &self.node;
+        let is_whole = |key: Key| node.sum(key.0, key.1).is_some();
+        for (step, attempt) in self.monitors.forget(worker, is_whole) {
+            report(worker, Some(Notice::Unmade { step, attempt }), out);
+        }
+        let group = self.groups.lost(worker);
+        self.dissolve(group, out);
+        let open: Vec<Key> = self.monitors.undecided().map(|(key, _)| key).collect();
+        open.into_iter().for_each(|key| self.spread(key, out));
+    }
+
+    /// Whoever lacks a sum that others have gets it from them.
+    fn spread(&mut self, key: Key, out: &mut Effects) {
+        let holds = |node: &u32| {
+            self.monitors.get(key).is_some_and(|monitor| monitor.holders.contains_key(node))
+        };
+        let mut lacking: Vec<u32> =
+            self.present.iter().copied().filter(|worker| !holds(worker)).collect();
+        if self.takes_part() && !self.is_whole(key) {
+            lacking.push(COORDINATOR);
+        }
+        for node in lacking {
+            self.give(key, node, out);
+        }
+    }
+
+    /// A worker says that a sum is not finite.
+    fn not_finite_says(&mut self, worker: u32, key: Key, out: &mut Effects) {
+        let sees = self.sees(key);
+        let seen = self.node.sum(key.0, key.1).filter(|_| sees);
+        match seen.map(|sum| sum.finite) {
+            Some(true) => {
+                return out.push(CoordinatorEffect::GiveUp { worker, reason: denies(key.0) });
+            }
+            Some(false) => return,
+            None => {}
+        }
+        let Some(monitor) = self.monitors.get_mut(key).filter(|monitor| !monitor.done) else {
+            return self.doubts.accuse_too(key, worker);
+        };
+        monitor.overflowed = true;
+        self.doubts.accuse(key, worker);
+        if !sees {
+            self.doubt(key, out);
+        }
+    }
+
+    /// The coordinator is to make a sum by itself that others have made, or begun.
+    fn doubt(&mut self, key: Key, out: &mut Effects) {
+        let (step, attempt) = key;
+        self.doubts.raise(step);
+        let Some(monitor) = self.monitors.get_mut(key) else { return };
+        let first = monitor.receivers.first().copied().unwrap_or_default();
+        if !std::mem::replace(&mut monitor.void, true) {
+            report(first, Some(Notice::Unmade { step, attempt }), out);
+        }
+    }
+
+    /// A sum that is whole here is not finite, or so those say who summed it.
+    fn found_not_finite(&mut self, sum: &Sum, out: &mut Effects) {
+        let Sum { step, attempt, .. } = *sum;
+        let key = (step, attempt);
+        if !self.sees(key) {
+            return self.doubt(key, out);
+        }
+        if sum.spoilt.is_empty() {
+            let of = self.monitors.get(key).and_then(|monitor| monitor.receivers.first().copied());
+            report(of.unwrap_or_default(), Some(Notice::Overflowed { step, attempt }), out);
+        }
+        for &culprit in &sum.spoilt {
+            report(culprit, Some(Notice::Spoilt { step, attempt }), out);
+        }
+        self.doubts.are_right(step);
+    }
+
+    /// A sum that was made here is finite: whoever said of it that it is not is lost.
+    fn found_finite(&mut self, key: Key, out: &mut Effects) {
+        if !self.sees(key) {
+            return;
+        }
+        for worker in self.doubts.are_wrong(key) {
+            out.push(CoordinatorEffect::GiveUp { worker, reason: denies(key.0) });
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Effects) {
+        for (step, attempt, on) in self.node.stalled(now, QUIET) {
+            if let Some(monitor) = self.monitors.get_mut((step, attempt)) {
+                monitor.waits(COORDINATOR, on, now);
+            }
+        }
+        let bytes = self.context.length * self.context.format.bytes();
+        let deadlines = self.monitors.deadlines(self.settings.stall, self.settings.spare, bytes);
+        let needed = self.present.len().min(2);
+        self.look_after_sums_of_groups(now, deadlines, needed, out);
+        self.give_up_who_holds_up(now, deadlines, needed, out);
+        if self.settings.collective && self.begun {
+            match self.groups.look(now, &self.present, self.epoch) {
+                GroupStep::Nothing => {}
+                GroupStep::Name { by, number } => {
+                    tell(vec![by], Down::Name { group: number }, out);
+                }
+                GroupStep::Failed { reason } => self.group_failed(&reason, now, out),
+            }
+        }
+    }
+
+    /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes
+    /// to them, or who is left when it has taken much longer than exchanges take.
+    fn give_up_who_holds_up(
+        &self,
+        now: Instant,
+        Deadlines { stall, longest }: Deadlines,
+        needed: usize,
+        out: &mut Effects,
+    ) {
+        let stuck = |monitor: &&ExchangeMonitor| {
+            monitor.holders.len() < needed && monitor.is_stuck(now, stall, longest)
+        };
+        let found = self
+            .monitors
+            .iter()
+            .map(|(_, monitor)| monitor)
+            .filter(stuck)
+            .find_map(|monitor| Some((monitor.culprit(now)?, monitor.begun)));
+        if let Some((worker, begun)) = found {
+            let waited = now.duration_since(begun).as_secs_f64();
+            let reason = format!("its vectors did not come for {waited:.1} s");
+            out.push(CoordinatorEffect::GiveUp { worker, reason });
+        }
+    }
+
+    /// Gives up a group whose sum is not made in time: who holds it up is found by connections.
+    fn look_after_sums_of_groups(
+        &mut self,
+        now: Instant,
+        Deadlines { stall, longest }: Deadlines,
+        needed: usize,
+        out: &mut Effects,
+    ) {
+        let late = self.monitors.iter().find(|(_, monitor)| {
+            let waits = monitor.group.is_some()
+                && !monitor.done
+                && !monitor.void
+                && monitor.holders.len() < needed;
+            // Where one worker makes the sum alone, the next to hold it has it by its connection.
+            let most = if monitor.sources.len() < needed { longest } else { stall };
+            waits && !monitor.overflowed && now.duration_since(monitor.begun) > most
+        });
+        if let Some(((step, _), monitor)) = late {
+            let waited = now.duration_since(monitor.begun).as_secs_f64();
+            let reason = format!("the sum of {step} was not made in {waited:.1} s");
+            self.group_failed(&reason, now, out);
+        }
+    }
+
+    /// Something went wrong in the group.
+    fn group_failed(&mut self, reason: &str, now: Instant, out: &mut Effects) {
+        let given_up = self.groups.fail(reason, now);
+        self.leave_group(given_up, out);
+    }
+
+    /// A group is given up. What was under way in it is sent around by whoever has it, or made
+    /// anew.
+    fn leave_group(&mut self, group: Option<Group>, out: &mut Effects) {
+        let begun = self.dissolve(group, out);
+        begun.into_iter().for_each(|key| self.spread(key, out));
+    }
+
+    /// Has the members of a group leave it; gives those of its sums under way that somebody has.
+    fn dissolve(&mut self, group: Option<Group>, out: &mut Effects) -> Vec<Key> {
+        let Some(Group { number, members, .. }) = group else { return Vec::new() };
+        tell(members, Down::Leave { group: number }, out);
+        out.push(CoordinatorEffect::GroupSize(0));
+        let mut begun = Vec::new();
+        for (key, monitor) in self.monitors.of_group(number) {
+            monitor.group = None;
+            let void = monitor.holders.is_empty() && !monitor.done;
+            if void && !std::mem::replace(&mut monitor.void, true) {
+                let source = monitor.receivers.first().copied().unwrap_or_default();
+                let (step, attempt) = key;
+                report(source, Some(Notice::Unmade { step, attempt }), out);
+            } else if !void && !monitor.done {
+                begun.push(key);
+            }
+        }
+        begun
+    }
+}
+
+/// Tells those whose vectors are summed in a group; the others get the sum, unasked.
+fn tell_group(plan: &Plan, group: u64, out: &mut Effects) {
+    let Plan { step, attempt, terms, owners, receivers, .. } = plan.clone();
+    let nodes: Vec<u32> = owners.iter().map(|owner| owner.node).collect();
+    let places = Vec::new();
+    let group = Some(group);
+    let told = Down::Exchange { step, attempt, places, terms, owners, receivers, group };
+    tell(nodes, told, out);
+}
+
+fn tell(to: Vec<u32>, message: Down, out: &mut Effects) {
+    if !to.is_empty() {
+        out.push(CoordinatorEffect::Tell { to, message: Box::new(message) });
+    }
+}
+
+fn report(worker: u32, notice: Option<Notice>, out: &mut Effects) {
+    let report = |notice| CoordinatorEffect::Report { worker: Worker(worker), notice };
+    out.extend(notice.map(report));
+}
+
+fn warn_of_other_bytes(worker: u32, step: Step) {
+    tracing::warn!("{} holds other bytes of {step} than were decided", Worker(worker));
+}
+
+fn other_bytes(step: Step) -> String {
+    format!("it holds other bytes of {step} than were summed")
+}
+
+fn denies(step: Step) -> String {
+    format!("it says that the sum of {step} is not finite, and it is")
+}

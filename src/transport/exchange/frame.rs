@@ -1,0 +1,53 @@
+//! Frames on their way out: a header and what follows it.
+
+use super::block::Block;
+use crate::transport::State;
+use crate::transport::wire::{self, Header};
+use bytemuck::cast_slice;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A frame on its way out.
+#[derive(Clone, Debug)]
+pub(in crate::transport) struct Frame {
+    pub(in crate::transport) header: Header,
+    pub(in crate::transport) body: Body,
+}
+
+impl Frame {
+    pub(in crate::transport) fn control(message: &impl serde::Serialize) -> Self {
+        let body = wire::encode(message);
+        Self { header: Header::control(body.len()), body: Body::Control(body.into()) }
+    }
+}
+
+/// What follows the header of a frame.
+#[derive(Clone, Debug)]
+pub(in crate::transport) enum Body {
+    Control(Arc<[u8]>),
+    /// A part of a vector that is held.
+    Slice(Arc<Vec<f32>>, Range<usize>),
+    /// A part of a vector of a state.
+    Part(Arc<State>, usize, Range<usize>),
+    Block(Arc<Block>),
+}
+
+impl Body {
+    /// What is written, as it lies in memory.
+    pub(in crate::transport) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Control(bytes) => bytes,
+            Self::Block(block) => block.bytes(),
+            Self::Slice(..) | Self::Part(..) => cast_slice(self.floats().unwrap_or_default()),
+        }
+    }
+
+    /// The numbers of a part of a vector.
+    pub(in crate::transport) fn floats(&self) -> Option<&[f32]> {
+        match self {
+            Self::Slice(vector, range) => Some(&vector[range.clone()]),
+            Self::Part(state, vector, range) => Some(&state.vectors[*vector][range.clone()]),
+            Self::Control(_) | Self::Block(_) => None,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a node holds: results that are to be summed, and sums that are made.
+
+use super::Key;
+use super::block::Vectors;
+use crate::gpu::CombineError;
+use crate::ids::{Job, Step, Task};
+use crate::transport::fabric::Holds;
+use crate::transport::ledger::Ledger;
+use crate::transport::{What, lock};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
+
+/// A worker's results in the host's memory, which its trainer writes there.
+pub(in crate::transport) struct HostResults {
+    ledger: Arc<Mutex<Ledger>>,
+    vectors: Vectors,
+}
+
+impl HostResults {
+    pub(in crate::transport) fn new(ledger: Arc<Mutex<Ledger>>, vectors: Vectors) -> Self {
+        Self { ledger, vectors }
+    }
+
+    fn spend(&self, spent: impl IntoIterator<Item = Arc<Vec<f32>>>) {
+        spent.into_iter().for_each(|vector| self.vectors.give(vector));
+    }
+}
+
+impl Holds for HostResults {
+    fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
+        lock(&self.ledger).get(step, what).cloned()
+    }
+
+    fn discard(&self, task: Task) {
+        let spent = lock(&self.ledger).discard(task);
+        self.spend(spent);
+    }
+
+    fn reduce(&self, step: Step, task: Task, weight: f64) -> Result<(), CombineError> {
+        let spent = lock(&self.ledger).reduce(step, task, weight)?;
+        self.spend(spent);
+        Ok(())
+    }
+
+    fn release(&self, step: Step, end: Job) {
+        let spent = lock(&self.ledger).release(step, end);
+        self.spend(spent);
+    }
+
+    fn clear(&self) {
+        *lock(&self.ledger) = Ledger::default();
+    }
+}
+
+/// A sum that is whole.
+#[derive(Clone, Debug)]
+pub(in crate::transport) struct Sum {
+    pub(super) step: Step,
+    pub(super) attempt: u32,
+    /// None where a collective made it and has it.
+    pub(super) vector: Option<Arc<Vec<f32>>>,
+    pub(super) digest: u64,
+    pub(super) finite: bool,
+    /// Nodes whose terms are not finite, as far as they were summed here.
+    pub(super) spoilt: BTreeSet<u32>,
+}
+
+impl Sum {
+    fn key(&self) -> Key {
+        (self.step, self.attempt)
+    }
+}
+
+/// The last sums that a node made or received.
+#[derive(Debug)]
+pub(in crate::transport) struct SumStore {
+    sums: VecDeque<Sum>,
+    most: usize,
+    /// Which of them are from before the present connection to the coordinator.
+    before: BTreeSet<Key>,
+}
+
+/// The sums of a node, for its transport too.
+pub(in crate::transport) type SharedSums = Arc<Mutex<SumStore>>;
+
+impl SumStore {
+    /// A store that keeps so many.
+    pub(super) fn new(most: usize) -> Self {
+        Self { sums: VecDeque::new(), most, before: BTreeSet::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    pub(super) fn get(&self, key: Key) -> Option<&Sum> {
+        self.sums.iter().find(|sum| sum.key() == key)
+    }
+
+    /// The vector of a sum that is finite, if it is here.
+    pub(in crate::transport) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
+        self.get((step, attempt)).filter(|sum| sum.finite)?.vector.clone()
+    }
+
+    /// Keeps a sum; gives back the memory of those that are no longer kept.
+    pub(super) fn insert(&mut self, sum: Sum) -> Vec<Arc<Vec<f32>>> {
+        self.sums.push_back(sum);
+        let mut spent = Vec::new();
+        while self.sums.len() > self.most {
+            let Some(oldest) = self.sums.pop_front() else { break };
+            self.before.remove(&oldest.key());
+            spent.extend(oldest.vector);
+        }
+        spent
+    }
+
+    /// Whether a sum with these bytes is kept; one with other bytes is thrown away.
+    pub(super) fn has(&mut self, key: Key, digest: u64) -> bool {
+        self.sums.retain(|sum| sum.key() != key || sum.digest == digest);
+        self.get(key).is_some()
+    }
+
+    /// Forgets a sum, and gives back its memory.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Arc<Vec<f32>>> {
+        self.before.remove(&key);
+        let at = self.sums.iter().position(|sum| sum.key() == key)?;
+        self.sums.remove(at)?.vector
+    }
+
+    /// The connection to the coordinator is lost: a restarted one may make these sums again.
+    pub(super) fn connection_lost(&mut self) {
+        self.before = self.sums.iter().map(Sum::key).collect();
+    }
+
+    /// Whether a sum is from before the present connection.
+    pub(super) fn is_from_before(&self, key: Key) -> bool {
+        self.before.contains(&key)
+    }
+}

@@ -1,0 +1,355 @@
+//! A worker's end of all sums: what it holds for them, what it sends, sums and gathers.
+
+use super::eager;
+use super::frame::Frame;
+use super::node::{NodeContext, NodeExchanges};
+use super::part::{Outgoing, chunks_of};
+use super::plan::Plan;
+use super::reassembly::WriteSlot;
+use super::store::Sum;
+use super::{Block, DATA_WAITING_MAX, Key, QUIET};
+use crate::gpu::{Folded, poison_of};
+use crate::ids::{Job, Step, Task, Worker};
+use crate::transport::What;
+use crate::transport::fabric::{Holds, Reported, Told, Weave};
+use crate::transport::wire::{COORDINATOR, Header, Kind, Up};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a worker's end is told.
+pub(in crate::transport) enum WorkerEvent {
+    /// Its trainer has done a task, whose finite result goes to the coordinator at once.
+    SendEagerly { task: Task, order: u64 },
+    /// A result is to be added to the sum of a step.
+    Reduce { step: Step, task: Task, weight: f64 },
+    /// A result is not needed any more.
+    Discard { task: Task },
+    /// Nothing of a step, and of jobs below `end`, is needed any more.
+    Release { step: Step, end: Job },
+    /// A sum is to be made by connections.
+    Exchange(Plan),
+    /// A sum is to be made in a group.
+    ExchangeInGroup { group: u64, plan: Plan },
+    /// A group is to be named, joined or left.
+    Group(Told),
+    /// A node lacks a sum that is here.
+    Give { step: Step, attempt: u32, to: u32 },
+    /// A step is decided; `attempt` tells which of its sums is applied, if any.
+    Decided { step: Step, attempt: Option<u32> },
+    /// The trainer has been given everything below a step.
+    Applied { next: Step },
+    /// The worker goes on at a step, in a state that it has taken over.
+    Moved { next: Step },
+    /// A chunk has come.
+    Chunk { from: u32, header: Header, block: Block },
+    /// A chunk has come and was read into its place.
+    Placed { from: u32, header: Header, slot: WriteSlot },
+    /// There is another connection to a worker: what went over the last one may be lost.
+    ConnectedAgain { worker: u32 },
+    /// The trainer has said whether it has a collective, and where its results lie then.
+    Equipped(Result<Box<dyn Holds>, String>),
+    /// The collective says something.
+    Collective(Reported),
+    /// The connection to the coordinator is lost, and whatever it had asked for.
+    CoordinatorLost,
+    /// Some time has passed.
+    Tick,
+}
+
+/// What is to be done for it.
+#[derive(Debug)]
+pub(in crate::transport) enum WorkerEffect {
+    /// A chunk goes to a node, unless so many bytes wait for it already.
+    Send { to: u32, frame: Frame, most: usize },
+    /// The coordinator is told.
+    Tell(Up),
+    /// The collective is told.
+    Collective(Told),
+    /// These owe chunks: their connections may be dead.
+    Owing(BTreeSet<u32>),
+}
+
+type Effects = Vec<WorkerEffect>;
+
+/// What sums vectors beside the connections.
+enum Collective {
+    /// The trainer has not said.
+    Unknown {
+        asked: Vec<Told>,
+    },
+    /// Nothing, and why.
+    None {
+        reason: String,
+    },
+    There,
+}
+
+/// A worker's end of the sums of a run. How to drive it is told in [`super`].
+pub(in crate::transport) struct WorkerSums {
+    me: Worker,
+    length: usize,
+    node: NodeExchanges,
+    results: Box<dyn Holds>,
+    collective: Collective,
+    /// Sums under way in a group.
+    in_group: Vec<Key>,
+    /// How often the collective has not yet left what another coordinator had asked for: it is not
+    /// listened to until then.
+    leaving: usize,
+}
+
+impl WorkerSums {
+    /// Of a worker whose results are there until its trainer says something else.
+    pub(in crate::transport) fn new(context: NodeContext, results: Box<dyn Holds>) -> Self {
+        Self {
+            me: Worker(context.me),
+            length: context.length,
+            node: NodeExchanges::new(context),
+            results,
+            collective: Collective::Unknown { asked: Vec::new() },
+            in_group: Vec::new(),
+            leaving: 0,
+        }
+    }
+
+    /// Whether a sum with these bytes is here.
+    pub(in crate::transport) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
+        self.node.has(step, attempt, digest)
+    }
+
+    /// The vector of a sum that is here; an empty one where the collective has it.
+    pub(in crate::transport) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
+        self.node.sum(step, attempt).map(|sum| sum.vector.unwrap_or_default())
+    }
+
+    /// Whether a sum is under way here.
+    pub(in crate::transport) fn is_open(&self, step: Step, attempt: u32) -> bool {
+        self.node.is_open(step, attempt) || self.in_group.contains(&(step, attempt))
+    }
+
+    /// Takes in what happened and appends what is to be done for it.
+    pub(in crate::transport) fn handle(
+        &mut self,
+        now: Instant,
+        event: WorkerEvent,
+        out: &mut Effects,
+    ) {
+        match event {
+            WorkerEvent::SendEagerly { task, order } => {
+                // Of whichever step, a result is told by its task.
+                if let Some(vector) = self.results.read(Step(0), What::Result(task)) {
+                    eager::frames(&vector, task, order)
+                        .for_each(|frame| send(COORDINATOR, frame, out));
+                    drop(vector);
+                    self.results.discard(task);
+                }
+            }
+            WorkerEvent::Reduce { step, task, weight } => {
+                if let Err(error) = self.results.reduce(step, task, weight) {
+                    tracing::error!("{step}: {error}");
+                }
+            }
+            WorkerEvent::Discard { task } => self.results.discard(task),
+            WorkerEvent::Release { step, end } => self.results.release(step, end),
+            WorkerEvent::Exchange(plan) => self.exchange(now, plan, out),
+            WorkerEvent::ExchangeInGroup { group, plan } => {
+                self.exchange_in_group(group, plan, out);
+            }
+            WorkerEvent::Group(told) => self.tell_collective(told, out),
+            WorkerEvent::Give { step, attempt, to } => self.give((step, attempt), to, out),
+            WorkerEvent::Decided { step, attempt } => self.node.decided(step, attempt),
+            WorkerEvent::Applied { next } => self.node.applied(next),
+            WorkerEvent::Moved { next } => self.node.moved(next),
+            WorkerEvent::Chunk { from, header, block } => {
+                let taken = self.node.chunk(&header, from, block, now);
+                warn_of(from, taken);
+            }
+            WorkerEvent::Placed { from, header, slot } => {
+                let taken = self.node.placed(&header, from, &slot, now);
+                warn_of(from, taken);
+            }
+            WorkerEvent::ConnectedAgain { worker } => {
+                let held = |step, what| self.results.read(step, what);
+                let owed = self.node.owed_to(worker, held);
+                owed.into_iter().for_each(|frame| send(worker, frame, out));
+            }
+            WorkerEvent::Equipped(equipment) => self.equipped(equipment, out),
+            WorkerEvent::Collective(reported) => self.reported(reported, out),
+            WorkerEvent::CoordinatorLost => {
+                self.results.clear();
+                self.in_group.clear();
+                self.node.reset();
+                match &mut self.collective {
+                    Collective::Unknown { asked } => asked.clear(),
+                    Collective::None { .. } => {}
+                    Collective::There => {
+                        self.leaving += 1;
+                        out.push(WorkerEffect::Collective(Told::Leave { group: u64::MAX }));
+                    }
+                }
+            }
+            WorkerEvent::Tick => {
+                let mut owing = BTreeSet::new();
+                for (step, attempt, on) in self.node.stalled(now, QUIET) {
+                    owing.extend(&on);
+                    out.push(WorkerEffect::Tell(Up::Waiting { step, attempt, on }));
+                }
+                out.push(WorkerEffect::Owing(owing));
+            }
+        }
+    }
+
+    /// Sums one chunk, if there is one that can be summed.
+    pub(in crate::transport) fn work(&mut self, out: &mut Effects) -> bool {
+        let mut chunks: Vec<Outgoing> = Vec::new();
+        let worked = self.node.work(&mut chunks);
+        chunks.into_iter().for_each(|(to, frame)| send(to, frame, out));
+        worked
+    }
+
+    /// Tells of the sums that have become whole; whether there are any.
+    pub(in crate::transport) fn finish(&mut self, out: &mut Effects) -> bool {
+        let finished = self.node.finished();
+        for Sum { step, attempt, digest, finite, .. } in &finished {
+            out.push(WorkerEffect::Tell(told_of(*step, *attempt, *digest, *finite)));
+        }
+        !finished.is_empty()
+    }
+
+    fn exchange(&mut self, now: Instant, plan: Plan, out: &mut Effects) {
+        let (step, attempt) = (plan.step, plan.attempt);
+        let mut chunks: Vec<Outgoing> = Vec::new();
+        let held = |what| self.results.read(step, what);
+        for reason in self.node.begin(plan, held, now, &mut chunks) {
+            tracing::warn!("{step}, attempt {attempt}: {reason}");
+        }
+        chunks.into_iter().for_each(|(to, frame)| send(to, frame, out));
+    }
+
+    /// Makes a sum with others of a group.
+    fn exchange_in_group(&mut self, group: u64, plan: Plan, out: &mut Effects) {
+        let Plan { step, attempt, terms, owners, receivers, .. } = plan;
+        self.node.supersede(step, attempt);
+        self.node.forget_sum(step, attempt);
+        self.in_group.push((step, attempt));
+        let length = self.length;
+        let shown = receivers
+            .into_iter()
+            .filter(|node| owners.iter().all(|owner| owner.node != *node))
+            .collect();
+        let parts =
+            owners.iter().map(|owner| (Worker(owner.node), owner.elements(length))).collect();
+        let weave = Weave { me: self.me, step, attempt, length, terms, parts, shown };
+        self.tell_collective(Told::Sum { group, weave }, out);
+    }
+
+    fn equipped(&mut self, equipment: Result<Box<dyn Holds>, String>, out: &mut Effects) {
+        let collective = match equipment {
+            Err(reason) => Collective::None { reason },
+            Ok(results) => {
+                self.results = results;
+                Collective::There
+            }
+        };
+        let before = std::mem::replace(&mut self.collective, collective);
+        if let Collective::Unknown { asked } = before {
+            asked.into_iter().for_each(|told| self.tell_collective(told, out));
+        }
+    }
+
+    /// Hands something on to the collective.
+    fn tell_collective(&mut self, told: Told, out: &mut Effects) {
+        match &mut self.collective {
+            Collective::Unknown { asked } if matches!(told, Told::Leave { .. }) => asked.clear(),
+            Collective::Unknown { asked } => asked.push(told),
+            Collective::None { reason } => {
+                if let Told::Name { group } | Told::Join { group, .. } = told {
+                    let reason = reason.clone();
+                    out.push(WorkerEffect::Tell(Up::Apart { group, reason }));
+                }
+            }
+            Collective::There => {
+                if let Told::Leave { .. } = told {
+                    self.in_group.clear();
+                }
+                out.push(WorkerEffect::Collective(told));
+            }
+        }
+    }
+
+    fn reported(&mut self, reported: Reported, out: &mut Effects) {
+        if let Reported::Left { group } = reported {
+            self.leaving = self.leaving.saturating_sub(usize::from(group == u64::MAX));
+        }
+        if self.leaving > 0 {
+            return;
+        }
+        match reported {
+            Reported::Left { .. } => {}
+            Reported::Named { group, id } => out.push(WorkerEffect::Tell(Up::Named { group, id })),
+            Reported::Joined { group } => out.push(WorkerEffect::Tell(Up::Together { group })),
+            Reported::Apart { group, reason } => {
+                self.in_group.clear();
+                out.push(WorkerEffect::Tell(Up::Apart { group, reason }));
+            }
+            Reported::Summed { step, attempt, folded: Folded { digest, finite } } => {
+                self.in_group.retain(|key| *key != (step, attempt));
+                if finite {
+                    self.node.forget_sum(step, attempt);
+                    let spoilt = BTreeSet::new();
+                    self.node.keep(Sum { step, attempt, vector: None, digest, finite, spoilt });
+                }
+                out.push(WorkerEffect::Tell(told_of(step, attempt, digest, finite)));
+            }
+            Reported::Part { step, attempt, start, numbers, to } => {
+                let finite = poison_of(&numbers) == 0.0;
+                let spoilt = BTreeSet::new();
+                let part = Sum { step, attempt, finite, vector: None, digest: 0, spoilt };
+                for frame in chunks_of(&part, &numbers, start, self.length) {
+                    // It is in memory anyway, and nobody would ask for what is dropped.
+                    let send = |&to: &u32| {
+                        let frame = frame.clone();
+                        WorkerEffect::Send { to, frame, most: usize::MAX }
+                    };
+                    out.extend(to.iter().map(send));
+                }
+            }
+        }
+    }
+
+    /// Sends a sum to somebody who lacks it.
+    fn give(&mut self, (step, attempt): Key, to: u32, out: &mut Effects) {
+        if let Some(frames) = self.node.give(step, attempt) {
+            frames.into_iter().for_each(|frame| send(to, frame, out));
+        } else if self.node.sum(step, attempt).is_some() {
+            self.tell_collective(Told::Give { step, attempt, to }, out);
+        } else {
+            tracing::warn!("{step} is asked for and not here");
+        }
+    }
+}
+
+/// What the coordinator is told of a sum that is whole.
+fn told_of(step: Step, attempt: u32, digest: u64, finite: bool) -> Up {
+    if finite {
+        Up::Held { step, attempt, digest: Some(digest) }
+    } else {
+        Up::Overflowed { step, attempt }
+    }
+}
+
+/// Terms and results are asked for by nobody again; what of sums waits for too long is.
+fn send(to: u32, frame: Frame, out: &mut Effects) {
+    let once = matches!(frame.header.kind, Kind::Term | Kind::Result);
+    let most = if once { usize::MAX } else { DATA_WAITING_MAX };
+    out.push(WorkerEffect::Send { to, frame, most });
+}
+
+fn warn_of(from: u32, taken: Result<(), String>) {
+    if let Err(reason) = taken {
+        let name =
+            if from == COORDINATOR { "the coordinator".into() } else { Worker(from).to_string() };
+        tracing::warn!("from {name}: {reason}");
+    }
+}
