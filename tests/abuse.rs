@@ -346,7 +346,7 @@ fn a_run_goes_on_whatever_strangers_and_workers_do() {
         scheme: "groups:s=1",
         length: CHUNK + 77,
         steps: abuses.len() as u64 + 4,
-        exchange: Exchange::Star,
+        exchange: Exchange::STAR,
     };
     let (expected, parameters) = run_locally(job);
     let (mut scene, transport, honest) = Scene::new(job);
@@ -379,7 +379,7 @@ fn a_run_goes_on_whatever_strangers_and_workers_do() {
 /// A run of one chunk per gradient, in which a worker does something at step 1 and is gone at step
 /// 3.
 fn survives(what: &str, does: impl Fn(&Scene, &mut Bare)) -> Log {
-    survives_over(Exchange::Star, what, does)
+    survives_over(Exchange::STAR, what, does)
 }
 
 fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare)) -> Log {
@@ -396,7 +396,7 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
     drop(evil);
     scene.allowed.store(u64::MAX, Ordering::Release);
     let log = coordinator.join().unwrap();
-    let seen = log.gradients == expected.gradients || exchange != Exchange::Star;
+    let seen = log.gradients == expected.gradients || exchange != Exchange::STAR;
     assert!(seen, "{what}: {:?}", log.faults);
     assert!(honest.into_iter().all(|worker| worker.join().unwrap() == parameters), "{what}");
     log
@@ -405,7 +405,7 @@ fn survives_over(exchange: Exchange, what: &str, does: impl Fn(&Scene, &mut Bare
 /// Groups are as those say who are asked, and whoever gives one up costs nothing but the group.
 #[test]
 fn groups_that_never_meet_cost_no_step() {
-    survives_over(Exchange::Nccl, "words of groups", |scene, evil| {
+    survives_over(Exchange::NCCL, "words of groups", |scene, evil| {
         let mut caller = scene.call();
         caller.tell(&json!({"type": "hello", "worker": EVIL, "identity": "evil", "process": 7,
             "address": null, "offer": null}));
@@ -545,7 +545,7 @@ fn a_wrong_digest_is_its_senders_fault() {
         evil.tell(&json!({"type": "held", "step": 1, "attempt": 0, "digest": 1}));
     });
     // Nobody but the workers has the sum: two who agree outvote a third, who gets the bytes anew.
-    survives_over(Exchange::Sharded, "held elsewhere", |scene, evil| {
+    survives_over(Exchange::SHARDED, "held elsewhere", |scene, evil| {
         scene.allowed.fetch_add(1, Ordering::AcqRel);
         while hear(evil, "exchange")["step"] != 1 {}
         evil.tell(&json!({"type": "held", "step": 1, "attempt": 0, "digest": 1}));
@@ -582,7 +582,7 @@ fn a_chunk_that_comes_twice_counts_once() {
 
 /// Honest workers only, at a pace.
 fn finishes(steps: u64, pace: impl FnOnce(usize) -> Pace, slow: Duration) {
-    let job = Job { scheme: "groups:s=1", length: 300, steps, exchange: Exchange::Star };
+    let job = Job { scheme: "groups:s=1", length: 300, steps, exchange: Exchange::STAR };
     let (expected, _) = run_locally(job);
     let secret = secret();
     let mut transport = listen(job, &secret);

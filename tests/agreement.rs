@@ -19,7 +19,7 @@ use integers::{
 use std::thread;
 use std::time::Duration;
 
-const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: Exchange::Star };
+const JOB: Job = Job { scheme: "groups:s=1", length: 300, steps: 12, exchange: Exchange::STAR };
 
 fn listen(secret: &Secret, facts: RunFacts) -> TcpTransport {
     let at = ([127, 0, 0, 1], 0).into();

@@ -131,7 +131,7 @@ fn run(
 }
 
 const EXCHANGES: [(Exchange, bool); 3] =
-    [(Exchange::Star, true), (Exchange::Sharded, false), (Exchange::Sharded, true)];
+    [(Exchange::STAR, true), (Exchange::SHARDED, false), (Exchange::SHARDED, true)];
 
 /// A worker whose results are NaN, and which says that they are finite.
 fn nan(mut link: impl Link) {
@@ -169,7 +169,7 @@ fn nan(mut link: impl Link) {
 
 #[test]
 fn who_says_that_nan_are_finite_is_erased_and_named() {
-    for (exchange, keeps) in EXCHANGES.into_iter().chain([(Exchange::Hold, true)]) {
+    for (exchange, keeps) in EXCHANGES.into_iter().chain([(Exchange::HOLD, true)]) {
         let log = run(exchange, keeps, |address, secret| {
             let link = join(LIAR, address, secret);
             thread::spawn(move || nan(link))

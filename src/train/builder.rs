@@ -567,7 +567,7 @@ impl Builder {
             clock,
             policy,
             #[cfg(feature = "tcp")]
-            judged: facts.wrong > 0 || facts.mixture,
+            judged: facts.looks_at_results(),
         })
     }
 

@@ -1195,7 +1195,7 @@ fn who_drifts_at_the_last_step_is_mended_before_the_run_ends() {
     let overs = [
         Over::Local,
         #[cfg(feature = "tcp")]
-        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::Sharded)),
+        Over::Tcp(tcp::settings(codedgrad::transport::tcp::Exchange::SHARDED)),
     ];
     for over in overs {
         let pace = Pace::wall(4, &Delays::None, 0, 0.0);

@@ -213,7 +213,7 @@ async fn work(
     let (link, welcome) =
         joined.inspect_err(|error| shared.net.note(&format!("{me}: {error}"))).ok()?;
     let (bell, held) = (link.bell(), link.held());
-    if shared.voyage.exchange == Exchange::Nccl {
+    if shared.voyage.exchange == Exchange::NCCL {
         let weaves = |shelf| Ok(Box::new(shared.loom.end(Worker(u32::from(me)), shelf)) as _);
         return train_over::<Stays>(
             shared,
@@ -561,19 +561,19 @@ fn without_faults(length: usize, steps: u64) -> Vec<Expected> {
 }
 
 const VOYAGES: [(Exchange, &str); 6] = [
-    (Exchange::Star, "groups:s=1"),
-    (Exchange::Sharded, "groups:s=1"),
-    (Exchange::Sharded, "queue:m=1"),
-    (Exchange::Star, "queue:m=1"),
-    (Exchange::Nccl, "groups:s=1"),
-    (Exchange::Nccl, "queue:m=1"),
+    (Exchange::STAR, "groups:s=1"),
+    (Exchange::SHARDED, "groups:s=1"),
+    (Exchange::SHARDED, "queue:m=1"),
+    (Exchange::STAR, "queue:m=1"),
+    (Exchange::NCCL, "groups:s=1"),
+    (Exchange::NCCL, "queue:m=1"),
 ];
 
 const CUTS: [(Exchange, &str); 4] = [
-    (Exchange::Star, "groups:s=1"),
-    (Exchange::Sharded, "groups:s=1"),
-    (Exchange::Hold, "groups:s=1"),
-    (Exchange::Sharded, "queue:m=1"),
+    (Exchange::STAR, "groups:s=1"),
+    (Exchange::SHARDED, "groups:s=1"),
+    (Exchange::HOLD, "groups:s=1"),
+    (Exchange::SHARDED, "queue:m=1"),
 ];
 
 fn voyages(steps: u64, calm: u64, length: usize, seeds: std::ops::Range<u64>) {
@@ -589,7 +589,7 @@ fn voyages(steps: u64, calm: u64, length: usize, seeds: std::ops::Range<u64>) {
         );
         assert!(found.kept[1] <= found.kept[0] * 3 / 2, "more and more is kept: {found:?}");
         // In a short run with bad luck most of it goes by while no group is tried.
-        assert_eq!(found.woven > steps / 5, exchange == Exchange::Nccl, "{found:?}");
+        assert_eq!(found.woven > steps / 5, exchange == Exchange::NCCL, "{found:?}");
         assert!(found.held <= 8, "a worker holds more than the results of two steps: {found:?}");
     }
 }
@@ -637,7 +637,7 @@ fn a_half_open_connection_between_workers_is_made_anew() {
         calm: steps,
         length,
         silenced: Some((0, 1)),
-        ..voyage(Exchange::Sharded, "groups:s=1", 7)
+        ..voyage(Exchange::SHARDED, "groups:s=1", 7)
     };
     let found = simulate(&voyage, &expected);
     assert!(found.seconds > 20 && found.lost == 0 && found.resynced < 20, "{found:?}");
@@ -651,7 +651,7 @@ fn a_half_open_connection_between_workers_is_made_anew() {
 fn a_sum_outlives_all_workers() {
     let (steps, length) = (600, 300);
     let expected = without_faults(length, steps);
-    for (seed, exchange) in (0..8).zip([Exchange::Star, Exchange::Sharded].into_iter().cycle()) {
+    for (seed, exchange) in (0..8).zip([Exchange::STAR, Exchange::SHARDED].into_iter().cycle()) {
         let scheme = "groups:s=1";
         let voyage =
             Voyage { steps, calm: 100, length, wipes: true, ..voyage(exchange, scheme, seed) };

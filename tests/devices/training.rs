@@ -408,7 +408,7 @@ mod woven {
         // Machines that emulate devices may be busy.
         let spare = Duration::from_secs(if fault == Fault::Mute { 1 } else { 20 });
         let mut transport =
-            TcpTransport::listen(Listen { exchange: Exchange::Nccl, keeps, spare, ..listen })
+            TcpTransport::listen(Listen { exchange: Exchange::NCCL, keeps, spare, ..listen })
                 .expect("no error");
         let status = transport.status();
         let link = |worker: usize| {
@@ -620,7 +620,7 @@ mod woven {
         for _ in 0..5000 {
             match TcpTransport::listen(Listen {
                 run: 0xc0de,
-                exchange: Exchange::Nccl,
+                exchange: Exchange::NCCL,
                 spare,
                 ..listen.clone()
             }) {

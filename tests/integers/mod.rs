@@ -185,7 +185,7 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         run: RUN,
         config: job.config(),
         exchange: job.exchange,
-        keeps: job.exchange == Exchange::Star,
+        keeps: job.exchange == Exchange::STAR,
         first: Some(Step(0)),
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),
         facts: RunFacts::default(),

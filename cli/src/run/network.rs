@@ -105,12 +105,13 @@ pub(crate) fn listen(
         state,
     };
     let config = run.config(0..plan.all_steps(), plan.delay()).or_input()?;
+    let looked_at = plan.natural(&run.scheme)?.looks_at_results();
     let listen = Listen {
         address,
         security,
         run: plan.sums.id,
         config,
-        exchange: plan.sums.exchange.exchange(),
+        exchange: plan.sums.exchange.exchange().for_results_received(looked_at),
         keeps: true,
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,

@@ -282,15 +282,6 @@ impl Plan {
             let mut spec = families::scheme(text).or_input()?;
             spec.check_claim(self.shape.workers).or_input()?;
             let natural = self.natural(&spec)?;
-            if self.sums.transport == TransportKind::Tcp
-                && (natural.wrong > 0 || natural.mixture)
-                && self.sums.exchange != ExchangeKind::Hold
-            {
-                return Err(Failure::Input(anyhow!(
-                    "{text} looks at every result as the coordinator received it: over TCP it \
-                     needs --exchange hold"
-                )));
-            }
             if natural.mixture && self.training.compute.devices_per_worker > 1 {
                 return Err(Failure::Input(anyhow!(
                     "{text} computes mixtures on one GPU; leave out --gpus-per-worker"

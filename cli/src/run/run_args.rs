@@ -305,7 +305,8 @@ pub(crate) struct RunArgs {
     pub(crate) attack: AttackArgs,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
     /// closes), or the workers among themselves, each a part (sharded;
-    /// nccl: their GPUs, which needs --device cuda) [default: sharded]
+    /// nccl: their GPUs, which needs --device cuda) [default: sharded; hold, whatever is told, for
+    /// schemes that look at results as they came]
     #[arg(
         long,
         value_parser = ExchangeParser,

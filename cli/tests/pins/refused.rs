@@ -123,7 +123,6 @@ const RUNS: &[&str] = &[
     "--scheme defer:cap=2,cut=2 --late next-step --models 2",
     "--scheme defer:cap=2,cut=2 --late next-step --min-workers 4",
     "--scheme bacc:K=4 --min-workers 4",
-    "--scheme vote:s=1,b=1 --transport tcp",
     "--scheme auto --probe 30 --replan-every 30",
     "--scheme uncoded --fault panic@1:8",
     "--scheme uncoded --fault stop@1:2",

@@ -97,6 +97,13 @@ impl SchemeFacts {
         f64::from(self.units_of(parts)) / f64::from(self.units)
     }
 
+    /// Whether somebody has to look at results as they were received: whoever votes on them, or
+    /// judges them.
+    #[must_use]
+    pub fn looks_at_results(&self) -> bool {
+        self.wrong > 0 || self.mixture
+    }
+
     /// Whether an answer that comes after its round has closed may still count.
     #[must_use]
     pub fn takes_late(&self) -> bool {

@@ -4,7 +4,7 @@ use crate::codes::ParameterError;
 use crate::delays::DelayError;
 use crate::run::ConfigError;
 #[cfg(feature = "tcp")]
-use crate::transport::tcp::{Exchange, TcpError};
+use crate::transport::tcp::TcpError;
 use thiserror::Error;
 
 /// What a [`Builder`](super::Builder) was told makes no run.
@@ -66,18 +66,6 @@ pub enum BuildError {
     Mixture {
         /// The scheme.
         scheme: String,
-    },
-    /// Results must come to the coordinator before their weights are known.
-    #[cfg(feature = "tcp")]
-    #[error(
-        "exchange is {exchange:?}: the results of {scheme} are looked at by the coordinator, which \
-         takes Exchange::Hold (the default for such a scheme)"
-    )]
-    Exchange {
-        /// The scheme.
-        scheme: String,
-        /// What was told.
-        exchange: Exchange,
     },
     /// A number format that vectors do not have on the wire.
     #[cfg(feature = "tcp")]

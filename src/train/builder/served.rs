@@ -80,8 +80,8 @@ pub struct Served {
 
 /// What only a run over TCP needs to know; [`Builder::local`] has no use for it.
 impl Builder {
-    /// Who sums. If not told, the workers among themselves, or the coordinator where it has to look
-    /// at results.
+    /// Who sums. If not told, the workers among themselves. A scheme that looks at results as they
+    /// were received has the coordinator sum what workers send at once, whatever is told.
     ///
     /// ```
     /// # use codedgrad::train::Coordinator;
@@ -89,9 +89,9 @@ impl Builder {
     /// let security = Security::Plain { token: Token::fresh()? };
     /// let run = Coordinator::builder("vote:s=0,b=1").workers(3).steps(100).length(3);
     /// assert!(run.clone().serve("127.0.0.1:0", security.clone()).is_ok());
-    /// let run = run.exchange(Exchange::Star);
-    /// let error = run.serve("127.0.0.1:0", security).err().unwrap();
-    /// assert!(error.to_string().contains("Exchange::Hold"));
+    /// // A vote looks at results as they were received: they come to the coordinator at once,
+    /// // whatever is told here.
+    /// assert!(run.exchange(Exchange::SHARDED).serve("127.0.0.1:0", security).is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn exchange(mut self, exchange: Exchange) -> Self {
@@ -351,14 +351,7 @@ impl Builder {
         if self.format == NumberFormat::F16 {
             return Err(BuildError::Wire);
         }
-        let exchange = match self.port.exchange {
-            None if plan.judged => Exchange::Hold,
-            Some(exchange) if plan.judged && exchange != Exchange::Hold => {
-                let scheme = self.spec()?.to_string();
-                return Err(BuildError::Exchange { scheme, exchange });
-            }
-            told => told.unwrap_or_default(),
-        };
+        let exchange = self.port.exchange.unwrap_or_default().for_results_received(plan.judged);
         Ok(Listen {
             run: self.port.run.unwrap_or(usual.run),
             exchange,

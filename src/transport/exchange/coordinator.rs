@@ -8,6 +8,7 @@ use super::groups::{Group, GroupStep, Groups};
 use super::monitor::ExchangeMonitor;
 use super::monitors::{Deadlines, Monitors};
 use super::node::{NodeContext, NodeExchanges};
+use super::owners::OwnerShares;
 use super::part::Outgoing;
 use super::plan::{Plan, share_out};
 use super::reassembly::WriteSlot;
@@ -121,6 +122,7 @@ pub(in crate::transport) struct CoordinatorSums {
     /// The greatest number of a connection that any worker had.
     epoch: u32,
     monitors: Monitors,
+    shares: OwnerShares,
     doubts: Doubts,
     groups: Groups,
     begun: bool,
@@ -141,6 +143,7 @@ impl CoordinatorSums {
             present: BTreeSet::new(),
             epoch: 0,
             monitors: Monitors::new(),
+            shares: OwnerShares::default(),
             doubts: Doubts::default(),
             groups: Groups::default(),
             begun: false,
@@ -150,6 +153,12 @@ impl CoordinatorSums {
     /// The sums that are here.
     pub(in crate::transport) fn sums(&self) -> SharedSums {
         self.node.sums()
+    }
+
+    /// Numbers in a vector.
+    #[cfg(test)]
+    pub(super) fn length(&self) -> usize {
+        self.context.length
     }
 
     /// Entries that are kept: exchanges, decided steps and sums.
@@ -357,12 +366,13 @@ impl CoordinatorSums {
         let terms: Vec<Summand> = terms.into_iter().map(reachable).collect();
         let all_here =
             terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
+        self.look_at_hosts(now, key, &holders);
         let length = self.context.length;
         let by_group = self.groups.for_holders(&holders, length).filter(|_| all_here && !doubted);
         let (group, owners) = match by_group {
             Some((group, owners)) => (Some(group), owners),
             None if alone => (None, share_out(&[COORDINATOR], length)),
-            None => (None, share_out(&holders, length)),
+            None => (None, self.shares.owners(&self.present, &terms, length)),
         };
         let plan = Plan { step, attempt, places: Vec::new(), terms, owners, receivers };
         match group {
@@ -382,6 +392,20 @@ impl CoordinatorSums {
             for reason in self.node.begin(plan, |_| None, now, &mut none) {
                 tracing::warn!("{step}, attempt {attempt}: {reason}");
             }
+        }
+    }
+
+    /// Notes who is late in a step that begins to be summed, and whose host was in the last one.
+    fn look_at_hosts(&mut self, now: Instant, (step, attempt): Key, holders: &[u32]) {
+        let spare = self.settings.spare;
+        let last = self.monitors.iter().filter(|(key, _)| key.0 < step).last();
+        if let Some((_, monitor)) = last.filter(|(_, monitor)| monitor.is_held_for(now, spare)) {
+            let has = |node: &u32| monitor.holders.contains_key(node);
+            let lacking = monitor.receivers.iter().copied().filter(|node| !has(node));
+            self.shares.held_in_time(lacking);
+        }
+        if attempt == 0 {
+            self.shares.step_begins(&self.present, &holders.iter().copied().collect());
         }
     }
 
@@ -484,7 +508,9 @@ impl CoordinatorSums {
         if !monitor.holds(worker, digest) {
             warn_of_other_bytes(worker, step);
         }
+        self.shares.holds(worker);
         if monitor.holders.len() == 2 && !monitor.done {
+            monitor.held_since = Some(now);
             let took = now.duration_since(monitor.begun);
             let by_collective = monitor.group.is_some();
             out.push(CoordinatorEffect::Took { seconds: took.as_secs_f64(), by_collective });
@@ -557,6 +583,7 @@ impl CoordinatorSums {
         self.present.remove(&worker);
         self.eager.iter_mut().for_each(|eager| eager.forget(worker));
         self.doubts.forget(worker);
+        self.shares.forget(worker);
         let node = &self.node;
         let is_whole = |key: Key| node.sum(key.0, key.1).is_some();
         for (step, attempt) in self.monitors.forget(worker, is_whole) {

@@ -17,14 +17,15 @@
 //! of one node to another come in the order in which they were sent. A sum is told by its step and
 //! attempt; a newer attempt makes older ones void, and whatever still comes for them is dropped.
 //!
-//! Inside, each file owns its state: `plan` who sums which chunks, `part` one node's part in one
-//! exchange, `node` all exchanges of a node, `store` results and the sums that are made,
-//! `reassembly` vectors that connections read into, `eager` results that are sent before their
-//! weights are known, `monitor` what the coordinator knows of one exchange and `monitors` of all,
-//! `doubts` who says that a sum is not finite, `groups` workers that sum by a collective, `states`
-//! replicas' states on their way.
+//! Inside, each file owns its state: `plan` who sums which chunks, `owners` how much each, `part`
+//! one node's part in one exchange, `node` all exchanges of a node, `store` results and the sums
+//! that are made, `reassembly` vectors that connections read into, `eager` results that are sent
+//! before their weights are known, `monitor` what the coordinator knows of one exchange and
+//! `monitors` of all, `doubts` who says that a sum is not finite, `groups` workers that sum by a
+//! collective, `states` replicas' states on their way.
 
 mod block;
+mod choices;
 mod coordinator;
 mod doubts;
 mod eager;
@@ -33,6 +34,7 @@ mod groups;
 mod monitor;
 mod monitors;
 mod node;
+mod owners;
 mod part;
 mod plan;
 mod reassembly;
@@ -41,6 +43,7 @@ mod store;
 mod worker;
 
 pub(super) use block::{Block, Blocks, Vectors};
+pub use choices::{Carrier, Exchange, SendResults};
 pub(super) use coordinator::{CoordinatorEffect, CoordinatorEvent, CoordinatorSums, SumSettings};
 pub(super) use eager::EagerReceiver;
 pub(super) use frame::{Body, Frame};
@@ -66,3 +69,592 @@ pub(super) const QUIET: Duration = Duration::from_millis(200);
 const WORD: Duration = Duration::from_millis(300);
 /// Bytes of sums that may wait for a node that does not read; what is beyond is fetched later.
 const DATA_WAITING_MAX: usize = 1 << 30;
+
+/// Nodes of one run and what lies between them, twice: a simulation in which chunks come in any
+/// order, more than once, and workers are lost; and threads with channels.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Job, Task, Worker};
+    use crate::run::NumberFormat;
+    use crate::transport::fabric::Holds;
+    use crate::transport::ledger::Ledger;
+    use crate::transport::wire::{CHUNK, COORDINATOR, Down, Header, Kind, Up};
+    use crate::transport::{Notice, Piece, Summand, What};
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+    use std::collections::BTreeSet;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+    use std::time::Instant;
+    use xxhash_rust::xxh3::xxh3_64;
+
+    /// What goes from one node to another.
+    #[derive(Clone, Debug)]
+    enum Packet {
+        Down(Down),
+        Up(Up),
+        Chunk(Frame),
+    }
+
+    enum Machine {
+        Coordinator(Box<CoordinatorSums>),
+        Worker(Box<WorkerSums>),
+    }
+
+    /// A machine with what its driver has beside it.
+    struct Node {
+        me: u32,
+        machine: Machine,
+        blocks: Blocks,
+        buffers: ReassemblyBuffers,
+        reports: Vec<(Worker, Notice)>,
+        given_up: Vec<(u32, String)>,
+    }
+
+    type Sent = Vec<(u32, Packet)>;
+
+    /// Any moment: only differences count.
+    #[expect(clippy::disallowed_methods, reason = "a machine is told the time, from anywhere on")]
+    fn some_time() -> Instant {
+        Instant::now()
+    }
+
+    fn context(me: u32, length: usize) -> NodeContext {
+        NodeContext {
+            me,
+            length,
+            format: NumberFormat::F32,
+            of_bits: false,
+            blocks: Blocks::new(length),
+            vectors: Vectors::default(),
+            buffers: ReassemblyBuffers::default(),
+            kept_max: 3,
+        }
+    }
+
+    impl Node {
+        fn new(context: &NodeContext, machine: Machine) -> Self {
+            Self {
+                me: context.me,
+                machine,
+                blocks: context.blocks.clone(),
+                buffers: context.buffers.clone(),
+                reports: Vec::new(),
+                given_up: Vec::new(),
+            }
+        }
+
+        fn coordinator(workers: u32, length: usize, settings: SumSettings) -> Self {
+            let context = context(COORDINATOR, length);
+            let mut sums = CoordinatorSums::new(settings, context.clone(), None);
+            for worker in 0..workers {
+                let connected = CoordinatorEvent::Connected { worker, epoch: 1 };
+                sums.handle(some_time(), connected, &mut Vec::new());
+            }
+            Self::new(&context, Machine::Coordinator(Box::new(sums)))
+        }
+
+        fn worker(me: u32, vector: Vec<f32>) -> Self {
+            let context = context(me, vector.len());
+            let mut ledger = Ledger::default();
+            ledger.keep(TASK, vector);
+            let results = HostResults::new(Arc::new(Mutex::new(ledger)), context.vectors.clone());
+            let results: Box<dyn Holds> = Box::new(results);
+            let sums = WorkerSums::new(context.clone(), results);
+            Self::new(&context, Machine::Worker(Box::new(sums)))
+        }
+
+        /// Tells the coordinator's machine something.
+        fn coordinate(&mut self, now: Instant, event: CoordinatorEvent<'_>) -> Sent {
+            let Machine::Coordinator(sums) = &mut self.machine else { unreachable!() };
+            let mut effects = Vec::new();
+            sums.handle(now, event, &mut effects);
+            self.carry_out(effects)
+        }
+
+        /// Tells a worker's machine something.
+        fn work_on(&mut self, now: Instant, event: WorkerEvent) -> Sent {
+            let Machine::Worker(sums) = &mut self.machine else { unreachable!() };
+            let mut effects = Vec::new();
+            sums.handle(now, event, &mut effects);
+            sent_by(effects)
+        }
+
+        fn carry_out(&mut self, effects: Vec<CoordinatorEffect>) -> Sent {
+            let mut sent = Vec::new();
+            for effect in effects {
+                match effect {
+                    CoordinatorEffect::Send { to, frame, .. } => {
+                        sent.push((to, Packet::Chunk(frame)));
+                    }
+                    CoordinatorEffect::Tell { to, message } => {
+                        sent.extend(to.into_iter().map(|to| (to, Packet::Down(*message.clone()))));
+                    }
+                    CoordinatorEffect::Report { worker, notice } => {
+                        self.reports.push((worker, notice));
+                    }
+                    CoordinatorEffect::GiveUp { worker, reason } => {
+                        self.given_up.push((worker, reason));
+                    }
+                    CoordinatorEffect::Took { .. } | CoordinatorEffect::GroupSize(_) => {}
+                }
+            }
+            sent
+        }
+
+        /// A chunk as a connection reads it: into its place if there is one, else into a block.
+        fn read(&self, from: u32, frame: &Frame) -> (Header, Result<WriteSlot, Block>) {
+            let bytes = frame.body.bytes();
+            let mut header = Header { worker: from, length: bytes.len() as u32, ..frame.header };
+            if header.kind == Kind::Sum && header.digest == 0 {
+                header.digest = xxh3_64(bytes);
+            }
+            if let Some(slot) = self.buffers.slot(&header) {
+                slot.with(|place| place.copy_from_slice(bytes)).unwrap();
+                return (header, Ok(slot));
+            }
+            let mut block = self.blocks.take(header.count(), header.format);
+            block.bytes_mut().copy_from_slice(bytes);
+            (header, Err(block))
+        }
+
+        fn takes(&mut self, now: Instant, from: u32, packet: Packet) -> Sent {
+            let mut sent = match packet {
+                Packet::Down(Down::Exchange {
+                    step,
+                    attempt,
+                    places,
+                    terms,
+                    owners,
+                    receivers,
+                    ..
+                }) => {
+                    let plan = Plan { step, attempt, places, terms, owners, receivers };
+                    self.work_on(now, WorkerEvent::Exchange(plan))
+                }
+                Packet::Down(Down::Give { step, attempt, to }) => {
+                    self.work_on(now, WorkerEvent::Give { step, attempt, to })
+                }
+                Packet::Up(Up::Held { step, attempt, digest }) => {
+                    let held = CoordinatorEvent::Held { worker: from, step, attempt, digest };
+                    self.coordinate(now, held)
+                }
+                Packet::Up(Up::Overflowed { step, attempt }) => {
+                    let event = CoordinatorEvent::NotFinite { worker: from, step, attempt };
+                    self.coordinate(now, event)
+                }
+                Packet::Up(Up::Waiting { step, attempt, on }) => self
+                    .coordinate(now, CoordinatorEvent::Waiting { worker: from, step, attempt, on }),
+                Packet::Chunk(frame) => {
+                    let (header, came) = self.read(from, &frame);
+                    if matches!(self.machine, Machine::Coordinator(_)) {
+                        self.coordinate(
+                            now,
+                            match came {
+                                Ok(slot) => CoordinatorEvent::Placed { from, header, slot },
+                                Err(block) => CoordinatorEvent::Chunk { from, header, block },
+                            },
+                        )
+                    } else {
+                        self.work_on(
+                            now,
+                            match came {
+                                Ok(slot) => WorkerEvent::Placed { from, header, slot },
+                                Err(block) => WorkerEvent::Chunk { from, header, block },
+                            },
+                        )
+                    }
+                }
+                other => unreachable!("{other:?}"),
+            };
+            sent.extend(self.works());
+            sent
+        }
+
+        fn works(&mut self) -> Sent {
+            match &mut self.machine {
+                Machine::Coordinator(sums) => {
+                    let mut effects = Vec::new();
+                    while sums.work(&mut effects) {}
+                    sums.finish(&mut effects);
+                    self.carry_out(effects)
+                }
+                Machine::Worker(sums) => {
+                    let mut effects = Vec::new();
+                    while sums.work(&mut effects) {}
+                    sums.finish(&mut effects);
+                    sent_by(effects)
+                }
+            }
+        }
+
+        fn tick(&mut self, now: Instant) -> Sent {
+            let mut sent = match self.machine {
+                Machine::Coordinator(_) => self.coordinate(now, CoordinatorEvent::Tick),
+                Machine::Worker(_) => self.work_on(now, WorkerEvent::Tick),
+            };
+            sent.extend(self.works());
+            sent
+        }
+
+        /// The sum, with these bytes, that a worker holds.
+        fn sum(&self, key: Key, digest: u64) -> Option<Vec<f32>> {
+            let Machine::Worker(sums) = &self.machine else { unreachable!() };
+            let sum = sums.vector(key.0, key.1).filter(|_| sums.has(key.0, key.1, digest))?;
+            Some(sum.to_vec())
+        }
+    }
+
+    fn sent_by(effects: Vec<WorkerEffect>) -> Sent {
+        let packet = |effect| match effect {
+            WorkerEffect::Send { to, frame, .. } => Some((to, Packet::Chunk(frame))),
+            WorkerEffect::Tell(message) => Some((COORDINATOR, Packet::Up(message))),
+            WorkerEffect::Collective(_) | WorkerEffect::Owing(_) => None,
+        };
+        effects.into_iter().filter_map(packet).collect()
+    }
+
+    const TASK: Task = Task { job: Job(0), piece: 0, plan: 0 };
+
+    const SETTINGS: SumSettings = SumSettings {
+        by_workers: true,
+        keeps: false,
+        collective: false,
+        log_steps: 2,
+        stall: Duration::from_secs(5),
+        spare: Duration::from_millis(500),
+    };
+
+    /// Small whole numbers: whichever way they are added, the sum has the same bits.
+    fn vector(group: u32, length: usize) -> Vec<f32> {
+        (0..length).map(|at| ((at * 7 + group as usize * 3) % 11) as f32).collect()
+    }
+
+    /// One term per group of two, which either member has.
+    fn terms(groups: u32, lost: &BTreeSet<u32>) -> Vec<Summand> {
+        let piece = |worker| Piece { worker: Worker(worker), what: What::Result(TASK) };
+        let holders = |group: u32| {
+            let members = [2 * group, 2 * group + 1].into_iter();
+            members.filter(|member| !lost.contains(member)).map(piece).collect()
+        };
+        (0..groups).map(|group| Summand { weight: 1.0, holders: holders(group) }).collect()
+    }
+
+    fn whole(groups: u32, length: usize) -> Vec<f32> {
+        let mut sum = vec![0.0; length];
+        for group in 0..groups {
+            sum.iter_mut().zip(vector(group, length)).for_each(|(sum, x)| *sum += x);
+        }
+        sum
+    }
+
+    /// What is under way between the nodes of a simulated run, and what has happened to it.
+    struct World {
+        draw: ChaCha8Rng,
+        now: Instant,
+        coordinator: Node,
+        workers: Vec<Node>,
+        lost: BTreeSet<u32>,
+        under_way: Vec<(u32, u32, Packet)>,
+        attempt: u32,
+        groups: u32,
+        /// What was delivered, in order.
+        digest: u64,
+    }
+
+    impl World {
+        fn new(seed: u64, settings: SumSettings) -> Self {
+            let mut draw = ChaCha8Rng::seed_from_u64(seed);
+            let groups = 1 + draw.next_u32() % 3;
+            let length = 1 + draw.next_u32() as usize % (2 * CHUNK);
+            let workers = 2 * groups;
+            Self {
+                draw,
+                now: some_time(),
+                coordinator: Node::coordinator(workers, length, settings),
+                workers: (0..workers).map(|me| Node::worker(me, vector(me / 2, length))).collect(),
+                lost: BTreeSet::new(),
+                under_way: Vec::new(),
+                attempt: 0,
+                groups,
+                digest: 0,
+            }
+        }
+
+        fn length(&self) -> usize {
+            let Machine::Coordinator(sums) = &self.coordinator.machine else { unreachable!() };
+            sums.length()
+        }
+
+        fn send(&mut self, from: u32, sent: Sent) {
+            let alive = sent.into_iter().filter(|(to, _)| !self.lost.contains(to));
+            self.under_way.extend(alive.map(|(to, packet)| (from, to, packet)));
+        }
+
+        fn begin(&mut self) {
+            let terms = terms(self.groups, &self.lost);
+            let sum = CoordinatorEvent::Sum { step: Step(0), attempt: self.attempt, terms };
+            let mut sent = self.coordinator.coordinate(self.now, sum);
+            sent.extend(self.coordinator.works());
+            self.send(COORDINATOR, sent);
+        }
+
+        fn chance(&mut self, of: u32) -> bool {
+            self.draw.next_u32() % of == 0
+        }
+
+        /// Delivers something, whatever comes first.
+        fn deliver(&mut self) {
+            let mut at = self.draw.next_u32() as usize % self.under_way.len();
+            let (from, to, _) = self.under_way[at];
+            if !matches!(self.under_way[at].2, Packet::Chunk(_)) {
+                // Messages overtake no messages.
+                let same = |other: &(u32, u32, Packet)| {
+                    (other.0, other.1) == (from, to) && !matches!(other.2, Packet::Chunk(_))
+                };
+                at = self.under_way.iter().position(same).unwrap();
+            }
+            let packet = if matches!(self.under_way[at].2, Packet::Chunk(_)) && self.chance(20) {
+                self.under_way[at].2.clone()
+            } else {
+                self.under_way.remove(at).2
+            };
+            let said = format!("{} {from} {to} {packet:?}", self.digest);
+            self.digest = xxh3_64(said.split("body").next().unwrap().as_bytes());
+            let node = match to {
+                COORDINATOR => &mut self.coordinator,
+                worker => &mut self.workers[worker as usize],
+            };
+            let sent = node.takes(self.now, from, packet);
+            self.send(to, sent);
+        }
+
+        /// A worker is gone, whose partner is still there.
+        fn lose(&mut self) {
+            let worker = self.draw.next_u32() % self.workers.len() as u32;
+            if self.lost.contains(&worker) || self.lost.contains(&(worker ^ 1)) {
+                return;
+            }
+            self.lost.insert(worker);
+            self.under_way.retain(|(from, to, _)| *from != worker && *to != worker);
+            let sent = self.coordinator.coordinate(self.now, CoordinatorEvent::Lost { worker });
+            self.send(COORDINATOR, sent);
+        }
+
+        /// A connection between two workers breaks, with what was on it, and there is another.
+        fn break_connection(&mut self) {
+            let count = self.workers.len() as u32;
+            let (one, other) = (self.draw.next_u32() % count, self.draw.next_u32() % count);
+            if one == other || self.lost.contains(&one) || self.lost.contains(&other) {
+                return;
+            }
+            self.under_way.retain(|(from, to, _)| {
+                (*from, *to) != (one, other) && (*from, *to) != (other, one)
+            });
+            for (at, to) in [(one, other), (other, one)] {
+                let again = WorkerEvent::ConnectedAgain { worker: to };
+                let sent = self.workers[at as usize].work_on(self.now, again);
+                self.send(at, sent);
+            }
+        }
+
+        /// The digest that all who are there hold, once they do.
+        fn agreed(&self) -> Option<u64> {
+            let held = |(worker, notice): &(Worker, Notice)| match notice {
+                Notice::Held { attempt, digest, .. } if *attempt == self.attempt => {
+                    (!self.lost.contains(&worker.0)).then_some((worker.0, *digest))
+                }
+                _ => None,
+            };
+            let held: BTreeSet<(u32, u64)> =
+                self.coordinator.reports.iter().filter_map(held).collect();
+            let digests: BTreeSet<u64> = held.iter().map(|(_, digest)| *digest).collect();
+            assert!(digests.len() <= 1, "all hold the same bytes");
+            let all = held.len() + self.lost.len() == self.workers.len();
+            digests.first().copied().filter(|_| all)
+        }
+
+        fn tick(&mut self) {
+            self.now += TICK;
+            let sent = self.coordinator.tick(self.now);
+            self.send(COORDINATOR, sent);
+            for at in 0..self.workers.len() as u32 {
+                if !self.lost.contains(&at) {
+                    let sent = self.workers[at as usize].tick(self.now);
+                    self.send(at, sent);
+                }
+            }
+        }
+
+        /// Makes one sum, whatever happens; gives the digest of all that was delivered.
+        fn run(mut self) -> u64 {
+            self.begin();
+            for _ in 0..20_000 {
+                if let Some(digest) = self.agreed() {
+                    let sum = whole(self.groups, self.length());
+                    for worker in &self.workers {
+                        if !self.lost.contains(&worker.me) {
+                            let held = worker.sum((Step(0), self.attempt), digest);
+                            assert!(held.as_ref() == Some(&sum), "worker {}", worker.me);
+                        }
+                    }
+                    assert!(self.coordinator.given_up.is_empty());
+                    return self.digest;
+                }
+                if self.chance(60) {
+                    self.lose();
+                }
+                if self.chance(30) {
+                    self.break_connection();
+                }
+                let failed = Notice::Unmade { step: Step(0), attempt: self.attempt };
+                let failed = format!("{failed:?}");
+                if self.coordinator.reports.iter().any(|(_, said)| format!("{said:?}") == failed) {
+                    self.attempt += 1;
+                    self.begin();
+                }
+                if self.under_way.is_empty() {
+                    self.tick();
+                } else {
+                    self.deliver();
+                }
+            }
+            panic!("the sum is not made: {:?}", self.coordinator.reports);
+        }
+    }
+
+    #[test]
+    fn a_sum_is_made_whatever_comes_first_and_whoever_is_lost() {
+        let by_workers = [true, false].into_iter().cycle();
+        for (seed, by_workers) in (0..24).zip(by_workers) {
+            let keeps = seed % 3 == 0;
+            let settings = SumSettings { by_workers, keeps, ..SETTINGS };
+            let first = World::new(seed, settings).run();
+            assert_eq!(first, World::new(seed, settings).run(), "seed {seed}");
+        }
+    }
+
+    /// A vector that is not finite, whatever its worker says, is found out by the coordinator.
+    #[test]
+    fn whose_vector_is_not_finite_is_found_out() {
+        let mut world = World::new(3, SETTINGS);
+        let mut vector = vector(0, world.length());
+        vector[0] = f32::NAN;
+        world.workers[0] = Node::worker(0, vector);
+        // Its partner's would do as well.
+        world.lost.insert(1);
+        let sent = world.coordinator.coordinate(world.now, CoordinatorEvent::Lost { worker: 1 });
+        world.send(COORDINATOR, sent);
+        world.begin();
+        let spoilt = |(worker, notice): &(Worker, Notice)| {
+            *worker == Worker(0) && matches!(notice, Notice::Spoilt { attempt: 1, .. })
+        };
+        while !world.coordinator.reports.iter().any(spoilt) {
+            let failed = |(_, notice): &(Worker, Notice)| matches!(notice, Notice::Unmade { .. });
+            if world.attempt == 0 && world.coordinator.reports.iter().any(failed) {
+                world.attempt = 1;
+                world.begin();
+            }
+            world.deliver();
+        }
+        assert!(world.coordinator.given_up.is_empty());
+    }
+
+    /// A worker that stops holds everybody up until it is given up, and nobody else is.
+    #[test]
+    fn who_stops_is_given_up() {
+        let mut world = World::new(3, SETTINGS);
+        world.begin();
+        let begun = world.now;
+        while world.coordinator.given_up.is_empty() {
+            assert!(world.now < begun + Duration::from_secs(10));
+            world.under_way.retain(|(from, ..)| *from != 2);
+            match world.under_way.is_empty() {
+                true => world.tick(),
+                false => world.deliver(),
+            }
+        }
+        assert!(world.now >= begun + SETTINGS.stall - QUIET);
+        assert_eq!(world.coordinator.given_up.len(), 1);
+        assert_eq!(world.coordinator.given_up[0].0, 2);
+    }
+
+    type Posted = (u32, Packet);
+
+    /// A node on a thread of its own; ends when nobody can send to it any more, or, the
+    /// coordinator, when all workers hold the sum.
+    fn spawn(
+        mut node: Node,
+        inbox: Receiver<Posted>,
+        to: Vec<Sender<Posted>>,
+    ) -> thread::JoinHandle<Node> {
+        thread::spawn(move || {
+            let post = |me: u32, sent: Sent| {
+                for (to_node, packet) in sent {
+                    let at = to.len() - 1;
+                    let at = if to_node == COORDINATOR { at } else { to_node as usize };
+                    // Whoever has ended needs nothing any more.
+                    let _ = to[at].send((me, packet));
+                }
+            };
+            if node.me == COORDINATOR {
+                let groups = (to.len() as u32 - 1) / 2;
+                let terms = terms(groups, &BTreeSet::new());
+                let sum = CoordinatorEvent::Sum { step: Step(0), attempt: 0, terms };
+                let sent = node.coordinate(some_time(), sum);
+                post(node.me, sent);
+            }
+            let wanted = to.len() - 1;
+            while node.me != COORDINATOR || node.reports.len() < wanted {
+                let Ok((from, packet)) = inbox.recv() else { break };
+                if let Packet::Up(Up::Pong { .. }) = packet {
+                    break;
+                }
+                let sent = node.takes(some_time(), from, packet);
+                post(node.me, sent);
+            }
+            if node.me == COORDINATOR {
+                // Any word that says nothing of sums ends a worker here.
+                to.iter().take(wanted).for_each(|to| {
+                    let _ = to.send((COORDINATOR, Packet::Up(Up::Pong { number: 0 })));
+                });
+            }
+            node
+        })
+    }
+
+    #[test]
+    fn threads_make_the_same_sum() {
+        let (groups, length) = (2, 3 * CHUNK + 5);
+        let workers = 2 * groups;
+        let (senders, mut inboxes): (Vec<_>, Vec<_>) = (0..=workers).map(|_| channel()).unzip();
+        let inbox = inboxes.pop().unwrap();
+        let coordinator = Node::coordinator(workers, length, SETTINGS);
+        let coordinator = spawn(coordinator, inbox, senders.clone());
+        let threads: Vec<_> = inboxes
+            .into_iter()
+            .zip(0..)
+            .map(|(inbox, me)| {
+                spawn(Node::worker(me, vector(me / 2, length)), inbox, senders.clone())
+            })
+            .collect();
+        drop(senders);
+        let coordinator = coordinator.join().unwrap();
+        let digests: BTreeSet<u64> = coordinator
+            .reports
+            .iter()
+            .map(|(_, notice)| match notice {
+                Notice::Held { digest, .. } => *digest,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(digests.len(), 1);
+        for thread in threads {
+            let worker = thread.join().unwrap();
+            let sum = worker.sum((Step(0), 0), *digests.first().unwrap());
+            assert!(sum == Some(whole(groups, length)), "worker {}", worker.me);
+        }
+    }
+}

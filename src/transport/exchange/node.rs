@@ -283,11 +283,13 @@ impl NodeExchanges {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
 mod tests {
     use super::*;
     use crate::ids::Worker;
     use crate::transport::wire::{CHUNK, COORDINATOR, Owner, chunk_range};
     use crate::transport::{Piece, Summand};
+    use std::collections::BTreeSet;
 
     fn context(me: u32, length: usize) -> NodeContext {
         NodeContext {

@@ -123,16 +123,16 @@ impl Hub {
             me: COORDINATOR,
             length: listen.config.length,
             format: listen.config.format,
-            of_bits: listen.exchange == Exchange::Nccl,
+            of_bits: listen.exchange == Exchange::NCCL,
             blocks: context.blocks.clone(),
             vectors: Vectors::default(),
             buffers: context.buffers.clone(),
             kept_max: listen.config.log_steps as usize + 1,
         };
         let settings = SumSettings {
-            by_workers: listen.exchange.is_sharded(),
+            by_workers: listen.exchange.is_by_workers(),
             keeps: listen.keeps,
-            collective: listen.exchange == Exchange::Nccl,
+            collective: listen.exchange == Exchange::NCCL,
             log_steps: listen.config.log_steps,
             stall: listen.stall,
             spare: listen.spare,
@@ -586,7 +586,7 @@ impl Hub {
 
     /// Tells workers that sum among themselves who is there, once the run has begun.
     fn introduce(&mut self) {
-        if self.begun && self.listen.exchange.is_sharded() && self.members.have_changed() {
+        if self.begun && self.listen.exchange.is_by_workers() && self.members.have_changed() {
             self.sums(CoordinatorEvent::MembersChanged);
             self.members.tell_all(&Down::Peers { peers: self.members.peers() });
         }

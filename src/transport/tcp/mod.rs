@@ -1,7 +1,7 @@
 //! Workers in other processes and on other hosts, over TCP.
 //!
 //! Every worker has one connection to the coordinator ([`TcpTransport`] there, [`TcpLink`] at the
-//! worker); with [`Exchange::Sharded`] workers also have one to each other, and vectors never go
+//! worker); with [`Exchange::Workers`] workers also have one to each other, and vectors never go
 //! through the coordinator. `docs/protocol.md` describes the bytes.
 
 mod calls;
@@ -20,6 +20,7 @@ mod port;
 pub mod security;
 mod server;
 
+pub use super::exchange::{Carrier, Exchange, SendResults};
 pub use super::wire::Welcome;
 pub use client::TcpLink;
 pub use environment::{Environment, EnvironmentError, Secrets};
@@ -32,7 +33,6 @@ pub use server::{Gathered, Listen, TcpStatus, TcpTransport, WorkerStatus};
 use super::lock;
 use security::{Security, SecurityError, Stream};
 use std::hash::{BuildHasher, RandomState};
-use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -41,51 +41,6 @@ use tokio::runtime::{Builder, Handle, Runtime};
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long a decided sum may be on its way before it is asked for.
 const OVERDUE: Duration = Duration::from_secs(1);
-/// Who sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Exchange {
-    /// The coordinator: every vector goes there and comes back.
-    Star,
-    /// The workers whose vectors are summed, each a part: a reduce-scatter and an all-gather among
-    /// them.
-    #[default]
-    Sharded,
-    /// The coordinator, to which every worker sends its result as soon as it is done, before
-    /// anybody knows its weight: for whatever has to be judged by what was received.
-    Hold,
-    /// As [`Exchange::Sharded`], but where all workers whose vectors are summed have found each
-    /// other by a fabric, they exchange by that ([`crate::transport::fabric`]): NCCL between their
-    /// GPUs.
-    Nccl,
-}
-
-impl Exchange {
-    /// Whether workers sum among themselves.
-    fn is_sharded(self) -> bool {
-        matches!(self, Self::Sharded | Self::Nccl)
-    }
-}
-
-impl FromStr for Exchange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "star" => Ok(Self::Star),
-            "sharded" => Ok(Self::Sharded),
-            "hold" => Ok(Self::Hold),
-            "nccl" => Ok(Self::Nccl),
-            "hold-sharded" => Err("hold-sharded was dropped, since it was slower than sharded \
-                                   wherever workers answer together: use sharded, which has the \
-                                   same bits"
-                .into()),
-            _ => Err(format!(
-                "{text:?} is no way to exchange vectors; it is star, sharded, hold or nccl"
-            )),
-        }
-    }
-}
-
 impl Welcome {
     /// Sums that are kept, for those who lack them.
     fn kept(&self) -> usize {

@@ -227,7 +227,7 @@ impl TcpTransport {
     ) -> Result<Self, TcpError> {
         let refused = match (listen.exchange, listen.config.format) {
             (_, NumberFormat::F16) => Some(TcpError::Format),
-            (Exchange::Nccl, NumberFormat::Bf16) => Some(TcpError::Narrow),
+            (Exchange::NCCL, NumberFormat::Bf16) => Some(TcpError::Narrow),
             _ => None,
         };
         if let Some(error) = refused {
@@ -239,7 +239,7 @@ impl TcpTransport {
         let (offers_in, offers) = watch::channel(Offers::new());
         let (events, events_out) = mpsc::channel(256);
         let (address, format) = (listen.address, listen.config.format);
-        let held = (listen.exchange == Exchange::Hold)
+        let held = (listen.exchange == Exchange::HOLD)
             .then(|| (Ledgers::new(listen.config.shape.workers), Vectors::default()));
         let watched = Watched::new(notices_in, Arc::clone(&status), offers_in);
         let span = info_span!("run", run = listen.run);

@@ -42,7 +42,7 @@ impl Hub {
         else {
             return door.refuse(from, "no hello");
         };
-        let found = if !weaves && self.listen.exchange == Exchange::Nccl {
+        let found = if !weaves && self.listen.exchange == Exchange::NCCL {
             Err(NoSeat::Refused(
                 "this run sums in groups of workers, of which its program knows nothing".to_owned(),
             ))
@@ -142,8 +142,8 @@ impl Hub {
             micro_steps: listen.config.jobs.micro_steps,
             log_steps: listen.config.log_steps,
             format: listen.config.format,
-            hold: listen.exchange == Exchange::Hold,
-            weave: listen.exchange == Exchange::Nccl,
+            hold: listen.exchange == Exchange::HOLD,
+            weave: listen.exchange == Exchange::NCCL,
             silence: listen.silence,
             job: listen.job.clone(),
             facts: self.facts.clone(),

@@ -1,0 +1,241 @@
+//! Which workers sum, and how much each.
+//!
+//! # Formula
+//! With `n` workers, `l` terms and shares `a_i` of the vector that sum to 1, in units of a gradient,
+//! ```text
+//! a worker that holds k terms, each held by r_j, sends   sum_j 1/r_j + (n - 1 - k) a_i
+//! a worker that holds none sends (n - 1) a_i and receives 1 + (l - 1) a_i
+//! ```
+//! Equal shares are best where everybody holds as much. Where a worker holds nothing, its partner's
+//! vector is sent by that partner alone; the shares by load make the most that anybody sends or
+//! receives least.
+
+use super::plan::share_out;
+use crate::transport::Summand;
+use crate::transport::wire::{Owner, chunks};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Shares are by load once a worker was late in so many steps in a row: a worker that is late now
+/// and then costs less than a wrong guess.
+const LATE_STEPS: u32 = 4;
+
+/// What is known of workers that bears on how much they sum.
+#[derive(Debug, Default)]
+pub(super) struct OwnerShares {
+    /// In how many steps in a row each worker held nothing when the sum was begun.
+    late: BTreeMap<u32, u32>,
+    /// Workers that did not hold the last sum in time: their hosts do not answer.
+    unresponsive: BTreeSet<u32>,
+}
+
+impl OwnerShares {
+    /// A sum was made: those of its receivers that do not hold it yet, though others have for long,
+    /// own nothing until they do.
+    pub(super) fn held_in_time(&mut self, lacking: impl Iterator<Item = u32>) {
+        self.unresponsive.extend(lacking);
+    }
+
+    /// A worker holds a sum.
+    pub(super) fn holds(&mut self, worker: u32) {
+        self.unresponsive.remove(&worker);
+    }
+
+    /// A worker is gone, or another process has its number.
+    pub(super) fn forget(&mut self, worker: u32) {
+        self.late.remove(&worker);
+        self.unresponsive.remove(&worker);
+    }
+
+    /// A step's first sum is begun, of the terms that these hold.
+    pub(super) fn step_begins(&mut self, present: &BTreeSet<u32>, holders: &BTreeSet<u32>) {
+        for &worker in present {
+            let late = self.late.entry(worker).or_default();
+            *late = if holders.contains(&worker) { 0 } else { *late + 1 };
+        }
+    }
+
+    /// Who sums which chunks of a vector of `length` numbers. At least one of the holders must be
+    /// present.
+    pub(super) fn owners(
+        &self,
+        present: &BTreeSet<u32>,
+        terms: &[Summand],
+        length: usize,
+    ) -> Vec<Owner> {
+        let holds = |worker: &u32| {
+            let of_worker = |term: &&Summand| has_vector(term, *worker);
+            terms.iter().filter(of_worker).count()
+        };
+        let answers = |worker: &&u32| holds(worker) > 0 || !self.unresponsive.contains(worker);
+        let workers: Vec<u32> = present.iter().filter(answers).copied().collect();
+        let is_always_late = |worker: &u32| {
+            holds(worker) == 0 && self.late.get(worker).is_some_and(|steps| *steps >= LATE_STEPS)
+        };
+        if !workers.iter().any(is_always_late) {
+            return share_out(&workers, length);
+        }
+        let load_of = |worker: &u32| {
+            let held = terms.iter().filter(|term| has_vector(term, *worker));
+            Load {
+                terms: holds(worker),
+                sends: held.map(|term| 1.0 / term.holders.len() as f64).sum(),
+            }
+        };
+        let loads: Vec<Load> = workers.iter().map(load_of).collect();
+        cut(&workers, &shares(&loads, terms.len()), length)
+    }
+}
+
+fn has_vector(term: &Summand, worker: u32) -> bool {
+    term.holders.iter().any(|piece| piece.worker.0 == worker)
+}
+
+/// What a worker holds of a sum.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    terms: usize,
+    /// What it sends of its terms if it sums nothing, in gradients.
+    sends: f64,
+}
+
+/// The shares of least largest traffic, by bisection: they grow with what everybody may send or
+/// receive.
+fn shares(loads: &[Load], terms: usize) -> Vec<f64> {
+    let others = loads.len().saturating_sub(1) as f64;
+    let share = |load: &Load, most: f64| {
+        if load.terms == 0 {
+            let sent = most / others;
+            let received = (most - 1.0) / (terms.max(2) - 1) as f64;
+            sent.min(received).max(0.0)
+        } else {
+            let each = (others - load.terms as f64).max(1.0);
+            ((most - load.sends) / each).max(0.0)
+        }
+    };
+    let (mut low, mut high) = (0.0, 2.0 + (loads.len() + terms) as f64);
+    for _ in 0..60 {
+        let most = (low + high) / 2.0;
+        let sum: f64 = loads.iter().map(|load| share(load, most)).sum();
+        if sum < 1.0 {
+            low = most;
+        } else {
+            high = most;
+        }
+    }
+    loads.iter().map(|load| share(load, high)).collect()
+}
+
+/// Cuts a vector's chunks by shares that sum to about 1; who gets none is left out.
+fn cut(workers: &[u32], shares: &[f64], length: usize) -> Vec<Owner> {
+    let count = chunks(length);
+    let whole: f64 = shares.iter().sum();
+    let mut owners = Vec::new();
+    let (mut start, mut sum) = (0, 0.0);
+    for (node, share) in workers.iter().zip(shares) {
+        sum += share / whole;
+        let end = ((sum * count as f64).round() as usize).min(count);
+        if end > start {
+            owners.push(Owner { node: *node, start, end });
+            start = end;
+        }
+    }
+    // Rounding may leave the last chunk to nobody.
+    if let Some(last) = owners.last_mut() {
+        last.end = count;
+    }
+    owners
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Worker;
+    use crate::transport::wire::CHUNK;
+    use crate::transport::{Piece, What};
+
+    fn terms(holders: &[&[u32]]) -> Vec<Summand> {
+        let piece = |worker: &u32| Piece { worker: Worker(*worker), what: What::Sum };
+        let term =
+            |held: &&[u32]| Summand { weight: 1.0, holders: held.iter().map(piece).collect() };
+        holders.iter().map(term).collect()
+    }
+
+    fn counts(owners: &[Owner]) -> Vec<(u32, usize)> {
+        owners.iter().map(|owner| (owner.node, owner.end - owner.start)).collect()
+    }
+
+    const LENGTH: usize = 100 * CHUNK;
+
+    /// The most that anybody sends or receives, in gradients, if holders take turns.
+    fn most(owners: &[Owner], terms: &[Summand], workers: u32) -> f64 {
+        let share = |node: u32| {
+            let own = owners.iter().filter(|owner| owner.node == node);
+            own.map(|owner| (owner.end - owner.start) as f64).sum::<f64>() / 100.0
+        };
+        let traffic = |worker: u32| {
+            let sums = f64::from(workers - 1) * share(worker);
+            let sent = terms.iter().filter(|term| has_vector(term, worker)).map(|term| {
+                let own: f64 = term.holders.iter().map(|piece| share(piece.worker.0)).sum();
+                (1.0 - own) / term.holders.len() as f64
+            });
+            let held = terms.iter().filter(|term| has_vector(term, worker)).count();
+            let received = 1.0 - share(worker) + share(worker) * (terms.len() - held) as f64;
+            (sums + sent.sum::<f64>()).max(received)
+        };
+        (0..workers).map(traffic).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn all_who_answer_own_alike() {
+        let mut shares = OwnerShares::default();
+        let present: BTreeSet<u32> = (0..4).collect();
+        let one_late = terms(&[&[0, 1], &[2]]);
+        let owners = shares.owners(&present, &one_late, LENGTH);
+        assert_eq!(counts(&owners), [(0, 25), (1, 25), (2, 25), (3, 25)]);
+        shares.held_in_time([2, 3].into_iter());
+        let owners = shares.owners(&present, &one_late, LENGTH);
+        let of_those = [(0, 33), (1, 33), (2, 34)];
+        assert_eq!(counts(&owners), of_those, "who holds a term has answered");
+        shares.holds(3);
+        assert_eq!(shares.owners(&present, &one_late, LENGTH).len(), 4);
+    }
+
+    #[test]
+    fn shares_are_by_load_where_one_is_always_late() {
+        let mut shares = OwnerShares::default();
+        let present: BTreeSet<u32> = (0..4).collect();
+        let one_late = terms(&[&[0, 1], &[2]]);
+        for step in 1..=4 {
+            assert_eq!(counts(&shares.owners(&present, &one_late, LENGTH))[3].1, 25, "step {step}");
+            shares.step_begins(&present, &(0..3).collect());
+        }
+        let owners = shares.owners(&present, &one_late, LENGTH);
+        assert_eq!(counts(&owners), [(0, 35), (1, 35), (2, 10), (3, 20)]);
+        assert!((most(&owners, &one_late, 4) - 1.2).abs() < 0.02);
+        let equal = share_out(&[0, 1, 2, 3], LENGTH);
+        assert!((most(&equal, &one_late, 4) - 1.5).abs() < 0.02);
+        let only_survivors = share_out(&[0, 2], LENGTH);
+        assert!(most(&only_survivors, &terms(&[&[0], &[2]]), 4) > 1.9);
+        // It answers in time once: equal shares again.
+        shares.step_begins(&present, &present);
+        let calm = terms(&[&[0, 1], &[2, 3]]);
+        assert_eq!(counts(&shares.owners(&present, &calm, LENGTH)).len(), 4);
+    }
+
+    #[test]
+    fn chunks_are_cut_without_gaps_whatever_the_shares() {
+        for count in 1..40 {
+            for workers in 2..7u32 {
+                let mut shares = OwnerShares::default();
+                let present: BTreeSet<u32> = (0..workers).collect();
+                let holders: Vec<Vec<u32>> = (0..workers - 1).map(|worker| vec![worker]).collect();
+                let held: Vec<&[u32]> = holders.iter().map(Vec::as_slice).collect();
+                (0..4).for_each(|_| shares.step_begins(&present, &(0..workers - 1).collect()));
+                let owners = shares.owners(&present, &terms(&held), count * CHUNK - 1);
+                let edges = owners.windows(2).all(|pair| pair[0].end == pair[1].start);
+                assert!(edges && owners[0].start == 0, "{owners:?}");
+                assert_eq!(owners.last().unwrap().end, count, "{owners:?}");
+            }
+        }
+    }
+}
