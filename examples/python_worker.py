@@ -13,7 +13,7 @@ HEADER = struct.Struct("<4sHBBQIIQIIQQQII")
 CONTROL, TERM, SUM, RESULT, STATE = range(5)
 CHUNK, NOT_FINITE = 1 << 16, 128
 AT_ONCE = {"ping", "discard", "reduce", "release", "exchange"}
-IN_ORDER = {"compute", "apply", "skip", "provide", "take", "stop"}
+IN_ORDER = {"compute", "apply", "skip", "send_state", "load_state", "stop"}
 
 def gradient(out, parameters, batch, sample, coefficient):
     """`out` plus the coefficient times the gradient of one sample."""
@@ -60,7 +60,7 @@ class Worker:
         return fields, self.exactly(fields[-2])
     def send(self, kind, body, number=0, attempt=0, piece=0, offset=0):
         run, epoch, worker, layout = self.stamp
-        head = HEADER.pack(b"CGRD", 2, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
+        head = HEADER.pack(b"CGRD", 3, kind, 0, run, epoch, worker, number, attempt, piece, offset, layout, 0, len(body), 0)[:68]
         self.socket.sendall(head + struct.pack("<I", zlib.crc32(head)) + body)
     def send_chunks(self, vector, kind, number, attempt, piece):
         for offset in range(0, self.length, CHUNK):
@@ -81,7 +81,7 @@ class Worker:
                 return True  # meant for a connection of this worker that is over
             if name in ("compute", "abandon", "stop"):
                 self.wanted = message.get("order")
-            if name == "take":
+            if name == "load_state":
                 self.queue.clear()
             if name in IN_ORDER:
                 self.queue.append((name, message))
@@ -94,7 +94,7 @@ class Worker:
                 vector[offset : offset + len(body) // 4] = array("f", body)
                 entry[2] = entry[2] and not flags & NOT_FINITE
                 if kind == SUM and not missing:
-                    name, digest = ("held", {"digest": None}) if entry[2] else ("overflowed", {})
+                    name, digest = ("held", {"digest": None}) if entry[2] else ("sum_not_finite", {})
                     self.tell(name, step=number, attempt=attempt, **digest)
         return True
 
@@ -119,11 +119,11 @@ class Worker:
         while not self.queue or self.queue[0][0] != "stop":
             name, message = self.queue[0] if self.queue else ("", {})
             step, transfer = message.get("step", self.next), message.get("transfer")
-            chunks = {"apply": (SUM, step, message.get("attempt")), "take": (STATE, transfer, 0)}.get(name)
+            chunks = {"apply": (SUM, step, message.get("attempt")), "load_state": (STATE, transfer, 0)}.get(name)
             if not name or step > self.next or chunks and step == self.next and self.arriving[chunks][1]:
                 # A step that was left out on the way is as one whose sum does not come: a state is needed.
                 if not self.read(0.5) and name in ("apply", "skip"):
-                    self.tell("missing", step=self.next)
+                    self.tell("step_unavailable", step=self.next)
             elif self.queue.popleft() and step >= self.next:
                 getattr(self, name)(**message)
     def compute(self, order, tasks, **_):
@@ -133,13 +133,13 @@ class Worker:
                 while self.read(0):
                     pass
                 if order != self.wanted:
-                    return self.tell("freed", order=order)
+                    return self.tell("idle", order=order)
                 for sample in range(unit * self.unit_samples, (unit + 1) * self.unit_samples):
                     result, count = gradient(result, self.parameters, task["job"], sample, x), count + x
             finite = all(map(math.isfinite, result))
             if finite:
                 self.results.setdefault(key(task), []).append(result)
-            self.tell("done", order=order, task=task, tail=[count] if finite else [], finite=finite)
+            self.tell("done", order=order, task=task, aux=[count] if finite else [], finite=finite)
     def apply(self, step, attempt, **_):
         self.parameters = array("f", [p - g / 64 for p, g in zip(self.parameters, self.arriving[SUM, step, attempt][0])])
         self.skip(step)
@@ -148,13 +148,13 @@ class Worker:
         for key in [key for key in self.arriving if key[0] == SUM and key[1] < self.next]:
             del self.arriving[key]
         self.tell("applied", step=step, digest=None)
-    def provide(self, needy, **_):
+    def send_state(self, needy, **_):
         self.transfers += 1
         self.tell("state", needy=needy, transfer=self.transfers, next=self.next, lengths=[self.length])
         self.send_chunks(self.parameters, STATE, self.transfers, 0, 0)
-    def take(self, transfer, next, **_):
+    def load_state(self, transfer, next, **_):
         self.parameters, self.next = self.arriving.pop((STATE, transfer, 0))[0], next
-        self.tell("taken", transfer=transfer, digests=[])
+        self.tell("state_loaded", transfer=transfer, digests=[])
 
 if __name__ == "__main__":
     assert sys.byteorder == "little", "numbers travel as they lie in memory"

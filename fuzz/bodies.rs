@@ -2,8 +2,8 @@
 //! tests/fuzz_corpus.rs.
 
 use codedgrad::transport::wire::{
-    Across, CHUNK, CONTROL_BYTES_MAX, Down, HEADER_BYTES, HELLO_BYTES_MAX, Header, Kind, Up,
-    VERSION,
+    Across, CHUNK, CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, HELLO_BYTES_MAX, Header, Kind,
+    ToWorker, VERSION,
 };
 use codedgrad::transport::wire::{decode, encode, frame};
 use serde::Serialize;
@@ -36,8 +36,8 @@ pub(crate) fn control(bytes: &[u8]) {
             assert_eq!(decode::<T>(&encode(&message)), Ok(message));
         }
     }
-    there_and_back::<Down>(bytes);
-    there_and_back::<Up>(bytes);
+    there_and_back::<ToWorker>(bytes);
+    there_and_back::<FromWorker>(bytes);
     there_and_back::<Across>(bytes);
 }
 

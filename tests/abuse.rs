@@ -109,7 +109,7 @@ impl Scene {
 
 fn hello(worker: Option<u32>, identity: &str) -> Value {
     json!({"type": "hello", "worker": worker, "identity": identity, "process": 7, "address": null,
-        "offer": null, "weaves": true})
+        "offer": null, "supports_collectives": true})
 }
 
 /// Sees that the other side hangs up, whatever it has to say before.
@@ -322,7 +322,7 @@ fn first_step(scene: &Scene, worker: &mut Bare) {
             "compute" => {
                 let task = &message["tasks"][0]["task"];
                 let done = json!({"type": "done", "order": message["order"], "task": task,
-                    "tail": [6.0], "finite": true});
+                    "aux": [6.0], "finite": true});
                 worker.tell(&done);
             }
             "exchange" => {
@@ -418,8 +418,8 @@ fn groups_that_never_meet_cost_no_step() {
         // has none.
         let group = (1u64 << 32) + 1;
         for number in [group, 0, u64::MAX] {
-            evil.tell(&json!({"type": "named", "group": number, "id": "whatever"}));
-            evil.tell(&json!({"type": "together", "group": number}));
+            evil.tell(&json!({"type": "group_named", "group": number, "id": "whatever"}));
+            evil.tell(&json!({"type": "group_ready", "group": number}));
         }
         scene.goes_on(1, "names that nobody asked for");
         let mut kind = String::new();
@@ -430,10 +430,13 @@ fn groups_that_never_meet_cost_no_step() {
             } else {
                 kind
             };
-            assert_ne!(kind, "join", "nobody is to join a group by a name that was not asked for");
+            assert_ne!(
+                kind, "join_group",
+                "nobody is to join a group by a name that was not asked for"
+            );
         }
         for number in group..group + 10 {
-            evil.tell(&json!({"type": "apart", "group": number, "reason": "no"}));
+            evil.tell(&json!({"type": "group_failed", "group": number, "reason": "no"}));
         }
     });
 }
@@ -445,7 +448,7 @@ fn hear(evil: &mut Bare, kind: &str) -> Value {
         let message: Value =
             if header.kind == Kind::Control { bare::told(&body) } else { Value::Null };
         if message["type"] == "abandon" {
-            evil.tell(&json!({"type": "freed", "order": 1}));
+            evil.tell(&json!({"type": "idle", "order": 1}));
         }
         if message["type"] == kind {
             return message;
@@ -457,13 +460,13 @@ fn hear(evil: &mut Bare, kind: &str) -> Value {
 fn messages_out_of_place_change_nothing() {
     let task = json!({"job": 1u64 << 60, "piece": 99});
     for message in [
-        json!({"type": "overflowed", "step": 2, "attempt": 0}),
-        json!({"type": "overflowed", "step": 1u64 << 60, "attempt": 0}),
-        json!({"type": "done", "order": 1, "task": task, "tail": [1.0, 2.0, 3.0], "finite": true}),
-        json!({"type": "freed", "order": 1}),
-        json!({"type": "freed", "order": 1u64 << 60}),
+        json!({"type": "sum_not_finite", "step": 2, "attempt": 0}),
+        json!({"type": "sum_not_finite", "step": 1u64 << 60, "attempt": 0}),
+        json!({"type": "done", "order": 1, "task": task, "aux": [1.0, 2.0, 3.0], "finite": true}),
+        json!({"type": "idle", "order": 1}),
+        json!({"type": "idle", "order": 1u64 << 60}),
         json!({"type": "held", "step": 2, "attempt": 7, "digest": 1}),
-        json!({"type": "missing", "step": 0}),
+        json!({"type": "step_unavailable", "step": 0}),
         json!({"type": "waiting", "step": 1u64 << 60, "attempt": 0, "on": [0, 1, 999]}),
     ] {
         survives(&message.to_string(), |_, evil| {
@@ -485,7 +488,7 @@ fn a_step_that_was_never_sent_is_not_applied() {
 fn a_step_that_was_never_sent_cannot_be_missed() {
     for step in [1u64 << 60, 5] {
         let log = survives("missing", |scene, evil| {
-            evil.tell(&json!({"type": "missing", "step": step}));
+            evil.tell(&json!({"type": "step_unavailable", "step": step}));
             wait_for("the loss", || !scene.status.lock().unwrap().workers[EVIL as usize].connected);
         });
         let of: Vec<&str> =
@@ -503,7 +506,7 @@ fn a_step_that_was_never_sent_cannot_be_missed() {
 fn what_is_missed_is_not_sent_for_every_word() {
     survives("missing again and again", |_, evil| {
         while hear(evil, "apply")["step"] != 0 {}
-        (0..500).for_each(|_| evil.tell(&json!({"type": "missing", "step": 0})));
+        (0..500).for_each(|_| evil.tell(&json!({"type": "step_unavailable", "step": 0})));
         // Pings come every second, after all that was to be sent before.
         let (mut sums, mut pings) = (0, 0);
         while pings < 3 {
@@ -551,7 +554,7 @@ fn a_wrong_digest_is_its_senders_fault() {
         evil.tell(&json!({"type": "held", "step": 1, "attempt": 0, "digest": 1}));
         let applied = hear(evil, "apply");
         assert!(applied["step"] == 1 && applied["digest"] != 1, "{applied}");
-        evil.tell(&json!({"type": "missing", "step": 1}));
+        evil.tell(&json!({"type": "step_unavailable", "step": 1}));
     });
 }
 
@@ -574,7 +577,7 @@ fn a_chunk_that_comes_twice_counts_once() {
             compute = hear(evil, "compute");
         }
         let task = &compute["tasks"][0]["task"];
-        evil.tell(&json!({"type": "done", "order": compute["order"], "task": task, "tail": [6.0],
+        evil.tell(&json!({"type": "done", "order": compute["order"], "task": task, "aux": [6.0],
             "finite": true}));
         while hear(evil, "exchange")["step"] != 1 {}
     });

@@ -67,7 +67,7 @@ fn train_owned(mut worker: Aggregator) -> Result<Vec<f32>, AggregatorError> {
             OwnedEvent::Apply(step) => {
                 let gradient = worker.gradient(step)?;
                 parameters.iter_mut().zip(gradient).for_each(|(p, g)| *p -= g / 64.0);
-                assert_eq!(worker.tail(step)?, [f64::from(UNITS) * UNIT_SAMPLES as f64]);
+                assert_eq!(worker.aux(step)?, [f64::from(UNITS) * UNIT_SAMPLES as f64]);
                 worker.applied(step, None)?;
             }
             OwnedEvent::Skip { step, .. } => worker.applied(step, None)?,
@@ -564,7 +564,7 @@ fn tokens_are_good_for_what_is_at_hand() {
     assert!(matches!(worker.part(other), Err(AggregatorError::NotAtHand { .. })));
     assert!(matches!(worker.applied(Step(0), None), Err(AggregatorError::NotAtHand { .. })));
     assert!(matches!(worker.taken(vec![]), Err(AggregatorError::NotAtHand { .. })));
-    assert!(worker.gradient(Step(0)).is_err() && worker.tail(Step(0)).is_err());
+    assert!(worker.gradient(Step(0)).is_err() && worker.aux(Step(0)).is_err());
     assert_eq!(worker.buffer(task).unwrap_err(), AggregatorError::NoPart { task });
     assert!(matches!(
         worker.submit(task, vec![]),
@@ -732,7 +732,7 @@ fn a_late_answer_is_dropped() {
     let (mut coordinator, mut links) = local::connect(1);
     let say = links[0].later();
     drop(links.remove(0));
-    say(codedgrad::transport::Notice::Missed);
+    say(codedgrad::transport::Notice::StepUnavailable);
     let heard = coordinator.receive(Some(Duration::from_millis(50)));
     assert!(matches!(heard, Some((Worker(0), codedgrad::transport::Notice::Lost { .. }))));
     assert!(coordinator.receive(Some(Duration::from_millis(5))).is_none());
@@ -741,7 +741,7 @@ fn a_late_answer_is_dropped() {
     let (link, _) = TcpLink::join(Join::new(served.address().to_string(), security)).unwrap();
     let say = link.later();
     drop(link);
-    say(codedgrad::transport::Notice::Missed);
+    say(codedgrad::transport::Notice::StepUnavailable);
 }
 
 #[test]

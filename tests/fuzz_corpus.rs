@@ -5,7 +5,7 @@
 mod bodies;
 
 use codedgrad::transport::wire::{
-    Across, CONTROL_BYTES_MAX, Down, HEADER_BYTES, Header, Up, decode, encode, frame,
+    Across, CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, Header, ToWorker, decode, encode, frame,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,10 +39,10 @@ fn seeds_are_of_this_version() {
         assert!(Header::decode(bytes, CONTROL_BYTES_MAX).is_ok(), "{name}");
     }
     for (name, bytes) in good("control") {
-        let understood = if name.starts_with("down") {
-            decode::<Down>(&bytes).err()
+        let understood = if name.starts_with("to_worker") {
+            decode::<ToWorker>(&bytes).err()
         } else {
-            decode::<Up>(&bytes).err()
+            decode::<FromWorker>(&bytes).err()
         };
         assert!(understood.is_none() || name.starts_with("across"), "{name}: {understood:?}");
     }
@@ -60,12 +60,13 @@ fn examples_in_the_protocol_are_messages() {
     let examples: Vec<&str> = text.lines().filter(|line| line.starts_with("{\"")).collect();
     for example in &examples {
         let body = example.as_bytes();
-        let again = match (decode::<Down>(body), decode::<Up>(body), decode::<Across>(body)) {
-            (Ok(down), ..) => encode(&down),
-            (_, Ok(up), _) => encode(&up),
-            (_, _, Ok(across)) => encode(&across),
-            (Err(reason), ..) => panic!("{example}: {reason}"),
-        };
+        let again =
+            match (decode::<ToWorker>(body), decode::<FromWorker>(body), decode::<Across>(body)) {
+                (Ok(down), ..) => encode(&down),
+                (_, Ok(up), _) => encode(&up),
+                (_, _, Ok(across)) => encode(&across),
+                (Err(reason), ..) => panic!("{example}: {reason}"),
+            };
         assert_eq!(String::from_utf8(again).unwrap(), *example);
     }
     for (name, bytes) in seeds("control").into_iter().filter(|(name, _)| !name.starts_with("bad")) {

@@ -141,7 +141,7 @@ fn nan(mut link: impl Link) {
             Order::Compute { tasks, .. } => {
                 for (task, _) in tasks {
                     link.keep(task, vec![f32::NAN; LENGTH]);
-                    link.send(Notice::Done { task, tail: vec![4.0], finite: true });
+                    link.send(Notice::Done { task, aux: vec![4.0], finite: true });
                 }
             }
             Order::Apply { step, decoded, .. } => {
@@ -153,12 +153,14 @@ fn nan(mut link: impl Link) {
                 next = step.next();
                 link.send(Notice::Applied { step, digest: None });
             }
-            Order::Provide { needy } => {
+            Order::SendState { needy } => {
                 let state = State { next, vectors: vec![parameters.clone()] };
                 link.send(Notice::State { needy, state });
             }
-            Order::Take { state } => (parameters, next) = (state.vectors[0].clone(), state.next),
-            Order::Hold { step, attempt, decoded } => {
+            Order::LoadState { state } => {
+                (parameters, next) = (state.vectors[0].clone(), state.next)
+            }
+            Order::Store { step, attempt, decoded } => {
                 link.send(Notice::Held { step, attempt, digest: decoded.digest });
             }
             Order::Abandon => {}
@@ -262,7 +264,7 @@ fn denying(coordinator: String) -> String {
                     loop {
                         let (bytes, said) = frame(&mut down)?;
                         if let Some(plan) = said.get("exchange") {
-                            let lie = json!({"overflowed": {"step": plan["step"],
+                            let lie = json!({"sum_not_finite": {"step": plan["step"],
                                 "attempt": plan["attempt"]}})
                             .to_string();
                             let lie =

@@ -109,7 +109,7 @@ fn python_and_rust_train_with_the_same_bits() {
         assert!(watch.log.faults.is_empty(), "{:?}", watch.log.faults);
         assert_eq!(watch.log.gradients, expected.gradients, "{}", job.scheme);
         let tails = |records: &[codedgrad::train::StepRecord]| {
-            records.iter().map(|record| record.tail.clone()).collect::<Vec<_>>()
+            records.iter().map(|record| record.aux.clone()).collect::<Vec<_>>()
         };
         assert_eq!(tails(&watch.log.records), tails(&expected.records));
         assert_eq!(watch.log.records[2].survivors, [Worker(PYTHON)], "its results counted");
@@ -229,20 +229,20 @@ fn computes_and_contributes(worker: &mut Bare) {
         "piece": piece}, "parts": [{"units": {"start": start, "end": end},
         "coefficient": coefficient}]})
     };
-    let done = |order: u64, piece: u32, tail: f64| {
+    let done = |order: u64, piece: u32, aux: f64| {
         json!({"type": "done", "order": order,
-        "task": {"job": 0, "piece": piece}, "tail": [tail], "finite": true})
+        "task": {"job": 0, "piece": piece}, "aux": [aux], "finite": true})
     };
     let compute = json!({"type": "compute", "order": 1, "tasks": [task(0, 0, 1, 2.0), task(1, 0, 2,
         -0.5), task(2, 0, 1, 1.0)]});
     worker.tell(&compute);
-    for (piece, tail) in [(0, 2.0), (1, -1.0), (2, 1.0)] {
-        assert_eq!(worker.hear(), done(1, piece, tail));
+    for (piece, aux) in [(0, 2.0), (1, -1.0), (2, 1.0)] {
+        assert_eq!(worker.hear(), done(1, piece, aux));
     }
     // An order of very many units is dropped between two of them.
     worker.tell(&json!({"type": "compute", "order": 2, "tasks": [task(3, 0, 100_000, 1.0)]}));
     worker.tell(&json!({"type": "abandon"}));
-    assert_eq!(worker.hear(), json!({"type": "freed", "order": 2}));
+    assert_eq!(worker.hear(), json!({"type": "idle", "order": 2}));
     // 1 times task 0 plus 4 times task 1 is the sum of step 0; task 2 goes into the exchange by
     // itself and is discarded then.
     let reduce = |piece: u32, weight: f64| {
@@ -259,7 +259,7 @@ fn computes_and_contributes(worker: &mut Bare) {
         {"weight": 0.5, "holders": [holder(PYTHON, result.clone()), holder(1, result)]},
     ], "owners": [{"node": u32::MAX, "start": 0, "end": 2}], "receivers": [0, 1, PYTHON, u32::MAX]});
     sends_terms(worker, &exchange, 2, [0, 2]);
-    // Told of what it holds only.
+    // CollectiveCommand of what it holds only.
     exchange["attempt"] = json!(3);
     (exchange["places"], exchange["receivers"]) = (json!([1, 4, 7]), json!([]));
     sends_terms(worker, &exchange, 3, [1, 7]);
@@ -291,30 +291,30 @@ fn applies_and_hands_over(worker: &mut Bare) {
     send(worker, Kind::Sum, 0, 3, 64.0);
     assert_eq!(worker.hear(), json!({"type": "held", "step": 0, "attempt": 3, "digest": null}));
     worker.tell(&json!({"type": "release", "step": 0, "end": 1}));
-    worker.tell(&json!({"type": "apply", "step": 0, "attempt": 3, "digest": 5, "tail": [1.0]}));
+    worker.tell(&json!({"type": "apply", "step": 0, "attempt": 3, "digest": 5, "aux": [1.0]}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 0, "digest": null}));
     // A sum that is not finite is never applied; its step is refused.
     send(worker, Kind::Sum, 1, 0, f32::INFINITY);
-    assert_eq!(worker.hear(), json!({"type": "overflowed", "step": 1, "attempt": 0}));
+    assert_eq!(worker.hear(), json!({"type": "sum_not_finite", "step": 1, "attempt": 0}));
     // What is decided later waits for what was decided before, and asks for what does not come.
     worker.tell(&json!({"type": "skip", "step": 1, "units": [{"start": 0, "end": 3}]}));
-    worker.tell(&json!({"type": "apply", "step": 2, "attempt": 0, "digest": 5, "tail": []}));
-    worker.tell(&json!({"type": "provide", "needy": 1}));
+    worker.tell(&json!({"type": "apply", "step": 2, "attempt": 0, "digest": 5, "aux": []}));
+    worker.tell(&json!({"type": "send_state", "needy": 1}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 1, "digest": null}));
-    assert_eq!(worker.hear(), json!({"type": "missing", "step": 2}));
+    assert_eq!(worker.hear(), json!({"type": "step_unavailable", "step": 2}));
     send(worker, Kind::Sum, 2, 0, 32.0);
     assert_eq!(worker.hear(), json!({"type": "held", "step": 2, "attempt": 0, "digest": null}));
     assert_eq!(worker.hear(), json!({"type": "applied", "step": 2, "digest": null}));
     expect_state(worker, 1, 1, 3, -1.5);
     // It takes over a state instead of a step that it cannot get, and skips what that has applied.
-    worker.tell(&json!({"type": "apply", "step": 3, "attempt": 0, "digest": 5, "tail": []}));
-    assert_eq!(worker.hear(), json!({"type": "missing", "step": 3}));
-    worker.tell(&json!({"type": "take", "transfer": 12, "next": 7, "lengths": [LENGTH]}));
+    worker.tell(&json!({"type": "apply", "step": 3, "attempt": 0, "digest": 5, "aux": []}));
+    assert_eq!(worker.hear(), json!({"type": "step_unavailable", "step": 3}));
+    worker.tell(&json!({"type": "load_state", "transfer": 12, "next": 7, "lengths": [LENGTH]}));
     send(worker, Kind::State, 12, 0, 0.25);
-    assert_eq!(worker.hear(), json!({"type": "taken", "transfer": 12, "digests": []}));
-    worker.tell(&json!({"type": "apply", "step": 6, "attempt": 0, "digest": 5, "tail": []}));
+    assert_eq!(worker.hear(), json!({"type": "state_loaded", "transfer": 12, "digests": []}));
+    worker.tell(&json!({"type": "apply", "step": 6, "attempt": 0, "digest": 5, "aux": []}));
     worker.tell(&json!({"type": "skip", "step": 5, "units": []}));
-    worker.tell(&json!({"type": "provide", "needy": 0}));
+    worker.tell(&json!({"type": "send_state", "needy": 0}));
     expect_state(worker, 0, 2, 7, 0.25);
 }
 
@@ -322,24 +322,25 @@ fn applies_and_hands_over(worker: &mut Bare) {
 /// that comes after that.
 fn waits_for_a_state_where_a_step_was_left_out(worker: &mut Bare) {
     worker.tell(
-        &json!({"type": "apply", "epoch": 2, "step": 7, "attempt": 0, "digest": 5, "tail": []}),
+        &json!({"type": "apply", "epoch": 2, "step": 7, "attempt": 0, "digest": 5, "aux": []}),
     );
     worker.tell(&json!({"type": "skip", "epoch": 1, "step": 8, "units": []}));
     worker.tell(&json!({"type": "compute", "epoch": 1, "order": 3, "tasks": []}));
-    worker.tell(&json!({"type": "provide", "epoch": 1, "needy": 0}));
+    worker.tell(&json!({"type": "send_state", "epoch": 1, "needy": 0}));
     assert_eq!(
         worker.hear(),
-        json!({"type": "missing", "step": 7}),
+        json!({"type": "step_unavailable", "step": 7}),
         "what is for another connection is void"
     );
-    assert_eq!(worker.hear(), json!({"type": "missing", "step": 7}));
-    worker
-        .tell(&json!({"type": "take", "epoch": 1, "transfer": 13, "next": 9, "lengths": [LENGTH]}));
+    assert_eq!(worker.hear(), json!({"type": "step_unavailable", "step": 7}));
+    worker.tell(
+        &json!({"type": "load_state", "epoch": 1, "transfer": 13, "next": 9, "lengths": [LENGTH]}),
+    );
     send(worker, Kind::State, 13, 0, 0.75);
     // Said once more while the state was on its way, or not.
     let mut said = worker.hear();
-    while said == json!({"type": "missing", "step": 7}) {
+    while said == json!({"type": "step_unavailable", "step": 7}) {
         said = worker.hear();
     }
-    assert_eq!(said, json!({"type": "taken", "transfer": 13, "digests": []}));
+    assert_eq!(said, json!({"type": "state_loaded", "transfer": 13, "digests": []}));
 }

@@ -58,7 +58,7 @@ impl Caller {
         let offer = self.offered.map(|next| json!({"run": RUN, "epoch": self.epoch, "next": next}));
         self.call.tell(&json!({
             "type": "hello", "worker": CALLER, "identity": "caller", "process": 7, "address": null,
-            "offer": offer, "weaves": false
+            "offer": offer, "supports_collectives": false
         }));
         let welcome = self.call.hear();
         assert_eq!(welcome["type"], "welcome", "{welcome}");
@@ -96,7 +96,7 @@ impl Caller {
                 self.call.tell(&json!({"type": "applied", "step": step, "digest": null}));
             }
             "ping" => self.call.tell(&json!({"type": "pong", "number": message["number"]})),
-            "take" if meant => panic!(
+            "load_state" if meant => panic!(
                 "call {}: offered {:?}, which is recent, and told to {message}",
                 self.calls, self.offered
             ),
@@ -179,7 +179,7 @@ fn decide(worker: &mut Bare, step: u64) {
     let held = hear(worker, "held");
     assert_eq!(held["step"], step);
     worker.tell(&json!({"type": "apply", "epoch": 1, "step": step, "attempt": 0,
-        "digest": held["digest"], "tail": []}));
+        "digest": held["digest"], "aux": []}));
 }
 
 /// The next message of a kind; before it, no step is applied.
@@ -206,15 +206,16 @@ fn a_worker_that_is_not_told_a_step_applies_none_after_it() {
     worker.tell(&json!({
         "type": "welcome", "worker": 0, "workers": 1, "run": RUN, "epoch": 1, "length": LENGTH,
         "layout": 77, "first": 0,
-        "micro_steps": 1, "log_steps": 4, "format": "f32", "hold": false, "silence": 60.0, "job": ""
+        "micro_steps": 1, "log_steps": 4, "format": "f32", "eager": false, "silence": 60.0, "job": ""
     }));
     decide(&mut worker, 0);
     assert_eq!(hear(&mut worker, "applied")["step"], 0);
     decide(&mut worker, 2);
-    hear(&mut worker, "missing");
+    hear(&mut worker, "step_unavailable");
     // What it lacks comes as a state, in which everything below step 3 is applied.
-    worker
-        .tell(&json!({"type": "take", "epoch": 1, "transfer": 1, "next": 3, "lengths": [LENGTH]}));
+    worker.tell(
+        &json!({"type": "load_state", "epoch": 1, "transfer": 1, "next": 3, "lengths": [LENGTH]}),
+    );
     let header = Header::chunk(Kind::State, NumberFormat::F32, 0, LENGTH);
     let header = Header { run: RUN, layout: 77, worker: COORDINATOR, number: 1, ..header };
     worker.put(&header, &(-9f32).to_le_bytes().repeat(LENGTH));

@@ -71,7 +71,7 @@ impl Port {
 
 fn hello(worker: Option<u32>, identity: &str) -> Value {
     json!({"type": "hello", "worker": worker, "identity": identity, "process": worker.unwrap_or(99),
-        "address": null, "offer": null, "weaves": true})
+        "address": null, "offer": null, "supports_collectives": true})
 }
 
 /// Everybody who keeps connections open and says nothing is of one host with those who know the

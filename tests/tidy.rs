@@ -250,7 +250,7 @@ fn circles(mut arrows: BTreeSet<(Vec<String>, Vec<String>)>) -> Vec<String> {
 
 #[test]
 fn files_do_not_name_each_other_in_circles() {
-    for folder in ["trainer/src", "cli/src", "python/src"] {
+    for folder in ["src/transport", "trainer/src", "cli/src", "python/src"] {
         let files = rust_files(folder)
             .into_iter()
             .filter(|(path, _)| !path.ends_with("main.rs"))
@@ -356,6 +356,29 @@ fn a_scheme_is_small() {
     }
     let told = |text: &str| shipped(text).matches("    fn fast_forward(&mut self)").count();
     assert!(codes.iter().map(|(_, text)| told(text)).sum::<usize>() > 3);
+}
+
+/// A transport is small, and the exchange is a machine: it names no socket, clock, task or thread.
+#[test]
+fn a_transport_is_small_and_the_exchange_has_no_io() {
+    let transport = shipped(&fs::read_to_string(root().join("src/transport/mod.rs")).unwrap());
+    let methods = body(&transport, "pub trait Transport").matches("\n    fn ").count();
+    assert!((1..=8).contains(&methods), "{methods} methods");
+    nowhere_in(
+        "src/transport/exchange",
+        &[
+            "tokio",
+            "async ",
+            ".await",
+            "std::net",
+            "std::io",
+            "std::thread",
+            "Instant::now",
+            "super::super",
+            "transport::tcp",
+        ],
+        "",
+    );
 }
 
 /// Whether an answer is still wanted is asked in one place: the engine asks the scheme at hand.

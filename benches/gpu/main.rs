@@ -15,7 +15,7 @@ use codedgrad::gpu::Vector;
 use codedgrad::gpu::cuda::cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use codedgrad::gpu::cuda::cudarc::driver::{CudaSlice, DeviceRepr};
 use codedgrad::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector, devices};
-use codedgrad::transport::fabric::{Fabric, Shelf};
+use codedgrad::transport::collective::{Collective, DeviceResults};
 use codedgrad::transport::tcp::Exchange;
 use four_workers::{Load, WORKERS};
 use half::bf16;
@@ -56,7 +56,10 @@ fn main() -> Outcome<()> {
         let card = if exchange == Exchange::NCCL { me % devices() } else { 0 };
         let own = Arc::new(Cuda::new(card)?);
         let places = vec![own; WORKERS];
-        return processes::worker(&Load { places: &places, ones: &ones, length, passes }, fabric);
+        return processes::worker(
+            &Load { places: &places, ones: &ones, length, passes },
+            collective,
+        );
     }
     let cuda = Cuda::new(0)?;
     println!("{}", cuda.stream().context().name()?);
@@ -109,22 +112,29 @@ fn apart(exchange: &str, length: usize, (plain, expected): (f64, u64)) -> Outcom
         found.seconds / plain,
         1e3 * found.copies,
         100.0 * found.copies / found.seconds,
-        found.woven.0,
-        found.woven.1
+        found.by_collective.0,
+        found.by_collective.1
     );
     Ok(())
 }
 
 #[cfg(feature = "nccl")]
-fn fabric(cuda: &Arc<Cuda>, shelf: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
-    use codedgrad::transport::nccl::{NcclFabric, Timeouts};
+fn collective(
+    cuda: &Arc<Cuda>,
+    results: DeviceResults<DeviceVector>,
+) -> Result<Box<dyn Collective>, String> {
+    use codedgrad::transport::nccl::{NcclCollective, Timeouts};
     Ok(Box::new(
-        NcclFabric::new(cuda, shelf, Timeouts::default()).map_err(|error| error.to_string())?,
+        NcclCollective::new(cuda, results, Timeouts::default())
+            .map_err(|error| error.to_string())?,
     ))
 }
 
 #[cfg(not(feature = "nccl"))]
-fn fabric(_: &Arc<Cuda>, _: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
+fn collective(
+    _: &Arc<Cuda>,
+    _: DeviceResults<DeviceVector>,
+) -> Result<Box<dyn Collective>, String> {
     Err("built without NCCL".into())
 }
 

@@ -10,7 +10,7 @@ use codedgrad::ids::Step;
 use codedgrad::run::{RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{Coordinator, Pace};
-use codedgrad::transport::fabric::{Fabric, Shelf};
+use codedgrad::transport::collective::{Collective, DeviceResults};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use std::env;
@@ -28,8 +28,8 @@ pub(crate) struct Measured {
     pub(crate) seconds: f64,
     /// For one result to the host and one sum back.
     pub(crate) copies: f64,
-    /// Steps that a fabric summed, of all.
-    pub(crate) woven: (u64, u64),
+    /// Steps that a collective summed, of all.
+    pub(crate) by_collective: (u64, u64),
     pub(crate) told: u64,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn part() -> Option<(usize, Exchange)> {
 /// A worker's process. Prints what its parameters are in the end, and the seconds of both copies.
 pub(crate) fn worker<V: Vector + Gradient + GradientMut>(
     load: &Load<'_, V>,
-    fabric: impl FnOnce(&V::Place, Shelf<V>) -> Result<Box<dyn Fabric>, String>,
+    collective: impl FnOnce(&V::Place, DeviceResults<V>) -> Result<Box<dyn Collective>, String>,
 ) -> Outcome<()> {
     let part = env::var(WORKER)?;
     let [address, token, _, me] = part.split(' ').collect::<Vec<_>>()[..] else {
@@ -55,7 +55,7 @@ pub(crate) fn worker<V: Vector + Gradient + GradientMut>(
         ..Join::new(address.into(), Security::Plain { token: Token::parse(token)? })
     };
     let (link, welcome) = TcpLink::join(own)?;
-    let link = link.woven(place.clone(), &welcome, |shelf| fabric(place, shelf));
+    let link = link.with_collective(place.clone(), &welcome, |results| collective(place, results));
     let told = told(work(Box::new(link), place, load));
     println!("{told} {}", copies(place, load)?);
     Ok(())
@@ -117,7 +117,7 @@ pub(crate) fn measure(exchange: &str, length: usize) -> Outcome<Measured> {
     Ok(Measured {
         seconds: median(counted(seconds.0)),
         copies,
-        woven: (status.woven, status.exchanges),
+        by_collective: (status.by_collective, status.exchanges),
         told: found[0].0,
     })
 }

@@ -190,10 +190,10 @@ impl Shown {
             network.exchanges as f64,
         );
         one(
-            "exchanges_woven_total",
+            "exchanges_by_collective_total",
             "counter",
             "Those of them that workers made by NCCL.",
-            network.woven as f64,
+            network.by_collective as f64,
         );
         one(
             "group_workers",

@@ -406,7 +406,7 @@ impl Worker {
     fn tail(&self) -> PyResult<Vec<f64>> {
         let mut inner = self.lock()?;
         let step = inner.step()?;
-        match inner.aggregator()?.tail(step) {
+        match inner.aggregator()?.aux(step) {
             Ok(tail) => Ok(tail.to_vec()),
             Err(error) => Err(inner.error(error)),
         }

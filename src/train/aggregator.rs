@@ -33,7 +33,7 @@ use work::{Desk, Work};
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::transport::{local, Notice, Order, Piece, Summand, Transport, What};
+/// # use codedgrad::transport::{local, Notice, Order, Piece, SumRequest, Summand, Transport, What};
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
@@ -43,7 +43,9 @@ use work::{Desk, Work};
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
 /// #     coordinator.send(worker, Order::Stop);
 /// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
-/// #     coordinator.fold(Step(0), 0, &[summand], 1).unwrap().unwrap().gradient
+/// #     let (step, terms) = (Step(0), &[summand]);
+/// #     let sum = SumRequest { step, attempt: 0, terms, length: 1, spares_one: false };
+/// #     coordinator.fold(sum).unwrap().unwrap().gradient
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
 /// let mut total = 0.0;
@@ -400,7 +402,7 @@ impl<V: Vector> Aggregator<V> {
                 (self.tasks, self.cancel) = (tasks.into(), cancel);
                 None
             }
-            Order::Hold { step, attempt, decoded } => {
+            Order::Store { step, attempt, decoded } => {
                 self.link.send(Notice::Held { step, attempt, digest: decoded.digest });
                 None
             }
@@ -409,7 +411,7 @@ impl<V: Vector> Aggregator<V> {
                 self.saver = Some(saver);
                 let host = V::of_host(Arc::clone(&decoded.gradient));
                 let Some(gradient) = host.or_else(|| self.link.decoded(step, attempt)) else {
-                    self.link.send(Notice::Missed);
+                    self.link.send(Notice::StepUnavailable);
                     return Ok(None);
                 };
                 self.at_hand = Some(AtHand::Step { step, decoded, gradient });
@@ -420,11 +422,11 @@ impl<V: Vector> Aggregator<V> {
                 self.at_hand = Some(AtHand::Skipped(step));
                 Some(OwnedEvent::Skip { step, units })
             }
-            Order::Provide { needy } => {
+            Order::SendState { needy } => {
                 let (next, say) = (self.next, self.link.later());
                 Some(OwnedEvent::Provide(ProvideRequest::new(needy, next, say)))
             }
-            Order::Take { state } => {
+            Order::LoadState { state } => {
                 self.next = state.next;
                 self.at_hand = Some(AtHand::State);
                 Some(OwnedEvent::Resync(state))
@@ -474,7 +476,7 @@ impl<V: Vector> Aggregator<V> {
     /// Drops all tasks at hand and says so.
     fn drop_tasks(&mut self) {
         self.tasks.clear();
-        self.link.send(Notice::Freed);
+        self.link.send(Notice::Idle);
     }
 
     /// Reports the step at hand as applied or counted, if it is the one meant.
@@ -495,7 +497,7 @@ impl<V: Vector> Aggregator<V> {
     fn answer(&mut self, digests: Vec<u64>, unfit: Option<String>) -> bool {
         let there = self.at_hand.take_if(|at_hand| matches!(at_hand, AtHand::State)).is_some();
         if there {
-            self.link.send(Notice::Taken { digests, unfit });
+            self.link.send(Notice::StateLoaded { digests, unfit });
         }
         there
     }
@@ -521,11 +523,7 @@ impl<V: Vector> Aggregator<V> {
 
     /// Hands the task at hand in; one that nobody wants any more is dropped quietly, one that
     /// cannot be handed in stays at hand.
-    fn finish(
-        &mut self,
-        tail: Vec<f64>,
-        alter: impl FnOnce(&mut V),
-    ) -> Result<(), AggregatorError> {
+    fn finish(&mut self, aux: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
         let (cancelled, astray) = (self.is_cancelled(), self.astray.is_some());
         let Some((work, mut desk)) = self.work() else { return Ok(()) };
         if cancelled && work.left() > 0 {
@@ -539,7 +537,7 @@ impl<V: Vector> Aggregator<V> {
         if let Some(AtHand::Task(work)) = self.at_hand.take() {
             let (length, unit_samples) = (self.length, self.unit_samples);
             let mut desk = Desk { link: &mut *self.link, length, unit_samples };
-            work.submit(tail, alter, &mut desk);
+            work.submit(aux, alter, &mut desk);
         }
         Ok(())
     }
@@ -569,7 +567,7 @@ mod tests {
             Worker(0),
             Order::Compute { tasks: vec![(task, parts)], cancel: Cancel::default() },
         );
-        let decoded = Decoded { gradient: Arc::new(vec![3.0, 4.0]), tail: vec![], digest: 0 };
+        let decoded = Decoded { gradient: Arc::new(vec![3.0, 4.0]), aux: vec![], digest: 0 };
         coordinator.send(
             Worker(0),
             Order::Apply {

@@ -33,11 +33,12 @@ use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
-use crate::ids::{Step, Units, Worker, WorkerSet};
+use crate::ids::{Step, Task, Units, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, Input};
 use crate::transport::{
-    Cancel, Decoded, Notice, Order, Piece, Summand, Summed, Transport, Weighted, What,
+    Cancel, Decoded, Notice, Order, Piece, SumRequest, Summand, Summed, Transport, Unneeded,
+    Weighted, What,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ struct Folding {
     attempt: u32,
     /// The vector, if it was made here.
     decoded: Option<Arc<Decoded>>,
-    tail: Vec<f64>,
+    aux: Vec<f64>,
     parts: Vec<Weighted>,
     decode: Report,
     /// Workers that were sent the vector to hold.
@@ -271,7 +272,7 @@ impl<T: Transport> Coordinator<T> {
         }
         let Arrival { now, unwanted } = self.pace.arrived(worker, notice);
         self.hold(worker);
-        unwanted.into_iter().for_each(|task| self.transport.discard(worker, task));
+        self.discard_all(worker, unwanted);
         let mut notice = now?;
         // Whoever is there again was lost before.
         if matches!(notice, Notice::Joined { .. })
@@ -292,11 +293,11 @@ impl<T: Transport> Coordinator<T> {
         let _span = info_span!("worker", worker = worker.0, round = self.journal.round.0).entered();
         self.watch(&notice);
         match notice {
-            Notice::Done { task, tail, mut finite } => {
+            Notice::Done { task, aux, mut finite } => {
                 let mut digest = None;
                 if finite {
-                    (finite, digest) = self.look_at(worker, task, &tail, observer);
-                    self.results.came(worker, task, tail);
+                    (finite, digest) = self.look_at(worker, task, &aux, observer);
+                    self.results.came(worker, task, aux);
                 } else {
                     observer.fault(
                         self.journal.step.0,
@@ -310,10 +311,10 @@ impl<T: Transport> Coordinator<T> {
                     Input::Done { worker, task, finite, digest }
                 }
             }
-            Notice::Freed => Input::Freed { worker },
-            Notice::Spoilt { step, attempt } => Input::Spoilt { worker, step, attempt },
-            Notice::Overflowed { step, attempt } => Input::Overflowed { step, attempt },
-            Notice::Unmade { step, attempt } => Input::Unmade { step, attempt },
+            Notice::Idle => Input::Freed { worker },
+            Notice::ResultNotFinite { step, attempt } => Input::Spoilt { worker, step, attempt },
+            Notice::SumNotFinite { step, attempt } => Input::Overflowed { step, attempt },
+            Notice::SumFailed { step, attempt } => Input::Unmade { step, attempt },
             Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
             // Of the state that it is about to give up.
             Notice::Applied { .. } | Notice::AppliedBefore { .. }
@@ -327,7 +328,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::AppliedBefore { step, digest } => Input::Applied { worker, step, digest },
             Notice::State { needy, state } => self.handed_over(worker, needy, state, observer),
-            Notice::Taken { digests, unfit } => self.taken(worker, &digests, unfit, observer),
+            Notice::StateLoaded { digests, unfit } => self.taken(worker, &digests, unfit, observer),
             Notice::Finish { after } => {
                 tracing::info!("{worker} ends the run after {after}");
                 Input::Finish { after }
@@ -341,7 +342,7 @@ impl<T: Transport> Coordinator<T> {
                 self.hold(worker);
                 Input::Joined { worker, next }
             }
-            Notice::Missed => {
+            Notice::StepUnavailable => {
                 observer.fault(
                     self.journal.step.0,
                     worker,
@@ -351,7 +352,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Notice::Lost { reason } => {
                 observer.fault(self.journal.step.0, worker, &format!("lost: {reason}"));
-                self.transport.forget(worker);
+                self.transport.forget(Unneeded::Worker(worker));
                 self.results.lost(worker);
                 let kept = self.folding.iter().all(|(step, folding)| {
                     folding.decoded.is_some()
@@ -378,7 +379,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Abandon { worker, late_counts } => {
                 let Abandoned { now, cancel, unwanted } = self.pace.abandoned(worker, late_counts);
-                unwanted.into_iter().for_each(|task| self.transport.discard(worker, task));
+                self.discard_all(worker, unwanted);
                 if cancel {
                     self.transport.send(worker, Order::Abandon);
                 }
@@ -386,8 +387,8 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Reduce { step, fold } => self.reduce(step, fold)?,
             Action::Discard { worker, task } => {
-                self.transport.discard(worker, task);
-                self.results.take_tail(worker, task);
+                self.transport.forget(Unneeded::Result { worker, task });
+                self.results.take_aux(worker, task);
             }
             Action::Close(report) => {
                 self.judging.found(&report.wrong);
@@ -482,8 +483,9 @@ impl<T: Transport> Coordinator<T> {
             };
             let summands: Vec<Summand> =
                 sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
-            self.transport.may_lose(self.engine.spares_one());
-            self.transport.fold(step, attempt, &summands, self.config().length)?
+            let (length, spares_one) = (self.config().length, self.engine.spares_one());
+            let terms = &summands;
+            self.transport.fold(SumRequest { step, attempt, terms, length, spares_one })?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
             tracing::debug!(
@@ -492,16 +494,16 @@ impl<T: Transport> Coordinator<T> {
             );
             return Ok(Some(self.at_fault(step, attempt, &results)));
         }
-        let (tail, parts) = self.results.decoded(step, sums, results);
+        let (aux, parts) = self.results.decoded(step, sums, results);
         let sent = WorkerSet::empty(self.config().shape.workers);
         let decoded = summed.map(|Summed { gradient, folded }| {
             Arc::new(Decoded {
                 gradient: Arc::new(gradient),
-                tail: tail.clone(),
+                aux: aux.clone(),
                 digest: folded.digest,
             })
         });
-        self.folding.insert(step, Folding { attempt, decoded, tail, parts, decode, sent });
+        self.folding.insert(step, Folding { attempt, decoded, aux, parts, decode, sent });
         for worker in Worker::all(self.config().shape.workers) {
             self.hold(worker);
         }
@@ -520,7 +522,7 @@ impl<T: Transport> Coordinator<T> {
                 && folding.sent.insert(worker)
             {
                 let (attempt, decoded) = (folding.attempt, Arc::clone(decoded));
-                self.transport.send(worker, Order::Hold { step, attempt, decoded });
+                self.transport.send(worker, Order::Store { step, attempt, decoded });
             }
         }
     }
@@ -533,7 +535,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
         let Some(mut folding) = self.folding.remove(&step) else { return Ok(None) };
-        let (attempt, tail) = (folding.attempt, folding.tail.clone());
+        let (attempt, aux) = (folding.attempt, folding.aux.clone());
         let made = folding.decoded.take();
         let vector = match &made {
             Some(decoded) => T::Vector::of_host(Arc::clone(&decoded.gradient)),
@@ -541,7 +543,7 @@ impl<T: Transport> Coordinator<T> {
         };
         let elsewhere = || {
             let gradient = vector.as_ref().and_then(T::Vector::host).cloned().unwrap_or_default();
-            Arc::new(Decoded { gradient, tail: tail.clone(), digest })
+            Arc::new(Decoded { gradient, aux: aux.clone(), digest })
         };
         let decoded = made.unwrap_or_else(elsewhere);
         self.name_wrong(observer);
@@ -551,7 +553,7 @@ impl<T: Transport> Coordinator<T> {
             ..self.record(step, Some((&folding, digest)), Vec::new())
         };
         self.remember(step, Decision::Step { attempt, decoded });
-        let shown = vector.map(|gradient| Decoded { gradient, tail, digest });
+        let shown = vector.map(|gradient| Decoded { gradient, aux, digest });
         let outcome = self.show(&record, shown.as_ref(), observer)?;
         self.inbox.add(observer.parameters().map(|digest| Input::Own { step, digest }));
         Ok(outcome)
@@ -562,15 +564,23 @@ impl<T: Transport> Coordinator<T> {
     fn begin_again(&mut self, step: Step) {
         self.folding.remove(&step);
         for (worker, task) in self.results.begin_again(step) {
-            self.transport.discard(worker, task);
+            self.transport.forget(Unneeded::Result { worker, task });
         }
-        self.transport.release(step, self.journal.step.jobs(self.config().jobs.micro_steps).start);
+        let end = self.journal.step.jobs(self.config().jobs.micro_steps).start;
+        self.transport.forget(Unneeded::Step { step, end });
+    }
+
+    /// Has a worker forget results that nobody wants.
+    fn discard_all(&mut self, worker: Worker, tasks: impl IntoIterator<Item = Task>) {
+        for task in tasks {
+            self.transport.forget(Unneeded::Result { worker, task });
+        }
     }
 
     /// Forgets what was collected for a step.
     fn release(&mut self, step: Step) {
         let end = step.jobs(self.config().jobs.micro_steps).end;
-        self.transport.release(step, end);
+        self.transport.forget(Unneeded::Step { step, end });
         self.results.release(step, end);
     }
 
@@ -582,7 +592,7 @@ impl<T: Transport> Coordinator<T> {
                 && let Some(gradient) =
                     Arc::into_inner(decoded).and_then(|old| Arc::into_inner(old.gradient))
             {
-                self.transport.recycle(gradient);
+                self.transport.forget(Unneeded::Vector(gradient));
             }
         }
         self.journal.step = step.next();

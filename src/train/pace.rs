@@ -27,14 +27,14 @@ impl Answer for Notice {
     fn came(&self) -> Option<Came> {
         match *self {
             Self::Done { task, finite, .. } => Some(Came::Done { task, finite }),
-            Self::Freed => Some(Came::Freed),
+            Self::Idle => Some(Came::Freed),
             Self::Lost { .. } => Some(Came::Lost),
             _ => None,
         }
     }
 
     fn freed() -> Self {
-        Self::Freed
+        Self::Idle
     }
 }
 

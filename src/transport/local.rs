@@ -5,11 +5,11 @@
 
 use super::ledger::Ledgers;
 use super::{
-    Cancel, Closer, Link, Notice, Order, Piece, Received, Say, Summand, Summed, Transport,
-    Weighted, What,
+    Cancel, Closer, Link, Notice, Order, Piece, Received, Say, SumRequest, Summed, Transport,
+    Unneeded, Weighted, What,
 };
 use crate::gpu::{CombineError, Vector};
-use crate::ids::{Job, Step, Task, Worker};
+use crate::ids::{Step, Task, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -246,7 +246,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
                     cancel.cancel();
                 }
             }
-            Order::Take { state } => self.progress(worker, Some(state.next)),
+            Order::LoadState { state } => self.progress(worker, Some(state.next)),
             _ => {}
         }
         let posted = Some(order).filter(|order| !matches!(order, Order::Abandon));
@@ -280,20 +280,10 @@ impl<V: Vector> Transport for LocalTransport<V> {
         Ok(())
     }
 
-    fn discard(&mut self, worker: Worker, task: Task) {
-        let spent = self.ledgers.of(worker).discard(task);
-        spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
-    }
-
-    fn fold(
-        &mut self,
-        step: Step,
-        attempt: u32,
-        summands: &[Summand],
-        length: usize,
-    ) -> Result<Option<Summed>, CombineError> {
+    fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
+        let SumRequest { step, attempt, terms, length, .. } = sum;
         let mut gradient = self.pool.take(&self.place, length);
-        let folded = self.ledgers.fold(step, summands, &mut gradient)?;
+        let folded = self.ledgers.fold(step, terms, &mut gradient)?;
         let gradient = match gradient.into_host() {
             Ok(gradient) => gradient,
             Err(vector) if folded.finite => {
@@ -312,21 +302,21 @@ impl<V: Vector> Transport for LocalTransport<V> {
         self.staying.get(step, attempt)
     }
 
-    fn release(&mut self, step: Step, end: Job) {
-        self.ledgers
-            .release(step, end)
-            .into_iter()
-            .for_each(|vector| self.pool.give_shared(vector));
-    }
-
-    fn forget(&mut self, worker: Worker) {
-        self.ledgers.forget(worker);
-        self.progress(worker, None);
-        self.held.retain(|(of, _)| *of != worker);
-    }
-
-    fn recycle(&mut self, vector: Vec<f32>) {
-        V::of_host(Arc::new(vector)).into_iter().for_each(|vector| self.pool.give_shared(vector));
+    fn forget(&mut self, what: Unneeded) {
+        let spent = match what {
+            Unneeded::Result { worker, task } => {
+                self.ledgers.of(worker).discard(task).into_iter().collect()
+            }
+            Unneeded::Step { step, end } => self.ledgers.release(step, end),
+            Unneeded::Worker(worker) => {
+                self.ledgers.forget(worker);
+                self.progress(worker, None);
+                self.held.retain(|(of, _)| *of != worker);
+                Vec::new()
+            }
+            Unneeded::Vector(vector) => V::of_host(Arc::new(vector)).into_iter().collect(),
+        };
+        spent.into_iter().for_each(|vector| self.pool.give_shared(vector));
     }
 }
 
@@ -390,6 +380,12 @@ impl<V: Vector> Drop for LocalLink<V> {
 mod tests {
     use super::*;
     use crate::gpu::staying::Stays;
+    use crate::ids::Job;
+    use crate::transport::Summand;
+
+    fn request(step: Step, attempt: u32, terms: &[Summand]) -> SumRequest<'_> {
+        SumRequest { step, attempt, terms, length: 2, spares_one: false }
+    }
 
     #[test]
     fn vectors_that_stay_are_freed_when_nobody_will_apply_them() {
@@ -404,7 +400,7 @@ mod tests {
         for attempt in [0, 1] {
             assert!(
                 coordinator
-                    .fold(Step(0), attempt, std::slice::from_ref(&summand), 2)
+                    .fold(request(Step(0), attempt, std::slice::from_ref(&summand)))
                     .unwrap()
                     .is_none()
             );
@@ -417,13 +413,13 @@ mod tests {
         assert_eq!(links[2].decoded(Step(0), 1).unwrap().0, [3.0, 6.0]);
         links[0].send(Notice::Applied { step: Step(0), digest: None });
         coordinator.receive(None);
-        coordinator.forget(Worker(2));
+        coordinator.forget(Unneeded::Worker(Worker(2)));
         assert!(links[1].decoded(Step(0), 1).is_some(), "worker 1 has not applied it");
         links[1].send(Notice::Applied { step: Step(0), digest: None });
         coordinator.receive(None);
         assert!(links[1].decoded(Step(0), 1).is_none());
         let inf = Summand { weight: f64::INFINITY, ..summand };
-        assert!(!coordinator.fold(Step(1), 0, &[inf], 2).unwrap().unwrap().folded.finite);
+        assert!(!coordinator.fold(request(Step(1), 0, &[inf])).unwrap().unwrap().folded.finite);
         links[0].stopped = true;
         links[1].stopped = true;
     }

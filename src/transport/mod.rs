@@ -1,9 +1,9 @@
 //! How a coordinator and its workers talk: orders down, notices up. No code, no schedule, no clock.
 
 mod closer;
+pub mod collective;
 #[cfg(feature = "tcp")]
 mod exchange;
-pub mod fabric;
 mod facts;
 pub mod ledger;
 pub mod local;
@@ -39,8 +39,9 @@ pub struct Decoded<V = Vec<f32>> {
     /// The gradient, summed over the whole batch; empty in orders to workers that keep it among
     /// themselves.
     pub gradient: Arc<V>,
-    /// The tail: what workers submitted beside their messages (loss sum, token count, ...).
-    pub tail: Vec<f64>,
+    /// Auxiliary scalars: what workers submitted beside their messages (loss sum, token count,
+    /// ...).
+    pub aux: Vec<f64>,
     /// Digest of the gradient's bytes.
     pub digest: u64,
 }
@@ -76,7 +77,7 @@ pub enum Order {
     /// Drop whatever is being computed.
     Abandon,
     /// Keep a decoded vector and say so.
-    Hold {
+    Store {
         /// Of which step.
         step: Step,
         /// Which attempt at it.
@@ -105,12 +106,12 @@ pub enum Order {
         units: Arc<[Units]>,
     },
     /// Hand over the state for another worker.
-    Provide {
+    SendState {
         /// Who needs it.
         needy: Worker,
     },
-    /// Take over a state, and say [`Notice::Taken`].
-    Take {
+    /// Take over a state, and say [`Notice::StateLoaded`].
+    LoadState {
         /// The state.
         state: Arc<State>,
     },
@@ -141,12 +142,12 @@ pub enum Notice {
         /// Which.
         task: Task,
         /// Scalars to decode with the same weights.
-        tail: Vec<f64>,
-        /// Whether all entries of the result and the tail are finite.
+        aux: Vec<f64>,
+        /// Whether all entries of the result and the auxiliary scalars are finite.
         finite: bool,
     },
     /// The tasks at hand were dropped, because nobody wants them or unasked.
-    Freed,
+    Idle,
     /// A decoded vector is held.
     Held {
         /// Of which step.
@@ -158,7 +159,7 @@ pub enum Notice {
     },
     /// The result that the worker has in the sum of a step, or its own sum, is not finite, whatever
     /// it says: whoever summed has seen it.
-    Spoilt {
+    ResultNotFinite {
         /// Of which step.
         step: Step,
         /// Which attempt.
@@ -166,14 +167,14 @@ pub enum Notice {
     },
     /// The sum of a step is not finite, and all its terms are: whoever summed has seen it,
     /// whichever worker this is said of.
-    Overflowed {
+    SumNotFinite {
         /// Of which step.
         step: Step,
         /// Which attempt.
         attempt: u32,
     },
     /// The sum of a step cannot be made as it was begun: who helped is gone.
-    Unmade {
+    SumFailed {
         /// Of which step.
         step: Step,
         /// Which attempt.
@@ -201,7 +202,7 @@ pub enum Notice {
         state: State,
     },
     /// A state that was handed over is loaded, or does not fit.
-    Taken {
+    StateLoaded {
         /// Digests of the parameters after the last steps before the state's `next`, one per model,
         /// the last one's last; none if none are taken.
         digests: Vec<u64>,
@@ -219,7 +220,7 @@ pub enum Notice {
         next: Option<Step>,
     },
     /// A step that the worker was sent cannot be had any more.
-    Missed,
+    StepUnavailable,
     /// The worker is gone.
     Lost {
         /// Why, as far as is known.
@@ -286,6 +287,45 @@ pub struct Weighted {
     pub weight: f64,
 }
 
+/// A sum that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct SumRequest<'a> {
+    /// Of which step.
+    pub step: Step,
+    /// Which attempt.
+    pub attempt: u32,
+    /// What is summed, in this order.
+    pub terms: &'a [Summand],
+    /// Numbers in the sum.
+    pub length: usize,
+    /// Whether any one worker may be lost from now on: then whoever holds up a sum is given up
+    /// sooner.
+    pub spares_one: bool,
+}
+
+/// What nobody needs any more.
+#[derive(Debug)]
+pub enum Unneeded {
+    /// A worker's result of a task.
+    Result {
+        /// Whose.
+        worker: Worker,
+        /// Of which task.
+        task: Task,
+    },
+    /// Whatever workers hold of the jobs below `end`, and of the sums of a step.
+    Step {
+        /// Which step.
+        step: Step,
+        /// The first job that is still needed.
+        end: Job,
+    },
+    /// Whatever a worker held that is gone.
+    Worker(Worker),
+    /// A vector, whose memory may be used again.
+    Vector(Vec<f32>),
+}
+
 /// The coordinator's side. Results stay with their workers until they are folded.
 pub trait Transport {
     /// Where sums lie that are here.
@@ -306,34 +346,19 @@ pub trait Transport {
     /// # Errors
     /// [`CombineError`] when the result is not as long as the sum.
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
-    /// Has a worker forget a result.
-    fn discard(&mut self, worker: Worker, task: Task);
-    /// Sums vectors of `length` numbers for a step, by the tree of [`crate::gpu::Combine`] over the
-    /// summands. If the workers do that among themselves, nothing is given back: they say
-    /// [`Notice::Held`] when they are done, or it is found out whose vector is not finite:
-    /// [`Notice::Spoilt`], or [`Notice::Overflowed`] if nobody's.
+    /// Makes a sum, by the tree of [`crate::gpu::Combine`] over its terms. If the workers do that
+    /// among themselves, nothing is given back: they say [`Notice::Held`] when they are done, or it
+    /// is found out whose vector is not finite: [`Notice::ResultNotFinite`], or
+    /// [`Notice::SumNotFinite`] if nobody's.
     ///
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
-    fn fold(
-        &mut self,
-        step: Step,
-        attempt: u32,
-        summands: &[Summand],
-        length: usize,
-    ) -> Result<Option<Summed>, CombineError>;
-    /// Says whether any one worker may be lost from now on: then whoever holds up a sum is given up
-    /// sooner.
-    fn may_lose(&mut self, _one: bool) {}
+    fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError>;
     /// The sum of a step that [`Transport::fold`] did not give back, if it is here or has come by
     /// here.
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Self::Vector>>;
-    /// Has all workers forget whatever they hold of the jobs below `end` and of the sums of a step.
-    fn release(&mut self, step: Step, end: Job);
-    /// A worker is gone, and whatever it held.
-    fn forget(&mut self, worker: Worker);
-    /// Takes back the memory of a vector that is no longer needed.
-    fn recycle(&mut self, vector: Vec<f32>);
+    /// Has whoever holds it forget what nobody needs any more.
+    fn forget(&mut self, what: Unneeded);
 }
 
 /// What comes of a wait for an order.

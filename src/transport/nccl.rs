@@ -31,9 +31,9 @@
 //! ```
 #![allow(unsafe_code)]
 
+mod collective;
 mod config;
 mod error;
-mod fabric;
 mod formats;
 mod rules;
 mod transfers;
@@ -43,8 +43,8 @@ mod watch;
 #[path = "../../tests/devices/nccl.rs"]
 mod tests;
 
+pub use collective::NcclCollective;
 pub use error::NcclError;
-pub use fabric::NcclFabric;
 pub use rules::{MANY_RANKS_SWITCH, UniqueId, Version};
 pub use transfers::{Receiving, Sending};
 pub use watch::{Phase, Timeouts};

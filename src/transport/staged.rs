@@ -1,7 +1,7 @@
 //! Workers whose vectors lie elsewhere than in the host's memory, over a link that carries vectors
 //! of the host.
 
-use super::fabric::Shelf;
+use super::collective::DeviceResults;
 use super::{Closer, Link, Notice, Order, Received, RunFacts, Say};
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task};
@@ -26,8 +26,8 @@ pub struct Staged<V: Vector + Gradient + GradientMut> {
     spare: Vec<V>,
     /// The step that was decided last.
     decided: Option<(Step, u32, Arc<V>)>,
-    /// Where results stay if a fabric sums them.
-    shelf: Option<Shelf<V>>,
+    /// Where results stay if a collective sums them.
+    results: Option<DeviceResults<V>>,
     /// The place has failed: the worker must not go on.
     failed: bool,
 }
@@ -36,28 +36,32 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
     /// A link for vectors at a place.
     #[must_use]
     pub fn new(link: Box<dyn Link>, place: V::Place) -> Self {
-        Self { link, place, spare: Vec::new(), decided: None, shelf: None, failed: false }
+        Self { link, place, spare: Vec::new(), decided: None, results: None, failed: false }
     }
 
-    /// A link whose results stay at the place, on a shelf from which a fabric sums them; its sums
-    /// stay there too, and only others go through the host.
+    /// A link whose results stay at the place, where a collective sums them; its
+    /// sums stay there too, and only others go through the host.
     #[must_use]
-    pub fn woven(link: Box<dyn Link>, place: V::Place, shelf: Shelf<V>) -> Self {
-        Self { shelf: Some(shelf), ..Self::new(link, place) }
+    pub fn with_collective(
+        link: Box<dyn Link>,
+        place: V::Place,
+        results: DeviceResults<V>,
+    ) -> Self {
+        Self { results: Some(results), ..Self::new(link, place) }
     }
 
     /// Brings a decoded vector to the place, in the memory of the last one if nobody reads that any
     /// more. One that is not in its order was summed there.
     fn bring(&mut self, step: Step, attempt: u32, gradient: &[f32]) {
         let last = self.decided.take().and_then(|(.., vector)| Arc::into_inner(vector));
-        if let Some(shelf) = self.shelf.as_ref().filter(|_| gradient.is_empty()) {
-            self.decided = shelf.sum(step, attempt).map(|sum| (step, attempt, sum));
+        if let Some(results) = self.results.as_ref().filter(|_| gradient.is_empty()) {
+            self.decided = results.sum(step, attempt).map(|sum| (step, attempt, sum));
             if self.decided.is_none() {
                 self.fail(&GradientError::Device { reason: format!("the sum of {step} is gone") });
             }
             return;
         }
-        self.spare.extend(last.filter(|_| self.shelf.is_none()));
+        self.spare.extend(last.filter(|_| self.results.is_none()));
         let mut vector = self.buffer(gradient.len());
         match vector.write(0, gradient) {
             Ok(()) => self.decided = Some((step, attempt, Arc::new(vector))),
@@ -84,11 +88,11 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
         }
         let next = match order {
             Order::Apply { step, .. } | Order::Skip { step, .. } => Some(step.next()),
-            Order::Take { state } => Some(state.next),
+            Order::LoadState { state } => Some(state.next),
             _ => None,
         };
-        if let Some((shelf, next)) = self.shelf.as_ref().zip(next) {
-            shelf.passed(next);
+        if let Some((results, next)) = self.results.as_ref().zip(next) {
+            results.passed(next);
         }
         if self.failed { Received::Gone } else { received }
     }
@@ -113,8 +117,8 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
     }
 
     fn keep(&mut self, task: Task, result: V) {
-        if let Some(shelf) = &self.shelf {
-            return shelf.keep(task, result);
+        if let Some(results) = &self.results {
+            return results.keep(task, result);
         }
         let mut numbers = self.link.buffer(Vector::length(&result));
         match result.read(0, 1.0, WireBuffer::F32(&mut numbers)) {
@@ -137,7 +141,7 @@ impl<V: Vector + Gradient + GradientMut> Link<V> for Staged<V> {
             .iter()
             .rposition(|vector| vector.fits(&self.place, length))
             .map(|at| self.spare.swap_remove(at));
-        let found = found.or_else(|| self.shelf.as_ref()?.spare(&self.place, length));
+        let found = found.or_else(|| self.results.as_ref()?.spare(&self.place, length));
         found.unwrap_or_else(|| V::new(&self.place, length))
     }
 
@@ -166,7 +170,7 @@ mod tests {
         let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
         for step in 0..3u64 {
             let decoded =
-                Decoded { gradient: Arc::new(vec![step as f32; 2]), tail: Vec::new(), digest: 0 };
+                Decoded { gradient: Arc::new(vec![step as f32; 2]), aux: Vec::new(), digest: 0 };
             coordinator.send(
                 Worker(0),
                 Order::Apply {
@@ -193,7 +197,7 @@ mod tests {
         let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
         let task = Task { job: Job(0), piece: 0, plan: 0 };
         link.keep(task, Stays(vec![f32::NAN]));
-        link.send(Notice::Done { task, tail: Vec::new(), finite: true });
+        link.send(Notice::Done { task, aux: Vec::new(), finite: true });
         assert!(link.receive().is_none());
         drop(link);
         assert!(

@@ -2,9 +2,9 @@
 //! without default features gets; the same over TCP in `tcp`.
 
 #[cfg(feature = "tcp")]
-mod drills;
+mod collective;
 #[cfg(feature = "tcp")]
-mod loom;
+mod drills;
 #[cfg(feature = "tcp")]
 mod network;
 #[cfg(feature = "tcp")]
@@ -464,7 +464,7 @@ fn coded_training_has_the_bits_of_uncoded_training_whoever_straggles() {
             "all replicas hold the same bytes"
         );
         assert!(
-            log.records.iter().all(|record| record.tail == [24.0] && record.decode.coverage == 1.0),
+            log.records.iter().all(|record| record.aux == [24.0] && record.decode.coverage == 1.0),
             "no sample lost, none counted twice"
         );
     }
@@ -529,7 +529,7 @@ fn jobs_that_overlap_have_the_bits_of_uncoded_training() {
             assert!(
                 log.records
                     .iter()
-                    .all(|record| record.tail == [samples] && record.decode.coverage == 1.0),
+                    .all(|record| record.aux == [samples] && record.decode.coverage == 1.0),
                 "{scheme}"
             );
             let committed: Vec<u64> = log.records.iter().map(|record| record.step).collect();
@@ -594,10 +594,10 @@ fn codes_over_rounds_train_within_their_tolerance() {
                     record.step
                 );
                 assert!(
-                    (record.tail[0] - terms).abs()
+                    (record.aux[0] - terms).abs()
                         < 1e-9 * terms * record.decode.amplification.max(1.0),
                     "{scheme}: {:?}",
-                    record.tail
+                    record.aux
                 );
                 replicas.apply(gradient, record.step);
             }
@@ -633,7 +633,7 @@ fn late_units_that_count_for_the_next_step_are_counted_once() {
         assert_eq!(outcome.unwrap(), Outcome::Finished, "{scheme}");
         let samples = f64::from(units) * UNIT_SAMPLES as f64;
         assert!(
-            log.records.iter().all(|record| (record.tail[0] - samples).abs() < 1e-9),
+            log.records.iter().all(|record| (record.aux[0] - samples).abs() < 1e-9),
             "divided by its own count: {scheme}"
         );
         let coverage: Vec<f64> = log.records.iter().map(|record| record.decode.coverage).collect();
@@ -763,7 +763,7 @@ fn sums_of_a_dead_worker_are_computed_again() {
             );
             let samples = f64::from(units) * UNIT_SAMPLES as f64 * micro_steps as f64;
             assert!(
-                log.records.iter().all(|record| record.tail == [samples]),
+                log.records.iter().all(|record| record.aux == [samples]),
                 "{scheme}: no sample lost, none counted twice"
             );
             for (found, expected) in
@@ -901,7 +901,7 @@ fn trains_within_tolerance(scheme: &str, delays: u64) -> f64 {
                 "{scheme} step {}: off by {off:e}",
                 record.step
             );
-            assert!((record.tail[0] - 24.0).abs() < 1e-9 * record.decode.amplification.max(1.0));
+            assert!((record.aux[0] - 24.0).abs() < 1e-9 * record.decode.amplification.max(1.0));
         }
         missing += 8 - record.survivors.len();
         optimizer.update(&mut parameters, gradient, record.step);
@@ -1009,7 +1009,7 @@ fn a_dropped_batch_is_reported_as_lost() {
     assert!(
         log.records
             .iter()
-            .all(|record| record.decode.coverage == 0.75 && (record.tail[0] - 24.0).abs() < 1e-9)
+            .all(|record| record.decode.coverage == 0.75 && (record.aux[0] - 24.0).abs() < 1e-9)
     );
 }
 
@@ -1274,10 +1274,13 @@ fn who_comes_back_twice_takes_over_one_state() {
         });
         all.collect::<Vec<Order>>()
     };
-    assert_eq!(orders(0).iter().filter(|order| matches!(order, Order::Provide { .. })).count(), 2);
+    assert_eq!(
+        orders(0).iter().filter(|order| matches!(order, Order::SendState { .. })).count(),
+        2
+    );
     let taken = orders(1);
     assert_eq!(
-        taken.iter().filter(|order| matches!(order, Order::Take { .. })).count(),
+        taken.iter().filter(|order| matches!(order, Order::LoadState { .. })).count(),
         1,
         "{taken:?}"
     );
@@ -1289,8 +1292,8 @@ fn take(worker: &mut dyn Link) -> Vec<Step> {
     let mut taken = Vec::new();
     while let Received::Order(order) = worker.receive_within(Some(Duration::ZERO)) {
         match order {
-            Order::Take { state } => taken.push(state.next),
-            Order::Hold { step, attempt, decoded } => {
+            Order::LoadState { state } => taken.push(state.next),
+            Order::Store { step, attempt, decoded } => {
                 worker.send(Notice::Held { step, attempt, digest: decoded.digest });
             }
             _ => {}

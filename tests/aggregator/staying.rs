@@ -91,7 +91,7 @@ fn alike(scheme: &str, change: impl Fn(&mut Setup<'_>)) -> Log {
         log.records
             .iter()
             .map(|record| {
-                (record.step, record.digest.clone(), record.survivors.clone(), record.tail.clone())
+                (record.step, record.digest.clone(), record.survivors.clone(), record.aux.clone())
             })
             .collect()
     };

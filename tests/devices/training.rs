@@ -326,14 +326,16 @@ mod several {
 
 /// Runs of workers with a connection each, whose devices sum by NCCL.
 #[cfg(all(feature = "nccl", feature = "tcp"))]
-mod woven {
+mod with_collective {
     use super::*;
     use crate::gpu::digest_of_bits;
     use crate::ids::{Step, Worker};
     use crate::train::{Flow, Observer, Progress, RunError, StepRecord};
     use crate::transport::Decoded;
-    use crate::transport::fabric::{Fabric, ReportSink, Reported, Told};
-    use crate::transport::nccl::{self, NcclFabric, Timeouts};
+    use crate::transport::collective::{
+        Collective, CollectiveCommand, CollectiveEvent, ReportSink,
+    };
+    use crate::transport::nccl::{self, NcclCollective, Timeouts};
     use crate::transport::tcp::security::{Security, Token};
     use crate::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport};
     use crate::transport::wire::CHUNK;
@@ -346,11 +348,11 @@ mod woven {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Fault {
         None,
-        /// It has no fabric.
+        /// It has no collective.
         Without,
         /// It does not take part in a sum, as if it had stopped.
         Mute,
-        /// Its fabric gives the group up.
+        /// Its collective gives the group up.
         Apart,
         /// It dies.
         Dies,
@@ -359,28 +361,28 @@ mod woven {
     const AT: u64 = 5;
     const WHO: usize = 2;
 
-    /// A fabric with a fault.
+    /// A collective with a fault.
     struct Faulty {
-        inner: NcclFabric,
-        report: Option<Arc<dyn Fn(Reported) + Send + Sync>>,
+        inner: NcclCollective,
+        report: Option<Arc<dyn Fn(CollectiveEvent) + Send + Sync>>,
         fault: Fault,
     }
 
-    impl Fabric for Faulty {
+    impl Collective for Faulty {
         fn begin(&mut self, report: ReportSink) {
             let report = Mutex::new(report);
-            let shared: Arc<dyn Fn(Reported) + Send + Sync> =
+            let shared: Arc<dyn Fn(CollectiveEvent) + Send + Sync> =
                 Arc::new(move |reported| report.lock().expect("no error")(reported));
             self.report = Some(Arc::clone(&shared));
             self.inner.begin(Box::new(move |reported| shared(reported)));
         }
 
-        fn tell(&mut self, told: Told) {
-            let now = matches!(&told, Told::Sum { weave, .. } if weave.step >= Step(AT));
+        fn tell(&mut self, told: CollectiveCommand) {
+            let now = matches!(&told, CollectiveCommand::Sum { collective, .. } if collective.step >= Step(AT));
             match (&told, std::mem::replace(&mut self.fault, Fault::None)) {
-                (Told::Sum { .. }, Fault::Mute) if now => {}
-                (Told::Sum { group, .. }, Fault::Apart) if now => {
-                    self.report.as_ref().expect("no error")(Reported::Apart {
+                (CollectiveCommand::Sum { .. }, Fault::Mute) if now => {}
+                (CollectiveCommand::Sum { group, .. }, Fault::Apart) if now => {
+                    self.report.as_ref().expect("no error")(CollectiveEvent::Failed {
                         group: *group,
                         reason: "as asked".into(),
                     });
@@ -419,10 +421,11 @@ mod woven {
             };
             let (link, welcome) = TcpLink::join(own).expect("no error");
             let fault = if worker == WHO { fault } else { Fault::None };
-            link.woven(Arc::clone(&place), &welcome, |shelf| match fault {
+            link.with_collective(Arc::clone(&place), &welcome, |results| match fault {
                 Fault::Without => Err("as asked".to_owned()),
                 _ => Ok(Box::new(Faulty {
-                    inner: NcclFabric::new(&place, shelf, Timeouts::default()).expect("no error"),
+                    inner: NcclCollective::new(&place, results, Timeouts::default())
+                        .expect("no error"),
                     report: None,
                     fault,
                 })),
@@ -499,7 +502,10 @@ mod woven {
         ] {
             let (trained, status) = run(job, &places, keeps, Fault::None);
             assert!(trained == on_host(job), "{job:?}");
-            assert!(status.woven >= STEPS - 2 && status.exchanges == STEPS, "{job:?}: {status:?}");
+            assert!(
+                status.by_collective >= STEPS - 2 && status.exchanges == STEPS,
+                "{job:?}: {status:?}"
+            );
         }
     }
 
@@ -517,8 +523,8 @@ mod woven {
             );
             assert_eq!(trained[WHO].is_none(), fault == Fault::Dies);
             match fault {
-                Fault::Without => assert_eq!(status.woven, 0),
-                _ => assert!((4..STEPS).contains(&status.woven), "{fault:?}: {status:?}"),
+                Fault::Without => assert_eq!(status.by_collective, 0),
+                _ => assert!((4..STEPS).contains(&status.by_collective), "{fault:?}: {status:?}"),
             }
         }
     }
@@ -535,8 +541,11 @@ mod woven {
     ) -> Staged<DeviceVector> {
         let own = Join { worker: Some(me as u32), ..Join::new(address, security) };
         let (link, welcome) = TcpLink::join(own).expect("no error");
-        let fabric = |shelf| NcclFabric::new(place, shelf, Timeouts::default()).expect("no error");
-        link.woven(Arc::clone(place), &welcome, |shelf| Ok(Box::new(fabric(shelf))))
+        let collective =
+            |results| NcclCollective::new(place, results, Timeouts::default()).expect("no error");
+        link.with_collective(Arc::clone(place), &welcome, |results| {
+            Ok(Box::new(collective(results)))
+        })
     }
 
     #[test]
@@ -564,7 +573,7 @@ mod woven {
         status: Arc<Mutex<TcpStatus>>,
         at: &'a mut dyn FnMut(u64) -> Result<usize, Failure>,
         /// Sums of groups until each step.
-        woven: Vec<u64>,
+        by_collective: Vec<u64>,
     }
 
     impl Observer for Watch<'_> {
@@ -573,7 +582,7 @@ mod woven {
             for _ in 0..20_000 {
                 let status = self.status.lock().expect("no error").clone();
                 if status.group == there {
-                    self.woven.push(status.woven);
+                    self.by_collective.push(status.by_collective);
                     return Ok(Flow::Continue);
                 }
                 thread::sleep(Duration::from_millis(1));
@@ -597,7 +606,7 @@ mod woven {
         let config = RunConfig { first: from, ..config(LONG, 1) };
         let engine = Engine::new(scheme, config, 0).expect("no error");
         let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
-        let mut watch = Watch { status: transport.status(), at, woven: Vec::new() };
+        let mut watch = Watch { status: transport.status(), at, by_collective: Vec::new() };
         let mut coordinator = Coordinator::new(transport, engine, pace);
         let ran = loop {
             match coordinator.pump(&mut watch) {
@@ -610,7 +619,7 @@ mod woven {
         if ran.is_ok() {
             coordinator.stop();
         }
-        (ran, watch.woven)
+        (ran, watch.by_collective)
     }
 
     fn listen(address: SocketAddr, security: Security) -> TcpTransport {
@@ -647,7 +656,7 @@ mod woven {
             let mut tests = Command::new(env::current_exe().expect("this program"));
             tests.args([
                 "--exact",
-                "train::on_devices::woven::one_of_several_processes",
+                "train::on_devices::with_collective::one_of_several_processes",
                 "--ignored",
                 "--nocapture",
             ]);
@@ -664,7 +673,7 @@ mod woven {
             }
             Ok(if step >= AT { WORKERS - 1 } else { WORKERS })
         };
-        let (ran, woven) = coordinate(transport, |_| Step(0), &mut kills);
+        let (ran, by_collective) = coordinate(transport, |_| Step(0), &mut kills);
         assert_eq!(ran.expect("no error"), Outcome::Finished);
         let expected = on_host(("groups:s=1", 1, LONG))[0]
             .clone()
@@ -679,8 +688,9 @@ mod woven {
         // The first sum is made before there is a group; every other is by it, but for the one in
         // which somebody is killed.
         assert!(
-            woven[AT as usize] >= AT && status.lock().expect("no error").woven >= STEPS - 2,
-            "{woven:?}"
+            by_collective[AT as usize] >= AT
+                && status.lock().expect("no error").by_collective >= STEPS - 2,
+            "{by_collective:?}"
         );
     }
 
@@ -707,21 +717,25 @@ mod woven {
             let mut ends = |step: u64| {
                 if step == AT { Err("the coordinator ends".into()) } else { Ok(WORKERS) }
             };
-            let (ran, woven) = coordinate(transport, |_| Step(0), &mut ends);
+            let (ran, by_collective) = coordinate(transport, |_| Step(0), &mut ends);
             assert!(
-                matches!(ran, Err(RunError::Observer(_))) && woven == (0..AT).collect::<Vec<_>>(),
-                "{ran:?}, {woven:?}"
+                matches!(ran, Err(RunError::Observer(_)))
+                    && by_collective == (0..AT).collect::<Vec<_>>(),
+                "{ran:?}, {by_collective:?}"
             );
             let last = |there: &[(Worker, Option<Step>)]| {
                 there.iter().filter_map(|(_, next)| *next).max().expect("a state")
             };
-            let (ran, woven) =
+            let (ran, by_collective) =
                 coordinate(listen(address, security.clone()), last, &mut |_| Ok(WORKERS));
             assert_eq!(ran.expect("no error"), Outcome::Finished);
             assert!(
-                woven.len() as u64 >= STEPS - AT - 1
-                    && woven.iter().zip(0..).all(|(woven, step)| *woven == step),
-                "{woven:?}"
+                by_collective.len() as u64 >= STEPS - AT - 1
+                    && by_collective
+                        .iter()
+                        .zip(0..)
+                        .all(|(by_collective, step)| *by_collective == step),
+                "{by_collective:?}"
             );
             threads.into_iter().map(|thread| thread.join().ok()).collect::<Vec<_>>()
         });

@@ -377,7 +377,7 @@ mod tests {
                 .iter()
                 .map(|x| x.to_bits())
                 .collect();
-            self.0.push((record.digest.clone(), record.tail.clone(), bits));
+            self.0.push((record.digest.clone(), record.aux.clone(), bits));
             Ok(Flow::Continue)
         }
         fn fault(&mut self, _: u64, _: Worker, _: &str) {}

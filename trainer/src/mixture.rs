@@ -146,7 +146,7 @@ impl Mixed {
         let (parameters, lane) = (self.run.model.parameters(), self.lane_length());
         let (gradient, inputs) = out.split_at_mut(parameters);
         gradient.fill(0.0);
-        let (mut part, mut tail) = (vec![0.0; parameters], [0.0; 2]);
+        let (mut part, mut aux) = (vec![0.0; parameters], [0.0; 2]);
         let units = self.run.shape.units as usize / self.blocks;
         for unit in 0..units {
             if !wanted() {
@@ -165,10 +165,10 @@ impl Mixed {
                 &mut inputs[range],
             )?;
             add_into(gradient, 1.0, &part);
-            tail[0] += loss;
-            tail[1] += tokens;
+            aux[0] += loss;
+            aux[1] += tokens;
         }
-        Ok(Some(tail))
+        Ok(Some(aux))
     }
 }
 

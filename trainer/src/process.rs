@@ -2,13 +2,13 @@
 
 use super::{Batches, LocalRun, RunStart, TrainError, run_worker};
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
-use codedgrad::transport::nccl::{NcclFabric, Timeouts};
+use codedgrad::transport::nccl::{NcclCollective, Timeouts};
 use codedgrad::transport::tcp::{TcpLink, Welcome};
 #[cfg(feature = "candle-cuda")]
 use {
     super::Memory,
     codedgrad::gpu::cuda::{Cuda, DeviceVector},
-    codedgrad::transport::fabric::{Fabric, Shelf},
+    codedgrad::transport::collective::{Collective, DeviceResults},
     std::sync::Arc,
 };
 
@@ -28,21 +28,25 @@ pub fn run_worker_in_place(
     #[cfg(feature = "candle-cuda")]
     if run.stays()? {
         let place = DeviceVector::place(run.compute.first_of(worker.index()))?;
-        let link = link.woven(Arc::clone(&place), welcome, |shelf| fabric(&place, shelf));
+        let link = link
+            .with_collective(Arc::clone(&place), welcome, |results| collective(&place, results));
         return run_worker(run, worker, Box::new(link), start, batches);
     }
-    link.unwoven("its vectors lie in the host's memory");
+    link.without_collective("its vectors lie in the host's memory");
     run_worker(run, worker, Box::new(link), start, batches)
 }
 
 #[cfg(all(feature = "candle-cuda", feature = "nccl"))]
-fn fabric(place: &Cuda, shelf: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
-    let fabric =
-        NcclFabric::new(place, shelf, Timeouts::default()).map_err(|error| error.to_string())?;
-    Ok(Box::new(fabric))
+fn collective(
+    place: &Cuda,
+    results: DeviceResults<DeviceVector>,
+) -> Result<Box<dyn Collective>, String> {
+    let collective = NcclCollective::new(place, results, Timeouts::default())
+        .map_err(|error| error.to_string())?;
+    Ok(Box::new(collective))
 }
 
 #[cfg(all(feature = "candle-cuda", not(feature = "nccl")))]
-fn fabric(_: &Cuda, _: Shelf<DeviceVector>) -> Result<Box<dyn Fabric>, String> {
+fn collective(_: &Cuda, _: DeviceResults<DeviceVector>) -> Result<Box<dyn Collective>, String> {
     Err("this program was built without NCCL: build it with --features candle-cuda,nccl".into())
 }

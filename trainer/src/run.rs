@@ -542,7 +542,7 @@ fn compute<V: Memory>(
     let (model, batch, weight) =
         (task.step() % run.jobs.models, task.batch() / run.jobs.models, run.loss_weight());
     let replica = &replicas[model as usize];
-    let mut tail = [0.0; 2];
+    let mut aux = [0.0; 2];
     if let Some(mixed) = mixed {
         let windows = mixed.windows(batches, Job(task.batch()));
         let parts = task.mixture();
@@ -551,7 +551,7 @@ fn compute<V: Memory>(
             mixed.compute(replica, &windows, &parts, message, || !cancel.is_cancelled())
         };
         match task.vector().change(mixture)?? {
-            Some(decoded) => tail = decoded,
+            Some(decoded) => aux = decoded,
             None => return Ok(()),
         }
     }
@@ -559,13 +559,13 @@ fn compute<V: Memory>(
         let windows = batches.rows_of(model, batch, part.samples);
         let (loss, tokens) =
             replica.gradient(&windows, part.coefficient * weight, task.vector())?;
-        tail[0] += part.coefficient * loss;
-        tail[1] += part.coefficient * tokens as f64;
+        aux[0] += part.coefficient * loss;
+        aux[1] += part.coefficient * tokens as f64;
     }
     let (batch, attack) =
         (task.batch(), run.attack.as_ref().filter(|attack| attack.workers.contains(&worker)));
     if attack.is_none() && fault != Some(FaultKind::Nan) {
-        return Ok(task.submit(tail.to_vec())?);
+        return Ok(task.submit(aux.to_vec())?);
     }
     let wrong = |message: &mut [f32]| {
         if let Some(attack) = attack {
@@ -576,7 +576,7 @@ fn compute<V: Memory>(
         }
     };
     let mut changed = Ok(());
-    task.submit_altered(tail.to_vec(), |message| {
+    task.submit_altered(aux.to_vec(), |message| {
         changed = message.change(wrong);
         if changed.is_err() {
             message.scale(f32::NAN);

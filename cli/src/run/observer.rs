@@ -186,7 +186,7 @@ impl RunObserver<'_> {
         } else if record.refused.is_empty() {
             anyhow::bail!("the sum of step {} has not come by here", record.step);
         }
-        let loss = match record.tail[..] {
+        let loss = match record.aux[..] {
             [sum, tokens] if tokens > 0.0 => Some(sum / tokens),
             _ => None,
         };

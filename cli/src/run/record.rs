@@ -88,7 +88,7 @@ pub(crate) fn line_of(run: usize, step: u64, seconds: f64) -> Line {
             refused_because: None,
             wrong: Vec::new(),
             using: None,
-            tail: Vec::new(),
+            aux: Vec::new(),
             digest: String::new(),
         },
     }

@@ -129,11 +129,11 @@ impl Shown {
             network.refused,
             progress.faults
         );
-        if network.woven > 0 || network.group > 0 {
+        if network.by_collective > 0 || network.group > 0 {
             let _ = writeln!(
                 text,
                 "{} of {} exchanges by NCCL, {} workers can now",
-                network.woven, network.exchanges, network.group
+                network.by_collective, network.exchanges, network.group
             );
         }
         if let Some(fault) = &progress.last_fault {

@@ -58,7 +58,7 @@ impl Liar {
         let token = fs::read_to_string(run.folder.path().join("run/token")).unwrap();
         let mut call = Bare::call(&run.address, &token).unwrap();
         call.tell(&json!({"type": "hello", "worker": LIAR, "identity": "liar", "process": 7,
-                "address": null, "offer": null, "weaves": false}));
+                "address": null, "offer": null, "supports_collectives": false}));
         let welcome = call.hear();
         assert_eq!(welcome["type"], "welcome");
         Self { call, lie, welcome, next: 0, asked }
@@ -81,7 +81,7 @@ impl Liar {
                 self.call.try_tell(&json!({"type": "applied", "step": step, "digest": null}))
             }
             "ping" => self.call.try_tell(&json!({"type": "pong", "number": message["number"]})),
-            "provide" => {
+            "send_state" => {
                 let transfer = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
                 self.hands_over(&message["needy"], transfer)
             }

@@ -102,8 +102,8 @@ impl<V: Vector> ComputeTask<'_, V> {
     /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted,
     /// [`AggregatorError::NoPart`] when something was written while no part was at hand,
     /// [`AggregatorError::Length`] when the buffer of one was made longer or shorter.
-    pub fn submit(self, tail: Vec<f64>) -> Result<(), AggregatorError> {
-        self.submit_altered(tail, |_| {})
+    pub fn submit(self, aux: Vec<f64>) -> Result<(), AggregatorError> {
+        self.submit_altered(aux, |_| {})
     }
 
     /// [`ComputeTask::submit`] with the message altered first: what a worker does that is wrong on
@@ -113,10 +113,10 @@ impl<V: Vector> ComputeTask<'_, V> {
     /// As [`ComputeTask::submit`].
     pub fn submit_altered(
         self,
-        tail: Vec<f64>,
+        aux: Vec<f64>,
         alter: impl FnOnce(&mut V),
     ) -> Result<(), AggregatorError> {
-        self.aggregator.finish(tail, alter)
+        self.aggregator.finish(aux, alter)
     }
 }
 
@@ -180,10 +180,10 @@ impl<V: Vector> Decided<'_, V> {
         &self.gradient
     }
 
-    /// The decoded tail.
+    /// The decoded auxiliary scalars.
     #[must_use]
-    pub fn tail(&self) -> &[f64] {
-        &self.decoded.tail
+    pub fn aux(&self) -> &[f64] {
+        &self.decoded.aux
     }
 
     /// Ends the run for everybody: after this step, or after the one that is already under way. The

@@ -69,7 +69,7 @@ impl ProvideRequest {
     /// use codedgrad::ids::Worker;
     /// use std::{thread, time::Duration};
     /// let (mut coordinator, mut links) = local::connect(2);
-    /// coordinator.send(Worker(0), Order::Provide { needy: Worker(1) });
+    /// coordinator.send(Worker(0), Order::SendState { needy: Worker(1) });
     /// let mut aggregator = Aggregator::new(Box::new(links.remove(0)), 3, 1);
     /// let Some(OwnedEvent::Provide(request)) = aggregator.next_event_within(Duration::MAX)? else {
     ///     panic!("that was asked for");
@@ -172,9 +172,9 @@ impl<V: Vector> Aggregator<V> {
     /// [`AggregatorError::NotAtHand`] when the task is not at hand; [`AggregatorError::Unfinished`]
     /// when parts are left although it is still wanted, [`AggregatorError::Length`] when the buffer
     /// of one was made longer or shorter: it stays at hand then.
-    pub fn submit(&mut self, task: Task, tail: Vec<f64>) -> Result<(), AggregatorError> {
+    pub fn submit(&mut self, task: Task, aux: Vec<f64>) -> Result<(), AggregatorError> {
         self.task(task)?;
-        self.finish(tail, |_| {})
+        self.finish(aux, |_| {})
     }
 
     /// Gives the task at hand up, and all that were ordered with it: the coordinator is told.
@@ -190,7 +190,7 @@ impl<V: Vector> Aggregator<V> {
     fn decided(&self, step: Step) -> Result<(&V, &[f64]), AggregatorError> {
         match &self.at_hand {
             Some(AtHand::Step { step: at, decoded, gradient }) if *at == step => {
-                Ok((gradient, &decoded.tail))
+                Ok((gradient, &decoded.aux))
             }
             _ => Err(AggregatorError::NotAtHand { what: step.to_string() }),
         }
@@ -204,12 +204,13 @@ impl<V: Vector> Aggregator<V> {
         self.decided(step).map(|(gradient, _)| gradient)
     }
 
-    /// The decoded tail of the step at hand: what workers submitted beside their messages.
+    /// The decoded auxiliary scalars of the step at hand: what workers submitted beside their
+    /// messages.
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the step is not at hand, or has none.
-    pub fn tail(&self, step: Step) -> Result<&[f64], AggregatorError> {
-        self.decided(step).map(|(_, tail)| tail)
+    pub fn aux(&self, step: Step) -> Result<&[f64], AggregatorError> {
+        self.decided(step).map(|(_, aux)| aux)
     }
 
     /// Reports the step at hand as applied, or as counted if no worker may apply it, with a digest

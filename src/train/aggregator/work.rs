@@ -93,7 +93,7 @@ impl<V: Vector> Work<V> {
     }
 
     /// Hands the sum of all parts in.
-    pub(super) fn submit(self, tail: Vec<f64>, alter: impl FnOnce(&mut V), desk: &mut Desk<'_, V>) {
+    pub(super) fn submit(self, aux: Vec<f64>, alter: impl FnOnce(&mut V), desk: &mut Desk<'_, V>) {
         let sum = self.tree.finish(desk.link).0;
         let mut message = sum.unwrap_or_else(|| {
             let mut nothing = desk.link.buffer(desk.length);
@@ -101,13 +101,13 @@ impl<V: Vector> Work<V> {
             nothing
         });
         alter(&mut message);
-        let finite = message.finite() && tail.iter().all(|x| x.is_finite());
+        let finite = message.finite() && aux.iter().all(|x| x.is_finite());
         if finite {
             desk.link.keep(self.task, message);
         } else {
             desk.link.recycle(message);
         }
-        desk.link.send(Notice::Done { task: self.task, tail, finite });
+        desk.link.send(Notice::Done { task: self.task, aux, finite });
     }
 
     /// Gives all memory back.

@@ -4,7 +4,7 @@ use super::{Coordinator, Observer};
 use crate::gpu::poison_of;
 use crate::ids::{Step, Worker};
 use crate::schedulers::Input;
-use crate::transport::{Piece, Transport, Weighted, What};
+use crate::transport::{Piece, Transport, Unneeded, Weighted, What};
 
 impl<T: Transport> Coordinator<T> {
     /// Why a sum that was made here is not finite: the first of its results that is not, if they
@@ -36,7 +36,7 @@ impl<T: Transport> Coordinator<T> {
         self.folding.remove(&step);
         let jobs = step.jobs(self.config().jobs.micro_steps);
         for task in self.results.erase(worker, step, &jobs) {
-            self.transport.discard(worker, task);
+            self.transport.forget(Unneeded::Result { worker, task });
         }
     }
 }

@@ -73,7 +73,10 @@ impl<T: Transport> Coordinator<T> {
     pub(super) fn watch(&mut self, notice: &Notice) {
         let disturbs = matches!(
             notice,
-            Notice::Lost { .. } | Notice::Joined { .. } | Notice::Missed | Notice::Taken { .. }
+            Notice::Lost { .. }
+                | Notice::Joined { .. }
+                | Notice::StepUnavailable
+                | Notice::StateLoaded { .. }
         );
         if let Some(choosing) = self.choosing.as_mut().filter(|_| disturbs) {
             choosing.disturbed(self.journal.step);

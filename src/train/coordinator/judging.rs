@@ -123,7 +123,7 @@ impl<T: Transport> Coordinator<T> {
         &mut self,
         worker: Worker,
         task: Task,
-        tail: &[f64],
+        aux: &[f64],
         observer: &mut dyn Observer<T::Vector>,
     ) -> (bool, Option<u128>) {
         if self.trusts() || self.engine.facts().mixture {
@@ -140,7 +140,7 @@ impl<T: Transport> Coordinator<T> {
         };
         let mut hash = Xxh3::new();
         hash.update(bytemuck::cast_slice(&result));
-        hash.update(bytemuck::cast_slice(tail));
+        hash.update(bytemuck::cast_slice(aux));
         (true, Some(hash.digest128()))
     }
 

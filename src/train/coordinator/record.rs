@@ -93,8 +93,9 @@ pub struct StepRecord {
     /// What it was computed under, where a policy decides that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub using: Option<Using>,
-    /// The decoded tail.
-    pub tail: Vec<f64>,
+    /// The decoded auxiliary scalars; `tail` in `run.jsonl`.
+    #[serde(rename = "tail")]
+    pub aux: Vec<f64>,
     /// Digest of the decoded gradient, in hexadecimal.
     pub digest: String,
 }
@@ -306,7 +307,7 @@ impl<T: Transport> Coordinator<T> {
             unverified: false,
             wrong: self.judging.take_wrong(),
             using: self.choosing.as_mut().map(|choosing| choosing.note(step)),
-            tail: folding.map(|(folding, _)| folding.tail.clone()).unwrap_or_default(),
+            aux: folding.map(|(folding, _)| folding.aux.clone()).unwrap_or_default(),
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
         }
     }

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) struct Results {
     /// The scalars that came with results which are in no sum; twice where a task was computed
     /// twice.
-    tails: BTreeMap<(Worker, Task), Vec<Vec<f64>>>,
+    aux: BTreeMap<(Worker, Task), Vec<Vec<f64>>>,
     sums: BTreeMap<Step, BTreeMap<Worker, Sum>>,
     /// What each task was made of, as a hash: equal ones have equal results.
     parts: BTreeMap<(Worker, Task), u64>,
@@ -23,14 +23,14 @@ pub(super) struct Results {
 /// What is known of the results a worker has added up for a step.
 #[derive(Debug, Default)]
 struct Sum {
-    tail: Vec<f64>,
+    aux: Vec<f64>,
     parts: Vec<Weighted>,
 }
 
 impl Results {
     /// How much is kept.
     pub(super) fn len(&self) -> usize {
-        self.tails.len() + self.parts.len() + self.sums.len()
+        self.aux.len() + self.parts.len() + self.sums.len()
     }
 
     /// A worker is given tasks.
@@ -40,21 +40,21 @@ impl Results {
     }
 
     /// A result is there, with its scalars.
-    pub(super) fn came(&mut self, worker: Worker, task: Task, tail: Vec<f64>) {
-        self.tails.entry((worker, task)).or_default().push(tail);
+    pub(super) fn came(&mut self, worker: Worker, task: Task, aux: Vec<f64>) {
+        self.aux.entry((worker, task)).or_default().push(aux);
     }
 
     /// The scalars of one result of a task, which are forgotten with it.
-    pub(super) fn take_tail(&mut self, worker: Worker, task: Task) -> Option<Vec<f64>> {
-        self.tails.get_mut(&(worker, task)).and_then(Vec::pop)
+    pub(super) fn take_aux(&mut self, worker: Worker, task: Task) -> Option<Vec<f64>> {
+        self.aux.get_mut(&(worker, task)).and_then(Vec::pop)
     }
 
     /// A result was added to its worker's sum of a step.
     pub(super) fn reduced(&mut self, step: Step, result: Weighted) {
         let Weighted { worker, task, weight } = result;
-        let tail = self.take_tail(worker, task).unwrap_or_default();
+        let aux = self.take_aux(worker, task).unwrap_or_default();
         let sum = self.sums.entry(step).or_default().entry(worker).or_default();
-        add_tail(&mut sum.tail, weight, &tail);
+        add_tail(&mut sum.aux, weight, &aux);
         sum.parts.push(result);
     }
 
@@ -62,7 +62,7 @@ impl Results {
     /// workers are not trusted.
     pub(super) fn twins(&self, results: &[Weighted], trusted: bool) -> Vec<Vec<Piece>> {
         let mut alike: HashMap<(Job, u64), Vec<Piece>> = HashMap::new();
-        let held = self.tails.iter().filter(|(_, tails)| !tails.is_empty() && trusted);
+        let held = self.aux.iter().filter(|(_, aux)| !aux.is_empty() && trusted);
         let mut held: Vec<(Worker, Task)> = held.map(|(key, _)| *key).collect();
         held.sort_by_key(|(worker, task)| (*worker, task.job, task.piece));
         for (worker, task) in held {
@@ -90,23 +90,23 @@ impl Results {
         sums: &[Worker],
         results: Vec<Weighted>,
     ) -> (Vec<f64>, Vec<Weighted>) {
-        let (mut tail, mut parts) = (Vec::new(), Vec::new());
+        let (mut aux, mut parts) = (Vec::new(), Vec::new());
         let held = self.sums.get(&step);
         for sum in sums.iter().filter_map(|worker| held?.get(worker)) {
-            add_tail(&mut tail, 1.0, &sum.tail);
+            add_tail(&mut aux, 1.0, &sum.aux);
             parts.extend(&sum.parts);
         }
         for result in &results {
-            let last = self.tails.get(&(result.worker, result.task)).and_then(|tails| tails.last());
-            add_tail(&mut tail, result.weight, last.map_or(&[], Vec::as_slice));
+            let last = self.aux.get(&(result.worker, result.task)).and_then(|aux| aux.last());
+            add_tail(&mut aux, result.weight, last.map_or(&[], Vec::as_slice));
         }
         parts.extend(results);
-        (tail, parts)
+        (aux, parts)
     }
 
     /// A worker is gone, and its results with it.
     pub(super) fn lost(&mut self, worker: Worker) {
-        self.tails.retain(|(of, _), _| *of != worker);
+        self.aux.retain(|(of, _), _| *of != worker);
         self.sums.values_mut().for_each(|sums| drop(sums.remove(&worker)));
     }
 
@@ -115,9 +115,9 @@ impl Results {
     pub(super) fn erase(&mut self, worker: Worker, step: Step, jobs: &Range<Job>) -> Vec<Task> {
         self.sums.entry(step).or_default().remove(&worker);
         let of_it = |(of, task): &&(Worker, Task)| *of == worker && jobs.contains(&task.job);
-        let tasks: Vec<Task> = self.tails.keys().filter(of_it).map(|(_, task)| *task).collect();
+        let tasks: Vec<Task> = self.aux.keys().filter(of_it).map(|(_, task)| *task).collect();
         let results = tasks.into_iter().flat_map(|task| {
-            let tails = self.tails.remove(&(worker, task)).unwrap_or_default();
+            let tails = self.aux.remove(&(worker, task)).unwrap_or_default();
             std::iter::repeat_n(task, tails.len())
         });
         results.collect()
@@ -129,14 +129,14 @@ impl Results {
         step: Step,
     ) -> impl Iterator<Item = (Worker, Task)> + use<> {
         self.sums.remove(&step);
-        std::mem::take(&mut self.tails)
+        std::mem::take(&mut self.aux)
             .into_iter()
             .flat_map(|(result, tails)| std::iter::repeat_n(result, tails.len()))
     }
 
     /// A step is decided, and all jobs before `end` with it.
     pub(super) fn release(&mut self, step: Step, end: Job) {
-        self.tails.retain(|(_, task), _| task.job >= end);
+        self.aux.retain(|(_, task), _| task.job >= end);
         self.parts.retain(|(_, task), _| task.job >= end);
         self.sums.remove(&step);
     }
@@ -149,7 +149,7 @@ fn hash_of(parts: &[Part]) -> u64 {
     xxh3_64(bytemuck::cast_slice(&numbers.collect::<Vec<u64>>()))
 }
 
-fn add_tail(sum: &mut Vec<f64>, weight: f64, tail: &[f64]) {
-    sum.resize(sum.len().max(tail.len()), 0.0);
-    sum.iter_mut().zip(tail).for_each(|(sum, x)| *sum += weight * x);
+fn add_tail(sum: &mut Vec<f64>, weight: f64, aux: &[f64]) {
+    sum.resize(sum.len().max(aux.len()), 0.0);
+    sum.iter_mut().zip(aux).for_each(|(sum, x)| *sum += weight * x);
 }

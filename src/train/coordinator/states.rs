@@ -10,7 +10,7 @@ use std::sync::Arc;
 impl<T: Transport> Coordinator<T> {
     fn send_state(&mut self, worker: Worker, from: Option<Worker>, state: State) {
         self.replicas.sent_state(worker, SentState { from, next: state.next });
-        self.transport.send(worker, Order::Take { state: Arc::new(state) });
+        self.transport.send(worker, Order::LoadState { state: Arc::new(state) });
     }
 
     /// Has a worker hand over its state for another.
@@ -27,7 +27,7 @@ impl<T: Transport> Coordinator<T> {
         }
         observer.fault(self.journal.step.0, needy, &format!("takes over the state of {from}"));
         self.replicas.asked(Resync { needy, from, applied: self.engine.next_of(from) });
-        self.transport.send(from, Order::Provide { needy });
+        self.transport.send(from, Order::SendState { needy });
     }
 
     /// Sends a worker the state that the observer has.

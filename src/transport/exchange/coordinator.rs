@@ -3,7 +3,7 @@
 
 use super::doubts::Doubts;
 use super::eager::EagerReceiver;
-use super::frame::Frame;
+use super::events::{CoordinatorEffect, CoordinatorEvent, SumSettings};
 use super::groups::{Group, GroupStep, Groups};
 use super::monitor::ExchangeMonitor;
 use super::monitors::{Deadlines, Monitors};
@@ -11,99 +11,14 @@ use super::node::{NodeContext, NodeExchanges};
 use super::owners::OwnerShares;
 use super::part::Outgoing;
 use super::plan::{Plan, share_out};
-use super::reassembly::WriteSlot;
 use super::store::{SharedSums, Sum};
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
-use crate::ids::{Step, Task, Worker};
-use crate::transport::wire::{COORDINATOR, Down, Header, Kind};
+use crate::ids::{Step, Worker};
+use crate::transport::wire::{COORDINATOR, Header, Kind, ToWorker};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How the sums of a run are made.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::transport) struct SumSettings {
-    /// Whether workers sum among themselves, each a part; else the coordinator sums.
-    pub(in crate::transport) by_workers: bool,
-    /// Whether every sum comes to the coordinator too.
-    pub(in crate::transport) keeps: bool,
-    /// Whether workers that can sum by a collective.
-    pub(in crate::transport) collective: bool,
-    /// Decoded steps that are kept for those who lack them.
-    pub(in crate::transport) log_steps: u64,
-    /// An exchange in which nothing comes to somebody for so long is made again without whoever
-    /// holds it up.
-    pub(in crate::transport) stall: Duration,
-    /// The same, at least, where a worker can be spared.
-    pub(in crate::transport) spare: Duration,
-}
-
-/// What the coordinator's end is told.
-#[derive(Debug)]
-pub(in crate::transport) enum CoordinatorEvent<'a> {
-    /// The run begins with a step.
-    Begun { start: Step },
-    /// A worker is connected.
-    Connected { worker: u32, epoch: u32 },
-    /// A worker's connection is over.
-    Lost { worker: u32 },
-    /// Workers have come or gone, and the others were told.
-    MembersChanged,
-    /// A worker has a state, or is sent one, in which everything below `next` is applied.
-    HasState { worker: u32, next: Option<Step> },
-    /// A worker was given tasks.
-    Ordered { worker: u32, order: u64, tasks: Vec<Task> },
-    /// A worker says that it has done a task of an order.
-    Done { worker: u32, order: u64, task: Task, tail: Vec<f64>, finite: bool },
-    /// A worker will not answer the rest of an order.
-    Dropped { worker: u32, order: u64 },
-    /// A sum is to be made.
-    Sum { step: Step, attempt: u32, terms: Vec<Summand> },
-    /// Whether any one worker may be lost without harm, from now on.
-    MayLose(bool),
-    /// A worker is to hold a sum that was made on this side.
-    Store { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
-    /// A worker is sent a step that is decided.
-    Decided { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
-    /// A step is decided and recorded.
-    Released { step: Step },
-    /// A worker holds a sum.
-    Held { worker: u32, step: Step, attempt: u32, digest: Option<u64> },
-    /// A worker says that a sum is not finite.
-    NotFinite { worker: u32, step: Step, attempt: u32 },
-    /// Nothing has come to a worker for a while, and these lack.
-    Waiting { worker: u32, step: Step, attempt: u32, on: Vec<u32> },
-    /// A chunk has come.
-    Chunk { from: u32, header: Header, block: Block },
-    /// A chunk has come and was read into its place.
-    Placed { from: u32, header: Header, slot: WriteSlot },
-    /// A worker has named a group.
-    GroupNamed { worker: u32, group: u64, id: String },
-    /// A worker has found the others of a group.
-    GroupJoined { worker: u32, group: u64 },
-    /// A worker cannot join a group, or something went wrong in it.
-    GroupFailed { worker: u32, group: u64, reason: String },
-    /// Some time has passed.
-    Tick,
-}
-
-/// What is to be done for it.
-#[derive(Debug)]
-pub(in crate::transport) enum CoordinatorEffect {
-    /// A chunk goes to a worker, unless so many bytes wait for it already.
-    Send { to: u32, frame: Frame, most: usize },
-    /// The same message goes to these workers.
-    Tell { to: Vec<u32>, message: Box<Down> },
-    /// Something was found out about a worker.
-    Report { worker: Worker, notice: Notice },
-    /// A worker is to be given up.
-    GiveUp { worker: u32, reason: String },
-    /// An exchange took so many seconds until two had the sum.
-    Took { seconds: f64, by_collective: bool },
-    /// So many workers can sum by a collective now.
-    GroupSize(usize),
-}
+use std::time::Instant;
 
 type Effects = Vec<CoordinatorEffect>;
 
@@ -206,12 +121,12 @@ impl CoordinatorSums {
                     eager.ordered(worker, order, tasks.into_iter());
                 }
             }
-            CoordinatorEvent::Done { worker, order, task, tail, finite } => {
+            CoordinatorEvent::Done { worker, order, task, aux, finite } => {
                 let notice = match &mut self.eager {
-                    Some(eager) if finite => eager.done(worker, order, task, tail),
+                    Some(eager) if finite => eager.done(worker, order, task, aux),
                     eager => {
                         eager.iter_mut().for_each(|eager| eager.refused(worker, order, task));
-                        Some(Notice::Done { task, tail, finite })
+                        Some(Notice::Done { task, aux, finite })
                     }
                 };
                 report(worker, notice, out);
@@ -219,10 +134,10 @@ impl CoordinatorSums {
             CoordinatorEvent::Dropped { worker, order } => {
                 self.eager.iter_mut().for_each(|eager| eager.freed(worker, order));
             }
-            CoordinatorEvent::Sum { step, attempt, terms } => {
+            CoordinatorEvent::Sum { step, attempt, terms, spares_one } => {
+                self.monitors.may_lose(spares_one);
                 self.sum(now, (step, attempt), terms, out);
             }
-            CoordinatorEvent::MayLose(one) => self.monitors.may_lose(one),
             CoordinatorEvent::Store { worker, step, attempt, decoded } => {
                 self.store(now, worker, (step, attempt), decoded, out);
             }
@@ -257,7 +172,7 @@ impl CoordinatorSums {
             }
             CoordinatorEvent::GroupNamed { worker, group, id } => {
                 if let Some(members) = self.groups.named(worker, group) {
-                    let message = Down::Join { group, id, members: members.clone() };
+                    let message = ToWorker::JoinGroup { group, id, members: members.clone() };
                     tell(members, message, out);
                 }
             }
@@ -366,7 +281,7 @@ impl CoordinatorSums {
         let terms: Vec<Summand> = terms.into_iter().map(reachable).collect();
         let all_here =
             terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
-        self.look_at_hosts(now, key, &holders);
+        self.look_at_hosts(key, &holders);
         let length = self.context.length;
         let by_group = self.groups.for_holders(&holders, length).filter(|_| all_here && !doubted);
         let (group, owners) = match by_group {
@@ -395,14 +310,13 @@ impl CoordinatorSums {
         }
     }
 
-    /// Notes who is late in a step that begins to be summed, and whose host was in the last one.
-    fn look_at_hosts(&mut self, now: Instant, (step, attempt): Key, holders: &[u32]) {
-        let spare = self.settings.spare;
+    /// Notes who is late in a step that begins to be summed, and who lacks the last one's sum
+    /// still.
+    fn look_at_hosts(&mut self, (step, attempt): Key, holders: &[u32]) {
         let last = self.monitors.iter().filter(|(key, _)| key.0 < step).last();
-        if let Some((_, monitor)) = last.filter(|(_, monitor)| monitor.is_held_for(now, spare)) {
+        if let Some((_, monitor)) = last {
             let has = |node: &u32| monitor.holders.contains_key(node);
-            let lacking = monitor.receivers.iter().copied().filter(|node| !has(node));
-            self.shares.held_in_time(lacking);
+            self.shares.lack(monitor.receivers.iter().copied().filter(|node| !has(node)));
         }
         if attempt == 0 {
             self.shares.step_begins(&self.present, &holders.iter().copied().collect());
@@ -416,7 +330,7 @@ impl CoordinatorSums {
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         let message = |(places, terms), receivers| {
             let owners = plan.owners.clone();
-            Down::Exchange { step, attempt, places, terms, owners, receivers, group: None }
+            ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group: None }
         };
         let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
         for (place, term) in (0..).zip(&plan.terms) {
@@ -510,7 +424,6 @@ impl CoordinatorSums {
         }
         self.shares.holds(worker);
         if monitor.holders.len() == 2 && !monitor.done {
-            monitor.held_since = Some(now);
             let took = now.duration_since(monitor.begun);
             let by_collective = monitor.group.is_some();
             out.push(CoordinatorEffect::Took { seconds: took.as_secs_f64(), by_collective });
@@ -568,7 +481,7 @@ impl CoordinatorSums {
         let giver =
             monitor.and_then(|monitor| monitor.giver(to, |holder| self.present.contains(&holder)));
         if let Some(holder) = giver {
-            tell(vec![holder], Down::Give { step, attempt, to }, out);
+            tell(vec![holder], ToWorker::SendSum { step, attempt, to }, out);
         }
         giver.is_some()
     }
@@ -587,7 +500,7 @@ impl CoordinatorSums {
         let node = &self.node;
         let is_whole = |key: Key| node.sum(key.0, key.1).is_some();
         for (step, attempt) in self.monitors.forget(worker, is_whole) {
-            report(worker, Some(Notice::Unmade { step, attempt }), out);
+            report(worker, Some(Notice::SumFailed { step, attempt }), out);
         }
         let group = self.groups.lost(worker);
         self.dissolve(group, out);
@@ -638,7 +551,7 @@ impl CoordinatorSums {
         let Some(monitor) = self.monitors.get_mut(key) else { return };
         let first = monitor.receivers.first().copied().unwrap_or_default();
         if !std::mem::replace(&mut monitor.void, true) {
-            report(first, Some(Notice::Unmade { step, attempt }), out);
+            report(first, Some(Notice::SumFailed { step, attempt }), out);
         }
     }
 
@@ -651,10 +564,10 @@ impl CoordinatorSums {
         }
         if sum.spoilt.is_empty() {
             let of = self.monitors.get(key).and_then(|monitor| monitor.receivers.first().copied());
-            report(of.unwrap_or_default(), Some(Notice::Overflowed { step, attempt }), out);
+            report(of.unwrap_or_default(), Some(Notice::SumNotFinite { step, attempt }), out);
         }
         for &culprit in &sum.spoilt {
-            report(culprit, Some(Notice::Spoilt { step, attempt }), out);
+            report(culprit, Some(Notice::ResultNotFinite { step, attempt }), out);
         }
         self.doubts.are_right(step);
     }
@@ -684,7 +597,7 @@ impl CoordinatorSums {
             match self.groups.look(now, &self.present, self.epoch) {
                 GroupStep::Nothing => {}
                 GroupStep::Name { by, number } => {
-                    tell(vec![by], Down::Name { group: number }, out);
+                    tell(vec![by], ToWorker::NameGroup { group: number }, out);
                 }
                 GroupStep::Failed { reason } => self.group_failed(&reason, now, out),
             }
@@ -756,7 +669,7 @@ impl CoordinatorSums {
     /// Has the members of a group leave it; gives those of its sums under way that somebody has.
     fn dissolve(&mut self, group: Option<Group>, out: &mut Effects) -> Vec<Key> {
         let Some(Group { number, members, .. }) = group else { return Vec::new() };
-        tell(members, Down::Leave { group: number }, out);
+        tell(members, ToWorker::LeaveGroup { group: number }, out);
         out.push(CoordinatorEffect::GroupSize(0));
         let mut begun = Vec::new();
         for (key, monitor) in self.monitors.of_group(number) {
@@ -765,7 +678,7 @@ impl CoordinatorSums {
             if void && !std::mem::replace(&mut monitor.void, true) {
                 let source = monitor.receivers.first().copied().unwrap_or_default();
                 let (step, attempt) = key;
-                report(source, Some(Notice::Unmade { step, attempt }), out);
+                report(source, Some(Notice::SumFailed { step, attempt }), out);
             } else if !void && !monitor.done {
                 begun.push(key);
             }
@@ -780,11 +693,11 @@ fn tell_group(plan: &Plan, group: u64, out: &mut Effects) {
     let nodes: Vec<u32> = owners.iter().map(|owner| owner.node).collect();
     let places = Vec::new();
     let group = Some(group);
-    let told = Down::Exchange { step, attempt, places, terms, owners, receivers, group };
+    let told = ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group };
     tell(nodes, told, out);
 }
 
-fn tell(to: Vec<u32>, message: Down, out: &mut Effects) {
+fn tell(to: Vec<u32>, message: ToWorker, out: &mut Effects) {
     if !to.is_empty() {
         out.push(CoordinatorEffect::Tell { to, message: Box::new(message) });
     }

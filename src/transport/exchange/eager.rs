@@ -120,10 +120,10 @@ impl EagerReceiver {
         worker: u32,
         order: u64,
         task: Task,
-        tail: Vec<f64>,
+        aux: Vec<f64>,
     ) -> Option<Notice> {
         let key = (worker, order as u32, task);
-        self.ordered.get_mut(&key)?.done = Some(tail);
+        self.ordered.get_mut(&key)?.done = Some(aux);
         self.taken_in(key)
     }
 
@@ -139,13 +139,13 @@ impl EagerReceiver {
         };
         self.ordered.get(&key).filter(|ordered| whole(ordered))?;
         let Ordered { partial, done } = self.ordered.remove(&key)?;
-        let (Partial { vector, finite, .. }, tail) = (partial?, done?);
+        let (Partial { vector, finite, .. }, aux) = (partial?, done?);
         if finite {
             self.ledgers.of(Worker(key.0)).keep(key.2, vector);
         } else {
             self.vectors.give(Arc::new(vector));
         }
-        Some(Notice::Done { task: key.2, tail, finite })
+        Some(Notice::Done { task: key.2, aux, finite })
     }
 }
 

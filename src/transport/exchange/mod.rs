@@ -17,10 +17,11 @@
 //! of one node to another come in the order in which they were sent. A sum is told by its step and
 //! attempt; a newer attempt makes older ones void, and whatever still comes for them is dropped.
 //!
-//! Inside, each file owns its state: `plan` who sums which chunks, `owners` how much each, `part`
-//! one node's part in one exchange, `node` all exchanges of a node, `store` results and the sums
-//! that are made, `reassembly` vectors that connections read into, `eager` results that are sent
-//! before their weights are known, `monitor` what the coordinator knows of one exchange and
+//! Inside, `events` has what the machines are told and want done; every other file owns its state:
+//! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
+//! `node` all exchanges of a node, `store` results and the sums that are made, `reassembly` vectors
+//! that connections read into, `eager` results that are sent before their weights are known,
+//! `monitor` what the coordinator knows of one exchange and
 //! `monitors` of all, `doubts` who says that a sum is not finite, `groups` workers that sum by a
 //! collective, `states` replicas' states on their way.
 
@@ -29,6 +30,7 @@ mod choices;
 mod coordinator;
 mod doubts;
 mod eager;
+mod events;
 mod frame;
 mod groups;
 mod monitor;
@@ -44,15 +46,18 @@ mod worker;
 
 pub(super) use block::{Block, Blocks, Vectors};
 pub use choices::{Carrier, Exchange, SendResults};
-pub(super) use coordinator::{CoordinatorEffect, CoordinatorEvent, CoordinatorSums, SumSettings};
+pub(super) use coordinator::CoordinatorSums;
 pub(super) use eager::EagerReceiver;
+pub(super) use events::{
+    CoordinatorEffect, CoordinatorEvent, SumSettings, WorkerEffect, WorkerEvent,
+};
 pub(super) use frame::{Body, Frame};
 pub(super) use node::NodeContext;
 pub(super) use plan::Plan;
 pub(super) use reassembly::{ReassemblyBuffers, WriteSlot};
 pub(super) use states::{Arriving, frames as state_frames};
 pub(super) use store::{HostResults, SharedSums};
-pub(super) use worker::{WorkerEffect, WorkerEvent, WorkerSums};
+pub(super) use worker::WorkerSums;
 
 use crate::ids::Step;
 use std::time::Duration;
@@ -77,9 +82,9 @@ mod tests {
     use super::*;
     use crate::ids::{Job, Task, Worker};
     use crate::run::NumberFormat;
-    use crate::transport::fabric::Holds;
+    use crate::transport::collective::ResultStore;
     use crate::transport::ledger::Ledger;
-    use crate::transport::wire::{CHUNK, COORDINATOR, Down, Header, Kind, Up};
+    use crate::transport::wire::{CHUNK, COORDINATOR, FromWorker, Header, Kind, ToWorker};
     use crate::transport::{Notice, Piece, Summand, What};
     use rand_chacha::ChaCha8Rng;
     use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -93,8 +98,8 @@ mod tests {
     /// What goes from one node to another.
     #[derive(Clone, Debug)]
     enum Packet {
-        Down(Down),
-        Up(Up),
+        ToWorker(ToWorker),
+        FromWorker(FromWorker),
         Chunk(Frame),
     }
 
@@ -161,7 +166,7 @@ mod tests {
             let mut ledger = Ledger::default();
             ledger.keep(TASK, vector);
             let results = HostResults::new(Arc::new(Mutex::new(ledger)), context.vectors.clone());
-            let results: Box<dyn Holds> = Box::new(results);
+            let results: Box<dyn ResultStore> = Box::new(results);
             let sums = WorkerSums::new(context.clone(), results);
             Self::new(&context, Machine::Worker(Box::new(sums)))
         }
@@ -190,7 +195,9 @@ mod tests {
                         sent.push((to, Packet::Chunk(frame)));
                     }
                     CoordinatorEffect::Tell { to, message } => {
-                        sent.extend(to.into_iter().map(|to| (to, Packet::Down(*message.clone()))));
+                        sent.extend(
+                            to.into_iter().map(|to| (to, Packet::ToWorker(*message.clone()))),
+                        );
                     }
                     CoordinatorEffect::Report { worker, notice } => {
                         self.reports.push((worker, notice));
@@ -222,7 +229,7 @@ mod tests {
 
         fn takes(&mut self, now: Instant, from: u32, packet: Packet) -> Sent {
             let mut sent = match packet {
-                Packet::Down(Down::Exchange {
+                Packet::ToWorker(ToWorker::Exchange {
                     step,
                     attempt,
                     places,
@@ -234,18 +241,18 @@ mod tests {
                     let plan = Plan { step, attempt, places, terms, owners, receivers };
                     self.work_on(now, WorkerEvent::Exchange(plan))
                 }
-                Packet::Down(Down::Give { step, attempt, to }) => {
+                Packet::ToWorker(ToWorker::SendSum { step, attempt, to }) => {
                     self.work_on(now, WorkerEvent::Give { step, attempt, to })
                 }
-                Packet::Up(Up::Held { step, attempt, digest }) => {
+                Packet::FromWorker(FromWorker::Held { step, attempt, digest }) => {
                     let held = CoordinatorEvent::Held { worker: from, step, attempt, digest };
                     self.coordinate(now, held)
                 }
-                Packet::Up(Up::Overflowed { step, attempt }) => {
+                Packet::FromWorker(FromWorker::SumNotFinite { step, attempt }) => {
                     let event = CoordinatorEvent::NotFinite { worker: from, step, attempt };
                     self.coordinate(now, event)
                 }
-                Packet::Up(Up::Waiting { step, attempt, on }) => self
+                Packet::FromWorker(FromWorker::Waiting { step, attempt, on }) => self
                     .coordinate(now, CoordinatorEvent::Waiting { worker: from, step, attempt, on }),
                 Packet::Chunk(frame) => {
                     let (header, came) = self.read(from, &frame);
@@ -310,7 +317,7 @@ mod tests {
     fn sent_by(effects: Vec<WorkerEffect>) -> Sent {
         let packet = |effect| match effect {
             WorkerEffect::Send { to, frame, .. } => Some((to, Packet::Chunk(frame))),
-            WorkerEffect::Tell(message) => Some((COORDINATOR, Packet::Up(message))),
+            WorkerEffect::Tell(message) => Some((COORDINATOR, Packet::FromWorker(message))),
             WorkerEffect::Collective(_) | WorkerEffect::Owing(_) => None,
         };
         effects.into_iter().filter_map(packet).collect()
@@ -395,7 +402,12 @@ mod tests {
 
         fn begin(&mut self) {
             let terms = terms(self.groups, &self.lost);
-            let sum = CoordinatorEvent::Sum { step: Step(0), attempt: self.attempt, terms };
+            let sum = CoordinatorEvent::Sum {
+                step: Step(0),
+                attempt: self.attempt,
+                terms,
+                spares_one: false,
+            };
             let mut sent = self.coordinator.coordinate(self.now, sum);
             sent.extend(self.coordinator.works());
             self.send(COORDINATOR, sent);
@@ -509,7 +521,7 @@ mod tests {
                 if self.chance(30) {
                     self.break_connection();
                 }
-                let failed = Notice::Unmade { step: Step(0), attempt: self.attempt };
+                let failed = Notice::SumFailed { step: Step(0), attempt: self.attempt };
                 let failed = format!("{failed:?}");
                 if self.coordinator.reports.iter().any(|(_, said)| format!("{said:?}") == failed) {
                     self.attempt += 1;
@@ -549,10 +561,11 @@ mod tests {
         world.send(COORDINATOR, sent);
         world.begin();
         let spoilt = |(worker, notice): &(Worker, Notice)| {
-            *worker == Worker(0) && matches!(notice, Notice::Spoilt { attempt: 1, .. })
+            *worker == Worker(0) && matches!(notice, Notice::ResultNotFinite { attempt: 1, .. })
         };
         while !world.coordinator.reports.iter().any(spoilt) {
-            let failed = |(_, notice): &(Worker, Notice)| matches!(notice, Notice::Unmade { .. });
+            let failed =
+                |(_, notice): &(Worker, Notice)| matches!(notice, Notice::SumFailed { .. });
             if world.attempt == 0 && world.coordinator.reports.iter().any(failed) {
                 world.attempt = 1;
                 world.begin();
@@ -602,14 +615,15 @@ mod tests {
             if node.me == COORDINATOR {
                 let groups = (to.len() as u32 - 1) / 2;
                 let terms = terms(groups, &BTreeSet::new());
-                let sum = CoordinatorEvent::Sum { step: Step(0), attempt: 0, terms };
+                let sum =
+                    CoordinatorEvent::Sum { step: Step(0), attempt: 0, terms, spares_one: false };
                 let sent = node.coordinate(some_time(), sum);
                 post(node.me, sent);
             }
             let wanted = to.len() - 1;
             while node.me != COORDINATOR || node.reports.len() < wanted {
                 let Ok((from, packet)) = inbox.recv() else { break };
-                if let Packet::Up(Up::Pong { .. }) = packet {
+                if let Packet::FromWorker(FromWorker::Pong { .. }) = packet {
                     break;
                 }
                 let sent = node.takes(some_time(), from, packet);
@@ -618,7 +632,8 @@ mod tests {
             if node.me == COORDINATOR {
                 // Any word that says nothing of sums ends a worker here.
                 to.iter().take(wanted).for_each(|to| {
-                    let _ = to.send((COORDINATOR, Packet::Up(Up::Pong { number: 0 })));
+                    let _ =
+                        to.send((COORDINATOR, Packet::FromWorker(FromWorker::Pong { number: 0 })));
                 });
             }
             node

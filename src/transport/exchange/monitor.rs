@@ -33,8 +33,6 @@ pub(super) struct ExchangeMonitor {
     pub(super) given: BTreeSet<u32>,
     /// Who has the whole sum, with which digest, if it takes one.
     pub(super) holders: BTreeMap<u32, Option<u64>>,
-    /// When the second node had it.
-    pub(super) held_since: Option<Instant>,
     /// The digest of what was decided.
     digest: Option<u64>,
     waiting: BTreeMap<u32, Waiting>,
@@ -59,7 +57,6 @@ impl ExchangeMonitor {
             void: false,
             given: BTreeSet::new(),
             holders: BTreeMap::new(),
-            held_since: None,
             digest: None,
             waiting: BTreeMap::new(),
             unreported: Vec::new(),
@@ -68,11 +65,6 @@ impl ExchangeMonitor {
             own: false,
             overflowed: false,
         }
-    }
-
-    /// Whether two nodes have had the sum for longer than this.
-    pub(super) fn is_held_for(&self, now: Instant, time: Duration) -> bool {
-        self.held_since.is_some_and(|since| now.duration_since(since) > time)
     }
 
     /// A node says that nothing has come to it for a while; whether that is news.

@@ -1,7 +1,8 @@
 //! Which workers sum, and how much each.
 //!
 //! # Formula
-//! With `n` workers, `l` terms and shares `a_i` of the vector that sum to 1, in units of a gradient,
+//! With `n` workers, `l` terms and shares `a_i` of the vector that sum to 1, in units of a
+//! gradient,
 //! ```text
 //! a worker that holds k terms, each held by r_j, sends   sum_j 1/r_j + (n - 1 - k) a_i
 //! a worker that holds none sends (n - 1) a_i and receives 1 + (l - 1) a_i
@@ -24,15 +25,15 @@ const LATE_STEPS: u32 = 4;
 pub(super) struct OwnerShares {
     /// In how many steps in a row each worker held nothing when the sum was begun.
     late: BTreeMap<u32, u32>,
-    /// Workers that did not hold the last sum in time: their hosts do not answer.
+    /// Workers that lacked the last step's sum when the next one began to be made: their hosts may
+    /// not answer.
     unresponsive: BTreeSet<u32>,
 }
 
 impl OwnerShares {
-    /// A sum was made: those of its receivers that do not hold it yet, though others have for long,
-    /// own nothing until they do.
-    pub(super) fn held_in_time(&mut self, lacking: impl Iterator<Item = u32>) {
-        self.unresponsive.extend(lacking);
+    /// These lack the sum of a step that others have applied: they own nothing until they have it.
+    pub(super) fn lack(&mut self, workers: impl Iterator<Item = u32>) {
+        self.unresponsive.extend(workers);
     }
 
     /// A worker holds a sum.
@@ -192,7 +193,7 @@ mod tests {
         let one_late = terms(&[&[0, 1], &[2]]);
         let owners = shares.owners(&present, &one_late, LENGTH);
         assert_eq!(counts(&owners), [(0, 25), (1, 25), (2, 25), (3, 25)]);
-        shares.held_in_time([2, 3].into_iter());
+        shares.lack([2, 3].into_iter());
         let owners = shares.owners(&present, &one_late, LENGTH);
         let of_those = [(0, 33), (1, 33), (2, 34)];
         assert_eq!(counts(&owners), of_those, "who holds a term has answered");

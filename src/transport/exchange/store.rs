@@ -4,7 +4,7 @@ use super::Key;
 use super::block::Vectors;
 use crate::gpu::CombineError;
 use crate::ids::{Job, Step, Task};
-use crate::transport::fabric::Holds;
+use crate::transport::collective::ResultStore;
 use crate::transport::ledger::Ledger;
 use crate::transport::{What, lock};
 use std::collections::{BTreeSet, VecDeque};
@@ -26,7 +26,7 @@ impl HostResults {
     }
 }
 
-impl Holds for HostResults {
+impl ResultStore for HostResults {
     fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
         lock(&self.ledger).get(step, what).cloned()
     }

@@ -1,82 +1,31 @@
 //! A worker's end of all sums: what it holds for them, what it sends, sums and gathers.
 
 use super::eager;
+use super::events::{WorkerEffect, WorkerEvent};
 use super::frame::Frame;
 use super::node::{NodeContext, NodeExchanges};
 use super::part::{Outgoing, chunks_of};
 use super::plan::Plan;
-use super::reassembly::WriteSlot;
 use super::store::Sum;
-use super::{Block, DATA_WAITING_MAX, Key, QUIET};
+use super::{DATA_WAITING_MAX, Key, QUIET};
 use crate::gpu::{Folded, poison_of};
-use crate::ids::{Job, Step, Task, Worker};
+use crate::ids::{Step, Worker};
 use crate::transport::What;
-use crate::transport::fabric::{Holds, Reported, Told, Weave};
-use crate::transport::wire::{COORDINATOR, Header, Kind, Up};
+use crate::transport::collective::{
+    CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore,
+};
+use crate::transport::wire::{COORDINATOR, FromWorker, Kind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a worker's end is told.
-pub(in crate::transport) enum WorkerEvent {
-    /// Its trainer has done a task, whose finite result goes to the coordinator at once.
-    SendEagerly { task: Task, order: u64 },
-    /// A result is to be added to the sum of a step.
-    Reduce { step: Step, task: Task, weight: f64 },
-    /// A result is not needed any more.
-    Discard { task: Task },
-    /// Nothing of a step, and of jobs below `end`, is needed any more.
-    Release { step: Step, end: Job },
-    /// A sum is to be made by connections.
-    Exchange(Plan),
-    /// A sum is to be made in a group.
-    ExchangeInGroup { group: u64, plan: Plan },
-    /// A group is to be named, joined or left.
-    Group(Told),
-    /// A node lacks a sum that is here.
-    Give { step: Step, attempt: u32, to: u32 },
-    /// A step is decided; `attempt` tells which of its sums is applied, if any.
-    Decided { step: Step, attempt: Option<u32> },
-    /// The trainer has been given everything below a step.
-    Applied { next: Step },
-    /// The worker goes on at a step, in a state that it has taken over.
-    Moved { next: Step },
-    /// A chunk has come.
-    Chunk { from: u32, header: Header, block: Block },
-    /// A chunk has come and was read into its place.
-    Placed { from: u32, header: Header, slot: WriteSlot },
-    /// There is another connection to a worker: what went over the last one may be lost.
-    ConnectedAgain { worker: u32 },
-    /// The trainer has said whether it has a collective, and where its results lie then.
-    Equipped(Result<Box<dyn Holds>, String>),
-    /// The collective says something.
-    Collective(Reported),
-    /// The connection to the coordinator is lost, and whatever it had asked for.
-    CoordinatorLost,
-    /// Some time has passed.
-    Tick,
-}
-
-/// What is to be done for it.
-#[derive(Debug)]
-pub(in crate::transport) enum WorkerEffect {
-    /// A chunk goes to a node, unless so many bytes wait for it already.
-    Send { to: u32, frame: Frame, most: usize },
-    /// The coordinator is told.
-    Tell(Up),
-    /// The collective is told.
-    Collective(Told),
-    /// These owe chunks: their connections may be dead.
-    Owing(BTreeSet<u32>),
-}
-
 type Effects = Vec<WorkerEffect>;
 
 /// What sums vectors beside the connections.
-enum Collective {
+enum Beside {
     /// The trainer has not said.
     Unknown {
-        asked: Vec<Told>,
+        asked: Vec<CollectiveCommand>,
     },
     /// Nothing, and why.
     None {
@@ -90,8 +39,8 @@ pub(in crate::transport) struct WorkerSums {
     me: Worker,
     length: usize,
     node: NodeExchanges,
-    results: Box<dyn Holds>,
-    collective: Collective,
+    results: Box<dyn ResultStore>,
+    collective: Beside,
     /// Sums under way in a group.
     in_group: Vec<Key>,
     /// How often the collective has not yet left what another coordinator had asked for: it is not
@@ -101,13 +50,13 @@ pub(in crate::transport) struct WorkerSums {
 
 impl WorkerSums {
     /// Of a worker whose results are there until its trainer says something else.
-    pub(in crate::transport) fn new(context: NodeContext, results: Box<dyn Holds>) -> Self {
+    pub(in crate::transport) fn new(context: NodeContext, results: Box<dyn ResultStore>) -> Self {
         Self {
             me: Worker(context.me),
             length: context.length,
             node: NodeExchanges::new(context),
             results,
-            collective: Collective::Unknown { asked: Vec::new() },
+            collective: Beside::Unknown { asked: Vec::new() },
             in_group: Vec::new(),
             leaving: 0,
         }
@@ -181,11 +130,13 @@ impl WorkerSums {
                 self.in_group.clear();
                 self.node.reset();
                 match &mut self.collective {
-                    Collective::Unknown { asked } => asked.clear(),
-                    Collective::None { .. } => {}
-                    Collective::There => {
+                    Beside::Unknown { asked } => asked.clear(),
+                    Beside::None { .. } => {}
+                    Beside::There => {
                         self.leaving += 1;
-                        out.push(WorkerEffect::Collective(Told::Leave { group: u64::MAX }));
+                        out.push(WorkerEffect::Collective(CollectiveCommand::Leave {
+                            group: u64::MAX,
+                        }));
                     }
                 }
             }
@@ -193,7 +144,7 @@ impl WorkerSums {
                 let mut owing = BTreeSet::new();
                 for (step, attempt, on) in self.node.stalled(now, QUIET) {
                     owing.extend(&on);
-                    out.push(WorkerEffect::Tell(Up::Waiting { step, attempt, on }));
+                    out.push(WorkerEffect::Tell(FromWorker::Waiting { step, attempt, on }));
                 }
                 out.push(WorkerEffect::Owing(owing));
             }
@@ -240,37 +191,41 @@ impl WorkerSums {
             .collect();
         let parts =
             owners.iter().map(|owner| (Worker(owner.node), owner.elements(length))).collect();
-        let weave = Weave { me: self.me, step, attempt, length, terms, parts, shown };
-        self.tell_collective(Told::Sum { group, weave }, out);
+        let collective = CollectiveSum { me: self.me, step, attempt, length, terms, parts, shown };
+        self.tell_collective(CollectiveCommand::Sum { group, collective }, out);
     }
 
-    fn equipped(&mut self, equipment: Result<Box<dyn Holds>, String>, out: &mut Effects) {
+    fn equipped(&mut self, equipment: Result<Box<dyn ResultStore>, String>, out: &mut Effects) {
         let collective = match equipment {
-            Err(reason) => Collective::None { reason },
+            Err(reason) => Beside::None { reason },
             Ok(results) => {
                 self.results = results;
-                Collective::There
+                Beside::There
             }
         };
         let before = std::mem::replace(&mut self.collective, collective);
-        if let Collective::Unknown { asked } = before {
+        if let Beside::Unknown { asked } = before {
             asked.into_iter().for_each(|told| self.tell_collective(told, out));
         }
     }
 
     /// Hands something on to the collective.
-    fn tell_collective(&mut self, told: Told, out: &mut Effects) {
+    fn tell_collective(&mut self, told: CollectiveCommand, out: &mut Effects) {
         match &mut self.collective {
-            Collective::Unknown { asked } if matches!(told, Told::Leave { .. }) => asked.clear(),
-            Collective::Unknown { asked } => asked.push(told),
-            Collective::None { reason } => {
-                if let Told::Name { group } | Told::Join { group, .. } = told {
+            Beside::Unknown { asked } if matches!(told, CollectiveCommand::Leave { .. }) => {
+                asked.clear()
+            }
+            Beside::Unknown { asked } => asked.push(told),
+            Beside::None { reason } => {
+                if let CollectiveCommand::Name { group } | CollectiveCommand::Join { group, .. } =
+                    told
+                {
                     let reason = reason.clone();
-                    out.push(WorkerEffect::Tell(Up::Apart { group, reason }));
+                    out.push(WorkerEffect::Tell(FromWorker::GroupFailed { group, reason }));
                 }
             }
-            Collective::There => {
-                if let Told::Leave { .. } = told {
+            Beside::There => {
+                if let CollectiveCommand::Leave { .. } = told {
                     self.in_group.clear();
                 }
                 out.push(WorkerEffect::Collective(told));
@@ -278,22 +233,26 @@ impl WorkerSums {
         }
     }
 
-    fn reported(&mut self, reported: Reported, out: &mut Effects) {
-        if let Reported::Left { group } = reported {
+    fn reported(&mut self, reported: CollectiveEvent, out: &mut Effects) {
+        if let CollectiveEvent::Left { group } = reported {
             self.leaving = self.leaving.saturating_sub(usize::from(group == u64::MAX));
         }
         if self.leaving > 0 {
             return;
         }
         match reported {
-            Reported::Left { .. } => {}
-            Reported::Named { group, id } => out.push(WorkerEffect::Tell(Up::Named { group, id })),
-            Reported::Joined { group } => out.push(WorkerEffect::Tell(Up::Together { group })),
-            Reported::Apart { group, reason } => {
-                self.in_group.clear();
-                out.push(WorkerEffect::Tell(Up::Apart { group, reason }));
+            CollectiveEvent::Left { .. } => {}
+            CollectiveEvent::Named { group, id } => {
+                out.push(WorkerEffect::Tell(FromWorker::GroupNamed { group, id }))
             }
-            Reported::Summed { step, attempt, folded: Folded { digest, finite } } => {
+            CollectiveEvent::Joined { group } => {
+                out.push(WorkerEffect::Tell(FromWorker::GroupReady { group }))
+            }
+            CollectiveEvent::Failed { group, reason } => {
+                self.in_group.clear();
+                out.push(WorkerEffect::Tell(FromWorker::GroupFailed { group, reason }));
+            }
+            CollectiveEvent::Summed { step, attempt, folded: Folded { digest, finite } } => {
                 self.in_group.retain(|key| *key != (step, attempt));
                 if finite {
                     self.node.forget_sum(step, attempt);
@@ -302,7 +261,7 @@ impl WorkerSums {
                 }
                 out.push(WorkerEffect::Tell(told_of(step, attempt, digest, finite)));
             }
-            Reported::Part { step, attempt, start, numbers, to } => {
+            CollectiveEvent::Part { step, attempt, start, numbers, to } => {
                 let finite = poison_of(&numbers) == 0.0;
                 let spoilt = BTreeSet::new();
                 let part = Sum { step, attempt, finite, vector: None, digest: 0, spoilt };
@@ -323,7 +282,7 @@ impl WorkerSums {
         if let Some(frames) = self.node.give(step, attempt) {
             frames.into_iter().for_each(|frame| send(to, frame, out));
         } else if self.node.sum(step, attempt).is_some() {
-            self.tell_collective(Told::Give { step, attempt, to }, out);
+            self.tell_collective(CollectiveCommand::Give { step, attempt, to }, out);
         } else {
             tracing::warn!("{step} is asked for and not here");
         }
@@ -331,11 +290,11 @@ impl WorkerSums {
 }
 
 /// What the coordinator is told of a sum that is whole.
-fn told_of(step: Step, attempt: u32, digest: u64, finite: bool) -> Up {
+fn told_of(step: Step, attempt: u32, digest: u64, finite: bool) -> FromWorker {
     if finite {
-        Up::Held { step, attempt, digest: Some(digest) }
+        FromWorker::Held { step, attempt, digest: Some(digest) }
     } else {
-        Up::Overflowed { step, attempt }
+        FromWorker::SumNotFinite { step, attempt }
     }
 }
 

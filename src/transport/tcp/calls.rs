@@ -8,7 +8,7 @@ use super::{HANDSHAKE, Listener, Network, TcpError, Welcome, dial};
 use crate::ids::Worker;
 use crate::run::Limits;
 use crate::transport::RunFacts;
-use crate::transport::wire::{self, Across, CONTROL_BYTES_MAX, Down, Offer, Up};
+use crate::transport::wire::{self, Across, CONTROL_BYTES_MAX, FromWorker, Offer, ToWorker};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +100,7 @@ async fn hello(
         security::connect(stream, Role::Coordinator, &join.security, HANDSHAKE).await?;
     let Join { worker, process, has, .. } = *join;
     let (identity, facts) = (join.identity.clone(), facts.clone());
-    let hello = Up::Hello {
+    let hello = FromWorker::Hello {
         worker,
         identity,
         process,
@@ -108,7 +108,7 @@ async fn hello(
         offer,
         has,
         facts: Box::new(facts),
-        weaves: true,
+        supports_collectives: true,
     };
     let lost = |error: PipeError| TcpError::Unreachable {
         address: join.address.clone(),
@@ -119,9 +119,9 @@ async fn hello(
     match wire::decode(&body)
         .map_err(|reason| TcpError::Unreachable { address: join.address.clone(), reason })?
     {
-        Down::Welcome(welcome) => Ok((stream, *welcome)),
-        Down::Refused { reason, again } => Err(TcpError::Refused { reason, again }),
-        Down::Replaced {} => Err(TcpError::Replaced),
+        ToWorker::Welcome(welcome) => Ok((stream, *welcome)),
+        ToWorker::Refused { reason, again } => Err(TcpError::Refused { reason, again }),
+        ToWorker::Replaced {} => Err(TcpError::Replaced),
         other => Err(TcpError::Unreachable {
             address: join.address.clone(),
             reason: format!("{other:?} came where a welcome was due"),

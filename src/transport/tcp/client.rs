@@ -14,12 +14,12 @@ pub use link::TcpLink;
 use super::Welcome;
 use super::pipe::Incoming;
 use crate::ids::Worker;
+use crate::transport::collective::{Collective, CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
     Arriving, Blocks, Frame, Plan, WorkerEffect, WorkerEvent, WorkerSums, state_frames,
 };
-use crate::transport::fabric::{Fabric, Holds, Reported, Told};
-use crate::transport::wire::{self, COORDINATOR, Down, Kind, Up};
+use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts};
 use dialer::{Dialer, Dialled};
 use peers::Peers;
@@ -47,7 +47,7 @@ impl From {
 }
 
 /// A collective and where results lie for it, or why there is none.
-type Equipment = Result<(Box<dyn Holds>, Box<dyn Fabric>), String>;
+type Equipment = Result<(Box<dyn ResultStore>, Box<dyn Collective>), String>;
 
 /// What the trainer says.
 enum Command {
@@ -64,8 +64,8 @@ enum Command {
     Leave,
 }
 
-/// Between the trainer, the coordinator and the other workers: what one of them says goes to whoever
-/// owns what it is about.
+/// Between the trainer, the coordinator and the other workers: what one of them says goes to
+/// whoever owns what it is about.
 struct Hub {
     welcome: Welcome,
     dialer: Dialer,
@@ -73,8 +73,8 @@ struct Hub {
     peers: Peers,
     sums: WorkerSums,
     /// What sums vectors beside the connections, and where that reports.
-    collective: Option<Box<dyn Fabric>>,
-    reports: mpsc::UnboundedSender<Reported>,
+    collective: Option<Box<dyn Collective>>,
+    reports: mpsc::UnboundedSender<CollectiveEvent>,
     trainer: Trainer,
     states: Arriving,
     /// States that were sent.
@@ -88,7 +88,7 @@ impl Hub {
         mut commands: mpsc::UnboundedReceiver<Command>,
         mut events: mpsc::Receiver<(From, Incoming)>,
         mut dialled: mpsc::UnboundedReceiver<Dialled>,
-        mut reports: mpsc::UnboundedReceiver<Reported>,
+        mut reports: mpsc::UnboundedReceiver<CollectiveEvent>,
     ) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -101,7 +101,7 @@ impl Hub {
                         // The coordinator compares; a difference to what this worker said before is
                         // one to the run's.
                         let _ = self.dialer.facts.agree(&facts);
-                        self.uplink.tell(&Up::Facts { facts: Box::new(facts) });
+                        self.uplink.tell(&FromWorker::Facts { facts: Box::new(facts) });
                     }
                     Some(Command::Equip(equipment)) => self.equip(equipment),
                     Some(Command::Leave) | None => break,
@@ -140,7 +140,7 @@ impl Hub {
     fn notice(&mut self, from: u64, order: u64, notice: Notice) {
         match &notice {
             Notice::Done { .. } => self.trainer.done(order, false),
-            Notice::Freed => self.trainer.done(order, true),
+            Notice::Idle => self.trainer.done(order, true),
             _ => {}
         }
         let (connection, order) = (order >> ORDER_BITS, order & ORDER_MASK);
@@ -150,14 +150,14 @@ impl Hub {
                 self.sums(WorkerEvent::Discard { task });
             }
             Notice::Done { .. } if !current => {}
-            Notice::Done { task, tail, finite } => {
-                let tail = if finite { tail } else { Vec::new() };
-                if finite && self.welcome.hold {
+            Notice::Done { task, aux, finite } => {
+                let aux = if finite { aux } else { Vec::new() };
+                if finite && self.welcome.eager {
                     self.sums(WorkerEvent::SendEagerly { task, order });
                 }
-                self.uplink.tell(&Up::Done { order, task, tail, finite });
+                self.uplink.tell(&FromWorker::Done { order, task, aux, finite });
             }
-            Notice::Freed if current => self.uplink.tell(&Up::Freed { order }),
+            Notice::Idle if current => self.uplink.tell(&FromWorker::Idle { order }),
             Notice::Applied { step, digest } => {
                 self.trainer.word.applied(step, digest);
                 // The offer over this connection has told that it would be applied, but not the
@@ -165,22 +165,22 @@ impl Hub {
                 if self.uplink.is_current(from)
                     || self.trainer.word.is_due(step) && digest.is_some()
                 {
-                    self.uplink.tell(&Up::Applied { step, digest });
+                    self.uplink.tell(&FromWorker::Applied { step, digest });
                 }
             }
-            Notice::Taken { digests, unfit } => {
+            Notice::StateLoaded { digests, unfit } => {
                 let Some((connection, transfer)) = self.trainer.taken(&digests) else { return };
                 if self.uplink.is_current(connection) {
-                    self.uplink.tell(&Up::Taken { transfer, digests, unfit });
+                    self.uplink.tell(&FromWorker::StateLoaded { transfer, digests, unfit });
                 }
             }
-            Notice::Finish { after } => self.uplink.tell(&Up::Finish { after }),
+            Notice::Finish { after } => self.uplink.tell(&FromWorker::Finish { after }),
             // Nobody waits for it over this connection.
             Notice::State { .. } if !self.uplink.is_current(from) => {}
             Notice::State { needy, state } => {
                 self.transfers += 1;
                 let lengths = state.vectors.iter().map(Vec::len).collect();
-                self.uplink.tell(&Up::State {
+                self.uplink.tell(&FromWorker::State {
                     needy: needy.0,
                     transfer: self.transfers,
                     next: state.next,
@@ -200,13 +200,15 @@ impl Hub {
         }
         match (from, incoming) {
             (From::Coordinator(number), _) if !self.uplink.is_current(number) => {}
-            (From::Coordinator(_), Incoming::Control(body)) => match wire::decode::<Down>(&body) {
-                Ok(message) => return self.down(message),
-                Err(reason) => {
-                    tracing::error!("from the coordinator: {reason}");
-                    return false;
+            (From::Coordinator(_), Incoming::Control(body)) => {
+                match wire::decode::<ToWorker>(&body) {
+                    Ok(message) => return self.down(message),
+                    Err(reason) => {
+                        tracing::error!("from the coordinator: {reason}");
+                        return false;
+                    }
                 }
-            },
+            }
             (From::Coordinator(_), Incoming::Ended(reason)) => {
                 if self.trainer.is_stopping() {
                     return false;
@@ -293,12 +295,12 @@ impl Hub {
     }
 
     /// Whether an order was meant for an earlier connection of this worker.
-    fn is_void(&self, message: &Down) -> bool {
-        let (Down::Compute { epoch, .. }
-        | Down::Apply { epoch, .. }
-        | Down::Skip { epoch, .. }
-        | Down::Provide { epoch, .. }
-        | Down::Take { epoch, .. }) = message
+    fn is_void(&self, message: &ToWorker) -> bool {
+        let (ToWorker::Compute { epoch, .. }
+        | ToWorker::Apply { epoch, .. }
+        | ToWorker::Skip { epoch, .. }
+        | ToWorker::SendState { epoch, .. }
+        | ToWorker::LoadState { epoch, .. }) = message
         else {
             return false;
         };
@@ -306,73 +308,84 @@ impl Hub {
     }
 
     /// False if there is nothing more to be done here.
-    fn down(&mut self, message: Down) -> bool {
+    fn down(&mut self, message: ToWorker) -> bool {
         if self.is_void(&message) {
             tracing::warn!("an order for another connection than {} is void", self.welcome.epoch);
             return true;
         }
         match message {
-            Down::Compute { order, tasks, .. } => {
+            ToWorker::Compute { order, tasks, .. } => {
                 self.uplink.used();
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
                 self.trainer.compute(self.uplink.name_of(order), tasks);
             }
-            Down::Abandon {} => {
+            ToWorker::Abandon {} => {
                 self.trainer.cancel();
                 self.drop_orders();
             }
-            Down::Reduce { step, task, weight } => {
+            ToWorker::Reduce { step, task, weight } => {
                 self.sums(WorkerEvent::Reduce { step, task, weight });
             }
-            Down::Discard { task } => self.sums(WorkerEvent::Discard { task }),
-            Down::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
-            Down::Exchange { step, attempt, places, terms, owners, receivers, group } => {
+            ToWorker::Discard { task } => self.sums(WorkerEvent::Discard { task }),
+            ToWorker::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
+            ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group } => {
                 let plan = Plan { step, attempt, places, terms, owners, receivers };
                 self.sums(match group {
                     Some(group) => WorkerEvent::ExchangeInGroup { group, plan },
                     None => WorkerEvent::Exchange(plan),
                 });
             }
-            Down::Name { group } => self.sums(WorkerEvent::Group(Told::Name { group })),
-            Down::Join { group, id, members } => {
+            ToWorker::NameGroup { group } => {
+                self.sums(WorkerEvent::Group(CollectiveCommand::Name { group }))
+            }
+            ToWorker::JoinGroup { group, id, members } => {
                 let me = self.welcome.worker.0;
                 if let Some(rank) = members.iter().position(|member| *member == me) {
                     let members = members.into_iter().map(Worker).collect();
-                    self.sums(WorkerEvent::Group(Told::Join { group, id, members, rank }));
+                    self.sums(WorkerEvent::Group(CollectiveCommand::Join {
+                        group,
+                        id,
+                        members,
+                        rank,
+                    }));
                 }
             }
-            Down::Leave { group } => self.sums(WorkerEvent::Group(Told::Leave { group })),
-            Down::Apply { step, attempt, digest, tail, saver, .. } => {
+            ToWorker::LeaveGroup { group } => {
+                self.sums(WorkerEvent::Group(CollectiveCommand::Leave { group }))
+            }
+            ToWorker::Apply { step, attempt, digest, aux, saver, .. } => {
                 self.uplink.used();
                 self.sums(WorkerEvent::Decided { step, attempt: Some(attempt) });
                 let saver = Worker(saver);
-                self.trainer.apply(Decision { step, attempt, digest, tail, saver });
+                self.trainer.apply(Decision { step, attempt, digest, aux, saver });
             }
-            Down::Skip { step, saver, units, .. } => {
+            ToWorker::Skip { step, saver, units, .. } => {
                 self.sums(WorkerEvent::Decided { step, attempt: None });
                 let saver = Worker(saver);
                 self.enqueue(Order::Skip { step, saver, units: units.into() });
             }
-            Down::Give { step, attempt, to } => {
+            ToWorker::SendSum { step, attempt, to } => {
                 self.sums(WorkerEvent::Give { step, attempt, to });
             }
-            Down::Provide { needy, .. } => self.enqueue(Order::Provide { needy: Worker(needy) }),
-            Down::Take { transfer, next, lengths, .. } => {
+            ToWorker::SendState { needy, .. } => {
+                self.enqueue(Order::SendState { needy: Worker(needy) })
+            }
+            ToWorker::LoadState { transfer, next, lengths, .. } => {
                 self.drop_orders();
                 self.states.expect(transfer, next, lengths, usize::MAX);
                 self.trainer.take_over(transfer);
             }
-            Down::Peers { peers } => {
+            ToWorker::Peers { peers } => {
                 let again = self.peers.meet(peers, &self.dialer);
                 for worker in again {
                     self.sums(WorkerEvent::ConnectedAgain { worker });
                 }
             }
-            Down::Ping { number } => self.uplink.tell(&Up::Pong { number }),
-            Down::Stop {} => self.trainer.stop(self.uplink.name_of(0)),
-            Down::Replaced {} => return self.leave(Dismissal::Replaced),
-            Down::Refused { reason, .. } => return self.leave(Dismissal::Refused { reason }),
-            Down::Welcome(_) => tracing::warn!("a welcome came twice"),
+            ToWorker::Ping { number } => self.uplink.tell(&FromWorker::Pong { number }),
+            ToWorker::Stop {} => self.trainer.stop(self.uplink.name_of(0)),
+            ToWorker::Replaced {} => return self.leave(Dismissal::Replaced),
+            ToWorker::Refused { reason, .. } => return self.leave(Dismissal::Refused { reason }),
+            ToWorker::Welcome(_) => tracing::warn!("a welcome came twice"),
         }
         self.advance();
         true
@@ -392,7 +405,7 @@ impl Hub {
     /// Tasks that the trainer has not been given are free at once.
     fn drop_orders(&mut self) {
         for number in self.trainer.drop_orders() {
-            self.uplink.tell(&Up::Freed { order: number & ORDER_MASK });
+            self.uplink.tell(&FromWorker::Idle { order: number & ORDER_MASK });
         }
     }
 
@@ -434,7 +447,7 @@ impl Hub {
         self.sums(WorkerEvent::Tick);
         let is_open = |step, attempt| self.sums.is_open(step, attempt);
         if let Some(step) = self.trainer.misses(Instant::now(), is_open) {
-            self.uplink.tell(&Up::Missing { step });
+            self.uplink.tell(&FromWorker::StepUnavailable { step });
         }
     }
 

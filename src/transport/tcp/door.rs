@@ -3,7 +3,7 @@
 
 use super::pipe::read_hello;
 use super::security::{self, HandshakeGate, Identity, Pass, Refusals, Security, Stream};
-use super::server::TcpStatus;
+use super::status::TcpStatus;
 use super::{HANDSHAKE, Listener, lock};
 use crate::transport::wire::{self, HELLO_BYTES_MAX, Offer};
 use serde::de::DeserializeOwned;

@@ -8,10 +8,12 @@ mod watched;
 pub(super) use watched::Watched;
 
 use super::Exchange;
+use super::callers::Caller;
+use super::commands::{Command, Heard};
+use super::listen::Listen;
 use super::members::Members;
 use super::misses::Miss;
 use super::pipe::{ConnectionContext, Incoming, Stamp, Traffic};
-use super::server::{Caller, Command, Heard, Listen};
 use crate::ids::{Step, Worker};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
@@ -19,7 +21,7 @@ use crate::transport::exchange::{
     NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors, state_frames,
 };
 use crate::transport::ledger::Ledgers;
-use crate::transport::wire::{self, COORDINATOR, Down, Kind, TaskOrder, Up};
+use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
 use crate::transport::{Decoded, Notice, Order, RunFacts, Weighted};
 use handovers::Handovers;
 use std::collections::BTreeSet;
@@ -200,7 +202,7 @@ impl Hub {
         let mut left: BTreeSet<(u32, u32)> =
             self.members.connected().map(|(worker, seat)| (worker, seat.epoch)).collect();
         if self.stops {
-            self.members.tell_all(&Down::Stop {});
+            self.members.tell_all(&ToWorker::Stop {});
             // Workers hang up when they have said what they still had to say.
             let _ = tokio::time::timeout(LAST_WORDS, until_ended(&mut left, &mut events)).await;
         }
@@ -228,24 +230,23 @@ impl Hub {
             }
             Command::Order(worker, epoch, order) => self.order(worker, epoch, order),
             Command::Reduce(_, step, Weighted { worker, task, weight }) => {
-                self.members.tell(worker.0, &Down::Reduce { step, task, weight });
+                self.members.tell(worker.0, &ToWorker::Reduce { step, task, weight });
             }
             Command::Discard(worker, _, task) => {
-                self.members.tell(worker.0, &Down::Discard { task });
+                self.members.tell(worker.0, &ToWorker::Discard { task });
             }
             Command::StateOf(worker) => self.order(
                 worker,
                 self.members.epoch(worker.0),
-                Order::Provide { needy: Worker(COORDINATOR) },
+                Order::SendState { needy: Worker(COORDINATOR) },
             ),
-            Command::Fold(step, attempt, terms) => {
-                self.sums(CoordinatorEvent::Sum { step, attempt, terms });
+            Command::Fold { step, attempt, terms, spares_one } => {
+                self.sums(CoordinatorEvent::Sum { step, attempt, terms, spares_one });
             }
             Command::Release(step, end) => {
-                self.members.tell_all(&Down::Release { step, end });
+                self.members.tell_all(&ToWorker::Release { step, end });
                 self.sums(CoordinatorEvent::Released { step });
             }
-            Command::MayLose(one) => self.sums(CoordinatorEvent::MayLose(one)),
             Command::Begin(start, done) => {
                 self.begin(start);
                 self.watched.hand_on();
@@ -292,9 +293,9 @@ impl Hub {
                 });
                 let tasks =
                     tasks.into_iter().map(|(task, parts)| TaskOrder { task, parts }).collect();
-                Down::Compute { epoch, order, tasks }
+                ToWorker::Compute { epoch, order, tasks }
             }
-            Order::Abandon => Down::Abandon {},
+            Order::Abandon => ToWorker::Abandon {},
             Order::Apply { step, attempt, decoded, saver } => {
                 self.members.sent(worker.0, step);
                 let decoded = &*decoded;
@@ -306,16 +307,16 @@ impl Hub {
             }
             Order::Skip { step, saver, units } => {
                 self.members.sent(worker.0, step);
-                Down::Skip { epoch, step, saver: saver.0, units: units.to_vec() }
+                ToWorker::Skip { epoch, step, saver: saver.0, units: units.to_vec() }
             }
-            Order::Provide { needy } => {
+            Order::SendState { needy } => {
                 self.members
                     .seat_of(worker.0)
                     .into_iter()
                     .for_each(|seat| seat.provides.push(needy.0));
-                Down::Provide { epoch, needy: needy.0 }
+                ToWorker::SendState { epoch, needy: needy.0 }
             }
-            Order::Take { state } => {
+            Order::LoadState { state } => {
                 let transfer = self.states.send();
                 self.members.seat_of(worker.0).into_iter().for_each(|seat| {
                     seat.unapplied.clear();
@@ -323,8 +324,10 @@ impl Hub {
                     seat.misses.takes(state.next);
                 });
                 let lengths = state.vectors.iter().map(Vec::len).collect();
-                self.members
-                    .tell(worker.0, &Down::Take { epoch, transfer, next: state.next, lengths });
+                self.members.tell(
+                    worker.0,
+                    &ToWorker::LoadState { epoch, transfer, next: state.next, lengths },
+                );
                 for frame in state_frames(&state, transfer) {
                     self.send(worker.0, frame, usize::MAX);
                 }
@@ -334,7 +337,7 @@ impl Hub {
             }
             Order::Stop => return,
             Order::Dismiss(why) => return self.dismiss(worker.0, &why),
-            Order::Hold { step, attempt, decoded } => {
+            Order::Store { step, attempt, decoded } => {
                 let (worker, decoded) = (worker.0, &*decoded);
                 return self.sums(CoordinatorEvent::Store { worker, step, attempt, decoded });
             }
@@ -348,9 +351,9 @@ impl Hub {
             return frame.clone();
         }
         let (step, attempt, epoch, Worker(saver)) = which;
-        let Decoded { digest, tail, .. } = decoded;
-        let (digest, tail) = (*digest, tail.clone());
-        let frame = Frame::control(&Down::Apply { epoch, step, attempt, digest, tail, saver });
+        let Decoded { digest, aux, .. } = decoded;
+        let (digest, aux) = (*digest, aux.clone());
+        let frame = Frame::control(&ToWorker::Apply { epoch, step, attempt, digest, aux, saver });
         self.apply = Some((which, frame.clone()));
         frame
     }
@@ -376,7 +379,7 @@ impl Hub {
                     let mut status = self.watched.status();
                     status.exchanges += 1;
                     status.exchange_seconds = seconds;
-                    status.woven += u64::from(by_collective);
+                    status.by_collective += u64::from(by_collective);
                 }
                 CoordinatorEffect::GroupSize(size) => self.watched.status().group = size,
             }
@@ -417,7 +420,7 @@ impl Hub {
         self.carry_out(effects);
         if !given {
             self.members.seat_of(worker.0).into_iter().for_each(|seat| seat.misses.recall(step));
-            self.notify(worker, Notice::Missed);
+            self.notify(worker, Notice::StepUnavailable);
         }
     }
 
@@ -432,7 +435,7 @@ impl Hub {
             return;
         }
         match incoming {
-            Incoming::Control(body) => match wire::decode::<Up>(&body) {
+            Incoming::Control(body) => match wire::decode::<FromWorker>(&body) {
                 Ok(message) => self.up(Worker(worker), message),
                 Err(reason) => self.lose(worker, &reason),
             },
@@ -456,27 +459,29 @@ impl Hub {
         }
     }
 
-    fn up(&mut self, worker: Worker, message: Up) {
+    fn up(&mut self, worker: Worker, message: FromWorker) {
         match message {
-            Up::Done { order, task, tail, finite } if self.members.is_order(worker.0, order) => {
+            FromWorker::Done { order, task, aux, finite }
+                if self.members.is_order(worker.0, order) =>
+            {
                 let worker = worker.0;
-                self.sums(CoordinatorEvent::Done { worker, order, task, tail, finite });
+                self.sums(CoordinatorEvent::Done { worker, order, task, aux, finite });
             }
-            Up::Freed { order } if self.members.is_order(worker.0, order) => {
+            FromWorker::Idle { order } if self.members.is_order(worker.0, order) => {
                 self.sums(CoordinatorEvent::Dropped { worker: worker.0, order });
-                self.notify(worker, Notice::Freed);
+                self.notify(worker, Notice::Idle);
             }
-            Up::Done { .. } | Up::Freed { .. } | Up::Pong { .. } => {}
-            Up::Held { step, attempt, digest } => {
+            FromWorker::Done { .. } | FromWorker::Idle { .. } | FromWorker::Pong { .. } => {}
+            FromWorker::Held { step, attempt, digest } => {
                 self.sums(CoordinatorEvent::Held { worker: worker.0, step, attempt, digest });
             }
-            Up::Overflowed { step, attempt } => {
+            FromWorker::SumNotFinite { step, attempt } => {
                 self.sums(CoordinatorEvent::NotFinite { worker: worker.0, step, attempt });
             }
             // Said before it had taken over the state that it was sent.
-            Up::Applied { .. }
+            FromWorker::Applied { .. }
                 if self.members.seat_of(worker.0).is_some_and(|seat| seat.taking.is_some()) => {}
-            Up::Applied { step, digest } => {
+            FromWorker::Applied { step, digest } => {
                 let Some(seat) = self.members.seat_of(worker.0) else { return };
                 if seat.unapplied.remove(&step) {
                     self.notify(worker, Notice::Applied { step, digest });
@@ -490,7 +495,7 @@ impl Hub {
                     );
                 }
             }
-            Up::State { needy, transfer, next, lengths } => {
+            FromWorker::State { needy, transfer, next, lengths } => {
                 let seat = self.members.seat_of(worker.0);
                 let asked = seat.and_then(|seat| {
                     seat.provides
@@ -507,39 +512,39 @@ impl Hub {
                     );
                 }
             }
-            Up::Facts { facts } => self.agree(worker, &facts),
-            Up::Taken { transfer, digests, unfit } => {
+            FromWorker::Facts { facts } => self.agree(worker, &facts),
+            FromWorker::StateLoaded { transfer, digests, unfit } => {
                 // A later one may be on its way.
                 if self
                     .members
                     .seat_of(worker.0)
                     .is_some_and(|seat| seat.taking.take_if(|taking| *taking == transfer).is_some())
                 {
-                    self.notify(worker, Notice::Taken { digests, unfit });
+                    self.notify(worker, Notice::StateLoaded { digests, unfit });
                 }
             }
-            Up::Finish { after } => self.notify(worker, Notice::Finish { after }),
-            Up::Missing { step } => self.missing(worker, step),
-            Up::Waiting { step, attempt, on } => {
+            FromWorker::Finish { after } => self.notify(worker, Notice::Finish { after }),
+            FromWorker::StepUnavailable { step } => self.missing(worker, step),
+            FromWorker::Waiting { step, attempt, on } => {
                 self.sums(CoordinatorEvent::Waiting { worker: worker.0, step, attempt, on });
             }
-            Up::Named { group, id } => {
+            FromWorker::GroupNamed { group, id } => {
                 self.sums(CoordinatorEvent::GroupNamed { worker: worker.0, group, id });
             }
-            Up::Together { group } => {
+            FromWorker::GroupReady { group } => {
                 self.sums(CoordinatorEvent::GroupJoined { worker: worker.0, group });
             }
-            Up::Apart { group, reason } => {
+            FromWorker::GroupFailed { group, reason } => {
                 self.sums(CoordinatorEvent::GroupFailed { worker: worker.0, group, reason });
             }
-            Up::Hello { .. } => self.lose(worker.0, "it says hello twice"),
+            FromWorker::Hello { .. } => self.lose(worker.0, "it says hello twice"),
         }
     }
 
     fn tick(&mut self) {
         let now = Instant::now();
         if let Some(number) = self.pings.due(now) {
-            self.members.tell_all(&Down::Ping { number });
+            self.members.tell_all(&ToWorker::Ping { number });
         }
         for worker in self.members.silent(now, self.listen.silence) {
             self.lose(
@@ -565,7 +570,7 @@ impl Hub {
     }
 
     /// The same, with a last word to it.
-    fn part_with(&mut self, worker: u32, reason: &str, word: Option<&Down>) {
+    fn part_with(&mut self, worker: u32, reason: &str, word: Option<&ToWorker>) {
         if !self.members.leave(worker, word) {
             return;
         }
@@ -588,7 +593,7 @@ impl Hub {
     fn introduce(&mut self) {
         if self.begun && self.listen.exchange.is_by_workers() && self.members.have_changed() {
             self.sums(CoordinatorEvent::MembersChanged);
-            self.members.tell_all(&Down::Peers { peers: self.members.peers() });
+            self.members.tell_all(&ToWorker::Peers { peers: self.members.peers() });
         }
     }
 }

@@ -5,7 +5,7 @@ use super::misses::Misses;
 use super::pipe::Pipe;
 use crate::ids::Step;
 use crate::transport::exchange::Frame;
-use crate::transport::wire::{Down, Peer};
+use crate::transport::wire::{Peer, ToWorker};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -108,7 +108,7 @@ impl Members {
         self.of(worker).map(|seat| &seat.pipe)
     }
 
-    pub(super) fn tell(&self, worker: u32, message: &Down) {
+    pub(super) fn tell(&self, worker: u32, message: &ToWorker) {
         self.tell_frame(worker, Frame::control(message));
     }
 
@@ -118,7 +118,7 @@ impl Members {
         }
     }
 
-    pub(super) fn tell_all(&self, message: &Down) {
+    pub(super) fn tell_all(&self, message: &ToWorker) {
         let frame = Frame::control(message);
         self.connected().for_each(|(_, seat)| seat.pipe.tell_frame(frame.clone()));
     }
@@ -254,7 +254,7 @@ impl Members {
     }
 
     /// A connection ends, after a last word if there is one; false if there was none.
-    pub(super) fn leave(&mut self, worker: u32, word: Option<&Down>) -> bool {
+    pub(super) fn leave(&mut self, worker: u32, word: Option<&ToWorker>) -> bool {
         let Some(seat) = self.place(worker).and_then(|place| place.seat.take()) else {
             return false;
         };

@@ -4,13 +4,16 @@
 //! worker); with [`Exchange::Workers`] workers also have one to each other, and vectors never go
 //! through the coordinator. `docs/protocol.md` describes the bytes.
 
+mod callers;
 mod calls;
 mod client;
+mod commands;
 mod door;
 mod environment;
 pub mod http;
 mod hub;
 mod join;
+mod listen;
 mod mailbox;
 mod members;
 mod misses;
@@ -19,16 +22,19 @@ mod pipe;
 mod port;
 pub mod security;
 mod server;
+mod status;
 
 pub use super::exchange::{Carrier, Exchange, SendResults};
 pub use super::wire::Welcome;
 pub use client::TcpLink;
 pub use environment::{Environment, EnvironmentError, Secrets};
 pub use join::Join;
+pub use listen::Listen;
 pub use mailbox::Bell;
 pub use network::{Listener, Network, Promise, Sockets};
 pub use port::Port;
-pub use server::{Gathered, Listen, TcpStatus, TcpTransport, WorkerStatus};
+pub use server::{Gathered, TcpTransport};
+pub use status::{TcpStatus, WorkerStatus};
 
 use super::lock;
 use security::{Security, SecurityError, Stream};

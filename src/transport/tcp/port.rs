@@ -1,12 +1,16 @@
-//! A coordinator's port, at which workers may call before it is known what they train.
+//! A coordinator's port, at which workers may call before it is known what they train, and the
+//! transports that are opened with one.
 
+use super::callers::{Caller, answer};
 use super::door::Door;
+use super::listen::Listen;
 use super::pipe::write_first;
 use super::security::{self, Security};
-use super::server::{Caller, Listen, TcpStatus, TcpTransport, WorkerStatus, answer};
+use super::server::TcpTransport;
+use super::status::{TcpStatus, WorkerStatus};
 use super::{HANDSHAKE, Network, Sockets, TcpError, runtime, wait};
 use crate::transport::RunFacts;
-use crate::transport::wire::{Down, Up};
+use crate::transport::wire::{FromWorker, ToWorker};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -69,7 +73,7 @@ impl Port {
             });
         }
         match &first.as_ref()?.hello {
-            Up::Hello { facts, .. } => Some((**facts).clone()),
+            FromWorker::Hello { facts, .. } => Some((**facts).clone()),
             _ => None,
         }
     }
@@ -139,7 +143,7 @@ impl Opened {
 async fn complete(callers: &mut mpsc::Receiver<Caller>) -> Option<Caller> {
     loop {
         let caller = callers.recv().await?;
-        let Up::Hello { facts, .. } = &caller.hello else {
+        let FromWorker::Hello { facts, .. } = &caller.hello else {
             let Caller { from, door, .. } = caller;
             door.refuse(from, "no hello");
             continue;
@@ -166,6 +170,29 @@ async fn complete(callers: &mut mpsc::Receiver<Caller>) -> Option<Caller> {
 async fn refuse(caller: Caller, reason: String) {
     let Caller { mut stream, from, door, .. } = caller;
     door.refuse(from, &reason);
-    let answer = Down::Refused { reason, again: false };
+    let answer = ToWorker::Refused { reason, again: false };
     let _ = tokio::time::timeout(HANDSHAKE, write_first(&mut stream, &answer)).await;
+}
+
+impl TcpTransport {
+    /// Opens the port and lets workers in.
+    ///
+    /// # Errors
+    /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
+    pub fn listen(listen: Listen) -> Result<Self, TcpError> {
+        Port::open(listen.address, listen.security.clone(), listen.config.shape.workers)?
+            .listen(listen)
+    }
+
+    /// Opens a port of any network, on the caller's runtime. Such a transport never waits:
+    /// [`Transport::receive`] gives none when there is no notice yet, and [`TcpTransport::bell`]
+    /// tells when to ask again; between [`TcpTransport::begin`] and the first step, its tasks need
+    /// a moment.
+    ///
+    /// # Errors
+    /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
+    pub async fn listen_over(network: Arc<dyn Network>, listen: Listen) -> Result<Self, TcpError> {
+        let place = (listen.address, listen.security.clone());
+        Opened::at(network, place, listen.config.shape.workers).await?.listen(listen)
+    }
 }

@@ -1,19 +1,20 @@
 //! The coordinator's end: the port, the workers behind it, and the exchanges they are told to make.
 
-use super::door::Door;
+use super::callers::Caller;
+use super::commands::{Command, Heard, Offers};
 use super::hub::{Hub, LAST_SUMS, Watched};
+use super::listen::Listen;
 use super::mailbox::{Bell, mailbox};
-use super::port::{Opened, Port};
-use super::security::{Role, Security, Stream};
-use super::{Exchange, Listener, Network, TcpError, lock, random, wait};
+use super::status::TcpStatus;
+use super::{Exchange, TcpError, lock, wait};
 use crate::gpu::{CombineError, Folded, digest, poison_of};
-use crate::ids::{Job, Step, Task, Worker};
-use crate::run::{NumberFormat, RunConfig};
+use crate::ids::{Step, Worker};
+use crate::run::NumberFormat;
 use crate::transport::exchange::{SharedSums, Vectors};
 use crate::transport::ledger::Ledgers;
-use crate::transport::wire::{COORDINATOR, Up};
+use crate::transport::wire::COORDINATOR;
 use crate::transport::{
-    Notice, Order, Piece, RunFacts, State, Summand, Summed, Transport, Weighted, What,
+    Notice, Order, Piece, State, SumRequest, Summed, Transport, Unneeded, Weighted, What,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -25,67 +26,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{Instrument, info_span};
 
-/// What a coordinator is told about its workers and their run.
-#[derive(Clone, Debug)]
-pub struct Listen {
-    /// Where to listen.
-    pub address: SocketAddr,
-    /// How peers know each other.
-    pub security: Security,
-    /// The run: a number that no other run has.
-    pub run: u64,
-    /// What the run is, as its engine is told.
-    pub config: RunConfig,
-    /// Who sums.
-    pub exchange: Exchange,
-    /// Whether every sum is sent to the coordinator too, if it does not sum itself.
-    pub keeps: bool,
-    /// First step that a replica made anew from the job has not applied; none if the job does not
-    /// tell how to make one.
-    pub first: Option<Step>,
-    /// What is trained, in words that this program and the worker's understand.
-    pub job: String,
-    /// What workers are told of what is trained beside the length, units and micro-steps of
-    /// `config`; [`RunFacts::of`] is all of that. Each worker's own word is compared with it, and
-    /// what only a worker knows holds for those that come after it.
-    pub facts: RunFacts,
-    /// A worker that has said nothing for so long is given up.
-    pub silence: Duration,
-    /// An exchange in which nothing comes to somebody for so long is made again without whoever
-    /// holds it up.
-    pub stall: Duration,
-    /// Where the scheme can spare a worker, 20 times as long as exchanges take is enough, and at
-    /// least so long.
-    pub spare: Duration,
-}
-
-impl Listen {
-    /// A run begun with fresh replicas, everything else as is usual, to be changed field by field.
-    #[must_use]
-    pub fn new(address: SocketAddr, security: Security, config: RunConfig) -> Self {
-        Self {
-            address,
-            security,
-            run: random(),
-            config,
-            exchange: Exchange::default(),
-            keeps: false,
-            first: Some(Step(0)),
-            job: String::new(),
-            facts: RunFacts::default(),
-            silence: Duration::from_secs(15),
-            stall: Duration::from_secs(5),
-            spare: Duration::from_millis(500),
-        }
-    }
-
-    /// What is known of what is trained.
-    pub(crate) fn all_facts(&self) -> RunFacts {
-        let RunFacts { length, units, micro_steps, .. } = RunFacts::of(&self.config);
-        RunFacts { length, units, micro_steps, ..self.facts.clone() }
-    }
-}
-
 /// Who was there when a run began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathered {
@@ -94,73 +34,6 @@ pub struct Gathered {
     /// Workers that have not; they may come later.
     pub absent: Vec<Worker>,
 }
-
-/// What is known of one worker's connection.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct WorkerStatus {
-    /// Its name.
-    pub identity: String,
-    /// Where it called from.
-    pub address: String,
-    /// Whether it is connected.
-    pub connected: bool,
-    /// How many times it has joined.
-    pub epoch: u32,
-    /// For how long nothing was heard of it.
-    pub silent_seconds: f64,
-}
-
-/// What is known of a coordinator's connections.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct TcpStatus {
-    /// One entry per worker.
-    pub workers: Vec<WorkerStatus>,
-    /// Bytes sent.
-    pub sent: u64,
-    /// Bytes received.
-    pub received: u64,
-    /// Exchanges that came to an end.
-    pub exchanges: u64,
-    /// How many of them a fabric made.
-    #[serde(default)]
-    pub woven: u64,
-    /// Workers that can sum by a fabric now, among themselves.
-    #[serde(default)]
-    pub group: usize,
-    /// Seconds of the last one, from the plan to the second holder.
-    pub exchange_seconds: f64,
-    /// Calls that were refused.
-    pub refused: u64,
-    /// Exchanges, sums and states that are kept.
-    pub kept: u64,
-}
-
-#[derive(Debug)]
-pub(super) enum Command {
-    /// For one connection of a worker, which it had when the order was thought of; void on every
-    /// other.
-    Order(Worker, u32, Order),
-    Reduce(u32, Step, Weighted),
-    Discard(Worker, u32, Task),
-    /// The state of a worker, whichever connection it has, for the coordinator.
-    StateOf(Worker),
-    Fold(Step, u32, Vec<Summand>),
-    Release(Step, Job),
-    MayLose(bool),
-    Begin(Step, std::sync::mpsc::Sender<()>),
-}
-
-/// What the hub tells its transport.
-#[derive(Debug)]
-pub(super) enum Heard {
-    /// The run has begun with these connections, 0 where there is none.
-    Began(Vec<u32>),
-    /// What came of a worker, and over which of its connections.
-    Notice(Worker, u32, Notice),
-}
-
-/// For every number, what its worker came with, if it is there.
-pub(super) type Offers = Vec<Option<Option<Step>>>;
 
 /// The coordinator's side of a run over TCP.
 #[derive(Debug)]
@@ -187,38 +60,7 @@ pub struct TcpTransport {
     runtime: Option<Runtime>,
 }
 
-/// A worker's first words, with what the connection tells of it.
-pub(super) struct Caller {
-    pub(super) stream: Stream,
-    pub(super) from: SocketAddr,
-    pub(super) role: Option<Role>,
-    pub(super) hello: Up,
-    /// Where it called.
-    pub(super) door: Arc<Door>,
-}
-
 impl TcpTransport {
-    /// Opens the port and lets workers in.
-    ///
-    /// # Errors
-    /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
-    pub fn listen(listen: Listen) -> Result<Self, TcpError> {
-        Port::open(listen.address, listen.security.clone(), listen.config.shape.workers)?
-            .listen(listen)
-    }
-
-    /// Opens a port of any network, on the caller's runtime. Such a transport never waits:
-    /// [`Transport::receive`] gives none when there is no notice yet, and [`TcpTransport::bell`]
-    /// tells when to ask again; between [`TcpTransport::begin`] and the first step, its tasks need
-    /// a moment.
-    ///
-    /// # Errors
-    /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
-    pub async fn listen_over(network: Arc<dyn Network>, listen: Listen) -> Result<Self, TcpError> {
-        let place = (listen.address, listen.security.clone());
-        Opened::at(network, place, listen.config.shape.workers).await?.listen(listen)
-    }
-
     /// At a port that is open, with those who call there.
     pub(super) fn over(
         listen: Listen,
@@ -406,55 +248,44 @@ impl Transport for TcpTransport {
         Ok(())
     }
 
-    fn discard(&mut self, worker: Worker, task: Task) {
-        if let Some((ledgers, vectors)) = &self.held {
-            ledgers.of(worker).discard(task).into_iter().for_each(|vector| vectors.give(vector));
-        } else {
-            self.command(Command::Discard(worker, self.epochs[worker.index()], task));
-        }
-    }
-
-    fn fold(
-        &mut self,
-        step: Step,
-        attempt: u32,
-        summands: &[Summand],
-        length: usize,
-    ) -> Result<Option<Summed>, CombineError> {
+    fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
+        let SumRequest { step, attempt, terms, length, spares_one } = sum;
         if let Some((ledgers, vectors)) = &self.held {
             let mut gradient = vectors.take(length);
-            let folded = ledgers.fold(step, summands, &mut gradient)?;
+            let folded = ledgers.fold(step, terms, &mut gradient)?;
             let folded =
                 if self.format == NumberFormat::Bf16 { rounded(&mut gradient) } else { folded };
             return Ok(Some(Summed { gradient, folded }));
         }
-        self.command(Command::Fold(step, attempt, summands.to_vec()));
+        self.command(Command::Fold { step, attempt, terms: terms.to_vec(), spares_one });
         Ok(None)
-    }
-
-    fn may_lose(&mut self, one: bool) {
-        self.command(Command::MayLose(one));
     }
 
     fn sum(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
         lock(&self.sums).vector(step, attempt)
     }
 
-    fn release(&mut self, step: Step, end: Job) {
-        if let Some((ledgers, vectors)) = &self.held {
-            ledgers.release(step, end).into_iter().for_each(|vector| vectors.give(vector));
+    fn forget(&mut self, what: Unneeded) {
+        match what {
+            Unneeded::Result { worker, task } if self.held.is_none() => {
+                self.command(Command::Discard(worker, self.epochs[worker.index()], task));
+            }
+            Unneeded::Step { step, end } => self.command(Command::Release(step, end)),
+            _ => {}
         }
-        self.command(Command::Release(step, end));
-    }
-
-    fn forget(&mut self, worker: Worker) {
-        self.held.iter().for_each(|(ledgers, _)| ledgers.forget(worker));
-    }
-
-    fn recycle(&mut self, vector: Vec<f32>) {
-        if let Some((_, vectors)) = &self.held {
-            vectors.give(Arc::new(vector));
-        }
+        let Some((ledgers, vectors)) = &self.held else { return };
+        let spent = match what {
+            Unneeded::Result { worker, task } => {
+                ledgers.of(worker).discard(task).into_iter().collect()
+            }
+            Unneeded::Step { step, end } => ledgers.release(step, end),
+            Unneeded::Worker(worker) => {
+                ledgers.forget(worker);
+                Vec::new()
+            }
+            Unneeded::Vector(vector) => vec![Arc::new(vector)],
+        };
+        spent.into_iter().for_each(|vector| vectors.give(vector));
     }
 }
 
@@ -474,27 +305,5 @@ impl Drop for TcpTransport {
             let _ = wait(&runtime, async { tokio::time::timeout(2 * LAST_SUMS, hub).await });
             runtime.shutdown_background();
         }
-    }
-}
-
-/// Takes calls, as many at a time as the door has places for.
-pub(super) async fn answer(
-    listener: Box<dyn Listener>,
-    door: Arc<Door>,
-    callers: mpsc::Sender<Caller>,
-) {
-    loop {
-        let (stream, from, pass) = door.next(&*listener).await;
-        let (door, callers) = (Arc::clone(&door), callers.clone());
-        tokio::spawn(async move {
-            let met = door.meet::<Up>(stream, &pass).await;
-            drop(pass);
-            match met {
-                Ok((stream, peer, hello)) => {
-                    drop(callers.send(Caller { stream, from, role: peer.role, hello, door }).await);
-                }
-                Err(reason) => door.refuse(from, &reason),
-            }
-        });
     }
 }

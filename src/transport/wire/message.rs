@@ -56,7 +56,7 @@ pub struct Offer {
     /// How many times it had joined.
     pub epoch: u32,
     /// First step that is not applied in its parameters. What it says of the steps before it, one
-    /// per model, it says anew ([`Up::Applied`]), since that may have been lost.
+    /// per model, it says anew ([`FromWorker::Applied`]), since that may have been lost.
     pub next: Step,
 }
 
@@ -129,11 +129,11 @@ pub struct Welcome {
     pub format: NumberFormat,
     /// Whether workers send every finite result to the coordinator as soon as it is done.
     #[serde(default)]
-    pub hold: bool,
+    pub eager: bool,
     /// Whether workers may sum among themselves by something else than their connections: then
     /// digests of sums are [`crate::gpu::digest_of_bits`].
     #[serde(default)]
-    pub weave: bool,
+    pub collective: bool,
     /// A side that has said nothing for so long counts as gone; the coordinator pings more often.
     /// On the wire it is a number of seconds.
     #[serde(with = "seconds")]
@@ -162,10 +162,10 @@ mod seconds {
 /// From the coordinator to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Down {
+pub enum ToWorker {
     /// The worker is one of the run.
     Welcome(Box<Welcome>),
-    /// The worker is not one of the run; first, or in answer to [`Up::Facts`].
+    /// The worker is not one of the run; first, or in answer to [`FromWorker::Facts`].
     Refused {
         /// Why.
         reason: String,
@@ -235,13 +235,13 @@ pub enum Down {
         group: Option<u64>,
     },
     /// Name a group, by which its members find each other elsewhere than here; answered with
-    /// [`Up::Named`].
-    Name {
+    /// [`FromWorker::GroupNamed`].
+    NameGroup {
         /// Number of the group.
         group: u64,
     },
-    /// Be a member of a group; answered with [`Up::Together`].
-    Join {
+    /// Be a member of a group; answered with [`FromWorker::GroupReady`].
+    JoinGroup {
         /// Number of the group.
         group: u64,
         /// Its name.
@@ -250,7 +250,7 @@ pub enum Down {
         members: Vec<u32>,
     },
     /// Give a group up, whatever is under way in it.
-    Leave {
+    LeaveGroup {
         /// Number of the group.
         group: u64,
     },
@@ -265,7 +265,7 @@ pub enum Down {
         /// Digest of the sum.
         digest: u64,
         /// Decoded scalars.
-        tail: Vec<f64>,
+        aux: Vec<f64>,
         /// Who saves what is trained, now that this step is decided.
         #[serde(default)]
         saver: u32,
@@ -283,7 +283,7 @@ pub enum Down {
         units: Vec<Units>,
     },
     /// Send the sum of a step to another node that lacks it.
-    Give {
+    SendSum {
         /// Which step.
         step: Step,
         /// Which attempt.
@@ -292,14 +292,14 @@ pub enum Down {
         to: u32,
     },
     /// Send the state of the replica.
-    Provide {
+    SendState {
         /// For which connection of the worker; on any other it is void.
         epoch: u32,
         /// For whom.
         needy: u32,
     },
     /// Take over a state; its vectors follow as chunks.
-    Take {
+    LoadState {
         /// For which connection of the worker; on any other it is void.
         epoch: u32,
         /// Number of the transfer.
@@ -309,7 +309,7 @@ pub enum Down {
         /// Lengths of its vectors.
         lengths: Vec<usize>,
     },
-    /// Answer with [`Up::Pong`].
+    /// Answer with [`FromWorker::Pong`].
     Ping {
         /// Repeated in the answer.
         number: u64,
@@ -321,7 +321,7 @@ pub enum Down {
 /// From a worker to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Up {
+pub enum FromWorker {
     /// First on a connection.
     Hello {
         /// The number it wants, or whichever is free.
@@ -344,7 +344,7 @@ pub enum Up {
         /// Whether it knows of groups, and may be told of them: where vectors are summed in groups,
         /// others are refused.
         #[serde(default)]
-        weaves: bool,
+        supports_collectives: bool,
     },
     /// What the worker trains, if it did not know that when it said hello.
     Facts {
@@ -358,12 +358,12 @@ pub enum Up {
         /// Which.
         task: Task,
         /// Scalars, if all are finite.
-        tail: Vec<f64>,
+        aux: Vec<f64>,
         /// Whether all entries of result and scalars are finite; if not, the result is not kept.
         finite: bool,
     },
     /// The tasks of an order were dropped.
-    Freed {
+    Idle {
         /// Number of the order.
         order: u64,
     },
@@ -377,7 +377,7 @@ pub enum Up {
         digest: Option<u64>,
     },
     /// A sum is not finite.
-    Overflowed {
+    SumNotFinite {
         /// Of which step.
         step: Step,
         /// Which attempt.
@@ -402,8 +402,8 @@ pub enum Up {
         lengths: Vec<usize>,
     },
     /// A state was taken over, or cannot be.
-    Taken {
-        /// Number of the transfer, as in [`Down::Take`].
+    StateLoaded {
+        /// Number of the transfer, as in [`ToWorker::LoadState`].
         transfer: u64,
         /// Digests of the parameters after the last steps before the state's `next`, one per model,
         /// that of `next - 1` last; none if none are taken.
@@ -419,7 +419,7 @@ pub enum Up {
         after: Step,
     },
     /// A step is to be applied whose sum never came, or which was left out.
-    Missing {
+    StepUnavailable {
         /// Which step.
         step: Step,
     },
@@ -433,25 +433,25 @@ pub enum Up {
         on: Vec<u32>,
     },
     /// A group has a name.
-    Named {
+    GroupNamed {
         /// Number of the group.
         group: u64,
         /// The name.
         id: String,
     },
     /// The members of a group have found each other.
-    Together {
+    GroupReady {
         /// Number of the group.
         group: u64,
     },
     /// A group cannot be joined, or something went wrong in it.
-    Apart {
+    GroupFailed {
         /// Number of the group.
         group: u64,
         /// Why.
         reason: String,
     },
-    /// Answer to [`Down::Ping`].
+    /// Answer to [`ToWorker::Ping`].
     Pong {
         /// Its number.
         number: u64,
@@ -504,11 +504,18 @@ mod tests {
         let text = format!(
             r#"{{"compute":{{"epoch":1,"order":4,"tasks":[{{"task":{{"job":7,"piece":2}},"parts":[{part}]}}]}}}}"#
         );
-        let message = Down::Compute { epoch: 1, order: 4, tasks: vec![TaskOrder { task, parts }] };
+        let message =
+            ToWorker::Compute { epoch: 1, order: 4, tasks: vec![TaskOrder { task, parts }] };
         assert_eq!(String::from_utf8(encode(&message)).unwrap(), text);
-        assert_eq!(decode::<Down>(text.as_bytes()), Ok(message));
-        assert_eq!(decode::<Up>(br#"{"freed":{"order":1}}"#), Ok(Up::Freed { order: 1 }));
-        assert!(decode::<Up>(b"{}").is_err() && decode::<Up>(br#"{"freed":{}}"#).is_err());
+        assert_eq!(decode::<ToWorker>(text.as_bytes()), Ok(message));
+        assert_eq!(
+            decode::<FromWorker>(br#"{"idle":{"order":1}}"#),
+            Ok(FromWorker::Idle { order: 1 })
+        );
+        assert!(
+            decode::<FromWorker>(b"{}").is_err()
+                && decode::<FromWorker>(br#"{"idle":{}}"#).is_err()
+        );
     }
 
     proptest! {
@@ -518,20 +525,20 @@ mod tests {
             weight in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO,
             digest: u64,
         ) {
-            let reduce = Down::Reduce {
+            let reduce = ToWorker::Reduce {
                 step: Step(digest),
                 task: Task { job: Job(digest), piece: 3, plan: 0 },
                 weight,
             };
-            prop_assert_eq!(decode::<Down>(&encode(&reduce)), Ok(reduce));
-            let held = Up::Held { step: Step(1), attempt: 2, digest: Some(digest) };
-            prop_assert_eq!(decode::<Up>(&encode(&held)), Ok(held));
+            prop_assert_eq!(decode::<ToWorker>(&encode(&reduce)), Ok(reduce));
+            let held = FromWorker::Held { step: Step(1), attempt: 2, digest: Some(digest) };
+            prop_assert_eq!(decode::<FromWorker>(&encode(&held)), Ok(held));
         }
 
         #[test]
         fn garbage_is_no_message(bytes: Vec<u8>) {
-            let _ = decode::<Down>(&bytes);
-            let _ = decode::<Up>(&bytes);
+            let _ = decode::<ToWorker>(&bytes);
+            let _ = decode::<FromWorker>(&bytes);
             let _ = decode::<Across>(&bytes);
         }
     }

@@ -1,13 +1,15 @@
 //! The bytes on the wire: frames and what is in them. Pure: no socket, no clock.
 //!
 //! A frame is a [`Header`] of [`HEADER_BYTES`] bytes, little-endian, and a body. The body of a
-//! control frame is one JSON object ([`Down`] from the coordinator, [`Up`] from a worker,
-//! [`Across`] between workers); that of any other frame is a chunk of a vector. docs/protocol.md
-//! tells the same to those who write a worker in another language.
+//! control frame is one JSON object ([`ToWorker`] from the coordinator, [`FromWorker`] from a
+//! worker, [`Across`] between workers); that of any other frame is a chunk of a vector.
+//! docs/protocol.md tells the same to those who write a worker in another language.
 
 mod message;
 
-pub use message::{Across, Down, Has, Offer, Owner, Peer, TaskOrder, Up, Welcome, decode, encode};
+pub use message::{
+    Across, FromWorker, Has, Offer, Owner, Peer, TaskOrder, ToWorker, Welcome, decode, encode,
+};
 
 use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
@@ -17,7 +19,7 @@ use thiserror::Error;
 /// Bytes of a frame before its body.
 pub const HEADER_BYTES: usize = 72;
 /// Version of everything described here; peers of another version are refused.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Elements of every chunk of a vector but its last; the unit in which vectors are cut, digested
 /// and owned.
 pub const CHUNK: usize = 1 << 16;
@@ -367,8 +369,8 @@ pub fn frame(bytes: &[u8], control_max: usize) -> Result<Option<Framed<'_>>, Wir
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
-    let (head, tail) = rest.split_first_chunk().expect("a header is long enough for its fields");
-    *rest = tail;
+    let (head, aux) = rest.split_first_chunk().expect("a header is long enough for its fields");
+    *rest = aux;
     *head
 }
 

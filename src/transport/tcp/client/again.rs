@@ -5,7 +5,7 @@ use super::super::{TcpError, Welcome};
 use super::Hub;
 use crate::transport::Dismissal;
 use crate::transport::exchange::{Arriving, WorkerEvent};
-use crate::transport::wire::{Offer, Up};
+use crate::transport::wire::{FromWorker, Offer};
 
 impl Hub {
     /// The connection is given up, since nothing came through for too long; false if there is no
@@ -41,7 +41,7 @@ impl Hub {
                 tokio::spawn(self.dialer.carry(stream, queues, self.uplink.name()));
                 self.welcome = welcome;
                 for (step, digest) in self.trainer.say_again() {
-                    self.uplink.tell(&Up::Applied { step, digest: Some(digest) });
+                    self.uplink.tell(&FromWorker::Applied { step, digest: Some(digest) });
                 }
                 true
             }

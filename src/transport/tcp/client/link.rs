@@ -15,10 +15,10 @@ use super::word::Word;
 use super::{Command, Equipment, From, Hub, ORDER_BITS};
 use crate::gpu::{Gradient, GradientMut, Vector};
 use crate::ids::{Step, Worker};
+use crate::transport::collective::{Collective, CollectiveEvent, DeviceResults};
 use crate::transport::exchange::{
     Arriving, Blocks, HostResults, NodeContext, ReassemblyBuffers, Vectors, WorkerSums,
 };
-use crate::transport::fabric::{Fabric, Reported, Shelf};
 use crate::transport::ledger::Ledger;
 use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
 use std::sync::atomic::Ordering::Relaxed;
@@ -57,7 +57,7 @@ struct Outlets {
     commands: mpsc::UnboundedReceiver<Command>,
     events: mpsc::Receiver<(From, Incoming)>,
     dialled: mpsc::UnboundedReceiver<Dialled>,
-    reports: mpsc::UnboundedReceiver<Reported>,
+    reports: mpsc::UnboundedReceiver<CollectiveEvent>,
     closed: Arc<Notify>,
 }
 
@@ -138,7 +138,7 @@ impl TcpLink {
             me: welcome.worker.0,
             length: welcome.length,
             format: welcome.format,
-            of_bits: welcome.weave,
+            of_bits: welcome.collective,
             blocks: context.blocks.clone(),
             vectors: vectors.clone(),
             buffers: context.buffers.clone(),
@@ -201,32 +201,32 @@ impl TcpLink {
         self.bell.clone()
     }
 
-    /// The same link for a worker whose vectors lie elsewhere: they stay there, on a shelf, and a
-    /// fabric sums them; what it cannot sum is copied to the host's memory when it is asked for.
-    /// Without a fabric, and for a run that wants none, as [`Staged::new`]. Why there is none is
-    /// told the coordinator.
+    /// The same link for a worker whose vectors lie elsewhere: they stay there, and a
+    /// collective sums them; what it cannot sum is copied to the host's memory when it is asked
+    /// for. Without a collective, and for a run that wants none, as [`Staged::new`]. Why there is
+    /// none is told the coordinator.
     #[must_use]
-    pub fn woven<V: Vector + Gradient + GradientMut>(
+    pub fn with_collective<V: Vector + Gradient + GradientMut>(
         mut self,
         place: V::Place,
         welcome: &Welcome,
-        fabric: impl FnOnce(Shelf<V>) -> Result<Box<dyn Fabric>, String>,
+        collective: impl FnOnce(DeviceResults<V>) -> Result<Box<dyn Collective>, String>,
     ) -> Staged<V> {
-        if !welcome.weave {
+        if !welcome.collective {
             return Staged::new(Box::new(self), place);
         }
-        let shelf = Shelf::new(welcome.kept());
-        let made = fabric(shelf.clone());
+        let results = DeviceResults::new(welcome.kept());
+        let made = collective(results.clone());
         let there = made.is_ok();
-        self.equip(made.map(|fabric| (Box::new(shelf.clone()) as _, fabric)));
+        self.equip(made.map(|collective| (Box::new(results.clone()) as _, collective)));
         match there {
-            true => Staged::woven(Box::new(self), place, shelf),
+            true => Staged::with_collective(Box::new(self), place, results),
             false => Staged::new(Box::new(self), place),
         }
     }
 
-    /// Says why no fabric sums this worker's vectors, for a run that would have it so.
-    pub fn unwoven(&mut self, reason: &str) {
+    /// Says why no collective sums this worker's vectors, for a run that would have it so.
+    pub fn without_collective(&mut self, reason: &str) {
         self.equip(Err(reason.to_owned()));
     }
 
@@ -253,7 +253,7 @@ impl TcpLink {
 impl Link for TcpLink {
     fn receive_within(&mut self, patience: Option<Duration>) -> Received {
         if !self.equipped {
-            self.unwoven("its trainer keeps its vectors in the host's memory");
+            self.without_collective("its trainer keeps its vectors in the host's memory");
         }
         let next = match patience {
             _ if self.closer.is_closed() => return Received::Gone,

@@ -39,7 +39,7 @@ pub(super) struct Decision {
     pub(super) step: Step,
     pub(super) attempt: u32,
     pub(super) digest: u64,
-    pub(super) tail: Vec<f64>,
+    pub(super) aux: Vec<f64>,
     pub(super) saver: Worker,
 }
 
@@ -212,16 +212,16 @@ impl Trainer {
             let (number, order) = match self.queue.pop_front() {
                 Some(Queued::Order(number, order)) => (number, order),
                 Some(Queued::Apply { decision, .. }) => {
-                    let Decision { step, attempt, digest, tail, saver } = decision;
+                    let Decision { step, attempt, digest, aux, saver } = decision;
                     let Some(gradient) = sums.vector(step, attempt) else { return };
-                    let decoded = Arc::new(Decoded { gradient, tail, digest });
+                    let decoded = Arc::new(Decoded { gradient, aux, digest });
                     (uplink.name_of(0), Order::Apply { step, attempt, decoded, saver })
                 }
                 Some(Queued::Take(transfer)) => {
                     let Some(state) = states.take(transfer) else { return };
                     self.next = state.next;
                     self.taking = Some((uplink.number(), transfer, state.next));
-                    (uplink.name_of(0), Order::Take { state: Arc::new(state) })
+                    (uplink.name_of(0), Order::LoadState { state: Arc::new(state) })
                 }
                 None => return,
             };

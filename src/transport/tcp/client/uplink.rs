@@ -3,7 +3,7 @@
 use super::super::pipe::Pipe;
 use super::{From, ORDER_BITS};
 use crate::transport::exchange::Frame;
-use crate::transport::wire::Up;
+use crate::transport::wire::FromWorker;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -47,7 +47,7 @@ impl Uplink {
         self.number << ORDER_BITS | order
     }
 
-    pub(super) fn tell(&self, message: &Up) {
+    pub(super) fn tell(&self, message: &FromWorker) {
         self.pipe.tell(message);
     }
 

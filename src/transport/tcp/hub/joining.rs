@@ -1,16 +1,17 @@
 //! Who is let in, under which number, and who has to leave.
 
+use super::super::callers::Caller;
 use super::super::door::{brief, check_hello};
 use super::super::members::{Claim, NoSeat, Seat};
 use super::super::misses::Misses;
 use super::super::pipe::{Pipe, run, write_first};
 use super::super::security::Role;
-use super::super::server::{Caller, WorkerStatus};
+use super::super::status::WorkerStatus;
 use super::super::{Exchange, HANDSHAKE};
 use super::Hub;
 use crate::ids::{Step, Worker};
 use crate::transport::exchange::CoordinatorEvent;
-use crate::transport::wire::{Down, Up, Welcome};
+use crate::transport::wire::{FromWorker, ToWorker, Welcome};
 use crate::transport::{Dismissal, Notice, RunFacts};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
@@ -38,11 +39,20 @@ impl Hub {
     /// Lets in who calls, or tells it why not.
     pub(super) async fn call(&mut self, caller: Caller) {
         let Caller { mut stream, from, role, hello, door } = caller;
-        let Up::Hello { worker, identity, process, address, offer, has, facts, weaves } = hello
+        let FromWorker::Hello {
+            worker,
+            identity,
+            process,
+            address,
+            offer,
+            has,
+            facts,
+            supports_collectives,
+        } = hello
         else {
             return door.refuse(from, "no hello");
         };
-        let found = if !weaves && self.listen.exchange == Exchange::NCCL {
+        let found = if !supports_collectives && self.listen.exchange == Exchange::NCCL {
             Err(NoSeat::Refused(
                 "this run sums in groups of workers, of which its program knows nothing".to_owned(),
             ))
@@ -61,11 +71,11 @@ impl Hub {
             Ok(worker) => worker,
             Err(why) => {
                 let answer = match why {
-                    NoSeat::Replaced => Down::Replaced {},
-                    NoSeat::Taken(reason) => Down::Refused { reason, again: true },
-                    NoSeat::Refused(reason) => Down::Refused { reason, again: false },
+                    NoSeat::Replaced => ToWorker::Replaced {},
+                    NoSeat::Taken(reason) => ToWorker::Refused { reason, again: true },
+                    NoSeat::Refused(reason) => ToWorker::Refused { reason, again: false },
                 };
-                let why = if let Down::Refused { reason, .. } = &answer {
+                let why = if let ToWorker::Refused { reason, .. } = &answer {
                     reason
                 } else {
                     "another process has its place"
@@ -129,9 +139,9 @@ impl Hub {
         self.announce();
     }
 
-    fn welcome(&self, worker: u32, epoch: u32) -> Down {
+    fn welcome(&self, worker: u32, epoch: u32) -> ToWorker {
         let listen = &self.listen;
-        Down::Welcome(Box::new(Welcome {
+        ToWorker::Welcome(Box::new(Welcome {
             worker: Worker(worker),
             workers: listen.config.shape.workers,
             run: listen.run,
@@ -142,8 +152,8 @@ impl Hub {
             micro_steps: listen.config.jobs.micro_steps,
             log_steps: listen.config.log_steps,
             format: listen.config.format,
-            hold: listen.exchange == Exchange::HOLD,
-            weave: listen.exchange == Exchange::NCCL,
+            eager: listen.exchange == Exchange::HOLD,
+            collective: listen.exchange == Exchange::NCCL,
             silence: listen.silence,
             job: listen.job.clone(),
             facts: self.facts.clone(),
@@ -162,10 +172,10 @@ impl Hub {
     pub(super) fn dismiss(&mut self, worker: u32, why: &Dismissal) {
         let (word, reason) = match why {
             Dismissal::Replaced => {
-                (Down::Replaced {}, "another process has taken its place".to_owned())
+                (ToWorker::Replaced {}, "another process has taken its place".to_owned())
             }
             Dismissal::Refused { reason } => {
-                (Down::Refused { reason: reason.clone(), again: false }, reason.clone())
+                (ToWorker::Refused { reason: reason.clone(), again: false }, reason.clone())
             }
         };
         self.part_with(worker, &reason, Some(&word));

@@ -1,8 +1,9 @@
 //! What others see of a hub.
 
+use super::super::commands::{Heard, Offers};
 use super::super::lock;
 use super::super::mailbox::Inlet;
-use super::super::server::{Heard, Offers, TcpStatus};
+use super::super::status::TcpStatus;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
 

@@ -4,7 +4,9 @@ use super::{Group, NcclError, Receiving, Sending, Timeouts, UniqueId, unique_id}
 use crate::gpu::cuda::{Cuda, CudaError, DeviceSource, DeviceTerm, DeviceVector};
 use crate::gpu::{Folded, Gradient, GradientError, Vector, WireBuffer};
 use crate::ids::{Step, Worker};
-use crate::transport::fabric::{Fabric, ReportSink, Reported, Shelf, Told, Weave};
+use crate::transport::collective::{
+    Collective, CollectiveCommand, CollectiveEvent, CollectiveSum, DeviceResults, ReportSink,
+};
 use crate::transport::{Cancel, What};
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,46 +34,46 @@ enum Trouble {
 /// others their parts of its vectors, sums its own part of all terms with [`Cuda::combine_into`],
 /// and so with the bits of every other exchange, and sends it to all.
 #[derive(Debug)]
-pub struct NcclFabric {
-    orders: Option<Sender<(Told, Cancel)>>,
+pub struct NcclCollective {
+    orders: Option<Sender<(CollectiveCommand, Cancel)>>,
     /// The thread, until it is begun: what it needs.
-    idle: Option<(Weaver, Receiver<(Told, Cancel)>)>,
+    idle: Option<(CollectiveThread, Receiver<(CollectiveCommand, Cancel)>)>,
     thread: Option<JoinHandle<()>>,
     /// The group that was to be joined last, and what ends it.
     last: Option<(u64, Cancel)>,
 }
 
-impl NcclFabric {
-    /// The end of a worker whose vectors lie on a device and on a shelf. Makes a stream, and looks
-    /// for NCCL.
+impl NcclCollective {
+    /// The end of a worker whose vectors lie on a device. Makes a stream, and
+    /// looks for NCCL.
     ///
     /// # Errors
     /// [`NcclError`] without NCCL, or when the driver refuses.
     pub fn new(
         cuda: &Cuda,
-        shelf: Shelf<DeviceVector>,
+        results: DeviceResults<DeviceVector>,
         limits: Timeouts,
     ) -> Result<Self, NcclError> {
         super::version()?;
         let cuda = Arc::new(cuda.beside()?);
         let (orders, taken) = channel();
-        let weaver = Weaver { cuda, shelf, limits, group: None, spare: Vec::new() };
-        Ok(Self { orders: Some(orders), idle: Some((weaver, taken)), thread: None, last: None })
+        let summing = CollectiveThread { cuda, results, limits, group: None, spare: Vec::new() };
+        Ok(Self { orders: Some(orders), idle: Some((summing, taken)), thread: None, last: None })
     }
 }
 
-impl Fabric for NcclFabric {
+impl Collective for NcclCollective {
     fn begin(&mut self, report: ReportSink) {
-        if let Some((weaver, orders)) = self.idle.take() {
-            self.thread = Some(std::thread::spawn(move || weaver.serve(&orders, &*report)));
+        if let Some((summing, orders)) = self.idle.take() {
+            self.thread = Some(std::thread::spawn(move || summing.serve(&orders, &*report)));
         }
     }
 
-    fn tell(&mut self, told: Told) {
+    fn tell(&mut self, told: CollectiveCommand) {
         let cancel = Cancel::default();
         let over = match &told {
-            Told::Join { group, .. } => self.last.replace((*group, cancel.clone())),
-            Told::Leave { group } => self.last.take_if(|(last, _)| *last <= *group),
+            CollectiveCommand::Join { group, .. } => self.last.replace((*group, cancel.clone())),
+            CollectiveCommand::Leave { group } => self.last.take_if(|(last, _)| *last <= *group),
             _ => None,
         };
         over.into_iter().for_each(|(_, over)| over.cancel());
@@ -80,7 +82,7 @@ impl Fabric for NcclFabric {
     }
 }
 
-impl Drop for NcclFabric {
+impl Drop for NcclCollective {
     fn drop(&mut self) {
         if let Some((_, last)) = self.last.take() {
             last.cancel();
@@ -100,56 +102,62 @@ struct Joined {
     members: Vec<Worker>,
 }
 
-/// What runs on the fabric's thread.
+/// What runs on the collective's thread.
 #[derive(Debug)]
-struct Weaver {
+struct CollectiveThread {
     cuda: Arc<Cuda>,
-    shelf: Shelf<DeviceVector>,
+    results: DeviceResults<DeviceVector>,
     limits: Timeouts,
     group: Option<Joined>,
     /// Vectors of sums that are over, and of terms.
     spare: Vec<DeviceVector>,
 }
 
-impl Weaver {
-    fn serve(mut self, orders: &Receiver<(Told, Cancel)>, report: &dyn Fn(Reported)) {
+impl CollectiveThread {
+    fn serve(
+        mut self,
+        orders: &Receiver<(CollectiveCommand, Cancel)>,
+        report: &dyn Fn(CollectiveEvent),
+    ) {
         while let Ok((told, cancel)) = orders.recv() {
             let (group, done) = match told {
-                Told::Name { group } => (
+                CollectiveCommand::Name { group } => (
                     group,
                     unique_id()
                         .map_err(Trouble::from)
-                        .map(|id| report(Reported::Named { group, id: id.to_string() })),
+                        .map(|id| report(CollectiveEvent::Named { group, id: id.to_string() })),
                 ),
-                Told::Join { group, id, members, rank } => (
+                CollectiveCommand::Join { group, id, members, rank } => (
                     group,
                     self.join(group, &id, members, rank, cancel)
-                        .map(|()| report(Reported::Joined { group })),
+                        .map(|()| report(CollectiveEvent::Joined { group })),
                 ),
-                Told::Sum { group, .. }
+                CollectiveCommand::Sum { group, .. }
                     if self.group.as_ref().is_none_or(|joined| joined.number != group) =>
                 {
                     continue;
                 }
-                Told::Sum { group, weave } => (group, self.sum(&weave, report)),
-                Told::Give { step, attempt, to } => {
+                CollectiveCommand::Sum { group, collective } => {
+                    (group, self.sum(&collective, report))
+                }
+                CollectiveCommand::Give { step, attempt, to } => {
                     let length =
-                        self.shelf.sum(step, attempt).map_or(0, |sum| Vector::length(&*sum));
+                        self.results.sum(step, attempt).map_or(0, |sum| Vector::length(&*sum));
                     if let Err(trouble) = self.show(step, attempt, 0..length, &[to], report) {
                         tracing::error!("the sum of {step} cannot be had: {trouble}");
                     }
                     continue;
                 }
-                Told::Leave { group } => {
+                CollectiveCommand::Leave { group } => {
                     self.group.take_if(|joined| joined.number <= group);
-                    report(Reported::Left { group });
+                    report(CollectiveEvent::Left { group });
                     continue;
                 }
             };
             if let Err(trouble) = done {
                 // Others' operations end with this one's.
                 self.group = None;
-                report(Reported::Apart { group, reason: trouble.to_string() });
+                report(CollectiveEvent::Failed { group, reason: trouble.to_string() });
             }
         }
     }
@@ -191,12 +199,16 @@ impl Weaver {
     }
 
     /// Makes a sum with the others and keeps it.
-    fn sum(&mut self, weave: &Weave, report: &dyn Fn(Reported)) -> Result<(), Trouble> {
-        let (step, attempt) = (weave.step, weave.attempt);
+    fn sum(
+        &mut self,
+        collective: &CollectiveSum,
+        report: &dyn Fn(CollectiveEvent),
+    ) -> Result<(), Trouble> {
+        let (step, attempt) = (collective.step, collective.attempt);
         let Some(mut joined) = self.group.take() else { return Ok(()) };
-        let mut sum = self.vector(weave.length);
-        self.scatter(&mut joined, weave, &mut sum)?;
-        let parts: Vec<_> = weave
+        let mut sum = self.vector(collective.length);
+        self.scatter(&mut joined, collective, &mut sum)?;
+        let parts: Vec<_> = collective
             .parts
             .iter()
             .map(|(worker, part)| Ok((joined.rank(*worker)?, part.clone())))
@@ -204,13 +216,13 @@ impl Weaver {
         joined.group.gather(&parts, &mut sum.target()?)?;
         let finite = self.cuda.largest(&DeviceSource::F32(sum.view()?))?.is_finite();
         let folded = Folded { digest: sum.digest()?, finite };
-        let spent = if finite { self.shelf.keep_sum(step, attempt, sum) } else { vec![sum] };
+        let spent = if finite { self.results.keep_sum(step, attempt, sum) } else { vec![sum] };
         self.spare.extend(spent);
         self.group = Some(joined);
-        report(Reported::Summed { step, attempt, folded });
-        let own = weave.parts.iter().filter(|(worker, _)| *worker == weave.me);
+        report(CollectiveEvent::Summed { step, attempt, folded });
+        let own = collective.parts.iter().filter(|(worker, _)| *worker == collective.me);
         own.map(|(_, part)| part.clone())
-            .try_for_each(|part| self.show(step, attempt, part, &weave.shown, report))
+            .try_for_each(|part| self.show(step, attempt, part, &collective.shown, report))
     }
 
     /// Gives a part of a sum that is kept to nodes outside the group.
@@ -220,16 +232,16 @@ impl Weaver {
         attempt: u32,
         part: Range<usize>,
         to: &[u32],
-        report: &dyn Fn(Reported),
+        report: &dyn Fn(CollectiveEvent),
     ) -> Result<(), Trouble> {
         let Some(sum) =
-            self.shelf.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty())
+            self.results.sum(step, attempt).filter(|_| !to.is_empty() && !part.is_empty())
         else {
             return Ok(());
         };
         let mut numbers = vec![0.0; part.len()];
         sum.read(part.start, 1.0, WireBuffer::F32(&mut numbers))?;
-        report(Reported::Part {
+        report(CollectiveEvent::Part {
             step,
             attempt,
             start: part.start,
@@ -243,22 +255,22 @@ impl Weaver {
     fn scatter(
         &mut self,
         joined: &mut Joined,
-        weave: &Weave,
+        collective: &CollectiveSum,
         sum: &mut DeviceVector,
     ) -> Result<(), Trouble> {
-        let rank = joined.rank(weave.me)?;
+        let rank = joined.rank(collective.me)?;
         let (mut held, mut came) = (Vec::new(), Vec::new());
         for (place, (worker, part)) in
-            weave.parts.iter().enumerate().filter(|(_, (_, part))| !part.is_empty())
+            collective.parts.iter().enumerate().filter(|(_, (_, part))| !part.is_empty())
         {
-            for term in &weave.terms {
+            for term in &collective.terms {
                 let piece = term
                     .source(*worker, place)
                     .ok_or_else(|| Trouble::Other("a term that nobody holds".into()))?;
-                match (*worker == weave.me, piece.worker == weave.me) {
+                match (*worker == collective.me, piece.worker == collective.me) {
                     (_, true) => held.push((
                         joined.rank(*worker)?,
-                        self.held(weave, piece.what)?,
+                        self.held(collective, piece.what)?,
                         part.clone(),
                     )),
                     (true, false) => {
@@ -277,17 +289,18 @@ impl Weaver {
             receives.push(Receiving { at: rank, from: *from, vector: vector.target()? });
         }
         joined.group.exchange(&sends, &mut receives)?;
-        let own = weave
+        let own = collective
             .parts
             .iter()
             .enumerate()
-            .find(|(_, (worker, part))| *worker == weave.me && !part.is_empty());
+            .find(|(_, (worker, part))| *worker == collective.me && !part.is_empty());
         if let Some((place, (_, part))) = own {
             let (mut here, mut there) = (held.iter().filter(|(to, ..)| *to == rank), came.iter());
-            let mut terms = Vec::with_capacity(weave.terms.len());
-            for term in &weave.terms {
-                let is_here =
-                    term.source(weave.me, place).is_some_and(|piece| piece.worker == weave.me);
+            let mut terms = Vec::with_capacity(collective.terms.len());
+            for term in &collective.terms {
+                let is_here = term
+                    .source(collective.me, place)
+                    .is_some_and(|piece| piece.worker == collective.me);
                 let source = match is_here {
                     true => here.next().map(|(_, vector, part)| vector.part(part.clone())),
                     false => there.next().map(|(_, vector)| vector.view().map(DeviceSource::F32)),
@@ -298,17 +311,17 @@ impl Weaver {
             }
             sum.sum_part(part.clone(), &terms)?;
         }
-        self.spare.retain(|vector| Vector::length(vector) == weave.length);
+        self.spare.retain(|vector| Vector::length(vector) == collective.length);
         self.spare.extend(came.into_iter().map(|(_, vector)| vector));
         Ok(())
     }
 
-    fn held(&self, weave: &Weave, what: What) -> Result<Arc<DeviceVector>, Trouble> {
+    fn held(&self, collective: &CollectiveSum, what: What) -> Result<Arc<DeviceVector>, Trouble> {
         let vector = self
-            .shelf
-            .vector(weave.step, what)
-            .filter(|vector| Vector::length(&**vector) == weave.length);
-        vector.ok_or_else(|| Trouble::Other(format!("{}: {what:?} is not held", weave.step)))
+            .results
+            .vector(collective.step, what)
+            .filter(|vector| Vector::length(&**vector) == collective.length);
+        vector.ok_or_else(|| Trouble::Other(format!("{}: {what:?} is not held", collective.step)))
     }
 }
 

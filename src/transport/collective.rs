@@ -1,7 +1,7 @@
 //! Sums made between workers by something faster than their connections, where their vectors lie:
-//! NCCL between GPUs (`transport::nccl::NcclFabric`). The coordinator and its connections still say
-//! who sums what, and carry whatever the fabric does not: to those who are late, and everything
-//! while there is no group.
+//! NCCL between GPUs (`transport::nccl::NcclCollective`). The coordinator and its connections still
+//! say who sums what, and carry whatever the collective does not: to those who are late, and
+//! everything while there is no group.
 
 use super::What;
 use super::ledger::Ledger;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A sum, as every member that takes part is told of it: each of them sums a part of all terms and
 /// sends it to the others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Weave {
+pub struct CollectiveSum {
     /// The worker that is told.
     pub me: Worker,
     /// Of which step.
@@ -32,9 +32,9 @@ pub struct Weave {
     pub shown: Vec<u32>,
 }
 
-/// What a fabric is told. It does one after the other, but for [`Told::Leave`].
+/// What a collective is told. It does one after the other, but for [`CollectiveCommand::Leave`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum CollectiveCommand {
     /// Name a group, by which its members find each other.
     Name {
         /// Number of the group.
@@ -56,9 +56,9 @@ pub enum Told {
         /// Number of the group.
         group: u64,
         /// Which sum.
-        weave: Weave,
+        collective: CollectiveSum,
     },
-    /// Send a sum that is kept to a node that lacks it, as [`Reported::Part`].
+    /// Send a sum that is kept to a node that lacks it, as [`CollectiveEvent::Part`].
     Give {
         /// Of which step.
         step: Step,
@@ -76,7 +76,7 @@ pub enum Told {
 
 /// What comes of it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reported {
+pub enum CollectiveEvent {
     /// A group has a name.
     Named {
         /// Number of the group.
@@ -117,7 +117,7 @@ pub enum Reported {
         group: u64,
     },
     /// A group cannot be joined, or something went wrong in it.
-    Apart {
+    Failed {
         /// Number of the group.
         group: u64,
         /// Why.
@@ -125,20 +125,20 @@ pub enum Reported {
     },
 }
 
-/// Where a fabric's reports go.
-pub type ReportSink = Box<dyn Fn(Reported) + Send>;
+/// Where a collective's reports go.
+pub type ReportSink = Box<dyn Fn(CollectiveEvent) + Send>;
 
 /// A worker's end of something that sums vectors between workers.
-pub trait Fabric: Send {
+pub trait Collective: Send {
     /// From now on, reports go there.
     fn begin(&mut self, report: ReportSink);
     /// Does as told, without waiting for it.
-    fn tell(&mut self, told: Told);
+    fn tell(&mut self, told: CollectiveCommand);
 }
 
-/// What a fabric's worker holds, as its connections see it: vectors come to the host's memory when
-/// they are asked for.
-pub trait Holds: Send {
+/// What a collective's worker holds, as its connections see it: vectors come to the host's memory
+/// when they are asked for.
+pub trait ResultStore: Send {
     /// A vector, for the host.
     fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>>;
     /// See [`Ledger::discard`].
@@ -169,18 +169,18 @@ struct Kept<V> {
 }
 
 /// Results and sums of a worker that stay where they are computed, for its trainer, its connections
-/// and its fabric alike.
+/// and its collective alike.
 #[derive(Debug)]
-pub struct Shelf<V>(Arc<Mutex<Kept<V>>>);
+pub struct DeviceResults<V>(Arc<Mutex<Kept<V>>>);
 
-impl<V> Clone for Shelf<V> {
+impl<V> Clone for DeviceResults<V> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<V: Vector + Gradient> Shelf<V> {
-    /// A shelf that keeps so many sums for those who may still ask for them.
+impl<V: Vector + Gradient> DeviceResults<V> {
+    /// A results that keeps so many sums for those who may still ask for them.
     #[must_use]
     pub fn new(most: usize) -> Self {
         let kept = Kept {
@@ -268,7 +268,7 @@ fn to_host<V: Vector + Gradient>(vector: &V) -> Option<Arc<Vec<f32>>> {
         .map(|()| Arc::new(numbers))
 }
 
-impl<V: Vector + Gradient> Holds for Shelf<V> {
+impl<V: Vector + Gradient> ResultStore for DeviceResults<V> {
     fn read(&self, step: Step, what: What) -> Option<Arc<Vec<f32>>> {
         let copied = |kept: &Kept<V>| {
             kept.copies
@@ -333,42 +333,42 @@ mod tests {
     /// The host's copies are made once, and are those of what is held now.
     #[test]
     fn copies_for_the_host_follow_what_is_held() {
-        let shelf: Shelf<Stays> = Shelf::new(2);
-        shelf.keep(task(1), Stays(vec![1.0, 2.0]));
-        shelf.keep(task(2), Stays(vec![10.0, 20.0]));
-        let read = |what| shelf.read(Step(0), what).map(|numbers| numbers.to_vec());
+        let results: DeviceResults<Stays> = DeviceResults::new(2);
+        results.keep(task(1), Stays(vec![1.0, 2.0]));
+        results.keep(task(2), Stays(vec![10.0, 20.0]));
+        let read = |what| results.read(Step(0), what).map(|numbers| numbers.to_vec());
         let [first, second] = [1, 2].map(|job| What::Result(task(job)));
         assert_eq!((read(first), read(What::Sum)), (Some(vec![1.0, 2.0]), None));
         assert!(Arc::ptr_eq(
-            &shelf.read(Step(0), first).unwrap(),
-            &shelf.read(Step(0), first).unwrap()
+            &results.read(Step(0), first).unwrap(),
+            &results.read(Step(0), first).unwrap()
         ));
-        shelf.reduce(Step(0), task(1), 1.0).unwrap();
+        results.reduce(Step(0), task(1), 1.0).unwrap();
         assert_eq!((read(first), read(What::Sum)), (None, Some(vec![1.0, 2.0])));
-        shelf.reduce(Step(0), task(2), -1.0).unwrap();
+        results.reduce(Step(0), task(2), -1.0).unwrap();
         assert_eq!(
-            (read(second), read(What::Sum), shelf.count()),
+            (read(second), read(What::Sum), results.count()),
             (None, Some(vec![-9.0, -18.0]), 1)
         );
-        shelf.keep(task(2), Stays(vec![5.0, 5.0]));
+        results.keep(task(2), Stays(vec![5.0, 5.0]));
         assert_eq!(read(second), Some(vec![5.0, 5.0]), "a task that was computed again");
-        shelf.discard(task(2));
-        shelf.release(Step(0), Job(3));
-        assert_eq!((read(second), read(What::Sum), shelf.count()), (None, None, 0));
+        results.discard(task(2));
+        results.release(Step(0), Job(3));
+        assert_eq!((read(second), read(What::Sum), results.count()), (None, None, 0));
         assert!(
-            shelf.spare(&0, 3).is_none() && (0..2).all(|_| shelf.spare(&0, 2).is_some()),
+            results.spare(&0, 3).is_none() && (0..2).all(|_| results.spare(&0, 2).is_some()),
             "their memory goes round"
         );
-        shelf.keep(task(4), Stays(vec![f32::NAN]));
+        results.keep(task(4), Stays(vec![f32::NAN]));
         assert_eq!(read(What::Result(task(4))), None, "a device that fails gives nothing");
     }
 
     #[test]
     fn the_last_sums_are_kept_and_outlive_what_is_cleared() {
-        let shelf: Shelf<Stays> = Shelf::new(2);
-        shelf.passed(Step(3));
+        let results: DeviceResults<Stays> = DeviceResults::new(2);
+        results.passed(Step(3));
         let keep = |step, attempt, x| {
-            shelf
+            results
                 .keep_sum(Step(step), attempt, Stays(vec![x]))
                 .into_iter()
                 .map(|spent| spent.0[0])
@@ -377,18 +377,18 @@ mod tests {
         assert_eq!((keep(1, 0, 1.0), keep(2, 0, 2.0)), (vec![], vec![]));
         assert_eq!(keep(2, 0, 3.0), [2.0], "the same attempt, made again");
         assert_eq!(keep(2, 1, 4.0), [1.0]);
-        let held = shelf.sum(Step(2), 0).unwrap();
+        let held = results.sum(Step(2), 0).unwrap();
         assert!(keep(3, 0, 5.0).is_empty(), "somebody reads it");
-        assert_eq!((held.0[0], shelf.sum(Step(2), 0).map(|sum| sum.0[0])), (3.0, None));
+        assert_eq!((held.0[0], results.sum(Step(2), 0).map(|sum| sum.0[0])), (3.0, None));
         assert_eq!(
             (keep(4, 0, 6.0), keep(5, 0, 7.0)),
             (vec![4.0], vec![]),
             "the trainer has not had step 3"
         );
-        shelf.passed(Step(5));
+        results.passed(Step(5));
         assert_eq!(keep(6, 0, 8.0), [5.0, 6.0]);
-        shelf.passed(Step(0));
-        shelf.clear();
-        assert_eq!(shelf.sum(Step(6), 0).map(|sum| sum.0[0]), Some(8.0));
+        results.passed(Step(0));
+        results.clear();
+        assert_eq!(results.sum(Step(6), 0).map(|sum| sum.0[0]), Some(8.0));
     }
 }

@@ -1,0 +1,147 @@
+//! What the machines of both ends are told, and what they want done.
+
+use super::block::Block;
+use super::frame::Frame;
+use super::plan::Plan;
+use super::reassembly::WriteSlot;
+use crate::ids::{Job, Step, Task, Worker};
+use crate::transport::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
+use crate::transport::wire::{FromWorker, Header, ToWorker};
+use crate::transport::{Decoded, Notice, Summand};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How the sums of a run are made.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport) struct SumSettings {
+    /// Whether workers sum among themselves, each a part; else the coordinator sums.
+    pub(in crate::transport) by_workers: bool,
+    /// Whether every sum comes to the coordinator too.
+    pub(in crate::transport) keeps: bool,
+    /// Whether workers that can sum by a collective.
+    pub(in crate::transport) collective: bool,
+    /// Decoded steps that are kept for those who lack them.
+    pub(in crate::transport) log_steps: u64,
+    /// An exchange in which nothing comes to somebody for so long is made again without whoever
+    /// holds it up.
+    pub(in crate::transport) stall: Duration,
+    /// The same, at least, where a worker can be spared.
+    pub(in crate::transport) spare: Duration,
+}
+
+/// What the coordinator's end is told.
+#[derive(Debug)]
+pub(in crate::transport) enum CoordinatorEvent<'a> {
+    /// The run begins with a step.
+    Begun { start: Step },
+    /// A worker is connected.
+    Connected { worker: u32, epoch: u32 },
+    /// A worker's connection is over.
+    Lost { worker: u32 },
+    /// Workers have come or gone, and the others were told.
+    MembersChanged,
+    /// A worker has a state, or is sent one, in which everything below `next` is applied.
+    HasState { worker: u32, next: Option<Step> },
+    /// A worker was given tasks.
+    Ordered { worker: u32, order: u64, tasks: Vec<Task> },
+    /// A worker says that it has done a task of an order.
+    Done { worker: u32, order: u64, task: Task, aux: Vec<f64>, finite: bool },
+    /// A worker will not answer the rest of an order.
+    Dropped { worker: u32, order: u64 },
+    /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on.
+    Sum { step: Step, attempt: u32, terms: Vec<Summand>, spares_one: bool },
+    /// A worker is to hold a sum that was made on this side.
+    Store { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
+    /// A worker is sent a step that is decided.
+    Decided { worker: u32, step: Step, attempt: u32, decoded: &'a Decoded },
+    /// A step is decided and recorded.
+    Released { step: Step },
+    /// A worker holds a sum.
+    Held { worker: u32, step: Step, attempt: u32, digest: Option<u64> },
+    /// A worker says that a sum is not finite.
+    NotFinite { worker: u32, step: Step, attempt: u32 },
+    /// Nothing has come to a worker for a while, and these lack.
+    Waiting { worker: u32, step: Step, attempt: u32, on: Vec<u32> },
+    /// A chunk has come.
+    Chunk { from: u32, header: Header, block: Block },
+    /// A chunk has come and was read into its place.
+    Placed { from: u32, header: Header, slot: WriteSlot },
+    /// A worker has named a group.
+    GroupNamed { worker: u32, group: u64, id: String },
+    /// A worker has found the others of a group.
+    GroupJoined { worker: u32, group: u64 },
+    /// A worker cannot join a group, or something went wrong in it.
+    GroupFailed { worker: u32, group: u64, reason: String },
+    /// Some time has passed.
+    Tick,
+}
+
+/// What is to be done for it.
+#[derive(Debug)]
+pub(in crate::transport) enum CoordinatorEffect {
+    /// A chunk goes to a worker, unless so many bytes wait for it already.
+    Send { to: u32, frame: Frame, most: usize },
+    /// The same message goes to these workers.
+    Tell { to: Vec<u32>, message: Box<ToWorker> },
+    /// Something was found out about a worker.
+    Report { worker: Worker, notice: Notice },
+    /// A worker is to be given up.
+    GiveUp { worker: u32, reason: String },
+    /// An exchange took so many seconds until two had the sum.
+    Took { seconds: f64, by_collective: bool },
+    /// So many workers can sum by a collective now.
+    GroupSize(usize),
+}
+
+/// What a worker's end is told.
+pub(in crate::transport) enum WorkerEvent {
+    /// Its trainer has done a task, whose finite result goes to the coordinator at once.
+    SendEagerly { task: Task, order: u64 },
+    /// A result is to be added to the sum of a step.
+    Reduce { step: Step, task: Task, weight: f64 },
+    /// A result is not needed any more.
+    Discard { task: Task },
+    /// Nothing of a step, and of jobs below `end`, is needed any more.
+    Release { step: Step, end: Job },
+    /// A sum is to be made by connections.
+    Exchange(Plan),
+    /// A sum is to be made in a group.
+    ExchangeInGroup { group: u64, plan: Plan },
+    /// A group is to be named, joined or left.
+    Group(CollectiveCommand),
+    /// A node lacks a sum that is here.
+    Give { step: Step, attempt: u32, to: u32 },
+    /// A step is decided; `attempt` tells which of its sums is applied, if any.
+    Decided { step: Step, attempt: Option<u32> },
+    /// The trainer has been given everything below a step.
+    Applied { next: Step },
+    /// The worker goes on at a step, in a state that it has taken over.
+    Moved { next: Step },
+    /// A chunk has come.
+    Chunk { from: u32, header: Header, block: Block },
+    /// A chunk has come and was read into its place.
+    Placed { from: u32, header: Header, slot: WriteSlot },
+    /// There is another connection to a worker: what went over the last one may be lost.
+    ConnectedAgain { worker: u32 },
+    /// The trainer has said whether it has a collective, and where its results lie then.
+    Equipped(Result<Box<dyn ResultStore>, String>),
+    /// The collective says something.
+    Collective(CollectiveEvent),
+    /// The connection to the coordinator is lost, and whatever it had asked for.
+    CoordinatorLost,
+    /// Some time has passed.
+    Tick,
+}
+
+/// What is to be done for it.
+#[derive(Debug)]
+pub(in crate::transport) enum WorkerEffect {
+    /// A chunk goes to a node, unless so many bytes wait for it already.
+    Send { to: u32, frame: Frame, most: usize },
+    /// The coordinator is told.
+    Tell(FromWorker),
+    /// The collective is told.
+    Collective(CollectiveCommand),
+    /// These owe chunks: their connections may be dead.
+    Owing(BTreeSet<u32>),
+}

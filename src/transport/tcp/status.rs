@@ -1,0 +1,41 @@
+//! What is known of a coordinator's connections.
+
+/// What is known of one worker's connection.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct WorkerStatus {
+    /// Its name.
+    pub identity: String,
+    /// Where it called from.
+    pub address: String,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// How many times it has joined.
+    pub epoch: u32,
+    /// For how long nothing was heard of it.
+    pub silent_seconds: f64,
+}
+
+/// What is known of a coordinator's connections.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct TcpStatus {
+    /// One entry per worker.
+    pub workers: Vec<WorkerStatus>,
+    /// Bytes sent.
+    pub sent: u64,
+    /// Bytes received.
+    pub received: u64,
+    /// Exchanges that came to an end.
+    pub exchanges: u64,
+    /// How many of them a collective made.
+    #[serde(default, alias = "woven")]
+    pub by_collective: u64,
+    /// Workers that can sum by a collective now, among themselves.
+    #[serde(default)]
+    pub group: usize,
+    /// Seconds of the last one, from the plan to the second holder.
+    pub exchange_seconds: f64,
+    /// Calls that were refused.
+    pub refused: u64,
+    /// Exchanges, sums and states that are kept.
+    pub kept: u64,
+}
