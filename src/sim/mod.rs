@@ -110,7 +110,8 @@ fn deadline(times: impl Iterator<Item = f64> + Clone, mu: f64) -> (f64, usize) {
     (deadline, times.filter(|time| *time > deadline).count())
 }
 
-/// How one round went.
+/// How one round went; as it is by default, nobody has anything to do.
+#[derive(Default)]
 struct Played {
     seconds: f64,
     missing: WorkerSet,
@@ -123,21 +124,6 @@ struct Played {
     units: u64,
     /// How late every worker was, by the length of the round, where it had work and finished it.
     late: Vec<Option<f64>>,
-}
-
-impl Played {
-    /// A round in which nobody has anything to do.
-    fn free(workers: usize) -> Self {
-        Self {
-            seconds: 0.0,
-            missing: WorkerSet::empty(workers),
-            candidates: 0,
-            waited_out: false,
-            unfinished: 0,
-            units: 0,
-            late: vec![None; workers],
-        }
-    }
 }
 
 /// Hands workers what they should do now.
@@ -213,7 +199,7 @@ pub fn simulate<E: std::error::Error + 'static>(
         hand_out(scheme, Worker::all(facts.workers), &mut own, &mut runs);
         let free = runs.is_empty();
         let played = if free {
-            Played::free(facts.workers)
+            Played { missing: nobody.clone(), late: vec![None; facts.workers], ..Played::default() }
         } else if facts.partial {
             player.play(scheme, &mut runs, &row, rules).ok_or(SimError::Stuck { round })?
         } else {

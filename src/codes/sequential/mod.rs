@@ -149,6 +149,12 @@ fn weigh(decoder: &mut dyn Decoder, weights: &mut [f64]) -> Report {
     report
 }
 
+/// How late somebody was with all its tasks, as [`Scheme::close`] is told: the time that it took by
+/// the time that the round took.
+pub(crate) fn lateness(arrival: f64, round: f64) -> f64 {
+    if round > 0.0 { arrival / round } else { 1.0 }
+}
+
 /// The report of an uncoded sum.
 pub(crate) const UNCODED: Report =
     Report { decodable: true, residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 };

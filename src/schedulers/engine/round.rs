@@ -2,7 +2,7 @@
 
 use super::super::events::RoundReport;
 use super::super::roster::Roster;
-use crate::codes::sequential::SchemeFacts;
+use crate::codes::sequential::{SchemeFacts, lateness};
 use crate::ids::{Round, Worker, WorkerSet};
 use crate::run::RunConfig;
 
@@ -218,8 +218,8 @@ impl CurrentRound {
     /// of those who have not answered.
     pub(super) fn lateness(&self, now: f64) -> Vec<Option<f64>> {
         let lasted = now - self.opened_at;
-        let ratio = |arrival: f64| if lasted > 0.0 { arrival / lasted } else { 1.0 };
-        self.arrivals.iter().map(|arrival| arrival.map(ratio)).collect()
+        let late = |arrival: &Option<f64>| arrival.map(|arrival| lateness(arrival, lasted));
+        self.arrivals.iter().map(late).collect()
     }
 
     /// What was seen of the round, which closes.
