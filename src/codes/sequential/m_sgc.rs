@@ -533,15 +533,6 @@ impl FastForward for MSgc {
         let units = Arc::clone(&self.units);
         self.hand_out(worker, |task| out.push(Run::one(worker, task, units[task.piece as usize])));
     }
-
-    fn returned_run(&mut self, run: Run) {
-        self.returned(run.worker, run.first);
-    }
-
-    /// Which answers suffice depends on what is owed from earlier rounds.
-    fn closes_at(&self, _: &[Run], _: &[f64]) -> Option<f64> {
-        None
-    }
 }
 
 #[cfg(test)]
