@@ -11,7 +11,7 @@ use super::RoundTime;
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::ids::{Part, Round, Run, Step, Task, Worker, WorkerSet};
-use crate::schedulers::orders::{Abandoned, Answer, Came, Next, Orders};
+use crate::schedulers::orders::{Abandoned, Came, Next, Orders};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
 use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
@@ -23,20 +23,11 @@ pub enum OverEngineError<E: std::error::Error + 'static> {
     /// The delays cannot be had.
     #[error(transparent)]
     Delays(E),
-    /// A row that is too short.
-    #[error("round {round}: {found} numbers of lateness, and there are {workers} workers")]
-    Row {
-        /// Which round, from 0.
-        round: u64,
-        /// Numbers in its row.
-        found: usize,
-        /// Numbers there must be, or more.
-        workers: usize,
-    },
-    /// A number that is no lateness.
+    /// A worker's number is missing in its row, or is no lateness.
     #[error(
-        "round {round}, {worker}: {lateness} is no lateness; it must be a finite number of \
-         seconds, 0 or more (delays::Unit::lateness)"
+        "round {round}: {worker} is late by {}; it must be a finite number of seconds, 0 or more \
+         (delays::Unit::lateness)",
+        .lateness.map_or_else(|| "no number".into(), |lateness| lateness.to_string())
     )]
     Lateness {
         /// Which round, from 0.
@@ -44,7 +35,7 @@ pub enum OverEngineError<E: std::error::Error + 'static> {
         /// Whose.
         worker: Worker,
         /// What was given.
-        lateness: f64,
+        lateness: Option<f64>,
     },
     /// A step that takes no time that could be.
     #[error(
@@ -197,16 +188,14 @@ pub fn over_engine<E: std::error::Error + 'static>(
     if !step_seconds.is_finite() || step_seconds < 0.0 {
         return Err(OverEngineError::StepSeconds { step_seconds });
     }
-    let (delay, log_steps) = (engine.facts().delay, engine.config().log_steps);
-    if log_steps <= delay as u64 {
-        return Err(OverEngineError::LogSteps { log_steps, delay });
-    }
+    check_log(&engine)?;
     let workers = engine.config().shape.workers;
     let mut driver = Driver {
         orders: Orders::new(workers, Some(clock)),
         now: 0.0,
-        rows: Rows { next: lateness, row: Vec::new(), read: 0, workers },
-        told: Told::default(),
+        rows: Rows { next: lateness, row: Vec::new(), read: 0 },
+        first: VecDeque::from([Input::Begin]),
+        then: VecDeque::new(),
         journal: Journal::new(workers, watch),
         engine,
     };
@@ -214,24 +203,13 @@ pub fn over_engine<E: std::error::Error + 'static>(
     Ok(driver.outcome())
 }
 
-/// What comes from a modelled worker.
-#[derive(Debug)]
-enum Modelled {
-    Done(Task),
-    Freed,
-}
-
-impl Answer for Modelled {
-    fn came(&self) -> Option<Came> {
-        Some(match *self {
-            Self::Done(task) => Came::Done { task, finite: true },
-            Self::Freed => Came::Freed,
-        })
+/// Whether all steps that may be decided at once are kept.
+fn check_log<E: std::error::Error>(engine: &Engine) -> Result<(), OverEngineError<E>> {
+    let (delay, log_steps) = (engine.facts().delay, engine.config().log_steps);
+    if log_steps <= delay as u64 {
+        return Err(OverEngineError::LogSteps { log_steps, delay });
     }
-
-    fn freed() -> Self {
-        Self::Freed
-    }
+    Ok(())
 }
 
 /// How late everybody is, round by round.
@@ -241,68 +219,40 @@ struct Rows<'a, E> {
     row: Vec<f64>,
     /// Rows that were read.
     read: u64,
-    workers: usize,
 }
 
 impl<E: std::error::Error + 'static> Rows<'_, E> {
     fn lateness(&mut self, round: Round, worker: Worker) -> Result<f64, OverEngineError<E>> {
         while self.read <= round.0 {
             self.row = (self.next)().map_err(OverEngineError::Delays)?;
-            self.check()?;
             self.read += 1;
         }
-        Ok(self.row[worker.index()])
-    }
-
-    fn check(&self) -> Result<(), OverEngineError<E>> {
-        let (round, workers) = (self.read, self.workers);
-        if self.row.len() < workers {
-            return Err(OverEngineError::Row { round, found: self.row.len(), workers });
-        }
-        for (worker, &lateness) in Worker::all(workers).zip(&self.row) {
-            if !lateness.is_finite() || lateness < 0.0 {
-                return Err(OverEngineError::Lateness { round, worker, lateness });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What the engine is still to be told, in the order in which the trainer's driver would.
-#[derive(Debug, Default)]
-struct Told {
-    begun: bool,
-    /// Workers that dropped their tasks: told once all that was decided before is carried out.
-    freed: VecDeque<Worker>,
-    /// What workers hold and have applied: it comes after that, and the clock stands still until
-    /// then.
-    settled: VecDeque<Input>,
-}
-
-impl Told {
-    fn next(&mut self) -> Option<Input> {
-        if !self.begun {
-            self.begun = true;
-            return Some(Input::Begin);
-        }
-        let freed = self.freed.pop_front().map(|worker| Input::Freed { worker });
-        freed.or_else(|| self.settled.pop_front())
+        let lateness = self.row.get(worker.index()).copied();
+        lateness
+            .filter(|late| late.is_finite() && *late >= 0.0)
+            .ok_or_else(|| OverEngineError::Lateness { round: self.read - 1, worker, lateness })
     }
 }
 
 struct Driver<'a, E> {
     engine: Engine,
-    orders: Orders<Modelled>,
+    orders: Orders<Came>,
     now: f64,
     rows: Rows<'a, E>,
-    told: Told,
+    /// What the engine is told once all that was decided before is carried out: that workers have
+    /// dropped their tasks, and that the run begins.
+    first: VecDeque<Input>,
+    /// What workers hold and have applied: it comes after that, and the clock stands still until
+    /// then.
+    then: VecDeque<Input>,
     journal: Journal<'a>,
 }
 
 impl<E: std::error::Error + 'static> Driver<'_, E> {
     /// Tells the engine what comes next and carries out what it decides; whether the run is over.
     fn go_on(&mut self) -> Result<bool, OverEngineError<E>> {
-        let input = self.told.next().unwrap_or_else(|| self.arrives());
+        let told = self.first.pop_front().or_else(|| self.then.pop_front());
+        let input = told.unwrap_or_else(|| self.arrives());
         let mut actions = Vec::new();
         self.engine.handle(self.now, input, &mut actions)?;
         if let Input::Late { worker, task, .. } = input
@@ -324,16 +274,15 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         let (now, next) = self.orders.next(self.now, self.engine.deadline());
         self.now = now;
         match next {
-            Next::Arrived { worker, answer: Modelled::Done(task), late: false } => {
-                Input::Done { worker, task, finite: true, digest: None }
+            Next::Arrived { worker, answer: Came::Done { task, finite }, late: true } => {
+                Input::Late { worker, task, finite }
             }
-            Next::Arrived { worker, answer: Modelled::Done(task), late: true } => {
-                Input::Late { worker, task, finite: true }
+            Next::Arrived { worker, answer: Came::Done { task, finite }, late: false } => {
+                Input::Done { worker, task, finite, digest: None }
             }
-            Next::Arrived { worker, answer: Modelled::Freed, .. } => Input::Freed { worker },
             Next::Deadline => Input::Tick,
-            Next::Wait(_) => {
-                unreachable!("all answers are there, and a run under way has a deadline")
+            Next::Arrived { .. } | Next::Wait(_) => {
+                unreachable!("all answers are results that are there, and a run has a deadline")
             }
         }
     }
@@ -343,28 +292,28 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
             Action::Assign { worker, round, tasks } => self.assign(worker, round, &tasks)?,
             Action::Abandon { worker, late_counts } => {
                 let Abandoned { now, .. } = self.orders.abandoned(self.now, worker, late_counts);
-                self.told.freed.extend(now.map(|_| worker));
+                self.first.extend(now.map(|_| Input::Freed { worker }));
                 self.journal.missing.insert(worker);
             }
             Action::Reduce { step, fold } => {
                 let sums = self.journal.sums.entry(step).or_default();
                 sums.entry(fold.worker).or_default().push(fold);
             }
+            Action::Restart { step } => drop(self.journal.sums.remove(&step)),
+            Action::Switched { .. } => check_log(&self.engine)?,
             Action::Discard { .. } => {}
             Action::Close(report) => self.journal.close(report),
             Action::Fold { step, attempt, sums, folds, decode } => {
                 self.journal.decoded(step, &sums, folds, decode);
                 let held = |worker| Input::Held { worker, step, attempt, digest: step.0 };
-                self.told.settled.extend(Worker::all(self.rows.workers).map(held));
+                self.then.extend(Worker::all(self.journal.workers).map(held));
             }
             Action::Commit { step, .. } => self.journal.commit(step),
             Action::Apply { worker, step } => {
-                self.told.settled.push_back(Input::Applied { worker, step, digest: None });
+                self.then.push_back(Input::Applied { worker, step, digest: None });
             }
             Action::Erase { .. }
-            | Action::Restart { .. }
             | Action::Replanned { .. }
-            | Action::Switched { .. }
             | Action::Refuse { .. }
             | Action::Dismiss { .. }
             | Action::Diverged { .. }
@@ -388,7 +337,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         let loads = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
         self.orders.assigned(self.now, worker, (round, late_by), loads);
         for (task, parts) in tasks {
-            self.orders.arrived(self.now, worker, Modelled::Done(*task));
+            self.orders.arrived(self.now, worker, Came::Done { task: *task, finite: true });
             let units = self.engine.facts().units_of(parts);
             self.journal.runs.push(Run::one(worker, *task, units));
         }
@@ -397,7 +346,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
 
     fn outcome(mut self) -> EngineOutcome {
         self.journal.show();
-        let (facts, workers) = (self.engine.facts(), self.rows.workers);
+        let (facts, workers) = (self.engine.facts(), self.journal.workers);
         let Totals { finish, seconds, work, coverage, rounds, late, dropped } = self.journal.totals;
         let jobs = (finish.len() as u64 * self.engine.config().jobs.micro_steps).max(1);
         let work = work / jobs as f64;
