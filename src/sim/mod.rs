@@ -3,7 +3,8 @@
 //! The same [`Scheme`]s that train are driven here by a row of delays per round. Schemes whose
 //! workers answer once per round are closed by one of three rules ([`Close`]); feedback schemes are
 //! followed task by task, or by runs of tasks where a scheme says that nothing depends on those in
-//! between. Late answers are discarded: every worker starts each round afresh.
+//! between. [`simulate`] discards late answers: every worker starts each round afresh. By the rules
+//! of training, where some of them count, [`over_engine`] drives the engine that trains.
 
 mod barrier;
 mod outcome;
