@@ -21,10 +21,10 @@
 //! Krishnan, Ebrahimi, Khisti, "Sequential Gradient Coding For Straggler Mitigation", ICLR 2023
 //! (arXiv 2211.13802). The look-ahead rule is our own.
 
-use super::models::StragglerModel;
+use super::models::{Admission, Bursty};
 use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind, atoms_to_units};
-use super::stream::{Admission, JobStream};
+use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
@@ -117,7 +117,7 @@ pub struct MSgc {
     facts: SchemeFacts,
     burst: usize,
     window: usize,
-    admission: Admission,
+    pub(super) admission: Admission,
     slots: Option<SlotCode>,
     /// By piece.
     parts: Vec<Vec<Part>>,
@@ -214,9 +214,9 @@ impl MSgc {
             plain: slots.is_none(),
             ..SchemeFacts::new(workers, units, load)
         };
-        let model = StragglerModel::Bursty { burst, window, distinct };
+        let model = Bursty { burst, window, distinct };
         Ok(Self {
-            admission: Admission::new(accept, model),
+            admission: Admission { accept, model, history: Vec::new() },
             stream: JobStream::new(workers, jobs),
             units: parts.iter().map(|parts| facts.units_of(parts)).collect(),
             facts,
@@ -536,29 +536,14 @@ impl FastForward for MSgc {
 }
 
 #[cfg(test)]
-impl MSgc {
-    /// Keeps the history that another model is judged by.
-    pub(super) fn watch(&mut self, model: StragglerModel) {
-        self.admission.watch(model);
-    }
-}
-
-#[cfg(test)]
 impl super::closure::Explored for MSgc {
-    fn history(&self) -> &[WorkerSet] {
-        self.admission.history()
+    fn admission(&self) -> &Admission {
+        &self.admission
     }
 
-    fn key(&self) -> String {
-        let open = |open: &Open| {
-            (self.stream.age(open.job), open.returned.clone(), open.owed.clone(), open.decoded)
-        };
-        let jobs = self.stream.open.iter().map(open).collect::<Vec<_>>();
-        format!("{:?} {jobs:?}", self.history())
-    }
-
-    fn overdue(&self) -> bool {
-        let overdue = |open: &Open| !open.decoded && self.stream.age(open.job) > self.facts.delay;
-        self.stream.open.iter().any(overdue)
+    fn open(&self) -> Vec<(usize, String, bool)> {
+        let state = |open: &Open| format!("{:?}", (&open.returned, &open.owed));
+        let open = |open: &Open| (self.stream.age(open.job), state(open), open.decoded);
+        self.stream.open.iter().map(open).collect()
     }
 }

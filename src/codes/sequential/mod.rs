@@ -15,7 +15,7 @@ mod stream;
 
 pub use lift::Lift;
 pub use m_sgc::{MSgc, MSgcParameters};
-pub use models::{Accept, StragglerModel};
+pub use models::Accept;
 pub use scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 pub use slots::SlotKind;
 pub use sr_sgc::{SrSgc, SrSgcParameters};

@@ -20,10 +20,10 @@
 //! (arXiv 2211.13802). The variant over clusters (`rep`) repeats one member per cluster without any
 //! answer.
 
-use super::models::StragglerModel;
+use super::models::{Admission, Bursty};
 use super::scheme::{Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind};
-use super::stream::{Admission, JobStream};
+use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
@@ -124,7 +124,7 @@ pub struct SrSgcParameters {
 pub struct SrSgc {
     facts: SchemeFacts,
     burst: usize,
-    admission: Admission,
+    pub(super) admission: Admission,
     slots: SlotCode,
     parts: Vec<Vec<Part>>,
     stream: JobStream<Open>,
@@ -177,14 +177,14 @@ impl SrSgc {
             .map(|worker| slots.parts(worker, units, &(0..workers), workers))
             .collect();
         let load = (stragglers + 1) as f64 / workers as f64;
-        let model = StragglerModel::Bursty { burst, window, distinct };
+        let model = Bursty { burst, window, distinct };
         Ok(Self {
             facts: SchemeFacts {
                 delay: burst,
                 tolerance: stragglers,
                 ..SchemeFacts::new(workers, units, load)
             },
-            admission: Admission::new(accept, model),
+            admission: Admission { accept, model, history: Vec::new() },
             stream: JobStream::new(workers, jobs),
             repeaters: WorkerSet::empty(workers),
             gone: WorkerSet::empty(workers),
@@ -368,18 +368,13 @@ impl Scheme for SrSgc {
 
 #[cfg(test)]
 impl super::closure::Explored for SrSgc {
-    fn history(&self) -> &[WorkerSet] {
-        self.admission.history()
+    fn admission(&self) -> &Admission {
+        &self.admission
     }
 
-    fn key(&self) -> String {
-        let open = |open: &Open| (self.stream.age(open.job), open.answered.clone(), open.decoded);
-        let jobs = self.stream.open.iter().map(open).collect::<Vec<_>>();
-        format!("{:?} {jobs:?}", self.history())
-    }
-
-    fn overdue(&self) -> bool {
-        let overdue = |open: &Open| !open.decoded && self.stream.age(open.job) > self.facts.delay;
-        self.stream.open.iter().any(overdue)
+    fn open(&self) -> Vec<(usize, String, bool)> {
+        let state = |open: &Open| format!("{:?}", &open.answered);
+        let open = |open: &Open| (self.stream.age(open.job), state(open), open.decoded);
+        self.stream.open.iter().map(open).collect()
     }
 }
