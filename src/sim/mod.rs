@@ -217,5 +217,5 @@ pub fn simulate<E: std::error::Error + 'static>(
         watch(Seen { round, runs: &runs, missing: &played.missing, decoded: &decoded, free });
         tally.round(&played, free, round <= jobs as usize, &decoded);
     }
-    Ok(tally.finish(&facts))
+    Ok(tally.finish(&facts, jobs))
 }

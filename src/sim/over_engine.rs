@@ -7,7 +7,8 @@
 //! what is decoded is held and applied at once, as under a modelled clock, which stands still
 //! meanwhile.
 
-use super::RoundTime;
+use super::outcome::Tally;
+use super::{Played, RoundTime};
 use crate::codes::Report;
 use crate::codes::sequential::Fold;
 use crate::ids::{Part, Round, Run, Step, Task, Worker, WorkerSet};
@@ -346,37 +347,21 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
 
     fn outcome(mut self) -> EngineOutcome {
         self.journal.show();
-        let (facts, workers) = (self.engine.facts(), self.journal.workers);
-        let Totals { finish, seconds, work, coverage, rounds, late, dropped } = self.journal.totals;
-        let jobs = (finish.len() as u64 * self.engine.config().jobs.micro_steps).max(1);
-        let work = work / jobs as f64;
+        let Journal { tally, late_counted, finish, .. } = self.journal;
+        let jobs = finish.len() as u64 * self.engine.config().jobs.micro_steps;
+        let added_up = tally.finish(self.engine.facts(), jobs);
         EngineOutcome {
-            load: if facts.partial { work / workers as f64 } else { facts.load },
-            work,
+            load: added_up.load,
+            work: added_up.work,
             total_time: finish.last().copied().unwrap_or(0.0),
-            rounds,
-            coverage: if finish.is_empty() { 1.0 } else { coverage / finish.len() as f64 },
+            rounds: added_up.rounds,
+            round_time: added_up.round_time,
+            coverage: added_up.coverage,
             step_finish_time: finish,
-            late_counted: late,
-            dropped_fraction: dropped as f64 / (workers * seconds.len()).max(1) as f64,
-            round_time: RoundTime::of(seconds),
+            late_counted,
+            dropped_fraction: added_up.straggler_fraction,
         }
     }
-}
-
-/// What is added up over the rounds.
-#[derive(Debug, Default)]
-struct Totals {
-    /// When each step was committed.
-    finish: Vec<f64>,
-    /// Lengths of rounds in which anybody had anything to do.
-    seconds: Vec<f64>,
-    /// In batches.
-    work: f64,
-    coverage: f64,
-    rounds: usize,
-    late: usize,
-    dropped: usize,
 }
 
 /// What is known of the round at hand, and of the one that closed before it.
@@ -390,7 +375,10 @@ struct Journal<'a> {
     sums: BTreeMap<Step, BTreeMap<Worker, Vec<Fold>>>,
     /// The round that was closed last, which is shown once all that followed is known.
     closed: Option<EngineRound>,
-    totals: Totals,
+    tally: Tally,
+    late_counted: usize,
+    /// When each step was committed.
+    finish: Vec<f64>,
 }
 
 impl<'a> Journal<'a> {
@@ -403,20 +391,22 @@ impl<'a> Journal<'a> {
             late: Vec::new(),
             sums: BTreeMap::new(),
             closed: None,
-            totals: Totals::default(),
+            tally: Tally::new(0, workers),
+            late_counted: 0,
+            finish: Vec::new(),
         }
     }
 
     fn close(&mut self, report: RoundReport) {
         self.show();
-        let totals = &mut self.totals;
-        totals.rounds += 1;
-        totals.work += report.work;
-        totals.late += self.late.len();
-        totals.dropped += self.missing.len();
-        if !self.runs.is_empty() {
-            totals.seconds.push(report.closed_at - report.opened_at);
-        }
+        let played = Played {
+            seconds: report.closed_at - report.opened_at,
+            candidates: self.missing.len(),
+            units: self.runs.iter().map(|run| u64::from(run.units)).sum(),
+            ..Played::default()
+        };
+        self.tally.round(&played, self.runs.is_empty(), false, &[]);
+        self.late_counted += self.late.len();
         let nobody = WorkerSet::empty(self.workers);
         self.closed = Some(EngineRound {
             report,
@@ -432,7 +422,7 @@ impl<'a> Journal<'a> {
         let mut added = self.sums.remove(&step).unwrap_or_default();
         let summed = sums.iter().filter_map(|worker| added.remove(worker)).flatten();
         let folds = summed.chain(folds).collect();
-        self.totals.coverage += decode.coverage;
+        self.tally.covered(decode.coverage);
         let closed = self.closed.as_mut().expect("what is decoded is so at a close");
         closed.decoded.push(DecodedStep { step, folds, decode });
     }
@@ -440,7 +430,7 @@ impl<'a> Journal<'a> {
     fn commit(&mut self, step: Step) {
         let closed = self.closed.as_mut().expect("what is committed is so after a close");
         closed.committed.push(step);
-        self.totals.finish.push(closed.report.closed_at);
+        self.finish.push(closed.report.closed_at);
         self.sums.retain(|open, _| *open > step);
     }
 
