@@ -24,7 +24,7 @@ impl Clock<'_> {
 }
 
 /// The end of a run: units and tasks that its worker has done by then in this round.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct End {
     units: u32,
     tasks: u32,
@@ -128,17 +128,15 @@ impl Player {
         let known = self.ends.len();
         for (at, run) in runs.iter().enumerate().skip(known) {
             let hand = &mut self.hands[run.worker.index()];
-            let before =
-                if hand.end > 0 { self.ends[hand.end - 1] } else { End { units: 0, tasks: 0 } };
+            let before = hand.end.checked_sub(1).map(|last| self.ends[last]).unwrap_or_default();
             if hand.next == hand.end {
                 hand.next = at;
             }
             hand.end = at + 1;
-            self.ends
-                .push(End { units: before.units + run.units, tasks: before.tasks + run.count });
+            let end = End { units: before.units + run.units, tasks: before.tasks + run.count };
+            self.ends.push(end);
+            self.times.push(clock.at(run.worker, end.units, end.tasks));
         }
-        let new = runs.iter().zip(&self.ends).skip(known);
-        self.times.extend(new.map(|(run, end)| clock.at(run.worker, end.units, end.tasks)));
     }
 
     /// Reports all runs that end by `now`.

@@ -229,9 +229,7 @@ impl MSgc {
 
     fn begin(&mut self) {
         let stream = &mut self.stream;
-        if !stream.begin() {
-            return;
-        }
+        stream.begin();
         if stream.open.front().is_some_and(|open| stream.age(open.job) > self.facts.delay) {
             stream.open.pop_front();
         }
@@ -318,28 +316,26 @@ impl MSgc {
         WorkerSet::of(workers, Worker::all(workers).filter(|worker| row[worker.index()]))
     }
 
-    fn decode(&self, open: &Open, mut used: impl FnMut(Worker, Task, f64)) -> Report {
-        let (workers, job) = (self.facts.workers, open.job);
-        for piece in 0..((self.window - 1) * workers) as u32 {
-            used(Worker(piece % workers as u32), Task { job, piece, plan: 0 }, 1.0);
-        }
-        super::worst((0..self.burst).map(|group| self.decode_group(open, group, &mut used)))
+    fn decode(&self, open: &Open, out: &mut Vec<Fold>) -> Report {
+        let (workers, job) = (self.facts.workers as u32, open.job);
+        out.extend((0..(self.window as u32 - 1) * workers).map(|piece| Fold {
+            worker: Worker(piece % workers),
+            task: Task { job, piece, plan: 0 },
+            weight: 1.0,
+        }));
+        super::worst((0..self.burst).map(|group| self.decode_group(open, group, out)))
     }
 
-    fn decode_group(
-        &self,
-        open: &Open,
-        group: usize,
-        mut used: impl FnMut(Worker, Task, f64),
-    ) -> Report {
-        let Some(slots) = &self.slots else { return super::UNCODED };
+    fn decode_group(&self, open: &Open, group: usize, out: &mut Vec<Fold>) -> Report {
+        let Some(slots) = &self.slots else { return UNCODED };
         slots.decode(&self.answers(open, group), |worker, weight| {
-            used(
-                worker,
-                Task { job: open.job, piece: self.piece(self.window - 1 + group, worker), plan: 0 },
-                weight,
-            );
+            out.push(self.fold_of_group(open, group, worker, weight));
         })
+    }
+
+    fn fold_of_group(&self, open: &Open, group: usize, worker: Worker, weight: f64) -> Fold {
+        let piece = self.piece(self.window - 1 + group, worker);
+        Fold { worker, task: Task { job: open.job, piece, plan: 0 }, weight }
     }
 
     /// The groups that are answered in a round.
@@ -366,18 +362,13 @@ impl MSgc {
     /// The weights of the groups that were answered in the round that was just closed.
     fn settle_round(&self, out: &mut Vec<Fold>) -> Report {
         let groups = self.groups_of(Job(self.stream.round.0 - 1)).map(|(open, group)| {
-            let task = |worker| Task {
-                job: open.job,
-                piece: self.piece(self.window - 1 + group, worker),
-                plan: 0,
-            };
-            let mut unused = self.answers(open, group);
-            let report = self.decode_group(open, group, |worker, task, weight| {
-                unused.remove(worker);
-                out.push(Fold { worker, task, weight });
-            });
+            let (mut unused, used) = (self.answers(open, group), out.len());
+            let report = self.decode_group(open, group, out);
+            for fold in &out[used..] {
+                unused.remove(fold.worker);
+            }
             let unused = unused.iter();
-            out.extend(unused.map(|worker| Fold { worker, task: task(worker), weight: 0.0 }));
+            out.extend(unused.map(|worker| self.fold_of_group(open, group, worker, 0.0)));
             report
         });
         super::worst(groups)
@@ -468,7 +459,8 @@ impl Scheme for MSgc {
 
     fn quality(&mut self) -> Report {
         let groups = self.groups_of(self.stream.round);
-        super::worst(groups.map(|(open, group)| self.decode_group(open, group, |_, _, _| ())))
+        let mut unseen = Vec::new();
+        super::worst(groups.map(|(open, group)| self.decode_group(open, group, &mut unseen)))
     }
 
     fn outlook(&self, gone: &WorkerSet) -> Outlook {
@@ -513,10 +505,8 @@ impl Scheme for MSgc {
 
     fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
         let Settle::Job(job) = what else { return self.settle_round(out) };
-        let Some(open) = self.stream.open.iter().find(|open| open.job == job) else {
-            return UNCODED;
-        };
-        self.decode(open, |worker, task, weight| out.push(Fold { worker, task, weight }))
+        let open = self.stream.open.iter().find(|open| open.job == job);
+        open.map_or(UNCODED, |open| self.decode(open, out))
     }
 
     fn restart(&mut self, jobs: Range<Job>) {

@@ -201,9 +201,7 @@ impl SrSgc {
     }
 
     fn begin(&mut self) {
-        if !self.stream.begin() {
-            return;
-        }
+        self.stream.begin();
         self.repeaters.clear();
         self.gone.clear();
         let stream = &mut self.stream;

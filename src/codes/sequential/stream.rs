@@ -31,14 +31,11 @@ impl<T> JobStream<T> {
         }
     }
 
-    /// Opens a round; false if one is open.
-    pub(in crate::codes) fn begin(&mut self) -> bool {
-        if self.begun {
-            return false;
-        }
+    /// Opens a round.
+    pub(in crate::codes) fn begin(&mut self) {
+        assert!(!self.begun, "a round is opened once");
         self.begun = true;
         self.assigned.clear();
-        true
     }
 
     /// Whether a round is open.
