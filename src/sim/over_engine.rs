@@ -10,7 +10,7 @@
 use super::outcome::Tally;
 use super::{Played, RoundTime};
 use crate::codes::Report;
-use crate::codes::sequential::Fold;
+use crate::codes::sequential::{Fold, by_worker};
 use crate::ids::{Part, Round, Run, Step, Task, Worker, WorkerSet};
 use crate::schedulers::orders::{Abandoned, Came, Next, Orders};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
@@ -74,19 +74,18 @@ impl DecodedStep {
     /// Workers whose results are in the gradient.
     #[must_use]
     pub fn survivors(&self, workers: usize) -> WorkerSet {
-        WorkerSet::of(workers, self.folds.iter().map(|fold| fold.worker))
+        self.by_worker(workers).0
     }
 
     /// Decode weights, one per worker; empty where workers have more than one result in the
     /// gradient, as in the trainer's record.
     #[must_use]
     pub fn weights(&self, workers: usize) -> Vec<f64> {
-        if self.folds.len() > self.survivors(workers).len() {
-            return Vec::new();
-        }
-        let mut weights = vec![0.0; workers];
-        self.folds.iter().for_each(|fold| weights[fold.worker.index()] = fold.weight);
-        weights
+        self.by_worker(workers).1
+    }
+
+    fn by_worker(&self, workers: usize) -> (WorkerSet, Vec<f64>) {
+        by_worker(workers, self.folds.iter().map(|fold| (fold.worker, fold.weight)))
     }
 }
 

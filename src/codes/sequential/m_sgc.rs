@@ -157,15 +157,7 @@ impl MSgc {
         let MSgcParameters { burst, window, distinct, slots } = parameters;
         let Horizon { workers, units, jobs, accept } = horizon;
         let wrong = |problem: String| Err(ParameterError::Conditions { scheme: "m-sgc", problem });
-        if workers == 0 {
-            return Err(ParameterError::NoWorkers);
-        }
-        if burst.max(window) > super::WINDOW_MAX {
-            return wrong(format!(
-                "B={burst}, W={window}: both must be at most {}",
-                super::WINDOW_MAX
-            ));
-        }
+        super::check_window("m-sgc", workers, (burst, window))?;
         if burst == 0 || window <= burst {
             return wrong(format!(
                 "B={burst}, W={window}: B must be from 1 to W-1; for this B take W={} or more",

@@ -148,15 +148,7 @@ impl SrSgc {
         let SrSgcParameters { burst, window, distinct, stragglers, slots } = parameters;
         let Horizon { workers, units, jobs, accept } = horizon;
         let wrong = |problem: String| Err(ParameterError::Conditions { scheme: "sr-sgc", problem });
-        if workers == 0 {
-            return Err(ParameterError::NoWorkers);
-        }
-        if burst.max(window) > super::WINDOW_MAX {
-            return wrong(format!(
-                "B={burst}, W={window}: both must be at most {}",
-                super::WINDOW_MAX
-            ));
-        }
+        super::check_window("sr-sgc", workers, (burst, window))?;
         if burst == 0 || window <= burst || !(window - 1).is_multiple_of(burst) {
             let fitting = 1 + burst.max(1) * (window.saturating_sub(1) / burst.max(1)).max(1);
             return wrong(format!(
