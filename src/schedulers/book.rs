@@ -234,14 +234,10 @@ impl Book {
     /// Who of these workers does not hold a step that waits for holders.
     pub(super) fn without(&self, step: Step, alive: &WorkerSet) -> WorkerSet {
         let mut without = alive.clone();
-        let holders = self
-            .waiting
-            .iter()
-            .filter(|waiting| waiting.step == step)
-            .flat_map(|waiting| &waiting.holders);
-        holders.for_each(|holder| {
+        let waiting = self.waiting.iter().filter(|waiting| waiting.step == step);
+        for holder in waiting.flat_map(|waiting| &waiting.holders) {
             without.remove(holder.0);
-        });
+        }
         without
     }
 

@@ -1,7 +1,7 @@
 //! The scheme at hand, told of workers and tasks as the run knows them.
 
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
-use crate::codes::{Dispute, Facts, Gate, GateError, Report, Verifier};
+use crate::codes::{Dispute, Gate, GateError, Report, Verifier};
 use crate::ids::{Job, Part, Task, Worker, WorkerSet};
 use crate::run::NumberFormat;
 use std::ops::Range;
@@ -59,7 +59,7 @@ impl ActiveScheme {
         assert_eq!(facts.workers, members.len(), "a scheme for its members");
         Self {
             verifier: Verifier::of(facts),
-            gate: gate_of(format, facts),
+            gate: Gate::of(format, facts.tolerance, facts.error_max),
             facts: SchemeFacts { workers: members.capacity(), ..facts.clone() },
             members: Members::of(members),
             scheme,
@@ -221,15 +221,4 @@ impl ActiveScheme {
         let members = dispute.members.iter().map(|place| self.outside(place));
         Some(Dispute { members: WorkerSet::of(self.facts.workers, members), ..dispute })
     }
-}
-
-fn gate_of(format: NumberFormat, facts: &SchemeFacts) -> Gate {
-    let facts = Facts {
-        workers: facts.workers,
-        share_weights: vec![1.0 / f64::from(facts.units); facts.units as usize],
-        tolerance: facts.tolerance,
-        load: facts.load,
-        error_max: facts.error_max,
-    };
-    Gate::new(format, &facts)
 }

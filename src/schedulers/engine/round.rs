@@ -12,7 +12,7 @@ use crate::run::RunConfig;
 /// given tasks, answers, fails, or counts for nothing more; [`CurrentRound::missing`] then says who
 /// is not there, [`CurrentRound::held_open`] how long it is waited for them, and
 /// [`CurrentRound::report`] what was seen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CurrentRound {
     /// Number of the next round.
     next: u64,
@@ -45,18 +45,13 @@ impl CurrentRound {
         let nobody = WorkerSet::empty(workers);
         Self {
             next,
-            opened_at: 0.0,
-            waits_since: 0.0,
-            first_answer: None,
-            closes_at: None,
-            wake_at: None,
             arrivals: vec![None; workers],
             worked: nobody.clone(),
             erased: nobody.clone(),
             dropped: nobody.clone(),
             resting: nobody.clone(),
             failed: nobody,
-            assigned_units: 0,
+            ..Self::default()
         }
     }
 
