@@ -20,7 +20,8 @@ use std::fmt::Write as _;
 #[derive(Debug, Args)]
 pub(crate) struct AsTrainedArgs {
     /// Go by the rules of the trainer's engine instead: what `codedgrad train --clock virtual` does
-    /// with the same delays, to the last digit
+    /// with the same delays, to the last digit; without auto, --wire bf16 and --late next-step, and
+    /// of mixtures the times alone
     #[arg(long, help_heading = "As trained")]
     pub(crate) as_trained: bool,
     /// Modelled compute time of an uncoded step [default: 1]
