@@ -18,6 +18,7 @@ use integers::{Log, RUN, Secret, UNIT_SAMPLES, Watch, secret, work};
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use std::time::Duration;
 const WORKERS: usize = 4;
 /// Its group's other member has all it has.
 const LIAR: u32 = 3;
+const PARTNER: u32 = 2;
 const LENGTH: usize = CHUNK + 77;
 const STEPS: u64 = 12;
 
@@ -35,7 +37,17 @@ fn config() -> RunConfig {
     RunConfig { limits, ..usual }
 }
 
-fn coordinate(transport: impl Transport<Vector = Vec<f32>>) -> Log {
+/// Whether the liar's partner may go on: not before the liar is found out, so that the liar's
+/// results must count for their group.
+type FoundOut = Arc<AtomicBool>;
+
+/// Whether a worker may go on.
+fn may(worker: u32, found_out: &FoundOut) -> impl Fn(u64) -> bool + Send + use<> {
+    let found_out = Arc::clone(found_out);
+    move |_| worker != PARTNER || found_out.load(Ordering::Relaxed)
+}
+
+fn coordinate(transport: impl Transport<Vector = Vec<f32>>, found_out: &FoundOut) -> Log {
     let scheme = "groups:s=1"
         .parse::<SchemeSpec>()
         .unwrap()
@@ -43,7 +55,12 @@ fn coordinate(transport: impl Transport<Vector = Vec<f32>>) -> Log {
         .unwrap();
     let engine = Engine::new(scheme, config(), 0).unwrap();
     let pace = Pace::wall(WORKERS, &Delays::None, STEPS as usize, 0.0);
-    let mut watch = Watch::new(|_| {});
+    let at_fault = |worker: u32, what: &str| {
+        if worker == LIAR && what.contains("not finite") {
+            found_out.store(true, Ordering::Relaxed);
+        }
+    };
+    let mut watch = Watch { at_fault: Box::new(at_fault), ..Watch::new(|_| {}) };
     let ended = Coordinator::new(transport, engine, pace).run(&mut watch);
     assert_eq!(
         ended.unwrap_or_else(|error| panic!("{error}: {:?}", watch.log.faults)),
@@ -57,7 +74,7 @@ fn undisturbed() -> (Log, Vec<f32>) {
     let (transport, links) = local::connect(WORKERS);
     let begin = |link| thread::spawn(move || work(Box::new(link), LENGTH, |_| true));
     let threads: Vec<_> = links.into_iter().map(begin).collect();
-    let log = coordinate(transport);
+    let log = coordinate(transport, &FoundOut::default());
     let mut parameters: Vec<Vec<f32>> =
         threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     (log, parameters.remove(0))
@@ -79,6 +96,7 @@ fn join(worker: u32, address: String, secret: &Secret) -> TcpLink {
 fn run(
     exchange: Exchange,
     keeps: bool,
+    found_out: &FoundOut,
     liar: impl FnOnce(String, &Secret) -> JoinHandle<()>,
 ) -> Log {
     let what = format!("{exchange:?}, keeps: {keeps}");
@@ -98,14 +116,14 @@ fn run(
     let address = transport.address().to_string();
     let honest: Vec<_> = (0..LIAR)
         .map(|worker| {
-            let link = join(worker, address.clone(), &secret);
-            thread::spawn(move || work(Box::new(link), LENGTH, |_| true))
+            let (link, may) = (join(worker, address.clone(), &secret), may(worker, found_out));
+            thread::spawn(move || work(Box::new(link), LENGTH, may))
         })
         .collect();
     let liar = liar(address, &secret);
     assert_eq!(transport.gather(Duration::from_secs(30)).absent, []);
     transport.begin(Step(0));
-    let log = coordinate(transport);
+    let log = coordinate(transport, found_out);
     liar.join().unwrap();
     let refused: Vec<u64> = log
         .records
@@ -172,7 +190,7 @@ fn nan(mut link: impl Link) {
 #[test]
 fn who_says_that_nan_are_finite_is_erased_and_named() {
     for (exchange, keeps) in EXCHANGES.into_iter().chain([(Exchange::HOLD, true)]) {
-        let log = run(exchange, keeps, |address, secret| {
+        let log = run(exchange, keeps, &FoundOut::default(), |address, secret| {
             let link = join(LIAR, address, secret);
             thread::spawn(move || nan(link))
         });
@@ -188,15 +206,13 @@ fn who_says_so_in_the_same_process_is_named_too() {
     let (transport, mut links) = local::connect(WORKERS);
     let liar = links.pop().unwrap();
     let liar = thread::spawn(move || nan(liar));
-    let slow = |_| {
-        thread::sleep(Duration::from_millis(2));
-        true
+    let found_out = FoundOut::default();
+    let begin = |(link, worker)| {
+        let may = may(worker, &found_out);
+        thread::spawn(move || work(Box::new(link), LENGTH, may))
     };
-    let honest: Vec<_> = links
-        .into_iter()
-        .map(|link| thread::spawn(move || work(Box::new(link), LENGTH, slow)))
-        .collect();
-    let log = coordinate(transport);
+    let honest: Vec<_> = links.into_iter().zip(0..).map(begin).collect();
+    let log = coordinate(transport, &found_out);
     liar.join().unwrap();
     honest.into_iter().for_each(|worker| drop(worker.join().unwrap()));
     assert!(log.gradients == expected.gradients);
@@ -286,7 +302,8 @@ fn denying(coordinator: String) -> String {
 #[test]
 fn who_says_that_a_finite_sum_is_not_finite_is_named() {
     for (exchange, keeps) in EXCHANGES {
-        let log = run(exchange, keeps, |address, secret| {
+        let free = FoundOut::new(true.into());
+        let log = run(exchange, keeps, &free, |address, secret| {
             let link = join(LIAR, denying(address), secret);
             thread::spawn(move || drop(work(Box::new(link), LENGTH, |_| true)))
         });

@@ -381,7 +381,8 @@ fn a_transport_is_small_and_the_exchange_has_no_io() {
     );
 }
 
-/// Whether an answer is still wanted is asked in one place: the engine asks the scheme at hand.
+/// Whether an answer is still wanted is asked in one place: the engine asks the scheme at hand. An
+/// answer is kept from it in one: where its order was abandoned for good.
 #[test]
 fn one_place_judges_an_answer() {
     let asks = |(path, text): (PathBuf, String)| {
@@ -396,6 +397,13 @@ fn one_place_judges_an_answer() {
     let edge = root().join("src/schedulers/engine/active.rs");
     let judges: Vec<_> = engine.iter().filter(|(_, path)| !edge.ends_with(path)).collect();
     assert_eq!(judges, [&(1, PathBuf::from("src/schedulers/engine.rs"))]);
+    let keeps: Vec<_> = ["src/schedulers", "src/train", "src/sim"]
+        .into_iter()
+        .flat_map(rust_files)
+        .filter(|(_, text)| shipped(text).contains("Wanted::No"))
+        .map(|(path, _)| path)
+        .collect();
+    assert_eq!(keeps, [PathBuf::from("src/schedulers/orders.rs")]);
 }
 
 /// Lines that rustfmt cannot break: tables and formulas in documentation, texts of `--help`.

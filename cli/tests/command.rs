@@ -520,6 +520,9 @@ fn approximate_schemes_report_their_error_honestly() {
 #[test]
 fn faults_are_named_and_survived() {
     let folder = tempfile::tempdir().unwrap();
+    // The other member of either group is late in every step, so that the one that fails is waited
+    // for: else its task could be dropped before it begins, and the fault would not happen.
+    fs::write(folder.path().join("late.csv"), "1,1,1,9,1,1,9,1\n").unwrap();
     let output = train(
         folder.path(),
         &[
@@ -532,18 +535,19 @@ fn faults_are_named_and_survived() {
             "--fault",
             "nan@5:7",
             "--delays",
-            "calm",
+            "late.csv",
             "--json",
         ],
     );
     let summary = json(&output);
     let faults = summary["faults"].as_array().unwrap();
-    assert!(
-        faults
-            .iter()
-            .any(|fault| fault["worker"] == 2
-                && fault["what"].as_str().unwrap().contains("panicked"))
-    );
+    for (worker, step, what) in [(2, 3, "panicked"), (7, 5, "not finite")] {
+        let named = |fault: &Value| {
+            let said = fault["what"].as_str().unwrap();
+            fault["worker"] == worker && fault["step"] == step && said.contains(what)
+        };
+        assert!(faults.iter().any(named), "{worker} {what}: {faults:?}");
+    }
     assert_eq!(
         (summary["runs"][0]["steps"].as_u64(), summary["max_gradient_difference"].as_f64()),
         (Some(10), Some(0.0))

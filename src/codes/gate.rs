@@ -101,12 +101,17 @@ impl Gate {
     /// ```
     #[must_use]
     pub fn new(format: NumberFormat, facts: &Facts) -> Self {
+        Self::of(format, facts.tolerance, facts.error_max)
+    }
+
+    /// The same of what has no other facts.
+    pub(crate) fn of(format: NumberFormat, tolerance: usize, error_max: f64) -> Self {
         let amplification_max = match format {
             NumberFormat::F32 => 256.0,
             NumberFormat::Bf16 | NumberFormat::F16 => 8.0,
         };
-        let better = Better { tolerance: facts.tolerance, approximate: facts.error_max > 0.0 };
-        Self { amplification_max, error_max: facts.error_max, better }
+        let better = Better { tolerance, approximate: error_max > 0.0 };
+        Self { amplification_max, error_max, better }
     }
 
     /// Whether a decode may be applied.

@@ -19,7 +19,7 @@ const CLAIM_SAMPLES: u64 = 2_000;
 const LISTED_MAX: usize = 100;
 
 /// What trying the straggler sets of a code has shown.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verified {
     /// Sets tried.
     pub sets: u64,
@@ -112,21 +112,13 @@ impl<'a> Trial<'a> {
         exhaustive: bool,
         progress: &'a mut dyn FnMut(u64, u64),
     ) -> Self {
-        let found = Verified {
-            sets: 0,
-            exhaustive,
-            worst_residual: 0.0,
-            worst_amplification: 0.0,
-            failed: 0,
-            failures: Vec::new(),
-        };
         Self {
             decoder: code.decoder(),
             weights: vec![0.0; code.facts().workers],
             total: 0,
             gate,
             progress,
-            found,
+            found: Verified { exhaustive, ..Verified::default() },
         }
     }
 

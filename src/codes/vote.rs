@@ -109,7 +109,9 @@ struct Answer {
 /// a result only once it is known to be right, `b+1` members of its group having returned the same.
 /// Whoever drives the scheme tells both of every [`RoundEvent`], passes what the scheme assigns
 /// through [`Verifier::given`] and what comes back through [`Verifier::heard`], and counts as
-/// missing also whom [`Verifier::lacking`] names.
+/// missing also whom [`Verifier::lacking`] names. A scheme's restart is none of its affair: the
+/// round that is opened after it is. A simulation in which nobody lies needs of all this only
+/// [`Verifier::lacking`], by which a vote takes more answers than a sum.
 ///
 /// # Formula
 /// ```text
@@ -118,11 +120,13 @@ struct Answer {
 /// where `n` is the number of workers, `s` of stragglers and `b` of wrong workers.
 ///
 /// ```
-/// use codedgrad::codes::{SchemeSpec, Verifier, sequential::Scheme};
+/// use codedgrad::codes::{SchemeSpec, Verifier, sequential::{RoundEvent, Scheme}};
 /// use codedgrad::ids::{Worker, WorkerSet};
 /// let mut scheme = "vote:s=1,b=1".parse::<SchemeSpec>()?.scheme(4, 4, 0..1)?;
 /// let mut verifier = Verifier::of(scheme.facts()).unwrap();
-/// let mut right = Vec::new();
+/// let (nobody, mut right) = (WorkerSet::empty(4), Vec::new());
+/// verifier.on(&RoundEvent::Opened { dead: &nobody });
+/// scheme.on(RoundEvent::Opened { dead: &nobody });
 /// for (worker, digest) in [(0, 5), (1, 77), (3, 5)] {
 ///     let mut tasks = Vec::new();
 ///     scheme.assign(Worker(worker), &mut tasks);
@@ -227,6 +231,8 @@ impl Verifier {
             RoundEvent::Back(worker) => {
                 self.gone.remove(worker);
             }
+            // Where the scheme keeps a result for a decoded job, others who returned the same hold
+            // it.
             RoundEvent::Lost { worker, .. } => self.answers[worker.index()] = None,
             RoundEvent::Dropped(_) | RoundEvent::GivenUp(_) => {}
         }
@@ -362,9 +368,8 @@ mod tests {
             self.scheme.admits(&self.verifier.lacking(missing))
         }
 
-        fn lose(&mut self, worker: u32) -> Vec<Task> {
-            let mut reopened = Vec::new();
-            let (worker, from) = (Worker(worker), Some(Job(0)));
+        fn lose(&mut self, worker: u32, from: Option<Job>) -> Vec<Task> {
+            let (worker, mut reopened) = (Worker(worker), Vec::new());
             let event = RoundEvent::Lost { worker, from, reopened: &mut reopened };
             self.verifier.on(&event);
             self.scheme.on(event);
@@ -432,11 +437,11 @@ mod tests {
             voted.answer(worker, digest);
         }
         voted.scheme.close(&WorkerSet::of(4, [Worker(3)]), &[None; 4], &mut Vec::new());
-        assert_eq!(voted.lose(0), []);
+        assert_eq!(voted.lose(0, Some(Job(0))), []);
         let mut folds: Vec<Fold> = Vec::new();
         voted.scheme.settle(Settle::Job(Job(0)), &mut folds);
         assert_eq!(folds.iter().map(|fold| fold.worker).collect::<Vec<_>>(), [Worker(1)]);
-        assert_eq!(voted.lose(1), [Task { job: Job(0), piece: 1, plan: 0 }]);
+        assert_eq!(voted.lose(1, Some(Job(0))), [Task { job: Job(0), piece: 1, plan: 0 }]);
         assert!(
             !voted.admits(&WorkerSet::of(4, [0, 1, 3].map(Worker))),
             "the liar's result is not taken"
@@ -444,6 +449,28 @@ mod tests {
         assert!(voted.answer(3, 1) && voted.admits(&WorkerSet::of(4, [0, 1].map(Worker))));
         let task = Task { job: Job(0), piece: 3, plan: 0 };
         assert_eq!(voted.verifier.holder(Worker(0)), Some((Worker(3), task)));
+    }
+
+    #[test]
+    fn a_decoded_job_is_held_by_whoever_is_left_of_those_who_were_right() {
+        let mut voted = voted(1, 1, 4);
+        for worker in 0..3 {
+            voted.answer(worker, 1);
+        }
+        voted.scheme.close(&WorkerSet::of(4, [Worker(3)]), &[None; 4], &mut Vec::new());
+        let mut folds = Vec::new();
+        let mut holder = |voted: &mut Voted| {
+            folds.clear();
+            voted.scheme.settle(Settle::Job(Job(0)), &mut folds);
+            assert_eq!(folds.len(), 1);
+            voted.verifier.holder(folds[0].worker).map(|(worker, task)| (worker, task.piece))
+        };
+        assert_eq!(holder(&mut voted), Some((Worker(0), 0)));
+        for (lost, left) in [(0, Some((Worker(1), 1))), (1, Some((Worker(2), 2))), (2, None)] {
+            assert_eq!(voted.lose(lost, None), [], "the scheme keeps it");
+            assert_eq!(holder(&mut voted), left);
+            assert!(!voted.answer(lost, 1), "and wants it from nobody");
+        }
     }
 
     #[test]

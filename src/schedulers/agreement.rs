@@ -99,7 +99,7 @@ impl Tally {
 /// What two workers have alike, neither as a copy of the other's, is right, or what most have once
 /// everybody has reported. What the driver has is right by itself, unless two workers have alike
 /// what it has not and nobody ever had what it had: then its replica is not one of theirs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Agreement {
     workers: usize,
     /// Whose state each worker has.
@@ -117,16 +117,8 @@ pub(super) struct Agreement {
 
 impl Agreement {
     pub(super) fn new(workers: usize) -> Self {
-        Self {
-            workers,
-            lineages: Worker::all(workers).map(Some).collect(),
-            tallies: BTreeMap::new(),
-            refused: BTreeSet::new(),
-            taken: false,
-            confirmed: false,
-            refuted: false,
-            found: Vec::new(),
-        }
+        let lineages = Worker::all(workers).map(Some).collect();
+        Self { workers, lineages, ..Self::default() }
     }
 
     fn tally(&mut self, step: Step) -> &mut Tally {

@@ -14,7 +14,7 @@ pub(super) enum Fate {
 }
 
 /// A step under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Open {
     /// Jobs that are decoded.
     decoded: BTreeSet<Job>,
@@ -73,14 +73,7 @@ impl Book {
     }
 
     fn open(&mut self, step: Step) -> &mut Open {
-        let fresh = Open {
-            decoded: BTreeSet::new(),
-            attempt: 0,
-            report: None,
-            sums: BTreeSet::new(),
-            terms: Vec::new(),
-        };
-        self.open.entry(step).or_insert(fresh)
+        self.open.entry(step).or_default()
     }
 
     /// A result was added to what its worker holds of a step.
@@ -241,14 +234,10 @@ impl Book {
     /// Who of these workers does not hold a step that waits for holders.
     pub(super) fn without(&self, step: Step, alive: &WorkerSet) -> WorkerSet {
         let mut without = alive.clone();
-        let holders = self
-            .waiting
-            .iter()
-            .filter(|waiting| waiting.step == step)
-            .flat_map(|waiting| &waiting.holders);
-        holders.for_each(|holder| {
+        let waiting = self.waiting.iter().filter(|waiting| waiting.step == step);
+        for holder in waiting.flat_map(|waiting| &waiting.holders) {
             without.remove(holder.0);
-        });
+        }
         without
     }
 

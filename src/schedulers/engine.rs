@@ -372,7 +372,8 @@ impl Engine {
     }
 
     /// Whether an answer is still wanted: the one place that asks the scheme. `expected` tells
-    /// whether the answer is one that its worker owes. One that is not wanted is thrown away.
+    /// whether its worker is at that task, or was when its round closed. One that is not wanted is
+    /// thrown away.
     fn judge(
         &mut self,
         worker: Worker,
@@ -424,13 +425,14 @@ impl Engine {
             self.judge(worker, answer, false, out);
             return Ok(());
         };
-        if disputed && tasks.contains(&task) {
+        let expected = tasks.contains(&task);
+        if disputed && expected {
             self.trust.wait_with(worker, answer);
             return Ok(());
         }
         tasks.retain(|open| *open != task);
         let finished = tasks.is_empty();
-        self.judge(worker, answer, true, out);
+        self.judge(worker, answer, expected, out);
         if let Some(dispute) = self.scheme.dispute() {
             return Err(EngineError::Disputed { step: self.steps.next, dispute });
         }

@@ -42,6 +42,17 @@ pub(crate) trait Answer {
     fn freed() -> Self;
 }
 
+/// Where results are modelled too, there is no more to come than this.
+impl Answer for Came {
+    fn came(&self) -> Option<Came> {
+        Some(*self)
+    }
+
+    fn freed() -> Self {
+        Self::Freed
+    }
+}
+
 /// A task that was ordered, until its answer is delivered.
 #[derive(Debug)]
 struct Out<A> {
@@ -63,6 +74,8 @@ enum Wanted {
     Yes,
     /// Its round is over; it still counts when it comes.
     Late,
+    /// The engine never hears of it: the same task may have been ordered again since, and only the
+    /// order tells the two answers apart.
     No,
 }
 

@@ -63,7 +63,7 @@ impl Roster {
     }
 
     pub(super) fn alive(&self) -> WorkerSet {
-        WorkerSet::of(self.members.len(), self.those(|member| member.doing != Doing::Dead))
+        self.dead().complement()
     }
 
     /// Who is there, of the lowest number.

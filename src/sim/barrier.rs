@@ -1,7 +1,7 @@
 //! Rounds in which every worker answers once, with all its tasks.
 
 use super::{Close, Played, Rules};
-use crate::codes::sequential::Scheme;
+use crate::codes::sequential::{Scheme, lateness};
 use crate::ids::{Run, Worker, WorkerSet};
 
 /// Whether a round of a scheme may close without some workers.
@@ -31,7 +31,8 @@ pub(super) fn play(
         } else if rules.close == Close::All {
             (slowest, WorkerSet::empty(workers), true)
         } else {
-            let fast = scheme.fast_forward().and_then(|fast| fast.closes_at(runs, &delays));
+            let ends: Vec<f64> = runs.iter().map(|run| delays[run.worker.index()]).collect();
+            let fast = scheme.fast_forward().and_then(|fast| fast.closes_at(runs, &ends));
             let instant = match fast {
                 Some(instant) => instant,
                 None => enough_at(scheme, &delays, admits)?,
@@ -39,16 +40,17 @@ pub(super) fn play(
             (instant, later(instant), rules.close == Close::Incremental)
         };
     super::report(scheme, runs.iter().copied().filter(|run| !missing.contains(run.worker)));
-    // Whoever is missing is later than the close.
-    let ratio = |at: f64| if seconds > 0.0 { at / seconds } else { 1.0 };
-    let late = |at: &f64| (*at <= seconds).then(|| ratio(*at));
+    let mut late = vec![None; workers];
+    for worker in runs.iter().map(|run| run.worker).filter(|worker| !missing.contains(*worker)) {
+        late[worker.index()] = Some(lateness(delays[worker.index()], seconds));
+    }
     Some(Played {
         seconds,
         candidates,
         waited_out,
         unfinished: missing.len(),
         units: runs.iter().map(|run| u64::from(run.units)).sum(),
-        late: delays.iter().map(late).collect(),
+        late,
         missing,
     })
 }

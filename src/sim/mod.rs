@@ -3,7 +3,8 @@
 //! The same [`Scheme`]s that train are driven here by a row of delays per round. Schemes whose
 //! workers answer once per round are closed by one of three rules ([`Close`]); feedback schemes are
 //! followed task by task, or by runs of tasks where a scheme says that nothing depends on those in
-//! between. Late answers are discarded: every worker starts each round afresh.
+//! between. [`simulate`] discards late answers: every worker starts each round afresh. By the rules
+//! of training, where some of them count, [`over_engine`] drives the engine that trains.
 
 mod barrier;
 mod outcome;
@@ -110,7 +111,8 @@ fn deadline(times: impl Iterator<Item = f64> + Clone, mu: f64) -> (f64, usize) {
     (deadline, times.filter(|time| *time > deadline).count())
 }
 
-/// How one round went.
+/// How one round went; as it is by default, nobody has anything to do.
+#[derive(Default)]
 struct Played {
     seconds: f64,
     missing: WorkerSet,
@@ -123,21 +125,6 @@ struct Played {
     units: u64,
     /// How late every worker was, by the length of the round, where it had work and finished it.
     late: Vec<Option<f64>>,
-}
-
-impl Played {
-    /// A round in which nobody has anything to do.
-    fn free(workers: usize) -> Self {
-        Self {
-            seconds: 0.0,
-            missing: WorkerSet::empty(workers),
-            candidates: 0,
-            waited_out: false,
-            unfinished: 0,
-            units: 0,
-            late: vec![None; workers],
-        }
-    }
 }
 
 /// Hands workers what they should do now.
@@ -213,7 +200,7 @@ pub fn simulate<E: std::error::Error + 'static>(
         hand_out(scheme, Worker::all(facts.workers), &mut own, &mut runs);
         let free = runs.is_empty();
         let played = if free {
-            Played::free(facts.workers)
+            Played { missing: nobody.clone(), late: vec![None; facts.workers], ..Played::default() }
         } else if facts.partial {
             player.play(scheme, &mut runs, &row, rules).ok_or(SimError::Stuck { round })?
         } else {
@@ -230,5 +217,5 @@ pub fn simulate<E: std::error::Error + 'static>(
         watch(Seen { round, runs: &runs, missing: &played.missing, decoded: &decoded, free });
         tally.round(&played, free, round <= jobs as usize, &decoded);
     }
-    Ok(tally.finish(&facts))
+    Ok(tally.finish(&facts, jobs))
 }

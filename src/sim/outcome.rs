@@ -73,6 +73,7 @@ pub struct SimulationOutcome {
 }
 
 /// Adds up rounds.
+#[derive(Default)]
 pub(super) struct Tally {
     workers: usize,
     now: f64,
@@ -88,18 +89,7 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn new(jobs: u64, workers: usize) -> Self {
-        Self {
-            workers,
-            now: 0.0,
-            rounds: 0,
-            seconds: Vec::new(),
-            wait_outs: 0,
-            candidates: 0,
-            unfinished: 0,
-            units: 0,
-            coverages: Vec::new(),
-            finish: vec![f64::INFINITY; jobs as usize],
-        }
+        Self { workers, finish: vec![f64::INFINITY; jobs as usize], ..Self::default() }
     }
 
     pub(super) fn covered(&mut self, coverage: f64) {
@@ -123,8 +113,9 @@ impl Tally {
         }
     }
 
-    pub(super) fn finish(self, facts: &SchemeFacts) -> SimulationOutcome {
-        let jobs = self.finish.len().max(1) as f64;
+    /// What a run of so many jobs comes to.
+    pub(super) fn finish(self, facts: &SchemeFacts, jobs: u64) -> SimulationOutcome {
+        let jobs = jobs.max(1) as f64;
         let work = self.units as f64 / f64::from(facts.units) / jobs;
         let answers = (self.workers * self.seconds.len()).max(1) as f64;
         let covered = self.coverages.iter().sum::<f64>() / self.coverages.len().max(1) as f64;

@@ -7,11 +7,12 @@
 //! what is decoded is held and applied at once, as under a modelled clock, which stands still
 //! meanwhile.
 
-use super::RoundTime;
+use super::outcome::Tally;
+use super::{Played, RoundTime};
 use crate::codes::Report;
-use crate::codes::sequential::Fold;
+use crate::codes::sequential::{Fold, by_worker};
 use crate::ids::{Part, Round, Run, Step, Task, Worker, WorkerSet};
-use crate::schedulers::orders::{Abandoned, Answer, Came, Next, Orders};
+use crate::schedulers::orders::{Abandoned, Came, Next, Orders};
 use crate::schedulers::{Action, Engine, EngineError, Input, RoundReport, VirtualClock};
 use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
@@ -23,20 +24,11 @@ pub enum OverEngineError<E: std::error::Error + 'static> {
     /// The delays cannot be had.
     #[error(transparent)]
     Delays(E),
-    /// A row that is too short.
-    #[error("round {round}: {found} numbers of lateness, and there are {workers} workers")]
-    Row {
-        /// Which round, from 0.
-        round: u64,
-        /// Numbers in its row.
-        found: usize,
-        /// Numbers there must be, or more.
-        workers: usize,
-    },
-    /// A number that is no lateness.
+    /// A worker's number is missing in its row, or is no lateness.
     #[error(
-        "round {round}, {worker}: {lateness} is no lateness; it must be a finite number of \
-         seconds, 0 or more (delays::Unit::lateness)"
+        "round {round}: {worker} is late by {}; it must be a finite number of seconds, 0 or more \
+         (delays::Unit::lateness)",
+        .lateness.map_or_else(|| "no number".into(), |lateness| lateness.to_string())
     )]
     Lateness {
         /// Which round, from 0.
@@ -44,7 +36,7 @@ pub enum OverEngineError<E: std::error::Error + 'static> {
         /// Whose.
         worker: Worker,
         /// What was given.
-        lateness: f64,
+        lateness: Option<f64>,
     },
     /// A step that takes no time that could be.
     #[error(
@@ -82,19 +74,18 @@ impl DecodedStep {
     /// Workers whose results are in the gradient.
     #[must_use]
     pub fn survivors(&self, workers: usize) -> WorkerSet {
-        WorkerSet::of(workers, self.folds.iter().map(|fold| fold.worker))
+        self.by_worker(workers).0
     }
 
     /// Decode weights, one per worker; empty where workers have more than one result in the
     /// gradient, as in the trainer's record.
     #[must_use]
     pub fn weights(&self, workers: usize) -> Vec<f64> {
-        if self.folds.len() > self.survivors(workers).len() {
-            return Vec::new();
-        }
-        let mut weights = vec![0.0; workers];
-        self.folds.iter().for_each(|fold| weights[fold.worker.index()] = fold.weight);
-        weights
+        self.by_worker(workers).1
+    }
+
+    fn by_worker(&self, workers: usize) -> (WorkerSet, Vec<f64>) {
+        by_worker(workers, self.folds.iter().map(|fold| (fold.worker, fold.weight)))
     }
 }
 
@@ -154,8 +145,13 @@ pub struct EngineOutcome {
 /// all the same what it has computed by then, when it is due.
 ///
 /// For equal delays, survivors, closes, decoded jobs and weights are those of
-/// `codedgrad train --clock virtual` in every round, as long as nobody dies there and no gradient
-/// is refused.
+/// `codedgrad train --clock virtual` in every round, as long as nobody dies there, nobody's results
+/// are wrong, no gradient is refused and no policy chooses the schemes. The engine must be told all
+/// that training's is: the number format ([`RunConfig::format`](crate::run::RunConfig::format)), by
+/// which a decode may be refused, and, where late units count for the next step, a scheme of that
+/// kind ([`deferring_to_next_step`](crate::codes::SchemeSpec::deferring_to_next_step)). Of mixtures
+/// ([`SchemeFacts::mixture`](crate::codes::sequential::SchemeFacts::mixture)) only the times and
+/// who was waited for are told: a judge finds the weights in the results.
 ///
 /// # Errors
 /// [`OverEngineError`] when a row of lateness cannot be had or used, or the run would end with an
@@ -197,16 +193,14 @@ pub fn over_engine<E: std::error::Error + 'static>(
     if !step_seconds.is_finite() || step_seconds < 0.0 {
         return Err(OverEngineError::StepSeconds { step_seconds });
     }
-    let (delay, log_steps) = (engine.facts().delay, engine.config().log_steps);
-    if log_steps <= delay as u64 {
-        return Err(OverEngineError::LogSteps { log_steps, delay });
-    }
+    check_log(&engine)?;
     let workers = engine.config().shape.workers;
     let mut driver = Driver {
         orders: Orders::new(workers, Some(clock)),
         now: 0.0,
-        rows: Rows { next: lateness, row: Vec::new(), read: 0, workers },
-        told: Told::default(),
+        rows: Rows { next: lateness, row: Vec::new(), read: 0 },
+        first: VecDeque::from([Input::Begin]),
+        then: VecDeque::new(),
         journal: Journal::new(workers, watch),
         engine,
     };
@@ -214,24 +208,13 @@ pub fn over_engine<E: std::error::Error + 'static>(
     Ok(driver.outcome())
 }
 
-/// What comes from a modelled worker.
-#[derive(Debug)]
-enum Modelled {
-    Done(Task),
-    Freed,
-}
-
-impl Answer for Modelled {
-    fn came(&self) -> Option<Came> {
-        Some(match *self {
-            Self::Done(task) => Came::Done { task, finite: true },
-            Self::Freed => Came::Freed,
-        })
+/// Whether all steps that may be decided at once are kept.
+fn check_log<E: std::error::Error>(engine: &Engine) -> Result<(), OverEngineError<E>> {
+    let (delay, log_steps) = (engine.facts().delay, engine.config().log_steps);
+    if log_steps <= delay as u64 {
+        return Err(OverEngineError::LogSteps { log_steps, delay });
     }
-
-    fn freed() -> Self {
-        Self::Freed
-    }
+    Ok(())
 }
 
 /// How late everybody is, round by round.
@@ -241,68 +224,40 @@ struct Rows<'a, E> {
     row: Vec<f64>,
     /// Rows that were read.
     read: u64,
-    workers: usize,
 }
 
 impl<E: std::error::Error + 'static> Rows<'_, E> {
     fn lateness(&mut self, round: Round, worker: Worker) -> Result<f64, OverEngineError<E>> {
         while self.read <= round.0 {
             self.row = (self.next)().map_err(OverEngineError::Delays)?;
-            self.check()?;
             self.read += 1;
         }
-        Ok(self.row[worker.index()])
-    }
-
-    fn check(&self) -> Result<(), OverEngineError<E>> {
-        let (round, workers) = (self.read, self.workers);
-        if self.row.len() < workers {
-            return Err(OverEngineError::Row { round, found: self.row.len(), workers });
-        }
-        for (worker, &lateness) in Worker::all(workers).zip(&self.row) {
-            if !lateness.is_finite() || lateness < 0.0 {
-                return Err(OverEngineError::Lateness { round, worker, lateness });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What the engine is still to be told, in the order in which the trainer's driver would.
-#[derive(Debug, Default)]
-struct Told {
-    begun: bool,
-    /// Workers that dropped their tasks: told once all that was decided before is carried out.
-    freed: VecDeque<Worker>,
-    /// What workers hold and have applied: it comes after that, and the clock stands still until
-    /// then.
-    settled: VecDeque<Input>,
-}
-
-impl Told {
-    fn next(&mut self) -> Option<Input> {
-        if !self.begun {
-            self.begun = true;
-            return Some(Input::Begin);
-        }
-        let freed = self.freed.pop_front().map(|worker| Input::Freed { worker });
-        freed.or_else(|| self.settled.pop_front())
+        let lateness = self.row.get(worker.index()).copied();
+        lateness
+            .filter(|late| late.is_finite() && *late >= 0.0)
+            .ok_or_else(|| OverEngineError::Lateness { round: self.read - 1, worker, lateness })
     }
 }
 
 struct Driver<'a, E> {
     engine: Engine,
-    orders: Orders<Modelled>,
+    orders: Orders<Came>,
     now: f64,
     rows: Rows<'a, E>,
-    told: Told,
+    /// What the engine is told once all that was decided before is carried out: that workers have
+    /// dropped their tasks, and that the run begins.
+    first: VecDeque<Input>,
+    /// What workers hold and have applied: it comes after that, and the clock stands still until
+    /// then.
+    then: VecDeque<Input>,
     journal: Journal<'a>,
 }
 
 impl<E: std::error::Error + 'static> Driver<'_, E> {
     /// Tells the engine what comes next and carries out what it decides; whether the run is over.
     fn go_on(&mut self) -> Result<bool, OverEngineError<E>> {
-        let input = self.told.next().unwrap_or_else(|| self.arrives());
+        let told = self.first.pop_front().or_else(|| self.then.pop_front());
+        let input = told.unwrap_or_else(|| self.arrives());
         let mut actions = Vec::new();
         self.engine.handle(self.now, input, &mut actions)?;
         if let Input::Late { worker, task, .. } = input
@@ -324,16 +279,15 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         let (now, next) = self.orders.next(self.now, self.engine.deadline());
         self.now = now;
         match next {
-            Next::Arrived { worker, answer: Modelled::Done(task), late: false } => {
-                Input::Done { worker, task, finite: true, digest: None }
+            Next::Arrived { worker, answer: Came::Done { task, finite }, late: true } => {
+                Input::Late { worker, task, finite }
             }
-            Next::Arrived { worker, answer: Modelled::Done(task), late: true } => {
-                Input::Late { worker, task, finite: true }
+            Next::Arrived { worker, answer: Came::Done { task, finite }, late: false } => {
+                Input::Done { worker, task, finite, digest: None }
             }
-            Next::Arrived { worker, answer: Modelled::Freed, .. } => Input::Freed { worker },
             Next::Deadline => Input::Tick,
-            Next::Wait(_) => {
-                unreachable!("all answers are there, and a run under way has a deadline")
+            Next::Arrived { .. } | Next::Wait(_) => {
+                unreachable!("all answers are results that are there, and a run has a deadline")
             }
         }
     }
@@ -343,28 +297,28 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
             Action::Assign { worker, round, tasks } => self.assign(worker, round, &tasks)?,
             Action::Abandon { worker, late_counts } => {
                 let Abandoned { now, .. } = self.orders.abandoned(self.now, worker, late_counts);
-                self.told.freed.extend(now.map(|_| worker));
+                self.first.extend(now.map(|_| Input::Freed { worker }));
                 self.journal.missing.insert(worker);
             }
             Action::Reduce { step, fold } => {
                 let sums = self.journal.sums.entry(step).or_default();
                 sums.entry(fold.worker).or_default().push(fold);
             }
+            Action::Restart { step } => drop(self.journal.sums.remove(&step)),
+            Action::Switched { .. } => check_log(&self.engine)?,
             Action::Discard { .. } => {}
             Action::Close(report) => self.journal.close(report),
             Action::Fold { step, attempt, sums, folds, decode } => {
                 self.journal.decoded(step, &sums, folds, decode);
                 let held = |worker| Input::Held { worker, step, attempt, digest: step.0 };
-                self.told.settled.extend(Worker::all(self.rows.workers).map(held));
+                self.then.extend(Worker::all(self.journal.workers).map(held));
             }
             Action::Commit { step, .. } => self.journal.commit(step),
             Action::Apply { worker, step } => {
-                self.told.settled.push_back(Input::Applied { worker, step, digest: None });
+                self.then.push_back(Input::Applied { worker, step, digest: None });
             }
             Action::Erase { .. }
-            | Action::Restart { .. }
             | Action::Replanned { .. }
-            | Action::Switched { .. }
             | Action::Refuse { .. }
             | Action::Dismiss { .. }
             | Action::Diverged { .. }
@@ -388,7 +342,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
         let loads = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
         self.orders.assigned(self.now, worker, (round, late_by), loads);
         for (task, parts) in tasks {
-            self.orders.arrived(self.now, worker, Modelled::Done(*task));
+            self.orders.arrived(self.now, worker, Came::Done { task: *task, finite: true });
             let units = self.engine.facts().units_of(parts);
             self.journal.runs.push(Run::one(worker, *task, units));
         }
@@ -397,37 +351,21 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
 
     fn outcome(mut self) -> EngineOutcome {
         self.journal.show();
-        let (facts, workers) = (self.engine.facts(), self.rows.workers);
-        let Totals { finish, seconds, work, coverage, rounds, late, dropped } = self.journal.totals;
-        let jobs = (finish.len() as u64 * self.engine.config().jobs.micro_steps).max(1);
-        let work = work / jobs as f64;
+        let Journal { tally, late_counted, finish, .. } = self.journal;
+        let jobs = finish.len() as u64 * self.engine.config().jobs.micro_steps;
+        let added_up = tally.finish(self.engine.facts(), jobs);
         EngineOutcome {
-            load: if facts.partial { work / workers as f64 } else { facts.load },
-            work,
+            load: added_up.load,
+            work: added_up.work,
             total_time: finish.last().copied().unwrap_or(0.0),
-            rounds,
-            coverage: if finish.is_empty() { 1.0 } else { coverage / finish.len() as f64 },
+            rounds: added_up.rounds,
+            round_time: added_up.round_time,
+            coverage: added_up.coverage,
             step_finish_time: finish,
-            late_counted: late,
-            dropped_fraction: dropped as f64 / (workers * seconds.len()).max(1) as f64,
-            round_time: RoundTime::of(seconds),
+            late_counted,
+            dropped_fraction: added_up.straggler_fraction,
         }
     }
-}
-
-/// What is added up over the rounds.
-#[derive(Debug, Default)]
-struct Totals {
-    /// When each step was committed.
-    finish: Vec<f64>,
-    /// Lengths of rounds in which anybody had anything to do.
-    seconds: Vec<f64>,
-    /// In batches.
-    work: f64,
-    coverage: f64,
-    rounds: usize,
-    late: usize,
-    dropped: usize,
 }
 
 /// What is known of the round at hand, and of the one that closed before it.
@@ -441,7 +379,10 @@ struct Journal<'a> {
     sums: BTreeMap<Step, BTreeMap<Worker, Vec<Fold>>>,
     /// The round that was closed last, which is shown once all that followed is known.
     closed: Option<EngineRound>,
-    totals: Totals,
+    tally: Tally,
+    late_counted: usize,
+    /// When each step was committed.
+    finish: Vec<f64>,
 }
 
 impl<'a> Journal<'a> {
@@ -454,20 +395,22 @@ impl<'a> Journal<'a> {
             late: Vec::new(),
             sums: BTreeMap::new(),
             closed: None,
-            totals: Totals::default(),
+            tally: Tally::new(0, workers),
+            late_counted: 0,
+            finish: Vec::new(),
         }
     }
 
     fn close(&mut self, report: RoundReport) {
         self.show();
-        let totals = &mut self.totals;
-        totals.rounds += 1;
-        totals.work += report.work;
-        totals.late += self.late.len();
-        totals.dropped += self.missing.len();
-        if !self.runs.is_empty() {
-            totals.seconds.push(report.closed_at - report.opened_at);
-        }
+        let played = Played {
+            seconds: report.closed_at - report.opened_at,
+            candidates: self.missing.len(),
+            units: self.runs.iter().map(|run| u64::from(run.units)).sum(),
+            ..Played::default()
+        };
+        self.tally.round(&played, self.runs.is_empty(), false, &[]);
+        self.late_counted += self.late.len();
         let nobody = WorkerSet::empty(self.workers);
         self.closed = Some(EngineRound {
             report,
@@ -483,7 +426,7 @@ impl<'a> Journal<'a> {
         let mut added = self.sums.remove(&step).unwrap_or_default();
         let summed = sums.iter().filter_map(|worker| added.remove(worker)).flatten();
         let folds = summed.chain(folds).collect();
-        self.totals.coverage += decode.coverage;
+        self.tally.covered(decode.coverage);
         let closed = self.closed.as_mut().expect("what is decoded is so at a close");
         closed.decoded.push(DecodedStep { step, folds, decode });
     }
@@ -491,7 +434,7 @@ impl<'a> Journal<'a> {
     fn commit(&mut self, step: Step) {
         let closed = self.closed.as_mut().expect("what is committed is so after a close");
         closed.committed.push(step);
-        self.totals.finish.push(closed.report.closed_at);
+        self.finish.push(closed.report.closed_at);
         self.sums.retain(|open, _| *open > step);
     }
 

@@ -1,7 +1,7 @@
 //! Rounds in which every finished task counts by itself and may bring the next one.
 
 use super::{Played, Rules};
-use crate::codes::sequential::Scheme;
+use crate::codes::sequential::{Scheme, lateness};
 use crate::ids::{Run, Task, Worker, WorkerSet};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +24,7 @@ impl Clock<'_> {
 }
 
 /// The end of a run: units and tasks that its worker has done by then in this round.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct End {
     units: u32,
     tasks: u32,
@@ -99,11 +99,14 @@ impl Player {
         {
             units += u64::from(self.ends[hand.end - 1].units);
             if hand.next < hand.end {
-                give_up(scheme, runs[hand.next], self.ends[hand.next], &clock, now);
+                let (run, end) = (runs[hand.next], self.ends[hand.next]);
+                let units = |task| scheme.facts().units_of(scheme.parts(worker, task));
+                let done = done_by(now, run, end, &clock, units);
+                super::report(scheme, Some(done).filter(|done| done.count > 0).into_iter());
                 missing.insert(worker);
             } else {
                 let at = self.times[hand.end - 1];
-                late[worker.index()] = Some(if now > 0.0 { at / now } else { 1.0 });
+                late[worker.index()] = Some(lateness(at, now));
             }
         }
         let alone = row.iter().map(|delay| rules.time(*delay, 1.0 / workers as f64));
@@ -113,10 +116,10 @@ impl Player {
             seconds: now,
             missing,
             candidates,
-            waited_out: false,
             unfinished,
             units,
             late,
+            ..Played::default()
         })
     }
 
@@ -125,17 +128,15 @@ impl Player {
         let known = self.ends.len();
         for (at, run) in runs.iter().enumerate().skip(known) {
             let hand = &mut self.hands[run.worker.index()];
-            let before =
-                if hand.end > 0 { self.ends[hand.end - 1] } else { End { units: 0, tasks: 0 } };
+            let before = hand.end.checked_sub(1).map(|last| self.ends[last]).unwrap_or_default();
             if hand.next == hand.end {
                 hand.next = at;
             }
             hand.end = at + 1;
-            self.ends
-                .push(End { units: before.units + run.units, tasks: before.tasks + run.count });
+            let end = End { units: before.units + run.units, tasks: before.tasks + run.count };
+            self.ends.push(end);
+            self.times.push(clock.at(run.worker, end.units, end.tasks));
         }
-        let new = runs.iter().zip(&self.ends).skip(known);
-        self.times.extend(new.map(|(run, end)| clock.at(run.worker, end.units, end.tasks)));
     }
 
     /// Reports all runs that end by `now`.
@@ -185,20 +186,37 @@ impl Player {
     }
 }
 
-/// Reports what is done by `now` of the run that a worker is in the middle of.
-fn give_up(scheme: &mut dyn Scheme, run: Run, end: End, clock: &Clock<'_>, now: f64) {
+/// What is done by `now` of the run that a worker is in the middle of.
+fn done_by(now: f64, run: Run, end: End, clock: &Clock<'_>, units: impl Fn(Task) -> u32) -> Run {
+    let before = End { units: end.units - run.units, tasks: end.tasks - run.count };
     let mut done = Run { count: 0, units: 0, ..run };
-    let units = end.units - run.units;
-    let tasks = end.tasks - run.count;
     for task in run.tasks() {
-        done.units += scheme.facts().units_of(scheme.parts(run.worker, task));
-        done.count += 1;
-        if clock.at(run.worker, units + done.units, tasks + done.count) > now {
-            done.count -= 1;
+        let next = Run { count: done.count + 1, units: done.units + units(task), ..run };
+        if clock.at(run.worker, before.units + next.units, before.tasks + next.count) > now {
             break;
         }
+        done = next;
     }
-    if done.count > 0 {
-        super::report(scheme, [done].into_iter());
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delays::Growth;
+    use crate::ids::Job;
+
+    #[test]
+    fn what_is_done_has_the_units_of_its_tasks() {
+        let growth = Some(Growth::Proportional { base: 1.0 });
+        let rules = Rules { close: super::super::Close::All, mu: 1.0, growth, dispatch: 0.0 };
+        let clock = Clock { rules: &rules, units: 8.0, pull: 0.0, row: &[8.0] };
+        let first = Task { job: Job(0), piece: 4, plan: 0 };
+        let run = Run { worker: Worker(0), first, count: 4, units: 4 };
+        // A bundle of two units comes before it.
+        let end = End { units: 6, tasks: 5 };
+        let done = |now| done_by(now, run, end, &clock, |_| 1);
+        assert_eq!(done(4.5), Run { count: 2, units: 2, ..run });
+        assert_eq!(done(2.9), Run { count: 0, units: 0, ..run });
     }
 }

@@ -111,15 +111,16 @@ pub(crate) struct Log {
     pub(crate) faults: Vec<(u64, u32, String)>,
 }
 
-/// Writes down what happens, and does something at every step.
+/// Writes down what happens, and does something at every step, and at every fault of a worker.
 pub(crate) struct Watch<'a> {
     pub(crate) log: Log,
     pub(crate) at: Box<dyn FnMut(u64) + 'a>,
+    pub(crate) at_fault: Box<dyn FnMut(u32, &str) + 'a>,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(at: impl FnMut(u64) + 'a) -> Self {
-        Self { log: Log::default(), at: Box::new(at) }
+        Self { log: Log::default(), at: Box::new(at), at_fault: Box::new(|_, _| {}) }
     }
 }
 
@@ -138,6 +139,7 @@ impl Observer for Watch<'_> {
 
     fn fault(&mut self, step: u64, worker: Worker, what: &str) {
         self.log.faults.push((step, worker.0, what.into()));
+        (self.at_fault)(worker.0, what);
     }
 }
 

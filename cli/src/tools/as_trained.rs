@@ -20,7 +20,8 @@ use std::fmt::Write as _;
 #[derive(Debug, Args)]
 pub(crate) struct AsTrainedArgs {
     /// Go by the rules of the trainer's engine instead: what `codedgrad train --clock virtual` does
-    /// with the same delays, to the last digit
+    /// with the same delays, to the last digit; without auto, --wire bf16 and --late next-step, and
+    /// of mixtures the times alone
     #[arg(long, help_heading = "As trained")]
     pub(crate) as_trained: bool,
     /// Modelled compute time of an uncoded step [default: 1]
@@ -173,7 +174,9 @@ impl AsTrainedArgs {
         let clock = VirtualClock { step_seconds: self.step_seconds.unwrap_or(1.0) };
         let mut rows = delays.lateness(rounds, clock.step_seconds)?;
         let mut lateness = || rows.next().unwrap_or_else(|| unreachable!("delays do not end"));
-        let bar = output.progress_bar(jobs + facts.delay as u64, text);
+        // Steps of several jobs end one after the other.
+        let stretches = if config.jobs.micro_steps > 1 { config.end.0 } else { 1 };
+        let bar = output.progress_bar(jobs + stretches * facts.delay as u64, text);
         let mut drawn = Drawn::new(config.jobs);
         let outcome = over_engine(engine, clock, &mut lateness, &mut |round| {
             drawn.draw(round, &mut *watch);

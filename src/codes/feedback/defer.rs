@@ -311,9 +311,7 @@ impl Defer {
     }
 
     fn begin(&mut self) {
-        if !self.stream.begin() {
-            return;
-        }
+        self.stream.begin();
         self.gone.clear();
         self.stream.open.retain(|open| !open.decoded);
         if let Some(next_step) = &mut self.next_step {

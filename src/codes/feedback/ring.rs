@@ -232,13 +232,4 @@ impl FastForward for Ring {
         let task = self.pull(worker);
         out.extend(task.map(|task| self.claims.run(worker, task)));
     }
-
-    fn returned_run(&mut self, run: Run) {
-        self.returned(run.worker, run.first);
-    }
-
-    /// Whoever is done goes on with what others have left.
-    fn closes_at(&self, _: &[Run], _: &[f64]) -> Option<f64> {
-        None
-    }
 }

@@ -1,20 +1,27 @@
 //! All straggler sequences of any length that conform to a model, by a search over the states a
 //! scheme can be in.
 
+use super::models::{self, Admission, Bursty};
 use super::{
     Accept, Horizon, MSgc, MSgcParameters, Returned, RoundEvent, Scheme, SlotKind, SrSgc,
-    SrSgcParameters, StragglerModel,
+    SrSgcParameters,
 };
 use crate::ids::{Job, Worker, WorkerSet};
 use std::collections::HashSet;
 
 /// A scheme whose state can be told apart from its other states.
 pub(super) trait Explored: Scheme + Clone {
-    fn history(&self) -> &[WorkerSet];
+    fn admission(&self) -> &Admission;
+    /// How old every open job is, what is known of it, and whether it is decoded.
+    fn open(&self) -> Vec<(usize, String, bool)>;
     /// The state, counted from the current round.
-    fn key(&self) -> String;
+    fn key(&self) -> String {
+        format!("{:?} {:?}", self.admission().history, self.open())
+    }
     /// Whether a job has missed its deadline.
-    fn overdue(&self) -> bool;
+    fn overdue(&self) -> bool {
+        self.open().iter().any(|(age, _, decoded)| !decoded && *age > self.facts().delay)
+    }
 }
 
 /// A sequence of straggler sets after which a job is late or could only be saved by luck; none if
@@ -93,12 +100,24 @@ fn m_sgc(
         .expect("legal parameters")
 }
 
-fn conforming<S: Explored>(model: StragglerModel) -> impl Fn(&S, &WorkerSet) -> bool {
-    move |state: &S, missing: &WorkerSet| model.admits(state.history(), missing)
+fn bursty<S: Explored>(
+    (burst, window, distinct): (usize, usize, usize),
+) -> impl Fn(&S, &WorkerSet) -> bool {
+    let model = Bursty { burst, window, distinct };
+    move |state: &S, missing: &WorkerSet| model.admits(&state.admission().history, missing)
 }
 
-fn bursty((burst, window, distinct): (usize, usize, usize)) -> StragglerModel {
-    StragglerModel::Bursty { burst, window, distinct }
+/// In every `window` rounds at most `distinct` workers straggle, each in at most `rounds` of them:
+/// `(N, W', lambda')` of Krishnan et al. 2023.
+fn arbitrary<S: Explored>(
+    (rounds, window, distinct): (usize, usize, usize),
+) -> impl Fn(&S, &WorkerSet) -> bool {
+    move |state: &S, missing: &WorkerSet| {
+        let earlier = models::last(&state.admission().history, window - 1);
+        let before = |worker| earlier.iter().filter(|set| set.contains(worker)).count();
+        models::distinct(earlier, missing) <= distinct
+            && missing.iter().all(|worker| before(worker) < rounds)
+    }
 }
 
 #[test]
@@ -112,11 +131,7 @@ fn m_sgc_bears_every_bursty_and_every_arbitrary_sequence() {
             for distinct in 0..=workers {
                 let shape = (burst, window, distinct);
                 let scheme = m_sgc(workers, shape, SlotKind::MinLoad);
-                assert_eq!(
-                    counterexample(&scheme, &conforming(bursty(shape))),
-                    None,
-                    "n={workers} {shape:?}"
-                );
+                assert_eq!(counterexample(&scheme, &bursty(shape)), None, "n={workers} {shape:?}");
                 checked += 1;
             }
         }
@@ -126,11 +141,11 @@ fn m_sgc_bears_every_bursty_and_every_arbitrary_sequence() {
         [(3, (1, 2), 1), (3, (2, 3), 2), (4, (1, 2), 2), (3, (1, 3), 3)]
     {
         let mut scheme = m_sgc(workers, (burst, window, distinct), SlotKind::MinLoad);
-        let model =
-            StragglerModel::Arbitrary { rounds: burst, window: window + burst - 1, distinct };
-        scheme.watch(model);
+        let window = window + burst - 1;
+        // So long must the history be that such sequences are judged by.
+        scheme.admission.model.window = window;
         assert_eq!(
-            counterexample(&scheme, &conforming(model)),
+            counterexample(&scheme, &arbitrary((burst, window, distinct))),
             None,
             "n={workers} B={burst} W={window} lambda={distinct}"
         );
@@ -141,19 +156,14 @@ fn m_sgc_bears_every_bursty_and_every_arbitrary_sequence() {
 fn m_sgc_over_clusters_bears_what_it_promises() {
     for (workers, shape) in [(4, (1, 2, 1)), (4, (2, 3, 1)), (2, (1, 3, 1)), (4, (1, 2, 3))] {
         let scheme = m_sgc(workers, shape, SlotKind::Clusters);
-        assert_eq!(
-            counterexample(&scheme, &conforming(bursty(shape))),
-            None,
-            "n={workers} {shape:?}"
-        );
+        assert_eq!(counterexample(&scheme, &bursty(shape)), None, "n={workers} {shape:?}");
     }
 }
 
 #[test]
 fn m_sgc_fails_one_step_beyond() {
     let fails = |workers: usize, shape: (usize, usize, usize), beyond: (usize, usize, usize)| {
-        counterexample(&m_sgc(workers, shape, SlotKind::MinLoad), &conforming(bursty(beyond)))
-            .is_some()
+        counterexample(&m_sgc(workers, shape, SlotKind::MinLoad), &bursty(beyond)).is_some()
     };
     assert!(fails(3, (1, 2, 1), (1, 2, 2)), "one distinct straggler more");
     assert!(fails(4, (1, 3, 2), (1, 3, 3)));
@@ -173,14 +183,10 @@ fn sr_sgc_bears_every_bursty_sequence_and_s_per_round() {
                     continue;
                 }
                 let scheme = sr_sgc(workers, shape, None, SlotKind::MinLoad);
+                assert_eq!(counterexample(&scheme, &bursty(shape)), None, "n={workers} {shape:?}");
+                let few = |_: &SrSgc, missing: &WorkerSet| missing.len() <= needed;
                 assert_eq!(
-                    counterexample(&scheme, &conforming(bursty(shape))),
-                    None,
-                    "n={workers} {shape:?}"
-                );
-                let few = StragglerModel::PerRound { stragglers: needed };
-                assert_eq!(
-                    counterexample(&scheme, &conforming(few)),
+                    counterexample(&scheme, &few),
                     None,
                     "n={workers} {shape:?}, {needed} per round"
                 );
@@ -192,11 +198,7 @@ fn sr_sgc_bears_every_bursty_sequence_and_s_per_round() {
 #[test]
 fn sr_sgc_fails_one_step_beyond() {
     let fails = |workers: usize, shape: (usize, usize, usize), beyond: (usize, usize, usize)| {
-        counterexample(
-            &sr_sgc(workers, shape, None, SlotKind::MinLoad),
-            &conforming(bursty(beyond)),
-        )
-        .is_some()
+        counterexample(&sr_sgc(workers, shape, None, SlotKind::MinLoad), &bursty(beyond)).is_some()
     };
     assert!(fails(4, (1, 2, 2), (1, 2, 3)), "s is tight: one distinct straggler more");
     assert!(fails(4, (1, 3, 3), (1, 3, 4)));
@@ -207,10 +209,6 @@ fn sr_sgc_fails_one_step_beyond() {
 fn sr_sgc_over_clusters_bears_any_number_of_stragglers_that_do_not_return() {
     for (workers, shape) in [(4, (1, 2, 4)), (4, (2, 3, 4)), (2, (1, 2, 2)), (4, (1, 3, 4))] {
         let scheme = sr_sgc(workers, shape, Some(1), SlotKind::Clusters);
-        assert_eq!(
-            counterexample(&scheme, &conforming(bursty(shape))),
-            None,
-            "n={workers} {shape:?}"
-        );
+        assert_eq!(counterexample(&scheme, &bursty(shape)), None, "n={workers} {shape:?}");
     }
 }

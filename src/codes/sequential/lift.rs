@@ -12,11 +12,12 @@ use std::ops::Range;
 /// is closed.
 ///
 /// ```
-/// use codedgrad::codes::{sequential::{Lift, Scheme}, Groups};
-/// use codedgrad::ids::{Cut, Job, Worker};
+/// use codedgrad::codes::{sequential::{Lift, RoundEvent, Scheme}, Groups};
+/// use codedgrad::ids::{Cut, Job, Worker, WorkerSet};
 /// let code = Groups::new(4, 2)?;
 /// let mut scheme = Lift::new(Box::new(code), Cut::new(8, 2)?, Job(0)..Job(10));
 /// let mut tasks = Vec::new();
+/// scheme.on(RoundEvent::Opened { dead: &WorkerSet::empty(4) });
 /// scheme.assign(Worker(3), &mut tasks);
 /// assert_eq!(scheme.parts(Worker(3), tasks[0])[0].units.count(), 4);
 /// # Ok::<(), codedgrad::codes::ParameterError>(())
@@ -233,10 +234,6 @@ impl FastForward for Lift {
             let units = self.facts.units_of(&self.parts[worker.index()]);
             out.push(Run::one(worker, self.task(worker), units));
         }
-    }
-
-    fn returned_run(&mut self, run: Run) {
-        self.returned(run.worker, run.first);
     }
 
     /// Everybody answers once: the close is at one of these answers. Where workers vote it is the

@@ -21,10 +21,10 @@
 //! Krishnan, Ebrahimi, Khisti, "Sequential Gradient Coding For Straggler Mitigation", ICLR 2023
 //! (arXiv 2211.13802). The look-ahead rule is our own.
 
-use super::models::StragglerModel;
+use super::models::{Admission, Bursty};
 use super::scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind, atoms_to_units};
-use super::stream::{Admission, JobStream};
+use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
@@ -117,7 +117,7 @@ pub struct MSgc {
     facts: SchemeFacts,
     burst: usize,
     window: usize,
-    admission: Admission,
+    pub(super) admission: Admission,
     slots: Option<SlotCode>,
     /// By piece.
     parts: Vec<Vec<Part>>,
@@ -157,15 +157,7 @@ impl MSgc {
         let MSgcParameters { burst, window, distinct, slots } = parameters;
         let Horizon { workers, units, jobs, accept } = horizon;
         let wrong = |problem: String| Err(ParameterError::Conditions { scheme: "m-sgc", problem });
-        if workers == 0 {
-            return Err(ParameterError::NoWorkers);
-        }
-        if burst.max(window) > super::WINDOW_MAX {
-            return wrong(format!(
-                "B={burst}, W={window}: both must be at most {}",
-                super::WINDOW_MAX
-            ));
-        }
+        super::check_window("m-sgc", workers, (burst, window))?;
         if burst == 0 || window <= burst {
             return wrong(format!(
                 "B={burst}, W={window}: B must be from 1 to W-1; for this B take W={} or more",
@@ -214,9 +206,9 @@ impl MSgc {
             plain: slots.is_none(),
             ..SchemeFacts::new(workers, units, load)
         };
-        let model = StragglerModel::Bursty { burst, window, distinct };
+        let model = Bursty { burst, window, distinct };
         Ok(Self {
-            admission: Admission::new(accept, model),
+            admission: Admission { accept, model, history: Vec::new() },
             stream: JobStream::new(workers, jobs),
             units: parts.iter().map(|parts| facts.units_of(parts)).collect(),
             facts,
@@ -229,9 +221,7 @@ impl MSgc {
 
     fn begin(&mut self) {
         let stream = &mut self.stream;
-        if !stream.begin() {
-            return;
-        }
+        stream.begin();
         if stream.open.front().is_some_and(|open| stream.age(open.job) > self.facts.delay) {
             stream.open.pop_front();
         }
@@ -318,28 +308,26 @@ impl MSgc {
         WorkerSet::of(workers, Worker::all(workers).filter(|worker| row[worker.index()]))
     }
 
-    fn decode(&self, open: &Open, mut used: impl FnMut(Worker, Task, f64)) -> Report {
-        let (workers, job) = (self.facts.workers, open.job);
-        for piece in 0..((self.window - 1) * workers) as u32 {
-            used(Worker(piece % workers as u32), Task { job, piece, plan: 0 }, 1.0);
-        }
-        super::worst((0..self.burst).map(|group| self.decode_group(open, group, &mut used)))
+    fn decode(&self, open: &Open, out: &mut Vec<Fold>) -> Report {
+        let (workers, job) = (self.facts.workers as u32, open.job);
+        out.extend((0..(self.window as u32 - 1) * workers).map(|piece| Fold {
+            worker: Worker(piece % workers),
+            task: Task { job, piece, plan: 0 },
+            weight: 1.0,
+        }));
+        super::worst((0..self.burst).map(|group| self.decode_group(open, group, out)))
     }
 
-    fn decode_group(
-        &self,
-        open: &Open,
-        group: usize,
-        mut used: impl FnMut(Worker, Task, f64),
-    ) -> Report {
-        let Some(slots) = &self.slots else { return super::UNCODED };
+    fn decode_group(&self, open: &Open, group: usize, out: &mut Vec<Fold>) -> Report {
+        let Some(slots) = &self.slots else { return UNCODED };
         slots.decode(&self.answers(open, group), |worker, weight| {
-            used(
-                worker,
-                Task { job: open.job, piece: self.piece(self.window - 1 + group, worker), plan: 0 },
-                weight,
-            );
+            out.push(self.fold_of_group(open, group, worker, weight));
         })
+    }
+
+    fn fold_of_group(&self, open: &Open, group: usize, worker: Worker, weight: f64) -> Fold {
+        let piece = self.piece(self.window - 1 + group, worker);
+        Fold { worker, task: Task { job: open.job, piece, plan: 0 }, weight }
     }
 
     /// The groups that are answered in a round.
@@ -366,18 +354,13 @@ impl MSgc {
     /// The weights of the groups that were answered in the round that was just closed.
     fn settle_round(&self, out: &mut Vec<Fold>) -> Report {
         let groups = self.groups_of(Job(self.stream.round.0 - 1)).map(|(open, group)| {
-            let task = |worker| Task {
-                job: open.job,
-                piece: self.piece(self.window - 1 + group, worker),
-                plan: 0,
-            };
-            let mut unused = self.answers(open, group);
-            let report = self.decode_group(open, group, |worker, task, weight| {
-                unused.remove(worker);
-                out.push(Fold { worker, task, weight });
-            });
+            let (mut unused, used) = (self.answers(open, group), out.len());
+            let report = self.decode_group(open, group, out);
+            for fold in &out[used..] {
+                unused.remove(fold.worker);
+            }
             let unused = unused.iter();
-            out.extend(unused.map(|worker| Fold { worker, task: task(worker), weight: 0.0 }));
+            out.extend(unused.map(|worker| self.fold_of_group(open, group, worker, 0.0)));
             report
         });
         super::worst(groups)
@@ -468,7 +451,8 @@ impl Scheme for MSgc {
 
     fn quality(&mut self) -> Report {
         let groups = self.groups_of(self.stream.round);
-        super::worst(groups.map(|(open, group)| self.decode_group(open, group, |_, _, _| ())))
+        let mut unseen = Vec::new();
+        super::worst(groups.map(|(open, group)| self.decode_group(open, group, &mut unseen)))
     }
 
     fn outlook(&self, gone: &WorkerSet) -> Outlook {
@@ -513,10 +497,8 @@ impl Scheme for MSgc {
 
     fn settle(&mut self, what: Settle, out: &mut Vec<Fold>) -> Report {
         let Settle::Job(job) = what else { return self.settle_round(out) };
-        let Some(open) = self.stream.open.iter().find(|open| open.job == job) else {
-            return UNCODED;
-        };
-        self.decode(open, |worker, task, weight| out.push(Fold { worker, task, weight }))
+        let open = self.stream.open.iter().find(|open| open.job == job);
+        open.map_or(UNCODED, |open| self.decode(open, out))
     }
 
     fn restart(&mut self, jobs: Range<Job>) {
@@ -533,41 +515,17 @@ impl FastForward for MSgc {
         let units = Arc::clone(&self.units);
         self.hand_out(worker, |task| out.push(Run::one(worker, task, units[task.piece as usize])));
     }
-
-    fn returned_run(&mut self, run: Run) {
-        self.returned(run.worker, run.first);
-    }
-
-    /// Which answers suffice depends on what is owed from earlier rounds.
-    fn closes_at(&self, _: &[Run], _: &[f64]) -> Option<f64> {
-        None
-    }
-}
-
-#[cfg(test)]
-impl MSgc {
-    /// Keeps the history that another model is judged by.
-    pub(super) fn watch(&mut self, model: StragglerModel) {
-        self.admission.watch(model);
-    }
 }
 
 #[cfg(test)]
 impl super::closure::Explored for MSgc {
-    fn history(&self) -> &[WorkerSet] {
-        self.admission.history()
+    fn admission(&self) -> &Admission {
+        &self.admission
     }
 
-    fn key(&self) -> String {
-        let open = |open: &Open| {
-            (self.stream.age(open.job), open.returned.clone(), open.owed.clone(), open.decoded)
-        };
-        let jobs = self.stream.open.iter().map(open).collect::<Vec<_>>();
-        format!("{:?} {jobs:?}", self.history())
-    }
-
-    fn overdue(&self) -> bool {
-        let overdue = |open: &Open| !open.decoded && self.stream.age(open.job) > self.facts.delay;
-        self.stream.open.iter().any(overdue)
+    fn open(&self) -> Vec<(usize, String, bool)> {
+        let state = |open: &Open| format!("{:?}", (&open.returned, &open.owed));
+        let open = |open: &Open| (self.stream.age(open.job), state(open), open.decoded);
+        self.stream.open.iter().map(open).collect()
     }
 }

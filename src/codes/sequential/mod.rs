@@ -15,14 +15,14 @@ mod stream;
 
 pub use lift::Lift;
 pub use m_sgc::{MSgc, MSgcParameters};
-pub use models::{Accept, StragglerModel};
+pub use models::Accept;
 pub use scheme::{FastForward, Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 pub use slots::SlotKind;
 pub use sr_sgc::{SrSgc, SrSgcParameters};
 pub(super) use stream::JobStream;
 
-use super::{Choice, Decoder, GradientCode, Report};
-use crate::ids::{Job, Part, Share, WorkerSet};
+use super::{Choice, Decoder, GradientCode, ParameterError, Report};
+use crate::ids::{Job, Part, Share, Worker, WorkerSet};
 use std::ops::Range;
 
 /// What is fixed about a scheme once its parameters are chosen.
@@ -131,6 +131,22 @@ const ROWS_MAX: usize = 1 << 22;
 /// Up to here weights of few messages are not worth exchanging for shorter ones.
 const AMPLIFICATION_FINE: f64 = 2.0;
 
+/// Refuses workers and windows of a scheme over rounds that cannot be.
+fn check_window(
+    scheme: &'static str,
+    workers: usize,
+    (burst, window): (usize, usize),
+) -> Result<(), ParameterError> {
+    if workers == 0 {
+        return Err(ParameterError::NoWorkers);
+    }
+    if burst.max(window) > WINDOW_MAX {
+        let problem = format!("B={burst}, W={window}: both must be at most {WINDOW_MAX}");
+        return Err(ParameterError::Conditions { scheme, problem });
+    }
+    Ok(())
+}
+
 /// The shares that nobody outside `missing` holds.
 fn unheld(code: &dyn GradientCode, missing: &WorkerSet) -> impl Iterator<Item = Share> + use<> {
     let mut held = vec![false; code.facts().shares()];
@@ -154,6 +170,30 @@ fn weigh(decoder: &mut dyn Decoder, weights: &mut [f64]) -> Report {
     }
     weights.copy_from_slice(&shortest);
     report
+}
+
+/// How late somebody was with all its tasks, as [`Scheme::close`] is told: the time that it took by
+/// the time that the round took.
+pub(crate) fn lateness(arrival: f64, round: f64) -> f64 {
+    if round > 0.0 { arrival / round } else { 1.0 }
+}
+
+/// Whose results are in a gradient, and their weights, one per worker; no weights where workers have
+/// more than one result in it.
+pub(crate) fn by_worker(
+    workers: usize,
+    results: impl ExactSizeIterator<Item = (Worker, f64)>,
+) -> (WorkerSet, Vec<f64>) {
+    let count = results.len();
+    let (mut survivors, mut weights) = (WorkerSet::empty(workers), vec![0.0; workers]);
+    for (worker, weight) in results {
+        survivors.insert(worker);
+        weights[worker.index()] = weight;
+    }
+    if count > survivors.len() {
+        weights.clear();
+    }
+    (survivors, weights)
 }
 
 /// The report of an uncoded sum.

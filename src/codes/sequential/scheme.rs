@@ -19,7 +19,8 @@ pub struct Fold {
 /// What a scheme has to know beside the results.
 #[derive(Debug)]
 pub enum RoundEvent<'a> {
-    /// A round begins: the next one where the last one was closed, else the one at hand, anew.
+    /// A round begins: the first one, the first after a [restart](Scheme::restart), or the next
+    /// after one that was closed. It is told once per round.
     Opened {
         /// Workers that will do nothing in it.
         dead: &'a WorkerSet,
@@ -169,14 +170,20 @@ pub trait Scheme: Send {
 }
 
 /// What lets a simulation follow a scheme by more than one task at a time.
-pub trait FastForward {
+pub trait FastForward: Scheme {
     /// What [`Scheme::assign`] would hand out, as runs of tasks that nobody needs to hear of one
     /// by one: only the last task of a run can let the round close or bring new ones.
     fn runs(&mut self, worker: Worker, out: &mut Vec<Run>);
-    /// What [`Scheme::returned`] would be told of each task of a run, in their order.
-    fn returned_run(&mut self, run: Run);
+    /// What [`Scheme::returned`] would be told of each task of a run, in their order. A run is one
+    /// task where nothing else is said.
+    fn returned_run(&mut self, run: Run) {
+        self.returned(run.worker, run.first);
+    }
     /// When the round will close if the runs handed out end at these times and nobody stops
     /// before; every run that has ended by then may be reported at once, in order of workers. None
-    /// if the scheme has to be told of one after the other.
-    fn closes_at(&self, runs: &[Run], ends: &[f64]) -> Option<f64>;
+    /// if the scheme has to be told of one after the other, as where whoever is done goes on with
+    /// what others have left.
+    fn closes_at(&self, _runs: &[Run], _ends: &[f64]) -> Option<f64> {
+        None
+    }
 }

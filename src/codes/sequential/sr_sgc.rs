@@ -20,10 +20,10 @@
 //! (arXiv 2211.13802). The variant over clusters (`rep`) repeats one member per cluster without any
 //! answer.
 
-use super::models::StragglerModel;
+use super::models::{Admission, Bursty};
 use super::scheme::{Fold, Outlook, Returned, RoundEvent, Scheme, Settle};
 use super::slots::{SlotCode, SlotKind};
-use super::stream::{Admission, JobStream};
+use super::stream::JobStream;
 use super::{Horizon, SchemeFacts, UNCODED};
 use crate::codes::family::{Family, Recipe, Space, Traits, keyed};
 use crate::codes::{ParameterError, Report};
@@ -124,7 +124,7 @@ pub struct SrSgcParameters {
 pub struct SrSgc {
     facts: SchemeFacts,
     burst: usize,
-    admission: Admission,
+    pub(super) admission: Admission,
     slots: SlotCode,
     parts: Vec<Vec<Part>>,
     stream: JobStream<Open>,
@@ -148,15 +148,7 @@ impl SrSgc {
         let SrSgcParameters { burst, window, distinct, stragglers, slots } = parameters;
         let Horizon { workers, units, jobs, accept } = horizon;
         let wrong = |problem: String| Err(ParameterError::Conditions { scheme: "sr-sgc", problem });
-        if workers == 0 {
-            return Err(ParameterError::NoWorkers);
-        }
-        if burst.max(window) > super::WINDOW_MAX {
-            return wrong(format!(
-                "B={burst}, W={window}: both must be at most {}",
-                super::WINDOW_MAX
-            ));
-        }
+        super::check_window("sr-sgc", workers, (burst, window))?;
         if burst == 0 || window <= burst || !(window - 1).is_multiple_of(burst) {
             let fitting = 1 + burst.max(1) * (window.saturating_sub(1) / burst.max(1)).max(1);
             return wrong(format!(
@@ -177,14 +169,14 @@ impl SrSgc {
             .map(|worker| slots.parts(worker, units, &(0..workers), workers))
             .collect();
         let load = (stragglers + 1) as f64 / workers as f64;
-        let model = StragglerModel::Bursty { burst, window, distinct };
+        let model = Bursty { burst, window, distinct };
         Ok(Self {
             facts: SchemeFacts {
                 delay: burst,
                 tolerance: stragglers,
                 ..SchemeFacts::new(workers, units, load)
             },
-            admission: Admission::new(accept, model),
+            admission: Admission { accept, model, history: Vec::new() },
             stream: JobStream::new(workers, jobs),
             repeaters: WorkerSet::empty(workers),
             gone: WorkerSet::empty(workers),
@@ -201,9 +193,7 @@ impl SrSgc {
     }
 
     fn begin(&mut self) {
-        if !self.stream.begin() {
-            return;
-        }
+        self.stream.begin();
         self.repeaters.clear();
         self.gone.clear();
         let stream = &mut self.stream;
@@ -368,18 +358,13 @@ impl Scheme for SrSgc {
 
 #[cfg(test)]
 impl super::closure::Explored for SrSgc {
-    fn history(&self) -> &[WorkerSet] {
-        self.admission.history()
+    fn admission(&self) -> &Admission {
+        &self.admission
     }
 
-    fn key(&self) -> String {
-        let open = |open: &Open| (self.stream.age(open.job), open.answered.clone(), open.decoded);
-        let jobs = self.stream.open.iter().map(open).collect::<Vec<_>>();
-        format!("{:?} {jobs:?}", self.history())
-    }
-
-    fn overdue(&self) -> bool {
-        let overdue = |open: &Open| !open.decoded && self.stream.age(open.job) > self.facts.delay;
-        self.stream.open.iter().any(overdue)
+    fn open(&self) -> Vec<(usize, String, bool)> {
+        let state = |open: &Open| format!("{:?}", &open.answered);
+        let open = |open: &Open| (self.stream.age(open.job), state(open), open.decoded);
+        self.stream.open.iter().map(open).collect()
     }
 }

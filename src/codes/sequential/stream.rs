@@ -1,6 +1,5 @@
 //! A stream of jobs that are open for several rounds.
 
-use super::models::{Accept, StragglerModel};
 use crate::ids::{Job, Worker, WorkerSet};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,14 +31,11 @@ impl<T> JobStream<T> {
         }
     }
 
-    /// Opens a round; false if one is open.
-    pub(in crate::codes) fn begin(&mut self) -> bool {
-        if self.begun {
-            return false;
-        }
+    /// Opens a round.
+    pub(in crate::codes) fn begin(&mut self) {
+        assert!(!self.begun, "a round is opened once");
         self.begun = true;
         self.assigned.clear();
-        true
     }
 
     /// Whether a round is open.
@@ -84,40 +80,5 @@ impl<T> JobStream<T> {
     /// A worker can be given its tasks of this round once more.
     pub(in crate::codes) fn release(&mut self, worker: Worker) {
         self.assigned.remove(worker);
-    }
-}
-
-/// By which rule a round may close, and what that has to remember.
-#[derive(Clone, Debug)]
-pub(super) struct Admission {
-    accept: Accept,
-    model: StragglerModel,
-    history: Vec<WorkerSet>,
-}
-
-impl Admission {
-    pub(super) fn new(accept: Accept, model: StragglerModel) -> Self {
-        Self { accept, model, history: Vec::new() }
-    }
-
-    /// What the straggler model says of these, if it decides.
-    pub(super) fn by_model(&self, missing: &WorkerSet) -> Option<bool> {
-        (self.accept == Accept::Model).then(|| self.model.admits(&self.history, missing))
-    }
-
-    /// A round was closed without these.
-    pub(super) fn remember(&mut self, missing: &WorkerSet) {
-        self.model.remember(&mut self.history, missing);
-    }
-
-    #[cfg(test)]
-    pub(super) fn history(&self) -> &[WorkerSet] {
-        &self.history
-    }
-
-    /// Keeps the history that another model is judged by.
-    #[cfg(test)]
-    pub(super) fn watch(&mut self, model: StragglerModel) {
-        self.model = model;
     }
 }

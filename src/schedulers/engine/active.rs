@@ -1,13 +1,12 @@
 //! The scheme at hand, told of workers and tasks as the run knows them.
 
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
-use crate::codes::{Dispute, Facts, Gate, GateError, Report, Verifier};
+use crate::codes::{Dispute, Gate, GateError, Report, Verifier};
 use crate::ids::{Job, Part, Task, Worker, WorkerSet};
 use crate::run::NumberFormat;
-use std::borrow::Cow;
 use std::ops::Range;
 
-/// For whom a scheme is made, where that is not everybody: its worker `i` is the `i`-th member.
+/// For whom a scheme is made: its worker `i` is the `i`-th member.
 struct Members {
     all: Vec<Worker>,
     /// Each worker's number within the scheme.
@@ -35,25 +34,18 @@ pub(super) struct ActiveScheme {
     verifier: Option<Verifier>,
     gate: Gate,
     facts: SchemeFacts,
-    members: Option<Members>,
+    members: Members,
     plan: u32,
 }
 
 impl ActiveScheme {
     /// A scheme for everybody, of the first plan.
     pub(super) fn new(scheme: Box<dyn Scheme>, format: NumberFormat) -> Self {
-        let facts = scheme.facts().clone();
-        Self {
-            verifier: Verifier::of(&facts),
-            gate: gate_of(format, &facts),
-            scheme,
-            facts,
-            members: None,
-            plan: 0,
-        }
+        let everybody = WorkerSet::full(scheme.facts().workers);
+        Self::among(scheme, format, &everybody, 0)
     }
 
-    /// A scheme for these workers; `plan` counts the plans of a run, from 1.
+    /// A scheme for these workers; `plan` counts the plans of a run.
     ///
     /// # Panics
     /// When it is not made for as many workers as there are members.
@@ -63,13 +55,16 @@ impl ActiveScheme {
         members: &WorkerSet,
         plan: u32,
     ) -> Self {
-        assert_eq!(scheme.facts().workers, members.len(), "a scheme for its members");
-        let all = members.len() == members.capacity();
-        let mut active = Self::new(scheme, format);
-        active.facts.workers = members.capacity();
-        active.members = (!all).then(|| Members::of(members));
-        active.plan = plan;
-        active
+        let facts = scheme.facts();
+        assert_eq!(facts.workers, members.len(), "a scheme for its members");
+        Self {
+            verifier: Verifier::of(facts),
+            gate: Gate::of(format, facts.tolerance, facts.error_max),
+            facts: SchemeFacts { workers: members.capacity(), ..facts.clone() },
+            members: Members::of(members),
+            scheme,
+            plan,
+        }
     }
 
     /// What is fixed about it, in a run of all workers.
@@ -79,29 +74,27 @@ impl ActiveScheme {
 
     /// For whom it is made, if not for all.
     pub(super) fn members(&self) -> Option<WorkerSet> {
-        let members = self.members.as_ref()?;
-        Some(WorkerSet::of(members.places.len(), members.all.iter().copied()))
+        let Members { all, places } = &self.members;
+        (all.len() < places.len()).then(|| WorkerSet::of(places.len(), all.iter().copied()))
     }
 
     fn place(&self, worker: Worker) -> Option<Worker> {
-        self.members.as_ref().map_or(Some(worker), |members| members.places[worker.index()])
+        self.members.places[worker.index()]
     }
 
     fn outside(&self, place: Worker) -> Worker {
-        self.members.as_ref().map_or(place, |members| members.all[place.index()])
+        self.members.all[place.index()]
     }
 
-    fn inside<'a>(&self, set: &'a WorkerSet) -> Cow<'a, WorkerSet> {
-        let Some(members) = &self.members else { return Cow::Borrowed(set) };
-        let places = set.iter().filter_map(|worker| members.places[worker.index()]);
-        Cow::Owned(WorkerSet::of(members.all.len(), places))
+    fn inside(&self, set: &WorkerSet) -> WorkerSet {
+        WorkerSet::of(self.members.all.len(), set.iter().filter_map(|worker| self.place(worker)))
     }
 
     /// Whom the scheme must do without if these are missing.
-    fn lacking<'a>(&self, missing: &'a WorkerSet) -> Cow<'a, WorkerSet> {
+    fn lacking(&self, missing: &WorkerSet) -> WorkerSet {
         let missing = self.inside(missing);
         match &self.verifier {
-            Some(verifier) => Cow::Owned(verifier.lacking(&missing)),
+            Some(verifier) => verifier.lacking(&missing),
             None => missing,
         }
     }
@@ -145,36 +138,24 @@ impl ActiveScheme {
 
     /// Something has happened; see [`Scheme::on`].
     pub(super) fn on(&mut self, event: RoundEvent<'_>) -> bool {
-        match event {
+        let inside;
+        let of = |worker: Worker| self.place(worker);
+        let event = match event {
             RoundEvent::Opened { dead } => {
-                let dead = self.inside(dead);
-                self.tell(RoundEvent::Opened { dead: &dead })
+                inside = self.inside(dead);
+                Some(RoundEvent::Opened { dead: &inside })
             }
-            RoundEvent::Gone(worker) => self.of_member(worker, RoundEvent::Gone),
-            RoundEvent::Back(worker) => self.of_member(worker, RoundEvent::Back),
-            RoundEvent::Dropped(worker) => self.of_member(worker, RoundEvent::Dropped),
+            RoundEvent::Gone(worker) => of(worker).map(RoundEvent::Gone),
+            RoundEvent::Back(worker) => of(worker).map(RoundEvent::Back),
+            RoundEvent::Dropped(worker) => of(worker).map(RoundEvent::Dropped),
+            // Of what is open again the engine asks for the jobs alone.
             RoundEvent::Lost { worker, from, reopened } => {
-                let before = reopened.len();
-                let answer = self.place(worker).is_none_or(|worker| {
-                    self.tell(RoundEvent::Lost { worker, from, reopened: &mut *reopened })
-                });
-                for task in &mut reopened[before..] {
-                    task.plan = self.plan;
-                }
-                answer
+                of(worker).map(|worker| RoundEvent::Lost { worker, from, reopened })
             }
-            RoundEvent::GivenUp(job) => self.tell(RoundEvent::GivenUp(job)),
-        }
-    }
-
-    fn of_member(&mut self, worker: Worker, event: impl Fn(Worker) -> RoundEvent<'static>) -> bool {
-        self.place(worker).is_none_or(|place| self.tell(event(place)))
-    }
-
-    fn tell(&mut self, event: RoundEvent<'_>) -> bool {
-        if let Some(verifier) = &mut self.verifier {
-            verifier.on(&event);
-        }
+            RoundEvent::GivenUp(job) => Some(RoundEvent::GivenUp(job)),
+        };
+        let Some(event) = event else { return true };
+        self.verifier.iter_mut().for_each(|verifier| verifier.on(&event));
         self.scheme.on(event)
     }
 
@@ -200,15 +181,10 @@ impl ActiveScheme {
 
     /// Ends the round and names the jobs that can be decoded now.
     pub(super) fn close(&mut self, missing: &WorkerSet, late: &[Option<f64>]) -> Vec<Job> {
-        let missing = self.inside(missing);
-        let late = match &self.members {
-            Some(members) if !late.is_empty() => {
-                Cow::Owned(members.all.iter().map(|member| late[member.index()]).collect())
-            }
-            _ => Cow::Borrowed(late),
-        };
+        let members = self.members.all.iter();
+        let late: Vec<_> = members.filter_map(|member| late.get(member.index()).copied()).collect();
         let mut decoded = Vec::new();
-        self.scheme.close(&missing, &late, &mut decoded);
+        self.scheme.close(&self.inside(missing), &late, &mut decoded);
         decoded
     }
 
@@ -245,15 +221,4 @@ impl ActiveScheme {
         let members = dispute.members.iter().map(|place| self.outside(place));
         Some(Dispute { members: WorkerSet::of(self.facts.workers, members), ..dispute })
     }
-}
-
-fn gate_of(format: NumberFormat, facts: &SchemeFacts) -> Gate {
-    let facts = Facts {
-        workers: facts.workers,
-        share_weights: vec![1.0 / f64::from(facts.units); facts.units as usize],
-        tolerance: facts.tolerance,
-        load: facts.load,
-        error_max: facts.error_max,
-    };
-    Gate::new(format, &facts)
 }

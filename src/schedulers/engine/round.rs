@@ -2,7 +2,7 @@
 
 use super::super::events::RoundReport;
 use super::super::roster::Roster;
-use crate::codes::sequential::SchemeFacts;
+use crate::codes::sequential::{SchemeFacts, lateness};
 use crate::ids::{Round, Worker, WorkerSet};
 use crate::run::RunConfig;
 
@@ -12,7 +12,7 @@ use crate::run::RunConfig;
 /// given tasks, answers, fails, or counts for nothing more; [`CurrentRound::missing`] then says who
 /// is not there, [`CurrentRound::held_open`] how long it is waited for them, and
 /// [`CurrentRound::report`] what was seen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CurrentRound {
     /// Number of the next round.
     next: u64,
@@ -45,18 +45,13 @@ impl CurrentRound {
         let nobody = WorkerSet::empty(workers);
         Self {
             next,
-            opened_at: 0.0,
-            waits_since: 0.0,
-            first_answer: None,
-            closes_at: None,
-            wake_at: None,
             arrivals: vec![None; workers],
             worked: nobody.clone(),
             erased: nobody.clone(),
             dropped: nobody.clone(),
             resting: nobody.clone(),
             failed: nobody,
-            assigned_units: 0,
+            ..Self::default()
         }
     }
 
@@ -218,8 +213,8 @@ impl CurrentRound {
     /// of those who have not answered.
     pub(super) fn lateness(&self, now: f64) -> Vec<Option<f64>> {
         let lasted = now - self.opened_at;
-        let ratio = |arrival: f64| if lasted > 0.0 { arrival / lasted } else { 1.0 };
-        self.arrivals.iter().map(|arrival| arrival.map(ratio)).collect()
+        let late = |arrival: &Option<f64>| arrival.map(|arrival| lateness(arrival, lasted));
+        self.arrivals.iter().map(late).collect()
     }
 
     /// What was seen of the round, which closes.

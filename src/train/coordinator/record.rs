@@ -2,6 +2,7 @@
 
 use super::{Coordinator, Folding};
 use crate::codes::Report;
+use crate::codes::sequential::by_worker;
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Round, Step, Units, Worker, WorkerSet};
 use crate::schedulers::{EngineError, Refusal, RoundReport};
@@ -284,13 +285,8 @@ impl<T: Transport> Coordinator<T> {
         let committed = self.pace.now();
         let (rounds, seconds) = self.journal.commit(committed);
         let parts = folding.map_or(&[][..], |(folding, _)| &folding.parts);
-        let survivors =
-            WorkerSet::of(self.config().shape.workers, parts.iter().map(|part| part.worker));
-        let mut weights = vec![0.0; self.config().shape.workers];
-        parts.iter().for_each(|part| weights[part.worker.index()] = part.weight);
-        if parts.len() > survivors.len() {
-            weights.clear();
-        }
+        let results = parts.iter().map(|part| (part.worker, part.weight));
+        let (survivors, weights) = by_worker(self.config().shape.workers, results);
         let decode = folding.map(|(folding, _)| folding.decode.into());
         StepRecord {
             step: step.0,

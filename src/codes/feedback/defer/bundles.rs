@@ -18,6 +18,15 @@ pub(super) struct Bundle {
     pub(super) finished: bool,
 }
 
+impl Bundle {
+    /// Of these of the units dealt of a job, the open one at a place.
+    fn of(at: usize, open: &Open, range: Range<usize>, piece: u32, due: bool) -> Self {
+        let task = Task { job: open.job, piece, plan: 0 };
+        let units = open.parts[range.clone()].iter().map(|part| part.units.count()).sum();
+        Self { task, open: at, range, units, due, finished: false }
+    }
+}
+
 /// The bundles of a round, and who has which.
 pub(super) struct Bundles {
     all: Vec<Bundle>,
@@ -167,16 +176,8 @@ impl Defer {
             open.parts.extend(open.left.iter().map(|unit| self.own[*unit as usize][0]));
             for place in 0..count {
                 let end = start + size + usize::from(place < longer);
-                let task = Task { job: open.job, piece: (first_piece + place) as u32, plan: 0 };
-                let units = open.parts[start..end].iter().map(|part| part.units.count()).sum();
-                self.bundles.all.push(Bundle {
-                    task,
-                    open: at,
-                    range: start..end,
-                    units,
-                    due,
-                    finished: false,
-                });
+                let piece = (first_piece + place) as u32;
+                self.bundles.all.push(Bundle::of(at, open, start..end, piece, due));
                 start = end;
             }
         }
@@ -219,21 +220,9 @@ impl Defer {
         open.parts.extend(open.dealt[start..].iter().map(|unit| self.own[*unit as usize][0]));
         let range = start..open.dealt.len();
         if !range.is_empty() {
-            let units = open.parts[range.clone()].iter().map(|part| part.units.count()).sum();
-            let task = Task {
-                job: open.job,
-                piece: u32::MAX - 1 - self.bundles.all.len() as u32,
-                plan: 0,
-            };
+            let piece = u32::MAX - 1 - self.bundles.all.len() as u32;
             self.bundles.orphans.push(self.bundles.all.len());
-            self.bundles.all.push(Bundle {
-                task,
-                open: at,
-                range,
-                units,
-                due: true,
-                finished: false,
-            });
+            self.bundles.all.push(Bundle::of(at, open, range, piece, true));
             self.bundles.due_open += 1;
         }
     }
