@@ -56,7 +56,7 @@ class Worker:
         return data if len(data) == count else sys.exit("the coordinator hung up")
     def frame(self):
         fields = HEADER.unpack(head := self.exactly(72))
-        assert fields[:2] == (b"CGRD", 2) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
+        assert fields[:2] == (b"CGRD", 3) and fields[-1] == zlib.crc32(head[:68]), "not a frame"
         return fields, self.exactly(fields[-2])
     def send(self, kind, body, number=0, attempt=0, piece=0, offset=0):
         run, epoch, worker, layout = self.stamp

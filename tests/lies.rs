@@ -176,7 +176,7 @@ fn nan(mut link: impl Link) {
                 link.send(Notice::State { needy, state });
             }
             Order::LoadState { state } => {
-                (parameters, next) = (state.vectors[0].clone(), state.next)
+                (parameters, next) = (state.vectors[0].clone(), state.next);
             }
             Order::Store { step, attempt, decoded } => {
                 link.send(Notice::Held { step, attempt, digest: decoded.digest });

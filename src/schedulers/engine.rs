@@ -2,7 +2,7 @@
 //!
 //! A driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s
 //! that come back, in order. One round goes
-//! `Assign* .. Reduce* .. Abandon* Close Fold* .. Commit Apply*`: the results are collected until
+//! `Compute* .. Reduce* .. Abandon* Close Fold* .. Commit Apply*`: the results are collected until
 //! the scheme admits whoever is missing; the steps that are complete then are folded, and applied,
 //! in order, only after the decoded vector is held by a live worker (two where there are two). The
 //! next round opens when all that was decoded is held.
@@ -67,7 +67,7 @@ enum Phase {
 /// let mut engine = Engine::new(scheme, run, 0)?;
 /// let mut actions = Vec::new();
 /// engine.handle(0.0, Input::Begin, &mut actions).unwrap();
-/// let Action::Assign { worker, tasks, .. } = actions[0].clone() else { panic!() };
+/// let Action::Compute { worker, tasks, .. } = actions[0].clone() else { panic!() };
 /// actions.clear();
 /// engine
 ///     .handle(
@@ -231,17 +231,17 @@ impl Engine {
                 self.judge(worker, (task, finite, None), true, out);
                 self.try_close(now, out)
             }
-            Input::Freed { worker } => self.freed(now, worker, out),
+            Input::Idle { worker } => self.freed(now, worker, out),
             Input::Lost { worker, kept } => {
                 self.trust.agreement.excuse(worker, None);
                 self.lost(now, worker, kept, out)?;
                 self.settle_trust(now, out)
             }
-            Input::Spoilt { worker, step, attempt } => {
+            Input::ResultNotFinite { worker, step, attempt } => {
                 self.spoilt(now, worker, (step, attempt), out)
             }
-            Input::Overflowed { step, attempt } => self.overflowed(now, (step, attempt), out),
-            Input::Unmade { step, attempt } => {
+            Input::SumNotFinite { step, attempt } => self.overflowed(now, (step, attempt), out),
+            Input::SumFailed { step, attempt } => {
                 let (alive, bereft) = (self.roster.alive(), self.holding.bereft());
                 let anew = self.book.fold_anew(step, attempt, &alive, bereft);
                 if anew.is_some() {
@@ -267,7 +267,9 @@ impl Engine {
                 self.synced(now, worker, next, out)?;
                 self.settle_trust(now, out)
             }
-            Input::Taken { worker, step, digest } => self.taken(now, worker, step, digest, out),
+            Input::StateLoaded { worker, step, digest } => {
+                self.taken(now, worker, step, digest, out)
+            }
             Input::BadState { worker, from, refused } => {
                 self.bad_state(now, (worker, from), refused, out)
             }
@@ -276,7 +278,7 @@ impl Engine {
                 Ok(())
             }
             Input::Joined { worker, next } => self.joined(now, worker, next, out),
-            Input::Missed { worker } => self.missed(now, worker, out),
+            Input::StepUnavailable { worker } => self.missed(now, worker, out),
             Input::Tick => self.tick(now, out),
         }
     }
@@ -295,7 +297,7 @@ impl Engine {
                 Fate::Held { attempt, digest } => {
                     Action::Commit { step, attempt, digest, verified: self.is_verified(step) }
                 }
-                Fate::Refused(units, because) => Action::Refuse { step, units, because },
+                Fate::Refused(units, because) => Action::Skip { step, units, because },
             });
             let receivers = self.roster.send(step, self.config.log_steps);
             self.trust.agreement.sent(step, &receivers);
@@ -368,7 +370,7 @@ impl Engine {
             self.given.entry((worker, *task)).or_insert((start, false)).0 = start;
         }
         *self.roster.doing(worker) = Doing::Tasks(tasks.iter().map(|(task, _)| *task).collect());
-        out.push(Action::Assign { worker, round: self.round.number(), tasks });
+        out.push(Action::Compute { worker, round: self.round.number(), tasks });
     }
 
     /// Whether an answer is still wanted: the one place that asks the scheme. `expected` tells

@@ -33,7 +33,7 @@ pub enum Input {
         finite: bool,
     },
     /// A worker has dropped its tasks; if nobody told it to, it counts as missing in this round.
-    Freed {
+    Idle {
         /// Who.
         worker: Worker,
     },
@@ -59,7 +59,7 @@ pub enum Input {
     },
     /// A result that goes into the sum of a step, or a worker's own sum of its results, is not
     /// finite, though its worker said so: whoever sums has seen it.
-    Spoilt {
+    ResultNotFinite {
         /// Whose.
         worker: Worker,
         /// Of which step.
@@ -68,7 +68,7 @@ pub enum Input {
         attempt: u32,
     },
     /// The results of a step are finite, as whoever sums has seen; their weighted sum is not.
-    Overflowed {
+    SumNotFinite {
         /// Which step.
         step: Step,
         /// Which attempt at folding it.
@@ -76,7 +76,7 @@ pub enum Input {
     },
     /// The vector of a step cannot be made as it was begun, though all results it is made of are
     /// there: who helped to sum is gone.
-    Unmade {
+    SumFailed {
         /// Which step.
         step: Step,
         /// Which attempt at folding it.
@@ -107,7 +107,7 @@ pub enum Input {
         digest: u64,
     },
     /// A worker goes on from the state that it was sent; once per model.
-    Taken {
+    StateLoaded {
         /// Who.
         worker: Worker,
         /// One of the last steps before the state's first that is not applied.
@@ -142,7 +142,7 @@ pub enum Input {
     /// A worker cannot get a step that it was sent, since nobody who is left has it: it will apply
     /// none of the steps on their way to it, and do none of the tasks that came after them, until
     /// it has taken over a state.
-    Missed {
+    StepUnavailable {
         /// Who.
         worker: Worker,
     },
@@ -154,7 +154,7 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Give a worker tasks, to be done in this order.
-    Assign {
+    Compute {
         /// To whom.
         worker: Worker,
         /// In which round.
@@ -244,7 +244,7 @@ pub enum Action {
         step: Step,
     },
     /// The step is refused everywhere alike: nobody has a finite gradient for these units.
-    Refuse {
+    Skip {
         /// Which step.
         step: Step,
         /// Units of the batch that no finite result covers; all of them if it is the sum that is

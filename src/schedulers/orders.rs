@@ -29,7 +29,7 @@ pub(crate) enum Came {
     /// Its result, which may have entries that are not finite.
     Done { task: Task, finite: bool },
     /// The worker has dropped what it was at.
-    Freed,
+    Idle,
     /// The worker is gone.
     Lost,
 }
@@ -49,7 +49,7 @@ impl Answer for Came {
     }
 
     fn freed() -> Self {
-        Self::Freed
+        Self::Idle
     }
 }
 
@@ -229,7 +229,7 @@ impl<A: Answer> Orders<A> {
             let there = out.answer.is_some();
             busy |= !there;
             let computed = if modelled { out.computed <= now } else { true };
-            let lost = matches!(came, Some(Came::Lost | Came::Freed));
+            let lost = matches!(came, Some(Came::Lost | Came::Idle));
             out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
             if out.state == Wanted::No {
                 dues.remove(worker, out);
@@ -266,7 +266,7 @@ impl<A: Answer> Orders<A> {
                 arrival.unwanted = arrival.unwanted.filter(|_| finite);
                 arrival
             }
-            Some(Came::Freed) => self.ended(worker, answer, false),
+            Some(Came::Idle) => self.ended(worker, answer, false),
             Some(Came::Lost) => self.ended(worker, answer, true),
             None => Arrival { now: Some(answer), unwanted: None },
         }

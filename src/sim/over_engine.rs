@@ -294,10 +294,10 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
 
     fn act(&mut self, action: Action) -> Result<(), OverEngineError<E>> {
         match action {
-            Action::Assign { worker, round, tasks } => self.assign(worker, round, &tasks)?,
+            Action::Compute { worker, round, tasks } => self.assign(worker, round, &tasks)?,
             Action::Abandon { worker, late_counts } => {
                 let Abandoned { now, .. } = self.orders.abandoned(self.now, worker, late_counts);
-                self.first.extend(now.map(|_| Input::Freed { worker }));
+                self.first.extend(now.map(|_| Input::Idle { worker }));
                 self.journal.missing.insert(worker);
             }
             Action::Reduce { step, fold } => {
@@ -319,7 +319,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
             }
             Action::Erase { .. }
             | Action::Replanned { .. }
-            | Action::Refuse { .. }
+            | Action::Skip { .. }
             | Action::Dismiss { .. }
             | Action::Diverged { .. }
             | Action::Resync { .. }

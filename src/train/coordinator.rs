@@ -311,10 +311,12 @@ impl<T: Transport> Coordinator<T> {
                     Input::Done { worker, task, finite, digest }
                 }
             }
-            Notice::Idle => Input::Freed { worker },
-            Notice::ResultNotFinite { step, attempt } => Input::Spoilt { worker, step, attempt },
-            Notice::SumNotFinite { step, attempt } => Input::Overflowed { step, attempt },
-            Notice::SumFailed { step, attempt } => Input::Unmade { step, attempt },
+            Notice::Idle => Input::Idle { worker },
+            Notice::ResultNotFinite { step, attempt } => {
+                Input::ResultNotFinite { worker, step, attempt }
+            }
+            Notice::SumNotFinite { step, attempt } => Input::SumNotFinite { step, attempt },
+            Notice::SumFailed { step, attempt } => Input::SumFailed { step, attempt },
             Notice::Held { step, attempt, digest } => Input::Held { worker, step, attempt, digest },
             // Of the state that it is about to give up.
             Notice::Applied { .. } | Notice::AppliedBefore { .. }
@@ -348,7 +350,7 @@ impl<T: Transport> Coordinator<T> {
                     worker,
                     "cannot get a step that was decided; takes over a state",
                 );
-                Input::Missed { worker }
+                Input::StepUnavailable { worker }
             }
             Notice::Lost { reason } => {
                 observer.fault(self.journal.step.0, worker, &format!("lost: {reason}"));
@@ -369,7 +371,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
         match action {
-            Action::Assign { worker, round, tasks } => {
+            Action::Compute { worker, round, tasks } => {
                 self.journal.round = round;
                 let facts = self.engine.facts();
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
@@ -420,7 +422,7 @@ impl<T: Transport> Coordinator<T> {
             Action::Commit { step, digest, verified, .. } => {
                 return self.commit(step, digest, verified, observer);
             }
-            Action::Refuse { step, units, because } => {
+            Action::Skip { step, units, because } => {
                 self.folding.remove(&step);
                 let refused_because = Some(because);
                 let record =

@@ -27,7 +27,7 @@ impl Answer for Notice {
     fn came(&self) -> Option<Came> {
         match *self {
             Self::Done { task, finite, .. } => Some(Came::Done { task, finite }),
-            Self::Idle => Some(Came::Freed),
+            Self::Idle => Some(Came::Idle),
             Self::Lost { .. } => Some(Came::Lost),
             _ => None,
         }

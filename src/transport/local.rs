@@ -405,8 +405,8 @@ mod tests {
                     .is_none()
             );
             let held: Vec<_> = (0..3).filter_map(|_| coordinator.receive(None)).collect();
-            let by: Vec<_> =
-                held.iter().filter(|(_, notice)| matches!(notice, Notice::Held { attempt: of, .. } if *of == attempt)).collect();
+            let is_of_it = |(_, notice): &&(Worker, Notice)| matches!(notice, Notice::Held { attempt: of, .. } if *of == attempt);
+            let by: Vec<_> = held.iter().filter(is_of_it).collect();
             assert_eq!(by.iter().map(|(worker, _)| worker.0).collect::<Vec<_>>(), [0, 1, 2]);
         }
         assert!(links[0].decoded(Step(0), 0).is_none(), "an older attempt is void");

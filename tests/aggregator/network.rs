@@ -274,6 +274,12 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// A number of it that is as long as any other's: how many bytes it says decides when they
+    /// arrive.
+    pub(super) fn number(&self) -> u64 {
+        (1 << 63) + self.number
+    }
+
     /// It ends: its connections are reset if `loud`, and otherwise never heard of again.
     pub(super) fn kill(&self, loud: bool) {
         let mut world = self.net.world();

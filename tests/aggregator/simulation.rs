@@ -206,6 +206,7 @@ async fn work(
     let join = Join {
         worker: Some(u32::from(me)),
         identity: format!("worker {me}"),
+        process: process.number(),
         patience: Duration::from_secs(20),
         ..Join::new(coordinator, Security::Plain { token: shared.token.clone() })
     };

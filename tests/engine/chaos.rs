@@ -267,7 +267,7 @@ impl Chaos<'_> {
             self.not_finite.insert((step, attempt));
             let events = culprits
                 .into_iter()
-                .map(|worker| Event::Input(Input::Spoilt { worker, step, attempt }));
+                .map(|worker| Event::Input(Input::ResultNotFinite { worker, step, attempt }));
             return self.pool.extend(events);
         }
         let lies = self.mishaps.liars > 0;
@@ -275,11 +275,11 @@ impl Chaos<'_> {
             self.overflowed.insert(step);
             self.not_finite.insert((step, attempt));
             self.waiting.get_mut(&step).expect("it waits").spoilt = true;
-            return self.pool.push(Event::Input(Input::Overflowed { step, attempt }));
+            return self.pool.push(Event::Input(Input::SumNotFinite { step, attempt }));
         }
         if lies && self.choose(4) == 0 {
             // Somebody says that it is not finite: it is made once more.
-            self.pool.push(Event::Input(Input::Unmade { step, attempt }));
+            self.pool.push(Event::Input(Input::SumFailed { step, attempt }));
         }
         if self.mishaps.mute && self.choose(12) == 0 && !self.muted.contains_key(&step) {
             self.muted.insert(step, attempt);
@@ -340,7 +340,7 @@ impl Chaos<'_> {
         assert_eq!(step.0, self.decided, "in order");
         if let Action::Commit { attempt, digest, .. } = *action {
             self.commit(step, attempt, digest);
-        } else if let Action::Refuse { because, .. } = *action {
+        } else if let Action::Skip { because, .. } = *action {
             let told = self.mishaps.tasks || self.mishaps.liars > 0;
             assert!(
                 told && (because == Refusal::NotFinite || self.overflowed.contains(&step)),
@@ -359,7 +359,7 @@ impl Chaos<'_> {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Assign { worker, tasks, .. } => {
+            Action::Compute { worker, tasks, .. } => {
                 let latest = tasks.iter().map(|(task, _)| task.job.0).max().unwrap_or(0);
                 let current = self.config.micro_steps > 1 || latest <= self.decided + self.delay;
                 assert!(
@@ -414,7 +414,7 @@ impl Chaos<'_> {
                 else {
                     // It is done, and its results were waiting for a word on its parameters.
                     assert!(drifts, "only the busy are told");
-                    return self.told.insert(0, Input::Freed { worker });
+                    return self.told.insert(0, Input::Idle { worker });
                 };
                 let Order::Compute(tasks) = std::mem::replace(order, Order::Leave) else {
                     panic!()
@@ -428,7 +428,7 @@ impl Chaos<'_> {
             Action::Fold { step, attempt, sums, folds, .. } => {
                 self.fold(step, attempt, &sums, &folds);
             }
-            Action::Commit { step, .. } | Action::Refuse { step, .. } => self.decide(step, &action),
+            Action::Commit { step, .. } | Action::Skip { step, .. } => self.decide(step, &action),
             Action::Restart { step } => {
                 assert!(step.0 >= self.decided, "what is committed stays");
                 self.release(step);
@@ -543,7 +543,7 @@ impl Chaos<'_> {
         let computing = matches!(self.place(worker).orders.front(), Some(Order::Compute(_)));
         if computing && self.mishaps.tasks {
             self.place(worker).orders.clear();
-            return Some(Input::Freed { worker });
+            return Some(Input::Idle { worker });
         }
         None
     }
@@ -564,7 +564,7 @@ impl Chaos<'_> {
     fn work(&mut self, worker: Worker) -> Input {
         let finite = !(self.mishaps.tasks && self.choose(24) == 0);
         match self.place(worker).orders.pop_front().expect("there is an order") {
-            Order::Leave => Input::Freed { worker },
+            Order::Leave => Input::Idle { worker },
             Order::Apply(step) => {
                 assert_eq!(self.place(worker).state, Some(step.0), "in order");
                 let attempt = self.committed.get(&step).copied();
@@ -572,7 +572,7 @@ impl Chaos<'_> {
                     let place = self.place(worker);
                     place.stuck = true;
                     place.orders.retain(|order| !matches!(order, Order::Apply(_)));
-                    return Input::Missed { worker };
+                    return Input::StepUnavailable { worker };
                 }
                 let place = self.place(worker);
                 place.vectors.extend(attempt.map(|attempt| (step, attempt)));
@@ -591,7 +591,7 @@ impl Chaos<'_> {
                 Input::Applied { worker, step, digest: Some(self.digest(worker, step)) }
             }
             Order::Taken(step) => {
-                Input::Taken { worker, step, digest: Some(self.digest(worker, step)) }
+                Input::StateLoaded { worker, step, digest: Some(self.digest(worker, step)) }
             }
             Order::Compute(mut tasks) => {
                 let place = self.place(worker);
@@ -685,10 +685,10 @@ impl Chaos<'_> {
                 // It had a part in the summing, though nothing of it is summed.
                 broken = true;
                 self.waiting.get_mut(&step).expect("it waits").broken = true;
-                self.told.push(Input::Unmade { step, attempt });
+                self.told.push(Input::SumFailed { step, attempt });
             } else if self.choose(4) == 0 {
                 // So it seems to be, but what it still sent has come.
-                self.told.push(Input::Unmade { step, attempt });
+                self.told.push(Input::SumFailed { step, attempt });
             }
             if broken && !self.somebody_has(step, attempt) {
                 // Who had it already says so all the same.

@@ -104,7 +104,9 @@ fn assigned(actions: &[Action]) -> Vec<u32> {
     actions
         .iter()
         .filter_map(
-            |action| if let Action::Assign { worker, .. } = action { Some(worker.0) } else { None },
+            |action| {
+                if let Action::Compute { worker, .. } = action { Some(worker.0) } else { None }
+            },
         )
         .collect()
 }
@@ -150,7 +152,7 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
     );
     assert_eq!(applies(&committed), [(0, 0), (1, 0), (2, 0), (3, 0)]);
     assert_eq!(assigned(&committed), [1, 3], "the others have not dropped their tasks yet");
-    assert_eq!(assigned(&driver.give(Input::Freed { worker: Worker(0) }).unwrap()), [0]);
+    assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(0) }).unwrap()), [0]);
     let late = Input::Late {
         worker: Worker(2),
         task: Task { job: Job(0), piece: 2, plan: 0 },
@@ -160,7 +162,7 @@ fn a_round_closes_with_the_first_answer_of_each_group_and_commits_before_it_appl
         matches!(driver.give(late).unwrap()[..], [Action::Discard { .. }]),
         "a late answer counts for nothing here"
     );
-    assert_eq!(assigned(&driver.give(Input::Freed { worker: Worker(2) }).unwrap()), [2]);
+    assert_eq!(assigned(&driver.give(Input::Idle { worker: Worker(2) }).unwrap()), [2]);
     driver.answer(0, 1, true).unwrap();
     assert_eq!(folded(&driver.answer(2, 1, true).unwrap()), Some((0, vec![0, 2])));
     driver.held(0, 1, 0);
@@ -172,7 +174,7 @@ fn a_holder_that_dies_before_the_commit_starts_another_attempt() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
     driver.answer(0, 0, true).unwrap();
     assert_eq!(folded(&driver.answer(2, 0, true).unwrap()), Some((0, vec![0, 2])));
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     assert!(driver.engine.spares_one());
     let reopened = driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
     assert!(!driver.engine.spares_one());
@@ -202,7 +204,7 @@ fn a_vector_held_elsewhere_outlives_its_sender() {
         driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(),
         "worker 2 holds the whole sum"
     );
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     assert!(matches!(driver.held(1, 0, 0)[0], Action::Commit { attempt: 0, .. }));
 }
 
@@ -290,8 +292,8 @@ fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
     let Some(Action::Close(report)) = refused.iter().find(|a| matches!(a, Action::Close(_))) else {
         panic!()
     };
-    let Some(Action::Refuse { step, units, because }) =
-        refused.iter().find(|a| matches!(a, Action::Refuse { .. }))
+    let Some(Action::Skip { step, units, because }) =
+        refused.iter().find(|a| matches!(a, Action::Skip { .. }))
     else {
         panic!()
     };
@@ -319,8 +321,8 @@ fn a_share_without_a_finite_message_refuses_the_step_everywhere() {
 #[test]
 fn a_task_dropped_unasked_counts_as_missing() {
     let (mut driver, _) = Driver::new("uncoded", 2, 1, CONFIG);
-    let refused = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
-    assert!(refused.iter().any(|action| matches!(action, Action::Refuse { units, .. } if units[..] == [Units { start: 1, end: 2 }])));
+    let refused = driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    assert!(refused.iter().any(|action| matches!(action, Action::Skip { units, .. } if units[..] == [Units { start: 1, end: 2 }])));
 }
 
 #[test]
@@ -330,7 +332,7 @@ fn a_dropped_task_may_be_done_by_one_who_comes_back() {
         let (mut driver, _) = Driver::new("groups:s=1", 2, 2, config);
         driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
         assert!(
-            driver.at(1.0).give(Input::Freed { worker: Worker(0) }).unwrap().is_empty(),
+            driver.at(1.0).give(Input::Idle { worker: Worker(0) }).unwrap().is_empty(),
             "worker 1 may come back"
         );
         assert_eq!(driver.engine.deadline(), Some(6.0));
@@ -343,7 +345,7 @@ fn a_dropped_task_may_be_done_by_one_who_comes_back() {
     assert_eq!(folded(&driver.answer(1, 0, true).unwrap()), Some((0, vec![1])));
     let refused = begin().at(6.0).give(Input::Tick).unwrap();
     assert!(
-        refused.iter().any(|action| matches!(action, Action::Refuse { .. })),
+        refused.iter().any(|action| matches!(action, Action::Skip { .. })),
         "nobody has come: {refused:?}"
     );
     assert_eq!(assigned(&refused), [0], "and the run goes on");
@@ -351,7 +353,7 @@ fn a_dropped_task_may_be_done_by_one_who_comes_back() {
     driver.give(Input::Lost { worker: Worker(1), kept: true }).unwrap();
     let refused = driver.answer(0, 0, false).unwrap();
     assert!(
-        refused.iter().any(|action| matches!(action, Action::Refuse { .. })),
+        refused.iter().any(|action| matches!(action, Action::Skip { .. })),
         "worker 1 would not find it finite either"
     );
 }
@@ -441,10 +443,10 @@ fn a_step_closes_on_what_nobody_came_back_for_though_nobody_works() {
         driver.give(Input::Done { worker: Worker(1), task, finite: true, digest: None }).unwrap()
     };
     done(&mut driver, 0, 2);
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     done(&mut driver, 1, 2);
     assert_eq!(assigned(&done(&mut driver, 1, 3)), [1], "what worker 0 owes job 0 falls due");
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     let deadline = driver.engine.deadline().expect("worker 0 may come back");
     let waited = driver.at(deadline).give(Input::Tick).unwrap();
     assert!(waited.iter().any(|action| matches!(action, Action::Close(_))), "{waited:?}");
@@ -519,7 +521,7 @@ fn who_missed_too_much_takes_over_a_state_and_what_came_since() {
         [(1, 0), (1, 1), (1, 2), (1, 3)],
         "no more than the log holds is on its way to a hung worker"
     );
-    let freed = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    let freed = driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     assert_eq!(freed, [Action::Resync { worker: Worker(1), from: Worker(0) }]);
     let meanwhile = step_without_worker_1(&mut driver, 7);
     assert!(applies(&meanwhile).iter().all(|(worker, _)| *worker == 0));
@@ -535,14 +537,14 @@ fn a_provider_that_dies_is_replaced() {
     driver.held(0, 0, 0);
     driver.held(3, 0, 0);
     for worker in [1, 2, 3] {
-        driver.give(Input::Freed { worker: Worker(worker) }).unwrap();
+        driver.give(Input::Idle { worker: Worker(worker) }).unwrap();
     }
     driver.applied(0, 0, 5);
     driver.applied(1, 0, 5);
     driver.applied(2, 0, 5);
     let diverged = driver.applied(3, 0, 6);
     assert_eq!(diverged[..2], [Action::Diverged { worker: Worker(3), step: Step(0) }, abandon(3)]);
-    let resync = driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    let resync = driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let [Action::Resync { from, .. }] = resync[..] else { panic!("{resync:?}") };
     let again = driver.give(Input::Lost { worker: from, kept: true }).unwrap();
     let Some(Action::Resync { worker: Worker(3), from: other }) = again.first() else {
@@ -596,9 +598,9 @@ fn who_has_no_state_takes_over_one_from_a_peer_or_else_from_the_driver() {
     assert_eq!(restored[0], Action::Restore { worker: Worker(1) });
     let synced = driver.give(Input::Synced { worker: Worker(1), next: Step(0) }).unwrap();
     assert_eq!((applies(&synced), assigned(&synced)), (vec![(1, 0)], vec![1]));
-    let missed = driver.give(Input::Missed { worker: Worker(1) }).unwrap();
+    let missed = driver.give(Input::StepUnavailable { worker: Worker(1) }).unwrap();
     assert_eq!(missed, [abandon(1)]);
-    let restored = driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    let restored = driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     assert_eq!(restored, [Action::Restore { worker: Worker(1) }]);
     assert!(
         driver.give(Input::Synced { worker: Worker(0), next: Step(1) }).unwrap().is_empty(),
@@ -615,8 +617,8 @@ fn a_vector_whose_makers_and_holders_died_one_after_the_other_is_made_again() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
     driver.answer(0, 0, true).unwrap();
     driver.answer(2, 0, true).unwrap();
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
-    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     driver.held(3, 0, 0);
     assert!(
         driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap().is_empty(),
@@ -637,8 +639,8 @@ fn a_maker_that_died_and_came_back_has_not_its_result_any_more() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 1, CONFIG);
     driver.answer(0, 0, true).unwrap();
     driver.answer(2, 0, true).unwrap();
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
-    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     driver.held(3, 0, 0);
     driver.give(Input::Lost { worker: Worker(0), kept: false }).unwrap();
     driver.give(Input::Joined { worker: Worker(0), next: Some(Step(0)) }).unwrap();
@@ -729,10 +731,12 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     let (mut driver, _) = Driver::new("groups:s=1", 4, 2, CONFIG);
     driver.answer(0, 0, true).unwrap();
     driver.answer(2, 0, true).unwrap();
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
-    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let spoilt = |driver: &mut Driver, worker, attempt| {
-        driver.give(Input::Spoilt { worker: Worker(worker), step: Step(0), attempt }).unwrap()
+        driver
+            .give(Input::ResultNotFinite { worker: Worker(worker), step: Step(0), attempt })
+            .unwrap()
     };
     assert!(spoilt(&mut driver, 0, 7).is_empty(), "of another attempt");
     let open = spoilt(&mut driver, 0, 0);
@@ -744,10 +748,10 @@ fn a_spoilt_result_is_left_out_and_its_worker_alone() {
     );
     let again = driver.answer(1, 0, true).unwrap();
     assert_eq!(folded(&again), Some((1, vec![1, 2])));
-    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let refused = spoilt(&mut driver, 1, 1);
     let because = refused.iter().find_map(|action| match action {
-        Action::Refuse { units, because, .. } => Some((units.clone(), *because)),
+        Action::Skip { units, because, .. } => Some((units.clone(), *because)),
         _ => None,
     });
     assert_eq!(because, Some((vec![Units { start: 0, end: 2 }], Refusal::NotFinite)));

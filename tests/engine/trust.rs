@@ -18,7 +18,7 @@ fn begun(workers: u32, config: Config) -> Driver {
 fn commit(driver: &mut Driver, workers: u32, step: u64) -> Vec<Action> {
     for worker in 0..workers {
         if worker > 0 {
-            let freed = driver.give(Input::Freed { worker: Worker(worker) });
+            let freed = driver.give(Input::Idle { worker: Worker(worker) });
             assert!(freed.is_ok());
         }
     }
@@ -66,7 +66,7 @@ fn what_two_workers_have_alike_is_right_and_others_do_not_count() {
     let task = Task { job: Job(1), piece: 3, plan: 0 };
     let answered = driver.answer(3, 1, true).unwrap();
     assert_eq!(answered, [Action::Discard { worker: Worker(3), task }]);
-    assert_eq!(resyncs(&driver.give(Input::Freed { worker: Worker(3) }).unwrap()), [(3, 0)]);
+    assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
     assert!(
         folded(&driver.answer(0, 1, true).unwrap()).is_none(),
         "the other group has nobody yet"
@@ -98,14 +98,14 @@ fn where_nobody_else_has_reported_a_step_is_not_verified() {
         Some((0, vec![0])),
         "nobody waits for the other"
     );
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.held(0, 1, 0);
     assert_eq!(verified(&driver.held(1, 1, 0)), Some(false));
     // The driver's own replica settles it.
     driver.give(Input::Own { step: Step(1), digest: 70 }).unwrap();
     driver.applied(0, 1, 70);
     driver.answer(0, 2, true).unwrap();
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.held(0, 2, 0);
     assert_eq!(verified(&driver.held(1, 2, 0)), Some(true));
 }
@@ -119,7 +119,7 @@ fn a_run_without_digests_says_nothing_of_them() {
             .unwrap();
     }
     driver.answer(0, 1, true).unwrap();
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.held(0, 1, 0);
     assert_eq!(verified(&driver.held(1, 1, 0)), Some(true));
 }
@@ -145,16 +145,18 @@ fn a_state_that_turns_out_to_be_wrong_is_fetched_elsewhere() {
     for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
         driver.applied(worker, 0, digest);
     }
-    assert_eq!(resyncs(&driver.give(Input::Freed { worker: Worker(3) }).unwrap()), [(3, 0)]);
+    assert_eq!(resyncs(&driver.give(Input::Idle { worker: Worker(3) }).unwrap()), [(3, 0)]);
     driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
-    let taken =
-        driver.give(Input::Taken { worker: Worker(3), step: Step(0), digest: Some(1) }).unwrap();
+    let taken = driver
+        .give(Input::StateLoaded { worker: Worker(3), step: Step(0), digest: Some(1) })
+        .unwrap();
     assert_eq!(diverged(&taken), [3]);
-    let again = [taken, driver.give(Input::Freed { worker: Worker(3) }).unwrap()].concat();
+    let again = [taken, driver.give(Input::Idle { worker: Worker(3) }).unwrap()].concat();
     assert_eq!(resyncs(&again), [(3, 1)], "worker 0's is not asked for again");
     driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
-    let taken =
-        driver.give(Input::Taken { worker: Worker(3), step: Step(0), digest: Some(7) }).unwrap();
+    let taken = driver
+        .give(Input::StateLoaded { worker: Worker(3), step: Step(0), digest: Some(7) })
+        .unwrap();
     assert!(diverged(&taken).is_empty());
 }
 
@@ -164,14 +166,14 @@ fn who_refuses_every_state_is_sent_away() {
     for (worker, digest) in [(0, 7), (1, 7), (2, 7), (3, 9)] {
         driver.applied(worker, 0, digest);
     }
-    driver.give(Input::Freed { worker: Worker(3) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(3) }).unwrap();
     let mut last = Vec::new();
     for from in [0, 1, 2] {
         driver.give(Input::Synced { worker: Worker(3), next: Step(1) }).unwrap();
         last = driver
             .give(Input::BadState { worker: Worker(3), from: Some(Worker(from)), refused: true })
             .unwrap();
-        last.extend(driver.give(Input::Freed { worker: Worker(3) }).unwrap());
+        last.extend(driver.give(Input::Idle { worker: Worker(3) }).unwrap());
     }
     assert!(last.contains(&Action::Dismiss { worker: Worker(3) }), "{last:?}");
 }
@@ -181,7 +183,7 @@ fn a_worker_ends_the_run_once_the_step_at_hand_is_decided() {
     let mut driver = begun(2, CONFIG);
     driver.give(Input::Finish { after: Step(0) }).unwrap();
     driver.answer(0, 1, true).unwrap();
-    driver.give(Input::Freed { worker: Worker(1) }).unwrap();
+    driver.give(Input::Idle { worker: Worker(1) }).unwrap();
     driver.held(0, 1, 0);
     let last = driver.held(1, 1, 0);
     assert_eq!(last.last(), Some(&Action::Finish));

@@ -111,11 +111,14 @@ pub(crate) struct Log {
     pub(crate) faults: Vec<(u64, u32, String)>,
 }
 
+/// What is done at a fault of a worker.
+type AtFault<'a> = Box<dyn FnMut(u32, &str) + 'a>;
+
 /// Writes down what happens, and does something at every step, and at every fault of a worker.
 pub(crate) struct Watch<'a> {
     pub(crate) log: Log,
     pub(crate) at: Box<dyn FnMut(u64) + 'a>,
-    pub(crate) at_fault: Box<dyn FnMut(u32, &str) + 'a>,
+    pub(crate) at_fault: AtFault<'a>,
 }
 
 impl<'a> Watch<'a> {

@@ -15,8 +15,8 @@ impl<T: Transport> Coordinator<T> {
             self.transport.received(piece).is_some_and(|result| poison_of(&result) != 0.0)
         });
         match spoilt {
-            Some(result) => Input::Spoilt { worker: result.worker, step, attempt },
-            None => Input::Overflowed { step, attempt },
+            Some(result) => Input::ResultNotFinite { worker: result.worker, step, attempt },
+            None => Input::SumNotFinite { step, attempt },
         }
     }
 

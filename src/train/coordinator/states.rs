@@ -101,13 +101,11 @@ impl<T: Transport> Coordinator<T> {
         };
         let Some(reason) = unfit else {
             let steps = (0..next.0).rev().map(Step);
-            let mut words = steps.zip(digests.iter().rev()).map(|(step, digest)| Input::Taken {
-                worker,
-                step,
-                digest: Some(*digest),
-            });
+            let mut words = steps
+                .zip(digests.iter().rev())
+                .map(|(step, digest)| Input::StateLoaded { worker, step, digest: Some(*digest) });
             let nothing =
-                Input::Taken { worker, step: Step(next.0.saturating_sub(1)), digest: None };
+                Input::StateLoaded { worker, step: Step(next.0.saturating_sub(1)), digest: None };
             let last = words.next().unwrap_or(nothing);
             self.inbox.add(words);
             return last;

@@ -153,7 +153,7 @@ impl CoordinatorSums {
                 self.held(now, worker, (step, attempt), digest, out);
             }
             CoordinatorEvent::NotFinite { worker, step, attempt } => {
-                self.not_finite_says(worker, (step, attempt), out);
+                self.says_not_finite(worker, (step, attempt), out);
             }
             CoordinatorEvent::Waiting { worker, step, attempt, on } => {
                 let monitor = self.monitors.get_mut((step, attempt));
@@ -524,7 +524,7 @@ impl CoordinatorSums {
     }
 
     /// A worker says that a sum is not finite.
-    fn not_finite_says(&mut self, worker: u32, key: Key, out: &mut Effects) {
+    fn says_not_finite(&mut self, worker: u32, key: Key, out: &mut Effects) {
         let sees = self.sees(key);
         let seen = self.node.sum(key.0, key.1).filter(|_| sees);
         match seen.map(|sum| sum.finite) {

@@ -414,7 +414,7 @@ mod tests {
         }
 
         fn chance(&mut self, of: u32) -> bool {
-            self.draw.next_u32() % of == 0
+            self.draw.next_u32().is_multiple_of(of)
         }
 
         /// Delivers something, whatever comes first.

@@ -21,17 +21,17 @@ use std::time::Instant;
 
 type Effects = Vec<WorkerEffect>;
 
-/// What sums vectors beside the connections.
-enum Beside {
+/// Whether a collective sums vectors beside the connections.
+enum Support {
     /// The trainer has not said.
     Unknown {
         asked: Vec<CollectiveCommand>,
     },
     /// Nothing, and why.
-    None {
+    Missing {
         reason: String,
     },
-    There,
+    Present,
 }
 
 /// A worker's end of the sums of a run. How to drive it is told in [`super`].
@@ -40,7 +40,7 @@ pub(in crate::transport) struct WorkerSums {
     length: usize,
     node: NodeExchanges,
     results: Box<dyn ResultStore>,
-    collective: Beside,
+    collective: Support,
     /// Sums under way in a group.
     in_group: Vec<Key>,
     /// How often the collective has not yet left what another coordinator had asked for: it is not
@@ -56,7 +56,7 @@ impl WorkerSums {
             length: context.length,
             node: NodeExchanges::new(context),
             results,
-            collective: Beside::Unknown { asked: Vec::new() },
+            collective: Support::Unknown { asked: Vec::new() },
             in_group: Vec::new(),
             leaving: 0,
         }
@@ -130,9 +130,9 @@ impl WorkerSums {
                 self.in_group.clear();
                 self.node.reset();
                 match &mut self.collective {
-                    Beside::Unknown { asked } => asked.clear(),
-                    Beside::None { .. } => {}
-                    Beside::There => {
+                    Support::Unknown { asked } => asked.clear(),
+                    Support::Missing { .. } => {}
+                    Support::Present => {
                         self.leaving += 1;
                         out.push(WorkerEffect::Collective(CollectiveCommand::Leave {
                             group: u64::MAX,
@@ -197,14 +197,14 @@ impl WorkerSums {
 
     fn equipped(&mut self, equipment: Result<Box<dyn ResultStore>, String>, out: &mut Effects) {
         let collective = match equipment {
-            Err(reason) => Beside::None { reason },
+            Err(reason) => Support::Missing { reason },
             Ok(results) => {
                 self.results = results;
-                Beside::There
+                Support::Present
             }
         };
         let before = std::mem::replace(&mut self.collective, collective);
-        if let Beside::Unknown { asked } = before {
+        if let Support::Unknown { asked } = before {
             asked.into_iter().for_each(|told| self.tell_collective(told, out));
         }
     }
@@ -212,11 +212,11 @@ impl WorkerSums {
     /// Hands something on to the collective.
     fn tell_collective(&mut self, told: CollectiveCommand, out: &mut Effects) {
         match &mut self.collective {
-            Beside::Unknown { asked } if matches!(told, CollectiveCommand::Leave { .. }) => {
-                asked.clear()
+            Support::Unknown { asked } if matches!(told, CollectiveCommand::Leave { .. }) => {
+                asked.clear();
             }
-            Beside::Unknown { asked } => asked.push(told),
-            Beside::None { reason } => {
+            Support::Unknown { asked } => asked.push(told),
+            Support::Missing { reason } => {
                 if let CollectiveCommand::Name { group } | CollectiveCommand::Join { group, .. } =
                     told
                 {
@@ -224,7 +224,7 @@ impl WorkerSums {
                     out.push(WorkerEffect::Tell(FromWorker::GroupFailed { group, reason }));
                 }
             }
-            Beside::There => {
+            Support::Present => {
                 if let CollectiveCommand::Leave { .. } = told {
                     self.in_group.clear();
                 }
@@ -243,10 +243,10 @@ impl WorkerSums {
         match reported {
             CollectiveEvent::Left { .. } => {}
             CollectiveEvent::Named { group, id } => {
-                out.push(WorkerEffect::Tell(FromWorker::GroupNamed { group, id }))
+                out.push(WorkerEffect::Tell(FromWorker::GroupNamed { group, id }));
             }
             CollectiveEvent::Joined { group } => {
-                out.push(WorkerEffect::Tell(FromWorker::GroupReady { group }))
+                out.push(WorkerEffect::Tell(FromWorker::GroupReady { group }));
             }
             CollectiveEvent::Failed { group, reason } => {
                 self.in_group.clear();

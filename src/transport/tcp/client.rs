@@ -336,7 +336,7 @@ impl Hub {
                 });
             }
             ToWorker::NameGroup { group } => {
-                self.sums(WorkerEvent::Group(CollectiveCommand::Name { group }))
+                self.sums(WorkerEvent::Group(CollectiveCommand::Name { group }));
             }
             ToWorker::JoinGroup { group, id, members } => {
                 let me = self.welcome.worker.0;
@@ -351,7 +351,7 @@ impl Hub {
                 }
             }
             ToWorker::LeaveGroup { group } => {
-                self.sums(WorkerEvent::Group(CollectiveCommand::Leave { group }))
+                self.sums(WorkerEvent::Group(CollectiveCommand::Leave { group }));
             }
             ToWorker::Apply { step, attempt, digest, aux, saver, .. } => {
                 self.uplink.used();
@@ -368,7 +368,7 @@ impl Hub {
                 self.sums(WorkerEvent::Give { step, attempt, to });
             }
             ToWorker::SendState { needy, .. } => {
-                self.enqueue(Order::SendState { needy: Worker(needy) })
+                self.enqueue(Order::SendState { needy: Worker(needy) });
             }
             ToWorker::LoadState { transfer, next, lengths, .. } => {
                 self.drop_orders();
