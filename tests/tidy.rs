@@ -513,6 +513,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/gpu.md",
         "docs/protocol.md",
         "docs/launchers.md",
+        "docs/mesh.md",
         "docs/records.md",
         "docs/results.md",
         "docs/when-to-code.md",
