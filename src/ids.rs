@@ -1,5 +1,5 @@
-//! The nouns everything else is said in: workers, shares, jobs, rounds, tasks, and the cut of a
-//! batch.
+//! The nouns everything else is said in: workers, the ranks they are made of, shares, jobs, rounds,
+//! tasks, and the cut of a batch.
 //!
 //! An index is never a count: each kind has its own type, so that a worker cannot be passed where a
 //! share is meant.
@@ -12,6 +12,15 @@ use thiserror::Error;
 /// papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Worker(pub u32);
+
+/// One process of a training job, usually one GPU, as launchers number them. Where models are
+/// parallel inside a worker, several ranks are one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Rank(pub u32);
+
+/// The place of a rank within its worker, from 0 in the order of their ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Seat(pub u32);
 
 /// A part of one step's batch whose gradient is a sum over its samples; `j` of `k` in the papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -98,6 +107,22 @@ impl Worker {
     }
 }
 
+impl Rank {
+    /// The position of this rank in a vector with one entry per rank.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Seat {
+    /// The position of this seat in a vector with one entry per rank of a worker.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 impl Share {
     /// The position of this share in a vector with one entry per share.
     #[must_use]
@@ -137,6 +162,18 @@ impl Step {
 impl fmt::Display for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "worker {}", self.0)
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.0)
+    }
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seat {}", self.0)
     }
 }
 

@@ -55,6 +55,7 @@
 //! | look at a code, or make one of your own | [`codes::GradientCode`], [`codes::verify`] |
 //! | see what a scheme does on delays of yours | [`sim`], [`delays`] |
 //! | ask whether coding pays, and with what | [`sim::planner`] |
+//! | know what is left to code over where models are parallel too | [`mesh`] |
 //! | keep gradients on GPUs | [`gpu`] |
 //! | write a worker in another language | [`transport::wire`] |
 //!
@@ -88,6 +89,7 @@ pub mod codes;
 pub mod delays;
 pub mod gpu;
 pub mod ids;
+pub mod mesh;
 pub mod run;
 pub mod schedulers;
 pub mod sim;

@@ -157,6 +157,10 @@ fn arrows_point_one_way() {
     assert!(!shipped(&ids).contains("crate::"), "ids knows nothing");
     let run = fs::read_to_string(root().join("src/run.rs")).unwrap();
     assert!(!shipped(&run).replace("crate::ids", "").contains("crate::"), "run knows ids alone");
+    for (path, text) in rust_files("src/mesh") {
+        let text = shipped(&text).replace("crate::ids", "");
+        assert!(!text.contains("crate::"), "{} knows more than ids", path.display());
+    }
 }
 
 /// The module that a file of a crate is, as `crate::` would be followed by it.
@@ -540,6 +544,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/gpu.md",
         "docs/protocol.md",
         "docs/launchers.md",
+        "docs/mesh.md",
         "docs/records.md",
         "docs/results.md",
         "docs/when-to-code.md",

@@ -1,8 +1,8 @@
 //! The command line: [`main`] runs it.
 //!
-//! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `trace`, `berrut`,
-//! `keygen` and `status`; nor do `serve`, the coordinator of others' trainers, and `run`, which
-//! starts them all. With feature `trainer` (the default) there are `codedgrad train`,
+//! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `mesh`, `trace`,
+//! `berrut`, `keygen` and `status`; nor do `serve`, the coordinator of others' trainers, and `run`,
+//! which starts them all. With feature `trainer` (the default) there are `codedgrad train`,
 //! `coordinator` and `worker` too, which train the bundled GPT.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -154,6 +154,8 @@ enum Tool {
     Simulate(tools::simulate::SimulateArgs),
     /// Should I code at all, and with what? From a trace, every scheme compared
     Plan(tools::planner::PlanArgs),
+    /// What is left to code over where tensor, context, pipeline and expert parallelism are folded
+    Mesh(tools::mesh::MeshArgs),
     /// Record, import and measure delays of workers
     Trace(tools::trace::TraceArgs),
     /// Decode any function of coded data through stragglers and wrong workers, and measure the
@@ -443,6 +445,7 @@ impl Tool {
             Self::Status(args) => tools::status::run(args, output),
             Self::Simulate(args) => tools::simulate::run(args, output),
             Self::Plan(args) => tools::planner::run(args, output),
+            Self::Mesh(args) => tools::mesh::run(args, output),
             Self::Trace(args) => tools::trace::run(args, output),
         };
         done.and_then(|()| output.out.flush().or_work())

@@ -116,6 +116,7 @@ pub enum TraceError {
 /// assert_eq!((rows.workers(), rows.columns()), (2, 3));
 /// assert_eq!(rows.next().transpose()?, Some(vec![0.5, 1.0]));
 /// assert_eq!(rows.next().transpose()?, Some(vec![0.25, 2.0]));
+/// assert_eq!(rows.line(), 2);
 /// assert!(rows.next().is_none());
 /// # Ok::<(), codedgrad::delays::TraceError>(())
 /// ```
@@ -195,6 +196,12 @@ impl<R: BufRead> TraceReader<R> {
     #[must_use]
     pub fn columns(&self) -> usize {
         self.columns
+    }
+
+    /// The line of the row that was given last, from 1. Blank lines are lines.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.lines.line()
     }
 
     /// Bytes read so far.

@@ -1,4 +1,4 @@
-//! Commands that need no trainer: codes, simulations, plans, traces, keys, runs of others'
+//! Commands that need no trainer: codes, simulations, plans, traces, layouts, keys, runs of others'
 //! trainers, and how a run is going.
 
 mod as_trained;
@@ -7,6 +7,7 @@ pub(crate) mod code;
 pub(crate) mod keygen;
 #[cfg(unix)]
 pub(crate) mod launch;
+pub(crate) mod mesh;
 pub(crate) mod planner;
 pub(crate) mod serve;
 pub(crate) mod simulate;

@@ -346,7 +346,7 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> S
 }
 
 /// A word of a command line, as a shell takes it.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_alphanumeric() || "-_./:=,+@%".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

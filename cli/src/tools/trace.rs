@@ -300,7 +300,7 @@ fn measured(
 }
 
 /// A bar over the bytes of a file.
-fn file_bar(path: &Path, wanted: bool, output: &Output<'_>) -> ProgressBar {
+pub(super) fn file_bar(path: &Path, wanted: bool, output: &Output<'_>) -> ProgressBar {
     let length = fs::metadata(path).map_or(0, |file| file.len());
     let name = path.display().to_string();
     if wanted { output.progress_bar(length, &name) } else { ProgressBar::hidden() }
@@ -308,7 +308,7 @@ fn file_bar(path: &Path, wanted: bool, output: &Output<'_>) -> ProgressBar {
 
 /// Has a file written, or else the output. A file is written under another name and renamed when
 /// all is well, so that it is never there by halves.
-fn to_output(
+pub(super) fn to_output(
     out: Option<&Path>,
     output: &mut dyn Write,
     write: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
