@@ -80,16 +80,22 @@ struct Cli {
     saying: Saying,
 }
 
+/// Places of `--quiet` and `--verbose` among the flags of every command: left to clap, they would
+/// move with each command that is added.
+const SAYING: [usize; 2] = [12, 13];
+
 /// How much is said beside what was asked for.
 #[derive(Debug, Args)]
 struct Saying {
     /// Say less: no progress and no hints, only results, warnings and errors; of `run`, the lines
     /// of one worker alone
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(
+        short, long, global = true, conflicts_with = "verbose", display_order = SAYING[0]
+    )]
     quiet: bool,
     /// Log more: what is done (-v), or all of it (-vv); RUST_LOG, such as codedgrad=debug, says it
     /// exactly
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = SAYING[1])]
     verbose: u8,
 }
 
@@ -154,7 +160,7 @@ enum Tool {
     Simulate(tools::simulate::SimulateArgs),
     /// Should I code at all, and with what? From a trace, every scheme compared
     Plan(tools::planner::PlanArgs),
-    /// What is left to code over where tensor, context, pipeline and expert parallelism are folded
+    /// Which ranks are late together in a folded layout, and what that leaves to code over
     Mesh(tools::mesh::MeshArgs),
     /// Record, import and measure delays of workers
     Trace(tools::trace::TraceArgs),
