@@ -103,15 +103,15 @@ impl Cell {
                 ranks.map(|(rank, own)| scope.spawn(move || rank.gradient(own, scale))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
         });
-        let (mut vector, mut tail) = (vec![0.0; ALL], vec![0.0; 1 + EXPERTS]);
+        let (mut vector, mut aux) = (vec![0.0; ALL], vec![0.0; 1 + EXPERTS]);
         for (seat, [dense, experts, more]) in sums.iter().enumerate() {
             for (class, range) in self.of(seat) {
                 let sum = if class == Class::Dense { dense } else { experts };
                 add(&mut vector[range], sum, 1.0);
             }
-            add(&mut tail, more, 1.0);
+            add(&mut aux, more, 1.0);
         }
-        (vector, tail)
+        (vector, aux)
     }
 
     /// Hands every rank its pieces of a decoded vector, by which it takes a step.
@@ -161,28 +161,27 @@ fn train(mut aggregator: Aggregator, mesh: &Mesh) -> Result<u64, Failure> {
                 while sleeper(task.step()) == worker && !task.cancel().is_cancelled() {
                     thread::sleep(Duration::from_millis(1));
                 }
-                let mut tail = vec![0.0; 1 + EXPERTS];
+                let mut aux = vec![0.0; 1 + EXPERTS];
                 while let Some(part) = task.next_part() {
                     let tokens = tokens(task.batch(), part.samples);
                     let (gradient, more) = cell.gradient(&tokens, part.coefficient / TOKENS);
                     task.message().iter_mut().zip(&gradient).for_each(|(to, g)| *to = *g as f32);
-                    add(&mut tail, &more, 1.0);
+                    add(&mut aux, &more, 1.0);
                 }
-                task.submit(tail)?;
+                task.submit(aux)?;
             }
             Event::Apply(step) => {
-                let (gradient, tail) =
-                    whole.gradient(&tokens(step.index, 0..WINDOWS), 1.0 / TOKENS);
+                let (gradient, aux) = whole.gradient(&tokens(step.index, 0..WINDOWS), 1.0 / TOKENS);
                 let apart = step.gradient().iter().zip(&gradient).map(|(x, y)| f64::from(*x) - y);
                 let apart: Vec<f64> = apart.collect();
                 let apart = (dot(&apart, &apart) / dot(&gradient, &gradient)).sqrt();
                 assert!(apart <= 1e-5, "step {}: off by {apart}", step.index);
-                assert_eq!(step.tail()[1..], tail[1..], "the tokens of each expert");
+                assert_eq!(step.aux()[1..], aux[1..], "the tokens of each expert");
                 cell.apply(step.gradient());
                 whole.apply(step.gradient());
                 steps += 1;
                 if worker == Worker(0) && step.index % 20 == 19 {
-                    println!("step {}: loss {:.3}", step.index + 1, step.tail()[0]);
+                    println!("step {}: loss {:.3}", step.index + 1, step.aux()[0]);
                 }
             }
             _ => return Err("every gradient is finite, and nobody misses so much".into()),

@@ -27,7 +27,7 @@ fn largest(numbers: impl IntoIterator<Item = f64>) -> f64 {
 
 #[test]
 fn the_gradient_is_that_of_the_loss() {
-    let (gradient, tail) = whole(&parameters());
+    let (gradient, aux) = whole(&parameters());
     // Some of every matrix, and of every expert.
     let tried: Vec<usize> =
         (0..ALL).step_by(13).filter(|at| gradient[*at].abs() > 1e-4).take(400).collect();
@@ -40,7 +40,7 @@ fn the_gradient_is_that_of_the_loss() {
             whole(&parameters).1
         };
         let [up, down] = [loss(NUDGE), loss(-NUDGE)];
-        if up[1..] != tail[1..] || down[1..] != tail[1..] {
+        if up[1..] != aux[1..] || down[1..] != aux[1..] {
             // The loss jumps where a token changes its expert.
             rerouted += 1;
             continue;
@@ -63,8 +63,8 @@ fn cells_of_any_size_have_the_gradient_of_the_whole_layer() {
         assert_eq!(mesh.workers(), 2);
         for worker in Worker::all(2) {
             let mut cell = Cell::new(&mesh, worker, &parameters()).unwrap();
-            let (gradient, tail) = cell.gradient(&tokens(0, 0..WINDOWS), 1.0 / TOKENS);
-            assert_eq!(tail[1..], counts[1..], "cp {cp}, ep {ep}: tokens of each expert");
+            let (gradient, aux) = cell.gradient(&tokens(0, 0..WINDOWS), 1.0 / TOKENS);
+            assert_eq!(aux[1..], counts[1..], "cp {cp}, ep {ep}: tokens of each expert");
             let apart = gradient.iter().zip(&expected).map(|(a, b)| a - b);
             worst = worst.max(largest(apart) / scale);
             assert!(worst <= EXCHANGE_ERROR, "cp {cp}, ep {ep}, {worker}: off by {worst}");

@@ -122,7 +122,7 @@ impl Model {
         let (mut dense, mut experts) = (vec![0.0; DENSE], vec![0.0; self.experts.len()]);
         let (of_embedding, rest) = dense.split_at_mut(VOCABULARY * WIDTH);
         let (of_router, of_head) = rest.split_at_mut(WIDTH * EXPERTS);
-        let mut tail = vec![0.0; 1 + EXPERTS];
+        let mut aux = vec![0.0; 1 + EXPERTS];
 
         let (mut rows, mut shares) = (Vec::new(), Vec::new());
         for (byte, _) in tokens {
@@ -131,7 +131,7 @@ impl Model {
             let mut chosen: Vec<usize> = (0..EXPERTS).collect();
             chosen.sort_by(|a, b| share[*b].total_cmp(&share[*a]));
             rows.extend(chosen[..ACTIVE].iter().map(|expert| (*expert, x.to_vec())));
-            chosen[..ACTIVE].iter().for_each(|expert| tail[1 + expert] += 1.0);
+            chosen[..ACTIVE].iter().for_each(|expert| aux[1 + expert] += 1.0);
             shares.push(share);
         }
         let outs = self.by_experts(&rows, |own, x| expert(x, &self.experts[own]));
@@ -144,7 +144,7 @@ impl Model {
             let mut y = x.clone();
             rows.iter().zip(outs).for_each(|((expert, _), out)| add(&mut y, out, share[*expert]));
             let mut of_logits = softmax(&times(&y, head));
-            tail[0] -= scale * of_logits[*next].ln();
+            aux[0] -= scale * of_logits[*next].ln();
             of_logits[*next] -= 1.0;
             of_logits.iter_mut().for_each(|x| *x *= scale);
             outer(of_head, &y, &of_logits);
@@ -173,6 +173,6 @@ impl Model {
             let sum = &mut of_embedding[byte * WIDTH..][..WIDTH];
             parts.iter().chain([of_x]).for_each(|part| add(sum, part, 1.0));
         }
-        [dense, experts, tail]
+        [dense, experts, aux]
     }
 }
