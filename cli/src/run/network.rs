@@ -208,11 +208,12 @@ impl Team {
         pace: Pace,
         observer: &mut dyn Observer,
     ) -> anyhow::Result<Outcome> {
-        let outcome = run_judged(run, self.transport, stretch, batches, pace, observer)?;
+        let outcome = run_judged(run, self.transport, stretch, batches, pace, observer);
+        // However it ended, they were told so, and what they say last is kept in their logs.
         if let Some(mut crew) = self.crew {
             crew.let_end();
         }
-        Ok(outcome)
+        Ok(outcome?)
     }
 }
 
