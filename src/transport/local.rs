@@ -405,7 +405,11 @@ mod tests {
                     .is_none()
             );
             let held: Vec<_> = (0..3).filter_map(|_| coordinator.receive(None)).collect();
-            let is_of_it = |(_, notice): &&(Worker, Notice)| matches!(notice, Notice::Held { attempt: of, .. } if *of == attempt);
+            let of = |notice: &Notice| match notice {
+                Notice::Held { attempt, .. } => Some(*attempt),
+                _ => None,
+            };
+            let is_of_it = |held: &&(Worker, Notice)| of(&held.1) == Some(attempt);
             let by: Vec<_> = held.iter().filter(is_of_it).collect();
             assert_eq!(by.iter().map(|(worker, _)| worker.0).collect::<Vec<_>>(), [0, 1, 2]);
         }

@@ -632,7 +632,8 @@ fn whoever_is_cut_off_goes_on_where_it_was() {
 /// Whoever misses what goes over it takes over states until then, and not every 18 steps for ever.
 #[test]
 fn a_half_open_connection_between_workers_is_made_anew() {
-    let (steps, length) = (1_000, CHUNK + 77);
+    // Enough for every worker to own a chunk.
+    let (steps, length) = (1_000, 4 * CHUNK + 77);
     let expected = without_faults(length, steps);
     let voyage = Voyage {
         steps,

@@ -178,8 +178,8 @@ pub(crate) fn lateness(arrival: f64, round: f64) -> f64 {
     if round > 0.0 { arrival / round } else { 1.0 }
 }
 
-/// Whose results are in a gradient, and their weights, one per worker; no weights where workers have
-/// more than one result in it.
+/// Whose results are in a gradient, and their weights, one per worker; no weights where workers
+/// have more than one result in it.
 pub(crate) fn by_worker(
     workers: usize,
     results: impl ExactSizeIterator<Item = (Worker, f64)>,

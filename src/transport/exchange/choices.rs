@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub enum Exchange {
     /// The coordinator: every vector goes there and comes back.
     Coordinator(SendResults),
-    /// The workers that answer, each a part: a reduce-scatter and an all-gather among them.
+    /// The workers that are there, each a part: a reduce-scatter and an all-gather among them.
     Workers(Carrier),
 }
 

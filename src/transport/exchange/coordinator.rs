@@ -18,9 +18,12 @@ use crate::transport::wire::{COORDINATOR, Header, Kind, ToWorker};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 type Effects = Vec<CoordinatorEffect>;
+
+/// How long an owner that holds no term may send nothing before the sum is made without it.
+const IDLE_OWNER: Duration = Duration::from_millis(400);
 
 /// The terms that a worker is told of, and which those are of all.
 type Told = (Vec<u32>, Vec<Summand>);
@@ -102,13 +105,15 @@ impl CoordinatorSums {
         out: &mut Effects,
     ) {
         match event {
-            CoordinatorEvent::Begun { start } => {
+            CoordinatorEvent::Begun { start, behind } => {
                 self.begun = true;
+                self.shares.lack(behind.into_iter());
                 self.node.moved(start);
             }
-            CoordinatorEvent::Connected { worker, epoch } => {
+            CoordinatorEvent::Connected { worker, epoch, reachable } => {
                 self.present.insert(worker);
                 self.epoch = self.epoch.max(epoch);
+                self.shares.comes(worker, reachable, self.begun);
             }
             CoordinatorEvent::Lost { worker } => self.lost(worker, out),
             CoordinatorEvent::MembersChanged => {
@@ -299,6 +304,7 @@ impl CoordinatorSums {
         let mut monitor = ExchangeMonitor::new(plan.receivers.clone(), sources, now);
         monitor.group = group;
         monitor.own = group.is_none() && alone;
+        monitor.term_holders.extend(&holders);
         monitor.given.extend(&plan.receivers);
         self.monitors.begin(key, monitor);
         self.node.supersede(step, attempt);
@@ -313,7 +319,9 @@ impl CoordinatorSums {
     /// Notes who is late in a step that begins to be summed, and who lacks the last one's sum
     /// still.
     fn look_at_hosts(&mut self, (step, attempt): Key, holders: &[u32]) {
-        let last = self.monitors.iter().filter(|(key, _)| key.0 < step).last();
+        let is_held = |monitor: &ExchangeMonitor| monitor.done || monitor.holders.len() > 1;
+        let before = self.monitors.iter().filter(|(key, _)| key.0 < step);
+        let last = before.filter(|(_, monitor)| is_held(monitor)).last();
         if let Some((_, monitor)) = last {
             let has = |node: &u32| monitor.holders.contains_key(node);
             self.shares.lack(monitor.receivers.iter().copied().filter(|node| !has(node)));
@@ -592,8 +600,10 @@ impl CoordinatorSums {
         let deadlines = self.monitors.deadlines(self.settings.stall, self.settings.spare, bytes);
         let needed = self.present.len().min(2);
         self.look_after_sums_of_groups(now, deadlines, needed, out);
-        self.give_up_who_holds_up(now, deadlines, needed, out);
-        if self.settings.collective && self.begun {
+        self.do_without_idle_owners(now, deadlines, needed, out);
+        let given_up = self.give_up_who_holds_up(now, deadlines, needed, out);
+        // A group is made of those who stay.
+        if self.settings.collective && self.begun && !given_up {
             match self.groups.look(now, &self.present, self.epoch) {
                 GroupStep::Nothing => {}
                 GroupStep::Name { by, number } => {
@@ -604,15 +614,43 @@ impl CoordinatorSums {
         }
     }
 
+    /// Makes a sum anew without an owner that holds none of its terms and holds everybody up: a
+    /// late worker whose host does not answer costs the step no more than that.
+    fn do_without_idle_owners(
+        &mut self,
+        now: Instant,
+        Deadlines { longest, .. }: Deadlines,
+        needed: usize,
+        out: &mut Effects,
+    ) {
+        let found = self.monitors.undecided().find_map(|(key, monitor)| {
+            let stuck = monitor.holders.len() < needed
+                && monitor.group.is_none()
+                && monitor.is_stuck(now, IDLE_OWNER, longest);
+            let culprit = monitor.culprit(now).filter(|_| stuck)?;
+            (!monitor.term_holders.contains(&culprit)).then_some((key, culprit))
+        });
+        let Some((key, owner)) = found else { return };
+        tracing::debug!("{}: made anew without {}", key.0, Worker(owner));
+
+        self.shares.lack([owner].into_iter());
+        if let Some(monitor) = self.monitors.get_mut(key) {
+            monitor.void = true;
+        }
+        let (step, attempt) = key;
+        report(owner, Some(Notice::SumFailed { step, attempt }), out);
+    }
+
     /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes
-    /// to them, or who is left when it has taken much longer than exchanges take.
+    /// to them, or who is left when it has taken much longer than exchanges take. Whether there is
+    /// one.
     fn give_up_who_holds_up(
         &self,
         now: Instant,
         Deadlines { stall, longest }: Deadlines,
         needed: usize,
         out: &mut Effects,
-    ) {
+    ) -> bool {
         let stuck = |monitor: &&ExchangeMonitor| {
             monitor.holders.len() < needed && monitor.is_stuck(now, stall, longest)
         };
@@ -627,6 +665,7 @@ impl CoordinatorSums {
             let reason = format!("its vectors did not come for {waited:.1} s");
             out.push(CoordinatorEffect::GiveUp { worker, reason });
         }
+        found.is_some()
     }
 
     /// Gives up a group whose sum is not made in time: who holds it up is found by connections.

@@ -32,10 +32,10 @@ pub(in crate::transport) struct SumSettings {
 /// What the coordinator's end is told.
 #[derive(Debug)]
 pub(in crate::transport) enum CoordinatorEvent<'a> {
-    /// The run begins with a step.
-    Begun { start: Step },
-    /// A worker is connected.
-    Connected { worker: u32, epoch: u32 },
+    /// The run begins with a step; these are there in another state than its.
+    Begun { start: Step, behind: Vec<u32> },
+    /// A worker is connected; `reachable` if other workers can connect to it.
+    Connected { worker: u32, epoch: u32, reachable: bool },
     /// A worker's connection is over.
     Lost { worker: u32 },
     /// Workers have come or gone, and the others were told.

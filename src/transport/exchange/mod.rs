@@ -155,7 +155,7 @@ mod tests {
             let context = context(COORDINATOR, length);
             let mut sums = CoordinatorSums::new(settings, context.clone(), None);
             for worker in 0..workers {
-                let connected = CoordinatorEvent::Connected { worker, epoch: 1 };
+                let connected = CoordinatorEvent::Connected { worker, epoch: 1, reachable: true };
                 sums.handle(some_time(), connected, &mut Vec::new());
             }
             Self::new(&context, Machine::Coordinator(Box::new(sums)))

@@ -26,6 +26,8 @@ pub(super) struct ExchangeMonitor {
     pub(super) receivers: Vec<u32>,
     /// Who has something that is summed, or sums.
     pub(super) sources: BTreeSet<u32>,
+    /// Who has something that is summed.
+    pub(super) term_holders: BTreeSet<u32>,
     /// One of them went before anybody had the sum: it is made anew, once what was lost is there
     /// again.
     pub(super) void: bool,
@@ -54,6 +56,7 @@ impl ExchangeMonitor {
             begun,
             receivers,
             sources,
+            term_holders: BTreeSet::new(),
             void: false,
             given: BTreeSet::new(),
             holders: BTreeMap::new(),

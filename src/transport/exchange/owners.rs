@@ -28,9 +28,22 @@ pub(super) struct OwnerShares {
     /// Workers that lacked the last step's sum when the next one began to be made: their hosts may
     /// not answer.
     unresponsive: BTreeSet<u32>,
+    /// Workers to which no other can connect.
+    unreachable: BTreeSet<u32>,
 }
 
 impl OwnerShares {
+    /// A worker has come. One that comes while the run goes on owns nothing until it holds a sum:
+    /// it may have to take over a state first.
+    pub(super) fn comes(&mut self, worker: u32, reachable: bool, late: bool) {
+        if late {
+            self.unresponsive.insert(worker);
+        }
+        if !reachable {
+            self.unreachable.insert(worker);
+        }
+    }
+
     /// These lack the sum of a step that others have applied: they own nothing until they have it.
     pub(super) fn lack(&mut self, workers: impl Iterator<Item = u32>) {
         self.unresponsive.extend(workers);
@@ -45,6 +58,7 @@ impl OwnerShares {
     pub(super) fn forget(&mut self, worker: u32) {
         self.late.remove(&worker);
         self.unresponsive.remove(&worker);
+        self.unreachable.remove(&worker);
     }
 
     /// A step's first sum is begun, of the terms that these hold.
@@ -67,8 +81,15 @@ impl OwnerShares {
             let of_worker = |term: &&Summand| has_vector(term, *worker);
             terms.iter().filter(of_worker).count()
         };
-        let answers = |worker: &&u32| holds(worker) > 0 || !self.unresponsive.contains(worker);
-        let workers: Vec<u32> = present.iter().filter(answers).copied().collect();
+        let owns = |worker: &&u32| {
+            let answers = !self.unresponsive.contains(worker) && !self.unreachable.contains(worker);
+            holds(worker) > 0 || answers
+        };
+        let mut workers: Vec<u32> = present.iter().filter(owns).copied().collect();
+        // Of a short vector only the first few get a chunk.
+        if chunks(length) < workers.len() {
+            workers.sort_by_key(|worker| holds(worker) == 0);
+        }
         let is_always_late = |worker: &u32| {
             holds(worker) == 0 && self.late.get(worker).is_some_and(|steps| *steps >= LATE_STEPS)
         };
@@ -199,6 +220,26 @@ mod tests {
         assert_eq!(counts(&owners), of_those, "who holds a term has answered");
         shares.holds(3);
         assert_eq!(shares.owners(&present, &one_late, LENGTH).len(), 4);
+    }
+
+    #[test]
+    fn who_cannot_sum_yet_or_at_all_owns_nothing() {
+        let mut shares = OwnerShares::default();
+        let present: BTreeSet<u32> = (0..4).collect();
+        let one_late = terms(&[&[0, 1], &[2]]);
+        let owners =
+            |shares: &OwnerShares| counts(&shares.owners(&present, &one_late, LENGTH)).len();
+        shares.comes(3, false, false);
+        assert_eq!(owners(&shares), 3, "nobody reaches it");
+        shares.holds(3);
+        assert_eq!(owners(&shares), 3);
+        shares.forget(3);
+        shares.comes(3, true, true);
+        assert_eq!(owners(&shares), 3, "it may need a state first");
+        shares.holds(3);
+        assert_eq!(owners(&shares), 4);
+        let short = shares.owners(&present, &terms(&[&[3], &[2]]), 5);
+        assert_eq!(counts(&short), [(2, 1)], "a holder has the one chunk");
     }
 
     #[test]

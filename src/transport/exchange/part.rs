@@ -2,7 +2,7 @@
 //! no socket.
 //!
 //! Every owner sums its chunks of all terms, in the order of the terms, and sends the sums to all
-//! receivers. With one owner that is a star; with the survivors as owners it is a direct
+//! receivers. With one owner that is a star; with the workers as owners it is a direct
 //! reduce-scatter and all-gather among them.
 
 use super::block::{Block, Blocks};

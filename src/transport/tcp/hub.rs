@@ -260,10 +260,13 @@ impl Hub {
     /// wrong.
     fn begin(&mut self, start: Step) {
         self.begun = true;
-        self.sums(CoordinatorEvent::Begun { start });
-        self.watched.notice(Heard::Began(self.members.epochs()));
         let offers: Vec<_> =
             Worker::all(self.listen.config.shape.workers).zip(self.members.offers()).collect();
+        let is_behind = |offer: Option<Option<Step>>| offer.is_some_and(|next| next != Some(start));
+        let behind = offers.iter().filter(|(_, offer)| is_behind(*offer));
+        let behind = behind.map(|(worker, _)| worker.0).collect();
+        self.sums(CoordinatorEvent::Begun { start, behind });
+        self.watched.notice(Heard::Began(self.members.epochs()));
         for (worker, offer) in &offers {
             match offer {
                 None => self.notify(*worker, Notice::Lost { reason: "it has not come".into() }),

@@ -109,6 +109,7 @@ impl Hub {
         let offered = offer.filter(|offer| offer.run == self.listen.run).map(|offer| offer.next);
         let next = offered.or_else(|| has.next(self.listen.first));
         let models = self.facts.models.unwrap_or(1).max(1);
+        let reachable = address.is_some();
         let seat = Seat {
             pipe,
             epoch,
@@ -124,7 +125,7 @@ impl Hub {
             taking: None,
         };
         self.members.enter(worker, seat, next);
-        self.sums(CoordinatorEvent::Connected { worker, epoch });
+        self.sums(CoordinatorEvent::Connected { worker, epoch, reachable });
         self.watched.status().workers[worker as usize] = WorkerStatus {
             identity,
             address: from.to_string(),
