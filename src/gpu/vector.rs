@@ -46,6 +46,10 @@ pub trait Vector: Clone + Debug + Send + Sync + Sized + 'static {
     fn host(_: &Arc<Self>) -> Option<&Arc<Vec<f32>>> {
         None
     }
+    /// Its numbers, to be overwritten, if they are the host's.
+    fn host_mut(&mut self) -> Option<&mut [f32]> {
+        None
+    }
     /// A vector of the host as one of this kind, if it is that.
     #[must_use]
     fn of_host(_: Arc<Vec<f32>>) -> Option<Arc<Self>> {
@@ -104,6 +108,10 @@ impl Vector for Vec<f32> {
 
     fn host(vector: &Arc<Self>) -> Option<&Arc<Vec<f32>>> {
         Some(vector)
+    }
+
+    fn host_mut(&mut self) -> Option<&mut [f32]> {
+        Some(self)
     }
 
     fn of_host(numbers: Arc<Vec<f32>>) -> Option<Arc<Self>> {

@@ -33,18 +33,22 @@ use work::{Desk, Work};
 ///
 /// ```
 /// # use codedgrad::train::{Aggregator, Event};
-/// # use codedgrad::transport::{local, Notice, Order, Piece, SumRequest, Summand, Transport, What};
+/// # use codedgrad::transport::{
+/// #     local, Notice, Order, Piece, Stage, SumRequest, Summand, Transport, What,
+/// # };
 /// # use codedgrad::ids::{Job, Part, Step, Task, Units, Worker};
 /// # let (mut coordinator, mut links) = local::connect(1);
 /// # let parts = vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }];
 /// # let task = Task { job: Job(0), piece: 0, plan: 0 };
-/// # coordinator.send(Worker(0), Order::Compute { tasks: vec![(task, parts)], cancel: Default::default() });
+/// # let (tasks, cancel) = (vec![(task, parts)], Default::default());
+/// # coordinator.send(Worker(0), Order::Compute { tasks, cancel, in_parts: false });
 /// # let coordinator = std::thread::spawn(move || {
 /// #     let Some((worker, Notice::Done { task, .. })) = coordinator.receive(None) else { panic!() };
 /// #     coordinator.send(worker, Order::Stop);
 /// #     let summand = Summand { weight: 1.0, holders: vec![Piece { worker, what: What::Result(task) }] };
 /// #     let (step, terms) = (Step(0), &[summand]);
-/// #     let sum = SumRequest { step, attempt: 0, terms, length: 1, spares_one: false };
+/// #     let stage = Stage::Decided;
+/// #     let sum = SumRequest { step, attempt: 0, terms, length: 1, spares_one: false, stage };
 /// #     coordinator.fold(sum).unwrap().unwrap().gradient
 /// # });
 /// // the loop of a trainer whose "gradient" is the sum of its samples' numbers
@@ -77,6 +81,8 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
     /// Tasks of the last order that are not begun.
     tasks: VecDeque<(Task, Vec<Part>)>,
     cancel: Cancel,
+    /// Numbers in a chunk, if parts of their results are of use before the whole is.
+    chunk: Option<usize>,
     closer: Closer,
     at_hand: Option<AtHand<V>>,
     /// What is written while no part of a task is at hand.
@@ -133,6 +139,7 @@ impl<V: Vector> Aggregator<V> {
             next,
             tasks: VecDeque::new(),
             cancel: Cancel::default(),
+            chunk: None,
             closer,
             at_hand: None,
             astray: None,
@@ -398,8 +405,10 @@ impl<V: Vector> Aggregator<V> {
                 self.over = true;
                 Some(OwnedEvent::Over)
             }
-            Order::Compute { tasks, cancel } => {
-                (self.tasks, self.cancel) = (tasks.into(), cancel);
+            Order::Compute { tasks, cancel, in_parts } => {
+                self.tasks = tasks.into();
+                self.cancel = cancel;
+                self.chunk = self.link.chunk().filter(|_| in_parts);
                 None
             }
             Order::Store { step, attempt, decoded } => {
@@ -505,8 +514,13 @@ impl<V: Vector> Aggregator<V> {
     /// The task at hand, and where it gets its buffers.
     fn work(&mut self) -> Option<(&mut Work<V>, Desk<'_, V>)> {
         let Some(AtHand::Task(work)) = &mut self.at_hand else { return None };
-        let (length, unit_samples) = (self.length, self.unit_samples);
-        Some((work, Desk { link: &mut *self.link, length, unit_samples }))
+        let desk = Desk {
+            link: &mut *self.link,
+            length: self.length,
+            unit_samples: self.unit_samples,
+            chunk: self.chunk,
+        };
+        Some((work, desk))
     }
 
     /// The buffer of the part at hand, or one that is of no part if none is.
@@ -516,8 +530,12 @@ impl<V: Vector> Aggregator<V> {
         {
             return buffer;
         }
-        let (length, unit_samples) = (self.length, self.unit_samples);
-        let mut desk = Desk { link: &mut *self.link, length, unit_samples };
+        let mut desk = Desk {
+            link: &mut *self.link,
+            length: self.length,
+            unit_samples: self.unit_samples,
+            chunk: None,
+        };
         self.astray.get_or_insert_with(|| desk.buffer())
     }
 
@@ -535,8 +553,12 @@ impl<V: Vector> Aggregator<V> {
         }
         work.check(&mut desk)?;
         if let Some(AtHand::Task(work)) = self.at_hand.take() {
-            let (length, unit_samples) = (self.length, self.unit_samples);
-            let mut desk = Desk { link: &mut *self.link, length, unit_samples };
+            let mut desk = Desk {
+                link: &mut *self.link,
+                length: self.length,
+                unit_samples: self.unit_samples,
+                chunk: None,
+            };
             work.submit(aux, alter, &mut desk);
         }
         Ok(())
@@ -565,7 +587,11 @@ mod tests {
         let parts = vec![Part { units: Units { start: 0, end: 1 }, coefficient: 0.5 }];
         coordinator.send(
             Worker(0),
-            Order::Compute { tasks: vec![(task, parts)], cancel: Cancel::default() },
+            Order::Compute {
+                tasks: vec![(task, parts)],
+                cancel: Cancel::default(),
+                in_parts: false,
+            },
         );
         let decoded = Decoded { gradient: Arc::new(vec![3.0, 4.0]), aux: vec![], digest: 0 };
         coordinator.send(

@@ -7,6 +7,7 @@
 mod blame;
 mod choosing;
 mod due;
+mod expecting;
 mod inbox;
 mod judging;
 mod record;
@@ -17,6 +18,7 @@ mod stopper;
 
 use choosing::Choosing;
 use due::Patience;
+use expecting::expected_terms;
 use inbox::Inbox;
 use judging::Judging;
 pub use judging::{Judge, Judged};
@@ -37,7 +39,7 @@ use crate::ids::{Step, Task, Units, Worker, WorkerSet};
 use crate::run::RunConfig;
 use crate::schedulers::{Action, Engine, Input};
 use crate::transport::{
-    Cancel, Decoded, Notice, Order, Piece, SumRequest, Summand, Summed, Transport, Unneeded,
+    Cancel, Decoded, Notice, Order, Piece, Stage, SumRequest, Summand, Summed, Transport, Unneeded,
     Weighted, What,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -252,7 +254,14 @@ impl<T: Transport> Coordinator<T> {
             };
             let _span = info_span!("round", round = self.journal.round.0).entered();
             self.engine.handle(self.pace.now(), input, &mut actions)?;
+            let mut expected = self.expected(&actions);
             for action in actions.drain(..) {
+                // Before its tasks, and after what is still said of earlier steps.
+                if matches!(action, Action::Compute { .. })
+                    && let Some((step, terms)) = expected.take()
+                {
+                    self.expect(step, &terms)?;
+                }
                 if let Some(outcome) = self.act(action, observer)? {
                     return Ok(Progress::Done(outcome));
                 }
@@ -377,7 +386,9 @@ impl<T: Transport> Coordinator<T> {
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
                 self.pace.assigned(worker, round, shares);
                 self.results.assigned(worker, &tasks);
-                self.transport.send(worker, Order::Compute { tasks, cancel: Cancel::default() });
+                let cancel = Cancel::default();
+                let order = Order::Compute { tasks, cancel, in_parts: false };
+                self.transport.send(worker, order);
             }
             Action::Abandon { worker, late_counts } => {
                 let Abandoned { now, cancel, unwanted } = self.pace.abandoned(worker, late_counts);
@@ -448,6 +459,24 @@ impl<T: Transport> Coordinator<T> {
         Ok(None)
     }
 
+    /// The step that is handed out by these actions, and what it will be made of, if that is known.
+    fn expected(&self, actions: &[Action]) -> Option<(Step, Vec<Summand>)> {
+        if self.config().jobs.micro_steps > 1 {
+            return None;
+        }
+        let (job, terms) = expected_terms(self.engine.facts(), actions)?;
+        Some((job.step(1), terms))
+    }
+
+    /// Lets workers begin to sum a step while they compute it.
+    fn expect(&mut self, step: Step, terms: &[Summand]) -> Result<(), RunError> {
+        let (length, spares_one) = (self.config().length, self.engine.spares_one());
+        let stage = Stage::Expected;
+        let sum = SumRequest { step, attempt: 0, terms, length, spares_one, stage };
+        self.transport.fold(sum)?;
+        Ok(())
+    }
+
     fn reduce(&mut self, step: Step, fold: Fold) -> Result<(), RunError> {
         let Fold { worker, task, weight } = fold;
         let result = Weighted { worker, task, weight };
@@ -487,7 +516,9 @@ impl<T: Transport> Coordinator<T> {
                 sums.iter().map(of_sum).chain(results.iter().zip(twins).map(of_result)).collect();
             let (length, spares_one) = (self.config().length, self.engine.spares_one());
             let terms = &summands;
-            self.transport.fold(SumRequest { step, attempt, terms, length, spares_one })?
+            let stage = Stage::Decided;
+            let sum = SumRequest { step, attempt, terms, length, spares_one, stage };
+            self.transport.fold(sum)?
         };
         if let Some(summed) = summed.as_ref().filter(|summed| !summed.folded.finite) {
             tracing::debug!(

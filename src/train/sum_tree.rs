@@ -1,7 +1,8 @@
 //! One summation tree over micro-batch numbers, the same within a worker and in the exchange.
 
-use crate::gpu::Vector;
+use crate::gpu::{Vector, add_into};
 use crate::transport::Link;
+use std::ops::Range;
 
 /// Sums vectors of consecutive units by the tree of [`crate::gpu::Combine`]: two partial sums are
 /// added as soon as they are the two halves of an aligned block of `2^m` units, what is left at the
@@ -12,11 +13,13 @@ pub(super) struct SumTree<V = Vec<f32>> {
     /// Partial sums, each with its first unit and the number of units in it (a power of two).
     partial: Vec<(u32, u32, V)>,
     finite: bool,
+    /// Numbers that are added up already with those of the last unit, before it is pushed.
+    finished: Range<usize>,
 }
 
 impl<V: Vector> SumTree<V> {
     pub(super) fn new() -> Self {
-        Self { partial: Vec::new(), finite: true }
+        Self { partial: Vec::new(), finite: true, finished: 0..0 }
     }
 
     /// Adds the vector of one unit; units come in ascending order.
@@ -33,11 +36,50 @@ impl<V: Vector> SumTree<V> {
         }
     }
 
+    /// Adds the vector of the last unit. Some of its numbers may be [finished](Self::finish_range).
+    pub(super) fn push_last(&mut self, unit: u32, vector: V, link: &mut dyn Link<V>) {
+        if self.finished.start == self.finished.end {
+            self.push(unit, vector, link);
+        } else {
+            self.partial.push((unit, 1, vector));
+        }
+    }
+
+    /// Adds up some numbers of everything and of the last unit, which is not pushed yet; gives
+    /// them, none where they are not the host's. What is added up so is one range, which grows.
+    ///
+    /// All that is left to add is added from right to left, whole vectors or parts of them.
+    pub(super) fn finish_range<'a>(
+        &'a mut self,
+        last: &'a mut V,
+        range: Range<usize>,
+    ) -> Option<&'a [f32]> {
+        let Self { partial, finite, finished } = self;
+        let mut right = &last.host_mut()?[range.clone()];
+        for (_, _, left) in partial.iter_mut().rev() {
+            let left = &mut left.host_mut()?[range.clone()];
+            *finite &= add_into(left, 1.0, right);
+            right = left;
+        }
+        *finished = match finished.start == finished.end {
+            true => range,
+            false => finished.start.min(range.start)..finished.end.max(range.end),
+        };
+        Some(right)
+    }
+
     fn merge(&mut self, link: &mut dyn Link<V>) {
-        if let (Some((_, size, right)), Some((_, left_size, left))) =
+        if let (Some((_, size, mut right)), Some((_, left_size, left))) =
             (self.partial.pop(), self.partial.last_mut())
         {
-            self.finite &= left.add(1.0, &right);
+            let Range { start, end } = self.finished;
+            self.finite &= match (left.host_mut(), right.host_mut()) {
+                (Some(left), Some(right)) if start < end => {
+                    let before = add_into(&mut left[..start], 1.0, &right[..start]);
+                    before & add_into(&mut left[end..], 1.0, &right[end..])
+                }
+                _ => left.add(1.0, &right),
+            };
             *left_size += size;
             link.recycle(right);
         }
@@ -83,6 +125,42 @@ mod tests {
             Plain.combine(&terms, &mut expected).unwrap();
             prop_assert_eq!(sum.unwrap(), expected);
             prop_assert!(finite);
+        }
+
+        /// However the last unit's vector comes, the sum has the same bits.
+        #[test]
+        fn parts_that_are_finished_before_have_the_same_bits(
+            units in 1usize..41,
+            seed in prop::collection::vec(-1e3f32..1e3, 41 * 7),
+            cuts in prop::collection::vec(1usize..4, 0..4),
+            backwards: bool,
+        ) {
+            const LENGTH: usize = 7;
+            let (_coordinator, mut links) = local::connect(1);
+            let unit = |unit: usize| seed[unit * LENGTH..(unit + 1) * LENGTH].to_vec();
+            let (mut whole, mut cut) = (SumTree::new(), SumTree::new());
+            for at in 0..units - 1 {
+                whole.push(at as u32, unit(at), &mut links[0]);
+                cut.push(at as u32, unit(at), &mut links[0]);
+            }
+            let mut last = unit(units - 1);
+            let (mut known, mut parts) = (0, Vec::new());
+            for count in cuts {
+                let next = (known + count).min(LENGTH);
+                let range = match backwards {
+                    true => LENGTH - next..LENGTH - known,
+                    false => known..next,
+                };
+                known = next;
+                parts.push((range.clone(), cut.finish_range(&mut last, range).unwrap().to_vec()));
+            }
+            whole.push(units as u32 - 1, last.clone(), &mut links[0]);
+            cut.push_last(units as u32 - 1, last, &mut links[0]);
+            let expected = whole.finish(&mut links[0]).0.unwrap();
+            for (range, numbers) in parts {
+                prop_assert_eq!(&expected[range], &numbers[..]);
+            }
+            prop_assert_eq!(cut.finish(&mut links[0]).0.unwrap(), expected);
         }
 
         /// Aligned shares summed by their workers, then combined, give the bits of the whole batch.

@@ -5,8 +5,8 @@
 
 use super::ledger::Ledgers;
 use super::{
-    Cancel, Closer, Link, Notice, Order, Piece, Received, Say, SumRequest, Summed, Transport,
-    Unneeded, Weighted, What, lock,
+    Cancel, Closer, Link, Notice, Order, Piece, Received, Say, Stage, SumRequest, Summed,
+    Transport, Unneeded, Weighted, What, lock,
 };
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Task, Worker};
@@ -281,7 +281,10 @@ impl<V: Vector> Transport for LocalTransport<V> {
     }
 
     fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
-        let SumRequest { step, attempt, terms, length, .. } = sum;
+        let SumRequest { step, attempt, terms, length, stage, .. } = sum;
+        if stage == Stage::Expected {
+            return Ok(None);
+        }
         let mut gradient = self.pool.take(&self.place, length);
         let folded = self.ledgers.fold(step, terms, &mut gradient)?;
         let gradient = match gradient.into_host() {
@@ -384,7 +387,8 @@ mod tests {
     use crate::transport::Summand;
 
     fn request(step: Step, attempt: u32, terms: &[Summand]) -> SumRequest<'_> {
-        SumRequest { step, attempt, terms, length: 2, spares_one: false }
+        let stage = Stage::Decided;
+        SumRequest { step, attempt, terms, length: 2, spares_one: false, stage }
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub enum Order {
         tasks: Vec<(Task, Vec<Part>)>,
         /// Tells when nobody wants them any more.
         cancel: Cancel,
+        /// Whether parts of the results are of use before the whole is: [`Link::announce`].
+        in_parts: bool,
     },
     /// Drop whatever is being computed.
     Abandon,
@@ -287,6 +289,17 @@ pub struct Weighted {
     pub weight: f64,
 }
 
+/// What is known of a sum when it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its step is computed from now on, and will be made of these terms, each of any of its
+    /// holders with weight 1: whoever can sum results while they are computed begins. Nothing is
+    /// reported before the sum is asked for as it is decided.
+    Expected,
+    /// Its terms are there.
+    Decided,
+}
+
 /// A sum that is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct SumRequest<'a> {
@@ -301,6 +314,8 @@ pub struct SumRequest<'a> {
     /// Whether any one worker may be lost from now on: then whoever holds up a sum is given up
     /// sooner.
     pub spares_one: bool,
+    /// What is known of it.
+    pub stage: Stage,
 }
 
 /// What nobody needs any more.
@@ -346,10 +361,10 @@ pub trait Transport {
     /// # Errors
     /// [`CombineError`] when the result is not as long as the sum.
     fn reduce(&mut self, step: Step, result: Weighted) -> Result<(), CombineError>;
-    /// Makes a sum, by the tree of [`crate::gpu::Combine`] over its terms. If the workers do that
-    /// among themselves, nothing is given back: they say [`Notice::Held`] when they are done, or it
-    /// is found out whose vector is not finite: [`Notice::ResultNotFinite`], or
-    /// [`Notice::SumNotFinite`] if nobody's.
+    /// Makes a sum, or begins it where it is only [expected](Stage::Expected), by the tree of
+    /// [`crate::gpu::Combine`] over its terms. If the workers do that among themselves, nothing is
+    /// given back: they say [`Notice::Held`] when they are done, or it is found out whose vector is
+    /// not finite: [`Notice::ResultNotFinite`], or [`Notice::SumNotFinite`] if nobody's.
     ///
     /// # Errors
     /// [`CombineError`] when a vector is not of gradient length.
@@ -400,6 +415,14 @@ pub trait Link<V = Vec<f32>>: Send {
     fn first(&self) -> Option<Step> {
         None
     }
+    /// Numbers in a chunk of a result, in which parts of it are [announced](Link::announce); none
+    /// where that is of no use.
+    fn chunk(&self) -> Option<usize> {
+        None
+    }
+    /// Some chunks of the result of a task, from number `start` on, are final and finite while the
+    /// rest is computed. All that was announced of a task is one range.
+    fn announce(&mut self, _task: Task, _start: usize, _numbers: Vec<f32>) {}
     /// Keeps the result of a task until it is asked for.
     fn keep(&mut self, task: Task, result: V);
     /// Sends a notice; if the coordinator is gone, it is dropped.

@@ -265,8 +265,9 @@ async fn train_over<V: Numbers>(
                     } else {
                         random.random_range(0.001..0.006)
                     };
+                let buckets = [1, 3, 16][random.random_range(0..3)];
                 while let Some(part) = task.next_part() {
-                    sleep(Duration::from_secs_f64(part_seconds)).await;
+                    sleep(Duration::from_secs_f64(part_seconds / 2.0)).await;
                     let message = task.vector().numbers_mut();
                     message.fill(0.0);
                     for sample in part.samples.clone() {
@@ -277,6 +278,15 @@ async fn train_over<V: Numbers>(
                             message,
                             part.coefficient,
                         );
+                    }
+                    // The last layer's numbers are final first.
+                    let length = message.len();
+                    for bucket in (0..buckets).rev() {
+                        let edge = |bucket: usize| length * bucket / buckets;
+                        sleep(Duration::from_secs_f64(part_seconds / 2.0 / buckets as f64)).await;
+                        if buckets > 1 {
+                            task.ready(edge(bucket)..edge(bucket + 1)).unwrap();
+                        }
                     }
                     loss += part.coefficient * part.samples.len() as f64;
                 }

@@ -190,6 +190,7 @@ pub(crate) fn listen(job: Job, secret: &Secret) -> TcpTransport {
         run: RUN,
         config: job.config(),
         exchange: job.exchange,
+        overlap: true,
         keeps: job.exchange == Exchange::STAR,
         first: Some(Step(0)),
         job: format!("{{\"unit_samples\":{UNIT_SAMPLES}}}"),

@@ -4,7 +4,7 @@ use super::{Aggregator, AggregatorError, AtHand, OwnedEvent, ProvideRequest, Sam
 use crate::gpu::{Gradient, GradientError, GradientMut, Vector, WireBuffer};
 use crate::ids::{Step, Task, Units};
 use crate::transport::{Cancel, Decoded, State};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 /// What a worker has to do next.
@@ -94,6 +94,37 @@ impl<V: Vector> ComputeTask<'_, V> {
         self.aggregator.any_buffer()
     }
 
+    /// Says that some numbers of the gradient of the part at hand are final, while the others are
+    /// still computed: of the last part, they are summed and sent behind the rest of the backward
+    /// pass, where the run does that. Else, and where the numbers are not next to those that were
+    /// said to be final before, it has no effect.
+    ///
+    /// # Errors
+    /// [`AggregatorError::Beyond`] when a gradient has no such numbers.
+    ///
+    /// ```
+    /// use codedgrad::train::{Coordinator, Event};
+    /// let run = Coordinator::builder("uncoded").workers(1).steps(1).length(100);
+    /// let (coordinator, mut workers) = run.local()?;
+    /// let coordinator = std::thread::spawn(move || coordinator.run(&mut ()));
+    /// while let Some(event) = workers[0].next_event()? {
+    ///     let Event::Compute(mut task) = event else { continue };
+    ///     while let Some(part) = task.next_part() {
+    ///         // The last layer's gradient is there first.
+    ///         for layer in [60..100, 30..60, 0..30] {
+    ///             task.message()[layer.clone()].fill(part.coefficient as f32);
+    ///             task.ready(layer)?;
+    ///         }
+    ///     }
+    ///     task.submit(vec![])?;
+    /// }
+    /// coordinator.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn ready(&mut self, numbers: Range<usize>) -> Result<(), AggregatorError> {
+        self.aggregator.say_ready(numbers)
+    }
+
     /// Hands the finished message in, with scalars that are decoded with the same weights.
     ///
     /// A task that nobody wants any more is dropped quietly.
@@ -101,7 +132,9 @@ impl<V: Vector> ComputeTask<'_, V> {
     /// # Errors
     /// [`AggregatorError::Unfinished`] when parts are left although the task is still wanted,
     /// [`AggregatorError::NoPart`] when something was written while no part was at hand,
-    /// [`AggregatorError::Length`] when the buffer of one was made longer or shorter.
+    /// [`AggregatorError::Length`] when the buffer of one was made longer or shorter,
+    /// [`AggregatorError::Changed`] when numbers were changed that were said to be
+    /// [ready](Self::ready).
     pub fn submit(self, aux: Vec<f64>) -> Result<(), AggregatorError> {
         self.submit_altered(aux, |_| {})
     }

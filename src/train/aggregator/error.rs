@@ -50,6 +50,35 @@ pub enum AggregatorError {
         /// Numbers found.
         found: usize,
     },
+    /// Numbers of a gradient that does not have so many were said to be final.
+    #[error(
+        "numbers {start} to {end} of {task:?} are said to be final, and the run's gradients have \
+         {length}"
+    )]
+    Beyond {
+        /// Which task.
+        task: Task,
+        /// The first.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// Numbers of the run's gradients.
+        length: usize,
+    },
+    /// Numbers that were said to be final were changed afterwards: others may have summed them as
+    /// they were.
+    #[error(
+        "numbers {start} to {end} of {task:?} were changed after they were said to be final: say \
+         so of a parameter when nothing adds to its gradient any more"
+    )]
+    Changed {
+        /// Which task.
+        task: Task,
+        /// The first of some of which one was.
+        start: usize,
+        /// One past the last of them.
+        end: usize,
+    },
     /// The token of an event that is over, or of another one than that at hand.
     #[error("{what} is not at hand: it is done with, or another event was asked for since")]
     NotAtHand {

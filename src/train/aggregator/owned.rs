@@ -5,6 +5,7 @@ use crate::gpu::Vector;
 use crate::ids::{Step, Task, Units, Worker};
 use crate::transport::{Cancel, Notice, Say, State};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a worker has to do next, as a value that borrows nothing: see
@@ -163,6 +164,27 @@ impl<V: Vector> Aggregator<V> {
             _ => None,
         };
         buffer.ok_or(AggregatorError::NoPart { task })
+    }
+
+    /// Says that some numbers of the gradient of the part at hand are final, while the others are
+    /// still computed: of a task's last part they can be summed and sent behind the rest of the
+    /// backward pass, where the run does that. Of other parts, and where the numbers are not next
+    /// to those that were said to be final before, it has no effect.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not at hand, [`AggregatorError::Beyond`]
+    /// when a gradient has no such numbers. That one was changed afterwards is found out when the
+    /// task is submitted: [`AggregatorError::Changed`].
+    pub fn ready(&mut self, task: Task, numbers: Range<usize>) -> Result<(), AggregatorError> {
+        self.task(task)?;
+        self.say_ready(numbers)
+    }
+
+    pub(super) fn say_ready(&mut self, numbers: Range<usize>) -> Result<(), AggregatorError> {
+        match self.work() {
+            Some((work, mut desk)) => work.ready(numbers, &mut desk),
+            None => Ok(()),
+        }
     }
 
     /// Hands the finished message of the task at hand in, with scalars that are decoded with the

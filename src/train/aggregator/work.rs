@@ -1,16 +1,20 @@
 //! A task at hand: the parts that are done, and the sum of them.
 
 use super::{AggregatorError, Samples};
-use crate::gpu::Vector;
+use crate::gpu::{Vector, poison_of};
 use crate::ids::{Part, Task};
 use crate::train::sum_tree::SumTree;
 use crate::transport::{Link, Notice};
+use std::ops::Range;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Where a task gets its buffers, and how long they are.
 pub(super) struct Desk<'a, V> {
     pub(super) link: &'a mut dyn Link<V>,
     pub(super) length: usize,
     pub(super) unit_samples: usize,
+    /// Numbers in a chunk, if parts of a result are of use before the whole is.
+    pub(super) chunk: Option<usize>,
 }
 
 impl<V: Vector> Desk<'_, V> {
@@ -36,6 +40,51 @@ pub(super) struct Work<V> {
     current: Option<(u32, V)>,
     /// The length of a buffer that is not a gradient's any more.
     misfit: Option<usize>,
+    early: Early,
+}
+
+/// What was said of a result before it was whole.
+#[derive(Default)]
+struct Early {
+    /// Numbers that the trainer says are final.
+    told: Range<usize>,
+    /// Numbers that were announced: whole chunks.
+    announced: Range<usize>,
+    /// Hashes of what was announced, as the trainer had written it.
+    hashes: Vec<(Range<usize>, u64)>,
+    /// Some of them are not finite, or cannot be read: nothing more is announced.
+    over: bool,
+    /// Numbers that the trainer has changed afterwards.
+    changed: Option<Range<usize>>,
+}
+
+impl Early {
+    /// Takes in that some numbers are final; gives the whole chunks that are new.
+    fn tell(&mut self, numbers: Range<usize>, chunk: usize, length: usize) -> Vec<Range<usize>> {
+        let Range { start, end } = self.told.clone();
+        if start == end {
+            self.told = numbers;
+        } else if numbers.start <= end && start <= numbers.end {
+            self.told = start.min(numbers.start)..end.max(numbers.end);
+        }
+        let first = self.told.start.next_multiple_of(chunk);
+        let last = if self.told.end == length { length } else { self.told.end / chunk * chunk };
+        let known = std::mem::replace(&mut self.announced, first..last.max(first));
+        if known.start == known.end {
+            return vec![self.announced.clone()];
+        }
+        vec![first..known.start, known.end..last]
+    }
+
+    /// Looks whether what was announced is still what is written.
+    fn compare(&mut self, numbers: &[f32]) {
+        let same = |(range, hash): &&(Range<usize>, u64)| hash_of(&numbers[range.clone()]) == *hash;
+        self.changed = self.hashes.iter().find(|told| !same(told)).map(|(range, _)| range.clone());
+    }
+}
+
+fn hash_of(numbers: &[f32]) -> u64 {
+    xxh3_64(bytemuck::cast_slice(numbers))
 }
 
 impl<V: Vector> Work<V> {
@@ -50,7 +99,43 @@ impl<V: Vector> Work<V> {
             tree: SumTree::new(),
             current: None,
             misfit: None,
+            early: Early::default(),
         }
+    }
+
+    /// Takes in that some numbers of the part at hand are final. Of the last part, they are those
+    /// of the result, and whoever sums can have them.
+    pub(super) fn ready(
+        &mut self,
+        numbers: Range<usize>,
+        desk: &mut Desk<'_, V>,
+    ) -> Result<(), AggregatorError> {
+        let Range { start, end } = numbers;
+        let (task, length) = (self.task, desk.length);
+        if start > end || end > length {
+            return Err(AggregatorError::Beyond { task, start, end, length });
+        }
+        let is_last = self.left() == 0;
+        let Some((_, buffer)) = self.current.as_mut().filter(|_| is_last) else { return Ok(()) };
+        let Some(chunk) = desk.chunk.filter(|_| !self.early.over) else { return Ok(()) };
+        if buffer.length() != length || start == end {
+            return Ok(());
+        }
+        for range in self.early.tell(start..end, chunk, length) {
+            if range.start >= range.end {
+                continue;
+            }
+            let hash = buffer.host_mut().map(|numbers| hash_of(&numbers[range.clone()]));
+            let sums = self.tree.finish_range(buffer, range.clone());
+            let (Some(hash), Some(sums)) = (hash, sums.filter(|sums| poison_of(sums) == 0.0))
+            else {
+                self.early.over = true;
+                break;
+            };
+            desk.link.announce(task, range.start, sums.to_vec());
+            self.early.hashes.push((range, hash));
+        }
+        Ok(())
     }
 
     /// Takes in the part at hand and hands out the next one, if it is wanted.
@@ -86,6 +171,9 @@ impl<V: Vector> Work<V> {
         if let Some(found) = self.misfit {
             return Err(AggregatorError::Length { task, expected, found });
         }
+        if let Some(Range { start, end }) = self.early.changed {
+            return Err(AggregatorError::Changed { task, start, end });
+        }
         match self.left() {
             0 => Ok(()),
             left => Err(AggregatorError::Unfinished { task, left }),
@@ -116,11 +204,18 @@ impl<V: Vector> Work<V> {
     }
 
     fn store(&mut self, desk: &mut Desk<'_, V>) {
-        let Some((unit, buffer)) = self.current.take() else { return };
-        if buffer.length() == desk.length {
-            self.tree.push(unit, buffer, desk.link);
-        } else {
+        let Some((unit, mut buffer)) = self.current.take() else { return };
+        if buffer.length() != desk.length {
             self.misfit = Some(buffer.length());
+            return;
+        }
+        if let Some(numbers) = buffer.host_mut() {
+            self.early.compare(numbers);
+        }
+        if self.left() == 0 {
+            self.tree.push_last(unit, buffer, desk.link);
+        } else {
+            self.tree.push(unit, buffer, desk.link);
         }
     }
 }

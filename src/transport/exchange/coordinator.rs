@@ -1,10 +1,14 @@
 //! The coordinator's end of all sums: who makes and holds them, and what becomes of those that
 //! stand still.
 
+mod expecting;
+mod grouping;
+
 use super::doubts::Doubts;
 use super::eager::EagerReceiver;
 use super::events::{CoordinatorEffect, CoordinatorEvent, SumSettings};
-use super::groups::{Group, GroupStep, Groups};
+use super::expected::{Expected, Heard};
+use super::groups::{GroupStep, Groups};
 use super::monitor::ExchangeMonitor;
 use super::monitors::{Deadlines, Monitors};
 use super::node::{NodeContext, NodeExchanges};
@@ -15,7 +19,7 @@ use super::store::{SharedSums, Sum};
 use super::{Block, DATA_WAITING_MAX, Key, QUIET};
 use crate::ids::{Step, Worker};
 use crate::transport::wire::{COORDINATOR, Header, Kind, ToWorker};
-use crate::transport::{Decoded, Notice, Summand};
+use crate::transport::{Decoded, Notice, Summand, lock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +48,9 @@ pub(in crate::transport) struct CoordinatorSums {
     doubts: Doubts,
     groups: Groups,
     begun: bool,
+    /// What the steps under way are expected to be made of, and what was heard of their sums before
+    /// that was known.
+    expected: Expected,
 }
 
 impl CoordinatorSums {
@@ -65,6 +72,7 @@ impl CoordinatorSums {
             doubts: Doubts::default(),
             groups: Groups::default(),
             begun: false,
+            expected: Expected::default(),
         }
     }
 
@@ -87,6 +95,11 @@ impl CoordinatorSums {
     /// The steps decided last, with their attempts.
     pub(in crate::transport) fn last_decided(&self) -> Vec<Key> {
         self.monitors.last_decided()
+    }
+
+    /// The number by which nodes know an attempt at a step.
+    pub(in crate::transport) fn number(&self, step: Step, attempt: u32) -> u32 {
+        lock(&self.node.sums()).number((step, attempt))
     }
 
     /// Whether every worker has a sum that is decided: then it is not needed any more.
@@ -115,7 +128,7 @@ impl CoordinatorSums {
                 self.epoch = self.epoch.max(epoch);
                 self.shares.comes(worker, reachable, self.begun);
             }
-            CoordinatorEvent::Lost { worker } => self.lost(worker, out),
+            CoordinatorEvent::Lost { worker } => self.lost(now, worker, out),
             CoordinatorEvent::MembersChanged => {
                 let given_up = self.groups.regroup(&self.present);
                 self.leave_group(given_up, out);
@@ -139,26 +152,40 @@ impl CoordinatorSums {
             CoordinatorEvent::Dropped { worker, order } => {
                 self.eager.iter_mut().for_each(|eager| eager.freed(worker, order));
             }
+            CoordinatorEvent::Expect { step, terms } => self.expect(now, step, terms, out),
             CoordinatorEvent::Sum { step, attempt, terms, spares_one } => {
                 self.monitors.may_lose(spares_one);
-                self.sum(now, (step, attempt), terms, out);
+                if !self.confirm(now, (step, attempt), &terms, out) {
+                    self.sum(now, (step, attempt), terms, out);
+                }
             }
             CoordinatorEvent::Store { worker, step, attempt, decoded } => {
                 self.store(now, worker, (step, attempt), decoded, out);
             }
             CoordinatorEvent::Decided { worker, step, attempt, decoded } => {
-                self.decided(now, worker, (step, attempt), decoded, out);
+                let number = self.number(step, attempt);
+                self.decided(now, worker, (step, number), decoded, out);
             }
             CoordinatorEvent::Released { step } => {
                 let oldest = Step(step.0.saturating_sub(self.settings.log_steps + 1));
                 self.monitors.release(step, oldest);
                 self.doubts.release(step);
+                self.expected.release(step);
+                lock(&self.node.sums()).forget_names(oldest);
             }
             CoordinatorEvent::Held { worker, step, attempt, digest } => {
-                self.held(now, worker, (step, attempt), digest, out);
+                let key = (step, attempt);
+                match self.monitors.expected(step) == Some(key) {
+                    true => self.expected.heard(worker, Heard::Held(digest)),
+                    false => self.held(now, worker, key, digest, out),
+                }
             }
             CoordinatorEvent::NotFinite { worker, step, attempt } => {
-                self.says_not_finite(worker, (step, attempt), out);
+                let key = (step, attempt);
+                match self.monitors.expected(step) == Some(key) {
+                    true => self.expected.heard(worker, Heard::NotFinite),
+                    false => self.says_not_finite(worker, key, out),
+                }
             }
             CoordinatorEvent::Waiting { worker, step, attempt, on } => {
                 let monitor = self.monitors.get_mut((step, attempt));
@@ -171,7 +198,8 @@ impl CoordinatorSums {
                 self.chunk(now, from, &header, block, out);
             }
             CoordinatorEvent::Placed { from, header, slot } => {
-                if let Err(reason) = self.node.placed(&header, from, &slot, now) {
+                let placed = self.node.placed(&header, from, &slot, now, &mut Vec::new());
+                if let Err(reason) = placed {
                     out.push(CoordinatorEffect::GiveUp { worker: from, reason });
                 }
             }
@@ -198,38 +226,50 @@ impl CoordinatorSums {
 
     /// Sums one chunk, if there is one that can be summed.
     pub(in crate::transport) fn work(&mut self, out: &mut Effects) -> bool {
-        let mut chunks: Vec<Outgoing> = Vec::new();
-        let worked = self.node.work(&mut chunks);
-        let send = |(to, frame)| CoordinatorEffect::Send { to, frame, most: DATA_WAITING_MAX };
-        out.extend(chunks.into_iter().map(send));
+        let mut sent: Vec<Outgoing> = Vec::new();
+        let worked = self.node.work(&mut sent);
+        // It holds no terms: there is nothing to tell of them.
+        let send = |outgoing| match outgoing {
+            Outgoing::Chunk { to, frame } => {
+                Some(CoordinatorEffect::Send { to, frame, most: DATA_WAITING_MAX })
+            }
+            Outgoing::Tell { .. } => None,
+        };
+        out.extend(sent.into_iter().filter_map(send));
         worked
     }
 
     /// Looks after the sums that have become whole here.
     pub(in crate::transport) fn finish(&mut self, out: &mut Effects) {
         for sum in self.node.finished() {
-            let key = (sum.step, sum.attempt);
-            if !sum.finite {
-                self.found_not_finite(&sum, out);
-                continue;
+            // Whether that is what the step is made of is not known yet.
+            if self.monitors.expected(sum.step) != Some((sum.step, sum.attempt)) {
+                self.is_whole_here(&sum, out);
             }
-            let monitor = self.monitors.get_mut(key);
-            let reports = monitor.map(|monitor| {
-                monitor.void = false;
-                std::mem::take(&mut monitor.unreported)
-            });
-            for (worker, notice) in reports.into_iter().flatten() {
-                match notice {
-                    Notice::Held { digest, .. } if digest != sum.digest => {
-                        let reason = other_bytes(sum.step);
-                        out.push(CoordinatorEffect::GiveUp { worker: worker.0, reason });
-                    }
-                    notice => report(worker.0, Some(notice), out),
-                }
-            }
-            self.found_finite(key, out);
-            self.hand_out(key, out);
         }
+    }
+
+    fn is_whole_here(&mut self, sum: &Sum, out: &mut Effects) {
+        let key = (sum.step, sum.attempt);
+        if !sum.finite {
+            return self.found_not_finite(sum, out);
+        }
+        let monitor = self.monitors.get_mut(key);
+        let reports = monitor.map(|monitor| {
+            monitor.void = false;
+            std::mem::take(&mut monitor.unreported)
+        });
+        for (worker, notice) in reports.into_iter().flatten() {
+            match notice {
+                Notice::Held { digest, .. } if digest != sum.digest => {
+                    let reason = other_bytes(sum.step);
+                    out.push(CoordinatorEffect::GiveUp { worker: worker.0, reason });
+                }
+                notice => report(worker.0, Some(notice), out),
+            }
+        }
+        self.found_finite(key, out);
+        self.hand_out(key, out);
     }
 
     /// Whether sums come by here.
@@ -253,7 +293,7 @@ impl CoordinatorSums {
             self.context.blocks.give(block);
             Ok(None)
         } else {
-            self.node.chunk(header, from, block, now).map(|()| None)
+            self.node.chunk(header, from, block, now, &mut Vec::new()).map(|()| None)
         };
         match taken {
             Ok(notice) => report(from, notice, out),
@@ -261,9 +301,22 @@ impl CoordinatorSums {
         }
     }
 
+    /// The attempt that the coordinator knows an exchange by.
+    fn attempt_of(&self, key: Key) -> u32 {
+        self.monitors.get(key).and_then(|monitor| monitor.attempt).unwrap_or(key.1)
+    }
+
+    /// What the coordinator is told of an exchange that must be begun anew.
+    fn failed(&self, key: Key) -> Option<Notice> {
+        Some(Notice::SumFailed { step: key.0, attempt: self.attempt_of(key) })
+    }
+
     /// Has a sum made: tells everybody what to exchange.
-    fn sum(&mut self, now: Instant, key: Key, terms: Vec<Summand>, out: &mut Effects) {
-        let (step, attempt) = key;
+    fn sum(&mut self, now: Instant, named: Key, terms: Vec<Summand>, out: &mut Effects) {
+        let step = named.0;
+        let attempt = self.monitors.number(step, named.1);
+        let key = (step, attempt);
+        lock(&self.node.sums()).name(named, attempt);
         let holders: BTreeSet<u32> =
             terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
         let holders: Vec<u32> = holders.intersection(&self.present).copied().collect();
@@ -282,7 +335,7 @@ impl CoordinatorSums {
         let terms: Vec<Summand> = terms.into_iter().map(reachable).collect();
         let all_here =
             terms.iter().flat_map(|term| term.holders.first()).all(|piece| is_here(piece.worker));
-        self.look_at_hosts(key, &holders);
+        self.look_at_hosts(named, &holders);
         let length = self.context.length;
         let by_group = self.groups.for_holders(&holders, length).filter(|_| all_here && !doubted);
         let (group, owners) = match by_group {
@@ -290,14 +343,16 @@ impl CoordinatorSums {
             None if alone => (None, share_out(&[COORDINATOR], length)),
             None => (None, self.shares.owners(&self.present, &terms, length)),
         };
-        let plan = Plan { step, attempt, places: Vec::new(), terms, owners, receivers };
+        let places = Vec::new();
+        let plan = Plan { step, attempt, places, terms, owners, stripe: None, receivers };
         match group {
             Some(group) => tell_group(&plan, group, out),
             None => self.tell_plan(&plan, out),
         }
         let summing = plan.owners.iter().map(|owner| owner.node);
         let sources = holders.iter().copied().chain(summing).collect();
-        let mut monitor = ExchangeMonitor::new(plan.receivers.clone(), sources, now);
+        let named = Some(named.1);
+        let mut monitor = ExchangeMonitor::new(named, plan.receivers.clone(), sources, now);
         monitor.group = group;
         monitor.own = group.is_none() && alone;
         monitor.term_holders.extend(&holders);
@@ -361,7 +416,8 @@ impl CoordinatorSums {
     fn store(&mut self, now: Instant, worker: u32, key: Key, decoded: &Decoded, out: &mut Effects) {
         let present = &self.present;
         let monitor = self.monitors.get_or_begin(key, || {
-            ExchangeMonitor::new(present.iter().copied().collect(), BTreeSet::new(), now)
+            let receivers = present.iter().copied().collect();
+            ExchangeMonitor::new(Some(key.1), receivers, BTreeSet::new(), now)
         });
         if !monitor.given.insert(worker) {
             return;
@@ -407,8 +463,8 @@ impl CoordinatorSums {
         digest: Option<u64>,
         out: &mut Effects,
     ) {
-        let (step, attempt) = key;
-        let own = self.node.sum(step, attempt);
+        let step = key.0;
+        let own = self.node.sum(key.0, key.1);
         if own.as_ref().is_some_and(|sum| !sum.finite) {
             if self.sees(key) {
                 let reason =
@@ -439,7 +495,7 @@ impl CoordinatorSums {
         }
         // Who takes no digest has checked that of every chunk.
         let Some(digest) = digest.or(own) else { return };
-        let notice = Notice::Held { step, attempt, digest };
+        let notice = Notice::Held { step, attempt: self.attempt_of(key), digest };
         match self.monitors.get_mut(key).filter(|_| waits) {
             Some(monitor) => monitor.unreported.push((Worker(worker), notice)),
             None => report(worker, Some(notice), out),
@@ -496,14 +552,18 @@ impl CoordinatorSums {
     }
 
     /// A worker is gone. What it would still have sent of a sum that others have comes from them.
-    fn lost(&mut self, worker: u32, out: &mut Effects) {
+    fn lost(&mut self, now: Instant, worker: u32, out: &mut Effects) {
         self.present.remove(&worker);
         self.eager.iter_mut().for_each(|eager| eager.forget(worker));
         self.doubts.forget(worker);
         self.shares.forget(worker);
         let node = &self.node;
-        for (step, attempt) in self.monitors.forget(worker, |key| node.is_whole(key)) {
-            report(worker, Some(Notice::SumFailed { step, attempt }), out);
+        for key in self.monitors.forget(worker, |key| node.is_whole(key)) {
+            match self.monitors.get(key).is_some_and(|monitor| monitor.attempt.is_none()) {
+                // Nobody waits for it yet: it is begun again without whoever is gone.
+                true => self.expect_again(now, out),
+                false => report(worker, self.failed(key), out),
+            }
         }
         let group = self.groups.lost(worker);
         self.dissolve(group, out);
@@ -549,19 +609,19 @@ impl CoordinatorSums {
 
     /// The coordinator is to make a sum by itself that others have made, or begun.
     fn doubt(&mut self, key: Key, out: &mut Effects) {
-        let (step, attempt) = key;
-        self.doubts.raise(step);
+        self.doubts.raise(key.0);
         let Some(monitor) = self.monitors.get_mut(key) else { return };
         let first = monitor.receivers.first().copied().unwrap_or_default();
         if !std::mem::replace(&mut monitor.void, true) {
-            report(first, Some(Notice::SumFailed { step, attempt }), out);
+            report(first, self.failed(key), out);
         }
     }
 
     /// A sum that is whole here is not finite, or so those say who summed it.
     fn found_not_finite(&mut self, sum: &Sum, out: &mut Effects) {
-        let Sum { step, attempt, .. } = *sum;
-        let key = (step, attempt);
+        let key = (sum.step, sum.attempt);
+        let step = sum.step;
+        let attempt = self.attempt_of(key);
         if !self.sees(key) {
             return self.doubt(key, out);
         }
@@ -631,8 +691,7 @@ impl CoordinatorSums {
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.void = true;
         }
-        let (step, attempt) = key;
-        report(owner, Some(Notice::SumFailed { step, attempt }), out);
+        report(owner, self.failed(key), out);
     }
 
     /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes
@@ -660,63 +719,6 @@ impl CoordinatorSums {
             out.push(CoordinatorEffect::GiveUp { worker, reason });
         }
         found.is_some()
-    }
-
-    /// Gives up a group whose sum is not made in time: who holds it up is found by connections.
-    fn look_after_sums_of_groups(
-        &mut self,
-        now: Instant,
-        Deadlines { stall, longest }: Deadlines,
-        needed: usize,
-        out: &mut Effects,
-    ) {
-        let late = self.monitors.iter().find(|(_, monitor)| {
-            let waits = monitor.group.is_some()
-                && !monitor.done
-                && !monitor.void
-                && monitor.holders.len() < needed;
-            // Where one worker makes the sum alone, the next to hold it has it by its connection.
-            let most = if monitor.sources.len() < needed { longest } else { stall };
-            waits && !monitor.overflowed && now.duration_since(monitor.begun) > most
-        });
-        if let Some(((step, _), monitor)) = late {
-            let waited = now.duration_since(monitor.begun).as_secs_f64();
-            let reason = format!("the sum of {step} was not made in {waited:.1} s");
-            self.group_failed(&reason, now, out);
-        }
-    }
-
-    /// Something went wrong in the group.
-    fn group_failed(&mut self, reason: &str, now: Instant, out: &mut Effects) {
-        let given_up = self.groups.fail(reason, now);
-        self.leave_group(given_up, out);
-    }
-
-    /// A group is given up. What was under way in it is sent around by whoever has it, or made
-    /// anew.
-    fn leave_group(&mut self, group: Option<Group>, out: &mut Effects) {
-        let begun = self.dissolve(group, out);
-        begun.into_iter().for_each(|key| self.spread(key, out));
-    }
-
-    /// Has the members of a group leave it; gives those of its sums under way that somebody has.
-    fn dissolve(&mut self, group: Option<Group>, out: &mut Effects) -> Vec<Key> {
-        let Some(Group { number, members, .. }) = group else { return Vec::new() };
-        tell(members, ToWorker::LeaveGroup { group: number }, out);
-        out.push(CoordinatorEffect::GroupSize(0));
-        let mut begun = Vec::new();
-        for (key, monitor) in self.monitors.of_group(number) {
-            monitor.group = None;
-            let void = monitor.holders.is_empty() && !monitor.done;
-            if void && !std::mem::replace(&mut monitor.void, true) {
-                let source = monitor.receivers.first().copied().unwrap_or_default();
-                let (step, attempt) = key;
-                report(source, Some(Notice::SumFailed { step, attempt }), out);
-            } else if !void && !monitor.done {
-                begun.push(key);
-            }
-        }
-        begun
     }
 }
 

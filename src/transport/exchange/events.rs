@@ -6,9 +6,11 @@ use super::plan::Plan;
 use super::reassembly::WriteSlot;
 use crate::ids::{Job, Step, Task, Worker};
 use crate::transport::collective::{CollectiveCommand, CollectiveEvent, ResultStore};
-use crate::transport::wire::{FromWorker, Header, ToWorker};
+use crate::transport::wire::{Across, FromWorker, Header, ToWorker};
 use crate::transport::{Decoded, Notice, Summand};
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How the sums of a run are made.
@@ -18,6 +20,8 @@ pub(in crate::transport) struct SumSettings {
     pub(in crate::transport) by_workers: bool,
     /// Whether every sum comes to the coordinator too.
     pub(in crate::transport) keeps: bool,
+    /// Whether workers sum a step while it is computed, where it is known what of.
+    pub(in crate::transport) overlap: bool,
     /// Whether workers sum by a collective where they can.
     pub(in crate::transport) collective: bool,
     /// Decoded steps that are kept for those who lack them.
@@ -48,6 +52,8 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     Done { worker: u32, order: u64, task: Task, aux: Vec<f64>, finite: bool },
     /// A worker will not answer the rest of an order.
     Dropped { worker: u32, order: u64 },
+    /// A step that is computed from now on will be made of these terms.
+    Expect { step: Step, terms: Vec<Summand> },
     /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on.
     Sum { step: Step, attempt: u32, terms: Vec<Summand>, spares_one: bool },
     /// A worker is to hold a sum that was made on this side.
@@ -76,6 +82,17 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     Tick,
 }
 
+/// What becomes of what was expected of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) enum Expectation {
+    /// Workers were told.
+    Told,
+    /// The step is made of it.
+    Confirmed,
+    /// The step is made of something else, after all.
+    Replaced,
+}
+
 /// What is to be done for it.
 #[derive(Debug)]
 pub(in crate::transport) enum CoordinatorEffect {
@@ -89,6 +106,8 @@ pub(in crate::transport) enum CoordinatorEffect {
     GiveUp { worker: u32, reason: String },
     /// An exchange took so many seconds until two had the sum.
     Took { seconds: f64, by_collective: bool },
+    /// A step was expected to be made of certain terms, or is made of them, or of others.
+    Expected(Expectation),
     /// So many workers can sum by a collective now.
     GroupSize(usize),
 }
@@ -103,8 +122,16 @@ pub(in crate::transport) enum WorkerEvent {
     Discard { task: Task },
     /// Nothing of a step, and of jobs below `end`, is needed any more.
     Release { step: Step, end: Job },
-    /// A sum is to be made by connections.
+    /// Some chunks of a result are final and finite, while the rest is computed.
+    Announced { task: Task, chunks: Range<usize>, numbers: Arc<Vec<f32>> },
+    /// Its trainer has done a task, whose result is finite.
+    Computed { task: Task },
+    /// Another worker says what it has of an expected term, or asks for it.
+    Peer { from: u32, message: Across },
+    /// A sum is to be made by connections, of results that are there or will be.
     Exchange(Plan),
+    /// A step is made of what was expected.
+    Confirmed { step: Step, attempt: u32 },
     /// A sum is to be made in a group.
     ExchangeInGroup { group: u64, plan: Plan },
     /// A group is to be named, joined or left.
@@ -121,6 +148,8 @@ pub(in crate::transport) enum WorkerEvent {
     Chunk { from: u32, header: Header, block: Block },
     /// A chunk has come and was read into its place.
     Placed { from: u32, header: Header, slot: WriteSlot },
+    /// The connection to a worker is over.
+    Disconnected { worker: u32 },
     /// There is another connection to a worker: what went over the last one may be lost.
     ConnectedAgain { worker: u32 },
     /// The trainer has said whether it has a collective, and where its results lie then.
@@ -138,6 +167,8 @@ pub(in crate::transport) enum WorkerEvent {
 pub(in crate::transport) enum WorkerEffect {
     /// A chunk goes to a node, unless so many bytes wait for it already.
     Send { to: u32, frame: Frame, most: usize },
+    /// Other workers are told.
+    TellPeers { to: Vec<u32>, message: Across },
     /// The coordinator is told.
     Tell(FromWorker),
     /// The collective is told.

@@ -19,19 +19,23 @@
 //!
 //! Inside, `events` has what the machines are told and want done; every other file owns its state:
 //! `plan` who sums which chunks, `owners` how much each, `part` one node's part in one exchange,
-//! `node` all exchanges of a node, `store` results and the sums that are made, `reassembly` vectors
-//! that connections read into, `eager` results that are sent before their weights are known,
-//! `monitor` what the coordinator knows of one exchange and
+//! `expected` what a step that is still computed will be made of, `announced` what of it is final,
+//! `gathering` how an owner comes by it, `node` all exchanges of a node, `store` results and the
+//! sums that are made, `reassembly` vectors that connections read into, `eager` results that are
+//! sent before their weights are known, `monitor` what the coordinator knows of one exchange and
 //! `monitors` of all, `doubts` who says that a sum is not finite, `groups` workers that sum by a
 //! collective, `states` replicas' states on their way.
 
+mod announced;
 mod block;
 mod choices;
 mod coordinator;
 mod doubts;
 mod eager;
 mod events;
+mod expected;
 mod frame;
+mod gathering;
 mod groups;
 mod monitor;
 mod monitors;
@@ -49,7 +53,7 @@ pub use choices::{Carrier, Exchange, SendResults};
 pub(super) use coordinator::CoordinatorSums;
 pub(super) use eager::EagerReceiver;
 pub(super) use events::{
-    CoordinatorEffect, CoordinatorEvent, SumSettings, WorkerEffect, WorkerEvent,
+    CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings, WorkerEffect, WorkerEvent,
 };
 pub(super) use frame::{Body, Frame};
 pub(super) use node::NodeContext;
@@ -89,11 +93,13 @@ mod tests {
     use crate::ids::{Job, Task};
     use crate::transport::collective::ResultStore;
     use crate::transport::ledger::Ledger;
-    use crate::transport::wire::{CHUNK, FromWorker, Header, Kind, ToWorker};
-    use crate::transport::{Notice, Piece, Summand, What};
+    use crate::transport::wire::{
+        Across, CHUNK, FromWorker, Header, Kind, ToWorker, chunk_range, chunks,
+    };
+    use crate::transport::{Notice, Piece, Summand, What, lock};
     use rand_chacha::ChaCha8Rng;
     use rand_chacha::rand_core::{Rng, SeedableRng};
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::sync::{Arc, Mutex};
     use std::thread;
@@ -105,6 +111,7 @@ mod tests {
     enum Packet {
         ToWorker(ToWorker),
         FromWorker(FromWorker),
+        Across(Across),
         Chunk(Frame),
     }
 
@@ -121,6 +128,9 @@ mod tests {
         buffers: ReassemblyBuffers,
         reports: Vec<(Worker, Notice)>,
         given_up: Vec<(u32, String)>,
+        expectations: Vec<Expectation>,
+        /// A worker's results.
+        ledger: Arc<Mutex<Ledger>>,
     }
 
     type Sent = Vec<(u32, Packet)>;
@@ -140,6 +150,8 @@ mod tests {
                 buffers: context.buffers.clone(),
                 reports: Vec::new(),
                 given_up: Vec::new(),
+                expectations: Vec::new(),
+                ledger: Arc::default(),
             }
         }
 
@@ -154,13 +166,19 @@ mod tests {
         }
 
         fn worker(me: u32, vector: Vec<f32>) -> Self {
-            let context = NodeContext::of_tests(me, vector.len());
-            let mut ledger = Ledger::default();
-            ledger.keep(TASK, vector);
-            let results = HostResults::new(Arc::new(Mutex::new(ledger)), context.vectors.clone());
+            let node = Self::at_work(me, vector.len());
+            lock(&node.ledger).keep(TASK, vector);
+            node
+        }
+
+        /// A worker that has no result yet.
+        fn at_work(me: u32, length: usize) -> Self {
+            let context = NodeContext::of_tests(me, length);
+            let ledger: Arc<Mutex<Ledger>> = Arc::default();
+            let results = HostResults::new(Arc::clone(&ledger), context.vectors.clone());
             let results: Box<dyn ResultStore> = Box::new(results);
             let sums = WorkerSums::new(context.clone(), results);
-            Self::new(&context, Machine::Worker(Box::new(sums)))
+            Self { ledger, ..Self::new(&context, Machine::Worker(Box::new(sums))) }
         }
 
         /// Tells the coordinator's machine something.
@@ -198,6 +216,7 @@ mod tests {
                         self.given_up.push((worker, reason));
                     }
                     CoordinatorEffect::Took { .. } | CoordinatorEffect::GroupSize(_) => {}
+                    CoordinatorEffect::Expected(what) => self.expectations.push(what),
                 }
             }
             sent
@@ -230,9 +249,26 @@ mod tests {
                     receivers,
                     ..
                 }) => {
-                    let plan = Plan { step, attempt, places, terms, owners, receivers };
+                    let stripe = None;
+                    let plan = Plan { step, attempt, places, terms, owners, stripe, receivers };
                     self.work_on(now, WorkerEvent::Exchange(plan))
                 }
+                Packet::ToWorker(ToWorker::Expect {
+                    step,
+                    attempt,
+                    terms,
+                    owners,
+                    stripe,
+                    receivers,
+                }) => {
+                    let (places, stripe) = (Vec::new(), Some(stripe));
+                    let plan = Plan { step, attempt, places, terms, owners, stripe, receivers };
+                    self.work_on(now, WorkerEvent::Exchange(plan))
+                }
+                Packet::ToWorker(ToWorker::Confirm { step, attempt }) => {
+                    self.work_on(now, WorkerEvent::Confirmed { step, attempt })
+                }
+                Packet::Across(message) => self.work_on(now, WorkerEvent::Peer { from, message }),
                 Packet::ToWorker(ToWorker::SendSum { step, attempt, to }) => {
                     self.work_on(now, WorkerEvent::Give { step, attempt, to })
                 }
@@ -307,12 +343,15 @@ mod tests {
     }
 
     fn sent_by(effects: Vec<WorkerEffect>) -> Sent {
-        let packet = |effect| match effect {
-            WorkerEffect::Send { to, frame, .. } => Some((to, Packet::Chunk(frame))),
-            WorkerEffect::Tell(message) => Some((COORDINATOR, Packet::FromWorker(message))),
-            WorkerEffect::Collective(_) | WorkerEffect::Owing(_) => None,
+        let packets = |effect| match effect {
+            WorkerEffect::Send { to, frame, .. } => vec![(to, Packet::Chunk(frame))],
+            WorkerEffect::TellPeers { to, message } => {
+                to.into_iter().map(|to| (to, Packet::Across(message.clone()))).collect()
+            }
+            WorkerEffect::Tell(message) => vec![(COORDINATOR, Packet::FromWorker(message))],
+            WorkerEffect::Collective(_) | WorkerEffect::Owing(_) => vec![],
         };
-        effects.into_iter().filter_map(packet).collect()
+        effects.into_iter().flat_map(packets).collect()
     }
 
     const TASK: Task = Task { job: Job(0), piece: 0, plan: 0 };
@@ -320,6 +359,7 @@ mod tests {
     const SETTINGS: SumSettings = SumSettings {
         by_workers: true,
         keeps: false,
+        overlap: true,
         collective: false,
         log_steps: 2,
         stall: Duration::from_secs(5),
@@ -361,6 +401,8 @@ mod tests {
         groups: u32,
         /// What was delivered, in order.
         digest: u64,
+        /// Of workers that are still computing, how many of the chunks are final, from the last on.
+        computing: BTreeMap<u32, usize>,
     }
 
     impl World {
@@ -379,12 +421,94 @@ mod tests {
                 attempt: 0,
                 groups,
                 digest: 0,
+                computing: BTreeMap::new(),
             }
+        }
+
+        /// The same before anybody has computed anything, with what the step will be made of told.
+        fn expecting(seed: u64, settings: SumSettings) -> Self {
+            let mut world = Self::new(seed, settings);
+            let (groups, length) = (world.groups, world.length() + 7 * CHUNK);
+            let workers = 2 * groups;
+            world.coordinator = Node::coordinator(workers, length, settings);
+            world.workers = (0..workers).map(|me| Node::at_work(me, length)).collect();
+            world.computing = (0..workers).map(|me| (me, 0)).collect();
+            let terms = terms(groups, &BTreeSet::new());
+            let expect = CoordinatorEvent::Expect { step: Step(0), terms };
+            let sent = world.coordinator.coordinate(world.now, expect);
+            world.send(COORDINATOR, sent);
+            world
+        }
+
+        /// Somebody who is computing has a part more, or all of it.
+        fn compute(&mut self) {
+            let alive: Vec<u32> =
+                self.computing.keys().copied().filter(|at| !self.lost.contains(at)).collect();
+            let Some(at) = alive.get(self.draw.next_u32() as usize % alive.len().max(1)).copied()
+            else {
+                return;
+            };
+            let length = self.length();
+            let (count, known) = (chunks(length), self.computing[&at]);
+            let more = 1 + self.draw.next_u32() as usize % 3;
+            let whole = vector(at / 2, length);
+            let node = &mut self.workers[at as usize];
+            let event = if known + more > count {
+                self.computing.remove(&at);
+                lock(&node.ledger).keep(TASK, whole);
+                WorkerEvent::Computed { task: TASK }
+            } else {
+                self.computing.insert(at, known + more);
+                let chunks = count - known - more..count - known;
+                let start = chunk_range(chunks.start, length).start;
+                let end = chunk_range(chunks.end - 1, length).end;
+                let numbers = Arc::new(whole[start..end].to_vec());
+                WorkerEvent::Announced { task: TASK, chunks, numbers }
+            };
+            let sent = node.work_on(self.now, event);
+            self.send(at, sent);
+        }
+
+        /// Whether somebody of every group has computed its result and is there.
+        fn is_computed(&self) -> bool {
+            let has = |at: &u32| !self.computing.contains_key(at) && !self.lost.contains(at);
+            (0..self.groups).all(|group| has(&(2 * group)) || has(&(2 * group + 1)))
+        }
+
+        /// Makes a sum while it is computed, whatever happens; gives what became of what was
+        /// expected.
+        fn run_expected(mut self) -> (u64, Vec<Expectation>) {
+            let held = |world: &Self| {
+                world.coordinator.reports.iter().any(|(_, notice)| {
+                    matches!(notice, Notice::Held { .. } | Notice::SumFailed { .. })
+                })
+            };
+            while !self.is_computed() {
+                assert!(!held(&self), "nothing is said before the sum is asked for");
+                match self.draw.next_u32() % 4 {
+                    0 => self.compute(),
+                    _ if !self.under_way.is_empty() => self.deliver(),
+                    _ => self.tick(),
+                }
+                if self.chance(200) {
+                    self.lose();
+                }
+                if self.chance(100) {
+                    self.break_connection();
+                }
+            }
+            self.run()
         }
 
         fn length(&self) -> usize {
             let Machine::Coordinator(sums) = &self.coordinator.machine else { unreachable!() };
             sums.length()
+        }
+
+        /// The number by which the workers know the attempt.
+        fn number(&self) -> u32 {
+            let Machine::Coordinator(sums) = &self.coordinator.machine else { unreachable!() };
+            sums.number(Step(0), self.attempt)
         }
 
         fn send(&mut self, from: u32, sent: Sent) {
@@ -393,7 +517,8 @@ mod tests {
         }
 
         fn begin(&mut self) {
-            let terms = terms(self.groups, &self.lost);
+            let gone = self.computing.keys().chain(&self.lost).copied().collect();
+            let terms = terms(self.groups, &gone);
             let sum = CoordinatorEvent::Sum {
                 step: Step(0),
                 attempt: self.attempt,
@@ -438,7 +563,12 @@ mod tests {
         /// A worker is gone, whose partner is still there.
         fn lose(&mut self) {
             let worker = self.draw.next_u32() % self.workers.len() as u32;
+            let is_needed = |at: u32| self.lost.contains(&at) || self.computing.contains_key(&at);
+            let begun = !self.coordinator.reports.is_empty() || self.is_computed();
             if self.lost.contains(&worker) || self.lost.contains(&(worker ^ 1)) {
+                return;
+            }
+            if begun && is_needed(worker ^ 1) {
                 return;
             }
             self.lost.insert(worker);
@@ -453,6 +583,14 @@ mod tests {
             let (one, other) = (self.draw.next_u32() % count, self.draw.next_u32() % count);
             if one == other || self.lost.contains(&one) || self.lost.contains(&other) {
                 return;
+            }
+            self.under_way.retain(|(from, to, _)| {
+                (*from, *to) != (one, other) && (*from, *to) != (other, one)
+            });
+            for (at, to) in [(one, other), (other, one)] {
+                let over = WorkerEvent::Disconnected { worker: to };
+                let sent = self.workers[at as usize].work_on(self.now, over);
+                self.send(at, sent);
             }
             self.under_way.retain(|(from, to, _)| {
                 (*from, *to) != (one, other) && (*from, *to) != (other, one)
@@ -492,20 +630,21 @@ mod tests {
             }
         }
 
-        /// Makes one sum, whatever happens; gives the digest of all that was delivered.
-        fn run(mut self) -> u64 {
+        /// Makes one sum, whatever happens; gives the digest of all that was delivered, and what
+        /// became of what was expected.
+        fn run(mut self) -> (u64, Vec<Expectation>) {
             self.begin();
             for _ in 0..20_000 {
                 if let Some(digest) = self.agreed() {
                     let sum = whole(self.groups, self.length());
                     for worker in &self.workers {
                         if !self.lost.contains(&worker.me) {
-                            let held = worker.sum((Step(0), self.attempt), digest);
+                            let held = worker.sum((Step(0), self.number()), digest);
                             assert!(held.as_ref() == Some(&sum), "worker {}", worker.me);
                         }
                     }
                     assert!(self.coordinator.given_up.is_empty());
-                    return self.digest;
+                    return (self.digest, self.coordinator.expectations);
                 }
                 if self.chance(60) {
                     self.lose();
@@ -535,9 +674,25 @@ mod tests {
         for (seed, by_workers) in (0..24).zip(by_workers) {
             let keeps = seed % 3 == 0;
             let settings = SumSettings { by_workers, keeps, ..SETTINGS };
-            let first = World::new(seed, settings).run();
-            assert_eq!(first, World::new(seed, settings).run(), "seed {seed}");
+            let first = World::new(seed, settings).run().0;
+            assert_eq!(first, World::new(seed, settings).run().0, "seed {seed}");
         }
+    }
+
+    /// A step that is summed while it is computed has the same sum, whoever is late or lost.
+    #[test]
+    fn a_sum_is_made_while_it_is_computed() {
+        let mut became = BTreeMap::new();
+        for seed in 0..24 {
+            let settings = SumSettings { keeps: seed % 3 == 0, ..SETTINGS };
+            let (_, expectations) = World::expecting(seed, settings).run_expected();
+            for what in expectations {
+                *became.entry(format!("{what:?}")).or_insert(0) += 1;
+            }
+        }
+        let count = |what| became.get(what).copied().unwrap_or(0);
+        assert!(count("Confirmed") > 15, "{became:?}");
+        assert!(count("Told") > 24, "and some are told anew: {became:?}");
     }
 
     /// A vector that is not finite, whatever its worker says, is found out by the coordinator.

@@ -1,17 +1,19 @@
 //! All exchanges a node takes part in, and the sums it keeps of those that are over.
 
 use super::Key;
+use super::announced::Announcements;
 use super::block::{Block, Blocks, Vectors};
 use super::frame::Frame;
 use super::part::{ExchangePart, Outgoing, chunks_of};
 use super::plan::Plan;
 use super::reassembly::{ReassemblyBuffer, ReassemblyBuffers, WriteSlot};
 use super::store::{SharedSums, Sum, SumStore};
-use crate::ids::Step;
+use crate::ids::{Job, Step, Task};
 use crate::run::NumberFormat;
-use crate::transport::wire::{Header, Kind, chunks};
+use crate::transport::wire::{Across, Header, Kind, chunks};
 use crate::transport::{What, lock};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,11 +22,19 @@ use std::time::{Duration, Instant};
 struct Open {
     part: ExchangePart,
     planned: bool,
+    /// Whether its results are there, or the step is known to be made of what was expected: what
+    /// does not come then is waited for.
+    confirmed: bool,
     /// When a chunk came last.
     progressed: Instant,
     /// Chunks of terms that came before the plan.
     early: Vec<(Header, u32, Block)>,
+    /// What was announced before the plan.
+    announced: Vec<(u32, Across)>,
 }
+
+/// Announcements of other nodes that are kept until the plan comes.
+const EARLY_ANNOUNCED_MAX: usize = 1 << 12;
 
 /// What the exchanges of a node have in common with its connections.
 #[derive(Clone, Debug)]
@@ -68,12 +78,17 @@ pub(super) struct NodeExchanges {
     sums: SharedSums,
     /// Steps below this one take no new exchange.
     first: Step,
+    /// What is final of the node's own results.
+    announced: Announcements,
+    /// When something happened last.
+    latest: Option<Instant>,
 }
 
 impl NodeExchanges {
     pub(super) fn new(context: NodeContext) -> Self {
         let sums = Arc::new(Mutex::new(SumStore::new(context.kept_max)));
-        Self { context, open: BTreeMap::new(), sums, first: Step(0) }
+        let announced = Announcements::default();
+        Self { context, open: BTreeMap::new(), sums, first: Step(0), announced, latest: None }
     }
 
     /// The sums that are kept, for others to look at.
@@ -92,7 +107,14 @@ impl NodeExchanges {
             let out = Arc::new(ReassemblyBuffer::new(vectors.take(*length)));
             buffers.register(key.0, key.1, &out);
             let part = ExchangePart::listening(*me, key.0, key.1, out, blocks.clone());
-            Open { part, planned: false, progressed: now, early: Vec::new() }
+            Open {
+                part,
+                planned: false,
+                confirmed: false,
+                progressed: now,
+                early: Vec::new(),
+                announced: Vec::new(),
+            }
         })
     }
 
@@ -109,15 +131,164 @@ impl NodeExchanges {
         if self.sum(key.0, key.1).is_some() {
             return Vec::new();
         }
+        self.latest = Some(now);
         self.entry(key, now);
-        let Self { context, open, .. } = self;
+        let Self { context, open, announced, .. } = self;
         let Some(open) = open.get_mut(&key).filter(|open| !open.planned) else { return Vec::new() };
-        (open.planned, open.progressed) = (true, now);
-        out.extend(open.part.join(plan, context.format, held));
-        std::mem::take(&mut open.early)
-            .into_iter()
-            .filter_map(|(header, from, block)| open.part.term(&header, from, block).err())
-            .collect()
+        open.planned = true;
+        open.progressed = now;
+        if plan.stripe.is_some() {
+            let count = chunks(context.length);
+            open.part.expect(plan, context.format);
+            for (term, task) in open.part.own_tasks() {
+                if let Some(whole) = held(What::Result(task)) {
+                    announced.complete(task, count, whole);
+                }
+                let chunks = announced.final_chunks(task);
+                open.part.is_final((term, task), (0..0, chunks), announced, out);
+            }
+        } else {
+            open.confirmed = true;
+            out.extend(open.part.join(plan, context.format, held));
+        }
+        let mut wrong = Vec::new();
+        for (from, message) in std::mem::take(&mut open.announced) {
+            wrong.extend(open.part.hear(from, &message, announced, out).err());
+        }
+        for (header, from, block) in std::mem::take(&mut open.early) {
+            wrong.extend(open.part.term(&header, from, block, announced, now).err());
+        }
+        open.part.asks(now, out);
+        wrong
+    }
+
+    /// A step that is summed already is made of what was expected.
+    pub(super) fn confirm(&mut self, key: Key, now: Instant) {
+        if let Some(open) = self.open.get_mut(&key) {
+            open.confirmed = true;
+            open.progressed = now;
+        }
+    }
+
+    /// Some chunks of a result of this node's are final.
+    pub(super) fn announce(
+        &mut self,
+        task: Task,
+        chunks: Range<usize>,
+        numbers: Arc<Vec<f32>>,
+        now: Instant,
+        out: &mut Vec<Outgoing>,
+    ) {
+        let known = self.announced.final_chunks(task);
+        self.announced.add(task, chunks, numbers);
+        self.tell_final(task, &known, now, out);
+    }
+
+    /// Whether a step is summed, while it is computed, of the result of a task.
+    pub(super) fn expects(&self, task: Task) -> bool {
+        let is_of = |open: &Open| open.part.own_tasks().iter().any(|(_, own)| *own == task);
+        self.open.values().any(is_of)
+    }
+
+    /// A result of this node's is final.
+    pub(super) fn complete(
+        &mut self,
+        task: Task,
+        result: Arc<Vec<f32>>,
+        now: Instant,
+        out: &mut Vec<Outgoing>,
+    ) {
+        if !self.expects(task) {
+            return;
+        }
+        let known = self.announced.final_chunks(task);
+        self.announced.complete(task, chunks(self.context.length), result);
+        self.tell_final(task, &known, now, out);
+    }
+
+    fn tell_final(
+        &mut self,
+        task: Task,
+        known: &Range<usize>,
+        now: Instant,
+        out: &mut Vec<Outgoing>,
+    ) {
+        self.latest = Some(now);
+        let Self { open, announced, .. } = self;
+        let all = announced.final_chunks(task);
+        for open in open.values_mut() {
+            for (term, _) in open.part.own_tasks().into_iter().filter(|(_, own)| *own == task) {
+                let chunks = (known.clone(), all.clone());
+                open.part.is_final((term, task), chunks, announced, out);
+                open.part.asks(now, out);
+            }
+        }
+    }
+
+    /// Another worker says what it has of an expected term, or asks for it.
+    pub(super) fn hear(
+        &mut self,
+        from: u32,
+        message: Across,
+        now: Instant,
+        out: &mut Vec<Outgoing>,
+    ) -> Result<(), String> {
+        let key = match &message {
+            Across::Ready { step, attempt, .. } | Across::Ask { step, attempt, .. } => {
+                (*step, *attempt)
+            }
+            Across::Peer { .. } => return Err(format!("{from} says twice who it is")),
+        };
+        self.latest = Some(now);
+        let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
+        if newer || key.0 < self.first || self.is_whole(key) {
+            return Ok(());
+        }
+        if !self.open.contains_key(&key) {
+            self.check_ahead(key.0)?;
+        }
+        self.entry(key, now);
+        let Self { open, announced, .. } = self;
+        let Some(open) = open.get_mut(&key) else { return Ok(()) };
+        if open.planned {
+            open.part.hear(from, &message, announced, out)?;
+            open.part.asks(now, out);
+        } else if open.announced.len() < EARLY_ANNOUNCED_MAX {
+            open.announced.push((from, message));
+        } else {
+            return Err("too much was announced before its exchange".into());
+        }
+        Ok(())
+    }
+
+    /// Steps far beyond those under way are none.
+    fn check_ahead(&self, step: Step) -> Result<(), String> {
+        let most = self.first.0 + 2 * self.context.kept_max as u64 + 64;
+        if step.0 <= most {
+            return Ok(());
+        }
+        Err(format!("a chunk of {step} while steps from {} on are under way", self.first))
+    }
+
+    /// The connection to a node is over.
+    pub(super) fn disconnected(&mut self, node: u32, now: Instant, out: &mut Vec<Outgoing>) {
+        for open in self.open.values_mut() {
+            open.part.disconnected(node);
+            open.part.asks(now, out);
+        }
+    }
+
+    /// Asks others for what was asked for in vain.
+    pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+        for open in self.open.values_mut() {
+            open.part.look(now);
+            open.part.asks(now, out);
+        }
+    }
+
+    /// Jobs below `end` are decided: nobody asks for their results any more.
+    pub(super) fn release(&mut self, end: Job) {
+        self.announced.release(end);
     }
 
     /// An attempt at a step is begun: older ones are given up, and what it was for another
@@ -137,6 +308,7 @@ impl NodeExchanges {
         from: u32,
         block: Block,
         now: Instant,
+        out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
         let key = (Step(header.number), header.attempt);
         let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
@@ -150,23 +322,24 @@ impl NodeExchanges {
         }
         let early_max = 2 * chunks(self.context.length) + 64;
         // Whoever takes over a state meanwhile may have been told its part already.
-        let planned = self.open.get(&key).is_some_and(|open| open.planned);
-        let most = self.first.0 + 2 * self.context.kept_max as u64 + 64;
-        let ahead = !planned && key.0.0 > most;
-        if ahead {
-            return Err(format!(
-                "a chunk of {} while steps from {} on are under way",
-                key.0, self.first
-            ));
+        if !self.open.get(&key).is_some_and(|open| open.planned) {
+            self.check_ahead(key.0)?;
         }
-        let open = self.entry(key, now);
+        self.latest = Some(now);
+        self.entry(key, now);
+        let Self { open, announced, .. } = self;
+        let Some(open) = open.get_mut(&key) else { return Ok(()) };
         open.progressed = now;
         match header.kind {
             Kind::Sum => open.part.summed(header, from, block),
             Kind::Control | Kind::State | Kind::Result => {
                 Err(format!("a chunk of kind {:?} belongs to no exchange", header.kind))
             }
-            _ if open.planned => open.part.term(header, from, block),
+            _ if open.planned => {
+                open.part.term(header, from, block, announced, now)?;
+                open.part.asks(now, out);
+                Ok(())
+            }
             _ if open.early.len() < early_max => {
                 open.early.push((*header, from, block));
                 Ok(())
@@ -182,6 +355,7 @@ impl NodeExchanges {
         from: u32,
         slot: &WriteSlot,
         now: Instant,
+        out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
         if let Some(open) = self.open.get_mut(&(Step(header.number), header.attempt))
             && open.part.placed(header, slot)
@@ -192,7 +366,7 @@ impl NodeExchanges {
         // The exchange may have been begun anew meanwhile.
         let mut block = self.context.blocks.take(header.count(), header.format);
         match slot.with(|bytes| block.bytes_mut().copy_from_slice(bytes)) {
-            Some(()) => self.chunk(header, from, block, now),
+            Some(()) => self.chunk(header, from, block, now, out),
             None => {
                 self.context.blocks.give(block);
                 Ok(())
@@ -202,10 +376,16 @@ impl NodeExchanges {
 
     /// Sums what can be summed, one chunk; false if there is nothing.
     pub(super) fn work(&mut self, out: &mut Vec<Outgoing>) -> bool {
-        let next = self.open.values_mut().find_map(|open| open.part.sum_next());
-        let worked = next.is_some();
-        out.extend(next.into_iter().flatten());
-        worked
+        let Self { open, announced, latest, .. } = self;
+        for open in open.values_mut() {
+            if let Some(sums) = open.part.sum_next(announced) {
+                out.extend(sums);
+                // There is room for other terms now.
+                latest.iter().for_each(|now| open.part.asks(*now, out));
+                return true;
+            }
+        }
+        false
     }
 
     /// The sums that became whole.
@@ -285,22 +465,29 @@ impl NodeExchanges {
         &self,
         node: u32,
         held: impl Fn(Step, What) -> Option<Arc<Vec<f32>>>,
-    ) -> Vec<Frame> {
+    ) -> Vec<Outgoing> {
         let planned = self.open.iter().filter(|(_, open)| open.planned);
-        planned.flat_map(|(key, open)| open.part.owed_to(node, |what| held(key.0, what))).collect()
+        planned
+            .flat_map(|(key, open)| {
+                open.part.owed_to(node, |what| held(key.0, what), &self.announced)
+            })
+            .collect()
     }
 
     /// Gives up everything under way. Sums are kept, for steps that are decided; a coordinator that
     /// was restarted may make some of them again.
     pub(super) fn reset(&mut self) {
         self.open.clear();
+        self.announced.clear();
         lock(&self.sums).connection_lost();
     }
 
     /// Exchanges for which nothing has come for so long, and whose chunks are missing.
     pub(super) fn stalled(&self, now: Instant, patience: Duration) -> Vec<(Step, u32, Vec<u32>)> {
         let old = self.open.iter().filter(|(_, open)| {
-            open.planned && now.saturating_duration_since(open.progressed) > patience
+            open.planned
+                && open.confirmed
+                && now.saturating_duration_since(open.progressed) > patience
         });
         old.map(|((step, attempt), open)| (*step, *attempt, open.part.waits_for())).collect()
     }
@@ -325,8 +512,8 @@ mod tests {
             let range = chunk_range(chunk, length);
             let header = Header::chunk(Kind::Sum, NumberFormat::F32, range.start, range.len())
                 .of_step(Step(step), 0, 0);
-            node.chunk(&header, 0, blocks.take(range.len(), NumberFormat::F32), Instant::now())
-                .unwrap();
+            let block = blocks.take(range.len(), NumberFormat::F32);
+            node.chunk(&header, 0, block, Instant::now(), &mut Vec::new()).unwrap();
         };
         come(&mut node, 6, 0);
         come(&mut node, 7, 0);
@@ -353,6 +540,7 @@ mod tests {
                 places: Vec::new(),
                 terms,
                 owners,
+                stripe: None,
                 receivers: vec![0, COORDINATOR],
             };
             let wrong =

@@ -11,7 +11,7 @@
 //! vector is sent by that partner alone; the shares by load make the most that anybody sends or
 //! receives least.
 
-use super::plan::share_out;
+use super::plan::share_chunks;
 use crate::transport::Summand;
 use crate::transport::wire::{Owner, chunks};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Shares are by load once a worker was late in so many steps in a row: a worker that is late now
 /// and then costs less than a wrong guess.
 const LATE_STEPS: u32 = 4;
+/// A vector that becomes final part by part is cut into at most so many stripes, each of which all
+/// owners share, of at least so many chunks; where shares differ, of at least so many per owner.
+const STRIPES: usize = 32;
+const STRIPE_LEAST: usize = 4;
+const SHARE_STEPS: usize = 4;
 
 /// What is known of workers that bears on how much they sum.
 #[derive(Debug, Default)]
@@ -77,6 +82,56 @@ impl OwnerShares {
         terms: &[Summand],
         length: usize,
     ) -> Vec<Owner> {
+        let count = chunks(length);
+        self.share(present, terms, count, count)
+    }
+
+    /// The same for a step that is not computed yet: gives the chunks of a stripe, and who sums
+    /// which of every stripe. Whoever is always late is taken to hold nothing, if others have its
+    /// terms.
+    ///
+    /// Results become final from one end to the other, and all owners are to have something to sum
+    /// from the first part on.
+    pub(super) fn of_stripes(
+        &self,
+        present: &BTreeSet<u32>,
+        terms: &[Summand],
+        length: usize,
+    ) -> (usize, Vec<Owner>) {
+        let count = chunks(length);
+        let mut by_load = false;
+        let mut punctual = |term: &Summand| {
+            let all = term.holders.iter().copied();
+            let in_time: Vec<_> = all.filter(|piece| !self.is_late(piece.worker.0)).collect();
+            by_load |= in_time.len() < term.holders.len();
+            let holders = if in_time.is_empty() { term.holders.clone() } else { in_time };
+            Summand { holders, weight: term.weight }
+        };
+        let terms: Vec<Summand> = terms.iter().map(&mut punctual).collect();
+        // Shares of different sizes are kept by more chunks only.
+        let least = present.len() * if by_load { SHARE_STEPS } else { 1 };
+        let stripe = count.div_ceil(STRIPES).max(STRIPE_LEAST).max(least);
+        let stripe = stripe.next_multiple_of(present.len().max(1)).min(count);
+        (stripe, self.share(present, &terms, stripe, count))
+    }
+
+    /// Whether all can be asked by the others for what they have.
+    pub(super) fn all_are_reachable(&self, present: &BTreeSet<u32>) -> bool {
+        self.unreachable.is_disjoint(present)
+    }
+
+    fn is_late(&self, worker: u32) -> bool {
+        self.late.get(&worker).is_some_and(|steps| *steps >= LATE_STEPS)
+    }
+
+    /// Cuts so many of the `all` chunks of a vector among those who can sum.
+    fn share(
+        &self,
+        present: &BTreeSet<u32>,
+        terms: &[Summand],
+        count: usize,
+        all: usize,
+    ) -> Vec<Owner> {
         let loads = loads(terms);
         let load_of = |worker: &u32| loads.get(worker).copied().unwrap_or_default();
         let holds_none = |worker: &u32| !loads.contains_key(worker);
@@ -86,17 +141,14 @@ impl OwnerShares {
         };
         let mut workers: Vec<u32> = present.iter().filter(owns).copied().collect();
         // Of a short vector only the first few get a chunk.
-        if chunks(length) < workers.len() {
+        if all < workers.len() {
             workers.sort_by_key(holds_none);
         }
-        let is_always_late = |worker: &u32| {
-            holds_none(worker) && self.late.get(worker).is_some_and(|steps| *steps >= LATE_STEPS)
-        };
-        if !workers.iter().any(is_always_late) {
-            return share_out(&workers, length);
+        if !workers.iter().any(|worker| holds_none(worker) && self.is_late(*worker)) {
+            return share_chunks(&workers, count);
         }
         let loads: Vec<Load> = workers.iter().map(load_of).collect();
-        cut(&workers, &shares(&loads, terms.len()), length)
+        cut(&workers, &shares(&loads, terms.len()), count)
     }
 }
 
@@ -150,9 +202,8 @@ fn shares(loads: &[Load], terms: usize) -> Vec<f64> {
     loads.iter().map(|load| share(load, high)).collect()
 }
 
-/// Cuts a vector's chunks by shares that sum to about 1; who gets none is left out.
-fn cut(workers: &[u32], shares: &[f64], length: usize) -> Vec<Owner> {
-    let count = chunks(length);
+/// Cuts so many chunks by shares that sum to about 1; who gets none is left out.
+fn cut(workers: &[u32], shares: &[f64], count: usize) -> Vec<Owner> {
     let whole: f64 = shares.iter().sum();
     let mut owners = Vec::new();
     let (mut start, mut sum) = (0, 0.0);
@@ -173,6 +224,7 @@ fn cut(workers: &[u32], shares: &[f64], length: usize) -> Vec<Owner> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::share_out;
     use super::*;
     use crate::ids::Worker;
     use crate::transport::wire::CHUNK;

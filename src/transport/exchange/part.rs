@@ -4,23 +4,39 @@
 //! Every owner sums its chunks of all terms, in the order of the terms, and sends the sums to all
 //! receivers. With one owner that is a star; with the workers as owners it is a direct
 //! reduce-scatter and all-gather among them.
+//!
+//! By a plan for results that are there, their holders send them at once ([`ExchangePart::join`]);
+//! of results that are expected, owners ask for what is final ([`ExchangePart::expect`]).
 
+use super::announced::Announcements;
 use super::block::{Block, Blocks};
 use super::frame::{Body, Frame};
+use super::gathering::{Adder, Content, ExpectedTerm, Gathering};
 use super::plan::Plan;
 use super::reassembly::{ReassemblyBuffer, WriteSlot};
 use super::store::Sum;
 use crate::gpu::{Folded, Source, Term, digest_of_bits, fold_chunk, poison_of};
-use crate::ids::Step;
+use crate::ids::{Step, Task};
 use crate::run::NumberFormat;
 use crate::transport::What;
-use crate::transport::wire::{Header, Kind, Owner, chunk_range, chunks};
+use crate::transport::wire::{Across, Header, Kind, Owner, chunk_range, chunks};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Chunks for another node.
-pub(super) type Outgoing = (u32, Frame);
+/// What other nodes are sent.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    Chunk { to: u32, frame: Frame },
+    Tell { to: Vec<u32>, message: Across },
+}
+
+/// How much of a vector may wait at an owner for other terms, as a fraction; and chunks that always
+/// may.
+const WAITING_PART: usize = 4;
+const WAITING_LEAST: usize = 8;
 
 /// One node's part in an exchange.
 #[derive(Debug)]
@@ -31,6 +47,8 @@ pub(super) struct ExchangePart {
     blocks: Blocks,
     /// Which chunks this node sums, and its places among the owners.
     own: Vec<(usize, Owner)>,
+    /// The terms of own chunks, where they are expected.
+    gathering: Option<Gathering>,
     /// The terms this node has, for its own chunks.
     local: Vec<Option<Arc<Vec<f32>>>>,
     /// Chunks of terms that wait for those of other terms.
@@ -60,6 +78,7 @@ impl ExchangePart {
             places: Vec::new(),
             terms: Vec::new(),
             owners: Vec::new(),
+            stripe: None,
             receivers: vec![me],
         };
         let count = chunks(out.len());
@@ -69,6 +88,7 @@ impl ExchangePart {
             format: NumberFormat::F32,
             blocks,
             own: Vec::new(),
+            gathering: None,
             local: Vec::new(),
             waiting: BTreeMap::new(),
             ready: Vec::new(),
@@ -103,10 +123,10 @@ impl ExchangePart {
                         plan.source(place, term).filter(|source| source.0 == self.me)
                         && let Some(vector) = held(what)
                     {
-                        sends.push((
-                            owner.node,
-                            self.term_frame(&plan, owner.start + row, term, vector),
-                        ));
+                        let range = self.out.range(owner.start + row);
+                        let body = Body::Slice(vector, range);
+                        let frame = self.term_frame(&plan, owner.start + row, term, body);
+                        sends.push(Outgoing::Chunk { to: owner.node, frame });
                     }
                 }
             }
@@ -137,13 +157,181 @@ impl ExchangePart {
         sends
     }
 
+    /// Takes part in the sum of a step that is not computed yet.
+    pub(super) fn expect(&mut self, plan: Plan, format: NumberFormat) {
+        let count = self.digests.len();
+        let owners = plan.all_owners(count);
+        self.own =
+            owners.iter().copied().enumerate().filter(|(_, owner)| owner.node == self.me).collect();
+        self.own.iter().for_each(|(_, owner)| self.out.close(owner.start..owner.end));
+        let own = self.own.iter().flat_map(|(_, owner)| owner.start..owner.end);
+        let terms = ExpectedTerm::of(&plan.terms, self.me);
+        let budget = (count / WAITING_PART).max(WAITING_LEAST);
+        self.gathering = Some(Gathering::new(self.me, terms, own, budget));
+        (self.plan, self.format) = (Plan { owners, ..plan }, format);
+    }
+
+    /// The tasks whose results are expected of this node, with their terms.
+    pub(super) fn own_tasks(&self) -> Vec<(usize, Task)> {
+        let terms = self.gathering.as_ref().map(Gathering::terms).unwrap_or_default();
+        terms.iter().enumerate().filter_map(|(at, term)| Some((at, term.mine?))).collect()
+    }
+
+    /// These chunks of an expected term are final here, of which `known` were before: they are sent
+    /// to their owners, or these are told that they can ask for them.
+    pub(super) fn is_final(
+        &mut self,
+        (term, task): (usize, Task),
+        (known, chunks): (Range<usize>, Range<usize>),
+        announced: &Announcements,
+        out: &mut Vec<Outgoing>,
+    ) {
+        let Some(gathering) = &mut self.gathering else { return };
+        gathering.is_final(term, chunks.clone());
+        if gathering.terms()[term].is_pushed() {
+            for owner in &self.plan.owners {
+                let new = (owner.start..owner.end)
+                    .filter(|chunk| chunks.contains(chunk) && !known.contains(chunk))
+                    .filter(|_| owner.node != self.me);
+                out.extend(
+                    new.filter_map(|chunk| self.expected_chunk((term, task), chunk, announced))
+                        .map(|frame| Outgoing::Chunk { to: owner.node, frame }),
+                );
+            }
+        } else if chunks != known {
+            let to: BTreeSet<u32> = self.plan.owners.iter().map(|owner| owner.node).collect();
+            let to = to.into_iter().filter(|node| *node != self.me).collect();
+            out.push(Outgoing::Tell { to, message: self.ready(term, chunks) });
+        }
+    }
+
+    fn ready(&self, term: usize, chunks: Range<usize>) -> Across {
+        let Plan { step, attempt, .. } = self.plan;
+        Across::Ready { step, attempt, term: term as u32, start: chunks.start, end: chunks.end }
+    }
+
+    fn expected_chunk(
+        &self,
+        (term, task): (usize, Task),
+        chunk: usize,
+        announced: &Announcements,
+    ) -> Option<Frame> {
+        let body = announced.chunk(task, chunk, self.out.len())?;
+        Some(self.term_frame(&self.plan, chunk, term, body))
+    }
+
+    /// Another worker says what it has of an expected term, or asks for it.
+    pub(super) fn hear(
+        &mut self,
+        from: u32,
+        message: &Across,
+        announced: &Announcements,
+        out: &mut Vec<Outgoing>,
+    ) -> Result<(), String> {
+        match *message {
+            Across::Ready { term, start, end, .. } => self.announced(term, from, start..end),
+            Across::Ask { term, chunk, .. } => {
+                let frame = self.asked(term, chunk, from, announced)?;
+                out.extend(frame.map(|frame| Outgoing::Chunk { to: from, frame }));
+                Ok(())
+            }
+            Across::Peer { .. } => Ok(()),
+        }
+    }
+
+    /// Chunks of a term are final at one of its holders.
+    fn announced(&mut self, term: u32, holder: u32, chunks: Range<usize>) -> Result<(), String> {
+        let count = self.digests.len();
+        if chunks.start > chunks.end || chunks.end > count {
+            return Err(format!("{holder} announces chunks {chunks:?} of {count}"));
+        }
+        let Some(gathering) = &mut self.gathering else { return Ok(()) };
+        gathering.announced(term as usize, holder, chunks)
+    }
+
+    /// The chunk of an expected term that an owner asks for.
+    fn asked(
+        &self,
+        term: u32,
+        chunk: usize,
+        by: u32,
+        announced: &Announcements,
+    ) -> Result<Option<Frame>, String> {
+        let term = term as usize;
+        let task = self.gathering.as_ref().and_then(|gathering| gathering.terms().get(term)?.mine);
+        let owns = |owner: &Owner| owner.node == by && (owner.start..owner.end).contains(&chunk);
+        let Some(task) = task.filter(|_| self.plan.owners.iter().any(owns)) else {
+            return Err(format!(
+                "{by} asks for term {term}, chunk {chunk}, which is not its to sum"
+            ));
+        };
+        Ok(self.expected_chunk((term, task), chunk, announced))
+    }
+
+    /// What this node asks others for now.
+    pub(super) fn asks(&mut self, now: Instant, out: &mut Vec<Outgoing>) {
+        let Plan { step, attempt, .. } = self.plan;
+        let Some(gathering) = &mut self.gathering else { return };
+        let ask = |(to, term, chunk): (u32, usize, usize)| {
+            let message = Across::Ask { step, attempt, term: term as u32, chunk };
+            Outgoing::Tell { to: vec![to], message }
+        };
+        out.extend(gathering.asks(now).into_iter().map(ask));
+    }
+
+    /// Asks others for what was asked for in vain.
+    pub(super) fn look(&mut self, now: Instant) {
+        self.gathering.iter_mut().for_each(|gathering| gathering.look(now));
+    }
+
+    /// The connection to a node is over.
+    pub(super) fn disconnected(&mut self, node: u32) {
+        self.gathering.iter_mut().for_each(|gathering| gathering.disconnected(node));
+    }
+
     /// What another node is to get of this one, as far as it is here: for one to which it may not
     /// have come through.
     pub(super) fn owed_to(
         &self,
         node: u32,
         held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
-    ) -> Vec<Frame> {
+        announced: &Announcements,
+    ) -> Vec<Outgoing> {
+        let mut owed = match &self.gathering {
+            Some(_) => self.expected_of(node, announced),
+            None => self.terms_owed_to(node, held),
+        };
+        let frame = |frame| Outgoing::Chunk { to: node, frame };
+        owed.extend(self.sums_owed_to(node).into_iter().map(frame));
+        owed
+    }
+
+    /// What a node may not have got of expected terms: those that are sent unasked, and word of the
+    /// others.
+    fn expected_of(&self, node: u32, announced: &Announcements) -> Vec<Outgoing> {
+        let mut owed = Vec::new();
+        let owned = self.plan.owners.iter().filter(|owner| owner.node == node);
+        let owned: Vec<usize> = owned.flat_map(|owner| owner.start..owner.end).collect();
+        for (term, task) in self.own_tasks().into_iter().filter(|_| !owned.is_empty()) {
+            let chunks = announced.final_chunks(task);
+            let pushed = self.gathering.as_ref().is_some_and(|all| all.terms()[term].is_pushed());
+            if pushed {
+                let frames = owned
+                    .iter()
+                    .filter_map(|chunk| self.expected_chunk((term, task), *chunk, announced));
+                owed.extend(frames.map(|frame| Outgoing::Chunk { to: node, frame }));
+            } else if chunks.start < chunks.end {
+                owed.push(Outgoing::Tell { to: vec![node], message: self.ready(term, chunks) });
+            }
+        }
+        owed
+    }
+
+    fn terms_owed_to(
+        &self,
+        node: u32,
+        held: impl Fn(What) -> Option<Arc<Vec<f32>>>,
+    ) -> Vec<Outgoing> {
         let mut owed = Vec::new();
         for (place, owner) in
             self.plan.owners.iter().enumerate().filter(|(_, owner)| owner.node == node)
@@ -151,12 +339,19 @@ impl ExchangePart {
             for term in 0..self.plan.terms.len() {
                 let mine = self.plan.source(place, term).filter(|source| source.0 == self.me);
                 let Some(vector) = mine.and_then(|(_, what)| held(what)) else { continue };
-                owed.extend(
-                    (owner.start..owner.end)
-                        .map(|chunk| self.term_frame(&self.plan, chunk, term, Arc::clone(&vector))),
-                );
+                let frame = |chunk| {
+                    let body = Body::Slice(Arc::clone(&vector), self.out.range(chunk));
+                    self.term_frame(&self.plan, chunk, term, body)
+                };
+                let frames = (owner.start..owner.end).map(frame);
+                owed.extend(frames.map(|frame| Outgoing::Chunk { to: node, frame }));
             }
         }
+        owed
+    }
+
+    fn sums_owed_to(&self, node: u32) -> Vec<Frame> {
+        let mut owed = Vec::new();
         let own = self
             .own
             .iter()
@@ -188,17 +383,27 @@ impl ExchangePart {
             .map(|(place, _)| *place)
     }
 
-    fn term_frame(&self, plan: &Plan, chunk: usize, term: usize, vector: Arc<Vec<f32>>) -> Frame {
+    fn term_frame(&self, plan: &Plan, chunk: usize, term: usize, body: Body) -> Frame {
         let range = self.out.range(chunk);
         let header = Header::chunk(Kind::Term, NumberFormat::F32, range.start, range.len())
             .of_step(plan.step, plan.attempt, plan.place(term));
-        Frame { header, body: Body::Slice(vector, range) }
+        Frame { header, body }
     }
 
     /// Takes in a chunk of a term for which this node is the owner.
-    pub(super) fn term(&mut self, header: &Header, from: u32, block: Block) -> Result<(), String> {
+    pub(super) fn term(
+        &mut self,
+        header: &Header,
+        from: u32,
+        block: Block,
+        announced: &Announcements,
+        now: Instant,
+    ) -> Result<(), String> {
         let chunk = header.chunk_of(self.out.len())?;
         let term = header.piece as usize;
+        if self.gathering.is_some() {
+            return self.expected_term((chunk, term), from, block, announced, now);
+        }
         let source = self
             .place_of(chunk)
             .filter(|_| term < self.plan.terms.len())
@@ -220,8 +425,65 @@ impl ExchangePart {
         Ok(())
     }
 
+    fn expected_term(
+        &mut self,
+        (chunk, term): (usize, usize),
+        from: u32,
+        block: Block,
+        announced: &Announcements,
+        now: Instant,
+    ) -> Result<(), String> {
+        if self.place_of(chunk).is_none() {
+            return Err(format!(
+                "{from} sends term {term}, chunk {chunk}, which is summed elsewhere"
+            ));
+        }
+        let Some(mut gathering) = self.gathering.take() else { return Ok(()) };
+        let came = gathering.came((chunk, term), from, block, now);
+        let tasks: Vec<Option<Task>> = gathering.terms().iter().map(|term| term.mine).collect();
+        let mine = |term: usize| self.mine(tasks[term]?, chunk, announced);
+        let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
+        gathering.condense(chunk, &Adder { mine: &mine, blocks, count });
+        self.gathering = Some(gathering);
+        came?.into_iter().for_each(|block| self.blocks.give(block));
+        Ok(())
+    }
+
+    /// A chunk of this node's own result, as it is summed.
+    fn mine(&self, task: Task, chunk: usize, announced: &Announcements) -> Option<Content> {
+        let Body::Slice(numbers, range) = announced.chunk(task, chunk, self.out.len())? else {
+            return None;
+        };
+        Some(match self.rounded(&numbers, range.clone()) {
+            Some(block) => Content::Came(block),
+            None => Content::Slice(numbers, range),
+        })
+    }
+
     /// Sums one chunk that is ready; gives back what is sent of it, none if no chunk is ready.
-    pub(super) fn sum_next(&mut self) -> Option<Vec<Outgoing>> {
+    pub(super) fn sum_next(&mut self, announced: &Announcements) -> Option<Vec<Outgoing>> {
+        let (chunk, block, folded) = match &self.gathering {
+            Some(_) => self.fold_expected(announced)?,
+            None => self.fold_planned()?,
+        };
+        Some(self.publish(chunk, block, folded))
+    }
+
+    fn fold_expected(&mut self, announced: &Announcements) -> Option<(usize, Block, Folded)> {
+        let mut gathering = self.gathering.take()?;
+        let next = gathering.next();
+        let tasks: Vec<Option<Task>> = gathering.terms().iter().map(|term| term.mine).collect();
+        self.gathering = Some(gathering);
+        let (chunk, nodes) = next?;
+        let mine = |term: usize| self.mine(tasks[term]?, chunk, announced);
+        let (blocks, count) = (&self.blocks, self.out.range(chunk).len());
+        let mut block = self.blocks.take(count, NumberFormat::F32);
+        let adder = Adder { mine: &mine, blocks, count };
+        let folded = adder.fold(nodes, block.floats_mut())?;
+        Some((chunk, block, folded))
+    }
+
+    fn fold_planned(&mut self) -> Option<(usize, Block, Folded)> {
         let chunk = self.ready.pop()?;
         let came = self.waiting.remove(&chunk).unwrap_or_default();
         let range = self.out.range(chunk);
@@ -241,13 +503,19 @@ impl ExchangePart {
         let terms: Vec<Term<'_>> = weighted
             .map(|(at, term)| Term { weight: term.weight as f32, source: source(at) })
             .collect();
-        let mut folded = fold_chunk(&terms, block.floats_mut());
+        let folded = fold_chunk(&terms, block.floats_mut());
         if !folded.finite {
             let blamed = self.blamed(chunk, &terms);
             self.spoilt.extend(blamed);
         }
         drop(terms);
         came.into_iter().chain(rounded).flatten().for_each(|block| self.blocks.give(block));
+        Some((chunk, block, folded))
+    }
+
+    /// Keeps the sum of a chunk; gives what is sent of it.
+    fn publish(&mut self, chunk: usize, mut block: Block, mut folded: Folded) -> Vec<Outgoing> {
+        let range = self.out.range(chunk);
         let narrow = (self.format == NumberFormat::Bf16).then(|| {
             let mut narrow = self.blocks.take(range.len(), NumberFormat::Bf16);
             narrow.fill(block.floats_mut());
@@ -272,11 +540,11 @@ impl ExchangePart {
         let header = Header { finite: folded.finite, digest: wire_digest, ..header };
         let block = Arc::new(block);
         let others = self.plan.receivers.iter().filter(|node| **node != self.me);
-        Some(
-            others
-                .map(|node| (*node, Frame { header, body: Body::Block(Arc::clone(&block)) }))
-                .collect(),
-        )
+        let send = |node: &u32| Outgoing::Chunk {
+            to: *node,
+            frame: Frame { header, body: Body::Block(Arc::clone(&block)) },
+        };
+        others.map(send).collect()
     }
 
     /// Whose terms of a chunk are not finite.
@@ -367,6 +635,9 @@ impl ExchangePart {
                 nodes.extend(open.take(1).map(|_| owner.node));
                 continue;
             }
+            if self.gathering.is_some() {
+                continue;
+            }
             for chunk in open {
                 let came = self.waiting.get(&chunk);
                 let lacks = |term: &usize| {
@@ -380,6 +651,7 @@ impl ExchangePart {
                 );
             }
         }
+        nodes.extend(self.gathering.iter().flat_map(Gathering::waits_for));
         nodes.sort_unstable();
         nodes.dedup();
         nodes

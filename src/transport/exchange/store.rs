@@ -7,7 +7,7 @@ use crate::ids::{Job, Step, Task};
 use crate::transport::collective::ResultStore;
 use crate::transport::ledger::Ledger;
 use crate::transport::{What, lock};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// A worker's results in the host's memory, which its trainer writes there.
@@ -78,6 +78,10 @@ pub(in crate::transport) struct SumStore {
     most: usize,
     /// Which of them are from before the present connection to the coordinator.
     before: BTreeSet<Key>,
+    /// At the coordinator: the exchange by which an attempt at a step is made, where its number is
+    /// another, and those of which that is not known yet.
+    names: BTreeMap<Key, u32>,
+    unnamed: BTreeSet<Key>,
 }
 
 /// The sums of a node, for its transport too.
@@ -86,7 +90,35 @@ pub(in crate::transport) type SharedSums = Arc<Mutex<SumStore>>;
 impl SumStore {
     /// A store that keeps so many.
     pub(super) fn new(most: usize) -> Self {
-        Self { sums: VecDeque::new(), most, before: BTreeSet::new() }
+        Self {
+            sums: VecDeque::new(),
+            most,
+            before: BTreeSet::new(),
+            names: BTreeMap::new(),
+            unnamed: BTreeSet::new(),
+        }
+    }
+
+    /// A step is expected to be made by this exchange.
+    pub(super) fn expect(&mut self, key: Key) {
+        self.unnamed.insert(key);
+    }
+
+    /// An attempt at a step is made by the exchange of this number.
+    pub(super) fn name(&mut self, (step, attempt): Key, number: u32) {
+        self.unnamed.retain(|key| key.0 != step);
+        self.names.insert((step, attempt), number);
+    }
+
+    /// The number of the exchange by which an attempt at a step is made.
+    pub(super) fn number(&self, (step, attempt): Key) -> u32 {
+        self.names.get(&(step, attempt)).copied().unwrap_or(attempt)
+    }
+
+    /// Steps before this one are not asked for any more.
+    pub(super) fn forget_names(&mut self, oldest: Step) {
+        self.names.retain(|key, _| key.0 >= oldest);
+        self.unnamed.retain(|key| key.0 >= oldest);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -97,9 +129,11 @@ impl SumStore {
         self.sums.iter().find(|sum| sum.key() == key)
     }
 
-    /// The vector of a sum that is finite, if it is here.
+    /// The vector of an attempt's sum that is finite, if it is here.
     pub(in crate::transport) fn vector(&self, step: Step, attempt: u32) -> Option<Arc<Vec<f32>>> {
-        self.get((step, attempt)).filter(|sum| sum.finite)?.vector.clone()
+        let key = (step, self.number((step, attempt)));
+        let sum = self.get(key).filter(|sum| sum.finite && !self.unnamed.contains(&key))?;
+        sum.vector.clone()
     }
 
     /// Keeps a sum; gives back the memory of those that are no longer kept.

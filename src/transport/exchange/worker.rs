@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::store::Sum;
 use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
 use crate::gpu::{Folded, poison_of};
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Task, Worker};
 use crate::transport::What;
 use crate::transport::collective::{
     CollectiveCommand, CollectiveEvent, CollectiveSum, ResultStore,
@@ -72,6 +72,11 @@ impl WorkerSums {
         self.node.sum(step, attempt).map(|sum| sum.vector.unwrap_or_default())
     }
 
+    /// Whether a step is summed, while it is computed, of the result of a task.
+    pub(in crate::transport) fn expects(&self, task: Task) -> bool {
+        self.node.expects(task)
+    }
+
     /// Whether a sum is under way here.
     pub(in crate::transport) fn is_open(&self, step: Step, attempt: u32) -> bool {
         self.node.is_open(step, attempt) || self.in_group.contains(&(step, attempt))
@@ -100,7 +105,26 @@ impl WorkerSums {
                 }
             }
             WorkerEvent::Discard { task } => self.results.discard(task),
-            WorkerEvent::Release { step, end } => self.results.release(step, end),
+            WorkerEvent::Release { step, end } => {
+                self.results.release(step, end);
+                self.node.release(end);
+            }
+            WorkerEvent::Announced { task, chunks, numbers } => {
+                self.sending(out, |node, sent| node.announce(task, chunks, numbers, now, sent));
+            }
+            WorkerEvent::Computed { task } => {
+                if let Some(result) = self.results.read(Step(0), What::Result(task)) {
+                    self.sending(out, |node, sent| node.complete(task, result, now, sent));
+                }
+            }
+            WorkerEvent::Peer { from, message } => {
+                let taken = self.sending(out, |node, sent| node.hear(from, message, now, sent));
+                warn_of(from, taken);
+            }
+            WorkerEvent::Confirmed { step, attempt } => self.node.confirm((step, attempt), now),
+            WorkerEvent::Disconnected { worker } => {
+                self.sending(out, |node, sent| node.disconnected(worker, now, sent));
+            }
             WorkerEvent::Exchange(plan) => self.exchange(now, plan, out),
             WorkerEvent::ExchangeInGroup { group, plan } => {
                 self.exchange_in_group(group, plan, out);
@@ -111,17 +135,22 @@ impl WorkerSums {
             WorkerEvent::Applied { next } => self.node.applied(next),
             WorkerEvent::Moved { next } => self.node.moved(next),
             WorkerEvent::Chunk { from, header, block } => {
-                let taken = self.node.chunk(&header, from, block, now);
+                let taken =
+                    self.sending(out, |node, sent| node.chunk(&header, from, block, now, sent));
                 warn_of(from, taken);
             }
             WorkerEvent::Placed { from, header, slot } => {
-                let taken = self.node.placed(&header, from, &slot, now);
+                let taken =
+                    self.sending(out, |node, sent| node.placed(&header, from, &slot, now, sent));
                 warn_of(from, taken);
             }
             WorkerEvent::ConnectedAgain { worker } => {
                 let held = |step, what| self.results.read(step, what);
                 let owed = self.node.owed_to(worker, held);
-                owed.into_iter().for_each(|frame| send(worker, frame, out));
+                self.sending(out, |node, sent| {
+                    node.disconnected(worker, now, sent);
+                    sent.extend(owed);
+                });
             }
             WorkerEvent::Equipped(equipment) => self.equipped(equipment, out),
             WorkerEvent::Collective(reported) => self.reported(reported, out),
@@ -141,6 +170,7 @@ impl WorkerSums {
                 }
             }
             WorkerEvent::Tick => {
+                self.sending(out, |node, sent| node.look(now, sent));
                 let mut owing = BTreeSet::new();
                 for (step, attempt, on) in self.node.stalled(now, QUIET) {
                     owing.extend(&on);
@@ -153,10 +183,19 @@ impl WorkerSums {
 
     /// Sums one chunk, if there is one that can be summed.
     pub(in crate::transport) fn work(&mut self, out: &mut Effects) -> bool {
-        let mut chunks: Vec<Outgoing> = Vec::new();
-        let worked = self.node.work(&mut chunks);
-        chunks.into_iter().for_each(|(to, frame)| send(to, frame, out));
-        worked
+        self.sending(out, NodeExchanges::work)
+    }
+
+    /// Lets the node do something, and sends what it wants sent.
+    fn sending<T>(
+        &mut self,
+        out: &mut Effects,
+        act: impl FnOnce(&mut NodeExchanges, &mut Vec<Outgoing>) -> T,
+    ) -> T {
+        let mut sent = Vec::new();
+        let value = act(&mut self.node, &mut sent);
+        send_all(sent, out);
+        value
     }
 
     /// Tells of the sums that have become whole; whether there are any.
@@ -170,12 +209,12 @@ impl WorkerSums {
 
     fn exchange(&mut self, now: Instant, plan: Plan, out: &mut Effects) {
         let (step, attempt) = (plan.step, plan.attempt);
-        let mut chunks: Vec<Outgoing> = Vec::new();
+        let mut sent: Vec<Outgoing> = Vec::new();
         let held = |what| self.results.read(step, what);
-        for reason in self.node.begin(plan, held, now, &mut chunks) {
+        for reason in self.node.begin(plan, held, now, &mut sent) {
             tracing::warn!("{step}, attempt {attempt}: {reason}");
         }
-        chunks.into_iter().for_each(|(to, frame)| send(to, frame, out));
+        send_all(sent, out);
     }
 
     /// Makes a sum with others of a group.
@@ -295,6 +334,15 @@ fn told_of(step: Step, attempt: u32, digest: u64, finite: bool) -> FromWorker {
         FromWorker::Held { step, attempt, digest: Some(digest) }
     } else {
         FromWorker::SumNotFinite { step, attempt }
+    }
+}
+
+fn send_all(sent: Vec<Outgoing>, out: &mut Effects) {
+    for outgoing in sent {
+        match outgoing {
+            Outgoing::Chunk { to, frame } => send(to, frame, out),
+            Outgoing::Tell { to, message } => out.push(WorkerEffect::TellPeers { to, message }),
+        }
     }
 }
 

@@ -155,6 +155,9 @@ pub(super) async fn answer(
                 Ok((stream, _, Across::Peer { worker, epoch, .. })) => {
                     drop(streams.send((worker, epoch, Some(stream))));
                 }
+                Ok((_, _, Across::Ready { .. } | Across::Ask { .. })) => {
+                    door.refuse(from, "it does not say first who it is");
+                }
                 Err(reason) => door.refuse(from, &reason),
             }
         });

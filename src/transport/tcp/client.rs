@@ -13,16 +13,17 @@ pub use link::TcpLink;
 
 use super::Welcome;
 use super::pipe::Incoming;
-use crate::ids::Worker;
+use crate::ids::{Task, Worker};
 use crate::transport::collective::{Collective, CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
     Arriving, Blocks, Frame, Plan, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
 };
-use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, ToWorker};
+use crate::transport::wire::{self, Across, COORDINATOR, FromWorker, Kind, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts};
 use dialer::{Dialer, Dialled};
 use peers::Peers;
+use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -57,6 +58,13 @@ enum Command {
         connection: u64,
         order: u64,
         notice: Notice,
+    },
+    /// Some chunks of the result of a task of that order are final.
+    Announced {
+        order: u64,
+        task: Task,
+        chunks: Range<usize>,
+        numbers: Arc<Vec<f32>>,
     },
     Facts(RunFacts),
     Equip(Equipment),
@@ -97,6 +105,11 @@ impl Hub {
                 biased;
                 command = commands.recv() => match command {
                     Some(Command::Notice { connection, order, notice }) => self.notice(connection, order, notice),
+                    Some(Command::Announced { order, task, chunks, numbers }) => {
+                        if self.uplink.is_current(order >> ORDER_BITS) {
+                            self.sums(WorkerEvent::Announced { task, chunks, numbers });
+                        }
+                    }
                     Some(Command::Facts(facts)) => {
                         // The coordinator compares; a difference to what this worker said before is
                         // one to the run's.
@@ -154,6 +167,8 @@ impl Hub {
                 let aux = if finite { aux } else { Vec::new() };
                 if finite && self.welcome.eager {
                     self.sums(WorkerEvent::SendEagerly { task, order });
+                } else if finite {
+                    self.sums(WorkerEvent::Computed { task });
                 }
                 self.uplink.tell(&FromWorker::Done { order, task, aux, finite });
             }
@@ -243,10 +258,18 @@ impl Hub {
                 self.sums(WorkerEvent::Placed { from: from.node(), header, slot });
             }
             (From::Peer(worker, line), Incoming::Ended(reason)) => {
-                self.peers.disconnected(worker, line, &reason, &self.dialer);
+                if self.peers.disconnected(worker, line, &reason, &self.dialer) {
+                    self.sums(WorkerEvent::Disconnected { worker });
+                }
             }
-            (From::Peer(worker, _), Incoming::Control(_)) => {
-                tracing::warn!("worker {worker} sends what is no chunk");
+            (From::Peer(worker, line), Incoming::Control(body)) => {
+                match wire::decode::<Across>(&body) {
+                    Ok(message) => {
+                        self.peers.heard_of(worker, line);
+                        self.sums(WorkerEvent::Peer { from: worker, message });
+                    }
+                    Err(reason) => tracing::warn!("from worker {worker}: {reason}"),
+                }
             }
         }
         true
@@ -270,6 +293,11 @@ impl Hub {
         for effect in effects {
             match effect {
                 WorkerEffect::Send { to, frame, most } => self.send(to, frame, most),
+                WorkerEffect::TellPeers { to, message } => {
+                    let frame = Frame::control(&message);
+                    let pipes = to.into_iter().filter_map(|worker| self.peers.pipe(worker));
+                    pipes.for_each(|pipe| pipe.tell_frame(frame.clone()));
+                }
                 WorkerEffect::Tell(message) => self.uplink.tell(&message),
                 WorkerEffect::Collective(told) => {
                     if let Some(collective) = &mut self.collective {
@@ -318,8 +346,9 @@ impl Hub {
         match message {
             ToWorker::Compute { order, tasks, .. } => {
                 self.uplink.used();
+                let in_parts = tasks.iter().all(|order| self.sums.expects(order.task));
                 let tasks = tasks.into_iter().map(|order| (order.task, order.parts)).collect();
-                self.trainer.compute(self.uplink.name_of(order), tasks);
+                self.trainer.compute(self.uplink.name_of(order), tasks, in_parts);
             }
             ToWorker::Abandon {} => {
                 self.trainer.cancel();
@@ -331,11 +360,20 @@ impl Hub {
             ToWorker::Discard { task } => self.sums(WorkerEvent::Discard { task }),
             ToWorker::Release { step, end } => self.sums(WorkerEvent::Release { step, end }),
             ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group } => {
-                let plan = Plan { step, attempt, places, terms, owners, receivers };
+                let plan = Plan { step, attempt, places, terms, owners, stripe: None, receivers };
                 self.sums(match group {
                     Some(group) => WorkerEvent::ExchangeInGroup { group, plan },
                     None => WorkerEvent::Exchange(plan),
                 });
+            }
+            ToWorker::Expect { step, attempt, terms, owners, stripe, receivers } => {
+                let stripe = Some(stripe);
+                let places = Vec::new();
+                let plan = Plan { step, attempt, places, terms, owners, stripe, receivers };
+                self.sums(WorkerEvent::Exchange(plan));
+            }
+            ToWorker::Confirm { step, attempt } => {
+                self.sums(WorkerEvent::Confirmed { step, attempt });
             }
             ToWorker::NameGroup { group } => {
                 self.sums(WorkerEvent::Group(CollectiveCommand::Name { group }));

@@ -12,6 +12,11 @@ pub(super) enum Command {
     Discard(Worker, u32, Task),
     /// The state of a worker, whichever connection it has, for the coordinator.
     StateOf(Worker),
+    /// A step that is computed from now on will be made of these terms.
+    Expect {
+        step: Step,
+        terms: Vec<Summand>,
+    },
     Fold {
         step: Step,
         attempt: u32,

@@ -17,8 +17,8 @@ use super::pipe::{ConnectionContext, Incoming, Stamp, Traffic};
 use crate::ids::{Step, Worker};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
-    Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, EagerReceiver, Frame,
-    NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors, state_frames,
+    Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, EagerReceiver, Expectation,
+    Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors, state_frames,
 };
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
@@ -134,6 +134,7 @@ impl Hub {
         let settings = SumSettings {
             by_workers: listen.exchange.is_by_workers(),
             keeps: listen.keeps,
+            overlap: listen.overlap,
             collective: listen.exchange == Exchange::NCCL,
             log_steps: listen.config.log_steps,
             stall: listen.stall,
@@ -240,6 +241,9 @@ impl Hub {
                 self.members.epoch(worker.0),
                 Order::SendState { needy: Worker(COORDINATOR) },
             ),
+            Command::Expect { step, terms } => {
+                self.sums(CoordinatorEvent::Expect { step, terms });
+            }
             Command::Fold { step, attempt, terms, spares_one } => {
                 self.sums(CoordinatorEvent::Sum { step, attempt, terms, spares_one });
             }
@@ -354,6 +358,7 @@ impl Hub {
             return frame.clone();
         }
         let (step, attempt, epoch, Worker(saver)) = which;
+        let attempt = self.sums.number(step, attempt);
         let Decoded { digest, aux, .. } = decoded;
         let (digest, aux) = (*digest, aux.clone());
         let frame = Frame::control(&ToWorker::Apply { epoch, step, attempt, digest, aux, saver });
@@ -383,6 +388,14 @@ impl Hub {
                     status.exchanges += 1;
                     status.exchange_seconds = seconds;
                     status.by_collective += u64::from(by_collective);
+                }
+                CoordinatorEffect::Expected(what) => {
+                    let mut status = self.watched.status();
+                    match what {
+                        Expectation::Told => status.expected += 1,
+                        Expectation::Confirmed => status.confirmed += 1,
+                        Expectation::Replaced => status.replaced += 1,
+                    }
                 }
                 CoordinatorEffect::GroupSize(size) => self.watched.status().group = size,
             }

@@ -21,6 +21,9 @@ pub struct Listen {
     pub config: RunConfig,
     /// Who sums.
     pub exchange: Exchange,
+    /// Whether workers that sum among themselves begin while a step is computed, where it is known
+    /// what it will be made of.
+    pub overlap: bool,
     /// Whether every sum is sent to the coordinator too, if it does not sum itself.
     pub keeps: bool,
     /// First step that a replica made anew from the job has not applied; none if the job does not
@@ -52,6 +55,7 @@ impl Listen {
             run: random(),
             config,
             exchange: Exchange::default(),
+            overlap: true,
             keeps: false,
             first: Some(Step(0)),
             job: String::new(),

@@ -37,8 +37,15 @@ pub trait Listener: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct Sockets;
 
+/// Bytes that may wait in the system unsent. What is written later, such as a question of another
+/// worker's, would else wait behind megabytes of chunks.
+#[cfg(any(target_os = "android", target_os = "linux"))]
+const UNSENT_MAX: u32 = 128 << 10;
+
 fn ready(stream: TcpStream) -> io::Result<Box<dyn Duplex>> {
     stream.set_nodelay(true)?;
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX)?;
     Ok(Box::new(stream))
 }
 

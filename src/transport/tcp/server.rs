@@ -14,7 +14,7 @@ use crate::transport::exchange::{SharedSums, Vectors};
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::COORDINATOR;
 use crate::transport::{
-    Notice, Order, Piece, State, SumRequest, Summed, Transport, Unneeded, Weighted, What,
+    Notice, Order, Piece, Stage, State, SumRequest, Summed, Transport, Unneeded, Weighted, What,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -249,7 +249,11 @@ impl Transport for TcpTransport {
     }
 
     fn fold(&mut self, sum: SumRequest<'_>) -> Result<Option<Summed>, CombineError> {
-        let SumRequest { step, attempt, terms, length, spares_one } = sum;
+        let SumRequest { step, attempt, terms, length, spares_one, stage } = sum;
+        if stage == Stage::Expected {
+            self.command(Command::Expect { step, terms: terms.to_vec() });
+            return Ok(None);
+        }
         if let Some((ledgers, vectors)) = &self.held {
             let mut gradient = vectors.take(length);
             let folded = ledgers.fold(step, terms, &mut gradient)?;

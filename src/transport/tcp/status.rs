@@ -29,6 +29,15 @@ pub struct TcpStatus {
     /// How many of them a collective made.
     #[serde(default, alias = "woven")]
     pub by_collective: u64,
+    /// Sums that workers were told to begin while their step was computed.
+    #[serde(default)]
+    pub expected: u64,
+    /// How many steps were made of such a sum.
+    #[serde(default)]
+    pub confirmed: u64,
+    /// How many were made of another one, after all.
+    #[serde(default)]
+    pub replaced: u64,
     /// Workers that can sum by a collective now, among themselves.
     #[serde(default)]
     pub group: usize,

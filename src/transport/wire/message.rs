@@ -234,6 +234,30 @@ pub enum ToWorker {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<u64>,
     },
+    /// What a step will be made of, told before it is computed: begin to sum it as it comes. Every
+    /// term may come of any of its holders.
+    Expect {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// What is summed, in this order, by the tree of [`crate::gpu::Combine`], each with weight
+        /// 1.
+        terms: Vec<Summand>,
+        /// Who sums which chunks of every stripe.
+        owners: Vec<Owner>,
+        /// Chunks of a stripe: the vector is cut into stripes, the last of which may be shorter.
+        stripe: usize,
+        /// Who gets the sum.
+        receivers: Vec<u32>,
+    },
+    /// A step is made of what was expected: whatever lacks of its sum is waited for from now on.
+    Confirm {
+        /// Which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+    },
     /// Name a group, by which its members find each other elsewhere than here; answered with
     /// [`FromWorker::GroupNamed`].
     NameGroup {
@@ -458,11 +482,11 @@ pub enum FromWorker {
     },
 }
 
-/// First on a connection from one worker to another.
+/// From one worker to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Across {
-    /// Who connects.
+    /// First on a connection: who connects.
     Peer {
         /// Which worker.
         worker: u32,
@@ -470,6 +494,31 @@ pub enum Across {
         run: u64,
         /// How many times it had joined.
         epoch: u32,
+    },
+    /// These chunks of a term that is expected are final and finite, and can be asked for. A later
+    /// word on a term includes what earlier ones said.
+    Ready {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Which term.
+        term: u32,
+        /// First chunk.
+        start: usize,
+        /// One past the last chunk.
+        end: usize,
+    },
+    /// Send a chunk of a term to the one who sums it.
+    Ask {
+        /// Of which step.
+        step: Step,
+        /// Which attempt.
+        attempt: u32,
+        /// Which term.
+        term: u32,
+        /// Which chunk.
+        chunk: usize,
     },
 }
 

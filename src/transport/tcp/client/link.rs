@@ -14,12 +14,13 @@ use super::uplink::Uplink;
 use super::word::Word;
 use super::{Command, Equipment, From, Hub, ORDER_BITS};
 use crate::gpu::{Gradient, GradientMut, Vector};
-use crate::ids::{Step, Worker};
+use crate::ids::{Step, Task, Worker};
 use crate::transport::collective::{Collective, CollectiveEvent, DeviceResults};
 use crate::transport::exchange::{
     Arriving, Blocks, HostResults, NodeContext, ReassemblyBuffers, Vectors, WorkerSums,
 };
 use crate::transport::ledger::Ledger;
+use crate::transport::wire::CHUNK;
 use crate::transport::{Closer, Link, Notice, Order, Received, RunFacts, Say, Staged};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
@@ -288,7 +289,7 @@ impl Link for TcpLink {
         })
     }
 
-    fn keep(&mut self, task: crate::ids::Task, result: Vec<f32>) {
+    fn keep(&mut self, task: Task, result: Vec<f32>) {
         lock(&self.ledger).keep(task, result);
     }
 
@@ -302,6 +303,16 @@ impl Link for TcpLink {
 
     fn first(&self) -> Option<Step> {
         Some(self.first)
+    }
+
+    fn chunk(&self) -> Option<usize> {
+        Some(CHUNK)
+    }
+
+    fn announce(&mut self, task: Task, start: usize, numbers: Vec<f32>) {
+        let chunks = start / CHUNK..(start + numbers.len()).div_ceil(CHUNK);
+        let (order, numbers) = (self.order, Arc::new(numbers));
+        let _ = self.commands.send(Command::Announced { order, task, chunks, numbers });
     }
 
     fn agree(&mut self, facts: RunFacts) {

@@ -178,10 +178,17 @@ impl Peers {
         }
     }
 
-    pub(super) fn disconnected(&mut self, worker: u32, line: u64, reason: &str, dialer: &Dialer) {
+    /// A connection is over; whether it was the one to a worker.
+    pub(super) fn disconnected(
+        &mut self,
+        worker: u32,
+        line: u64,
+        reason: &str,
+        dialer: &Dialer,
+    ) -> bool {
         let Some(remote) = self.remotes.get_mut(&worker).filter(|remote| remote.line == line)
         else {
-            return;
+            return false;
         };
         tracing::debug!("worker {worker} is gone from here: {reason}");
         let (pipe, queues) = Pipe::new();
@@ -189,5 +196,6 @@ impl Peers {
         if worker < dialer.me() {
             self.dial(worker, Duration::from_millis(50), dialer);
         }
+        true
     }
 }

@@ -94,10 +94,10 @@ impl Trainer {
     }
 
     /// Tasks for it.
-    pub(super) fn compute(&mut self, number: u64, tasks: Vec<(Task, Vec<Part>)>) {
+    pub(super) fn compute(&mut self, number: u64, tasks: Vec<(Task, Vec<Part>)>, in_parts: bool) {
         let cancel = Cancel::default();
         self.live = Some(cancel.clone());
-        self.enqueue(number, Order::Compute { tasks, cancel });
+        self.enqueue(number, Order::Compute { tasks, cancel, in_parts });
     }
 
     pub(super) fn enqueue(&mut self, number: u64, order: Order) {

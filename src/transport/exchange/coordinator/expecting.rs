@@ -1,0 +1,114 @@
+//! Steps that are summed while they are computed: what workers are told of them, and when it is
+//! known what they are made of.
+
+use super::{CoordinatorSums, Effects, tell};
+use crate::ids::Step;
+use crate::transport::exchange::Key;
+use crate::transport::exchange::events::{CoordinatorEffect, Expectation, SumSettings};
+use crate::transport::exchange::expected::Heard;
+use crate::transport::exchange::monitor::ExchangeMonitor;
+use crate::transport::exchange::plan::Plan;
+use crate::transport::wire::{COORDINATOR, ToWorker};
+use crate::transport::{Summand, lock};
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+impl CoordinatorSums {
+    /// A step is computed from now on: workers begin to sum it as it comes, if they are to sum it.
+    pub(super) fn expect(
+        &mut self,
+        now: Instant,
+        step: Step,
+        terms: Vec<Summand>,
+        out: &mut Effects,
+    ) {
+        let SumSettings { overlap, by_workers, collective, .. } = self.settings;
+        let by_connections = overlap && by_workers && !collective;
+        let all_can = self.shares.all_are_reachable(&self.present);
+        if !by_connections || !all_can || self.doubts.of(step) || terms.is_empty() {
+            return;
+        }
+        self.expected.begin(step, terms);
+        self.expect_again(now, out);
+    }
+
+    /// Tells workers what the step is expected to be made of, by those who are there; nothing if
+    /// nobody can have some term.
+    pub(super) fn expect_again(&mut self, now: Instant, out: &mut Effects) {
+        let Some((step, terms)) = self.expected.of_present(&self.present) else { return };
+        let number = self.monitors.number(step, 0);
+        let key = (step, number);
+        let length = self.context.length;
+        let (stripe, owners) = self.shares.of_stripes(&self.present, &terms, length);
+        let coordinator = self.settings.keeps.then_some(COORDINATOR);
+        let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
+        let sources = owners.iter().map(|owner| owner.node).collect();
+        let mut monitor = ExchangeMonitor::new(None, receivers.clone(), sources, now);
+        monitor.given.extend(&receivers);
+        self.monitors.begin(key, monitor);
+        lock(&self.node.sums()).expect(key);
+        self.node.supersede(step, number);
+        let told = ToWorker::Expect {
+            step,
+            attempt: number,
+            terms: terms.clone(),
+            owners: owners.clone(),
+            stripe,
+            receivers: receivers.clone(),
+        };
+        tell(self.present.iter().copied().collect(), told, out);
+        out.push(CoordinatorEffect::Expected(Expectation::Told));
+        if self.settings.keeps {
+            let stripe = Some(stripe);
+            let places = Vec::new();
+            let plan = Plan { step, attempt: number, places, terms, owners, stripe, receivers };
+            let wrong = self.node.begin(plan, |_| None, now, &mut Vec::new());
+            debug_assert!(wrong.is_empty(), "nothing comes before its plan");
+        }
+    }
+
+    /// Whether a step is made of what was expected of it: then its sum is under way, or there.
+    pub(super) fn confirm(
+        &mut self,
+        now: Instant,
+        named: Key,
+        terms: &[Summand],
+        out: &mut Effects,
+    ) -> bool {
+        let (step, attempt) = named;
+        let Some(key) = self.monitors.expected(step) else {
+            self.expected.release(step);
+            return false;
+        };
+        if self.doubts.of(step) || !self.expected.is_of(step, terms) {
+            self.expected.release(step);
+            out.push(CoordinatorEffect::Expected(Expectation::Replaced));
+            return false;
+        }
+        lock(&self.node.sums()).name(named, key.1);
+        let holders: BTreeSet<u32> =
+            terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
+        let holders: Vec<u32> = holders.intersection(&self.present).copied().collect();
+        self.look_at_hosts((step, attempt), &holders);
+        if let Some(monitor) = self.monitors.get_mut(key) {
+            monitor.attempt = Some(attempt);
+            monitor.begun = now;
+            monitor.sources.extend(&holders);
+            monitor.term_holders.extend(&holders);
+        }
+        self.node.confirm(key, now);
+        let told = ToWorker::Confirm { step, attempt: key.1 };
+        tell(self.present.iter().copied().collect(), told, out);
+        out.push(CoordinatorEffect::Expected(Expectation::Confirmed));
+        for (worker, heard) in self.expected.release(step) {
+            match heard {
+                Heard::Held(digest) => self.held(now, worker, key, digest, out),
+                Heard::NotFinite => self.says_not_finite(worker, key, out),
+            }
+        }
+        if let Some(sum) = self.node.sum(key.0, key.1) {
+            self.is_whole_here(&sum, out);
+        }
+        true
+    }
+}

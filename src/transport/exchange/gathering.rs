@@ -1,0 +1,696 @@
+//! How an owner comes by the terms of its chunks, where a step is summed while it is computed: it
+//! asks for them, late and a chunk at a time.
+//!
+//! # How to drive it
+//! [`Gathering`] is told which chunks of a term are final, here ([`Gathering::is_final`]) or at
+//! another holder ([`Gathering::announced`]), and which chunk has come ([`Gathering::came`]). After
+//! each of these, and after [`Gathering::next`], [`Gathering::asks`] tells what to ask for now.
+//! [`Gathering::next`] gives a chunk all of whose terms are here, once, with what has come of it.
+//! [`Gathering::look`] is called now and then: what was asked for in vain is asked of another.
+//!
+//! # Which chunk of whom
+//! Of every term in turn, the first chunk that lacks and that somebody has announced is asked of
+//! the holder that was asked for the fewest, at most [`WINDOW`] at a time. So the holders of a term
+//! share the sending by themselves, and whoever is late sends what it has. No more than `budget`
+//! chunks wait for those of other terms, beyond what completes a chunk; a term with one holder is
+//! sent unasked, and what has come of it is added up in subtrees of the one tree.
+
+use super::block::{Block, Blocks};
+use crate::gpu::{Folded, Source, Term, fold_chunk};
+use crate::ids::Task;
+use crate::run::NumberFormat;
+use crate::transport::{Summand, What};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Chunks that an owner asks of one holder at a time. More would be asked of whoever is first, and
+/// the holders that come later have nothing left to send.
+const WINDOW: usize = 1;
+/// A chunk that was asked for is asked of somebody else after so many times as chunks take, and no
+/// sooner than this.
+const PATIENCE_FACTOR: u32 = 8;
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Where a term, or a subtree of terms, of a chunk is.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// The worker itself holds the term.
+    Mine,
+    /// The same, once it is looked up.
+    Slice(Arc<Vec<f32>>, Range<usize>),
+    Came(Block),
+}
+
+/// The terms of a chunk from `start` on, added up: an aligned block of a power of two of them.
+#[derive(Debug)]
+pub(super) struct Node {
+    start: usize,
+    size: usize,
+    content: Content,
+}
+
+impl Node {
+    /// It as a term, with the weight of all that is expected.
+    fn term(&self) -> Term<'_> {
+        let source = match &self.content {
+            Content::Came(block) => block.source(),
+            Content::Slice(numbers, range) => Source::F32(&numbers[range.clone()]),
+            Content::Mine => unreachable!("it is looked up before it is added"),
+        };
+        Term { weight: 1.0, source }
+    }
+
+    fn has_come(&self) -> bool {
+        matches!(self.content, Content::Came(_))
+    }
+}
+
+/// Adds up subtrees of a chunk.
+pub(super) struct Adder<'a> {
+    /// The numbers of a term of the worker's own.
+    pub(super) mine: &'a dyn Fn(usize) -> Option<Content>,
+    pub(super) blocks: &'a Blocks,
+    /// Numbers in the chunk.
+    pub(super) count: usize,
+}
+
+impl Adder<'_> {
+    fn look_up(&self, node: &mut Node) -> Option<()> {
+        if matches!(node.content, Content::Mine) {
+            node.content = (self.mine)(node.start)?;
+        }
+        Some(())
+    }
+
+    /// Puts the sum of a node and the next one in their place.
+    fn add(&self, nodes: &mut Vec<Node>, at: usize) -> Option<()> {
+        self.look_up(nodes.get_mut(at)?)?;
+        self.look_up(nodes.get_mut(at + 1)?)?;
+        let mut sum = self.blocks.take(self.count, NumberFormat::F32);
+        fold_chunk(&[nodes[at].term(), nodes[at + 1].term()], sum.floats_mut());
+        let right = nodes.remove(at + 1);
+        let left = &mut nodes[at];
+        left.size += right.size;
+        self.give(std::mem::replace(&mut left.content, Content::Came(sum)));
+        self.give(right.content);
+        Some(())
+    }
+
+    fn give(&self, content: Content) {
+        if let Content::Came(block) = content {
+            self.blocks.give(block);
+        }
+    }
+
+    /// Adds up halves of aligned blocks, until so many nodes are left.
+    fn add_siblings(&self, nodes: &mut Vec<Node>, least: usize) -> Option<()> {
+        let mut at = 0;
+        while at + 1 < nodes.len() && nodes.len() > least {
+            let (left, right) = (&nodes[at], &nodes[at + 1]);
+            let siblings = left.size == right.size
+                && left.start.is_multiple_of(2 * left.size)
+                && left.start + left.size == right.start;
+            if siblings {
+                self.add(nodes, at)?;
+                at = at.saturating_sub(1);
+            } else {
+                at += 1;
+            }
+        }
+        Some(())
+    }
+
+    /// Adds up all terms of a chunk into `out`, by the tree of [`crate::gpu::Combine`] over them.
+    /// None if a term of the worker's own is not here any more.
+    pub(super) fn fold(&self, mut nodes: Vec<Node>, out: &mut [f32]) -> Option<Folded> {
+        if nodes.iter().any(|node| node.size > 1) {
+            self.add_siblings(&mut nodes, 2)?;
+            // What is left at the end is added from right to left.
+            while nodes.len() > 2 {
+                let last = nodes.len() - 2;
+                self.add(&mut nodes, last)?;
+            }
+        }
+        for node in &mut nodes {
+            self.look_up(node)?;
+        }
+        let terms: Vec<Term<'_>> = nodes.iter().map(Node::term).collect();
+        let folded = fold_chunk(&terms, out);
+        drop(terms);
+        nodes.into_iter().for_each(|node| self.give(node.content));
+        Some(folded)
+    }
+}
+
+/// What an owner must know of a term.
+#[derive(Debug)]
+pub(super) struct ExpectedTerm {
+    /// Who will have it.
+    pub(super) holders: Vec<u32>,
+    /// The task whose result it is here, if this node is one of them.
+    pub(super) mine: Option<Task>,
+}
+
+impl ExpectedTerm {
+    /// The terms of a sum, as this node sees them.
+    pub(super) fn of(terms: &[Summand], me: u32) -> Vec<Self> {
+        let of = |term: &Summand| {
+            let mine = term.holders.iter().find(|piece| piece.worker.0 == me);
+            let mine = mine.and_then(|piece| match piece.what {
+                What::Result(task) => Some(task),
+                What::Sum => None,
+            });
+            Self { holders: term.holders.iter().map(|piece| piece.worker.0).collect(), mine }
+        };
+        terms.iter().map(of).collect()
+    }
+
+    /// Whether its only holder sends it unasked.
+    pub(super) fn is_pushed(&self) -> bool {
+        self.holders.len() == 1
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    holder: u32,
+    since: Instant,
+}
+
+/// The terms of an owner's chunks, until they are summed.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    me: u32,
+    terms: Vec<ExpectedTerm>,
+    /// What is here of every chunk that is not summed, in the order of the terms.
+    chunks: BTreeMap<usize, Vec<Node>>,
+    /// Of every term, which chunks are neither here nor asked for.
+    wanted: Vec<VecDeque<usize>>,
+    /// Which chunks of a term are final at a holder.
+    announced: BTreeMap<(usize, u32), Range<usize>>,
+    asked: BTreeMap<(usize, usize), Asked>,
+    /// How many chunks were asked of each holder and have not come.
+    outstanding: BTreeMap<u32, usize>,
+    /// Chunks that were refused by time-out, and of whom.
+    avoided: BTreeMap<(usize, usize), u32>,
+    /// The term that is asked for first next time.
+    turn: usize,
+    /// Chunks that came and wait for others.
+    waiting: usize,
+    budget: usize,
+    complete: VecDeque<usize>,
+    /// How long a chunk takes from when it is asked for.
+    usual: Duration,
+}
+
+impl Gathering {
+    /// The terms of these chunks; at most so many chunks of others wait here, if all goes well.
+    pub(super) fn new(
+        me: u32,
+        terms: Vec<ExpectedTerm>,
+        own: impl Iterator<Item = usize>,
+        budget: usize,
+    ) -> Self {
+        let chunks: BTreeMap<usize, Vec<Node>> = own.map(|chunk| (chunk, Vec::new())).collect();
+        let wanted = vec![chunks.keys().copied().collect(); terms.len()];
+        let complete =
+            if terms.is_empty() { chunks.keys().copied().collect() } else { VecDeque::new() };
+        Self {
+            me,
+            terms,
+            chunks,
+            wanted,
+            announced: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            outstanding: BTreeMap::new(),
+            avoided: BTreeMap::new(),
+            turn: 0,
+            waiting: 0,
+            budget,
+            complete,
+            usual: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn terms(&self) -> &[ExpectedTerm] {
+        &self.terms
+    }
+
+    /// These chunks of a term are final here, and need not come from anybody.
+    pub(super) fn is_final(&mut self, term: usize, chunks: Range<usize>) {
+        let is_here = |chunk: &usize| chunks.contains(chunk);
+        let (here, wanted): (Vec<usize>, Vec<usize>) =
+            self.wanted[term].iter().copied().partition(is_here);
+        self.wanted[term] = wanted.into();
+        for chunk in here {
+            self.place(chunk, Node { start: term, size: 1, content: Content::Mine });
+        }
+    }
+
+    /// These chunks of a term are final at one of its holders.
+    ///
+    /// # Errors
+    /// That it is none of them.
+    pub(super) fn announced(
+        &mut self,
+        term: usize,
+        holder: u32,
+        chunks: Range<usize>,
+    ) -> Result<(), String> {
+        if self.terms.get(term).is_none_or(|term| !term.holders.contains(&holder)) {
+            return Err(format!("{holder} announces term {term}, which it does not hold"));
+        }
+        let known = self.announced.entry((term, holder)).or_default();
+        *known = if known.start == known.end {
+            chunks
+        } else {
+            known.start.min(chunks.start)..known.end.max(chunks.end)
+        };
+        Ok(())
+    }
+
+    /// A chunk of a term has come; gives it back if it is not needed.
+    ///
+    /// # Errors
+    /// That it is not to come from there.
+    pub(super) fn came(
+        &mut self,
+        (chunk, term): (usize, usize),
+        from: u32,
+        block: Block,
+        now: Instant,
+    ) -> Result<Option<Block>, String> {
+        if self.terms.get(term).is_none_or(|term| !term.holders.contains(&from)) {
+            return Err(format!("term {term}, chunk {chunk} is not to come from {from}"));
+        }
+        let asked = self.asked.get(&(chunk, term)).copied();
+        if let Some(asked) = asked.filter(|asked| asked.holder == from) {
+            self.answered((chunk, term), from);
+            let took = now.saturating_duration_since(asked.since);
+            self.usual = (self.usual * 3 + took) / 4;
+        }
+        let nodes = self.chunks.get(&chunk);
+        let covers = |node: &Node| (node.start..node.start + node.size).contains(&term);
+        if nodes.is_none_or(|nodes| nodes.iter().any(covers)) {
+            return Ok(Some(block));
+        }
+        // It may come from somebody else than who was asked last.
+        if let Some(other) = self.asked.get(&(chunk, term)).map(|asked| asked.holder) {
+            self.answered((chunk, term), other);
+        }
+        self.wanted[term].retain(|wanted| *wanted != chunk);
+        self.waiting += 1;
+        self.place(chunk, Node { start: term, size: 1, content: Content::Came(block) });
+        Ok(None)
+    }
+
+    fn answered(&mut self, asked: (usize, usize), holder: u32) {
+        self.asked.remove(&asked);
+        self.avoided.remove(&asked);
+        if let Some(count) = self.outstanding.get_mut(&holder) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn place(&mut self, chunk: usize, node: Node) {
+        let Some(nodes) = self.chunks.get_mut(&chunk) else { return };
+        let at = nodes.partition_point(|other| other.start < node.start);
+        nodes.insert(at, node);
+        if nodes.iter().map(|node| node.size).sum::<usize>() == self.terms.len() {
+            self.complete.push_back(chunk);
+        }
+    }
+
+    /// What is asked for now: chunk and term, and of whom.
+    pub(super) fn asks(&mut self, now: Instant) -> Vec<(u32, usize, usize)> {
+        let mut asks = Vec::new();
+        let count = self.terms.len();
+        let mut idle = 0;
+        while idle < count {
+            let term = self.turn;
+            self.turn = (self.turn + 1) % count;
+            match self.ask(term, now) {
+                Some(ask) => {
+                    asks.push(ask);
+                    idle = 0;
+                }
+                None => idle += 1,
+            }
+        }
+        asks
+    }
+
+    fn ask(&mut self, term: usize, now: Instant) -> Option<(u32, usize, usize)> {
+        if self.terms[term].is_pushed() {
+            return None;
+        }
+        let wanted = &self.wanted[term];
+        // Parts of a result grow from either end.
+        let ends = [wanted.front(), wanted.back()];
+        let (chunk, holder) = ends
+            .into_iter()
+            .flatten()
+            .find_map(|&chunk| Some((chunk, self.holder((chunk, term))?)))?;
+        let completes = self.chunks.get(&chunk).is_some_and(|nodes| !nodes.is_empty());
+        if !completes && self.waiting + self.asked.len() >= self.budget {
+            return None;
+        }
+        if self.wanted[term].front() == Some(&chunk) {
+            self.wanted[term].pop_front();
+        } else {
+            self.wanted[term].pop_back();
+        }
+        *self.outstanding.entry(holder).or_default() += 1;
+        self.asked.insert((chunk, term), Asked { holder, since: now });
+        Some((holder, term, chunk))
+    }
+
+    /// Of whom a chunk of a term can be asked now.
+    fn holder(&self, (chunk, term): (usize, usize)) -> Option<u32> {
+        let holders = &self.terms[term].holders;
+        let place = |holder: u32| {
+            let at = holders.iter().position(|other| *other == holder).unwrap_or_default();
+            (at + self.me as usize) % holders.len()
+        };
+        let load = |holder: u32| self.outstanding.get(&holder).copied().unwrap_or_default();
+        let avoided = self.avoided.get(&(chunk, term)).copied();
+        let has = |holder: &u32| {
+            let of = self.announced.get(&(term, *holder));
+            of.is_some_and(|chunks| chunks.contains(&chunk)) && load(*holder) < WINDOW
+        };
+        let able = holders.iter().copied().filter(|holder| *holder != self.me).filter(has);
+        able.min_by_key(|holder| (Some(*holder) == avoided, load(*holder), place(*holder)))
+    }
+
+    /// Gives up what was asked for in vain for long: it is asked of somebody else, if anybody else
+    /// has it.
+    pub(super) fn look(&mut self, now: Instant) {
+        let patience = (self.usual * PATIENCE_FACTOR).max(PATIENCE);
+        let late: Vec<((usize, usize), u32)> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| now.saturating_duration_since(asked.since) > patience)
+            .map(|(what, asked)| (*what, asked.holder))
+            .collect();
+        for (what, holder) in late {
+            let others = |other: &u32| *other != holder && *other != self.me;
+            if self.terms[what.1].holders.iter().any(others) {
+                self.want_again(what, holder);
+            }
+        }
+    }
+
+    /// A connection to a node is over: what was asked of it does not come, and what it announced it
+    /// announces again.
+    pub(super) fn disconnected(&mut self, node: u32) {
+        self.announced.retain(|(_, holder), _| *holder != node);
+        let lost: Vec<(usize, usize)> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| asked.holder == node)
+            .map(|(what, _)| *what)
+            .collect();
+        for what in lost {
+            self.want_again(what, node);
+        }
+    }
+
+    fn want_again(&mut self, (chunk, term): (usize, usize), holder: u32) {
+        self.answered((chunk, term), holder);
+        self.avoided.insert((chunk, term), holder);
+        let wanted = &mut self.wanted[term];
+        let at = wanted.partition_point(|other| *other < chunk);
+        wanted.insert(at, chunk);
+    }
+
+    /// A chunk all of whose terms are here, and what is here of them; it is summed then.
+    pub(super) fn next(&mut self) -> Option<(usize, Vec<Node>)> {
+        let chunk = self.complete.pop_front()?;
+        let nodes = self.chunks.remove(&chunk)?;
+        self.waiting -= nodes.iter().filter(|node| node.has_come()).count();
+        Some((chunk, nodes))
+    }
+
+    /// Adds up what waits of a chunk in subtrees, where more waits than may.
+    pub(super) fn condense(&mut self, chunk: usize, adder: &Adder<'_>) {
+        if self.waiting <= self.budget || self.complete.contains(&chunk) {
+            return;
+        }
+        let Some(nodes) = self.chunks.get_mut(&chunk) else { return };
+        let count = |nodes: &[Node]| nodes.iter().filter(|node| node.has_come()).count();
+        let before = count(nodes);
+        // What cannot be added now is when the chunk is complete.
+        let _ = adder.add_siblings(nodes, 1);
+        self.waiting = self.waiting + count(nodes) - before;
+    }
+
+    /// Whose chunks of terms are missing: of those that have them, or else of all who will.
+    pub(super) fn waits_for(&self) -> Vec<u32> {
+        let mut nodes: Vec<u32> = self.asked.values().map(|asked| asked.holder).collect();
+        for (term, wanted) in self.wanted.iter().enumerate() {
+            let Some(&chunk) = wanted.front() else { continue };
+            let holders = self.terms[term].holders.iter().filter(|holder| **holder != self.me);
+            let has = |holder: &&u32| {
+                let of = self.announced.get(&(term, **holder));
+                of.is_some_and(|chunks| chunks.contains(&chunk))
+            };
+            let able: Vec<u32> = holders.clone().filter(has).copied().collect();
+            if able.is_empty() { nodes.extend(holders) } else { nodes.extend(able) }
+        }
+        nodes
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "any moment will do: only differences count")]
+mod tests {
+    use super::*;
+    use crate::ids::{Job, Worker};
+    use crate::transport::Piece;
+    use proptest::prelude::*;
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+    use std::collections::BTreeSet;
+
+    const ME: u32 = 0;
+
+    fn task(worker: u32) -> Task {
+        Task { job: Job(4), piece: worker, plan: 0 }
+    }
+
+    fn summand(holders: &[u32]) -> Summand {
+        let piece =
+            |worker: &u32| Piece { worker: Worker(*worker), what: What::Result(task(*worker)) };
+        Summand { weight: 1.0, holders: holders.iter().map(piece).collect() }
+    }
+
+    fn gathering(terms: &[&[u32]], chunks: usize, budget: usize) -> Gathering {
+        let terms: Vec<Summand> = terms.iter().map(|holders| summand(holders)).collect();
+        Gathering::new(ME, ExpectedTerm::of(&terms, ME), 0..chunks, budget)
+    }
+
+    fn block(blocks: &Blocks, value: f32) -> Block {
+        let mut block = blocks.take(1, NumberFormat::F32);
+        block.floats_mut()[0] = value;
+        block
+    }
+
+    /// What is asked for, and answered in some order, by holders some of which are late or lost.
+    struct Others {
+        draw: ChaCha8Rng,
+        asked: Vec<(u32, usize, usize)>,
+        sent: BTreeMap<u32, usize>,
+        lost: BTreeSet<u32>,
+    }
+
+    impl Others {
+        fn take(&mut self, asks: Vec<(u32, usize, usize)>) {
+            self.asked.extend(asks.into_iter().filter(|(holder, ..)| !self.lost.contains(holder)));
+            let mut load: BTreeMap<u32, usize> = BTreeMap::new();
+            for (holder, ..) in &self.asked {
+                *load.entry(*holder).or_default() += 1;
+            }
+            assert!(load.values().all(|count| *count <= WINDOW), "{load:?}");
+        }
+
+        fn answer(&mut self) -> Option<(u32, usize, usize)> {
+            if self.asked.is_empty() {
+                return None;
+            }
+            let at = self.draw.next_u32() as usize % self.asked.len();
+            let answer = self.asked.swap_remove(at);
+            *self.sent.entry(answer.0).or_default() += 1;
+            Some(answer)
+        }
+    }
+
+    proptest! {
+        /// Every chunk is summed once, whoever announces first and whoever is lost, if one holder
+        /// of each term stays; and no more waits than may, beyond what completes chunks.
+        #[test]
+        fn every_chunk_is_summed_once(
+            seed: u64,
+            chunks in 1usize..12,
+            budget in 1usize..6,
+            lost in prop::sample::subsequence(vec![3u32, 5, 7], 0..=3),
+        ) {
+            let blocks = Blocks::new(1);
+            let terms: [&[u32]; 4] = [&[0, 1], &[2, 3], &[4, 5], &[6, 7]];
+            let mut gathering = gathering(&terms, chunks, budget);
+            let mut draw = ChaCha8Rng::seed_from_u64(seed);
+            let mut others = Others {
+                draw: ChaCha8Rng::seed_from_u64(seed ^ 1),
+                asked: Vec::new(),
+                sent: BTreeMap::new(),
+                lost: BTreeSet::new(),
+            };
+            let now = Instant::now();
+            let mut announced: BTreeMap<u32, usize> = BTreeMap::new();
+            let (mut summed, mut mine) = (BTreeSet::new(), 0);
+            for round in 0..20_000 {
+                if summed.len() == chunks {
+                    break;
+                }
+                prop_assert!(round < 19_999, "it stands still: {gathering:?}");
+                match draw.next_u32() % 8 {
+                    0 => {
+                        let holder = draw.next_u32() % 8;
+                        if holder == ME {
+                            mine = (mine + 1).min(chunks);
+                            gathering.is_final(0, chunks - mine..chunks);
+                        } else if !others.lost.contains(&holder) {
+                            let count = announced.entry(holder).or_default();
+                            *count = (*count + 1 + draw.next_u32() as usize % 3).min(chunks);
+                            let term = holder as usize / 2;
+                            gathering.announced(term, holder, chunks - *count..chunks).unwrap();
+                        }
+                    }
+                    1 => {
+                        let at = draw.next_u32() as usize % 3;
+                        if let Some(worker) = lost.get(at)
+                            && others.lost.insert(*worker)
+                        {
+                            others.asked.retain(|(holder, ..)| holder != worker);
+                            gathering.disconnected(*worker);
+                        }
+                    }
+                    _ => {
+                        if let Some((holder, term, chunk)) = others.answer() {
+                            let value = 10f32.powi(term as i32);
+                            let came = block(&blocks, value);
+                            let back =
+                                gathering.came((chunk, term), holder, came, now).unwrap();
+                            prop_assert!(back.is_none(), "nothing is asked for twice");
+                            let own = |_| Some(Content::Came(block(&blocks, 1.0)));
+                            let adder = Adder { mine: &own, blocks: &blocks, count: 1 };
+                            gathering.condense(chunk, &adder);
+                        }
+                    }
+                }
+                while let Some((chunk, nodes)) = gathering.next() {
+                    let own = |_| Some(Content::Came(block(&blocks, 1.0)));
+                    let adder = Adder { mine: &own, blocks: &blocks, count: 1 };
+                    let mut sum = [0.0];
+                    adder.fold(nodes, &mut sum).unwrap();
+                    prop_assert_eq!(sum, [1111.0]);
+                    prop_assert!(summed.insert(chunk));
+                }
+                others.take(gathering.asks(now));
+                prop_assert!(gathering.waiting <= budget + 3 * 7, "{}", gathering.waiting);
+            }
+            prop_assert_eq!(gathering.waiting, 0);
+        }
+
+        /// However few or many terms come in whatever order, and however many of them are added up
+        /// early, the sum has the bits of the one tree.
+        #[test]
+        fn subtrees_have_the_bits_of_the_tree(
+            order in prop::collection::vec(any::<u32>(), 1..20),
+            values in prop::collection::vec(-1e3f32..1e3, 20),
+        ) {
+            let blocks = Blocks::new(1);
+            let count = order.len();
+            let holders: Vec<[u32; 1]> = (0..count as u32).map(|term| [term + 1]).collect();
+            let terms: Vec<&[u32]> = holders.iter().map(|holder| &holder[..]).collect();
+            let mut gathering = gathering(&terms, 1, 0);
+            let mut turns: Vec<usize> = (0..count).collect();
+            turns.sort_by_key(|term| order[*term]);
+            let none = |_| None;
+            let adder = Adder { mine: &none, blocks: &blocks, count: 1 };
+            for term in turns {
+                let came = block(&blocks, values[term]);
+                gathering.came((0, term), term as u32 + 1, came, Instant::now()).unwrap();
+                gathering.condense(0, &adder);
+            }
+            let mut sum = [0.0];
+            let (_, nodes) = gathering.next().unwrap();
+            adder.fold(nodes, &mut sum).unwrap();
+            let singles: Vec<[f32; 1]> = values[..count].iter().map(|value| [*value]).collect();
+            let terms: Vec<Term<'_>> =
+                singles.iter().map(|x| Term { weight: 1.0, source: Source::F32(x) }).collect();
+            let mut expected = [0.0];
+            fold_chunk(&terms, &mut expected);
+            prop_assert_eq!(sum, expected);
+        }
+    }
+
+    /// Holders that are all ready share the sending evenly; who has announced little sends what it
+    /// has.
+    #[test]
+    fn holders_share_the_sending() {
+        let blocks = Blocks::new(1);
+        let mut all = gathering(&[&[1, 2, 3]], 90, 90);
+        let mut few = gathering(&[&[1, 2, 3]], 90, 90);
+        let now = Instant::now();
+        for holder in 1..4 {
+            all.announced(0, holder, 0..90).unwrap();
+            few.announced(0, holder, if holder == 1 { 0..6 } else { 0..90 }).unwrap();
+        }
+        let sent = |gathering: &mut Gathering| {
+            let mut sent: BTreeMap<u32, usize> = BTreeMap::new();
+            loop {
+                let asks = gathering.asks(now);
+                if asks.is_empty() {
+                    return sent;
+                }
+                for (holder, term, chunk) in asks {
+                    *sent.entry(holder).or_default() += 1;
+                    let came = block(&blocks, 1.0);
+                    assert!(gathering.came((chunk, term), holder, came, now).unwrap().is_none());
+                }
+            }
+        };
+        assert_eq!(sent(&mut all), BTreeMap::from([(1, 30), (2, 30), (3, 30)]));
+        let sent = sent(&mut few);
+        assert!(sent[&1] <= 6 && sent[&2].abs_diff(sent[&3]) <= 1, "{sent:?}");
+    }
+
+    /// A holder that does not answer is asked no more than the others are waited for.
+    #[test]
+    fn who_does_not_answer_is_passed_over() {
+        let blocks = Blocks::new(1);
+        let mut gathering = gathering(&[&[1, 2]], 1, 4);
+        let now = Instant::now();
+        gathering.announced(0, 1, 0..1).unwrap();
+        assert_eq!(gathering.asks(now), [(1, 0, 0)]);
+        gathering.announced(0, 2, 0..1).unwrap();
+        gathering.look(now + PATIENCE / 2);
+        assert_eq!(gathering.asks(now), []);
+        gathering.look(now + 2 * PATIENCE);
+        assert_eq!(gathering.asks(now), [(2, 0, 0)]);
+        assert_eq!(gathering.waits_for(), [2]);
+        // The first one's answer comes after all.
+        let came = block(&blocks, 1.0);
+        assert!(gathering.came((0, 0), 1, came, now).unwrap().is_none());
+        assert!(gathering.next().is_some() && gathering.asks(now).is_empty());
+        let again = block(&blocks, 1.0);
+        assert!(gathering.came((0, 0), 2, again, now).unwrap().is_some(), "it is not needed");
+        let strange = block(&blocks, 1.0);
+        assert!(gathering.came((0, 0), 5, strange, now).is_err());
+        assert!(
+            gathering.announced(0, 5, 0..1).is_err() && gathering.announced(1, 1, 0..1).is_err()
+        );
+    }
+}
