@@ -196,7 +196,12 @@ fn who_says_that_nan_are_finite_is_erased_and_named() {
         });
         let named = log.faults.iter().filter(|fault| fault.2.contains("not finite")).count();
         assert!(named > 0, "{exchange:?}, keeps: {keeps}: {:?}", log.faults);
-        assert!(log.records.iter().all(|record| !record.survivors.contains(&Worker(LIAR))));
+        // Where workers sum while they compute, they have each chunk of whichever member of a group
+        // was ready: a liar that answered first may count, and nothing of it be in the sum.
+        assert!(
+            exchange == Exchange::SHARDED
+                || log.records.iter().all(|record| !record.survivors.contains(&Worker(LIAR)))
+        );
     }
 }
 
@@ -279,7 +284,7 @@ fn denying(coordinator: String) -> String {
                     hand_on(&mut down, &back, LISTENER)?;
                     loop {
                         let (bytes, said) = frame(&mut down)?;
-                        if let Some(plan) = said.get("exchange") {
+                        if let Some(plan) = said.get("exchange").or(said.get("expect")) {
                             let lie = json!({"sum_not_finite": {"step": plan["step"],
                                 "attempt": plan["attempt"]}})
                             .to_string();

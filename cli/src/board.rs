@@ -196,6 +196,24 @@ impl Shown {
             network.by_collective as f64,
         );
         one(
+            "exchanges_expected_total",
+            "counter",
+            "Sums that workers were told to begin while their step was computed.",
+            network.expected as f64,
+        );
+        one(
+            "exchanges_confirmed_total",
+            "counter",
+            "Steps that were made of such a sum.",
+            network.confirmed as f64,
+        );
+        one(
+            "exchanges_replaced_total",
+            "counter",
+            "Steps that were made of another sum than was expected.",
+            network.replaced as f64,
+        );
+        one(
             "group_workers",
             "gauge",
             "Workers whose GPUs can sum by NCCL now.",

@@ -259,6 +259,76 @@ def _is_power_of_two(value: float) -> bool:
     return math.frexp(value)[0] == 0.5
 
 
+# Gradients are handed over while the backward pass goes on in parts of at least so many numbers.
+_PART = 1 << 18
+
+
+class _Announcer:
+    """Hands gradients over while the backward pass goes on, the last parameter's first.
+
+    A parameter's gradient is final when it was written as often as a unit's computation writes it:
+    only models in which that was once for every parameter, in the unit before, are announced. A
+    gradient that is written again after it was handed over is found out when the task is submitted.
+    """
+
+    def __init__(self, run: "Run"):
+        self._run = weakref.ref(run)
+        parameters = run._parameters
+        self._sizes = [parameter.numel() for parameter in parameters]
+        # How often each was written in this unit, and whether each was written once in the last.
+        self._writes = [0] * len(parameters)
+        self._once = False
+        # What the gradients are multiplied with; none where nothing is to be announced.
+        self._factor: Optional[float] = None
+        # Parameters from here on are final, and from there on handed over.
+        self._final = self._handed = len(parameters)
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(place))
+            for place, parameter in enumerate(parameters)
+        ]
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def begin(self, factor: Optional[float]) -> None:
+        """Before a unit is computed."""
+        self._once = all(writes == 1 for writes in self._writes)
+        self._writes = [0] * len(self._sizes)
+        self._factor = factor if self._once else None
+        self._final = self._handed = len(self._sizes)
+
+    def end(self) -> None:
+        """The unit is computed."""
+        self._factor = None
+
+    def _hook(self, place: int) -> Callable[[torch.Tensor], None]:
+        this = weakref.ref(self)
+
+        def written(_: torch.Tensor) -> None:
+            announcer = this()
+            if announcer is not None:
+                announcer._written(place)
+
+        return written
+
+    def _written(self, place: int) -> None:
+        self._writes[place] += 1
+        if self._factor is None:
+            return
+        while self._final > 0 and self._writes[self._final - 1] > 0:
+            self._final -= 1
+        new = sum(self._sizes[self._final : self._handed])
+        run = self._run()
+        if run is None or new == 0 or (new < _PART and self._final > 0):
+            return
+        arrays = [
+            run._array(parameter) for parameter in run._parameters[self._final : self._handed]
+        ]
+        run._native.ready(self._final, arrays, self._factor)
+        self._handed = self._final
+
+
 class Run(_run.Run):
     """A worker's part in a run with PyTorch: see `join`."""
 
@@ -295,6 +365,7 @@ class Run(_run.Run):
                 run._check_step()
 
         self._hooks = [optimizer.register_step_pre_hook(check) for optimizer in optimizers]
+        self._announcer = _Announcer(self)
         for module in modules:
             for part in module.modules():
                 _JOINED[part] = this
@@ -303,6 +374,7 @@ class Run(_run.Run):
         super().close()
         for hook in self._hooks:
             hook.remove()
+        self._announcer.close()
 
     def _check_step(self) -> None:
         """Before an optimizer's step: the gradient must be the whole batch's."""
@@ -328,6 +400,8 @@ class Run(_run.Run):
             self._compared = micro.step
         self._versions_of_buffers = [buffer._version for _, _, _, buffer in self._buffers]
         self._hide()
+        useful = self._native.in_parts()
+        self._announcer.begin(micro.coefficient / self._scale() if useful else None)
 
     def _compare_buffers(self, micro: _run.Micro) -> None:
         """What computing a unit writes into the model is not the same on all replicas."""
@@ -364,29 +438,31 @@ class Run(_run.Run):
         )
 
     def _collect(self, micro: _run.Micro) -> List[Any]:
+        self._announcer.end()
         self._compare_buffers(micro)
-        arrays: List[Any] = []
-        found = False
-        for parameter in self._parameters:
-            gradient = parameter.grad
-            if gradient is None:
-                arrays.append(None)
-                continue
-            found = True
-            gradient = gradient.detach()
-            if gradient.layout is not torch.strided:
-                gradient = gradient.to_dense()
-            if gradient.dtype is not parameter.dtype:
-                gradient = gradient.to(parameter.dtype)
-            if not gradient.is_contiguous():
-                gradient = gradient.contiguous()
-            arrays.append(_numbers(gradient))
+        arrays = [self._array(parameter) for parameter in self._parameters]
+        found = any(array is not None for array in arrays)
         if not found and not micro._nothing:
             raise RuntimeError(
                 f"unit {micro.unit} of batch {micro.batch} left no gradient in any parameter: call "
                 "loss.backward() in the inner loop, or micro.nothing() if it has no loss on purpose"
             )
         return arrays
+
+    @staticmethod
+    def _array(parameter: nn.Parameter) -> Any:
+        """A parameter's gradient as it is handed over, if it has one."""
+        gradient = parameter.grad
+        if gradient is None:
+            return None
+        gradient = gradient.detach()
+        if gradient.layout is not torch.strided:
+            gradient = gradient.to_dense()
+        if gradient.dtype is not parameter.dtype:
+            gradient = gradient.to(parameter.dtype)
+        if not gradient.is_contiguous():
+            gradient = gradient.contiguous()
+        return _numbers(gradient)
 
     def _scale(self) -> float:
         scale = 1.0

@@ -41,6 +41,19 @@ impl Layout {
         self.0.iter().map(|(count, _)| count).sum()
     }
 
+    /// The layout of some of the arrays, and the number at which they begin.
+    pub(crate) fn part(&self, first: usize, count: usize) -> PyResult<(usize, Self)> {
+        let arrays = self.0.get(first..first.saturating_add(count)).ok_or_else(|| {
+            let expected = self.0.len();
+            PyValueError::new_err(format!(
+                "arrays {first} to {}, where a gradient has {expected}",
+                first.saturating_add(count)
+            ))
+        })?;
+        let start = self.0[..first].iter().map(|(count, _)| count).sum();
+        Ok((start, Self(arrays.to_vec())))
+    }
+
     fn check(&self, arrays: usize) -> PyResult<()> {
         if arrays == self.0.len() {
             return Ok(());

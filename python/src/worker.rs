@@ -379,6 +379,39 @@ impl Worker {
         })
     }
 
+    /// Whether it is of use to say of arrays of the unit at hand that they are ready.
+    fn in_parts(&self) -> PyResult<bool> {
+        let mut inner = self.lock()?;
+        let task = inner.task()?;
+        let useful = inner.aggregator()?.in_parts(task);
+        useful.map_err(|error| inner.error(error))
+    }
+
+    /// Takes the gradients of some arrays of the unit at hand, times a factor, which do not change
+    /// any more: they can be summed while the others are computed.
+    fn ready(
+        &self,
+        py: Python<'_>,
+        first: usize,
+        arrays: Vec<Option<Bound<'_, PyAny>>>,
+        factor: f64,
+    ) -> PyResult<()> {
+        let (start, layout) = self.layout.part(first, arrays.len())?;
+        let sources = layout.sources(&arrays)?;
+        let bare = sources.iter().map(|source| source.bare()).collect::<PyResult<Vec<_>>>()?;
+        let numbers = start..start + layout.length();
+        py.detach(|| {
+            let mut inner = self.lock()?;
+            let task = inner.task()?;
+            let aggregator = inner.aggregator()?;
+            let ready = aggregator.buffer(task).map(|buffer| {
+                gather(&bare, factor as f32, &mut buffer[numbers.clone()]);
+            });
+            let ready = ready.and_then(|()| aggregator.ready(task, numbers));
+            ready.map_err(|error| inner.error(error))
+        })
+    }
+
     /// Hands the task at hand in, with scalars to be decoded; false if nobody wanted it any more.
     fn submit(&self, py: Python<'_>, tail: Vec<f64>) -> PyResult<bool> {
         py.detach(|| {

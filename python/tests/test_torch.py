@@ -207,6 +207,69 @@ def test_every_worker_has_the_bits_of_one_process(
         assert worker["totals"][-1] == (UNITS, 2.0 * sum(range(UNITS)))
 
 
+class Deep(nn.Module):
+    """Layers of more than a chunk each, whose gradients are final one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.layers = nn.ModuleList(nn.Linear(300, 300) for _ in range(4))
+        for parameter in self.parameters():
+            parameter.data.normal_(0, 0.05, generator=generator)
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def deep(where: Dict[str, Any], twice_in: int = -1, wait: float = 0.0) -> Tuple[List[bytes], int]:
+    """Trains it; gives the bits, and in how many units all was handed over during the backward
+    pass. In one step the last unit's gradients are written twice."""
+    model = Deep()
+    optim = torch.optim.SGD(model.parameters(), 0.1)
+    handed = 0
+    with coded.join(model, optim, units=UNITS, steps=STEPS, **where) as run:
+        for step in run:
+            for micro in step:
+                time.sleep(wait)
+                x = torch.randn(2, 300, generator=micro.generator())
+                model(x).square().mean().backward()
+                handed += run._announcer._handed == 0
+                if step.index == twice_in:
+                    model(x).square().mean().backward()
+            optim.step()
+            optim.zero_grad(set_to_none=True)
+    return bits(model), handed
+
+
+@pytest.mark.parametrize("scheme, late", [("uncoded", -1), ("groups:s=1", -1), ("groups:s=1", 2)])
+def test_gradients_are_handed_over_during_the_backward_pass(
+    scheme: str, late: int, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(coded, "_PART", 1)
+    right, handed = deep({})
+    assert handed == 0, "alone there is nobody to hand anything to"
+
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        return deep(where, wait=0.01 if k == late else 0.0)
+
+    length = coded.length(Deep())
+    found, _ = together(scheme, work, steps=STEPS, length=length)
+    for k, (found_bits, handed) in enumerate(found):
+        assert found_bits == right
+        # Of each task the last unit, after the first one has shown how gradients are written.
+        assert k == late or handed >= STEPS - 1
+
+
+def test_a_gradient_that_is_written_after_it_was_handed_over_is_found_out() -> None:
+    def work(k: int, where: Dict[str, Any], _: loop.Coordinator) -> Any:
+        return deep(where, twice_in=3 if k == 1 else -1)
+
+    with pytest.raises(RuntimeError, match="changed after they were said to be final"):
+        together("uncoded", work, workers=2, steps=STEPS, length=coded.length(Deep()))
+
+
 @pytest.mark.parametrize("scheme", ["cyclic:s=1", "groups:l=3", "min-load:s=2", "vote:s=0,b=1"])
 def test_other_exact_schemes_stay_within_their_rounding(scheme: str) -> None:
     more: Dict[str, Any] = {"units": 12} if scheme == "groups:l=3" else {}

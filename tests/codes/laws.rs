@@ -424,6 +424,34 @@ proptest! {
         prop_assert_eq!(code.decodable_at(&times), Some(times[last.index()]));
     }
 
+    /// Of a gradient that becomes final part by part, in one order everywhere, the last part is
+    /// decodable last, and no sooner than the whole: a set of survivors of its own for every part
+    /// gains nothing.
+    #[test]
+    fn the_last_part_is_decodable_with_the_whole(
+        workers in 6usize..24,
+        pick: usize,
+        seed: u64,
+        times in prop::collection::vec(prop::collection::vec(0u16..300, 24), 1..5),
+    ) {
+        let code = any_code(workers, pick, seed).0;
+        let decodable = |times: &[u32]| {
+            let mut order: Vec<Worker> = Worker::all(workers).collect();
+            order.sort_by_key(|worker| times[worker.index()]);
+            let mut decoder = code.decoder();
+            let last = order.into_iter().find(|worker| decoder.arrive(*worker) == Status::Decodable);
+            last.map(|worker| times[worker.index()])
+        };
+        let mut done = vec![0u32; workers];
+        let mut moments = Vec::new();
+        for part in &times {
+            done.iter_mut().zip(part).for_each(|(done, took)| *done += u32::from(*took));
+            moments.push(decodable(&done));
+        }
+        prop_assert!(moments.is_sorted(), "{:?}", moments);
+        prop_assert_eq!(moments.last().copied().flatten(), decodable(&done));
+    }
+
     #[test]
     fn any_matrix_obeys_the_laws(
         rows in prop::collection::vec(prop::collection::vec(-2i8..=2, 4), 1..10),

@@ -129,6 +129,13 @@ impl Shown {
             network.refused,
             progress.faults
         );
+        if network.expected > 0 {
+            let _ = writeln!(
+                text,
+                "{} sums begun while computing: {} steps made of them, {} of others",
+                network.expected, network.confirmed, network.replaced
+            );
+        }
         if network.by_collective > 0 || network.group > 0 {
             let _ = writeln!(
                 text,

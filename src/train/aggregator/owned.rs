@@ -166,6 +166,17 @@ impl<V: Vector> Aggregator<V> {
         buffer.ok_or(AggregatorError::NoPart { task })
     }
 
+    /// Whether it is of any use to say that numbers of the part at hand are
+    /// [ready](Aggregator::ready): it is the last one, and the run sums while it computes.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    pub fn in_parts(&mut self, task: Task) -> Result<bool, AggregatorError> {
+        self.task(task)?;
+        let is_last = self.work().is_some_and(|(work, _)| work.left() == 0);
+        Ok(is_last && self.chunk.is_some())
+    }
+
     /// Says that some numbers of the gradient of the part at hand are final, while the others are
     /// still computed: of a task's last part they can be summed and sent behind the rest of the
     /// backward pass, where the run does that. Of other parts, and where the numbers are not next

@@ -562,4 +562,97 @@ mod tests {
         assert_eq!(sends(&mut node), 1);
         assert!(!node.has(key.0, key.1, 5) && node.is_open(key.0, key.1));
     }
+
+    /// Takes part in a step of which this worker (0) and worker 1 hold the one term, and worker 2
+    /// alone the other; all three own a chunk of every stripe.
+    fn expecting(node: &mut NodeExchanges, out: &mut Vec<Outgoing>) {
+        let piece =
+            |worker: u32| Piece { worker: Worker(worker), what: What::Result(task(worker)) };
+        let term = |holders: &[u32]| Summand {
+            weight: 1.0,
+            holders: holders.iter().copied().map(piece).collect(),
+        };
+        let owner = |node: u32| Owner { node, start: node as usize, end: node as usize + 1 };
+        let plan = Plan {
+            step: Step(0),
+            attempt: 0,
+            places: Vec::new(),
+            terms: vec![term(&[0, 1]), term(&[2])],
+            owners: (0..3).map(owner).collect(),
+            stripe: Some(3),
+            receivers: vec![0, 1, 2],
+        };
+        assert!(node.begin(plan, |_| None, Instant::now(), out).is_empty());
+    }
+
+    fn task(worker: u32) -> Task {
+        Task { job: Job(0), piece: worker, plan: 0 }
+    }
+
+    fn ready(term: u32, start: usize, end: usize) -> Across {
+        Across::Ready { step: Step(0), attempt: 0, term, start, end }
+    }
+
+    fn ask(term: u32, chunk: usize) -> Across {
+        Across::Ask { step: Step(0), attempt: 0, term, chunk }
+    }
+
+    /// What workers say of terms that are not theirs, of chunks that there are not, or too often,
+    /// is refused, and what is right counts all the same.
+    #[test]
+    fn what_other_workers_say_is_looked_at() {
+        let now = Instant::now();
+        let mut node = NodeExchanges::new(NodeContext::of_tests(0, 6 * CHUNK));
+        let mut out = Vec::new();
+        let early: Vec<_> = (0..EARLY_ANNOUNCED_MAX + 1)
+            .map(|_| node.hear(1, ready(0, 0, 1), now, &mut out))
+            .collect();
+        assert!(early[..EARLY_ANNOUNCED_MAX].iter().all(Result::is_ok));
+        assert!(early[EARLY_ANNOUNCED_MAX].is_err(), "too much before the plan");
+        let far = Across::Ready { step: Step(1 << 40), attempt: 0, term: 0, start: 0, end: 1 };
+        assert!(node.hear(1, far, now, &mut out).is_err(), "a step that nobody is at");
+        expecting(&mut node, &mut out);
+        // What was announced before the plan counts: its partner has a chunk that this node sums.
+        match &out[..] {
+            [Outgoing::Tell { to, message }] if to == &[1] => assert_eq!(*message, ask(0, 0)),
+            other => panic!("{other:?}"),
+        }
+        for (from, message) in [
+            (2, ready(0, 0, 3)),
+            (1, ready(7, 0, 3)),
+            (1, ready(0, 0, 7)),
+            (1, ready(0, 4, 3)),
+            (1, ask(1, 1)),
+            (1, ask(7, 1)),
+            (1, ask(0, 0)),
+            (1, ask(0, usize::MAX)),
+            (9, ask(0, 1)),
+        ] {
+            assert!(node.hear(from, message.clone(), now, &mut out).is_err(), "{from} {message:?}");
+        }
+        let hello = Across::Peer { worker: 1, run: 1, epoch: 1 };
+        assert!(node.hear(1, hello, now, &mut out).is_err());
+        out.clear();
+        node.hear(1, ask(0, 1), now, &mut out).unwrap();
+        assert!(out.is_empty(), "it is not final");
+        // Its own is final from the end on: its partner is told, and can have its chunks.
+        out.clear();
+        let part = Arc::new(vec![1.0; 3 * CHUNK]);
+        node.announce(task(0), 3..6, part, now, &mut out);
+        let told = |outgoing: &Outgoing| match outgoing {
+            Outgoing::Tell { to, message: Across::Ready { start, end, .. } } => {
+                to == &[1, 2] && (*start, *end) == (3, 6)
+            }
+            _ => false,
+        };
+        assert!(out.iter().any(told), "{out:?}");
+        out.clear();
+        node.hear(1, ask(0, 4), now, &mut out).unwrap();
+        assert!(matches!(out[..], [Outgoing::Chunk { to: 1, .. }]), "{out:?}");
+        // It is over for this node.
+        node.applied(Step(1));
+        out.clear();
+        node.hear(1, ask(0, 4), now, &mut out).unwrap();
+        assert!(out.is_empty());
+    }
 }

@@ -23,7 +23,7 @@ const LATE_STEPS: u32 = 4;
 /// owners share, of at least so many chunks; where shares differ, of at least so many per owner.
 const STRIPES: usize = 32;
 const STRIPE_LEAST: usize = 4;
-const SHARE_STEPS: usize = 4;
+const SHARE_STEPS: usize = 16;
 
 /// What is known of workers that bears on how much they sum.
 #[derive(Debug, Default)]
@@ -108,10 +108,14 @@ impl OwnerShares {
             Summand { holders, weight: term.weight }
         };
         let terms: Vec<Summand> = terms.iter().map(&mut punctual).collect();
-        // Shares of different sizes are kept by more chunks only.
-        let least = present.len() * if by_load { SHARE_STEPS } else { 1 };
-        let stripe = count.div_ceil(STRIPES).max(STRIPE_LEAST).max(least);
-        let stripe = stripe.next_multiple_of(present.len().max(1)).min(count);
+        let workers = present.len().max(1);
+        if by_load {
+            // Shares of different sizes are kept over more chunks, in which all take turns.
+            let stripe = (workers * SHARE_STEPS).min(count);
+            return (stripe, taking_turns(&self.share(present, &terms, stripe, count)));
+        }
+        let stripe = count.div_ceil(STRIPES).max(STRIPE_LEAST).max(workers);
+        let stripe = stripe.next_multiple_of(workers).min(count);
         (stripe, self.share(present, &terms, stripe, count))
     }
 
@@ -220,6 +224,28 @@ fn cut(workers: &[u32], shares: &[f64], count: usize) -> Vec<Owner> {
         last.end = count;
     }
     owners
+}
+
+/// Gives owners as many chunks as they have, but so that each has its share of the first ones too,
+/// as nearly as whole chunks can be.
+fn taking_turns(owners: &[Owner]) -> Vec<Owner> {
+    let count: usize = owners.iter().map(|owner| owner.end - owner.start).sum();
+    let mut given = vec![0; owners.len()];
+    let mut turns: Vec<Owner> = Vec::new();
+    for chunk in 0..count {
+        // Whoever is furthest behind its share, in chunks of all.
+        let behind = |at: usize| {
+            let share = owners[at].end - owners[at].start;
+            ((chunk + 1) * share) as i64 - (given[at] * count) as i64
+        };
+        let Some(next) = (0..owners.len()).max_by_key(|at| behind(*at)) else { break };
+        given[next] += 1;
+        match turns.last_mut().filter(|last| last.node == owners[next].node) {
+            Some(last) => last.end += 1,
+            None => turns.push(Owner { node: owners[next].node, start: chunk, end: chunk + 1 }),
+        }
+    }
+    turns
 }
 
 #[cfg(test)]
@@ -338,5 +364,32 @@ mod tests {
                 assert_eq!(owners.last().unwrap().end, count, "{owners:?}");
             }
         }
+    }
+
+    /// Everybody has its share of every stripe, of its beginning too.
+    #[test]
+    fn owners_take_turns_in_stripes() {
+        let held = terms(&[&[0, 1], &[2, 3]]);
+        let present = BTreeSet::from([0, 1, 2, 3]);
+        let mut shares = OwnerShares::default();
+        let (stripe, owners) = shares.of_stripes(&present, &held, 256 * CHUNK);
+        assert_eq!((stripe, counts(&owners)), (8, vec![(0, 2), (1, 2), (2, 2), (3, 2)]));
+        (0..LATE_STEPS).for_each(|_| shares.step_begins(&present, &BTreeSet::from([0, 2, 3])));
+        let (stripe, owners) = shares.of_stripes(&present, &held, 256 * CHUNK);
+        assert_eq!(stripe, 64);
+        let chunks = |node: u32, until: usize| -> usize {
+            let own = owners.iter().filter(|owner| owner.node == node);
+            own.map(|owner| owner.end.min(until).saturating_sub(owner.start)).sum()
+        };
+        // 0.1, 0.2, 0.35 and 0.35 of a gradient.
+        for until in [16, 32, 64] {
+            for (node, share) in [(0, 0.1), (1, 0.2), (2, 0.35), (3, 0.35)] {
+                let off = chunks(node, until) as f64 - share * until as f64;
+                assert!(off.abs() <= 1.2, "{node} has {} of {until}", chunks(node, until));
+            }
+        }
+        let next = |at: usize, owner: &Owner| (owner.start == at).then_some(owner.end);
+        assert_eq!(owners.iter().try_fold(0, next), Some(64), "without gaps");
+        assert_eq!(shares.of_stripes(&present, &held, 5 * CHUNK).0, 5, "of a short vector");
     }
 }
