@@ -529,6 +529,7 @@ fn links_between_documents_lead_somewhere() {
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "docs/benchmarks.md",
+        "docs/doctor.md",
         "docs/gpu.md",
         "docs/protocol.md",
         "docs/launchers.md",

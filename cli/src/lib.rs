@@ -1,8 +1,8 @@
 //! The command line: [`main`] runs it.
 //!
-//! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `trace`, `berrut`,
-//! `keygen` and `status`; nor do `serve`, the coordinator of others' trainers, and `run`, which
-//! starts them all. With feature `trainer` (the default) there are `codedgrad train`,
+//! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `doctor`, `trace`,
+//! `berrut`, `keygen` and `status`; nor do `serve`, the coordinator of others' trainers, and `run`,
+//! which starts them all. With feature `trainer` (the default) there are `codedgrad train`,
 //! `coordinator` and `worker` too, which train the bundled GPT.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -154,6 +154,8 @@ enum Tool {
     Simulate(tools::simulate::SimulateArgs),
     /// Should I code at all, and with what? From a trace, every scheme compared
     Plan(tools::planner::PlanArgs),
+    /// What slows a run down: where its time went, who is slow, since when and why
+    Doctor(tools::doctor::DoctorArgs),
     /// Record, import and measure delays of workers
     Trace(tools::trace::TraceArgs),
     /// Decode any function of coded data through stragglers and wrong workers, and measure the
@@ -439,6 +441,7 @@ impl Tool {
         let done = match self {
             Self::Berrut(args) => tools::berrut::run(args, output),
             Self::Code(args) => tools::code::run(args, output),
+            Self::Doctor(args) => tools::doctor::run(args, output),
             Self::Keygen(args) => tools::keygen::run(args, output),
             Self::Status(args) => tools::status::run(args, output),
             Self::Simulate(args) => tools::simulate::run(args, output),

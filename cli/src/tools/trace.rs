@@ -3,9 +3,10 @@
 mod record;
 mod show;
 
+use super::recorded::Recorded;
 use super::suspicious;
 use crate::units::{at_least, count};
-pub(crate) use record::{Recording, Steps};
+pub(crate) use record::Recording;
 
 use crate::layout::help;
 use crate::output::Output;
@@ -16,7 +17,6 @@ use codedgrad::delays::{
     DelayError, DelayRows, LongTable, Preset, StragglerStats, TableFormat, TableReader,
     TraceReader, Unit, write_row,
 };
-use indicatif::ProgressBar;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -57,8 +57,9 @@ enum TraceCommand {
 #[command(
     after_help = help("\
 A worker's number is when its answer arrived, since the round opened. Where it had not arrived
-by the close, the step's time is written; where lateness was injected, the time at which the
-answer was due, if that is later. How many are such estimates is said on standard error.")
+by the close, what the worker has reported of its work tells when it would have; without a
+report the step's time is written, or where lateness was injected the time at which the answer
+was due, if that is later. How many are such estimates is said on standard error.")
 )]
 struct RecordArgs {
     /// Folder of a run, or its run.jsonl
@@ -127,20 +128,12 @@ pub(crate) fn run(args: &TraceArgs, output: &mut Output<'_>) -> Result<(), Failu
 }
 
 fn record(args: &RecordArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    let steps = Steps::open(&args.run)?;
-    let bar = file_bar(&steps.path, args.out.is_some(), output);
-    let notes = &mut output.notes;
-    let mut made = None;
+    let bar = args.out.is_some();
+    let made = Recording::of(Recorded::read(&args.run, args.number, bar, output)?);
     to_output(args.out.as_deref(), output.out, |output| {
-        let mut write = |row: &[f64]| write_row(output, row).or_work();
-        let mut read = |bytes| bar.set_position(bytes);
-        made = Some(Recording::make(steps, args.number, notes, &mut read, &mut write)?);
-        Ok(())
+        made.rows.iter().try_for_each(|row| write_row(output, row)).or_work()
     })?;
-    bar.finish_and_clear();
-    if let Some(made) = made {
-        made.say(output);
-    }
+    made.say(output);
     Ok(())
 }
 
@@ -164,7 +157,7 @@ fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
              --columns 's0d*' takes one of them"
         ));
     }
-    let bar = file_bar(&args.file, args.out.is_some(), output);
+    let bar = output.file_bar(&args.file, args.out.is_some());
     let (mut rows, mut seen) = (0u64, Vec::new());
     to_output(args.out.as_deref(), output.out, |output| {
         while let Some(row) = table.next() {
@@ -253,7 +246,7 @@ fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let (found, unit) = if preset.is_none() && args.rounds.is_none() && path.exists() {
         let mut trace = TraceReader::open(path, workers).or_input()?;
         suspicious::say_of_columns(&args.delays, trace.workers(), trace.columns(), output);
-        let bar = file_bar(path, true, output);
+        let bar = output.file_bar(path, true);
         let mut stats = StragglerStats::new(trace.workers());
         while let Some(row) = trace.next() {
             stats.push(&row.or_input()?);
@@ -297,13 +290,6 @@ fn measured(
     }
     bar.finish_and_clear();
     Ok(stats)
-}
-
-/// A bar over the bytes of a file.
-fn file_bar(path: &Path, wanted: bool, output: &Output<'_>) -> ProgressBar {
-    let length = fs::metadata(path).map_or(0, |file| file.len());
-    let name = path.display().to_string();
-    if wanted { output.progress_bar(length, &name) } else { ProgressBar::hidden() }
 }
 
 /// Has a file written, or else the output. A file is written under another name and renamed when

@@ -10,7 +10,7 @@ pub(crate) const MODEL: &str = "--layers 1 --heads 2 --width 16 --context 16 --m
 
 /// All commands.
 #[allow(dead_code, reason = "some tests are of one command")]
-pub(crate) const COMMANDS: [&str; 12] = [
+pub(crate) const COMMANDS: [&str; 13] = [
     "train",
     "coordinator",
     "worker",
@@ -21,6 +21,7 @@ pub(crate) const COMMANDS: [&str; 12] = [
     "code",
     "simulate",
     "plan",
+    "doctor",
     "trace",
     "berrut",
 ];
