@@ -1,5 +1,6 @@
 //! `codedgrad trace`: delays recorded, imported and measured.
 
+mod import;
 mod record;
 mod show;
 
@@ -11,11 +12,10 @@ pub(crate) use record::Recording;
 use crate::layout::help;
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use codedgrad::delays::{
-    DelayError, DelayRows, LongTable, Preset, StragglerStats, TableFormat, TableReader,
-    TraceReader, Unit, write_row,
+    DelayError, DelayRows, Preset, StragglerStats, TraceReader, Unit, write_row,
 };
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -35,6 +35,7 @@ its answer took. `codedgrad train --delays FILE` runs under it.
 Examples:
   codedgrad trace record runs/0001 --out mine.csv    # what the workers of a training run did
   codedgrad trace import examples/traces/long.csv --long step,rank,ms --per-second 1000
+  codedgrad trace import examples/traces/steps.jsonl --long step,rank,time.seconds
   codedgrad trace stats examples/traces/stragglers.csv    # who straggles, how long
   codedgrad trace stats serverless --rounds 100 --json")
 )]
@@ -47,8 +48,8 @@ pub(crate) struct TraceArgs {
 enum TraceCommand {
     /// Make a trace of a training run: when each worker's answer arrived, step by step
     Record(RecordArgs),
-    /// Make a trace of a table with a header, as public data sets have them
-    Import(ImportArgs),
+    /// Make a trace of a table with a header, of JSON lines, of logs, or of profiler traces
+    Import(import::ImportArgs),
     /// Measure how the workers of a trace or a preset straggle
     Stats(StatsArgs),
 }
@@ -67,31 +68,6 @@ struct RecordArgs {
     /// Which of the folder's runs, from 0; the first if not given
     #[arg(long = "run", value_name = "N")]
     number: Option<usize>,
-    /// File to write; standard output if not given
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = help("\
-Known by their headers:
-  round,w0,w1,...                     a row per round (Alibaba PAI mini-batch times); rows with
-    an empty cell are left out
-  step,s0d0,s0d1,...                  a column per pipeline stage and rank (ByteDance traces)
-  epoch,step_end,same_epoch,w0,...    MLPerf HPC instances; rows with same_epoch other than 1
-    are left out"))]
-struct ImportArgs {
-    /// CSV file whose first line names its columns
-    file: PathBuf,
-    /// Columns to take, such as w0,w3 or 's0d*'; all workers' columns if not given
-    #[arg(long, value_name = "NAMES")]
-    columns: Option<String>,
-    /// Columns of round, worker and time, of a table with a row per round and worker
-    #[arg(long, value_name = "ROUND,WORKER,TIME", conflicts_with = "columns")]
-    long: Option<String>,
-    /// How many of the file's units of time are a second: 1000 for milliseconds
-    #[arg(long, value_name = "UNITS", default_value_t = 1.0)]
-    per_second: f64,
     /// File to write; standard output if not given
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -122,7 +98,7 @@ struct StatsArgs {
 pub(crate) fn run(args: &TraceArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     match &args.command {
         TraceCommand::Record(args) => record(args, output),
-        TraceCommand::Import(args) => import(args, output),
+        TraceCommand::Import(args) => import::run(args, output),
         TraceCommand::Stats(args) => stats(args, output),
     }
 }
@@ -134,107 +110,6 @@ fn record(args: &RecordArgs, output: &mut Output<'_>) -> Result<(), Failure> {
         made.rows.iter().try_for_each(|row| write_row(output, row)).or_work()
     })?;
     made.say(output);
-    Ok(())
-}
-
-fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    if !(args.per_second.is_finite() && args.per_second > 0.0) {
-        return Err(Failure::Input(anyhow!(
-            "--per-second {}: expected a number above 0",
-            args.per_second
-        )));
-    }
-    if let Some(names) = &args.long {
-        return import_long(args, names, output);
-    }
-    let mut table = TableReader::open(&args.file, args.columns.as_deref()).or_input()?;
-    let stages = |name: &String| name.split_once('d').map(|(stage, _)| stage.to_owned());
-    if table.format() == TableFormat::Stages
-        && table.workers().iter().map(stages).any(|stage| stage != stages(&table.workers()[0]))
-    {
-        output.note(format_args!(
-            "warning: the columns are of several pipeline stages, whose times differ by design; \
-             --columns 's0d*' takes one of them"
-        ));
-    }
-    let bar = output.file_bar(&args.file, args.out.is_some());
-    let (mut rows, mut seen) = (0u64, Vec::new());
-    to_output(args.out.as_deref(), output.out, |output| {
-        while let Some(row) = table.next() {
-            let row: Vec<f64> =
-                row.or_input()?.into_iter().map(|delay| delay / args.per_second).collect();
-            write_row(output, &row).or_work()?;
-            rows += 1;
-            if seen.len() < suspicious::ROWS {
-                seen.push(row);
-            }
-            bar.set_position(table.bytes_read());
-        }
-        if rows == 0 {
-            return Err(Failure::Input(anyhow!(
-                "{}: no row has a number for every worker",
-                args.file.display()
-            )));
-        }
-        Ok(())
-    })?;
-    bar.finish_and_clear();
-    let format = match table.format() {
-        TableFormat::Rounds => "a table of rounds",
-        TableFormat::Stages => "a table of pipeline stages and ranks",
-        TableFormat::Intervals => "a table of intervals",
-        TableFormat::Chosen => "the columns chosen",
-    };
-    output.note(format_args!(
-        "imported {rows} rows of {} workers from {format}",
-        table.workers().len()
-    ));
-    let left_out = [
-        (table.incomplete(), "a number was missing"),
-        (table.evaluations(), "an evaluation took place (same_epoch)"),
-    ];
-    for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
-        output.note(format_args!("left out: {count} rows in which {why}"));
-    }
-    suspicious::say_of_rows(&args.file.display().to_string(), &seen, output);
-    if table.workers().len() == 1 {
-        output.note(format_args!(
-            "warning: that is one worker; a table with a row per round and worker is read by \
-             --long ROUND,WORKER,TIME"
-        ));
-    }
-    Ok(())
-}
-
-/// Imports a table with a row per round and worker.
-fn import_long(args: &ImportArgs, names: &str, output: &mut Output<'_>) -> Result<(), Failure> {
-    let columns: Vec<&str> = names.split(',').map(str::trim).collect();
-    let columns = <[&str; 3]>::try_from(columns).map_err(|_| {
-        Failure::Input(anyhow!("--long {names}: three columns are needed, such as step,rank,ms"))
-    })?;
-    let table = LongTable::open(&args.file, columns).or_input()?;
-    let in_seconds = |row: Vec<f64>| row.into_iter().map(|time| time / args.per_second).collect();
-    let rows: Vec<Vec<f64>> = table.rows().map(in_seconds).collect();
-    if rows.is_empty() {
-        return Err(Failure::Input(anyhow!(
-            "{}: no round has one time of each of {} workers",
-            args.file.display(),
-            table.workers()
-        )));
-    }
-    to_output(args.out.as_deref(), output.out, |output| {
-        rows.iter().try_for_each(|row| write_row(output, row)).or_work()
-    })?;
-    let (count, workers) = (rows.len(), table.workers());
-    output.note(format_args!("imported {count} rounds of {workers} workers from a long table"));
-    if table.incomplete() > 0 {
-        output.note(format_args!(
-            "left out: {} rounds in which a worker had no time, or several",
-            table.incomplete()
-        ));
-    }
-    let start = &rows[..count.min(suspicious::ROWS)];
-    suspicious::say_of_rows(&args.file.display().to_string(), start, output);
     Ok(())
 }
 
