@@ -83,12 +83,14 @@ fn logs_become_a_trace() {
     no(home.path(), &with("(?<round>"), &["--pattern (?<round>"]);
     no(home.path(), &with(r"step (\d+)"), &["it has no group (?<round>..)"]);
     no(home.path(), &with(r"step (?<round>\d+)"), &["it has no group (?<time>..)"]);
-    let nothing = with(r"stage (?<round>\d+) (?<time>\d+)");
+    let alone = with(r"step (?<round>\d+) took (?<time>[\d.]+)");
+    no(home.path(), &alone, &["it has no group (?<worker>..)", "a file of each worker"]);
+    let nothing = with(r"(?<worker>stage) (?<round>\d+) (?<time>\d+)");
     no(home.path(), &nothing, &["the pattern matches no line; the first is \"job starts\""]);
-    let words = with(r"step (?<round>\d+) (?<time>\w+)");
+    let words = with(r"(?<worker>\d)\] step (?<round>\d+) (?<time>\w+)");
     no(home.path(), &words, &["log.txt: line 2: the group time is \"took\""]);
     no(home.path(), &["a.log", "b.log"], &["2 files: one is read at a time"]);
-    no(home.path(), &["none.log", each[2], each[3]], &["cannot read none.log"]);
+    no(home.path(), &["a.log", "none.log", each[2], each[3]], &["cannot read none.log"]);
 }
 
 #[test]

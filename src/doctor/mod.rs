@@ -62,7 +62,7 @@ const OTHER_SCHEME_LEAST: f64 = 0.05;
 #[non_exhaustive]
 pub enum NoReplay {
     /// Too few rounds.
-    #[error("{rounds} rounds say nothing about workers; {ROUNDS_LEAST} are needed")]
+    #[error("too few rounds to compare workers: {rounds}, and at least {ROUNDS_LEAST} are needed")]
     FewRounds {
         /// How many there are.
         rounds: usize,

@@ -54,7 +54,7 @@ JSON:    {run, scheme, workers, rounds, steps, estimated, time, effective, mfu, 
 
 Examples:
   codedgrad doctor runs/0001
-  codedgrad doctor runs/0001 --run 1 --from 20 --json    # of its second scheme, without the start
+  codedgrad doctor runs/0001 --from 1 --json    # without the first step
   codedgrad doctor examples/traces/slow_worker.csv
   codedgrad doctor examples/traces/stragglers.csv --plan    # would another scheme be faster?")
 )]

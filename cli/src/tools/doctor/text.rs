@@ -1,9 +1,11 @@
 //! What `codedgrad doctor` prints: 40 lines at most.
 
+use super::STDIN;
 use super::advice::Advice;
 use crate::layout::{Column, Table, Width};
 use crate::tools::planner::table_of;
 use codedgrad::doctor::{Because, Examination, ExaminedWorker, Finding};
+use codedgrad::sim::planner::Candidate;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -39,8 +41,12 @@ fn text(advice: &Advice<'_>, width: Width, shown: usize) -> String {
         text += &workers(&named).laid_out(width);
     }
     if let Some(plan) = advice.plan {
-        let best = &plan.candidates[..plan.candidates.len().min(shown)];
-        text += &format!("\n{}", table_of(best).laid_out(width));
+        // The run's own scheme is what the others are compared with, wherever it stands.
+        let own = |candidate: &Candidate| candidate.scheme.text() == found.scheme;
+        let best = plan.candidates.iter().enumerate();
+        let best = best.filter(|(place, candidate)| *place < shown || own(candidate));
+        let best: Vec<Candidate> = best.map(|(_, candidate)| candidate.clone()).collect();
+        text += &format!("\n{}", table_of(&best).laid_out(width));
         text += &width.prose(&format!("{}\n", plan.why));
     }
     text
@@ -48,12 +54,14 @@ fn text(advice: &Advice<'_>, width: Width, shown: usize) -> String {
 
 fn heading(advice: &Advice<'_>) -> String {
     let Examination { scheme, workers, rounds, steps, time, .. } = advice.found;
-    let name = &advice.args.input;
+    let name = if advice.args.input == STDIN { "standard input" } else { &advice.args.input };
     let run = advice.number.map_or("as".into(), |number| format!("run {number},"));
     let rounds = if rounds == steps { String::new() } else { format!(" in {rounds} rounds") };
-    let plural = if *steps == 1 { "" } else { "s" };
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
     format!(
-        "{name}, {run} {scheme}: {steps} step{plural}{rounds} of {workers} workers in {:.1} s\n",
+        "{name}, {run} {scheme}: {steps} step{}{rounds} of {workers} worker{} in {:.1} s\n",
+        plural(*steps),
+        plural(*workers),
         time.total
     )
 }
@@ -134,7 +142,8 @@ fn summary(found: &Examination) -> String {
 /// The workers worth naming: those of findings, the dearest first, then the worst.
 fn named(found: &Examination, shown: usize) -> Vec<&ExaminedWorker> {
     let of_findings = found.findings.iter().flat_map(Finding::workers);
-    let worst = found.what_if.worst_workers.iter().flat_map(|worst| worst.workers.clone());
+    let worst = found.what_if.worst_workers.iter().filter(|worst| worst.explain > 0.0);
+    let worst = worst.flat_map(|worst| worst.workers.clone());
     let mut seen = BTreeSet::new();
     let named = of_findings.chain(worst).filter(|worker| seen.insert(*worker));
     named.filter_map(|worker| found.of_workers.get(worker)).take(shown).collect()

@@ -80,7 +80,8 @@ pub(super) fn run(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Fail
         return of_long(args, &table, "profiler traces", output);
     }
     if let Some(pattern) = &args.pattern {
-        let table = entries::of_logs(&args.files, &Pattern::new(pattern)?, output)?;
+        let pattern = Pattern::new(pattern, args.files.len())?;
+        let table = entries::of_logs(&args.files, &pattern, output)?;
         return of_long(args, &table, "the lines of logs", output);
     }
     if let Some(names) = &args.long {
@@ -176,11 +177,11 @@ fn long(args: &ImportArgs, names: &str, output: &mut Output<'_>) -> Result<(), F
     let names: Vec<&str> = names.split(',').map(str::trim).collect();
     let fields = match names[..] {
         [round, worker, time] => entries::Fields { round, worker: Some(worker), time },
-        [round, time] => entries::Fields { round, worker: None, time },
+        [round, time] if args.files.len() > 1 => entries::Fields { round, worker: None, time },
         _ => {
             return Err(Failure::Input(anyhow!(
-                "--long {}: three columns are needed, such as step,rank,ms; or two, where every \
-                 file is a worker's",
+                "--long {}: three columns are needed, such as step,rank,ms; or two and a file \
+                 of each worker",
                 names.join(",")
             )));
         }

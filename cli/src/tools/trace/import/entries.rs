@@ -28,7 +28,8 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    pub(super) fn new(text: &str) -> Result<Self, Failure> {
+    /// Without a worker in it, several files are needed, one of each.
+    pub(super) fn new(text: &str, files: usize) -> Result<Self, Failure> {
         let regex = Regex::new(text).with_context(|| format!("--pattern {text}")).or_input()?;
         let has = |group: &str| regex.capture_names().flatten().any(|name| name == group);
         for group in ["round", "time"] {
@@ -37,6 +38,12 @@ impl Pattern {
                     "--pattern {text}: it has no group (?<{group}>..)"
                 )));
             }
+        }
+        if !has("worker") && files == 1 {
+            return Err(Failure::Input(anyhow!(
+                "--pattern {text}: it has no group (?<worker>..); without it a file of each worker \
+                 is needed"
+            )));
         }
         Ok(Self { has_worker: has("worker"), regex })
     }
