@@ -3,14 +3,14 @@
 //! say who sums what, and carry whatever the collective does not: to those who are late, and
 //! everything while there is no group.
 
-use super::What;
 use super::ledger::Ledger;
 use super::{Summand, Worker};
+use super::{What, lock};
 use crate::gpu::{CombineError, Folded, Gradient, Vector, WireBuffer};
 use crate::ids::{Job, Step, Task};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A sum, as every member that takes part is told of it: each of them sums a part of all terms and
 /// sends it to the others.
@@ -195,7 +195,7 @@ impl<V: Vector + Gradient> DeviceResults<V> {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept<V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Results and sums of results that are held.

@@ -1,10 +1,10 @@
 //! What a worker holds between computing a result and its step's commit.
 
-use super::{Piece, Summand, What};
+use super::{Piece, Summand, What, lock};
 use crate::gpu::{CombineError, Folded, Vector};
 use crate::ids::{Job, Step, Task, Worker};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Results whose weights are not final, and one sum per step of those whose weights are.
 ///
@@ -156,7 +156,7 @@ impl<V: Vector> Ledgers<V> {
     }
 
     pub(super) fn of(&self, worker: Worker) -> MutexGuard<'_, Ledger<V>> {
-        self.0[worker.index()].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0[worker.index()])
     }
 
     fn all(&self) -> Vec<MutexGuard<'_, Ledger<V>>> {

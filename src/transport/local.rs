@@ -6,13 +6,13 @@
 use super::ledger::Ledgers;
 use super::{
     Cancel, Closer, Link, Notice, Order, Piece, Received, Say, SumRequest, Summed, Transport,
-    Unneeded, Weighted, What,
+    Unneeded, Weighted, What, lock,
 };
 use crate::gpu::{CombineError, Vector};
 use crate::ids::{Step, Task, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Message buffers that go round between the workers and the coordinator.
@@ -21,7 +21,7 @@ struct Pool<V>(Arc<Mutex<Vec<V>>>);
 
 impl<V: Vector> Pool<V> {
     fn take(&self, place: &V::Place, length: usize) -> V {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(&self.0);
         let found = spare
             .iter()
             .rposition(|buffer| buffer.fits(place, length))
@@ -36,7 +36,7 @@ impl<V: Vector> Pool<V> {
     }
 
     fn give(&self, buffer: V) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        lock(&self.0).push(buffer);
     }
 }
 
@@ -49,7 +49,7 @@ type Kept<V> = BTreeMap<Step, (u32, Arc<V>)>;
 
 impl<V> Staying<V> {
     fn lock(&self) -> MutexGuard<'_, Kept<V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn get(&self, step: Step, attempt: u32) -> Option<Arc<V>> {
@@ -76,7 +76,7 @@ impl Outbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Notices>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// False if nobody hears it.
