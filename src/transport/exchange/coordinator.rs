@@ -242,10 +242,6 @@ impl CoordinatorSums {
         !self.settings.by_workers || self.monitors.get(key).is_some_and(|monitor| monitor.own)
     }
 
-    fn is_whole(&self, key: Key) -> bool {
-        self.node.sum(key.0, key.1).is_some()
-    }
-
     fn chunk(&mut self, now: Instant, from: u32, header: &Header, block: Block, out: &mut Effects) {
         let taken = if header.kind == Kind::Result {
             match &mut self.eager {
@@ -506,8 +502,7 @@ impl CoordinatorSums {
         self.doubts.forget(worker);
         self.shares.forget(worker);
         let node = &self.node;
-        let is_whole = |key: Key| node.sum(key.0, key.1).is_some();
-        for (step, attempt) in self.monitors.forget(worker, is_whole) {
+        for (step, attempt) in self.monitors.forget(worker, |key| node.is_whole(key)) {
             report(worker, Some(Notice::SumFailed { step, attempt }), out);
         }
         let group = self.groups.lost(worker);
@@ -523,7 +518,7 @@ impl CoordinatorSums {
         };
         let mut lacking: Vec<u32> =
             self.present.iter().copied().filter(|worker| !holds(worker)).collect();
-        if self.takes_part() && !self.is_whole(key) {
+        if self.takes_part() && !self.node.is_whole(key) {
             lacking.push(COORDINATOR);
         }
         for node in lacking {
@@ -632,7 +627,6 @@ impl CoordinatorSums {
         });
         let Some((key, owner)) = found else { return };
         tracing::debug!("{}: made anew without {}", key.0, Worker(owner));
-
         self.shares.lack([owner].into_iter());
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.void = true;

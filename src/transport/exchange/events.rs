@@ -18,7 +18,7 @@ pub(in crate::transport) struct SumSettings {
     pub(in crate::transport) by_workers: bool,
     /// Whether every sum comes to the coordinator too.
     pub(in crate::transport) keeps: bool,
-    /// Whether workers that can sum by a collective.
+    /// Whether workers sum by a collective where they can.
     pub(in crate::transport) collective: bool,
     /// Decoded steps that are kept for those who lack them.
     pub(in crate::transport) log_steps: u64,

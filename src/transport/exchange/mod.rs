@@ -59,11 +59,17 @@ pub(super) use states::{Arriving, frames as state_frames};
 pub(super) use store::{HostResults, SharedSums};
 pub(super) use worker::WorkerSums;
 
-use crate::ids::Step;
+use super::wire::COORDINATOR;
+use crate::ids::{Step, Worker};
 use std::time::Duration;
 
 /// A sum: its step, and which attempt at it.
 type Key = (Step, u32);
+
+/// What a node is called in words.
+pub(super) fn name_of(node: u32) -> String {
+    if node == COORDINATOR { "the coordinator".into() } else { Worker(node).to_string() }
+}
 
 /// How often it is looked whether something does not go on.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -80,11 +86,10 @@ const DATA_WAITING_MAX: usize = 1 << 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Job, Task, Worker};
-    use crate::run::NumberFormat;
+    use crate::ids::{Job, Task};
     use crate::transport::collective::ResultStore;
     use crate::transport::ledger::Ledger;
-    use crate::transport::wire::{CHUNK, COORDINATOR, FromWorker, Header, Kind, ToWorker};
+    use crate::transport::wire::{CHUNK, FromWorker, Header, Kind, ToWorker};
     use crate::transport::{Notice, Piece, Summand, What};
     use rand_chacha::ChaCha8Rng;
     use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -126,19 +131,6 @@ mod tests {
         Instant::now()
     }
 
-    fn context(me: u32, length: usize) -> NodeContext {
-        NodeContext {
-            me,
-            length,
-            format: NumberFormat::F32,
-            of_bits: false,
-            blocks: Blocks::new(length),
-            vectors: Vectors::default(),
-            buffers: ReassemblyBuffers::default(),
-            kept_max: 3,
-        }
-    }
-
     impl Node {
         fn new(context: &NodeContext, machine: Machine) -> Self {
             Self {
@@ -152,7 +144,7 @@ mod tests {
         }
 
         fn coordinator(workers: u32, length: usize, settings: SumSettings) -> Self {
-            let context = context(COORDINATOR, length);
+            let context = NodeContext::of_tests(COORDINATOR, length);
             let mut sums = CoordinatorSums::new(settings, context.clone(), None);
             for worker in 0..workers {
                 let connected = CoordinatorEvent::Connected { worker, epoch: 1, reachable: true };
@@ -162,7 +154,7 @@ mod tests {
         }
 
         fn worker(me: u32, vector: Vec<f32>) -> Self {
-            let context = context(me, vector.len());
+            let context = NodeContext::of_tests(me, vector.len());
             let mut ledger = Ledger::default();
             ledger.keep(TASK, vector);
             let results = HostResults::new(Arc::new(Mutex::new(ledger)), context.vectors.clone());

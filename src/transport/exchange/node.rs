@@ -44,6 +44,22 @@ pub(in crate::transport) struct NodeContext {
     pub(in crate::transport) kept_max: usize,
 }
 
+#[cfg(test)]
+impl NodeContext {
+    pub(super) fn of_tests(me: u32, length: usize) -> Self {
+        Self {
+            me,
+            length,
+            format: NumberFormat::F32,
+            of_bits: false,
+            blocks: Blocks::new(length),
+            vectors: Vectors::default(),
+            buffers: ReassemblyBuffers::default(),
+            kept_max: 4,
+        }
+    }
+}
+
 /// The exchanges of one node.
 #[derive(Debug)]
 pub(super) struct NodeExchanges {
@@ -219,6 +235,11 @@ impl NodeExchanges {
         lock(&self.sums).get((step, attempt)).cloned()
     }
 
+    /// Whether a sum is whole here.
+    pub(super) fn is_whole(&self, key: Key) -> bool {
+        lock(&self.sums).get(key).is_some()
+    }
+
     /// Whether a sum with these bytes is kept; one with other bytes is thrown away.
     pub(super) fn has(&self, step: Step, attempt: u32, digest: u64) -> bool {
         lock(&self.sums).has((step, attempt), digest)
@@ -294,24 +315,11 @@ mod tests {
     use crate::transport::{Piece, Summand};
     use std::collections::BTreeSet;
 
-    fn context(me: u32, length: usize) -> NodeContext {
-        NodeContext {
-            me,
-            length,
-            format: NumberFormat::F32,
-            of_bits: false,
-            blocks: Blocks::new(length),
-            vectors: Vectors::default(),
-            buffers: ReassemblyBuffers::default(),
-            kept_max: 4,
-        }
-    }
-
     /// A worker that takes over a state goes on receiving the sum of the step that comes after it.
     #[test]
     fn a_sum_under_way_outlives_a_state() {
         let length = 2 * CHUNK;
-        let mut node = NodeExchanges::new(context(1, length));
+        let mut node = NodeExchanges::new(NodeContext::of_tests(1, length));
         let blocks = node.context.blocks.clone();
         let come = |node: &mut NodeExchanges, step: u64, chunk: usize| {
             let range = chunk_range(chunk, length);
@@ -332,7 +340,7 @@ mod tests {
     /// anybody.
     #[test]
     fn a_step_is_summed_again_for_another_coordinator() {
-        let mut node = NodeExchanges::new(context(0, 3));
+        let mut node = NodeExchanges::new(NodeContext::of_tests(0, 3));
         let key = (Step(7), 0);
         let sends = |node: &mut NodeExchanges| {
             let holders = vec![Piece { worker: Worker(0), what: What::Sum }];

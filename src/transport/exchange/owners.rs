@@ -77,47 +77,50 @@ impl OwnerShares {
         terms: &[Summand],
         length: usize,
     ) -> Vec<Owner> {
-        let holds = |worker: &u32| {
-            let of_worker = |term: &&Summand| has_vector(term, *worker);
-            terms.iter().filter(of_worker).count()
-        };
+        let loads = loads(terms);
+        let load_of = |worker: &u32| loads.get(worker).copied().unwrap_or_default();
+        let holds_none = |worker: &u32| !loads.contains_key(worker);
         let owns = |worker: &&u32| {
             let answers = !self.unresponsive.contains(worker) && !self.unreachable.contains(worker);
-            holds(worker) > 0 || answers
+            answers || !holds_none(worker)
         };
         let mut workers: Vec<u32> = present.iter().filter(owns).copied().collect();
         // Of a short vector only the first few get a chunk.
         if chunks(length) < workers.len() {
-            workers.sort_by_key(|worker| holds(worker) == 0);
+            workers.sort_by_key(holds_none);
         }
         let is_always_late = |worker: &u32| {
-            holds(worker) == 0 && self.late.get(worker).is_some_and(|steps| *steps >= LATE_STEPS)
+            holds_none(worker) && self.late.get(worker).is_some_and(|steps| *steps >= LATE_STEPS)
         };
         if !workers.iter().any(is_always_late) {
             return share_out(&workers, length);
         }
-        let load_of = |worker: &u32| {
-            let held = terms.iter().filter(|term| has_vector(term, *worker));
-            Load {
-                terms: holds(worker),
-                sends: held.map(|term| 1.0 / term.holders.len() as f64).sum(),
-            }
-        };
         let loads: Vec<Load> = workers.iter().map(load_of).collect();
         cut(&workers, &shares(&loads, terms.len()), length)
     }
 }
 
-fn has_vector(term: &Summand, worker: u32) -> bool {
-    term.holders.iter().any(|piece| piece.worker.0 == worker)
-}
-
 /// What a worker holds of a sum.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Load {
     terms: usize,
     /// What it sends of its terms if it sums nothing, in gradients.
     sends: f64,
+}
+
+/// The loads of those that hold terms.
+fn loads(terms: &[Summand]) -> BTreeMap<u32, Load> {
+    let mut loads: BTreeMap<u32, Load> = BTreeMap::new();
+    for term in terms {
+        // A worker may hold a term twice.
+        let holders: BTreeSet<u32> = term.holders.iter().map(|piece| piece.worker.0).collect();
+        for holder in holders {
+            let load = loads.entry(holder).or_default();
+            load.terms += 1;
+            load.sends += 1.0 / term.holders.len() as f64;
+        }
+    }
+    loads
 }
 
 /// The shares of least largest traffic, by bisection: they grow with what everybody may send or
@@ -187,6 +190,10 @@ mod tests {
     }
 
     const LENGTH: usize = 100 * CHUNK;
+
+    fn has_vector(term: &Summand, worker: u32) -> bool {
+        term.holders.iter().any(|piece| piece.worker.0 == worker)
+    }
 
     /// The most that anybody sends or receives, in gradients, if holders take turns.
     fn most(owners: &[Owner], terms: &[Summand], workers: u32) -> f64 {

@@ -7,7 +7,7 @@ use super::node::{NodeContext, NodeExchanges};
 use super::part::{Outgoing, chunks_of};
 use super::plan::Plan;
 use super::store::Sum;
-use super::{DATA_WAITING_MAX, Key, QUIET};
+use super::{DATA_WAITING_MAX, Key, QUIET, name_of};
 use crate::gpu::{Folded, poison_of};
 use crate::ids::{Step, Worker};
 use crate::transport::What;
@@ -298,7 +298,7 @@ fn told_of(step: Step, attempt: u32, digest: u64, finite: bool) -> FromWorker {
     }
 }
 
-/// Terms and results are asked for by nobody again; what of sums waits for too long is.
+/// Nobody asks again for a term or a result, so that none is dropped; sums are asked for again.
 fn send(to: u32, frame: Frame, out: &mut Effects) {
     let once = matches!(frame.header.kind, Kind::Term | Kind::Result);
     let most = if once { usize::MAX } else { DATA_WAITING_MAX };
@@ -307,8 +307,6 @@ fn send(to: u32, frame: Frame, out: &mut Effects) {
 
 fn warn_of(from: u32, taken: Result<(), String>) {
     if let Err(reason) = taken {
-        let name =
-            if from == COORDINATOR { "the coordinator".into() } else { Worker(from).to_string() };
-        tracing::warn!("from {name}: {reason}");
+        tracing::warn!("from {}: {reason}", name_of(from));
     }
 }

@@ -17,7 +17,7 @@ use crate::ids::Worker;
 use crate::transport::collective::{Collective, CollectiveCommand, CollectiveEvent, ResultStore};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
-    Arriving, Blocks, Frame, Plan, WorkerEffect, WorkerEvent, WorkerSums, state_frames,
+    Arriving, Blocks, Frame, Plan, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
 };
 use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, ToWorker};
 use crate::transport::{Dismissal, Notice, Order, RunFacts};
@@ -272,7 +272,9 @@ impl Hub {
                 WorkerEffect::Send { to, frame, most } => self.send(to, frame, most),
                 WorkerEffect::Tell(message) => self.uplink.tell(&message),
                 WorkerEffect::Collective(told) => {
-                    self.collective.iter_mut().for_each(|collective| collective.tell(told.clone()));
+                    if let Some(collective) = &mut self.collective {
+                        collective.tell(told);
+                    }
                 }
                 WorkerEffect::Owing(owing) => {
                     self.peers.renew(owing, Instant::now(), &self.dialer);
@@ -462,8 +464,4 @@ impl Hub {
 /// The time, as machines without a clock are told it.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
-}
-
-fn name_of(node: u32) -> String {
-    if node == COORDINATOR { "the coordinator".into() } else { Worker(node).to_string() }
 }

@@ -185,9 +185,9 @@ impl TcpTransport {
     }
 
     /// Opens a port of any network, on the caller's runtime. Such a transport never waits:
-    /// [`Transport::receive`] gives none when there is no notice yet, and [`TcpTransport::bell`]
-    /// tells when to ask again; between [`TcpTransport::begin`] and the first step, its tasks need
-    /// a moment.
+    /// [`receive`](crate::transport::Transport::receive) gives none when there is no notice yet,
+    /// and [`TcpTransport::bell`] tells when to ask again; between [`TcpTransport::begin`] and the
+    /// first step, its tasks need a moment.
     ///
     /// # Errors
     /// [`TcpError`] when the port cannot be opened, or must not be without TLS.
