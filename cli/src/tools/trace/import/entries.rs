@@ -5,7 +5,7 @@ use crate::output::Output;
 use crate::{Failure, OrInput};
 use anyhow::{Context, anyhow};
 use codedgrad::delays::{LongTable, TableReader};
-use regex::Regex;
+use regex_lite::Regex;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
