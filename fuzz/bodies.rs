@@ -1,6 +1,7 @@
 //! What is tried with any bytes: by the fuzzer in `fuzz_targets`, and with the seeds in
 //! tests/fuzz_corpus.rs.
 
+use codedgrad::doctor::{Known, Record, RecordedStep, examine};
 use codedgrad::transport::wire::{
     Across, CHUNK, CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, HELLO_BYTES_MAX, Header, Kind,
     ToWorker, VERSION,
@@ -49,5 +50,29 @@ pub(crate) fn frames(mut bytes: &[u8]) {
         assert_eq!(frame(&bytes[..whole.len() - 1], HELLO_BYTES_MAX), Ok(None));
         control(body);
         bytes = rest;
+    }
+}
+
+/// Lines of a record are examined, whatever they say, under a scheme of each kind.
+pub(crate) fn record(bytes: &[u8]) {
+    let steps = bytes.split(|byte| *byte == b'\n').map(serde_json::from_slice::<RecordedStep>);
+    let steps: Vec<RecordedStep> = steps.filter_map(Result::ok).collect();
+    // Those of the record itself might name files.
+    for scheme in ["uncoded", "groups:s=1", "min-load:s=1", "queue:m=2", "m-sgc:B=1,W=2,lambda=1"] {
+        let mut record = Record::default();
+        let mut taken = 0;
+        for step in &steps {
+            let under = RecordedStep { scheme: scheme.into(), using: None, ..step.clone() };
+            taken += usize::from(record.push(under).is_ok());
+        }
+        let found = examine(&record, &Known::default());
+        assert_eq!((found.steps, found.rounds), (taken, record.rounds()));
+        let costs = found.findings.iter().map(|finding| finding.costs);
+        let dearest = |cost: Option<f64>| cost.unwrap_or(f64::NEG_INFINITY);
+        let costs: Vec<f64> = costs.map(dearest).collect();
+        assert!(costs.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_ge()), "{costs:?}");
+        assert!(found.findings.iter().all(|finding| !finding.to_string().is_empty()));
+        let part = record.between(Some(1), None);
+        assert!(part.is_err() || examine(&part.expect("a part"), &Known::default()).steps <= taken);
     }
 }

@@ -87,6 +87,7 @@ extern crate self as codedgrad;
 
 pub mod codes;
 pub mod delays;
+pub mod doctor;
 pub mod gpu;
 pub mod ids;
 pub mod mesh;

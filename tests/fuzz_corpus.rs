@@ -4,6 +4,7 @@
 #[path = "../fuzz/bodies.rs"]
 mod bodies;
 
+use codedgrad::doctor::Record;
 use codedgrad::transport::wire::{
     Across, CONTROL_BYTES_MAX, FromWorker, HEADER_BYTES, Header, ToWorker, decode, encode, frame,
 };
@@ -27,6 +28,7 @@ fn every_seed_goes_through_its_target() {
     seeds("header").iter().for_each(|(_, bytes)| bodies::header(bytes));
     seeds("control").iter().for_each(|(_, bytes)| bodies::control(bytes));
     seeds("frames").iter().for_each(|(_, bytes)| bodies::frames(bytes));
+    seeds("record").iter().for_each(|(_, bytes)| bodies::record(bytes));
 }
 
 /// Seeds that no longer parse lead a fuzzer nowhere: those that are not called `bad` are what they
@@ -48,6 +50,13 @@ fn seeds_are_of_this_version() {
     }
     for (name, bytes) in good("frames") {
         assert!(matches!(frame(&bytes, CONTROL_BYTES_MAX), Ok(Some(_))), "{name}");
+    }
+    for (name, bytes) in good("record") {
+        let mut record = Record::default();
+        for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            record.push(serde_json::from_slice(line).unwrap()).unwrap_or_else(|_| panic!("{name}"));
+        }
+        assert!(record.rounds() > 0, "{name}");
     }
 }
 

@@ -163,6 +163,29 @@ fn arrows_point_one_way() {
     }
 }
 
+/// It judges what others have done, and nobody needs it for that.
+#[test]
+fn the_doctor_only_looks_on() {
+    nowhere_in(
+        "src/doctor",
+        &[
+            "crate::train",
+            "crate::transport",
+            "crate::schedulers",
+            "crate::gpu",
+            "std::fs",
+            "std::io",
+            "std::net",
+            "std::time",
+            "std::thread",
+        ],
+        "",
+    );
+    for folder in ["src/codes", "src/sim", "src/delays", "src/schedulers", "src/train"] {
+        nowhere_in(folder, &["crate::doctor"], "");
+    }
+}
+
 /// The module that a file of a crate is, as `crate::` would be followed by it.
 fn module_of(path: &Path, folder: &str) -> Vec<String> {
     let path = path.strip_prefix(folder).unwrap().with_extension("");
@@ -541,6 +564,7 @@ fn links_between_documents_lead_somewhere() {
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "docs/benchmarks.md",
+        "docs/doctor.md",
         "docs/gpu.md",
         "docs/protocol.md",
         "docs/launchers.md",

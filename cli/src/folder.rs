@@ -23,6 +23,10 @@ const KINDS: [(&str, &str); 2] =
 
 /// Lines of its steps.
 pub(crate) const RECORD: &str = "run.jsonl";
+/// What happened beside them.
+pub(crate) const EVENTS: &str = "events.jsonl";
+/// What came of it, written at the end.
+pub(crate) const SUMMARY: &str = "summary.json";
 /// What the coordinator said, where another process had started it.
 pub(crate) const COORDINATOR_LOG: &str = "coordinator.log";
 /// What else a run may leave, beside models and the logs of its workers.
@@ -32,7 +36,7 @@ const WRITTEN: [&str; 10] = [
     "checkpoint.before.safetensors",
     "checkpoint.damaged.safetensors",
     "start.safetensors",
-    "summary.json",
+    SUMMARY,
     "loss.svg",
     "steps.svg",
     "token",

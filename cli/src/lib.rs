@@ -1,8 +1,8 @@
 //! The command line: [`main`] runs it.
 //!
-//! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `mesh`, `trace`,
-//! `berrut`, `keygen` and `status`; nor do `serve`, the coordinator of others' trainers, and `run`,
-//! which starts them all. With feature `trainer` (the default) there are `codedgrad train`,
+//! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `mesh`, `doctor`,
+//! `trace`, `berrut`, `keygen` and `status`; nor do `serve`, the coordinator of others' trainers,
+//! and `run`, which starts them all. With feature `trainer` (the default) there are `codedgrad train`,
 //! `coordinator` and `worker` too, which train the bundled GPT.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -162,6 +162,8 @@ enum Tool {
     Plan(tools::planner::PlanArgs),
     /// Which ranks are late together in a folded layout, and what that leaves to code over
     Mesh(tools::mesh::MeshArgs),
+    /// What slows a run down: where its time went, who is slow, since when and why
+    Doctor(tools::doctor::DoctorArgs),
     /// Record, import and measure delays of workers
     Trace(tools::trace::TraceArgs),
     /// Decode any function of coded data through stragglers and wrong workers, and measure the
@@ -447,6 +449,7 @@ impl Tool {
         let done = match self {
             Self::Berrut(args) => tools::berrut::run(args, output),
             Self::Code(args) => tools::code::run(args, output),
+            Self::Doctor(args) => tools::doctor::run(args, output),
             Self::Keygen(args) => tools::keygen::run(args, output),
             Self::Status(args) => tools::status::run(args, output),
             Self::Simulate(args) => tools::simulate::run(args, output),

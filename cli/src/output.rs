@@ -4,7 +4,9 @@
 use crate::layout::Width;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt;
+use std::fs;
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::Path;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::fmt::MakeWriter;
@@ -80,6 +82,13 @@ impl Output<'_> {
             Notes::Stderr => progress_bar(total, name),
             Notes::Kept(_) => ProgressBar::hidden(),
         }
+    }
+
+    /// A bar over the bytes of a file, if it is wanted.
+    pub(crate) fn file_bar(&self, path: &Path, wanted: bool) -> ProgressBar {
+        let length = fs::metadata(path).map_or(0, |file| file.len());
+        let name = path.display().to_string();
+        if wanted { self.progress_bar(length, &name) } else { ProgressBar::hidden() }
     }
 
     /// Writes a text, and has it seen before what comes next.

@@ -231,8 +231,10 @@ fn delays_come_from_runs_and_from_standard_input() {
     fs::create_dir(folder.path().join("run")).unwrap();
     let trace = fs::read_to_string(folder.path().join("trace.csv")).unwrap();
     let step = |(number, row): (usize, &str)| {
-        let rounds = format!("{{\"seconds\":9.0,\"arrivals\":[{row}]}}");
-        format!("{{\"step\":{number},\"scheme\":\"uncoded\",\"rounds\":[{rounds}]}}\n")
+        let times = "\"committed\":9.0,\"seconds\":9.0";
+        let round = format!("\"round\":{number},\"opened\":0.0,\"seconds\":9.0");
+        let rounds = format!("{{{round},\"arrivals\":[{row}]}}");
+        format!("{{\"step\":{number},\"scheme\":\"uncoded\",{times},\"rounds\":[{rounds}]}}\n")
     };
     let record: String = trace.lines().enumerate().map(step).collect();
     fs::write(folder.path().join("run/run.jsonl"), record).unwrap();

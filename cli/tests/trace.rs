@@ -112,25 +112,30 @@ fn records_that_cannot_be_used_are_named() {
         &["trace", "record", "words.jsonl"],
         &["words.jsonl: line 1: not a step of a training run"],
     );
-    write(
-        "few.jsonl",
-        "{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[1.0,null]}]}\n{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[1.0]}]}\n",
-    );
+    let step = |step: usize, seconds: f64, arrivals: &str| {
+        let round = format!("\"round\":{step},\"opened\":0.0,\"seconds\":{seconds}");
+        format!(
+            "{{\"run\":0,\"scheme\":\"uncoded\",\"step\":{step},\"committed\":{seconds},\
+             \"seconds\":{seconds},\"rounds\":[{{{round},\"arrivals\":[{arrivals}]}}]}}\n"
+        )
+    };
+    write("few.jsonl", &(step(0, 1.0, "1.0,null") + &step(1, 1.0, "1.0")));
     refused(
         folder.path(),
         &["trace", "record", "few.jsonl", "--out", "few.csv"],
-        &["line 2: arrivals of 1 workers, where 2"],
+        &["line 2: round 1 has arrivals of 1 workers, where 2"],
     );
     assert!(
         !folder.path().join("few.csv").exists() && !folder.path().join("few.csv.part").exists(),
         "no half file"
     );
-    write("less.jsonl", "{\"rounds\":[{\"seconds\":1.0,\"arrivals\":[-1.0]}]}\n");
-    refused(folder.path(), &["trace", "record", "less.jsonl"], &["line 1: -1 is no time"]);
-    write(
-        "one.jsonl",
-        "{\"run\":0,\"scheme\":\"uncoded\",\"rounds\":[{\"seconds\":2.5,\"arrivals\":[1.0,null]}]}\n{\"run\":0,\"sch",
+    write("less.jsonl", &step(0, 1.0, "-1.0"));
+    refused(
+        folder.path(),
+        &["trace", "record", "less.jsonl"],
+        &["line 1: arrivals: -1 is no time"],
     );
+    write("one.jsonl", &(step(0, 2.5, "1.0,null") + "{\"run\":0,\"sch"));
     refused(
         folder.path(),
         &["trace", "record", "one.jsonl", "--run", "3"],

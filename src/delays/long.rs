@@ -31,10 +31,19 @@ impl Key {
 /// assert_eq!((table.workers(), table.incomplete()), (2, 1));
 /// # Ok::<(), codedgrad::delays::TraceError>(())
 /// ```
-#[derive(Clone, Debug)]
+///
+/// What is in no table of commas comes cell by cell:
+///
+/// ```
+/// let mut table = codedgrad::delays::LongTable::default();
+/// table.insert("0", "a", 1.5);
+/// table.insert("0", "b", 2.5);
+/// assert_eq!(table.rows().collect::<Vec<_>>(), [[1.5, 2.5]]);
+/// ```
+#[derive(Clone, Debug, Default)]
 pub struct LongTable {
     rounds: BTreeMap<Key, BTreeMap<Key, Option<f64>>>,
-    workers: usize,
+    workers: BTreeSet<Key>,
 }
 
 impl LongTable {
@@ -76,33 +85,39 @@ impl LongTable {
                 }
             })?;
         }
-        let mut rounds: BTreeMap<Key, BTreeMap<Key, Option<f64>>> = BTreeMap::new();
-        let mut workers = BTreeSet::new();
+        let mut table = Self::default();
         while lines.advance()? {
             lines.check_columns(header.len())?;
             let cells: Vec<&str> = lines.cells().collect();
             let [round, worker, time] = taken.map(|column| cells[column]);
             let time = lines.delay(taken[2], time)?;
-            let (round, worker) = (Key::of(round), Key::of(worker));
-            workers.insert(worker.clone());
-            let times = rounds.entry(round).or_default();
-            // A second time says that this is no table of rounds.
-            times.entry(worker).and_modify(|time| *time = None).or_insert(Some(time));
+            table.insert(round, worker, time);
         }
-        Ok(Self { rounds, workers: workers.len() })
+        Ok(table)
+    }
+
+    /// Adds the time of a worker in a round, a finite number of 0 or more. The second one of the
+    /// same worker and round says that this is no table of rounds: the round is left out.
+    pub fn insert(&mut self, round: &str, worker: &str, time: f64) {
+        let worker = Key::of(worker);
+        if !self.workers.contains(&worker) {
+            self.workers.insert(worker.clone());
+        }
+        let times = self.rounds.entry(Key::of(round)).or_default();
+        times.entry(worker).and_modify(|time| *time = None).or_insert(Some(time));
     }
 
     /// Number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.workers
+        self.workers.len()
     }
 
     /// The rounds in which every worker has one time.
     pub fn rows(&self) -> impl Iterator<Item = Vec<f64>> {
         self.rounds
             .values()
-            .filter(|times| times.len() == self.workers)
+            .filter(|times| times.len() == self.workers.len())
             .filter_map(|times| times.values().copied().collect())
     }
 

@@ -1,14 +1,16 @@
-//! Commands that need no trainer: codes, simulations, plans, traces, layouts, keys, runs of others'
-//! trainers, and how a run is going.
+//! Commands that need no trainer: codes, simulations, plans, layouts, traces, what slows runs down,
+//! keys, runs of others' trainers, and how a run is going.
 
 mod as_trained;
 pub(crate) mod berrut;
 pub(crate) mod code;
+pub(crate) mod doctor;
 pub(crate) mod keygen;
 #[cfg(unix)]
 pub(crate) mod launch;
 pub(crate) mod mesh;
 pub(crate) mod planner;
+mod recorded;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 mod source;

@@ -150,7 +150,7 @@ pub(crate) fn run(args: &PlanArgs, output: &mut Output<'_>) -> Result<(), Failur
     let workers = rows.first().map_or(0, Vec::len);
     let growth = args.load.growth(preset, workers)?;
     let costs =
-        args.share_costs.as_deref().map(|path| table(path, workers, rows.len())).transpose()?;
+        args.share_costs.as_deref().map(|path| costs_in(path, workers, rows.len())).transpose()?;
     let also = args.also.iter().map(|text| families::scheme(text));
     let also: Vec<SchemeSpec> = also.collect::<Result<_, _>>().or_input()?;
     let question = Question {
@@ -218,7 +218,7 @@ fn rows(args: &PlanArgs, output: &mut Output<'_>) -> Result<(Vec<Vec<f64>>, bool
 }
 
 /// The first rounds of another table for the same workers.
-fn table(path: &Path, workers: usize, rounds: usize) -> Result<Vec<Vec<f64>>, Failure> {
+fn costs_in(path: &Path, workers: usize, rounds: usize) -> Result<Vec<Vec<f64>>, Failure> {
     TraceReader::open(path, Some(workers))
         .or_input()?
         .take(rounds)
@@ -244,30 +244,7 @@ fn words(
         args.delays, found.workers, found.baseline
     );
     text.push_str(if found.method == Method::ClosedForms { " (closed forms)\n\n" } else { "\n\n" });
-    let mut table = Table::new([
-        Column::left("scheme"),
-        Column::right("delay").spare(1),
-        Column::right("work"),
-        Column::right("s/job"),
-        Column::right("95 %").spare(2),
-        Column::right("saves"),
-    ])
-    .remarks("why");
-    for candidate in &found.candidates {
-        let Candidate { scheme, delay, work, time_per_job, gain, bounds, reason, mu, .. } =
-            candidate;
-        let mu = mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
-        let cells = [
-            scheme.to_string(),
-            delay.to_string(),
-            format!("{work:.2}"),
-            format!("{time_per_job:.4}"),
-            format!("{:.4}-{:.4}", bounds.low, bounds.high),
-            format!("{:.1} %", 100.0 * gain),
-        ];
-        table.remarked(cells, format!("{reason}{mu}"));
-    }
-    let table = table.laid_out(width);
+    let table = table_of(&found.candidates).laid_out(width);
     let begun = width.prose(&text);
     let mut text = String::new();
     let _ = writeln!(text, "\nTimes {}.\n{}", found.growth, found.why);
@@ -311,6 +288,34 @@ fn words(
     text
 }
 
+/// Schemes and what they would do.
+pub(crate) fn table_of(candidates: &[Candidate]) -> Table {
+    let mut table = Table::new([
+        Column::left("scheme"),
+        Column::right("delay").spare(1),
+        Column::right("work"),
+        Column::right("s/job"),
+        Column::right("95 %").spare(2),
+        Column::right("saves"),
+    ])
+    .remarks("why");
+    for candidate in candidates {
+        let Candidate { scheme, delay, work, time_per_job, gain, bounds, reason, mu, .. } =
+            candidate;
+        let mu = mu.map_or(String::new(), |mu| format!(" (mu {mu})"));
+        let cells = [
+            scheme.to_string(),
+            delay.to_string(),
+            format!("{work:.2}"),
+            format!("{time_per_job:.4}"),
+            format!("{:.4}-{:.4}", bounds.low, bounds.high),
+            format!("{:.1} %", 100.0 * gain),
+        ];
+        table.remarked(cells, format!("{reason}{mu}"));
+    }
+    table
+}
+
 /// The command that replays what is recommended; `cut` if the trace goes on after the rounds that
 /// were looked at.
 fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> String {
@@ -346,7 +351,7 @@ fn check(args: &PlanArgs, question: &Question<'_>, found: &Plan, cut: bool) -> S
 }
 
 /// A word of a command line, as a shell takes it.
-pub(super) fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_alphanumeric() || "-_./:=,+@%".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

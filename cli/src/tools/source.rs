@@ -1,7 +1,8 @@
 //! Where `simulate` and `plan` have their delays from: a preset, a file, standard input or a run.
 
+use super::recorded::Recorded;
 use super::suspicious;
-use super::trace::{Recording, Steps};
+use super::trace::Recording;
 use crate::output::Output;
 use crate::{Failure, OrInput};
 use anyhow::Context;
@@ -47,8 +48,8 @@ impl Source {
                 .or_input()?;
             return Self::kept(text, "standard input", workers, output);
         }
-        if preset.is_none() && Steps::are_in(path) {
-            let csv = Recording::of(path, output)?;
+        if preset.is_none() && Recorded::is_in(path) {
+            let csv = Recording::as_text(path, output)?;
             return Self::kept(csv, &format!("the record of {name}"), workers, output);
         }
         if preset.is_some() || !path.exists() {

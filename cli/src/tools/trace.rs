@@ -1,22 +1,22 @@
 //! `codedgrad trace`: delays recorded, imported and measured.
 
+mod import;
 mod record;
 mod show;
 
+use super::recorded::Recorded;
 use super::suspicious;
 use crate::units::{at_least, count};
-pub(crate) use record::{Recording, Steps};
+pub(crate) use record::Recording;
 
 use crate::layout::help;
 use crate::output::Output;
 use crate::{Failure, OrInput, OrWork};
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use codedgrad::delays::{
-    DelayError, DelayRows, LongTable, Preset, StragglerStats, TableFormat, TableReader,
-    TraceReader, Unit, write_row,
+    DelayError, DelayRows, Preset, StragglerStats, TraceReader, Unit, write_row,
 };
-use indicatif::ProgressBar;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -35,6 +35,7 @@ its answer took. `codedgrad train --delays FILE` runs under it.
 Examples:
   codedgrad trace record runs/0001 --out mine.csv    # what the workers of a training run did
   codedgrad trace import examples/traces/long.csv --long step,rank,ms --per-second 1000
+  codedgrad trace import examples/traces/steps.jsonl --long step,rank,time.seconds
   codedgrad trace stats examples/traces/stragglers.csv    # who straggles, how long
   codedgrad trace stats serverless --rounds 100 --json")
 )]
@@ -47,8 +48,8 @@ pub(crate) struct TraceArgs {
 enum TraceCommand {
     /// Make a trace of a training run: when each worker's answer arrived, step by step
     Record(RecordArgs),
-    /// Make a trace of a table with a header, as public data sets have them
-    Import(ImportArgs),
+    /// Make a trace of a table with a header, of JSON lines, of logs, or of profiler traces
+    Import(import::ImportArgs),
     /// Measure how the workers of a trace or a preset straggle
     Stats(StatsArgs),
 }
@@ -57,8 +58,9 @@ enum TraceCommand {
 #[command(
     after_help = help("\
 A worker's number is when its answer arrived, since the round opened. Where it had not arrived
-by the close, the step's time is written; where lateness was injected, the time at which the
-answer was due, if that is later. How many are such estimates is said on standard error.")
+by the close, what the worker has reported of its work tells when it would have; without a
+report the step's time is written, or where lateness was injected the time at which the answer
+was due, if that is later. How many are such estimates is said on standard error.")
 )]
 struct RecordArgs {
     /// Folder of a run, or its run.jsonl
@@ -66,31 +68,6 @@ struct RecordArgs {
     /// Which of the folder's runs, from 0; the first if not given
     #[arg(long = "run", value_name = "N")]
     number: Option<usize>,
-    /// File to write; standard output if not given
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = help("\
-Known by their headers:
-  round,w0,w1,...                     a row per round (Alibaba PAI mini-batch times); rows with
-    an empty cell are left out
-  step,s0d0,s0d1,...                  a column per pipeline stage and rank (ByteDance traces)
-  epoch,step_end,same_epoch,w0,...    MLPerf HPC instances; rows with same_epoch other than 1
-    are left out"))]
-struct ImportArgs {
-    /// CSV file whose first line names its columns
-    file: PathBuf,
-    /// Columns to take, such as w0,w3 or 's0d*'; all workers' columns if not given
-    #[arg(long, value_name = "NAMES")]
-    columns: Option<String>,
-    /// Columns of round, worker and time, of a table with a row per round and worker
-    #[arg(long, value_name = "ROUND,WORKER,TIME", conflicts_with = "columns")]
-    long: Option<String>,
-    /// How many of the file's units of time are a second: 1000 for milliseconds
-    #[arg(long, value_name = "UNITS", default_value_t = 1.0)]
-    per_second: f64,
     /// File to write; standard output if not given
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -121,127 +98,18 @@ struct StatsArgs {
 pub(crate) fn run(args: &TraceArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     match &args.command {
         TraceCommand::Record(args) => record(args, output),
-        TraceCommand::Import(args) => import(args, output),
+        TraceCommand::Import(args) => import::run(args, output),
         TraceCommand::Stats(args) => stats(args, output),
     }
 }
 
 fn record(args: &RecordArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    let steps = Steps::open(&args.run)?;
-    let bar = file_bar(&steps.path, args.out.is_some(), output);
-    let notes = &mut output.notes;
-    let mut made = None;
+    let bar = args.out.is_some();
+    let made = Recording::of(Recorded::read(&args.run, args.number, bar, output)?);
     to_output(args.out.as_deref(), output.out, |output| {
-        let mut write = |row: &[f64]| write_row(output, row).or_work();
-        let mut read = |bytes| bar.set_position(bytes);
-        made = Some(Recording::make(steps, args.number, notes, &mut read, &mut write)?);
-        Ok(())
+        made.rows.iter().try_for_each(|row| write_row(output, row)).or_work()
     })?;
-    bar.finish_and_clear();
-    if let Some(made) = made {
-        made.say(output);
-    }
-    Ok(())
-}
-
-fn import(args: &ImportArgs, output: &mut Output<'_>) -> Result<(), Failure> {
-    if !(args.per_second.is_finite() && args.per_second > 0.0) {
-        return Err(Failure::Input(anyhow!(
-            "--per-second {}: expected a number above 0",
-            args.per_second
-        )));
-    }
-    if let Some(names) = &args.long {
-        return import_long(args, names, output);
-    }
-    let mut table = TableReader::open(&args.file, args.columns.as_deref()).or_input()?;
-    let stages = |name: &String| name.split_once('d').map(|(stage, _)| stage.to_owned());
-    if table.format() == TableFormat::Stages
-        && table.workers().iter().map(stages).any(|stage| stage != stages(&table.workers()[0]))
-    {
-        output.note(format_args!(
-            "warning: the columns are of several pipeline stages, whose times differ by design; \
-             --columns 's0d*' takes one of them"
-        ));
-    }
-    let bar = file_bar(&args.file, args.out.is_some(), output);
-    let (mut rows, mut seen) = (0u64, Vec::new());
-    to_output(args.out.as_deref(), output.out, |output| {
-        while let Some(row) = table.next() {
-            let row: Vec<f64> =
-                row.or_input()?.into_iter().map(|delay| delay / args.per_second).collect();
-            write_row(output, &row).or_work()?;
-            rows += 1;
-            if seen.len() < suspicious::ROWS {
-                seen.push(row);
-            }
-            bar.set_position(table.bytes_read());
-        }
-        if rows == 0 {
-            return Err(Failure::Input(anyhow!(
-                "{}: no row has a number for every worker",
-                args.file.display()
-            )));
-        }
-        Ok(())
-    })?;
-    bar.finish_and_clear();
-    let format = match table.format() {
-        TableFormat::Rounds => "a table of rounds",
-        TableFormat::Stages => "a table of pipeline stages and ranks",
-        TableFormat::Intervals => "a table of intervals",
-        TableFormat::Chosen => "the columns chosen",
-    };
-    output.note(format_args!(
-        "imported {rows} rows of {} workers from {format}",
-        table.workers().len()
-    ));
-    let left_out = [
-        (table.incomplete(), "a number was missing"),
-        (table.evaluations(), "an evaluation took place (same_epoch)"),
-    ];
-    for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
-        output.note(format_args!("left out: {count} rows in which {why}"));
-    }
-    suspicious::say_of_rows(&args.file.display().to_string(), &seen, output);
-    if table.workers().len() == 1 {
-        output.note(format_args!(
-            "warning: that is one worker; a table with a row per round and worker is read by \
-             --long ROUND,WORKER,TIME"
-        ));
-    }
-    Ok(())
-}
-
-/// Imports a table with a row per round and worker.
-fn import_long(args: &ImportArgs, names: &str, output: &mut Output<'_>) -> Result<(), Failure> {
-    let columns: Vec<&str> = names.split(',').map(str::trim).collect();
-    let columns = <[&str; 3]>::try_from(columns).map_err(|_| {
-        Failure::Input(anyhow!("--long {names}: three columns are needed, such as step,rank,ms"))
-    })?;
-    let table = LongTable::open(&args.file, columns).or_input()?;
-    let in_seconds = |row: Vec<f64>| row.into_iter().map(|time| time / args.per_second).collect();
-    let rows: Vec<Vec<f64>> = table.rows().map(in_seconds).collect();
-    if rows.is_empty() {
-        return Err(Failure::Input(anyhow!(
-            "{}: no round has one time of each of {} workers",
-            args.file.display(),
-            table.workers()
-        )));
-    }
-    to_output(args.out.as_deref(), output.out, |output| {
-        rows.iter().try_for_each(|row| write_row(output, row)).or_work()
-    })?;
-    let (count, workers) = (rows.len(), table.workers());
-    output.note(format_args!("imported {count} rounds of {workers} workers from a long table"));
-    if table.incomplete() > 0 {
-        output.note(format_args!(
-            "left out: {} rounds in which a worker had no time, or several",
-            table.incomplete()
-        ));
-    }
-    let start = &rows[..count.min(suspicious::ROWS)];
-    suspicious::say_of_rows(&args.file.display().to_string(), start, output);
+    made.say(output);
     Ok(())
 }
 
@@ -253,7 +121,7 @@ fn stats(args: &StatsArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let (found, unit) = if preset.is_none() && args.rounds.is_none() && path.exists() {
         let mut trace = TraceReader::open(path, workers).or_input()?;
         suspicious::say_of_columns(&args.delays, trace.workers(), trace.columns(), output);
-        let bar = file_bar(path, true, output);
+        let bar = output.file_bar(path, true);
         let mut stats = StragglerStats::new(trace.workers());
         while let Some(row) = trace.next() {
             stats.push(&row.or_input()?);
@@ -297,13 +165,6 @@ fn measured(
     }
     bar.finish_and_clear();
     Ok(stats)
-}
-
-/// A bar over the bytes of a file.
-pub(super) fn file_bar(path: &Path, wanted: bool, output: &Output<'_>) -> ProgressBar {
-    let length = fs::metadata(path).map_or(0, |file| file.len());
-    let name = path.display().to_string();
-    if wanted { output.progress_bar(length, &name) } else { ProgressBar::hidden() }
 }
 
 /// Has a file written, or else the output. A file is written under another name and renamed when

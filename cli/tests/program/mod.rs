@@ -10,7 +10,7 @@ pub(crate) const MODEL: &str = "--layers 1 --heads 2 --width 16 --context 16 --m
 
 /// All commands.
 #[allow(dead_code, reason = "some tests are of one command")]
-pub(crate) const COMMANDS: [&str; 13] = [
+pub(crate) const COMMANDS: [&str; 14] = [
     "train",
     "coordinator",
     "worker",
@@ -22,6 +22,7 @@ pub(crate) const COMMANDS: [&str; 13] = [
     "simulate",
     "plan",
     "mesh",
+    "doctor",
     "trace",
     "berrut",
 ];

@@ -23,6 +23,9 @@ pub struct Cause {
     pub kind: CauseKind,
     /// Which workers, where it is some and not all.
     pub workers: Vec<usize>,
+    /// Since which row of the trace, from 0, where it was not so before.
+    #[serde(skip)]
+    pub since: Option<usize>,
     /// Share of the uncoded time that its cure would save.
     pub costs: f64,
     /// What it is and what helps, in a sentence.
@@ -97,6 +100,7 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
             kind: CauseKind::DeadWorkers,
             costs: saved(replay, &gone, baseline),
             workers: gone.clone(),
+            since: Some(*since),
             words,
         });
     }
@@ -127,6 +131,7 @@ pub(super) fn of_workers(replay: &Replay, baseline: f64) -> Vec<Cause> {
         causes.push(Cause {
             kind: CauseKind::ConstantlySlowWorkers,
             workers: slow,
+            since: None,
             costs: costs.max(0.0),
             words,
         });
@@ -160,6 +165,7 @@ fn slow_rounds(rows: &[Vec<f64>], baseline: f64) -> Option<Cause> {
     (costs > WORTH_SAYING && costs.is_finite()).then(|| Cause {
         kind: CauseKind::SlowRounds,
         workers: Vec::new(),
+        since: None,
         costs,
         words: format!(
             "in {} of {} rounds everybody was slow (network, file system, a barrier elsewhere)",
@@ -227,7 +233,7 @@ pub(super) fn of_shares(before: f64, after: f64, explained: f64) -> Cause {
          so what follows is planned on evened-out times",
         100.0 * explained
     );
-    Cause { kind: CauseKind::SlowShares, workers: Vec::new(), costs, words }
+    Cause { kind: CauseKind::SlowShares, workers: Vec::new(), since: None, costs, words }
 }
 
 #[cfg(test)]

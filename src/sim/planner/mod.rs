@@ -191,6 +191,28 @@ pub fn plan(question: &Question<'_>, progress: &(dyn Fn(f64) + Sync)) -> Result<
     }
 }
 
+/// What of a trace's slowness no code cures, as far as times alone tell: dead and constantly slow
+/// workers, and rounds in which everybody is slow. `rows` hold the seconds of every worker's
+/// answer, one row per round, all of the same length; `growth` says how they grow with the load.
+///
+/// ```
+/// use codedgrad::delays::Growth;
+/// use codedgrad::sim::planner::{CauseKind, lasting_causes};
+/// let rows = vec![vec![1.0, 1.0, 2.5, 1.0]; 30];
+/// let found = lasting_causes(&rows, Growth::usual(None, 4));
+/// assert_eq!(found[0].kind, CauseKind::ConstantlySlowWorkers);
+/// assert_eq!(found[0].workers, [2]);
+/// ```
+#[must_use]
+pub fn lasting_causes(rows: &[Vec<f64>], growth: Growth) -> Vec<Cause> {
+    if rows.first().is_none_or(Vec::is_empty) {
+        return Vec::new();
+    }
+    let replay = Replay::new(rows.to_vec(), growth, 0.0, 1);
+    let baseline = replay.run(&uncoded(), replay.jobs()).map_or(0.0, |run| run.time_per_job);
+    causes::of_workers(&replay, baseline)
+}
+
 /// A question, its trace made ready.
 struct Planner<'a> {
     question: &'a Question<'a>,

@@ -4,7 +4,7 @@ use crate::limits::WORKERS;
 use crate::output::Output;
 use crate::tools::planner::quoted;
 use crate::tools::suspicious;
-use crate::tools::trace::{file_bar, to_output};
+use crate::tools::trace::to_output;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
 use codedgrad::delays::{Preset, TraceReader, write_row};
@@ -58,7 +58,7 @@ fn write_rows<R: BufRead>(
     }
     let workers: Vec<usize> =
         (0..world as u32).map(|rank| mesh.worker(Rank(rank)).index()).collect();
-    let bar = file_bar(Path::new(name), true, output);
+    let bar = output.file_bar(Path::new(name), true);
     to_output(Some(out), output.out, |output| {
         let mut line = 0;
         while let Some(row) = rows.next() {

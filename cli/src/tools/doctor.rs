@@ -1,0 +1,281 @@
+//! `codedgrad doctor`: what slows a run down, and what to try first.
+
+mod advice;
+mod text;
+
+use super::planner::quoted;
+use super::recorded::Recorded;
+use super::source::Source;
+use super::suspicious;
+use crate::families;
+use crate::folder::RECORD;
+use crate::layout::help;
+use crate::output::Output;
+use crate::{Failure, OrInput, OrWork};
+use advice::Advice;
+use anyhow::anyhow;
+use clap::Args;
+use codedgrad::codes::SchemeSpec;
+use codedgrad::doctor::{Examination, Finding, Known, Record, RunEvent, examine};
+use codedgrad::sim::planner::{Plan, Question, plan};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// What stands for standard input.
+const STDIN: &str = "-";
+/// A plan is made for the newest rounds, at most so many.
+const ROUNDS_PLANNED: usize = 1000;
+/// Marks on the progress bar of a plan.
+const MARKS: u64 = 1000;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = help("\
+It says where the time went, what is wrong (the dearest first, with what it costs and the command
+to try first), and which workers are worth naming: how slow each is, since when, and whether its
+computation or something else (network, queue, host) takes the time.
+
+Input:   the folder of a run of `train`, `coordinator`, `serve` or `run`, finished or under way, or
+         its run.jsonl. Or delays: a CSV file without header, one line per round, one number of
+         seconds per worker (`codedgrad trace import` makes them of tables, JSON lines, logs and
+         profiler traces), or - for standard input; those count as a run that waits for everybody.
+Costs:   shares of the time of all rounds, by replays of the run's own scheme: what would be saved
+         if a slow worker were never slower than the median. Of a code that does without slow
+         workers they are small.
+Reason:  `computing` and `elsewhere` need workers that report what they computed; older records
+         have arrivals alone.
+Plan:    with --plan every scheme is tried on these times as well, as `codedgrad plan` does: what
+         the fastest worker takes is computation and grows with the load, the rest does not.
+
+JSON:    {run, scheme, workers, rounds, steps, estimated, time, effective, mfu, replayed,
+         replay_error, slowdown, worst_workers, slow_rounds, of_workers, changes, checkpoints,
+         events, findings, plan, reason}; null where the record does not show it, and `reason` says
+         why where rounds cannot be replayed. Times are seconds, costs and effective shares.
+
+Examples:
+  codedgrad doctor runs/0001
+  codedgrad doctor runs/0001 --from 1 --json    # without the first step
+  codedgrad doctor examples/traces/slow_worker.csv
+  codedgrad doctor examples/traces/stragglers.csv --plan    # would another scheme be faster?")
+)]
+pub(crate) struct DoctorArgs {
+    /// Folder of a run, its run.jsonl, or a CSV file of delays
+    #[arg(value_name = "RUN|CSV")]
+    input: String,
+    /// Which of the folder's runs, from 0; the first if not given
+    #[arg(long = "run", value_name = "N")]
+    number: Option<usize>,
+    /// The first step to look at; rounds are the steps of a CSV file
+    #[arg(long, value_name = "STEP")]
+    from: Option<u64>,
+    /// The last step to look at
+    #[arg(long, value_name = "STEP")]
+    to: Option<u64>,
+    /// Try every scheme on these times too
+    #[arg(long)]
+    plan: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A run or a trace, as it is looked at.
+struct Case {
+    /// Which of a folder's runs; none for a trace.
+    number: Option<usize>,
+    record: Record,
+    events: Vec<RunEvent>,
+    mfu: Option<f64>,
+}
+
+pub(crate) fn run(args: &DoctorArgs, output: &mut Output<'_>) -> Result<(), Failure> {
+    if let (Some(from), Some(to)) = (args.from, args.to)
+        && from > to
+    {
+        return Err(Failure::Input(anyhow!("--from {from} is after --to {to}")));
+    }
+    let case = Case::read(args, output)?;
+    let record = case
+        .record
+        .between(args.from, args.to)
+        .map_err(|error| Failure::Input(anyhow::Error::new(error).context("--from and --to")))?;
+    let known = Known { registry: families::registry(), events: &case.events };
+    let mut found = examine(&record, &known);
+    found.cautions.iter().for_each(|it| output.note(format_args!("warning: {it}")));
+    let plan = if args.plan { planned(&found, output)? } else { None };
+    if let Some(plan) = &plan {
+        found.compare(plan);
+    }
+    let advice = Advice { args, number: case.number, found: &found, plan: plan.as_ref() };
+    let text = if args.json {
+        shown(&advice, case.mfu).to_string() + "\n"
+    } else {
+        text::words(&advice, output.width())
+    };
+    output.out.write_all(text.as_bytes()).or_work()
+}
+
+impl Case {
+    fn read(args: &DoctorArgs, output: &mut Output<'_>) -> Result<Self, Failure> {
+        let path = Path::new(&args.input);
+        let lines = path.extension().is_some_and(|extension| extension == "jsonl");
+        if Recorded::is_in(path) || lines && path.is_file() {
+            let recorded = Recorded::read(path, args.number, true, output)?;
+            // Beside a record under another name are other runs' files.
+            let own = recorded.path.file_name().is_some_and(|name| name == RECORD);
+            let events = if own { recorded.events(&mut output.notes)? } else { Vec::new() };
+            let mfu = if own { recorded.mfu() } else { None };
+            let number = Some(recorded.number);
+            return Ok(Self { number, record: recorded.record, events, mfu });
+        }
+        if let Some(number) = args.number {
+            return Err(Failure::Input(anyhow!(
+                "--run {number}: {} is no record of runs but a table of delays",
+                args.input
+            )));
+        }
+        if args.input != STDIN && !path.is_file() {
+            return Err(Failure::Input(anyhow!(
+                "{}: no such file; expected the folder of a run, its {RECORD}, or a CSV file of \
+                 delays",
+                args.input
+            )));
+        }
+        suspicious::say(&args.input, None, output);
+        let (rows, _) = Source::open(&args.input, None, 0, output)?.first(usize::MAX)?;
+        let record = Record::of_trace(rows).or_input()?;
+        Ok(Self { number: None, record, events: Vec::new(), mfu: None })
+    }
+}
+
+/// Every scheme on the newest times.
+fn planned(found: &Examination, output: &mut Output<'_>) -> Result<Option<Plan>, Failure> {
+    let Some((mut rows, growth)) = found.to_plan() else {
+        let why = found.what_if.reason.as_ref().map_or(String::new(), ToString::to_string);
+        output.note(format_args!("warning: there is nothing to plan with: {why}"));
+        return Ok(None);
+    };
+    if rows.len() > ROUNDS_PLANNED {
+        rows.drain(..rows.len() - ROUNDS_PLANNED);
+        output.note(format_args!("--plan: of the last {ROUNDS_PLANNED} rounds"));
+    }
+    let own: Vec<SchemeSpec> = families::scheme(&found.scheme).into_iter().collect();
+    let question = Question {
+        max_delay: 0,
+        families: families::registry().families(),
+        also: &own,
+        ..Question::new(&rows, growth)
+    };
+    let bar = output.progress_bar(MARKS, "plan");
+    let plan = plan(&question, &|part| {
+        let mark = (part * MARKS as f64) as u64;
+        bar.set_position(bar.position().max(mark));
+    });
+    bar.finish_and_clear();
+    plan.map(Some).or_input()
+}
+
+/// The examination as JSON.
+fn shown(advice: &Advice<'_>, mfu: Option<f64>) -> Value {
+    let (found, what_if) = (advice.found, &advice.found.what_if);
+    let finding = |finding: &Finding| {
+        json!({
+            "kind": finding.kind(),
+            "workers": finding.workers(),
+            "since": finding.since().map(|since| since.round),
+            "costs": finding.costs,
+            "words": finding.to_string(),
+            "try": advice.command(finding),
+        })
+    };
+    let reason = what_if.reason.as_ref().map(ToString::to_string);
+    json!({
+        "run": advice.number,
+        "scheme": found.scheme,
+        "workers": found.workers,
+        "rounds": found.rounds,
+        "steps": found.steps,
+        "estimated": found.estimated,
+        "time": found.time,
+        "effective": found.effective,
+        "mfu": mfu,
+        "replayed": what_if.replayed,
+        "replay_error": what_if.replay_error,
+        "slowdown": what_if.slowdown,
+        "worst_workers": what_if.worst_workers,
+        "slow_rounds": what_if.slow_rounds,
+        "of_workers": found.of_workers,
+        "changes": found.changes,
+        "checkpoints": found.checkpoints,
+        "events": found.events,
+        "findings": found.findings.iter().map(finding).collect::<Vec<_>>(),
+        "plan": advice.plan,
+        "reason": reason,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cli;
+    use clap::Parser;
+    use codedgrad::doctor::{Moment, Problem};
+
+    /// Words of a command line as a shell takes them; quotes are single ones.
+    fn split(command: &str) -> Vec<String> {
+        let (mut words, mut quoted) = (vec![String::new()], false);
+        let mut letters = command.chars();
+        while let Some(letter) = letters.next() {
+            match letter {
+                '\'' => quoted = !quoted,
+                ' ' if !quoted => words.push(String::new()),
+                '\\' if !quoted => words.last_mut().unwrap().extend(letters.next()),
+                letter => words.last_mut().unwrap().push(letter),
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn every_command_to_try_parses() {
+        let row = |round: usize| vec![1.0, 1.0 + (round / 30) as f64, 1.0, 2.5];
+        let record = Record::of_trace((0..60).map(row)).unwrap();
+        let found = examine(&record, &Known::default());
+        let since = Moment { round: 30, step: 30, seconds: 75.0 };
+        let problems = [
+            Problem::DeadWorkers { workers: vec![1], since: Some(since) },
+            Problem::ConstantlySlow { workers: vec![1], times: 2.0, coded: false },
+            Problem::SlightlySlow { workers: vec![(1, 1.1, None)] },
+            Problem::SlowerSince { worker: 1, since, times: 1.5, because: None },
+            Problem::EverybodySlowerSince { since, times: 1.5 },
+            Problem::SlowRounds { rounds: 3, of: 60, steps: (4, 6) },
+            Problem::OtherScheme { scheme: "queue:m=16".into(), than: "uncoded".into() },
+        ];
+        let plan = planned(
+            &found,
+            &mut crate::output::Output {
+                out: &mut Vec::new(),
+                notes: crate::output::Notes::Kept(&mut Vec::new()),
+            },
+        );
+        let plan = plan.ok().flatten().unwrap();
+        for (input, number, from) in
+            [("runs/0001", Some(2), None), ("it's mine.csv", None, Some(3)), ("-", None, None)]
+        {
+            let input = input.to_owned();
+            let args = DoctorArgs { input, number, from, to: None, plan: false, json: false };
+            let mut commands = 0;
+            for plan in [None, Some(&plan)] {
+                let advice = Advice { args: &args, number, found: &found, plan };
+                for problem in &problems {
+                    let finding = Finding { problem: problem.clone(), costs: None };
+                    let Some(command) = advice.command(&finding) else { continue };
+                    commands += 1;
+                    let parsed = Cli::try_parse_from(split(&command));
+                    assert!(parsed.is_ok(), "{command}: {:?}", parsed.err());
+                }
+            }
+            assert!(commands >= if args.input == "-" { 0 } else { 6 }, "{commands}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What to try first about a finding.
+
+use super::{DoctorArgs, STDIN, quoted};
+use codedgrad::doctor::{Examination, Finding, Problem};
+use codedgrad::sim::planner::Plan;
+use std::fmt::Write as _;
+
+/// What commands are made of: how the run was asked about, and what was found.
+pub(super) struct Advice<'a> {
+    pub(super) args: &'a DoctorArgs,
+    pub(super) number: Option<usize>,
+    pub(super) found: &'a Examination,
+    pub(super) plan: Option<&'a Plan>,
+}
+
+impl Advice<'_> {
+    /// The command to try first, where there is one.
+    pub(super) fn command(&self, finding: &Finding) -> Option<String> {
+        match &finding.problem {
+            // Whether a code is worth it as long as they are as slow.
+            Problem::DeadWorkers { .. }
+            | Problem::ConstantlySlow { .. }
+            | Problem::SlightlySlow { .. } => self.would_code(self.args.from),
+            Problem::SlowerSince { since, .. } => self.would_code(Some(since.step)),
+            Problem::EverybodySlowerSince { since, .. } => {
+                self.again(Some(since.step), self.args.to)
+            }
+            Problem::SlowRounds { steps: (first, last), .. } if first < last => {
+                self.again(Some(*first), Some(*last))
+            }
+            Problem::OtherScheme { scheme, .. } => self.simulated(scheme),
+            _ => None,
+        }
+    }
+
+    /// The same question about some of the steps.
+    fn again(&self, from: Option<u64>, to: Option<u64>) -> Option<String> {
+        // What came by standard input is gone.
+        if self.args.input == STDIN {
+            return None;
+        }
+        let mut command = format!("codedgrad doctor {}", quoted(&self.args.input));
+        let number = self.args.number.map(|number| number as u64);
+        for (flag, value) in [("run", number), ("from", from), ("to", to)] {
+            if let Some(value) = value {
+                let _ = write!(command, " --{flag} {value}");
+            }
+        }
+        Some(command)
+    }
+
+    /// Whether another scheme would do better, if that was not asked yet and can be told.
+    fn would_code(&self, from: Option<u64>) -> Option<String> {
+        let can_plan = self.plan.is_none() && self.found.planned_on.is_some();
+        let command = self.again(from, self.args.to).filter(|_| can_plan)?;
+        Some(command + " --plan")
+    }
+
+    /// A scheme over the recorded times; `simulate` takes a folder's first run, and all of it.
+    fn simulated(&self, scheme: &str) -> Option<String> {
+        let (_, load) = self.found.planned_on.as_ref()?;
+        let DoctorArgs { input, number, from, to, .. } = self.args;
+        if input == STDIN || number.is_some_and(|number| number > 0) || from.or(*to).is_some() {
+            return None;
+        }
+        let workers = self.found.workers;
+        let mut command = format!(
+            "codedgrad simulate {} --delays {} --workers {workers} --jobs {}",
+            quoted(scheme),
+            quoted(input),
+            self.found.rounds
+        );
+        if (load * workers as f64 - 1.0).abs() > 1e-9 {
+            let _ = write!(command, " --base-load {load} --proportional");
+        }
+        Some(command)
+    }
+}

@@ -1,0 +1,188 @@
+//! What `codedgrad doctor` prints: 40 lines at most.
+
+use super::STDIN;
+use super::advice::Advice;
+use crate::layout::{Column, Table, Width};
+use crate::tools::planner::table_of;
+use codedgrad::doctor::{Because, Examination, ExaminedWorker, Finding};
+use codedgrad::sim::planner::Candidate;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// More lines nobody reads at night.
+const LINES_MOST: usize = 40;
+/// Findings, workers and schemes that are shown where there is room.
+const SHOWN_MOST: usize = 8;
+/// With less there is nothing to explain.
+const SLOWDOWN_LEAST: f64 = 1.01;
+/// A larger share of estimates is worth a word.
+const ESTIMATED_MOST: f64 = 0.05;
+
+/// As much as fits.
+pub(super) fn words(advice: &Advice<'_>, width: Width) -> String {
+    let all = |shown| text(advice, width, shown);
+    // What is cut first are the least findings, workers and schemes, all alike.
+    let fits = |text: &String| text.lines().count() <= LINES_MOST;
+    (1..=SHOWN_MOST).rev().map(all).find(fits).unwrap_or_else(|| all(1))
+}
+
+/// With so many findings, workers and schemes at most.
+fn text(advice: &Advice<'_>, width: Width, shown: usize) -> String {
+    let found = advice.found;
+    let mut text = width.prose(&heading(advice));
+    text.push('\n');
+    findings(advice, width, shown, &mut text);
+    text.push('\n');
+    text += &time(found, width);
+    text += &width.prose(&summary(found));
+    let named = named(found, shown);
+    if !named.is_empty() {
+        text.push('\n');
+        text += &workers(&named).laid_out(width);
+    }
+    if let Some(plan) = advice.plan {
+        // The run's own scheme is what the others are compared with, wherever it stands.
+        let own = |candidate: &Candidate| candidate.scheme.text() == found.scheme;
+        let best = plan.candidates.iter().enumerate();
+        let best = best.filter(|(place, candidate)| *place < shown || own(candidate));
+        let best: Vec<Candidate> = best.map(|(_, candidate)| candidate.clone()).collect();
+        text += &format!("\n{}", table_of(&best).laid_out(width));
+        text += &width.prose(&format!("{}\n", plan.why));
+    }
+    text
+}
+
+fn heading(advice: &Advice<'_>) -> String {
+    let Examination { scheme, workers, rounds, steps, time, .. } = advice.found;
+    let name = if advice.args.input == STDIN { "standard input" } else { &advice.args.input };
+    let run = advice.number.map_or("as".into(), |number| format!("run {number},"));
+    let rounds = if rounds == steps { String::new() } else { format!(" in {rounds} rounds") };
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    format!(
+        "{name}, {run} {scheme}: {steps} step{}{rounds} of {workers} worker{} in {:.1} s\n",
+        plural(*steps),
+        plural(*workers),
+        time.total
+    )
+}
+
+fn findings(advice: &Advice<'_>, width: Width, shown: usize, text: &mut String) {
+    let all = &advice.found.findings;
+    if all.is_empty() {
+        *text += &width.prose("Nothing is wrong that the record shows.\n");
+    }
+    for finding in &all[..all.len().min(shown)] {
+        let cost = finding.costs.map_or("cost unknown".into(), percent);
+        *text += &width.prose(&format!("{cost}: {finding}.\n"));
+        // A command is not broken into lines: it could not be copied.
+        if let Some(command) = advice.command(finding) {
+            let _ = writeln!(text, "  try: {command}");
+        }
+    }
+    if all.len() > shown {
+        let rest = all.len() - shown;
+        let _ = writeln!(text, "And {rest} more: --json has them all.");
+    }
+}
+
+fn time(found: &Examination, width: Width) -> String {
+    let time = &found.time;
+    let mut table = Table::new([
+        Column::left("where the time went"),
+        Column::right("seconds"),
+        Column::right("share"),
+    ])
+    .remarks(" ");
+    for (name, seconds, what) in [
+        ("computing", time.computing, "until a round's first answer"),
+        ("waiting", time.waiting, "for the others that it needs"),
+        ("deciding", time.deciding, "from the last answer to the commit"),
+        ("between", time.between, "from a commit to the next round"),
+    ] {
+        let cells = [name.into(), format!("{seconds:.3}"), percent(time.share(seconds))];
+        table.remarked(cells, what);
+    }
+    table.laid_out(width)
+}
+
+/// What the whole comes to.
+fn summary(found: &Examination) -> String {
+    let mut text = String::new();
+    let what_if = &found.what_if;
+    if let Some(slowdown) = what_if.slowdown {
+        let _ = write!(text, "Rounds took {slowdown:.2} times as long as their median answers");
+        let worst = what_if.worst_workers.as_ref().filter(|worst| worst.explain > 0.0);
+        if let Some(worst) = worst.filter(|_| slowdown >= SLOWDOWN_LEAST) {
+            let workers: Vec<String> = worst.workers.iter().map(ToString::to_string).collect();
+            let plural = if workers.len() == 1 { "" } else { "s" };
+            let explain = percent(worst.explain);
+            let _ = write!(
+                text,
+                "; worker{plural} {} explain{} {explain} of that",
+                workers.join(", "),
+                if workers.len() == 1 { "s" } else { "" }
+            );
+        }
+        text.push_str(".\n");
+    }
+    if let Some(estimated) = found.estimated.filter(|estimated| *estimated > ESTIMATED_MOST) {
+        let _ = writeln!(
+            text,
+            "{} of the answers had not come by the close and were not reported: their times are \
+             estimates, and slow workers may look better than they are.",
+            percent(estimated)
+        );
+    }
+    if let Some(reason) = &what_if.reason {
+        let _ = writeln!(text, "What workers cost is not known: {reason}.");
+    }
+    text
+}
+
+/// The workers worth naming: those of findings, the dearest first, then the worst.
+fn named(found: &Examination, shown: usize) -> Vec<&ExaminedWorker> {
+    let of_findings = found.findings.iter().flat_map(Finding::workers);
+    let worst = found.what_if.worst_workers.iter().filter(|worst| worst.explain > 0.0);
+    let worst = worst.flat_map(|worst| worst.workers.clone());
+    let mut seen = BTreeSet::new();
+    let named = of_findings.chain(worst).filter(|worker| seen.insert(*worker));
+    named.filter_map(|worker| found.of_workers.get(worker)).take(shown).collect()
+}
+
+fn workers(named: &[&ExaminedWorker]) -> Table {
+    let mut table = Table::new([
+        Column::left("worker"),
+        Column::right("times\nmedian"),
+        Column::right("rounds\nlate"),
+        Column::right("rounds\nlast in").spare(1),
+        Column::right("no\nanswer").spare(1),
+        Column::right("computes\ns").spare(2),
+        Column::right("elsewhere\ns").spare(2),
+        Column::right("alone\nsaves"),
+        Column::left("why"),
+    ]);
+    let number = |number: Option<f64>| number.map_or("-".into(), |number| format!("{number:.3}"));
+    for worker in named {
+        let why = match worker.because {
+            Some(Because::Computing) => "computing",
+            Some(Because::Elsewhere) => "elsewhere",
+            None => "",
+        };
+        table.row([
+            worker.worker.to_string(),
+            number(worker.ratio),
+            worker.late_rounds.map_or("-".into(), |rounds| rounds.to_string()),
+            worker.closed_rounds.to_string(),
+            worker.unanswered.to_string(),
+            number(worker.computing),
+            number(worker.elsewhere),
+            worker.saves.map_or("-".into(), percent),
+            why.into(),
+        ]);
+    }
+    table
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}

@@ -1,0 +1,418 @@
+//! What is wrong, since when, and what it costs.
+
+use super::record::RunEvent;
+use super::time::TimeGap;
+use super::workers::Because;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Workers that are lost so often are unsteady.
+const LOST_OFTEN: usize = 3;
+
+/// A point of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moment {
+    /// Number of the round.
+    pub round: u64,
+    /// The step in which it closed.
+    pub step: u64,
+    /// When it opened, in seconds on the run's clock.
+    pub seconds: f64,
+}
+
+/// `step 60 (1:12)`.
+impl fmt::Display for Moment {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = self.seconds as u64;
+        let (hours, minutes, seconds) = (whole / 3600, whole / 60 % 60, whole % 60);
+        match hours {
+            0 => write!(out, "step {} ({minutes}:{seconds:02})", self.step),
+            _ => write!(out, "step {} ({hours}:{minutes:02}:{seconds:02})", self.step),
+        }
+    }
+}
+
+/// One thing that is wrong with a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// What it is.
+    pub problem: Problem,
+    /// Share of the time that it costs; none where the rounds cannot be replayed.
+    pub costs: Option<f64>,
+}
+
+/// What can be wrong with a run.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// Workers that answer no more.
+    DeadWorkers {
+        /// Which.
+        workers: Vec<usize>,
+        /// Since when the first of them does not, where its answers show it.
+        since: Option<Moment>,
+    },
+    /// Workers that take longer than others in almost every round.
+    ConstantlySlow {
+        /// Which.
+        workers: Vec<usize>,
+        /// How many times as long, on average.
+        times: f64,
+        /// Whether the cost is that of an uncoded run, and not this run's.
+        coded: bool,
+    },
+    /// Workers that are slow by a little, but steadily.
+    SlightlySlow {
+        /// Which, how many times as long they take as the median, and why, if that is known.
+        workers: Vec<(usize, f64, Option<Because>)>,
+    },
+    /// A worker that became slower.
+    SlowerSince {
+        /// Which.
+        worker: usize,
+        /// Since when.
+        since: Moment,
+        /// How many times as long as before.
+        times: f64,
+        /// Why, if that is known.
+        because: Option<Because>,
+    },
+    /// Everybody became slower.
+    EverybodySlowerSince {
+        /// Since when.
+        since: Moment,
+        /// How many times as long as before.
+        times: f64,
+    },
+    /// Rounds in which everybody was slow.
+    SlowRounds {
+        /// How many.
+        rounds: usize,
+        /// Of how many.
+        of: usize,
+        /// The first and the last step of the most such rounds in a row.
+        steps: (u64, u64),
+    },
+    /// It takes long from the last answer to the commit.
+    Deciding {
+        /// How many seconds per step.
+        seconds: f64,
+    },
+    /// It takes long from a commit to the next round.
+    Between {
+        /// How many seconds per step.
+        seconds: f64,
+    },
+    /// Time on the wall's clock that went into no step.
+    LostTime {
+        /// Share that went into steps.
+        effective: f64,
+        /// The longest time lost in one place.
+        gap: TimeGap,
+    },
+    /// Training waits for checkpoints.
+    CheckpointStalls {
+        /// How many.
+        checkpoints: usize,
+        /// For how many seconds.
+        blocked: f64,
+    },
+    /// A worker that is lost again and again.
+    Flapping {
+        /// Which.
+        worker: usize,
+        /// How often.
+        times: usize,
+    },
+    /// Another scheme would have been faster.
+    OtherScheme {
+        /// Its text.
+        scheme: String,
+        /// The text of the run's.
+        than: String,
+    },
+}
+
+impl Finding {
+    /// Its name, as JSON has it.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self.problem {
+            Problem::DeadWorkers { .. } => "dead-workers",
+            Problem::ConstantlySlow { .. } => "constantly-slow-workers",
+            Problem::SlightlySlow { .. } => "slightly-slow-workers",
+            Problem::SlowerSince { .. } => "slower-since",
+            Problem::EverybodySlowerSince { .. } => "everybody-slower-since",
+            Problem::SlowRounds { .. } => "slow-rounds",
+            Problem::Deciding { .. } => "deciding",
+            Problem::Between { .. } => "between",
+            Problem::LostTime { .. } => "lost-time",
+            Problem::CheckpointStalls { .. } => "checkpoint-stalls",
+            Problem::Flapping { .. } => "flapping",
+            Problem::OtherScheme { .. } => "other-scheme",
+        }
+    }
+
+    /// The workers it is about, where it is about some and not all.
+    #[must_use]
+    pub fn workers(&self) -> Vec<usize> {
+        match &self.problem {
+            Problem::DeadWorkers { workers, .. } | Problem::ConstantlySlow { workers, .. } => {
+                workers.clone()
+            }
+            Problem::SlightlySlow { workers } => {
+                workers.iter().map(|(worker, ..)| *worker).collect()
+            }
+            Problem::SlowerSince { worker, .. } | Problem::Flapping { worker, .. } => vec![*worker],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Since when it is so, where it was not so before.
+    #[must_use]
+    pub fn since(&self) -> Option<Moment> {
+        match &self.problem {
+            Problem::DeadWorkers { since, .. } => *since,
+            Problem::SlowerSince { since, .. } | Problem::EverybodySlowerSince { since, .. } => {
+                Some(*since)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The dearest first; those of unknown cost last.
+pub(super) fn sort(findings: &mut [Finding]) {
+    let cost = |finding: &Finding| finding.costs.unwrap_or(f64::NEG_INFINITY);
+    findings.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
+}
+
+/// In words: a sentence without its end.
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.problem {
+            Problem::DeadWorkers { workers, since } => {
+                let has = if workers.len() == 1 { "has" } else { "have" };
+                write!(out, "{} {has} not answered", named(workers))?;
+                match since {
+                    Some(since) => write!(out, " since {since}")?,
+                    None => write!(out, " since the connection was lost")?,
+                }
+                write!(out, "; replace what is dead")
+            }
+            Problem::ConstantlySlow { workers, times, coded } => {
+                let take = if workers.len() == 1 { "takes" } else { "take" };
+                write!(
+                    out,
+                    "{} {take} {times:.2} times as long in almost every round; repair or replace, \
+                     or assign less work (interval:speeds=FILE)",
+                    named(workers)
+                )?;
+                if *coded { write!(out, "; the cost is that of an uncoded run") } else { Ok(()) }
+            }
+            Problem::SlightlySlow { workers } => slightly_slow(workers, out),
+            Problem::SlowerSince { worker, since, times, because } => match because {
+                Some(Because::Computing) => {
+                    write!(
+                        out,
+                        "worker {worker} has computed {times:.2} times as long since {since}"
+                    )
+                }
+                Some(Because::Elsewhere) => write!(
+                    out,
+                    "worker {worker} has taken {times:.2} times as long since {since}, outside its \
+                     computation (network, queue, host)"
+                ),
+                None => {
+                    write!(out, "worker {worker} has taken {times:.2} times as long since {since}")
+                }
+            },
+            Problem::EverybodySlowerSince { since, times } => {
+                write!(out, "all workers have taken {times:.2} times as long since {since}")
+            }
+            Problem::SlowRounds { rounds, of, steps: (first, last) } => {
+                write!(out, "all workers were slow in {rounds} of {of} rounds, ")?;
+                let alone = *rounds as u64 == last - first + 1;
+                let most = if alone { "at" } else { "the most in a row at" };
+                match first == last {
+                    true => write!(out, "{most} step {first}")?,
+                    false => write!(out, "{most} steps {first} to {last}")?,
+                }
+                write!(out, " (network, file system, another job)")
+            }
+            Problem::Deciding { seconds } => write!(
+                out,
+                "from the last answer to the commit it takes {seconds:.3} s per step: exchanging \
+                 and summing gradients"
+            ),
+            Problem::Between { seconds } => write!(
+                out,
+                "from a commit to the next round it takes {seconds:.3} s per step: the optimizer, \
+                 and what workers do between steps"
+            ),
+            Problem::LostTime { effective, gap } => {
+                write!(
+                    out,
+                    "{:.1} % of the wall time went into steps; the longest gap is {:.1} s before \
+                     step {}",
+                    100.0 * effective,
+                    gap.seconds,
+                    gap.step
+                )?;
+                let events = gap.events.iter().map(|(kind, count)| match count {
+                    1 => kind.clone(),
+                    _ => format!("{kind} x {count}"),
+                });
+                let events = events.collect::<Vec<_>>().join(", ");
+                if events.is_empty() { Ok(()) } else { write!(out, " ({events})") }
+            }
+            Problem::CheckpointStalls { checkpoints, blocked } => {
+                let plural = if *checkpoints == 1 { "" } else { "s" };
+                write!(out, "{checkpoints} checkpoint{plural} held up training for {blocked:.1} s")
+            }
+            Problem::Flapping { worker, times } => {
+                write!(out, "worker {worker} was lost {times} times")
+            }
+            Problem::OtherScheme { scheme, than } => {
+                write!(out, "{scheme} would have been faster than {than} on these rounds")
+            }
+        }
+    }
+}
+
+fn slightly_slow(
+    workers: &[(usize, f64, Option<Because>)],
+    out: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let numbers: Vec<usize> = workers.iter().map(|(worker, ..)| *worker).collect();
+    let least = workers.iter().map(|(_, times, _)| *times).fold(f64::INFINITY, f64::min);
+    let most = workers.iter().map(|(_, times, _)| *times).fold(0.0, f64::max);
+    let take = if workers.len() == 1 { "takes" } else { "take" };
+    write!(out, "{} {take} {least:.2}", named(&numbers))?;
+    if workers.len() > 1 {
+        write!(out, " to {most:.2}")?;
+    }
+    write!(out, " times as long as the median")?;
+    for (because, why) in [
+        (Because::Computing, "computation"),
+        (Because::Elsewhere, "network, queue or host, not computation"),
+    ] {
+        let of = |(worker, _, found): &(usize, f64, Option<Because>)| {
+            (*found == Some(because)).then_some(*worker)
+        };
+        let of: Vec<usize> = workers.iter().filter_map(of).collect();
+        match of.len() {
+            0 => {}
+            all if all == workers.len() => write!(out, " ({why})")?,
+            _ => write!(out, "; {}: {why}", named(&of))?,
+        }
+    }
+    Ok(())
+}
+
+/// Workers by their numbers, as in `workers 0, 3-5`.
+fn named(workers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for worker in workers {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == *worker => *end = *worker,
+            _ => runs.push((*worker, *worker)),
+        }
+    }
+    let run = |(from, to): &(usize, usize)| match to - from {
+        0 => from.to_string(),
+        1 => format!("{from}, {to}"),
+        _ => format!("{from}-{to}"),
+    };
+    let list = runs.iter().map(run).collect::<Vec<_>>().join(", ");
+    format!("worker{} {list}", if workers.len() == 1 { "" } else { "s" })
+}
+
+/// What events say of a run's workers.
+pub(super) struct WorkerEvents {
+    /// Workers whose last connection was lost.
+    pub(super) lost: Vec<usize>,
+    /// Workers that were lost often, and how often.
+    pub(super) flapping: Vec<(usize, usize)>,
+}
+
+impl WorkerEvents {
+    pub(super) fn of(events: &[&RunEvent], workers: usize) -> Self {
+        let mut is_lost: BTreeMap<usize, bool> = BTreeMap::new();
+        let mut losses: BTreeMap<usize, usize> = BTreeMap::new();
+        for event in events {
+            let Some(worker) = event.worker.filter(|worker| *worker < workers) else { continue };
+            match &*event.kind {
+                "join" => drop(is_lost.insert(worker, false)),
+                "lost" => {
+                    is_lost.insert(worker, true);
+                    *losses.entry(worker).or_insert(0) += 1;
+                }
+                _ => {}
+            }
+        }
+        let lost = is_lost.into_iter().filter_map(|(worker, lost)| lost.then_some(worker));
+        let flapping = losses.into_iter().filter(|(_, times)| *times >= LOST_OFTEN);
+        Self { lost: lost.collect(), flapping: flapping.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(problem: Problem) -> String {
+        Finding { problem, costs: None }.to_string()
+    }
+
+    #[test]
+    fn findings_are_told_in_a_sentence() {
+        let since = Moment { round: 61, step: 60, seconds: 3792.5 };
+        let slower = |because| Problem::SlowerSince { worker: 5, since, times: 1.293, because };
+        assert_eq!(
+            words(slower(Some(Because::Computing))),
+            "worker 5 has computed 1.29 times as long since step 60 (1:03:12)"
+        );
+        assert!(words(slower(Some(Because::Elsewhere))).contains("outside its computation"));
+        let (computing, elsewhere) = (Some(Because::Computing), Some(Because::Elsewhere));
+        let slow = vec![(2, 1.06, elsewhere), (3, 1.1, computing), (4, 1.2, computing)];
+        assert_eq!(
+            words(Problem::SlightlySlow { workers: slow.clone() }),
+            "workers 2-4 take 1.06 to 1.20 times as long as the median; workers 3, 4: computation; \
+             worker 2: network, queue or host, not computation"
+        );
+        assert_eq!(
+            words(Problem::SlightlySlow { workers: slow[..1].to_vec() }),
+            "worker 2 takes 1.06 times as long as the median (network, queue or host, not \
+             computation)"
+        );
+        let dead = |since| words(Problem::DeadWorkers { workers: vec![0, 3], since });
+        assert!(dead(Some(since)).starts_with("workers 0, 3 have not answered since step 60"));
+        assert!(dead(None).contains("since the connection was lost"));
+        let events = BTreeMap::from([("lost".into(), 2), ("resume".into(), 1)]);
+        let gap = TimeGap { step: 90, seconds: 100.04, events };
+        assert_eq!(
+            words(Problem::LostTime { effective: 0.6002, gap }),
+            "60.0 % of the wall time went into steps; the longest gap is 100.0 s before step 90 \
+             (lost x 2, resume)"
+        );
+    }
+
+    #[test]
+    fn who_was_lost_last_is_dead_and_who_is_lost_often_is_named() {
+        let event = |worker, kind: &str| RunEvent {
+            at: None,
+            run: 0,
+            step: None,
+            worker,
+            kind: kind.into(),
+            blocked: None,
+        };
+        let mut events = vec![event(Some(0), "lost"), event(Some(9), "lost"), event(None, "stuck")];
+        for _ in 0..3 {
+            events.extend([event(Some(1), "lost"), event(Some(1), "join")]);
+        }
+        let found = WorkerEvents::of(&events.iter().collect::<Vec<_>>(), 4);
+        assert_eq!((found.lost, found.flapping), (vec![0], vec![(1, 3)]));
+    }
+}

@@ -1,0 +1,611 @@
+//! What is wrong with a run: where its time went, which workers are slow, since when, why, and what
+//! each of that costs.
+//!
+//! A [`Record`] holds the steps of one run, as lines of `run.jsonl` tell them, or the rows of a
+//! trace; [`examine`] looks at it. Nothing here reads files or clocks.
+//!
+//! | to know | see |
+//! |---|---|
+//! | where the time went | [`TimeSpent`] |
+//! | how long everybody took, also whom nobody waited for | [`AnswerRows`] |
+//! | what slow workers cost | [`WhatIf`], by replays of the run's own scheme |
+//! | who is slow, and why | [`ExaminedWorker`] |
+//! | since when | [`LevelShifts`] |
+//! | all of it in words, the dearest first | [`Finding`] |
+
+mod changes;
+mod findings;
+mod numbers;
+mod record;
+mod rows;
+mod time;
+mod what_if;
+mod workers;
+
+pub use changes::{LevelShift, LevelShifts};
+pub use findings::{Finding, Moment, Problem};
+pub use record::{
+    Record, RecordError, RecordedRound, RecordedStep, RunEvent, UsedScheme, WorkReport,
+};
+pub use rows::AnswerRows;
+pub use time::{TimeGap, TimeSpent};
+pub use what_if::{REPLAY_ERROR_MAX, SlowRounds, WorstWorkers};
+pub use workers::{Because, ExaminedWorker};
+
+use crate::codes::registry::Registry;
+use crate::codes::sequential::SchemeFacts;
+use crate::codes::{ParameterError, SchemeSpec};
+use crate::delays::Growth;
+use crate::ids::Worker;
+use crate::sim::planner::{Candidate, Cause, CauseKind, Plan, lasting_causes};
+use findings::WorkerEvents;
+use rows::{Reports, Times};
+use std::collections::BTreeMap;
+use thiserror::Error;
+use time::WallClock;
+use what_if::{OfWorker, Replay};
+use workers::Spent;
+
+/// With fewer rounds nothing but the time can be told.
+const ROUNDS_LEAST: usize = 2;
+/// A larger share of the time outside rounds is worth a word.
+const OUTSIDE_MOST: f64 = 0.10;
+/// Below that, time on the wall's clock is lost.
+const EFFECTIVE_LEAST: f64 = 0.90;
+/// A larger share of the time in which checkpoints block is worth a word.
+const BLOCKED_MOST: f64 = 0.02;
+/// Another scheme that saves less is none.
+const OTHER_SCHEME_LEAST: f64 = 0.05;
+
+/// Why rounds cannot be replayed with other times.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum NoReplay {
+    /// Too few rounds.
+    #[error("too few rounds to compare workers: {rounds}, and at least {ROUNDS_LEAST} are needed")]
+    FewRounds {
+        /// How many there are.
+        rounds: usize,
+    },
+    /// The scheme changed on the way.
+    #[error(
+        "the scheme changed while the run went on, at step {first} for the first time and at step \
+         {last} for the last: --from {last} looks at one scheme"
+    )]
+    SchemeChanged {
+        /// The first step under another scheme than the step before.
+        first: u64,
+        /// The last such step.
+        last: u64,
+    },
+    /// Nobody knows the scheme, or it does not fit the workers.
+    #[error("the scheme {text:?} cannot be replayed: {problem}")]
+    Scheme {
+        /// Its text.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Workers ask for work as they go.
+    #[error(
+        "with {text} workers take tasks until none is left: an answer says when that was, not how \
+         fast a worker is"
+    )]
+    Feedback {
+        /// The scheme.
+        text: String,
+    },
+    /// Rounds depend on those before.
+    #[error("with {text} a round depends on the rounds before it")]
+    Delayed {
+        /// The scheme.
+        text: String,
+    },
+    /// The replay is not what was recorded.
+    #[error(
+        "replayed, the rounds take {seconds:.3} s, which is {:.1} % away from the record: too far \
+         to tell what anything costs",
+        100.0 * error
+    )]
+    FarOff {
+        /// Seconds of the replay.
+        seconds: f64,
+        /// How far that is from the record, relative to it.
+        error: f64,
+    },
+}
+
+/// What an examination knows beside the record.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The schemes.
+    pub registry: &'a Registry,
+    /// What happened in this run beside its steps, in order.
+    pub events: &'a [RunEvent],
+}
+
+impl Default for Known<'_> {
+    fn default() -> Self {
+        Self { registry: Registry::builtin(), events: &[] }
+    }
+}
+
+/// How long the run would have taken with other answers. What a record does not show is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WhatIf {
+    /// Seconds of all rounds, replayed as they were.
+    pub replayed: Option<f64>,
+    /// How far that is from the record, relative to it.
+    pub replay_error: Option<f64>,
+    /// How many times as long the rounds took as if every worker answered with the median.
+    pub slowdown: Option<f64>,
+    /// The slowest workers.
+    pub worst_workers: Option<WorstWorkers>,
+    /// Rounds in which everybody is slow.
+    pub slow_rounds: Option<SlowRounds>,
+    /// Why something of this is not known.
+    pub reason: Option<NoReplay>,
+}
+
+/// Checkpoints that events tell of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Checkpoints {
+    /// How many.
+    pub count: usize,
+    /// For how many seconds they held up training.
+    pub blocked: f64,
+}
+
+/// What is to be kept in mind about an examination.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Caution {
+    /// Reports were left out.
+    #[error(
+        "{count} reports of work are left out: of unknown workers, with progress beyond 0 to 1, or \
+         with more computation than time"
+    )]
+    UnsoundReports {
+        /// How many.
+        count: usize,
+    },
+    /// Time stamps decrease.
+    #[error(
+        "the time stamp of step {step} is before that of the step before it: how much of the wall \
+         time went into steps is not known"
+    )]
+    ClockWentBack {
+        /// The first such step.
+        step: u64,
+    },
+    /// Rounds overlap.
+    #[error("rounds overlapped what was decided before them, so that no time was between them")]
+    Overlapped,
+}
+
+/// What is known of a run.
+#[derive(Clone, Debug)]
+pub struct Examination {
+    /// The text of its scheme.
+    pub scheme: String,
+    /// Workers.
+    pub workers: usize,
+    /// Rounds.
+    pub rounds: usize,
+    /// Steps.
+    pub steps: usize,
+    /// Share of the answers that are estimates; none where answers do not tell times.
+    pub estimated: Option<f64>,
+    /// Where the time went.
+    pub time: TimeSpent,
+    /// Share of the time on the wall's clock that went into steps.
+    pub effective: Option<f64>,
+    /// What other answers would have changed.
+    pub what_if: WhatIf,
+    /// Every worker.
+    pub of_workers: Vec<ExaminedWorker>,
+    /// When the rounds' medians changed.
+    pub changes: Vec<LevelShift>,
+    /// Checkpoints.
+    pub checkpoints: Checkpoints,
+    /// How many events of each kind there were.
+    pub events: BTreeMap<String, usize>,
+    /// What is wrong, the dearest first.
+    pub findings: Vec<Finding>,
+    /// What is to be kept in mind.
+    pub cautions: Vec<Caution>,
+    /// The times of answers and the load they were recorded at, if they can be planned with.
+    pub planned_on: Option<(Vec<Vec<f64>>, f64)>,
+}
+
+/// Looks at a record. Where the rounds are too few or the scheme cannot be replayed, what follows
+/// from that is none.
+///
+/// # Cost
+/// O(rounds x workers) for uncoded runs and groups; other codes are replayed twice per worker.
+///
+/// ```
+/// use codedgrad::doctor::{Known, Problem, Record, examine};
+/// let slow = |round| if round < 60 { 1.0 } else { 1.5 };
+/// let rows = (0..120).map(|round| vec![1.0, slow(round), 1.0, 1.0]);
+/// let found = examine(&Record::of_trace(rows)?, &Known::default());
+/// assert_eq!((found.what_if.slowdown, found.findings.len()), (Some(1.25), 1));
+/// let finding = &found.findings[0];
+/// assert_eq!(finding.to_string(), "worker 1 has taken 1.50 times as long since step 60 (1:00)");
+/// assert!((finding.costs.unwrap() - 0.2).abs() < 1e-12);
+/// # Ok::<(), codedgrad::doctor::RecordError>(())
+/// ```
+#[must_use]
+pub fn examine(record: &Record, known: &Known<'_>) -> Examination {
+    let events = in_record(record, known.events);
+    let time = TimeSpent::of(record);
+    let wall = WallClock::of(record, &events);
+    let blocked = events.iter().filter(|event| event.kind == "checkpoint");
+    let checkpoints = blocked.fold(Checkpoints::default(), |all, event| Checkpoints {
+        count: all.count + 1,
+        blocked: all.blocked + event.blocked.unwrap_or(0.0).max(0.0),
+    });
+    let mut found = Examination {
+        scheme: record.scheme().into(),
+        workers: record.workers(),
+        rounds: record.rounds(),
+        steps: record.steps(),
+        estimated: None,
+        time,
+        effective: wall.effective,
+        what_if: WhatIf::default(),
+        of_workers: Vec::new(),
+        changes: Vec::new(),
+        checkpoints,
+        events: time::counted(events.iter().copied()),
+        findings: Vec::new(),
+        cautions: cautions(record, &time, &wall),
+        planned_on: None,
+    };
+    found.findings.extend(of_the_time(&found, wall));
+    found.look_at_workers(record, known.registry, &WorkerEvents::of(&events, record.workers()));
+    findings::sort(&mut found.findings);
+    found
+}
+
+/// The events of the steps that are looked at.
+fn in_record<'a>(record: &Record, events: &'a [RunEvent]) -> Vec<&'a RunEvent> {
+    let ends = record.steps.first().zip(record.steps.last());
+    let ends = ends.map(|(first, last)| first.step..=last.step);
+    let within = |event: &&RunEvent| match (event.step, &ends) {
+        (Some(step), Some(ends)) => ends.contains(&step),
+        _ => true,
+    };
+    events.iter().filter(within).collect()
+}
+
+fn cautions(record: &Record, time: &TimeSpent, wall: &WallClock) -> Vec<Caution> {
+    let unsound = record.unsound_reports();
+    let reports = (unsound > 0).then_some(Caution::UnsoundReports { count: unsound });
+    let clock = wall.went_back.map(|step| Caution::ClockWentBack { step });
+    let overlapped = time.overlapped.then_some(Caution::Overlapped);
+    [reports, clock, overlapped].into_iter().flatten().collect()
+}
+
+/// What is wrong outside rounds.
+fn of_the_time(found: &Examination, wall: WallClock) -> Vec<Finding> {
+    let time = &found.time;
+    let per_step = |seconds: f64| seconds / found.steps.max(1) as f64;
+    let finding = |problem, share| Finding { problem, costs: Some(share) };
+    let mut findings = Vec::new();
+    let (deciding, between) = (time.share(time.deciding), time.share(time.between));
+    if deciding > OUTSIDE_MOST {
+        let problem = Problem::Deciding { seconds: per_step(time.deciding) };
+        findings.push(finding(problem, deciding));
+    }
+    if between > OUTSIDE_MOST {
+        findings.push(finding(Problem::Between { seconds: per_step(time.between) }, between));
+    }
+    let lost = wall.effective.filter(|effective| *effective < EFFECTIVE_LEAST);
+    if let Some((effective, gap)) = lost.zip(wall.gap) {
+        findings.push(finding(Problem::LostTime { effective, gap }, 1.0 - effective));
+    }
+    let Checkpoints { count, blocked } = found.checkpoints;
+    if time.share(blocked) > BLOCKED_MOST {
+        let problem = Problem::CheckpointStalls { checkpoints: count, blocked };
+        findings.push(finding(problem, time.share(blocked)));
+    }
+    findings
+}
+
+/// The scheme of a record and what is fixed about it.
+fn scheme(record: &Record, registry: &Registry) -> Result<(SchemeSpec, SchemeFacts), NoReplay> {
+    if record.rounds() < ROUNDS_LEAST {
+        return Err(NoReplay::FewRounds { rounds: record.rounds() });
+    }
+    if let Some((first, last)) = record.switched() {
+        return Err(NoReplay::SchemeChanged { first, last });
+    }
+    let text = record.scheme();
+    let unknown =
+        |error: ParameterError| NoReplay::Scheme { text: text.into(), problem: error.to_string() };
+    let spec = registry.parse(text).map_err(unknown)?;
+    let facts = spec.natural(record.workers()).map_err(unknown)?;
+    Ok((spec, facts))
+}
+
+/// Whether a code assigns all workers as much; of what is no code of one round nothing else is
+/// known.
+fn loads_are_equal(spec: &SchemeSpec, workers: usize) -> bool {
+    let Ok(code) = spec.code(workers) else { return true };
+    let weights = &code.facts().share_weights;
+    let load = |worker| {
+        let shares = code.row(worker).iter().map(|(share, _)| weights[share.index()]);
+        shares.sum::<f64>()
+    };
+    let first = load(Worker(0));
+    Worker::all(workers).all(|worker| (load(worker) - first).abs() <= 1e-9 * first)
+}
+
+impl Examination {
+    /// What answers and reports tell of workers.
+    fn look_at_workers(&mut self, record: &Record, registry: &Registry, events: &WorkerEvents) {
+        let reports = Reports::of(record);
+        let (times, replay, spec) = match scheme(record, registry) {
+            Err(reason) => return self.without_times(record, &reports, reason, events),
+            Ok((spec, facts)) if facts.partial => {
+                let reason = NoReplay::Feedback { text: spec.text().into() };
+                return self.without_times(record, &reports, reason, events);
+            }
+            Ok((spec, facts)) if facts.delay > 0 => {
+                let reason = NoReplay::Delayed { text: spec.text().into() };
+                let times = Times::of_computing(record, &reports);
+                if times.rows.len() < ROUNDS_LEAST {
+                    return self.without_times(record, &reports, reason, events);
+                }
+                self.what_if.reason = Some(reason);
+                (times, false, spec)
+            }
+            Ok((spec, facts)) => {
+                let AnswerRows { rows, estimated } = AnswerRows::of(record);
+                let answers = (rows.len() * record.workers()) as f64;
+                self.estimated = Some(estimated as f64 / answers);
+                self.planned_on = Some((rows.clone(), facts.load));
+                (Times::of_answers(rows), true, spec)
+            }
+        };
+        let equal_loads = loads_are_equal(&spec, record.workers());
+        let replay = if replay { self.replay(record, &spec, &times) } else { None };
+        let what_ifs = replay.as_ref().and_then(Replay::of_workers);
+        self.what_if.worst_workers = self.worst(replay.as_ref(), what_ifs.as_deref(), &times);
+        self.what_if.slow_rounds = Some(SlowRounds {
+            rounds: what_if::slow_rounds(&times).len(),
+            saves: replay.as_ref().and_then(Replay::slow_rounds),
+        });
+        self.of_workers =
+            workers::examined(record, &reports, Some(&times), what_ifs.as_deref(), equal_loads);
+        self.changes = times.changes(&times.medians, record);
+        let seen = Seen { record, reports: &reports, times: &times, replay, equal_loads };
+        let found = seen.findings(self, events, spec.family() != "uncoded");
+        self.findings.extend(found);
+    }
+
+    /// What is known of workers without their times.
+    fn without_times(
+        &mut self,
+        record: &Record,
+        reports: &Reports<'_>,
+        reason: NoReplay,
+        events: &WorkerEvents,
+    ) {
+        if !matches!(reason, NoReplay::FewRounds { .. }) {
+            self.of_workers = workers::examined(record, reports, None, None, false);
+        }
+        self.what_if.reason = Some(reason);
+        self.findings.extend(of_events(&events.lost, events));
+    }
+
+    /// The rounds replayed, if that is close enough to what was recorded.
+    fn replay<'a>(
+        &mut self,
+        record: &Record,
+        spec: &SchemeSpec,
+        times: &'a Times,
+    ) -> Option<Replay<'a>> {
+        let Some(replay) = Replay::new(spec, times) else {
+            let problem = "a round would never close".into();
+            self.what_if.reason = Some(NoReplay::Scheme { text: spec.text().into(), problem });
+            return None;
+        };
+        let recorded: f64 = record.closed.iter().map(|round| round.seconds).sum();
+        let error = if recorded > 0.0 { (replay.total / recorded - 1.0).abs() } else { 0.0 };
+        self.what_if.replayed = Some(replay.total);
+        self.what_if.replay_error = Some(error);
+        if error > REPLAY_ERROR_MAX || error.is_nan() {
+            self.what_if.reason = Some(NoReplay::FarOff { seconds: replay.total, error });
+            return None;
+        }
+        self.what_if.slowdown = replay.slowdown();
+        Some(replay)
+    }
+
+    fn worst(
+        &self,
+        replay: Option<&Replay<'_>>,
+        what_ifs: Option<&[OfWorker]>,
+        times: &Times,
+    ) -> Option<WorstWorkers> {
+        let ratios: Vec<f64> =
+            (0..times.workers()).map(|worker| workers::mean_ratio(times, worker)).collect();
+        replay?.worst(what_ifs?, &ratios)
+    }
+
+    /// The times of answers to plan with, and how they grow with the load: what the fastest answer
+    /// takes on the whole is computation, and the rest does not grow.
+    #[must_use]
+    pub fn to_plan(&self) -> Option<(Vec<Vec<f64>>, Growth)> {
+        let (rows, load) = self.planned_on.as_ref()?;
+        let fastest = |row: &Vec<f64>| row.iter().copied().fold(f64::INFINITY, f64::min);
+        let fastest = numbers::median(rows.iter().map(fastest).collect());
+        let floored = |row: &Vec<f64>| row.iter().map(|time| time.max(fastest)).collect();
+        let growth = Growth::Additive { base: *load, slope: fastest / load };
+        Some((rows.iter().map(floored).collect(), growth))
+    }
+
+    /// Adds what a plan on [these times](Examination::to_plan) says against the run's scheme, which
+    /// must be among its candidates.
+    pub fn compare(&mut self, plan: &Plan) {
+        let choice = plan.choice();
+        let own = |candidate: &&Candidate| candidate.scheme.text() == self.scheme;
+        let Some(now) = plan.candidates.iter().find(own) else { return };
+        let gain = 1.0 - numbers::times(choice.time_per_job, now.time_per_job);
+        if gain >= OTHER_SCHEME_LEAST {
+            let (scheme, than) = (choice.scheme.to_string(), self.scheme.clone());
+            let problem = Problem::OtherScheme { scheme, than };
+            self.findings.push(Finding { problem, costs: Some(gain) });
+            findings::sort(&mut self.findings);
+        }
+    }
+}
+
+/// What events alone say of workers, the dead ones given.
+fn of_events(dead: &[usize], events: &WorkerEvents) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !dead.is_empty() {
+        let problem = Problem::DeadWorkers { workers: dead.to_vec(), since: None };
+        findings.push(Finding { problem, costs: Some(0.0) });
+    }
+    findings.extend(events.flapping.iter().map(|(worker, times)| Finding {
+        problem: Problem::Flapping { worker: *worker, times: *times },
+        costs: Some(0.0),
+    }));
+    findings
+}
+
+/// All that findings about workers are made of.
+struct Seen<'a> {
+    record: &'a Record,
+    reports: &'a Reports<'a>,
+    times: &'a Times,
+    replay: Option<Replay<'a>>,
+    equal_loads: bool,
+}
+
+impl Seen<'_> {
+    fn findings(&self, found: &Examination, events: &WorkerEvents, coded: bool) -> Vec<Finding> {
+        let load = found.planned_on.as_ref().map_or(1.0, |(_, load)| *load);
+        let causes = lasting_causes(&self.times.rows, Growth::Proportional { base: load });
+        let of = |kind| causes.iter().find(|cause: &&Cause| cause.kind == kind);
+        let dead = self.dead(of(CauseKind::DeadWorkers), events);
+        let gone = dead.iter().flat_map(Finding::workers).collect::<Vec<_>>();
+        let constant = of(CauseKind::ConstantlySlowWorkers);
+        let constant: Vec<usize> = constant.map_or(Vec::new(), |cause| cause.workers.clone());
+        let mut findings = dead;
+        findings.extend(of(CauseKind::ConstantlySlowWorkers).map(|cause| Finding {
+            problem: Problem::ConstantlySlow {
+                times: self.mean_ratio(&cause.workers),
+                workers: cause.workers.clone(),
+                coded,
+            },
+            costs: Some(cause.costs),
+        }));
+        findings.extend(of(CauseKind::SlowRounds).map(|_| self.slow_rounds(found)));
+        let slower: Vec<Finding> = found
+            .of_workers
+            .iter()
+            .filter(|worker| !gone.contains(&worker.worker))
+            .filter_map(|worker| self.slower(worker))
+            .collect();
+        let named: Vec<usize> = slower.iter().flat_map(Finding::workers).collect();
+        findings.extend(slower);
+        let other = |worker: &&ExaminedWorker| {
+            let known = [&named, &gone, &constant];
+            worker.slow == Some(true) && !known.iter().any(|known| known.contains(&worker.worker))
+        };
+        let slightly: Vec<&ExaminedWorker> = found.of_workers.iter().filter(other).collect();
+        findings.extend(self.slightly_slow(&slightly));
+        findings.extend(found.changes.last().and_then(|change| self.everybody(change)));
+        findings
+    }
+
+    /// Workers that answer no more, and those that are lost again and again.
+    fn dead(&self, cause: Option<&Cause>, events: &WorkerEvents) -> Vec<Finding> {
+        let Some(cause) = cause else { return of_events(&events.lost, events) };
+        let mut workers = [&cause.workers[..], &events.lost].concat();
+        workers.sort_unstable();
+        workers.dedup();
+        let since = cause.since.and_then(|row| self.moment(row));
+        let problem = Problem::DeadWorkers { workers, since };
+        let mut findings = vec![Finding { problem, costs: Some(cause.costs) }];
+        findings.extend(of_events(&[], events));
+        findings
+    }
+
+    fn mean_ratio(&self, workers: &[usize]) -> f64 {
+        let ratios = workers.iter().map(|worker| workers::mean_ratio(self.times, *worker));
+        ratios.sum::<f64>() / workers.len() as f64
+    }
+
+    /// The point of the run at which a row's round opened.
+    fn moment(&self, row: usize) -> Option<Moment> {
+        let place = *self.times.places.get(row)?;
+        let round = &self.record.closed[place];
+        let step = self.record.step_of(place)?.step;
+        Some(Moment { round: round.round, step, seconds: round.opened })
+    }
+
+    /// The row of a round.
+    fn row_of(&self, round: u64) -> Option<usize> {
+        let is_it = |place: &usize| self.record.closed[*place].round == round;
+        self.times.places.iter().position(is_it)
+    }
+
+    fn slow_rounds(&self, found: &Examination) -> Finding {
+        let slow = what_if::slow_rounds(self.times);
+        let stretches = slow.chunk_by(|a, b| a + 1 == *b);
+        // Of stretches that are equally long the first.
+        let longest =
+            stretches.reduce(|most, next| if next.len() > most.len() { next } else { most });
+        let step =
+            |row: Option<&usize>| row.and_then(|row| self.moment(*row)).map_or(0, |at| at.step);
+        let longest = longest.unwrap_or_default();
+        let problem = Problem::SlowRounds {
+            rounds: slow.len(),
+            of: self.times.rows.len(),
+            steps: (step(longest.first()), step(longest.last())),
+        };
+        Finding { problem, costs: found.what_if.slow_rounds.and_then(|slow| slow.saves) }
+    }
+
+    fn slower(&self, worker: &ExaminedWorker) -> Option<Finding> {
+        let change = worker.changes.last().filter(|change| change.is_rise())?;
+        let row = self.row_of(change.round)?;
+        let spent = Spent::since(self.record, self.reports, self.times.places[row]);
+        let problem = Problem::SlowerSince {
+            worker: worker.worker,
+            since: self.moment(row)?,
+            times: numbers::times(change.to, change.from),
+            because: spent.because(worker.worker).filter(|_| self.equal_loads),
+        };
+        let saves = self.replay.as_ref().and_then(|it| it.saved_by(&[worker.worker], row));
+        Some(Finding { problem, costs: saves })
+    }
+
+    fn slightly_slow(&self, workers: &[&ExaminedWorker]) -> Option<Finding> {
+        let all: Vec<usize> = workers.iter().map(|worker| worker.worker).collect();
+        let told =
+            |worker: &&ExaminedWorker| (worker.worker, worker.ratio.unwrap_or(1.0), worker.because);
+        let problem = Problem::SlightlySlow { workers: workers.iter().map(told).collect() };
+        let saves = self.replay.as_ref().and_then(|it| it.saved_by(&all, 0));
+        (!all.is_empty()).then_some(Finding { problem, costs: saves })
+    }
+
+    fn everybody(&self, change: &LevelShift) -> Option<Finding> {
+        let row = self.row_of(change.round).filter(|_| change.is_rise())?;
+        let times = numbers::times(change.to, change.from);
+        let saves = self.replay.as_ref().and_then(|it| {
+            it.saves(|round, cells| {
+                if round >= row {
+                    cells.iter_mut().for_each(|time| *time /= times);
+                }
+            })
+        });
+        let problem = Problem::EverybodySlowerSince { since: self.moment(row)?, times };
+        Some(Finding { problem, costs: saves })
+    }
+}

@@ -1,0 +1,460 @@
+//! What a run has written down, as its lines of JSON have it.
+
+use serde::{Deserialize, Deserializer};
+use thiserror::Error;
+
+/// One line of `run.jsonl`: a step that was decided and the rounds that closed meanwhile. Times are
+/// seconds on the run's clock, but for `at`. Fields that the doctor has no use for are passed over.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct RecordedStep {
+    /// Which run of the folder, from 0.
+    #[serde(default)]
+    pub run: usize,
+    /// The text of its scheme.
+    #[serde(default)]
+    pub scheme: String,
+    /// Number of the step, from 0.
+    pub step: u64,
+    /// When it was committed.
+    pub committed: f64,
+    /// From the commit before it to its own.
+    pub seconds: f64,
+    /// Unix time of its commit, on the wall's clock; older records and those of a virtual clock
+    /// have none.
+    #[serde(default)]
+    pub at: Option<f64>,
+    /// Rounds that closed meanwhile.
+    pub rounds: Vec<RecordedRound>,
+    /// What workers have reported since the line before, also of earlier rounds.
+    #[serde(default)]
+    pub spent: Vec<WorkReport>,
+    /// What it was computed under, where schemes change during a run.
+    #[serde(default)]
+    pub using: Option<UsedScheme>,
+}
+
+/// One round of a [`RecordedStep`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct RecordedRound {
+    /// Number of the round, from 0.
+    pub round: u64,
+    /// When it opened.
+    pub opened: f64,
+    /// How long it was open.
+    pub seconds: f64,
+    /// When each worker had answered, since the round opened; none if it had not by the close.
+    pub arrivals: Vec<Option<f64>>,
+    /// Injected lateness of each worker; empty where nobody was delayed on purpose.
+    #[serde(default)]
+    pub delays: Vec<f64>,
+}
+
+/// The scheme that a step was computed under.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct UsedScheme {
+    /// Its text.
+    pub scheme: String,
+}
+
+/// What a worker has done for a round, whether or not its answer was waited for: in a record the
+/// list `[round, worker, computed, progress, came]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkReport {
+    /// Which round.
+    pub round: u64,
+    /// Whose.
+    pub worker: u64,
+    /// Seconds of computation, by the worker's own clock.
+    pub computed: f64,
+    /// Fraction of what it was assigned in that round that is finished, from 0 to 1.
+    pub progress: f64,
+    /// Seconds from the opening of that round to the worker's last word of it.
+    pub came: f64,
+}
+
+impl<'de> Deserialize<'de> for WorkReport {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (round, worker, computed, progress, came) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { round, worker, computed, progress, came })
+    }
+}
+
+impl WorkReport {
+    /// Seconds that the whole of its tasks would have taken; none if nothing was finished.
+    pub(super) fn whole(&self) -> Option<f64> {
+        (self.progress > 0.0).then(|| self.computed / self.progress)
+    }
+
+    /// Seconds that passed without computation: network, queues, the host.
+    pub(super) fn elsewhere(&self) -> f64 {
+        self.came - self.computed
+    }
+
+    /// Whether it can be true. Clocks that were set back show as more computation than time.
+    fn is_sound(&self, workers: usize) -> bool {
+        const SLACK: f64 = 1.0;
+        let times = [self.computed, self.came];
+        self.worker < workers as u64
+            && times.iter().all(|time| time.is_finite() && *time >= 0.0)
+            && (0.0..=1.0).contains(&self.progress)
+            && self.computed <= self.came + SLACK
+    }
+}
+
+/// What happened in a run beside its steps: one line of `events.jsonl`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct RunEvent {
+    /// Unix time; none under a virtual clock.
+    #[serde(default)]
+    pub at: Option<f64>,
+    /// Which run of the folder.
+    #[serde(default)]
+    pub run: usize,
+    /// During which step.
+    #[serde(default)]
+    pub step: Option<u64>,
+    /// Of which worker, if of one.
+    #[serde(default)]
+    pub worker: Option<usize>,
+    /// `join`, `lost`, `checkpoint` and so on.
+    pub kind: String,
+    /// Of a checkpoint: seconds for which it held up training.
+    #[serde(default)]
+    pub blocked: Option<f64>,
+}
+
+/// A line that cannot belong to the record.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A round without workers.
+    #[error("round {round} has arrivals of 0 workers, where one or more are expected")]
+    Nobody {
+        /// Which round.
+        round: u64,
+    },
+    /// A round of another number of workers.
+    #[error("round {round} has arrivals of {found} workers, where {expected} are expected")]
+    Workers {
+        /// Which round.
+        round: u64,
+        /// Workers of this round.
+        found: usize,
+        /// Workers of the rounds before.
+        expected: usize,
+    },
+    /// A number that is no time.
+    #[error("{what}: {value} is no time in seconds (a finite number of 0 or more)")]
+    Time {
+        /// The field.
+        what: &'static str,
+        /// What stands there.
+        value: f64,
+    },
+    /// No step between two numbers.
+    #[error("there is no step from {from} to {to}: the record holds steps {first} to {last}")]
+    Empty {
+        /// The first step asked for.
+        from: u64,
+        /// The last step asked for.
+        to: u64,
+        /// The first step there is.
+        first: u64,
+        /// The last step there is.
+        last: u64,
+    },
+}
+
+/// When a step was decided, and which rounds closed meanwhile.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Step {
+    pub(super) step: u64,
+    pub(super) committed: f64,
+    pub(super) seconds: f64,
+    pub(super) at: Option<f64>,
+    /// Its rounds, as places in the list of all of them.
+    pub(super) rounds: std::ops::Range<usize>,
+    using: Option<String>,
+}
+
+/// The steps of one run, line by line.
+///
+/// ```
+/// use codedgrad::doctor::Record;
+/// let line = r#"{"run": 0, "scheme": "uncoded", "step": 0, "committed": 1.5, "seconds": 1.5,
+///     "rounds": [{"round": 0, "opened": 0.0, "seconds": 1.25, "arrivals": [1.0, 1.25]}]}"#;
+/// let mut record = Record::default();
+/// record.push(serde_json::from_str(line)?)?;
+/// assert_eq!((record.workers(), record.rounds(), record.scheme()), (2, 1, "uncoded"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    scheme: String,
+    workers: usize,
+    pub(super) steps: Vec<Step>,
+    pub(super) closed: Vec<RecordedRound>,
+    pub(super) reports: Vec<WorkReport>,
+    unsound: usize,
+}
+
+impl Record {
+    /// Takes in the next line of the run.
+    ///
+    /// Reports of work that cannot be true (of an unknown worker, with progress beyond 0 to 1, or
+    /// with more computation than time) are left out and [counted](Record::unsound_reports).
+    ///
+    /// # Errors
+    /// [`RecordError`] if a round has another number of workers than those before, or a time is
+    /// negative or not finite; the record is then as it was.
+    pub fn push(&mut self, line: RecordedStep) -> Result<(), RecordError> {
+        let workers = self.check(&line)?;
+        let first = self.closed.len();
+        self.workers = workers;
+        self.closed.extend(line.rounds);
+        let before = self.reports.len();
+        self.reports.extend(line.spent.iter().filter(|report| report.is_sound(workers)));
+        self.unsound += line.spent.len() - (self.reports.len() - before);
+        self.steps.push(Step {
+            step: line.step,
+            committed: line.committed,
+            seconds: line.seconds,
+            at: line.at,
+            rounds: first..self.closed.len(),
+            using: line.using.map(|using| using.scheme),
+        });
+        if self.steps.len() == 1 {
+            self.scheme = line.scheme;
+        }
+        Ok(())
+    }
+
+    /// The number of workers, if the line fits the lines before.
+    fn check(&self, line: &RecordedStep) -> Result<usize, RecordError> {
+        let legal = |what, value: f64| match value.is_finite() && value >= 0.0 {
+            true => Ok(()),
+            false => Err(RecordError::Time { what, value }),
+        };
+        legal("committed", line.committed)?;
+        legal("seconds", line.seconds)?;
+        legal("at", line.at.unwrap_or(0.0))?;
+        let mut workers = self.workers;
+        for RecordedRound { round, opened, seconds, arrivals, delays } in &line.rounds {
+            let found = arrivals.len();
+            if found == 0 {
+                return Err(RecordError::Nobody { round: *round });
+            }
+            if workers != 0 && found != workers {
+                return Err(RecordError::Workers { round: *round, found, expected: workers });
+            }
+            workers = found;
+            legal("opened", *opened)?;
+            legal("seconds of a round", *seconds)?;
+            arrivals.iter().flatten().try_for_each(|time| legal("arrivals", *time))?;
+            delays.iter().try_for_each(|time| legal("delays", *time))?;
+        }
+        Ok(workers)
+    }
+
+    /// A trace as the record of a run of `uncoded`: every row is a step of one round, which waits
+    /// for everybody.
+    ///
+    /// # Errors
+    /// As [`Record::push`].
+    pub fn of_trace(rows: impl IntoIterator<Item = Vec<f64>>) -> Result<Self, RecordError> {
+        let mut record = Self::default();
+        let mut now = 0.0;
+        for (number, row) in (0..).zip(rows) {
+            let seconds = row.iter().copied().fold(0.0, f64::max);
+            let round = RecordedRound {
+                round: number,
+                opened: now,
+                seconds,
+                arrivals: row.into_iter().map(Some).collect(),
+                delays: Vec::new(),
+            };
+            now += seconds;
+            record.push(RecordedStep {
+                run: 0,
+                scheme: "uncoded".into(),
+                step: number,
+                committed: now,
+                seconds,
+                at: None,
+                rounds: vec![round],
+                spent: Vec::new(),
+                using: None,
+            })?;
+        }
+        Ok(record)
+    }
+
+    /// The steps from one number to another, both included, with all that is known of their rounds.
+    ///
+    /// # Errors
+    /// [`RecordError::Empty`] if there is no such step.
+    pub fn between(mut self, from: Option<u64>, to: Option<u64>) -> Result<Self, RecordError> {
+        let ends = self.steps.first().zip(self.steps.last());
+        let Some((first, last)) = ends.map(|(first, last)| (first.step, last.step)) else {
+            return Ok(self);
+        };
+        let (from, to) = (from.unwrap_or(first), to.unwrap_or(last));
+        self.steps.retain(|step| (from..=to).contains(&step.step));
+        if self.steps.is_empty() {
+            return Err(RecordError::Empty { from, to, first, last });
+        }
+        let mut all = std::mem::take(&mut self.closed);
+        for step in &mut self.steps {
+            let kept = self.closed.len();
+            self.closed.extend(all[step.rounds.clone()].iter_mut().map(|round| RecordedRound {
+                arrivals: std::mem::take(&mut round.arrivals),
+                delays: std::mem::take(&mut round.delays),
+                ..*round
+            }));
+            step.rounds = kept..self.closed.len();
+        }
+        Ok(self)
+    }
+
+    /// Number of workers; 0 as long as no round has closed.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Steps.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Rounds.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        self.closed.len()
+    }
+
+    /// The text of the scheme: that which all steps were computed under, or the run's own.
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        let used = self.steps.first().and_then(|step| step.using.as_deref());
+        used.filter(|_| self.switched().is_none()).unwrap_or(&self.scheme)
+    }
+
+    /// The first step that was computed under another scheme than the one before it, and the last
+    /// such step, if there is any.
+    #[must_use]
+    pub fn switched(&self) -> Option<(u64, u64)> {
+        let other = |pair: &&[Step]| pair[0].using != pair[1].using;
+        let mut switches = self.steps.windows(2).filter(other).map(|pair| pair[1].step);
+        let first = switches.next()?;
+        Some((first, switches.next_back().unwrap_or(first)))
+    }
+
+    /// Reports of work that were left out.
+    #[must_use]
+    pub fn unsound_reports(&self) -> usize {
+        self.unsound
+    }
+
+    /// The step in which a round closed, by the round's place.
+    pub(super) fn step_of(&self, place: usize) -> Option<&Step> {
+        let at = self.steps.partition_point(|step| step.rounds.end <= place);
+        self.steps.get(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(step: u64, arrivals: &[Option<f64>]) -> RecordedStep {
+        let round = RecordedRound {
+            round: step,
+            opened: step as f64,
+            seconds: 1.0,
+            arrivals: arrivals.to_vec(),
+            delays: Vec::new(),
+        };
+        RecordedStep {
+            run: 0,
+            scheme: "auto".into(),
+            step,
+            committed: step as f64 + 1.0,
+            seconds: 1.0,
+            at: None,
+            rounds: vec![round],
+            spent: Vec::new(),
+            using: Some(UsedScheme { scheme: "uncoded".into() }),
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_changes_nothing() {
+        let mut record = Record::default();
+        let said = |record: &mut Record, line| record.push(line).unwrap_err().to_string();
+        assert!(said(&mut record, line(0, &[])).contains("0 workers, where one or more"));
+        record.push(line(0, &[Some(1.0), None])).unwrap();
+        let fewer = said(&mut record, line(7, &[Some(1.0)]));
+        assert_eq!(fewer, "round 7 has arrivals of 1 workers, where 2 are expected");
+        assert!(
+            said(&mut record, line(1, &[Some(-1.0), None])).contains("arrivals: -1 is no time")
+        );
+        let endless = RecordedStep { committed: f64::INFINITY, ..line(1, &[None, None]) };
+        assert!(said(&mut record, endless).contains("committed: inf is no time"));
+        let at = RecordedStep { at: Some(f64::NAN), ..line(1, &[None, None]) };
+        assert!(said(&mut record, at).contains("at: NaN"));
+        assert_eq!((record.steps(), record.rounds(), record.workers()), (1, 1, 2));
+    }
+
+    #[test]
+    fn reports_that_cannot_be_true_are_counted() {
+        let report = |worker, computed, progress, came| WorkReport {
+            round: 0,
+            worker,
+            computed,
+            progress,
+            came,
+        };
+        let spent = vec![
+            report(0, 1.0, 1.0, 1.5),
+            report(1, 0.0, 0.0, 0.0),
+            report(2, 1.0, 1.0, 1.5),
+            report(0, 1.0, 1.01, 1.5),
+            report(0, 2.6, 1.0, 1.5),
+            report(0, f64::NAN, 1.0, 1.5),
+            report(0, -1.0, 1.0, 1.5),
+        ];
+        let mut record = Record::default();
+        record.push(RecordedStep { spent, ..line(0, &[Some(1.0), None]) }).unwrap();
+        assert_eq!((record.reports.len(), record.unsound_reports()), (2, 5));
+        assert_eq!(record.reports[1].whole(), None);
+    }
+
+    #[test]
+    fn a_part_of_a_record_keeps_what_is_known_of_its_rounds() {
+        let mut record = Record::default();
+        (0..9).for_each(|step| record.push(line(step, &[Some(1.0), None])).unwrap());
+        let part = record.clone().between(Some(3), Some(5)).unwrap();
+        assert_eq!((part.steps(), part.rounds(), part.closed[0].round), (3, 3, 3));
+        assert_eq!(part.steps[2].rounds, 2..3);
+        assert_eq!(part.step_of(2).unwrap().step, 5);
+        assert!(part.step_of(3).is_none());
+        let said = record.clone().between(Some(9), None).unwrap_err().to_string();
+        assert_eq!(said, "there is no step from 9 to 8: the record holds steps 0 to 8");
+        assert!(record.between(Some(5), Some(4)).is_err());
+    }
+
+    #[test]
+    fn steps_of_one_scheme_are_told_from_a_change_of_scheme() {
+        let mut record = Record::default();
+        (0..4).for_each(|step| record.push(line(step, &[None, None])).unwrap());
+        assert_eq!((record.scheme(), record.switched()), ("uncoded", None));
+        for step in [4, 5] {
+            let using = Some(UsedScheme { scheme: "groups:s=1".into() });
+            record.push(RecordedStep { using, ..line(step, &[None, None]) }).unwrap();
+        }
+        assert_eq!((record.scheme(), record.switched()), ("auto", Some((4, 4))));
+        assert_eq!(record.between(Some(4), None).unwrap().scheme(), "groups:s=1");
+    }
+}

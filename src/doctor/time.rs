@@ -1,0 +1,206 @@
+//! Where the time of a run went.
+
+use super::record::{Record, RunEvent};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Below that, a difference of times is rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// Seconds of a run, by what was waited for. Rounds do not overlap.
+///
+/// # Formula
+/// ```text
+/// total     = committed of the last step - opened of the first round
+/// computing = sum_r (first answer of round r; its length where nobody answered)
+/// waiting   = sum_r seconds_r - computing
+/// deciding  = sum_k max(0, committed_k - end of the last round of step k)
+/// between   = total - computing - waiting - deciding
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct TimeSpent {
+    /// From the opening of the first round to the last commit.
+    pub total: f64,
+    /// Until the first worker had answered: nobody could be faster.
+    pub computing: f64,
+    /// For further answers.
+    pub waiting: f64,
+    /// From the last answer to the commit: exchange, sum, and until two workers hold it.
+    pub deciding: f64,
+    /// From a commit to the next round; 0 where jobs overlap.
+    pub between: f64,
+    /// Whether rounds began before the step before them was decided.
+    #[serde(skip)]
+    pub overlapped: bool,
+}
+
+impl TimeSpent {
+    pub(super) fn of(record: &Record) -> Self {
+        let first = |arrivals: &[Option<f64>]| {
+            arrivals.iter().flatten().copied().fold(None, |least: Option<f64>, time| {
+                Some(least.map_or(time, |least| least.min(time)))
+            })
+        };
+        let rounds = &record.closed;
+        let computing: f64 =
+            rounds.iter().map(|round| first(&round.arrivals).unwrap_or(round.seconds)).sum();
+        let waiting = rounds.iter().map(|round| round.seconds).sum::<f64>() - computing;
+        let decided = record.steps.iter().filter_map(|step| {
+            let last = rounds.get(step.rounds.clone())?.last()?;
+            Some((step.committed - (last.opened + last.seconds)).max(0.0))
+        });
+        let deciding = decided.sum();
+        let ends = rounds.first().zip(record.steps.last());
+        let total = ends.map_or(0.0, |(first, last)| last.committed - first.opened);
+        let between = total - computing - waiting - deciding;
+        Self {
+            total,
+            computing,
+            waiting,
+            deciding,
+            between: between.max(0.0),
+            overlapped: between < -ROUNDING * total,
+        }
+    }
+
+    /// A part of the whole.
+    #[must_use]
+    pub fn share(&self, part: f64) -> f64 {
+        if self.total > 0.0 { part / self.total } else { 0.0 }
+    }
+}
+
+/// Time on the wall's clock that is in no step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimeGap {
+    /// The step before whose commit it is.
+    pub step: u64,
+    /// How long it is.
+    pub seconds: f64,
+    /// What happened in it, and how often.
+    pub events: BTreeMap<String, usize>,
+}
+
+/// What the wall's clock says of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct WallClock {
+    /// Share of the time that went into steps that count.
+    pub(super) effective: Option<f64>,
+    /// The longest time that went into none.
+    pub(super) gap: Option<TimeGap>,
+    /// The first step whose time stamp is before that of the step before it.
+    pub(super) went_back: Option<u64>,
+}
+
+impl WallClock {
+    /// # Formula
+    /// ```text
+    /// effective = sum_k seconds_k / ((at_last - at_first) + seconds_first)
+    /// ```
+    /// with the difference in whole microseconds, where every step has a time stamp.
+    pub(super) fn of(record: &Record, events: &[&RunEvent]) -> Self {
+        let stamps: Option<Vec<f64>> = record.steps.iter().map(|step| step.at).collect();
+        let Some(stamps) = stamps.filter(|stamps| stamps.len() > 1) else { return Self::default() };
+        let steps = &record.steps;
+        let pairs = || stamps.windows(2).zip(&steps[1..]);
+        if let Some((_, step)) = pairs().find(|(pair, _)| pair[1] < pair[0]) {
+            return Self { went_back: Some(step.step), ..Self::default() };
+        }
+        let elapsed = ((stamps[stamps.len() - 1] - stamps[0]) * 1e6).round() / 1e6;
+        let whole = elapsed + steps[0].seconds;
+        let useful: f64 = steps.iter().map(|step| step.seconds).sum();
+        let gaps = pairs().map(|(pair, step)| (pair[1] - pair[0] - step.seconds, pair, step));
+        let longest = gaps.max_by(|a, b| a.0.total_cmp(&b.0));
+        let gap = longest.map(|(seconds, pair, step)| {
+            let within =
+                |event: &&&RunEvent| event.at.is_some_and(|at| at > pair[0] && at <= pair[1]);
+            let events = counted(events.iter().filter(within).copied());
+            TimeGap { step: step.step, seconds, events }
+        });
+        Self { effective: (whole > 0.0).then(|| useful / whole), gap, went_back: None }
+    }
+}
+
+/// How many events of each kind there are.
+pub(super) fn counted<'a>(events: impl Iterator<Item = &'a RunEvent>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    events.for_each(|event| *counts.entry(event.kind.clone()).or_insert(0) += 1);
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::{RecordedRound, RecordedStep};
+
+    fn step(number: u64, opened: f64, committed: f64, at: Option<f64>) -> RecordedStep {
+        RecordedStep {
+            run: 0,
+            scheme: "uncoded".into(),
+            step: number,
+            committed,
+            seconds: 2.0,
+            at,
+            rounds: vec![RecordedRound {
+                round: number,
+                opened,
+                seconds: 1.5,
+                arrivals: vec![Some(1.0), None],
+                delays: Vec::new(),
+            }],
+            spent: Vec::new(),
+            using: None,
+        }
+    }
+
+    fn record(steps: impl IntoIterator<Item = RecordedStep>) -> Record {
+        let mut record = Record::default();
+        steps.into_iter().for_each(|step| record.push(step).unwrap());
+        record
+    }
+
+    #[test]
+    fn rounds_nobody_answered_were_computed_in_all_along() {
+        let mut silent = step(1, 2.0, 4.0, None);
+        silent.rounds[0].arrivals = vec![None, None];
+        let found = TimeSpent::of(&record([step(0, 0.25, 2.0, None), silent]));
+        let TimeSpent { total, computing, waiting, deciding, between, overlapped } = found;
+        assert_eq!((total, computing, waiting), (3.75, 2.5, 0.5));
+        assert_eq!((deciding, between, overlapped), (0.75, 0.0, false));
+        assert_eq!(found.share(deciding), 0.2);
+    }
+
+    #[test]
+    fn a_step_that_is_decided_before_its_round_ends_was_decided_in_no_time() {
+        let found = TimeSpent::of(&record([step(0, 0.0, 1.0, None), step(1, 0.5, 3.0, None)]));
+        assert_eq!((found.deciding, found.between, found.overlapped), (1.0, 0.0, true));
+        assert_eq!(TimeSpent::of(&Record::default()), TimeSpent::default());
+    }
+
+    #[test]
+    fn the_wall_clock_shows_what_the_runs_own_does_not() {
+        let event = |at, kind: &str| RunEvent {
+            at: Some(at),
+            run: 0,
+            step: None,
+            worker: None,
+            kind: kind.into(),
+            blocked: None,
+        };
+        let stamped = |stamps: [Option<f64>; 3]| {
+            let steps = (0..).zip(stamps).map(|(k, at)| step(k, 2.0 * k as f64, 2.0, at));
+            record(steps)
+        };
+        let events = [event(104.0, "lost"), event(101.0, "join"), event(110.0, "resume")];
+        let events: Vec<&RunEvent> = events.iter().collect();
+        let found = WallClock::of(&stamped([Some(100.0), Some(102.0), Some(110.0)]), &events);
+        assert_eq!(found.effective, Some(0.5));
+        let gap = found.gap.unwrap();
+        assert_eq!((gap.step, gap.seconds), (2, 6.0));
+        assert_eq!(gap.events, BTreeMap::from([("lost".into(), 1), ("resume".into(), 1)]));
+        let back = WallClock::of(&stamped([Some(100.0), Some(99.0), Some(110.0)]), &[]);
+        assert_eq!((back.effective, back.went_back), (None, Some(1)));
+        let without = WallClock::of(&stamped([Some(100.0), None, Some(110.0)]), &[]);
+        assert_eq!(without, WallClock::default());
+    }
+}

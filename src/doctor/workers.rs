@@ -1,0 +1,174 @@
+//! Which workers are slow, and whether computing or something else makes them so.
+
+use super::changes::LevelShift;
+use super::numbers::median;
+use super::record::Record;
+use super::rows::{Reports, Times};
+use super::what_if::OfWorker;
+use serde::Serialize;
+
+/// An answer later than so many times its round's median is late.
+const LATE: f64 = 1.5;
+/// A round is closed by its last answer if that came so close to the end.
+const CLOSES: f64 = 0.999;
+/// A slow worker takes so many times as long as workers usually do,
+const SLOW: f64 = 1.05;
+/// and is so many deviations away.
+const DEVIATIONS: f64 = 5.0;
+/// Standard deviation of a normal distribution over its median absolute deviation.
+const DEVIATION_OF_MAD: f64 = 1.4826;
+/// Workers never agree better than that, relative to the usual.
+const DEVIATION_LEAST: f64 = 0.003;
+/// Fewer workers show nobody to be slow.
+const WORKERS_LEAST: usize = 3;
+
+/// What makes a worker slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Because {
+    /// It computes for longer than others.
+    Computing,
+    /// Its time passes outside computation: network, queues, the host.
+    Elsewhere,
+}
+
+/// What there is to say of one worker. What a record does not show is none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ExaminedWorker {
+    /// Which.
+    pub worker: usize,
+    /// How many times as long it takes as the median of its round, on average.
+    pub ratio: Option<f64>,
+    /// Rounds in which it took more than 1.5 times the median.
+    pub late_rounds: Option<usize>,
+    /// Rounds that ended with its answer.
+    pub closed_rounds: usize,
+    /// Rounds that ended without its answer.
+    pub unanswered: usize,
+    /// How many times the median rounds would take with this worker alone as slow as it was.
+    pub only: Option<f64>,
+    /// Share of the time that is saved if it is never slower than the median.
+    pub saves: Option<f64>,
+    /// Whether it is slow, be it by 5 %.
+    pub slow: Option<bool>,
+    /// Why, if it is.
+    pub because: Option<Because>,
+    /// Seconds that it computes, by its reports: their median.
+    pub computing: Option<f64>,
+    /// Seconds that its answers take besides: their median.
+    pub elsewhere: Option<f64>,
+    /// When its ratio changed.
+    pub changes: Vec<LevelShift>,
+}
+
+/// Medians of workers' reports.
+pub(super) struct Spent {
+    /// Seconds of computation and elsewhere, of workers with reports.
+    of_workers: Vec<Option<(f64, f64)>>,
+    /// Their medians over these workers.
+    usual: (f64, f64),
+}
+
+impl Spent {
+    /// Of the rounds from a place on.
+    pub(super) fn since(record: &Record, reports: &Reports<'_>, from: usize) -> Self {
+        let of = |worker: usize| {
+            let (computing, elsewhere): (Vec<f64>, Vec<f64>) = reports
+                .of_worker(worker, from)
+                .filter_map(|report| Some((report.whole()?, report.elsewhere())))
+                .unzip();
+            (!computing.is_empty()).then(|| (median(computing), median(elsewhere)))
+        };
+        let of_workers: Vec<Option<(f64, f64)>> = (0..record.workers()).map(of).collect();
+        let (computing, elsewhere) = of_workers.iter().flatten().copied().unzip();
+        Self { of_workers, usual: (median(computing), median(elsewhere)) }
+    }
+
+    /// What makes a slow worker slow; none without its reports.
+    pub(super) fn because(&self, worker: usize) -> Option<Because> {
+        let (computing, elsewhere) = self.of_workers[worker]?;
+        let more = (computing - self.usual.0, elsewhere - self.usual.1);
+        Some(if more.0 >= more.1 { Because::Computing } else { Because::Elsewhere })
+    }
+}
+
+/// Who is slow: by how much workers' usual ratios differ from the middle of them.
+///
+/// # Formula
+/// ```text
+/// x_w > 1.05 c  and  x_w - c > 5 d
+/// ```
+/// where `x_w` is the median over rounds of the worker's time over the round's median, `c` the
+/// median of all `x_w` and `d = max(1.4826 median |x_w - c|, 0.003 c)`. It finds nobody where about
+/// half of the workers are slow.
+pub(super) fn slow(times: &Times) -> Vec<bool> {
+    let usual: Vec<f64> = times.ratios.iter().map(|ratios| median(ratios.clone())).collect();
+    let middle = median(usual.clone());
+    let deviations = usual.iter().map(|usual| (usual - middle).abs()).collect();
+    let deviation = (DEVIATION_OF_MAD * median(deviations)).max(DEVIATION_LEAST * middle);
+    let is_slow = |usual: &f64| {
+        usual.is_finite() && *usual > SLOW * middle && usual - middle > DEVIATIONS * deviation
+    };
+    let enough = times.workers() >= WORKERS_LEAST;
+    usual.iter().map(|usual| enough && is_slow(usual)).collect()
+}
+
+/// How many times as long a worker takes as the median, on average.
+pub(super) fn mean_ratio(times: &Times, worker: usize) -> f64 {
+    let ratios = &times.ratios[worker];
+    ratios.iter().sum::<f64>() / ratios.len() as f64
+}
+
+/// How often each worker's answer ended its round.
+fn closed_by(record: &Record) -> Vec<usize> {
+    let mut closed = vec![0; record.workers()];
+    for round in &record.closed {
+        let answers = (0..).zip(&round.arrivals);
+        let answers = answers.filter_map(|(worker, arrival)| Some((worker, (*arrival)?)));
+        // Of equal ones the first: `max_by` would keep the last.
+        let last = answers.reduce(|last, answer| if answer.1 > last.1 { answer } else { last });
+        if let Some((worker, _)) = last.filter(|last| last.1 >= CLOSES * round.seconds) {
+            let worker: usize = worker;
+            closed[worker] += 1;
+        }
+    }
+    closed
+}
+
+/// All workers, as far as the record shows them; `equal_loads` where all are assigned as much.
+pub(super) fn examined(
+    record: &Record,
+    reports: &Reports<'_>,
+    known: Option<&Times>,
+    what_ifs: Option<&[OfWorker]>,
+    equal_loads: bool,
+) -> Vec<ExaminedWorker> {
+    let spent = Spent::since(record, reports, 0);
+    let slow = known.map(slow);
+    let closed = closed_by(record);
+    let of = |worker: usize| {
+        let unanswered = |round: &&super::RecordedRound| round.arrivals[worker].is_none();
+        let slow = slow.as_ref().map(|slow| slow[worker]);
+        let what_if = what_ifs.map(|found| found[worker]);
+        let late = |times: &Times| {
+            let late = times.ratios[worker].iter().filter(|ratio| **ratio > LATE);
+            late.count()
+        };
+        ExaminedWorker {
+            worker,
+            ratio: known.map(|times| mean_ratio(times, worker)),
+            late_rounds: known.map(late),
+            closed_rounds: closed[worker],
+            unanswered: record.closed.iter().filter(unanswered).count(),
+            only: what_if.map(|found| found.only),
+            saves: what_if.map(|found| found.saves),
+            slow,
+            because: spent.because(worker).filter(|_| slow == Some(true) && equal_loads),
+            computing: spent.of_workers[worker].map(|(computing, _)| computing),
+            elsewhere: spent.of_workers[worker].map(|(_, elsewhere)| elsewhere),
+            changes: known.map_or(Vec::new(), |times| times.changes(&times.ratios[worker], record)),
+        }
+    };
+    (0..record.workers()).map(of).collect()
+}

@@ -1,0 +1,425 @@
+//! The doctor against an independent implementation, and against slower ways to the same numbers.
+
+use codedgrad::codes::SchemeSpec;
+use codedgrad::codes::registry::Registry;
+use codedgrad::doctor::{
+    AnswerRows, Because, Caution, Examination, ExaminedWorker, Known, LevelShift, LevelShifts,
+    NoReplay, Problem, Record, RecordedStep, RunEvent, WorkReport, examine,
+};
+use codedgrad::sim::{Close, Rules, simulate};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::fs;
+use std::path::Path;
+
+const RUNS: [&str; 4] = ["static_uncoded", "static_groups", "made_up_uncoded", "made_up_groups"];
+
+fn data(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/doctor");
+    fs::read_to_string(folder.join(name)).unwrap()
+}
+
+fn steps(run: &str) -> Vec<RecordedStep> {
+    let text = data(&format!("{run}.jsonl"));
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn record(steps: impl IntoIterator<Item = RecordedStep>) -> Record {
+    let mut record = Record::default();
+    steps.into_iter().for_each(|step| record.push(step).unwrap());
+    record
+}
+
+fn examined(record: &Record) -> Examination {
+    examine(record, &Known::default())
+}
+
+fn known_events(events: &[RunEvent]) -> Known<'_> {
+    Known { registry: Registry::builtin(), events }
+}
+
+/// The examination with the names that the expected files have.
+fn told(found: &Examination) -> Value {
+    let what_if = &found.what_if;
+    json!({
+        "workers": found.workers,
+        "rounds": found.rounds,
+        "estimated": found.estimated,
+        "time": found.time,
+        "effective": found.effective,
+        "replayed": what_if.replayed,
+        "replay_error": what_if.replay_error,
+        "slowdown": what_if.slowdown,
+        "worst_workers": what_if.worst_workers,
+        "slow_rounds": what_if.slow_rounds,
+        "of_workers": found.of_workers,
+        "changes": found.changes,
+    })
+}
+
+/// Compares every key that is expected.
+fn compare(at: &str, found: &Value, expected: &Value) {
+    match (found, expected) {
+        (Value::Object(_), Value::Object(expected)) => {
+            for (key, expected) in expected {
+                compare(&format!("{at}.{key}"), &found[key], expected);
+            }
+        }
+        (Value::Array(found), Value::Array(expected)) => {
+            assert_eq!(found.len(), expected.len(), "{at}");
+            for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+                compare(&format!("{at}[{place}]"), found, expected);
+            }
+        }
+        (Value::Number(found), Value::Number(expected)) => {
+            let (found, expected) = (found.as_f64().unwrap(), expected.as_f64().unwrap());
+            let relative = if at.ends_with("effective") { 1e-8 } else { 1e-9 };
+            let near = (found - expected).abs() <= (relative * expected.abs()).max(1e-12);
+            assert!(near, "{at}: {found}, expected {expected}");
+        }
+        _ => assert_eq!(found, expected, "{at}"),
+    }
+}
+
+#[test]
+fn examinations_agree_with_an_independent_implementation() {
+    for run in RUNS {
+        let found = told(&examined(&record(steps(run))));
+        let expected: Value = serde_json::from_str(&data(&format!("{run}.expected.json"))).unwrap();
+        assert!(expected.as_object().unwrap().len() >= 10, "{run}");
+        compare(run, &found, &expected);
+    }
+}
+
+/// The kinds of findings, their workers, and since which round.
+fn kinds(found: &Examination) -> Vec<(&'static str, Vec<usize>, Option<u64>)> {
+    let of = |finding: &codedgrad::doctor::Finding| {
+        (finding.kind(), finding.workers(), finding.since().map(|since| since.round))
+    };
+    found.findings.iter().map(of).collect()
+}
+
+#[test]
+fn findings_come_the_dearest_first() {
+    let of = |run| kinds(&examined(&record(steps(run))));
+    let (lost, rounds) = (("lost-time", vec![], None), ("slow-rounds", vec![], None));
+    let slower = ("slower-since", vec![5], Some(60));
+    let slightly = ("slightly-slow-workers", vec![2], None);
+    assert_eq!(
+        of("made_up_groups"),
+        [lost.clone(), rounds.clone(), slightly.clone(), slower.clone()]
+    );
+    assert_eq!(of("made_up_uncoded"), [lost, slower, rounds, slightly]);
+    for run in ["static_uncoded", "static_groups"] {
+        assert_eq!(of(run), [("constantly-slow-workers", vec![7], None)], "{run}");
+    }
+}
+
+#[test]
+fn the_simulator_gives_the_replayed_times() {
+    for (run, seconds) in [("made_up_groups", 126.209413), ("made_up_uncoded", 147.739944)] {
+        let record = record(steps(run));
+        let found = simulated(record.scheme(), &AnswerRows::of(&record).rows);
+        assert!((found - seconds).abs() < 1e-9 * seconds, "{run}: {found}");
+        assert_eq!(examined(&record).what_if.replayed, Some(found));
+    }
+}
+
+/// Seconds that a scheme takes for rows, by the simulator.
+fn simulated(scheme: &str, rows: &[Vec<f64>]) -> f64 {
+    let spec: SchemeSpec = scheme.parse().unwrap();
+    let units = spec.natural(rows[0].len()).unwrap().units;
+    let jobs = rows.len() as u64;
+    let mut scheme = spec.scheme(rows[0].len(), units, 0..jobs).unwrap();
+    let rules = Rules { close: Close::Decodable, mu: 1.0, growth: None, dispatch: 0.0 };
+    let mut rows = rows.iter();
+    let mut next = || Ok::<_, Infallible>(rows.next().unwrap().clone());
+    simulate(&mut *scheme, jobs, &mut next, &rules, &mut |_| ()).unwrap().total_time
+}
+
+#[test]
+fn level_shifts_agree_with_an_independent_implementation() {
+    let series: Vec<Value> = serde_json::from_str(&data("levels.json")).unwrap();
+    assert_eq!(series.len(), 12);
+    for (at, series) in series.iter().enumerate() {
+        let values: Vec<f64> = serde_json::from_value(series["values"].clone()).unwrap();
+        let found = LevelShifts::of(&values);
+        compare(&format!("series {at}"), &json!(found), &series["changes"]);
+        let shift = series["at"].as_u64();
+        match series["kind"].as_str().unwrap() {
+            "none" => assert!(found.is_empty()),
+            "step" => shifts_are(&found, &[shift.unwrap()]),
+            "bump" => shifts_are(&found, &[shift.unwrap(), shift.unwrap() + 50]),
+            kind => assert_eq!(kind, "bursts"),
+        }
+    }
+}
+
+/// Every shift is found within 3 values of where it is, and seen within 7.
+fn shifts_are(found: &[LevelShift], expected: &[u64]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.round.abs_diff(*expected) <= 3, "{found:?} {expected}");
+        assert!(found.seen - expected <= 7, "{found:?} {expected}");
+    }
+}
+
+#[test]
+fn a_burst_is_taken_back() {
+    let burst = |at: u64| if (50..58).contains(&at) { 4.0 } else { 1.0 + (at % 3) as f64 / 100.0 };
+    let mut shifts = LevelShifts::default();
+    let mut seen = 0;
+    for at in 0..120 {
+        shifts.push(burst(at));
+        seen = seen.max(shifts.found().len());
+    }
+    assert_eq!((seen, shifts.found().len()), (1, 0));
+}
+
+fn rows() -> impl Strategy<Value = Vec<Vec<f64>>> {
+    let times = prop::sample::select(vec![0.5, 1.0, 1.0, 1.25, 2.0, 4.0]);
+    prop::collection::vec(prop::collection::vec(times, 7), 2..20)
+}
+
+fn median(row: &[f64]) -> f64 {
+    let mut row = row.to_vec();
+    row.sort_by(f64::total_cmp);
+    f64::midpoint(row[(row.len() - 1) / 2], row[row.len() / 2])
+}
+
+/// A record of a scheme whose rounds close when it can decode.
+fn coded(scheme: &str, rows: &[Vec<f64>]) -> Record {
+    let mut now = 0.0;
+    let lines = (0..).zip(rows).map(|(step, row)| {
+        let seconds = simulated(scheme, std::slice::from_ref(row));
+        let arrivals: Vec<_> = row.iter().map(|time| (*time <= seconds).then_some(*time)).collect();
+        let late = |(worker, time): (usize, &f64)| {
+            (*time > seconds).then(|| json!([step, worker, time / 2.0, 1.0, time]))
+        };
+        let spent: Vec<Value> = row.iter().enumerate().filter_map(late).collect();
+        let opened = now;
+        now += seconds;
+        let line = json!({
+            "scheme": scheme, "step": step, "committed": now, "seconds": seconds, "spent": spent,
+            "rounds": [
+                {"round": step, "opened": opened, "seconds": seconds, "arrivals": arrivals}
+            ],
+        });
+        serde_json::from_value::<RecordedStep>(line).unwrap()
+    });
+    record(lines.collect::<Vec<_>>())
+}
+
+proptest! {
+    /// The what-ifs of all workers at once are those of one replay each, for groups of one, of
+    /// equal and of unequal sizes, and for codes that are replayed by the simulator.
+    #[test]
+    fn what_ifs_are_replays(rows in rows()) {
+        for scheme in ["uncoded", "groups:s=1", "groups:l=4", "groups:l=1", "min-load:s=1"] {
+            let found = examined(&coded(scheme, &rows));
+            prop_assert_eq!(found.estimated, Some(0.0));
+            let (total, medians) = (
+                simulated(scheme, &rows),
+                rows.iter().map(|row| median(row)).sum::<f64>(),
+            );
+            prop_assert!((found.what_if.replayed.unwrap() - total).abs() < 1e-9);
+            for ExaminedWorker { worker, only, saves, .. } in &found.of_workers {
+                let with = |change: &dyn Fn(&mut Vec<f64>, f64)| {
+                    let rows: Vec<Vec<f64>> = rows.iter().map(|row| {
+                        let (mut changed, median) = (row.clone(), median(row));
+                        change(&mut changed, median);
+                        changed
+                    }).collect();
+                    simulated(scheme, &rows)
+                };
+                let alone = with(&|row, median| {
+                    let time = row[*worker];
+                    row.fill(median);
+                    row[*worker] = time;
+                });
+                let without = with(&|row, median| row[*worker] = row[*worker].min(median));
+                let only = only.unwrap();
+                prop_assert!((only - alone / medians).abs() < 1e-9, "{} {}", scheme, worker);
+                prop_assert!((saves.unwrap() - (1.0 - without / total)).abs() < 1e-9);
+            }
+        }
+    }
+
+    /// Whatever is recorded, an examination ends.
+    #[test]
+    fn odd_times_are_survived(rows in prop::collection::vec(
+        prop::collection::vec(prop::sample::select(vec![0.0, 0.0, 1e-300, 1.0, 1e300]), 4), 0..60,
+    )) {
+        let found = examined(&Record::of_trace(rows.clone()).unwrap());
+        prop_assert_eq!(found.rounds, rows.len());
+        prop_assert!(serde_json::to_string(&told(&found)).is_ok());
+    }
+}
+
+#[test]
+fn reports_tell_what_nobody_waited_for() {
+    let line = json!({
+        "scheme": "uncoded", "step": 0, "committed": 2.0, "seconds": 2.0,
+        "rounds": [{
+            "round": 4, "opened": 0.0, "seconds": 2.0,
+            "arrivals": [1.5, null, null, null, null],
+            "delays": [0.5, 0.0, 0.25, 3.0, 0.125],
+        }],
+        // Half of it in 1.5 s, with 0.5 s elsewhere; nothing; an unfinished task beside an arrival.
+        "spent": [[4, 1, 1.5, 0.5, 2.0], [4, 2, 1.5, 0.5, 2.0], [4, 4, 0.0, 0.0, 2.0],
+            [4, 0, 9.0, 0.5, 9.0], [5, 3, 1.0, 1.0, 1.0]],
+    });
+    let record = record([serde_json::from_value(line).unwrap()]);
+    let found = AnswerRows::of(&record);
+    assert_eq!(found.rows, [[1.5, 3.5, 3.75, 4.0, 2.0]]);
+    assert_eq!(found.estimated, 2);
+}
+
+/// Forty workers: 3 % of them are two.
+#[test]
+fn the_worst_workers_are_three_in_a_hundred() {
+    let row = |round: usize| -> Vec<f64> {
+        let time = |worker| match worker {
+            31 if round.is_multiple_of(2) => 1.5,
+            7 if round.is_multiple_of(3) => 2.0,
+            _ => 1.0,
+        };
+        (0..40).map(time).collect()
+    };
+    let found = examined(&Record::of_trace((0..30).map(row)).unwrap());
+    let worst = found.what_if.worst_workers.unwrap();
+    assert_eq!((worst.workers, worst.explain), (vec![7, 31], 1.0));
+}
+
+#[test]
+fn a_worker_slower_by_a_tenth_is_found_and_noise_is_not() {
+    // Times that vary by 3 %, the same every time.
+    let noise = |round: usize, worker: usize| {
+        let mixed = (round * 31 + worker * 17) * 2_654_435_761 % 1_000_003;
+        1.0 + 0.05 * (mixed as f64 / 1_000_003.0 - 0.5)
+    };
+    let found = |slow: f64| {
+        let row = |round| {
+            let time = |worker| noise(round, worker) * if worker == 3 { slow } else { 1.0 };
+            (0..8).map(time).collect::<Vec<f64>>()
+        };
+        kinds(&examined(&Record::of_trace((0..100).map(row)).unwrap()))
+    };
+    assert_eq!(found(1.0), []);
+    assert_eq!(found(1.1), [("slightly-slow-workers", vec![3], None)]);
+}
+
+#[test]
+fn everybody_may_become_slower() {
+    let row = |round: usize| {
+        let level = if round < 70 { 1.0 } else { 1.25 };
+        (0..5).map(|worker| level + 0.01 * ((round + worker) % 5) as f64).collect::<Vec<f64>>()
+    };
+    let found = examined(&Record::of_trace((0..140).map(row)).unwrap());
+    assert_eq!(kinds(&found), [("everybody-slower-since", vec![], Some(70))]);
+    assert!(found.findings[0].to_string().contains("1.25 times as long since step 70 (1:12)"));
+    assert!((found.findings[0].costs.unwrap() - (1.0 - 140.0 / 157.5)).abs() < 0.01);
+}
+
+#[test]
+fn part_of_a_run_is_told_by_the_runs_own_numbers() {
+    let all = record(steps("made_up_uncoded"));
+    let part = all.clone().between(Some(35), Some(85)).unwrap();
+    let found = examined(&part);
+    let slower = ("slower-since", vec![5], Some(60));
+    assert_eq!(kinds(&found)[0], slower);
+    assert_eq!(found.findings[0].since().unwrap().step, 60);
+    let Problem::SlowerSince { because, times, .. } = found.findings[0].problem else { panic!() };
+    assert_eq!(because, Some(Because::Computing));
+    assert!((times - 1.3).abs() < 0.02, "{times}");
+    let two = examined(&all.between(Some(30), Some(31)).unwrap());
+    assert_eq!((two.rounds, two.steps), (2, 2));
+}
+
+#[test]
+fn less_is_said_where_less_is_known() {
+    let said = |record: &Record| {
+        let found = examined(record);
+        assert_eq!(found.what_if.slowdown, None);
+        (found.what_if.reason.unwrap().to_string(), found.of_workers.len(), found.estimated)
+    };
+    let first = steps("static_groups").swap_remove(0);
+    let (reason, workers, _) = said(&record([first]));
+    assert!(reason.contains("too few rounds to compare workers: 1,") && workers == 0, "{reason}");
+    let (reason, workers, _) = said(&Record::default());
+    assert!(reason.contains("workers: 0,") && workers == 0, "{reason}");
+    let under = |scheme: &str| {
+        let named = |step| RecordedStep { scheme: scheme.into(), ..step };
+        record(steps("made_up_groups").into_iter().map(named))
+    };
+    let (reason, workers, estimated) = said(&under("queue:m=16"));
+    assert!(reason.contains("queue:m=16 workers take tasks until none is left"), "{reason}");
+    assert_eq!((workers, estimated), (8, None));
+    let (reason, ..) = said(&under("gruops:s=1"));
+    assert!(reason.contains("groups:s=1"), "{reason}");
+    // Of schemes over rounds the pace is known where all workers have reported.
+    let delayed = examined(&under("m-sgc:B=1,W=2,lambda=2"));
+    assert!(matches!(delayed.what_if.reason, Some(NoReplay::Delayed { .. })));
+    let slower = ("slower-since", vec![5], Some(60));
+    let at = kinds(&delayed).iter().position(|kind| *kind == slower).unwrap();
+    assert_eq!((delayed.findings[at].costs, delayed.what_if.replayed), (None, None));
+    assert_eq!(delayed.of_workers[5].late_rounds, Some(0));
+    let (reason, ..) = said(&under("uncoded"));
+    assert!(reason.contains("away from the record"), "{reason}");
+}
+
+#[test]
+fn a_scheme_that_changed_is_looked_at_from_its_last_change_on() {
+    let using = |step: RecordedStep| {
+        let scheme = if step.step < 20 { "queue:m=16" } else { "groups:s=1" };
+        let using = serde_json::from_value(json!({"scheme": scheme})).unwrap();
+        RecordedStep { scheme: "auto".into(), using: Some(using), ..step }
+    };
+    let all = record(steps("static_groups").into_iter().map(using));
+    let reason = examined(&all).what_if.reason.unwrap();
+    assert_eq!(reason, NoReplay::SchemeChanged { first: 20, last: 20 });
+    let found = examined(&all.between(Some(20), None).unwrap());
+    assert_eq!(kinds(&found), [("constantly-slow-workers", vec![7], None)]);
+    assert_eq!(found.scheme, "groups:s=1");
+}
+
+fn event(kind: &str, more: &Value) -> RunEvent {
+    let mut event = json!({"at": 1_700_000_150.0, "run": 0, "kind": kind, "what": "words"});
+    event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(event).unwrap()
+}
+
+#[test]
+fn events_are_counted_and_judged() {
+    let checkpoint = |blocked: f64| event("checkpoint", &json!({"blocked": blocked, "step": 50}));
+    let mut events = vec![checkpoint(2.0), checkpoint(1.5), event("lost", &json!({"worker": 6}))];
+    for _ in 0..3 {
+        events.push(event("lost", &json!({"worker": 3, "step": 89})));
+        events.push(event("join", &json!({"worker": 3, "step": 89})));
+    }
+    events.push(event("lost", &json!({"worker": 1, "step": 500})));
+    let found = examine(&record(steps("made_up_groups")), &known_events(&events));
+    let kinds = kinds(&found);
+    assert_eq!(kinds[0].0, "lost-time");
+    assert!(kinds.contains(&("checkpoint-stalls", vec![], None)), "{kinds:?}");
+    assert!(kinds.contains(&("flapping", vec![3], None)), "{kinds:?}");
+    assert!(kinds.contains(&("dead-workers", vec![6], None)), "{kinds:?}");
+    assert_eq!((found.checkpoints.count, found.checkpoints.blocked), (2, 3.5));
+    assert_eq!(found.events["lost"], 4, "that of a step beyond the record is none of it");
+}
+
+#[test]
+fn what_is_odd_is_said() {
+    let mut steps = steps("made_up_uncoded");
+    steps[7].at = Some(1.0);
+    let wrong = WorkReport { round: 1, worker: 99, computed: 1.0, progress: 1.0, came: 1.0 };
+    steps[3].spent.push(wrong);
+    let found = examined(&record(steps));
+    assert_eq!(
+        found.cautions,
+        [Caution::UnsoundReports { count: 1 }, Caution::ClockWentBack { step: 7 }]
+    );
+    assert_eq!(found.effective, None);
+    assert!(kinds(&found).iter().all(|(kind, ..)| *kind != "lost-time"));
+}
