@@ -87,6 +87,9 @@ impl ActiveScheme {
     }
 
     fn inside(&self, set: &WorkerSet) -> WorkerSet {
+        if self.members.all.len() == self.members.places.len() {
+            return set.clone();
+        }
         WorkerSet::of(self.members.all.len(), set.iter().filter_map(|worker| self.place(worker)))
     }
 

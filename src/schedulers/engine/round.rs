@@ -181,14 +181,16 @@ impl CurrentRound {
     /// Whoever has not answered: still computing, erased or dead. Who has nothing to do is not
     /// missing.
     pub(super) fn missing(&self, roster: &Roster) -> WorkerSet {
-        let owes = |worker: Worker| {
-            [&self.worked, &self.erased, &self.resting].iter().any(|set| set.contains(worker))
-        };
-        let answered = |worker: Worker| {
-            self.arrivals[worker.index()].is_some() || !owes(worker) && roster.is_ready(worker)
-        };
-        let all = Worker::all(self.arrivals.len());
-        WorkerSet::of(self.arrivals.len(), all.filter(|worker| !answered(*worker)))
+        let mut owing = self.worked.clone();
+        owing.unite(&self.erased);
+        owing.unite(&self.resting);
+        let mut missing = WorkerSet::empty(self.arrivals.len());
+        for (worker, arrival) in Worker::all(self.arrivals.len()).zip(&self.arrivals) {
+            if arrival.is_none() && (owing.contains(worker) || !roster.is_ready(worker)) {
+                missing.insert(worker);
+            }
+        }
+        missing
     }
 
     /// Whether a round that could close is held open for those who are still out; then it is to be

@@ -168,10 +168,12 @@ struct Load {
 fn loads(terms: &[Summand]) -> BTreeMap<u32, Load> {
     let mut loads: BTreeMap<u32, Load> = BTreeMap::new();
     for term in terms {
-        // A worker may hold a term twice.
-        let holders: BTreeSet<u32> = term.holders.iter().map(|piece| piece.worker.0).collect();
-        for holder in holders {
-            let load = loads.entry(holder).or_default();
+        for (place, piece) in term.holders.iter().enumerate() {
+            // A worker may hold a term twice.
+            if term.holders[..place].iter().any(|other| other.worker == piece.worker) {
+                continue;
+            }
+            let load = loads.entry(piece.worker.0).or_default();
             load.terms += 1;
             load.sends += 1.0 / term.holders.len() as f64;
         }

@@ -70,6 +70,8 @@ pub(super) struct Hub {
     context: ConnectionContext,
     members: Members,
     sums: CoordinatorSums,
+    /// Room for what the sums want done.
+    spare: Vec<CoordinatorEffect>,
     /// The order to apply that was sent last. It is the same for all whose connection has the same
     /// number.
     apply: Option<((Step, u32, u32, Worker), Frame)>,
@@ -144,6 +146,7 @@ impl Hub {
             facts: listen.all_facts(),
             members: Members::new(listen.config.shape.workers),
             sums: CoordinatorSums::new(settings, of_node, eager),
+            spare: Vec::new(),
             apply: None,
             context,
             states: Handovers::default(),
@@ -368,13 +371,13 @@ impl Hub {
 
     /// Tells whoever makes the sums what happened, and does what follows from it.
     fn sums(&mut self, event: CoordinatorEvent<'_>) {
-        let mut effects = Vec::new();
+        let mut effects = std::mem::take(&mut self.spare);
         self.sums.handle(Instant::now().into_std(), event, &mut effects);
         self.carry_out(effects);
     }
 
-    fn carry_out(&mut self, effects: Vec<CoordinatorEffect>) {
-        for effect in effects {
+    fn carry_out(&mut self, mut effects: Vec<CoordinatorEffect>) {
+        for effect in effects.drain(..) {
             match effect {
                 CoordinatorEffect::Send { to, frame, most } => self.send(to, frame, most),
                 CoordinatorEffect::Tell { to, message } => {
@@ -400,13 +403,15 @@ impl Hub {
                 CoordinatorEffect::GroupSize(size) => self.watched.status().group = size,
             }
         }
+        self.spare = effects;
     }
 
     /// Sums chunks while nothing else is to be done.
     fn work(&mut self) {
-        let mut effects = Vec::new();
+        let mut effects = std::mem::take(&mut self.spare);
         while self.sums.work(&mut effects) {
-            self.carry_out(std::mem::take(&mut effects));
+            self.carry_out(effects);
+            effects = std::mem::take(&mut self.spare);
         }
         self.sums.finish(&mut effects);
         self.carry_out(effects);
