@@ -112,6 +112,7 @@ pub(crate) fn listen(
         run: plan.sums.id,
         config,
         exchange: plan.sums.exchange.exchange().for_results_received(looked_at),
+        overlap: true,
         keeps: true,
         first: Some(first),
         job: serde_json::to_string(&job).or_work()?,
