@@ -19,6 +19,10 @@
 //! assert_eq!(stream.clone_dtoh(&out)?, [-8.0, -16.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Without a GPU the kernels are checked by `tests/devices/host.h`, which makes C++ of their very
+//! text; its results are compared with the CPU's bits. `driver.cpp` and `nccl.cpp` there emulate a
+//! driver and an NCCL whose streams run late.
 #![allow(unsafe_code)]
 
 mod error;

@@ -1,4 +1,10 @@
 //! What the engine knows of each step that is not decided yet: its jobs, its results, its holders.
+//!
+//! Models that are trained in turn overlap freely. Everything decoded is held before the next round
+//! opens, so with more models than the scheme's delay a job's parameters are committed before its
+//! first round; with fewer the engine refuses to begin. The jobs of one step of one model (gradient
+//! accumulation) end with it: the scheme is restarted with the next step's jobs and keeps what it
+//! has learnt of the workers.
 
 use super::events::{Action, Refusal};
 use crate::codes::Report;

@@ -4,6 +4,22 @@
 //! The rules of the virtual clock are here alone: the trainer's `Pace` and the simulator
 //! [`over_engine`](crate::sim::over_engine) both keep their orders in [`Orders`]. It reads no
 //! clock: `now` is an argument.
+//!
+//! # The path of a late answer
+//!
+//! 1. The engine closes the round without the worker and says `Abandon`. An abandoned worker drops
+//!    its task between two micro-batches, or has finished it already.
+//! 2. `Orders::abandoned` marks the order. If late answers of the scheme count (`late_counts`) and
+//!    the computation is over, it is `Wanted::Late`; else `Wanted::No`: the task may be ordered
+//!    again, and only the order tells the two answers apart.
+//! 3. When the answer comes, `Orders::arrived` gives back one that is not wanted: the result is
+//!    discarded, and the engine does not hear of it. One that is late is delivered when it is due.
+//! 4. The engine takes it as `Input::Late` and asks the scheme, in one place (`Engine::judge`).
+//!    SR-SGC and M-SGC accept it while its job is open. It counts for its own task, never for
+//!    another.
+//!
+//! Before all that the connection judges: an answer to an order of an earlier connection is void
+//! (`Members::is_order`).
 
 use crate::ids::{Round, Task, Worker, WorkerSet};
 use std::collections::BTreeSet;

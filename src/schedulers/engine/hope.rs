@@ -1,4 +1,7 @@
 //! Rounds that can come to nothing any more: refused, waited for or given up at once.
+//!
+//! A round is hopeless if even all workers that may still answer could not save the decode: then
+//! nobody waits for them.
 
 use super::super::events::{Action, EngineError, Refusal};
 use super::Engine;

@@ -1,4 +1,9 @@
 //! What the engine does when a worker is gone, and its results with it.
+//!
+//! Results die with their worker. The scheme is told (`RoundEvent::Lost`) and says which tasks are
+//! open again; a step of several jobs, some of which are decoded, begins anew. Vectors that were
+//! decoded survive where the transport keeps them at the coordinator; elsewhere the fold is made
+//! again under the next attempt number, and acknowledgements of an older attempt are ignored.
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::Doing;

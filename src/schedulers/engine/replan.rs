@@ -1,5 +1,11 @@
 //! How a run goes on with fewer workers than it was planned for, and takes them in again; and how
 //! it goes on under another scheme.
+//!
+//! When no worker that may return can save the round, the engine begins all undecided steps again
+//! under a scheme for the workers that are alive, if they are enough (`min_workers`), and under a
+//! wider one when others are back. Tasks carry the number of their plan, so an answer to an earlier
+//! plan never counts. A `train::Policy` that chooses another scheme changes the plan at the next
+//! step that begins, by the same numbers.
 
 use super::super::events::{Action, EngineError};
 use super::{ActiveScheme, Engine};

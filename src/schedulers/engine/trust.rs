@@ -1,4 +1,8 @@
 //! Which results count, given what is known of the parameters they were computed with.
+//!
+//! After every step each replica reports a digest of its parameters. `agreement` says which of them
+//! is right; results count by that, and a worker whose parameters are wrong takes over another's
+//! state.
 
 use super::super::agreement::{Agreement, Verdict};
 use super::super::events::{Action, EngineError};
