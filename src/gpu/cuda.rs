@@ -462,7 +462,9 @@ impl Cuda {
             let stripes = x.len().div_ceil(buckets).clamp(1, STRIPES);
             let mut sums = self.unset::<f32>(stripes * 2 * buckets)?;
             let work = sums.len();
-            let (elements, width, cut) = (x.len() as u64, buckets as u32, stripes as u32);
+            let elements = x.len() as u64;
+            let width = buckets as u32;
+            let cut = stripes as u32;
             let mut launch = self.stream.launch_builder(&function);
             launch
                 .arg(x)

@@ -25,6 +25,7 @@ impl Engine {
         self.roster.lost(worker);
         self.holding.lost(worker);
         self.given.retain(|(holder, _), _| *holder != worker);
+        // Asked before the worker is forgotten: afterwards nobody knows what it held.
         let unheld = if kept { None } else { self.book.unheld_without(worker) };
         self.book.forget_worker(worker);
         for needy in self.roster.waiting_for(worker) {
@@ -33,6 +34,8 @@ impl Engine {
         if matches!(self.phase, Phase::NotBegun | Phase::Finished) {
             return Ok(());
         }
+        // A decoded job of a step that has several is in its workers' sums already, from which it
+        // cannot be taken out again.
         let again = if self.config.jobs.micro_steps > 1 {
             unheld.is_some() || self.book.is_halfway(self.steps.next)
         } else {

@@ -71,6 +71,8 @@ impl Engine {
         let jobs = jobs.start.0..jobs.end.0;
         let everybody = WorkerSet::empty(self.scheme.facts().workers).complement();
         let whole = spec.scheme(everybody.len(), units, jobs.clone());
+        // A scheme that cannot do without workers who are lost now would begin with a wait for
+        // them.
         let bears = |scheme: &dyn Scheme| scheme.facts().tolerance >= self.roster.dead().len();
         let members = self.scheme.members();
         if members.is_none() && whole.as_ref().is_ok_and(|new| !bears(&**new)) {
@@ -129,6 +131,7 @@ impl Engine {
         let Some(scheme) = plan.and_then(|plan| plan(members.len())) else { return false };
         let (now, then) = (self.scheme.facts(), scheme.facts());
         // What holds wrong workers off is not given up for who is lost.
+        // Batches are cut into these units at every worker; other ones would be other samples.
         let misfit = then.units != now.units || then.wrong < now.wrong;
         if misfit || self.config.jobs.check(then.delay).is_err() {
             return false;
