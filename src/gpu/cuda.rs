@@ -19,6 +19,10 @@
 //! assert_eq!(stream.clone_dtoh(&out)?, [-8.0, -16.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Without a GPU the kernels are checked by `tests/devices/host.h`, which makes C++ of their very
+//! text; its results are compared with the CPU's bits. `driver.cpp` and `nccl.cpp` there emulate a
+//! driver and an NCCL whose streams run late.
 #![allow(unsafe_code)]
 
 mod error;
@@ -458,7 +462,9 @@ impl Cuda {
             let stripes = x.len().div_ceil(buckets).clamp(1, STRIPES);
             let mut sums = self.unset::<f32>(stripes * 2 * buckets)?;
             let work = sums.len();
-            let (elements, width, cut) = (x.len() as u64, buckets as u32, stripes as u32);
+            let elements = x.len() as u64;
+            let width = buckets as u32;
+            let cut = stripes as u32;
             let mut launch = self.stream.launch_builder(&function);
             launch
                 .arg(x)

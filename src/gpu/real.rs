@@ -272,10 +272,13 @@ impl Signs {
 /// `sums += x s t`, element by element. A function of its own, so that it is vectorised.
 #[inline(never)]
 fn add_signed<T: Real>(sums: &mut [T], x: &[T], s: &[T], t: &[T]) {
-    let (x, s, t) = (&x[..sums.len()], &s[..sums.len()], &t[..sums.len()]);
+    let x = &x[..sums.len()];
+    let s = &s[..sums.len()];
+    let t = &t[..sums.len()];
     let (body, tail) = sums.as_chunks_mut::<LANES>();
-    let (xs, ss, ts) =
-        (x.as_chunks::<LANES>().0, s.as_chunks::<LANES>().0, t.as_chunks::<LANES>().0);
+    let xs = x.as_chunks::<LANES>().0;
+    let ss = s.as_chunks::<LANES>().0;
+    let ts = t.as_chunks::<LANES>().0;
     for (((sums, x), s), t) in body.iter_mut().zip(xs).zip(ss).zip(ts) {
         *sums = std::array::from_fn(|e| sums[e] + x[e] * (s[e] * t[e]));
     }

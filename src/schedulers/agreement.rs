@@ -44,6 +44,8 @@ impl Tally {
     fn votes(&self, digest: u64) -> usize {
         let drivers =
             self.reports.iter().any(|word| word.digest == digest && word.lineage.is_none());
+        // The driver's replica has applied every step itself and was never handed a state, which is
+        // worth a second opinion.
         self.lineages(digest) + if drivers { 2 } else { 0 }
     }
 
@@ -70,6 +72,8 @@ impl Tally {
             .max_by_key(|&digest| (self.votes(digest), std::cmp::Reverse(digest)));
         let Some((digest, votes)) = most.map(|digest| (digest, self.votes(digest))) else { return };
         let all = self.expected.iter().all(|worker| self.of(worker).is_some());
+        // What only workers have said is replaced by what more of them say; a majority cannot be
+        // outvoted by who reported first.
         let told = match self.right {
             Some((right, _)) => votes >= 2 && votes > self.votes(right),
             // A single worker cannot vouch for itself.
@@ -134,6 +138,7 @@ impl Agreement {
         for worker in receivers {
             tally.expected.insert(*worker);
         }
+        // A worker that reports later than that is stale and will take over a state anyway.
         let oldest = Step(step.0.saturating_sub(WINDOW));
         while let Some(tally) = self.tallies.first_entry().filter(|tally| *tally.key() < oldest) {
             tally.remove();
@@ -167,6 +172,7 @@ impl Agreement {
             return;
         }
         let before: Vec<Worker> = tally.wrong().filter(|other| *other != worker).collect();
+        // A worker that took over a state reports the same step again.
         tally.reports.retain(|word| word.worker != worker);
         match digest {
             Some(digest) => tally.reports.push(Word { worker, digest, lineage }),

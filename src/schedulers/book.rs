@@ -1,4 +1,10 @@
 //! What the engine knows of each step that is not decided yet: its jobs, its results, its holders.
+//!
+//! Models that are trained in turn overlap freely. Everything decoded is held before the next round
+//! opens, so with more models than the scheme's delay a job's parameters are committed before its
+//! first round; with fewer the engine refuses to begin. The jobs of one step of one model (gradient
+//! accumulation) end with it: the scheme is restarted with the next step's jobs and keeps what it
+//! has learnt of the workers.
 
 use super::events::{Action, Refusal};
 use crate::codes::Report;
@@ -42,6 +48,8 @@ impl Waiting {
     /// The bytes that two workers hold, or one where no two are left of those that were there when
     /// it was decoded.
     fn agreed(&self) -> Option<u64> {
+        // Two, since one worker that holds the vector may die before another has it; with one
+        // worker left there is no second to ask.
         let enough = self.asked.len().clamp(1, 2);
         let alike = |digest: u64| self.holders.iter().filter(|holder| holder.1 == digest).count();
         self.holders.iter().map(|holder| holder.1).find(|digest| alike(*digest) >= enough)
@@ -50,6 +58,7 @@ impl Waiting {
     /// Whoever holds other bytes than the first holder, if nobody can come any more who would
     /// settle which are right.
     fn disputed(&self) -> Option<Worker> {
+        // While somebody is still to report, it may agree with one of those that differ.
         let all =
             self.asked.iter().all(|worker| self.holders.iter().any(|holder| holder.0 == worker));
         let (first, others) =
@@ -58,7 +67,10 @@ impl Waiting {
     }
 }
 
-/// The steps that are not decided.
+/// The steps that are not decided. Each is decoded job by job ([`Book::decoded`]), then folded once
+/// all its jobs are ([`Book::fold`]), then held by workers ([`Book::held`], [`Book::settle_held`]);
+/// what came of it is asked in the order of the steps ([`Book::close`]). [`Book::again`] goes back
+/// to the decoding, [`Book::restart`] to the beginning, of all steps.
 #[derive(Clone, Debug)]
 pub(super) struct Book {
     micro_steps: u64,
@@ -101,10 +113,13 @@ impl Book {
             .open
             .get_mut(&step)
             .filter(|open| open.decoded.len() as u64 == self.micro_steps)?;
+        // By place in the batch, so that the order of summation does not depend on who was fast.
         open.terms.sort_by_key(|(start, fold)| (fold.task.job, *start, fold.worker));
         let folds: Vec<Fold> = open.terms.iter().map(|term| term.1).collect();
         let sources =
             open.sums.iter().copied().chain(folds.iter().map(|fold| fold.worker)).collect();
+        // Workers that come later are not waited for: they would hold up a step of which they have
+        // no part.
         self.waiting.push(Waiting { step, asked: alive.clone(), sources, holders: Vec::new() });
         let (sums, decode) = (open.sums.iter().copied().collect(), open.report.unwrap_or(UNCODED));
         Some(Action::Fold { step, attempt: open.attempt, sums, folds, decode })
@@ -123,9 +138,12 @@ impl Book {
         let whole = |waiting: &Waiting| {
             waiting.step == step && !waiting.sources.iter().any(|worker| bereft.contains(*worker))
         };
+        // Of an attempt that is void nothing follows; and where a source has died, the sum would
+        // fail again.
         if attempt != self.attempt(step) || !self.waiting.iter().any(whole) {
             return None;
         }
+        // The higher number makes acknowledgements of the first attempt void.
         self.waiting.retain(|waiting| waiting.step != step);
         self.open(step).attempt += 1;
         self.fold(step, alive)
@@ -153,6 +171,8 @@ impl Book {
     /// worker.
     pub(super) fn unheld_without(&self, worker: Worker) -> Option<Step> {
         let unheld = |waiting: &&Waiting| {
+            // Held elsewhere it is safe; held by nobody it still can be made, as long as no part of
+            // it was this worker's.
             let others = waiting.holders.iter().any(|holder| holder.0 != worker);
             !others && (!waiting.holders.is_empty() || waiting.sources.contains(&worker))
         };
@@ -171,6 +191,8 @@ impl Book {
 
     /// All steps from the first undecided one on begin anew; names those under way.
     pub(super) fn restart(&mut self, first: Step) -> Vec<Step> {
+        // Also steps that are held but not committed: those before them begin again, and they were
+        // computed with parameters that will not be.
         self.fates.clear();
         self.open(first);
         let steps: Vec<Step> = self.open.keys().copied().collect();
@@ -243,6 +265,7 @@ impl Book {
 
     /// How a step came out, if that is known; it is closed with that.
     pub(super) fn close(&mut self, step: Step) -> Option<Fate> {
+        // Only the first undecided step is asked for, so fates of later ones wait here.
         let fate = self.fates.remove(&step)?;
         self.open.remove(&step);
         Some(fate)

@@ -55,7 +55,22 @@ enum Phase {
     Finished,
 }
 
-/// The state machine of one run.
+/// The state machine of one run. Its driver, the coordinator of a trainer or a simulator, does
+/// this:
+///
+/// 1. It makes one, with the scheme, the run and the number of the first round, and sends
+///    [`Input::Begin`] once.
+/// 2. It tells the engine everything that happens, in the order in which it happens, each with the
+///    time: [`Engine::handle`]. Times never go back. What belongs to an order, an attempt or a life
+///    of a worker that is over is passed over, so the driver need not sort it out.
+/// 3. It carries out the [`Action`]s that were added to the list, in their order, and before the
+///    next event. What they lead to is told as any other event, never from within.
+/// 4. If nothing happens until [`Engine::deadline`], it sends [`Input::Tick`].
+/// 5. After [`Action::Finish`] it goes on until [`Engine::is_settled`], since workers may still
+///    have steps to apply. After an error the engine must not be used any more.
+///
+/// Of a driver's choices only these reach the engine: [`Engine::switch`] for another scheme,
+/// [`Input::Finish`] for an early end.
 ///
 /// ```
 /// use codedgrad::codes::SchemeSpec;
@@ -285,9 +300,13 @@ impl Engine {
 
     /// Commits what is held, in order, and opens the next round once everything decoded is held.
     fn go_on(&mut self, now: f64, out: &mut Vec<Action>) -> Result<(), EngineError> {
+        // Steps are committed in order: one that is not held yet holds back those after it, also if
+        // these are held.
         if !self.book.waiting().is_empty() {
             return Ok(());
         }
+        // A worker that is sent a step may apply it at once, so what is pushed here must be final:
+        // nothing below takes a commit back.
         while let Some(fate) = self.book.close(self.steps.next) {
             let step = self.steps.next;
             if let Fate::Refused(..) = fate {
@@ -302,16 +321,20 @@ impl Engine {
             let receivers = self.roster.send(step, self.config.log_steps);
             self.trust.agreement.sent(step, &receivers);
             out.extend(receivers.into_iter().map(|worker| Action::Apply { worker, step }));
+            // What was given for a decided step can no longer be folded again.
             self.given.retain(|(_, task), _| task.job.step(self.config.jobs.micro_steps) > step);
             self.steps.decided();
             self.trust.unbar(step);
         }
+        // Also after the last step: a run ends when everybody who is there has applied it.
         self.resync_idle(now, out)?;
         if self.steps.are_over() {
             self.phase = Phase::Finished;
             out.push(Action::Finish);
             return Ok(());
         }
+        // Schemes change between steps only: in the middle of one, shares of two schemes would have
+        // to be added up.
         let begins = self.steps.are_to_begin();
         if begins {
             self.restart();
@@ -337,9 +360,11 @@ impl Engine {
         self.scheme.on(RoundEvent::Opened { dead: &self.roster.dead() });
         self.leave_out_barred();
         self.offer(out);
+        // Twice, since only the first pass shows the scheme who has no task of its own.
         // What the dead would have done goes to whoever has nothing of its own.
         self.offer(out);
         self.check_hope(now, out)?;
+        // Without a task no answer will come that could close this round.
         if self.phase == Phase::Collecting
             && self.round.is_idle()
             && !self.roster.ready().is_empty()
@@ -351,6 +376,7 @@ impl Engine {
 
     /// Gives an idle worker its tasks of this round, if there are any.
     fn give(&mut self, worker: Worker, out: &mut Vec<Action>) {
+        // A stale worker would compute with parameters that no other has.
         let sits_out = self.round.sits_out(worker) || self.roster.is_stale(worker);
         if self.phase != Phase::Collecting
             || *self.roster.doing(worker) != Doing::Nothing
@@ -366,6 +392,7 @@ impl Engine {
         let units = tasks.iter().map(|(_, parts)| u64::from(facts.units_of(parts))).sum();
         self.round.gave(worker, units, facts.partial);
         for (task, parts) in &tasks {
+            // The first unit gives a result its place in the summation tree.
             let start = parts.first().map_or(u32::MAX, |part| part.units.start);
             self.given.entry((worker, *task)).or_insert((start, false)).0 = start;
         }
@@ -389,6 +416,7 @@ impl Engine {
             && self.phase == Phase::Collecting
             && !self.trust.is_barred(worker)
             && self.is_trusted(worker, task);
+        // The scheme is asked last: what it is told has returned, it counts on.
         let becomes =
             if counts { self.scheme.returned(worker, task, digest) } else { Returned::Unwanted };
         match becomes {
@@ -406,6 +434,7 @@ impl Engine {
         if let Some((_, summed)) = self.given.get_mut(&(worker, task)) {
             *summed = true;
         }
+        // A result of weight 0 would still cost its owner a pass over the vector.
         if weight == 0.0 {
             return out.push(Action::Discard { worker, task });
         }
@@ -423,6 +452,8 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let (task, finite, _) = answer;
         let disputed = finite && self.is_disputed(worker, task);
+        // An answer that crossed the order to abandon: its worker is not at it any more, but a
+        // scheme that takes late answers may still want it.
         let Doing::Tasks(tasks) = self.roster.doing(worker) else {
             self.judge(worker, answer, false, out);
             return Ok(());
@@ -432,6 +463,7 @@ impl Engine {
             self.trust.wait_with(worker, answer);
             return Ok(());
         }
+        // Workers answer their tasks one by one, and are free when the last is done.
         tasks.retain(|open| *open != task);
         let finished = tasks.is_empty();
         self.judge(worker, answer, expected, out);
@@ -443,6 +475,8 @@ impl Engine {
         }
         if finished {
             *self.roster.doing(worker) = Doing::Nothing;
+            // Only now: of several tasks of one worker those that were finite before count no more
+            // either, as schemes know workers, not single results, as missing.
             if self.round.has_failed(worker) {
                 return self.erase(now, worker, out);
             }
@@ -484,9 +518,11 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         match self.roster.doing(worker) {
+            // It was told to drop its tasks, and has: nothing is lost.
             doing @ Doing::Leaving => *doing = Doing::Nothing,
             doing @ Doing::Tasks(_) => {
                 *doing = Doing::Nothing;
+                // It was not told to: its share is missing, unless another computes it.
                 self.round.dropped_by(worker);
                 return self.erase(now, worker, out);
             }
@@ -506,6 +542,7 @@ impl Engine {
         let missing = self.round.missing(&self.roster);
         let somebody_out = self.roster.somebody_out();
         if !self.scheme.admits(&missing) {
+            // Less than the whole batch only when nobody is left who could complete it.
             return if !somebody_out && self.scheme.outlook(&missing) == Outlook::Degradable {
                 self.close(now, &missing, out)
             } else {
@@ -513,6 +550,8 @@ impl Engine {
             };
         }
         if somebody_out {
+            // A decode that is possible but amplifies rounding errors beyond its gate gets better
+            // with every answer, as long as some are to come.
             if !self.scheme.is_sound() {
                 return Ok(());
             }
@@ -533,6 +572,7 @@ impl Engine {
         if self.phase == Phase::Folding {
             return self.unheld(now, out);
         }
+        // It was held open for later answers, and the time is up: close with those that are there.
         self.round.awake();
         if now < self.round.patience_ends(self.config.limits.max_wait_seconds) {
             return self.try_close(now, out);
@@ -557,8 +597,11 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         self.phase = Phase::Folding;
+        // From here on patience is measured for holders, not for answers.
         self.holding.begin(now);
         let decoded = self.scheme.close(missing, &self.round.lateness(now));
+        // Before the others are told to abandon, so that each worker gets its sums in one go with
+        // its next orders.
         if self.reduce == Reduce::Worker {
             let (finals, quality) = self.scheme.settle(Settle::Round);
             self.check(self.steps.next, &quality)?;

@@ -4,6 +4,22 @@
 //! The rules of the virtual clock are here alone: the trainer's `Pace` and the simulator
 //! [`over_engine`](crate::sim::over_engine) both keep their orders in [`Orders`]. It reads no
 //! clock: `now` is an argument.
+//!
+//! # The path of a late answer
+//!
+//! 1. The engine closes the round without the worker and says `Abandon`. An abandoned worker drops
+//!    its task between two micro-batches, or has finished it already.
+//! 2. `Orders::abandoned` marks the order. If late answers of the scheme count (`late_counts`) and
+//!    the computation is over, it is `Wanted::Late`; else `Wanted::No`: the task may be ordered
+//!    again, and only the order tells the two answers apart.
+//! 3. When the answer comes, `Orders::arrived` gives back one that is not wanted: the result is
+//!    discarded, and the engine does not hear of it. One that is late is delivered when it is due.
+//! 4. The engine takes it as `Input::Late` and asks the scheme, in one place (`Engine::judge`).
+//!    SR-SGC and M-SGC accept it while its job is open. It counts for its own task, never for
+//!    another.
+//!
+//! Before all that the connection judges: an answer to an order of an earlier connection is void
+//! (`Members::is_order`).
 
 use crate::ids::{Round, Task, Worker, WorkerSet};
 use std::collections::BTreeSet;
@@ -134,7 +150,14 @@ pub(crate) struct Abandoned<A> {
     pub(crate) unwanted: Vec<Task>,
 }
 
-/// All orders of a run whose answers are not delivered.
+/// All orders of a run whose answers are not delivered. Who keeps one
+///
+/// 1. tells it of every order ([`Orders::assigned`]) and of every order that is taken back
+///    ([`Orders::abandoned`]), and does at once what the latter gives back;
+/// 2. tells it of everything that comes from workers ([`Orders::arrived`]); what that gives back
+///    counts now, the rest is kept until it is due;
+/// 3. asks [`Orders::next`] what to do, sets its clock to the time that this gives, and asks again
+///    after each answer, deadline or wait.
 #[derive(Debug)]
 pub(crate) struct Orders<A> {
     /// None where computing takes the time that it takes.
@@ -180,12 +203,15 @@ impl<A: Answer> Orders<A> {
         (round, lateness): (Round, f64),
         tasks: impl Iterator<Item = (Task, f64)>,
     ) {
+        // Feedback schemes give several orders in a round; a worker that is late is so once, not
+        // with each of them.
         let first = self.charged[worker.index()].is_none_or(|(charged, _)| charged != round);
         let late_by = if first { lateness } else { 0.0 };
         self.charged[worker.index()] = Some((round, late_by));
         self.orders += 1;
         let (mut load, order) = (0.0, self.orders);
         for (task, share) in tasks {
+            // Tasks of one order are computed one after the other.
             load += share;
             let (computed, due) = match self.model {
                 None => (0.0, None),
@@ -219,7 +245,9 @@ impl<A: Answer> Orders<A> {
     ) -> Abandoned<A> {
         let modelled = self.model.is_some();
         let mut unwanted = Vec::new();
-        let (mut busy, mut cancel, mut gone) = (false, true, None);
+        let mut busy = false;
+        let mut cancel = true;
+        let mut gone = None;
         let dues = &mut self.dues;
         self.outs[worker.index()].retain_mut(|out| {
             if out.state != Wanted::Yes {
@@ -228,12 +256,15 @@ impl<A: Answer> Orders<A> {
             let came = out.answer.as_ref().and_then(Answer::came);
             let there = out.answer.is_some();
             busy |= !there;
+            // Under a model a computation that is not over at this instant is broken off; on a wall
+            // clock only the worker knows how far it is, and its answer tells.
             let computed = if modelled { out.computed <= now } else { true };
             let lost = matches!(came, Some(Came::Lost | Came::Idle));
             out.state = if late_counts && computed && !lost { Wanted::Late } else { Wanted::No };
             if out.state == Wanted::No {
                 dues.remove(worker, out);
             }
+            // Its modelled computation is over, the real one is not: it must be let finish.
             cancel &= !(modelled && out.state == Wanted::Late && !there);
             let dropped = there && out.state == Wanted::No;
             match (out.answer.take_if(|_| dropped), came) {
@@ -245,6 +276,8 @@ impl<A: Answer> Orders<A> {
             }
             !dropped
         });
+        // A model knows that it is free; on a wall clock a worker in the middle of a task says so
+        // itself.
         let now = gone.or((modelled || !busy).then(A::freed));
         if now.is_none() {
             self.leaving.insert(worker);
@@ -293,6 +326,8 @@ impl<A: Answer> Orders<A> {
     fn done(&mut self, now: f64, worker: Worker, task: Task, answer: A) -> Arrival<A> {
         let wall = self.model.is_none();
         let late_by = self.charged[worker.index()].map_or(0.0, |charged| charged.1);
+        // Workers answer in the order in which they were given tasks: an answer for any other task
+        // is of an order that is over.
         let Some(at) = self.oldest(worker).filter(|at| self.outs[worker.index()][*at].task == task)
         else {
             return Arrival { now: None, unwanted: Some(task) };
@@ -348,6 +383,8 @@ impl<A: Answer> Orders<A> {
         let due = first.map_or(f64::INFINITY, |first| first.0);
         let mut now = now;
         if self.model.is_some() {
+            // The clock must not pass an answer that is due and not there yet, or the record would
+            // depend on how long the computation took in fact.
             if first.is_some_and(|first| !first.3) && due <= limit {
                 return (now, Next::Wait(None));
             }
@@ -355,6 +392,7 @@ impl<A: Answer> Orders<A> {
                 now = now.max(due.min(limit));
             }
         }
+        // An answer that is due at the deadline comes before it.
         if let Some((_, worker, at, true)) = first.filter(|_| due <= now && due <= limit) {
             let out = self.remove(worker, at);
             if let Some(answer) = out.answer {

@@ -29,7 +29,9 @@ struct Member {
     applied: Step,
 }
 
-/// All workers of a run.
+/// All workers of a run. What a worker is doing is written by the engine ([`Roster::doing`]); which
+/// steps it has follows from what it was sent, reports, and takes over ([`Roster::send`],
+/// [`Roster::applied`], [`Roster::synced`], [`Roster::joined`]).
 #[derive(Clone, Debug)]
 pub(super) struct Roster {
     members: Vec<Member>,
@@ -137,6 +139,8 @@ impl Roster {
         let applied = |worker: &Worker| self.members[worker.index()].applied;
         let farthest =
             fit.iter().copied().max_by_key(|worker| (applied(worker), std::cmp::Reverse(*worker)));
+        // Measured against the worker that is farthest: if all are behind, nobody could hand over a
+        // state, so the farthest stays.
         let enough = farthest
             .map_or(0, |worker| applied(&worker).0.min((step.0 + 1).saturating_sub(log_steps)));
         let mut receivers = Vec::new();
@@ -155,6 +159,7 @@ impl Roster {
     /// Notes that a step is applied.
     pub(super) fn applied(&mut self, worker: Worker, step: Step) {
         let member = &mut self.members[worker.index()];
+        // Reports of a connection and of the one before it may come in either order.
         member.applied = member.applied.max(step.next());
     }
 
@@ -191,12 +196,14 @@ impl Roster {
             .fit()
             .filter(|worker| *worker != needy && !self.bad_donors.contains(*worker))
             .collect();
+        // The most recent state leaves the fewest steps to be sent after it.
         fit.sort_by_key(|worker| std::cmp::Reverse(self.members[worker.index()].applied));
         fit.first().copied()
     }
 
     /// The state of a provider is in: the worker has now applied everything below `next`.
     pub(super) fn synced(&mut self, worker: Worker, next: Step) {
+        // What was sent before the state is part of it.
         let member = &mut self.members[worker.index()];
         *member = Member { doing: Doing::Nothing, sent: next, applied: next };
         self.stale.remove(worker);
@@ -213,6 +220,7 @@ impl Roster {
         let step = next.unwrap_or(Step(0));
         self.members[worker.index()] = Member { doing: Doing::Nothing, sent: step, applied: step };
         match next {
+            // Without a state of this run it must take one over before it computes.
             Some(_) => self.stale.remove(worker),
             None => self.stale.insert(worker),
         };
@@ -221,6 +229,7 @@ impl Roster {
     /// The steps a worker is still to be sent, given that all below `committed` are decided.
     pub(super) fn unsent(&mut self, worker: Worker, committed: Step) -> Vec<Step> {
         let member = &mut self.members[worker.index()];
+        // Marked as sent at once: a second call must not send them again.
         let steps = (member.sent.0..committed.0).map(Step).collect();
         member.sent = committed;
         steps

@@ -186,7 +186,9 @@ pub fn simulate<E: std::error::Error + 'static>(
     let mut player = stepwise::Player::default();
     let verifier = Verifier::of(&facts);
     let nobody = WorkerSet::empty(facts.workers);
-    let (mut runs, mut decoded, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    let mut runs = Vec::new();
+    let mut decoded = Vec::new();
+    let mut own = Vec::new();
     for round in 1..=jobs as usize + facts.delay {
         let mut row = rows().map_err(SimError::Delays)?;
         row.truncate(facts.workers);

@@ -1,4 +1,8 @@
 //! Which scheme pays, decided from what the run itself shows.
+//!
+//! [`Auto`] records uncoded steps, asks the planner in a thread of its own, and switches the scheme
+//! from the next step that begins. All it knows it takes from records, in which each step says
+//! under which scheme it was computed: so a resumed run decides as if it had not been interrupted.
 
 mod chooser;
 

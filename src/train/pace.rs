@@ -1,5 +1,12 @@
 //! When a worker's answer counts as arrived: by the wall clock plus an injected delay, or by a
 //! model.
+//!
+//! On the wall clock, worker `i` is late by `d_i - min(d)`, counted from when its message is ready;
+//! the delays of presets are multiples of the uncoded step time, which is measured. On a virtual
+//! clock answers are delivered in the order of their modelled times; each is waited for in fact
+//! before the clock moves on, and so is every apply. A record then depends on delays and seeds
+//! only, except for deaths in rounds that did not wait for the dead. A resumed run starts its clock
+//! at the last commit, of which the record keeps every bit.
 
 use crate::delays::Delays;
 use crate::ids::{Round, Task, Worker};

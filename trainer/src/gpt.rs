@@ -370,7 +370,9 @@ impl Gpt {
         let qkv = self.linear(x, &block("attention.qkv"))?.reshape((rows, time, 3, heads, head))?;
         let pick =
             |which: usize| qkv.narrow(2, which, 1)?.squeeze(2)?.transpose(1, 2)?.contiguous();
-        let (query, key, value) = (self.rotate(&pick(0)?)?, self.rotate(&pick(1)?)?, pick(2)?);
+        let query = self.rotate(&pick(0)?)?;
+        let key = self.rotate(&pick(1)?)?;
+        let value = pick(2)?;
         let scores = (query.matmul(&key.t()?)?.to_dtype(DType::F32)? * (head as f64).powf(-0.5))?;
         let mask = self.mask.narrow(0, 0, time)?.narrow(1, 0, time)?;
         let attended = candle_nn::ops::softmax(&scores.broadcast_add(&mask)?, D::Minus1)?

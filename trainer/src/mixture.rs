@@ -82,7 +82,9 @@ fn chain(windows: &[&[u32]]) -> Vec<usize> {
 
 /// How many tokens two sorted lists have in common.
 fn common(a: &[u32], b: &[u32]) -> usize {
-    let (mut i, mut j, mut count) = (0, 0, 0);
+    let mut i = 0;
+    let mut j = 0;
+    let mut count = 0;
     while i < a.len() && j < b.len() {
         count += usize::from(a[i] == b[j]);
         let (x, y) = (a[i], b[j]);

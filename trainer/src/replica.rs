@@ -1,4 +1,8 @@
 //! One model replica: parameters as candle variables and as one flat vector, and its optimizer.
+//!
+//! A reference replica beside the workers checks gradients against the whole batch and writes
+//! checkpoints and models. Where a run that is compared with this one is in the same state, equal
+//! digests prove equal gradients, and nothing is computed.
 
 use super::Compute;
 use super::device::{Between, Place};

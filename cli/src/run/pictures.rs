@@ -63,7 +63,9 @@ impl Fate {
 /// Round x worker: the fate of every answer, and under it how long each round took.
 pub(crate) fn steps(runs: &[Vec<Line>], workers: usize) -> anyhow::Result<String> {
     let shown = runs.iter().map(|lines| width(rounds(lines).count())).max().unwrap_or(0);
-    let (cell, left, bars) = (7, 80, 46);
+    let cell = 7;
+    let left = 80;
+    let bars = 46;
     let panel = 44 + workers as i32 * cell + 10 + bars;
     let size = (
         (left + shown as i32 * cell + 24).max(760) as u32,

@@ -1,5 +1,10 @@
 //! Which few outputs to leave out so that the rest fits best: exhaustive where sets are few, else
 //! greedy with exchanges.
+//!
+//! Locators see inner products of outputs only (`G = Y Y^T`), so they are small and pure; long
+//! outputs are first folded with secret signs. Residuals are computed anew for the outputs that are
+//! kept, since updating them downwards loses every digit beside a large attack. Only where the
+//! search is exhaustive is the harm bounded.
 
 use crate::codes::verify::{binomial, next_combination};
 use nalgebra::DMatrix;

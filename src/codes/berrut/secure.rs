@@ -110,7 +110,9 @@ impl ByzantineDefence {
         if code.points() != super::Points::FirstKind {
             return Err(BerrutError::NotACodeword);
         }
-        let (workers, blocks, wrong) = (code.workers(), code.blocks(), self.wrong);
+        let workers = code.workers();
+        let blocks = code.blocks();
+        let wrong = self.wrong;
         let stragglers = workers - survivors;
         if let Locator::Dct { dimension, .. } = self.locator {
             if 2 * wrong + stragglers + dimension > workers {

@@ -1,6 +1,10 @@
 //! Exact schemes whose assignment looks at who was fast: redundancy only where somebody is late.
 //!
 //! They fix nothing in advance. Every worker must be able to read every sample.
+//!
+//! Such a scheme hands out its tasks one by one. Its outlook says whether a round can still close,
+//! and what an erased or dead worker held is offered to whoever is idle next. A worker's lateness
+//! is charged once per round.
 
 mod claims;
 pub(super) mod defer;

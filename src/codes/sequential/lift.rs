@@ -76,8 +76,9 @@ impl Lift {
     /// weight 0.
     #[must_use]
     pub fn mixing(mut self, wrong: usize) -> Self {
-        (self.facts.mixture, self.facts.wrong, self.facts.load) =
-            (true, wrong, self.code.facts().load);
+        self.facts.mixture = true;
+        self.facts.wrong = wrong;
+        self.facts.load = self.code.facts().load;
         self
     }
 

@@ -215,7 +215,9 @@ impl DeviceVector {
     /// # Errors
     /// [`CudaError`] when there are not so many, or the device has failed.
     pub fn part(&self, part: Range<usize>) -> Result<DeviceSource<'_>, CudaError> {
-        let (start, end, length) = (part.start, part.end, self.length);
+        let start = part.start;
+        let end = part.end;
+        let length = self.length;
         let found = self.numbers.as_ref().ok_or(CudaError::Gone)?.try_slice(part);
         Ok(DeviceSource::F32(found.ok_or(CudaError::Range { start, end, length })?))
     }
@@ -230,7 +232,9 @@ impl DeviceVector {
         part: Range<usize>,
         terms: &[DeviceTerm<'_>],
     ) -> Result<(), CudaError> {
-        let (start, end, length) = (part.start, part.end, self.length);
+        let start = part.start;
+        let end = part.end;
+        let length = self.length;
         let found = self.numbers.as_mut().ok_or(CudaError::Gone)?.try_slice_mut(part);
         self.cuda.combine_into(terms, &mut found.ok_or(CudaError::Range { start, end, length })?)
     }

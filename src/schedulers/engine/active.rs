@@ -1,4 +1,7 @@
 //! The scheme at hand, told of workers and tasks as the run knows them.
+//!
+//! A scheme for some of the workers numbers them from 0: the numbers are translated here, and
+//! nowhere else.
 
 use crate::codes::sequential::{Fold, Outlook, Returned, RoundEvent, Scheme, SchemeFacts, Settle};
 use crate::codes::{Dispute, Gate, GateError, Report, Verifier};

@@ -1,5 +1,9 @@
 //! What the engine does about sums that are not finite: it leaves out whose result it was, if it
 //! was anybody's.
+//!
+//! A result that is not finite is erased, whatever its worker says of it; the coordinator sees
+//! whose it was, if need be by making the sum itself (`transport::exchange::doubts`). A step that
+//! no finite results can cover is refused for all workers alike, and its units are named.
 
 use super::super::events::{Action, EngineError, Refusal};
 use super::super::roster::Doing;

@@ -20,6 +20,7 @@ impl Engine {
                 self.given.get(&(fold.worker, fold.task)).expect("what counts was given out");
             (*start, *summed, fold)
         };
+        // What is in its worker's sum is not a term of its own.
         let open = folds.into_iter().map(place).filter(|(_, summed, _)| !summed);
         self.book.decoded(job, report, open.map(|(start, _, fold)| (start, fold)));
         Ok(())
@@ -38,6 +39,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) -> Result<(), EngineError> {
         let (step, attempt, digest) = held;
+        // Of an attempt that was given up, or a step that is decided.
         if !self.book.is_waiting(step, attempt) {
             return Ok(());
         }

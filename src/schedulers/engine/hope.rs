@@ -1,4 +1,7 @@
 //! Rounds that can come to nothing any more: refused, waited for or given up at once.
+//!
+//! A round is hopeless if even all workers that may still answer could not save the decode: then
+//! nobody waits for them.
 
 use super::super::events::{Action, EngineError, Refusal};
 use super::Engine;
@@ -21,6 +24,8 @@ impl Engine {
         let dead = self.roster.dead();
         let mut hopeless = dead.clone();
         hopeless.unite(self.round.erased());
+        // Who came back in this round can help from the next one on: then begin it now rather than
+        // give up.
         if !self.round.resting().is_empty() && self.hopes(&hopeless) {
             hopeless.unite(self.round.resting());
             return if self.hopes(&hopeless) { Ok(()) } else { self.begin_again(now, out) };
@@ -46,6 +51,7 @@ impl Engine {
             if units.is_empty() {
                 units.push(Units { start: 0, end: self.scheme.facts().units });
             }
+            // Where jobs overlap the others go on, and only the step of this job is refused.
             let alone = self.scheme.facts().delay == 0 || self.config.jobs.micro_steps > 1;
             for job in jobs {
                 self.scheme.on(RoundEvent::GivenUp(job));

@@ -1,4 +1,9 @@
 //! What the engine does when a worker is gone, and its results with it.
+//!
+//! Results die with their worker. The scheme is told (`RoundEvent::Lost`) and says which tasks are
+//! open again; a step of several jobs, some of which are decoded, begins anew. Vectors that were
+//! decoded survive where the transport keeps them at the coordinator; elsewhere the fold is made
+//! again under the next attempt number, and acknowledgements of an older attempt are ignored.
 
 use super::super::events::{Action, EngineError};
 use super::super::roster::Doing;
@@ -20,6 +25,7 @@ impl Engine {
         self.roster.lost(worker);
         self.holding.lost(worker);
         self.given.retain(|(holder, _), _| *holder != worker);
+        // Asked before the worker is forgotten: afterwards nobody knows what it held.
         let unheld = if kept { None } else { self.book.unheld_without(worker) };
         self.book.forget_worker(worker);
         for needy in self.roster.waiting_for(worker) {
@@ -28,6 +34,8 @@ impl Engine {
         if matches!(self.phase, Phase::NotBegun | Phase::Finished) {
             return Ok(());
         }
+        // A decoded job of a step that has several is in its workers' sums already, from which it
+        // cannot be taken out again.
         let again = if self.config.jobs.micro_steps > 1 {
             unheld.is_some() || self.book.is_halfway(self.steps.next)
         } else {

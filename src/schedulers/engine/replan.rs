@@ -1,5 +1,11 @@
 //! How a run goes on with fewer workers than it was planned for, and takes them in again; and how
 //! it goes on under another scheme.
+//!
+//! When no worker that may return can save the round, the engine begins all undecided steps again
+//! under a scheme for the workers that are alive, if they are enough (`min_workers`), and under a
+//! wider one when others are back. Tasks carry the number of their plan, so an answer to an earlier
+//! plan never counts. A `train::Policy` that chooses another scheme changes the plan at the next
+//! step that begins, by the same numbers.
 
 use super::super::events::{Action, EngineError};
 use super::{ActiveScheme, Engine};
@@ -65,6 +71,8 @@ impl Engine {
         let jobs = jobs.start.0..jobs.end.0;
         let everybody = WorkerSet::empty(self.scheme.facts().workers).complement();
         let whole = spec.scheme(everybody.len(), units, jobs.clone());
+        // A scheme that cannot do without workers who are lost now would begin with a wait for
+        // them.
         let bears = |scheme: &dyn Scheme| scheme.facts().tolerance >= self.roster.dead().len();
         let members = self.scheme.members();
         if members.is_none() && whole.as_ref().is_ok_and(|new| !bears(&**new)) {
@@ -123,6 +131,7 @@ impl Engine {
         let Some(scheme) = plan.and_then(|plan| plan(members.len())) else { return false };
         let (now, then) = (self.scheme.facts(), scheme.facts());
         // What holds wrong workers off is not given up for who is lost.
+        // Batches are cut into these units at every worker; other ones would be other samples.
         let misfit = then.units != now.units || then.wrong < now.wrong;
         if misfit || self.config.jobs.check(then.delay).is_err() {
             return false;

@@ -19,9 +19,11 @@ impl Engine {
         if *self.roster.doing(worker) != Doing::Dead {
             return Ok(());
         }
+        // A state that is too old is as good as none.
         self.roster.joined(worker, next.filter(|next| self.is_recent(*next)));
         if self.phase == Phase::Collecting {
             self.round.joined(worker);
+            // The scheme has given its tasks to others: it waits for the next round.
             if !self.scheme.on(RoundEvent::Back(worker)) {
                 self.round.rest(worker);
             }
@@ -41,6 +43,7 @@ impl Engine {
         let Doing::Syncing { from } = *self.roster.doing(worker) else { return Ok(()) };
         self.roster.synced(worker, next);
         self.trust.agreement.copied(worker, from);
+        // Not believed before it is computed with: the worker may find it damaged.
         self.recovery.sent_state(worker, from);
         if !self.is_recent(next) {
             self.roster.mark_stale(worker);
@@ -61,6 +64,8 @@ impl Engine {
         if matches!(self.roster.doing(worker), Doing::Dead | Doing::Syncing { .. }) {
             return Ok(());
         }
+        // A gap in the steps cannot be filled in the middle of a task: it would be computed with
+        // the wrong parameters.
         self.recall(worker, out);
         self.resync_idle(now, out)?;
         self.offer(out);
@@ -151,6 +156,7 @@ impl Engine {
 
     pub(super) fn await_returns(&mut self, now: f64) {
         let max_wait = self.config.limits.max_wait_seconds;
+        // Never longer than the round itself may stay open.
         let patience = match self.phase {
             Phase::Collecting => self.round.patience_ends(max_wait),
             _ => now + max_wait,
@@ -169,6 +175,8 @@ impl Engine {
         if self.roster.is_deserted() || self.phase == Phase::Collecting && !self.hopes(&dead) {
             return if self.narrow(now, out)? { Ok(()) } else { Err(self.too_many_lost()) };
         }
+        // What was dropped was waited for in the hope of a return; without one the round goes on as
+        // if it were erased.
         if self.phase == Phase::Collecting && self.round.has_dropped() {
             self.round.give_up_dropped();
             self.check_hope(now, out)?;

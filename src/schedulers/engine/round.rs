@@ -59,7 +59,9 @@ impl CurrentRound {
     pub(super) fn open(&mut self, now: f64) {
         self.next += 1;
         (self.opened_at, self.waits_since) = (now, now);
-        (self.first_answer, self.closes_at, self.wake_at) = (None, None, None);
+        self.first_answer = None;
+        self.closes_at = None;
+        self.wake_at = None;
         self.arrivals.fill(None);
         // Cleared, not made anew: a round is opened for every step.
         self.worked.clear();
@@ -104,6 +106,8 @@ impl CurrentRound {
     pub(super) fn gave(&mut self, worker: Worker, units: u64, partial: bool) {
         self.assigned_units += units;
         self.worked.insert(worker);
+        // A scheme of one answer per round starts over with new tasks; one with feedback has
+        // answered already, and only adds to it.
         if !partial {
             self.arrivals[worker.index()] = None;
         }
@@ -196,6 +200,8 @@ impl CurrentRound {
     /// Whether a round that could close is held open for those who are still out; then it is to be
     /// looked at again.
     pub(super) fn held_open(&mut self, now: f64, facts: &SchemeFacts, config: &RunConfig) -> bool {
+        // A scheme that takes late answers could close at once and pay for it in later rounds;
+        // approximate ones get more exact with every answer.
         let at = if facts.takes_late() && self.assigned_units > 0 {
             self.first_answer
                 .map_or(f64::INFINITY, |first| self.opened_at + (1.0 + config.limits.mu) * first)
@@ -205,6 +211,7 @@ impl CurrentRound {
             return false;
         };
         let held = now < at;
+        // Without an end there is nothing to wake up for: an answer will.
         if held {
             self.wake_at = Some(at).filter(|at| at.is_finite());
         }

@@ -1,4 +1,8 @@
 //! Which results count, given what is known of the parameters they were computed with.
+//!
+//! After every step each replica reports a digest of its parameters. `agreement` says which of them
+//! is right; results count by that, and a worker whose parameters are wrong takes over another's
+//! state.
 
 use super::super::agreement::{Agreement, Verdict};
 use super::super::events::{Action, EngineError};
@@ -57,6 +61,7 @@ impl Engine {
     /// the run's start.
     fn basis(&self, step: Step) -> Option<Step> {
         let before = |step: &Step| self.steps.before(*step, self.config.jobs.models);
+        // A refused step changed nothing: the parameters are those of the step before it.
         std::iter::successors(before(&step), before)
             .find(|basis| !self.trust.agreement.is_refused(*basis))
     }
@@ -117,6 +122,8 @@ impl Engine {
             let (next, micro_steps) = (self.steps.next, self.config.jobs.micro_steps);
             let of_it =
                 |(of, task): &(Worker, Task)| *of == worker && task.job.step(micro_steps) >= next;
+            // Its results were counted before anybody could tell: what they are in is not decided
+            // yet, and begins again.
             counted |= self.trust.unsure.iter().any(of_it);
             self.recall(worker, out);
             // Whoever is about to take over its state must not.

@@ -122,7 +122,9 @@ impl Replay {
             let growth = if facts.delay > 0 { self.growth } else { self.growth() };
             let outcome =
                 self.play(&mut *scheme, setting, jobs, growth, &mut rows.iter().cycle())?;
-            (run.load, run.work, run.coverage) = (outcome.load, outcome.work, outcome.coverage);
+            run.load = outcome.load;
+            run.work = outcome.work;
+            run.coverage = outcome.coverage;
             run.time_per_job = outcome.total_time / jobs as f64;
             let since = |(job, at): (usize, &f64)| {
                 if job == 0 { *at } else { at - outcome.job_finish_time[job - 1] }

@@ -1,4 +1,9 @@
 //! Where workers are not trusted: what they sent is looked at as it was received.
+//!
+//! Over threads and where results are sent eagerly, `Transport::received` is a result as it came.
+//! Votes take its digest with every `Done`; mixtures are folded by a `Judge` beside the
+//! coordinator, which replaces the weights. Results that are not trusted never stand in for each
+//! other.
 
 use super::{Coordinator, Observer, RunError};
 use crate::codes::Report;

@@ -1,4 +1,7 @@
 //! An exchange as its coordinator sees it, and whose fault it is when it does not go on.
+//!
+//! When an exchange stands still, the one to blame is a node that others wait for and that waits
+//! for nobody: its connection is ended.
 
 use super::{QUIET, WORD};
 use crate::ids::Worker;

@@ -1,5 +1,10 @@
 //! The workers of a run, as their coordinator knows them: who is connected, under which number and
 //! name.
+//!
+//! A connection that ends is the worker's death: its results and orders are void on both sides, and
+//! orders carry the number of their connection (its epoch). The worker calls again with an offer
+//! (run, first step not applied) and is brought up to date by sums that others keep, at most
+//! `log_steps` of them, or else by another worker's state.
 
 use super::misses::Misses;
 use super::pipe::Pipe;

@@ -111,7 +111,9 @@ fn work_shown(plan: &Plan) -> (f64, f64) {
 
 /// A bar per candidate, and where 95 % of the traces drawn anew would put its end.
 pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
-    let (left, right, line) = (300, 700, 26);
+    let left = 300;
+    let right = 700;
+    let line = 26;
     let longest = plan
         .candidates
         .iter()
