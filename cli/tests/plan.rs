@@ -257,7 +257,7 @@ fn delays_come_from_runs_and_from_standard_input() {
         assert!(text(&from("run").stderr).contains("the workers shared one machine"));
         fs::remove_file(folder.path().join("run/plan.json")).unwrap();
     }
-    refused(folder.path(), &["plan", "--delays", "."], &["cannot read the record"]);
+    refused(folder.path(), &["plan", "--delays", "."], &["a folder of runs", "./run"]);
     // What is piped in is looked at as a file is: here the first column counts the rows.
     let numbered: String = (0..30).map(|row| format!("{row},1.5,1.25\n")).collect();
     fs::write(folder.path().join("numbered.csv"), numbered).unwrap();

@@ -190,7 +190,7 @@ impl NodeExchanges {
         self.open.values().any(is_of)
     }
 
-    /// A result of this node's is final.
+    /// A result of this node's, which is expected, is final.
     pub(super) fn complete(
         &mut self,
         task: Task,
@@ -198,9 +198,6 @@ impl NodeExchanges {
         now: Instant,
         out: &mut Vec<Outgoing>,
     ) {
-        if !self.expects(task) {
-            return;
-        }
         let known = self.announced.final_chunks(task);
         self.announced.complete(task, chunks(self.context.length), result);
         self.tell_final(task, &known, now, out);
