@@ -282,10 +282,11 @@ class _Announcer:
         self._factor: Optional[float] = None
         # Parameters from here on are final, and from there on handed over.
         self._final = self._handed = len(parameters)
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(place))
-            for place, parameter in enumerate(parameters)
-        ]
+        self._hooks = []
+        for place, parameter in enumerate(parameters):
+            # PyTorch's own declaration is without types.
+            watch: Any = parameter.register_post_accumulate_grad_hook
+            self._hooks.append(watch(self._hook(place)))
 
     def close(self) -> None:
         for hook in self._hooks:

@@ -236,7 +236,7 @@ def deep(where: Dict[str, Any], twice_in: int = -1, wait: float = 0.0) -> Tuple[
                 x = torch.randn(2, 300, generator=micro.generator())
                 model(x).square().mean().backward()
                 handed += run._announcer._handed == 0
-                if step.index == twice_in:
+                if (step.index, micro.unit) == (twice_in, UNITS - 1):
                     model(x).square().mean().backward()
             optim.step()
             optim.zero_grad(set_to_none=True)
@@ -256,10 +256,10 @@ def test_gradients_are_handed_over_during_the_backward_pass(
 
     length = coded.length(Deep())
     found, _ = together(scheme, work, steps=STEPS, length=length)
-    for k, (found_bits, handed) in enumerate(found):
-        assert found_bits == right
-        # Of each task the last unit, after the first one has shown how gradients are written.
-        assert k == late or handed >= STEPS - 1
+    assert all(found_bits == right for found_bits, _ in found)
+    # Of each task the last unit, after the first one has shown how gradients are written. Whose
+    # partner answers first may not come to it.
+    assert sum(handed for _, handed in found) >= STEPS - 1
 
 
 def test_a_gradient_that_is_written_after_it_was_handed_over_is_found_out() -> None:
