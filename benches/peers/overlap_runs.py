@@ -62,13 +62,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default="", help="cases whose names contain this")
     options = parser.parse_args()
+    chosen = [case for case in CASES if options.only in case[0]]
+    peers = {f"ddp 4 MB, {peer} s" for _, _, _, peer in chosen}
     medians: Dict[str, List[float]] = {}
     with options.out.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["run", "case", "median_s", "min_s", "max_s", "most_sent_gradients"])
         for number in range(options.runs):
             for name, words, compute, _ in CASES:
-                if options.only not in name and not name.startswith("ddp 4 MB"):
+                if options.only not in name and name not in peers:
                     continue
                 found = run(options.bench, words, compute)
                 seconds = found["seconds"]
