@@ -389,7 +389,15 @@ impl CoordinatorSums {
         let owners: BTreeSet<u32> = plan.owners.iter().map(|owner| owner.node).collect();
         let message = |(places, terms), receivers| {
             let owners = plan.owners.clone();
-            ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group: None }
+            match plan.stripe {
+                Some(stripe) => {
+                    ToWorker::Expect { step, attempt, places, terms, owners, stripe, receivers }
+                }
+                None => {
+                    let group = None;
+                    ToWorker::Exchange { step, attempt, places, terms, owners, receivers, group }
+                }
+            }
         };
         let mut parts: BTreeMap<u32, Told> = BTreeMap::new();
         for (place, term) in (0..).zip(&plan.terms) {

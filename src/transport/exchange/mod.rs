@@ -256,12 +256,13 @@ mod tests {
                 Packet::ToWorker(ToWorker::Expect {
                     step,
                     attempt,
+                    places,
                     terms,
                     owners,
                     stripe,
                     receivers,
                 }) => {
-                    let (places, stripe) = (Vec::new(), Some(stripe));
+                    let stripe = Some(stripe);
                     let plan = Plan { step, attempt, places, terms, owners, stripe, receivers };
                     self.work_on(now, WorkerEvent::Exchange(plan))
                 }
@@ -436,7 +437,7 @@ mod tests {
         fn expecting(seed: u64, settings: SumSettings) -> Self {
             let mut draw = ChaCha8Rng::seed_from_u64(seed);
             let groups = 1 + draw.next_u32() % 3;
-            let length = 7 * CHUNK + 1 + draw.next_u32() as usize % (2 * CHUNK);
+            let length = 1 + draw.next_u32() as usize % (9 * CHUNK);
             Self::of(draw, groups, length, settings).at_work()
         }
 

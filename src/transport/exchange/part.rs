@@ -207,7 +207,8 @@ impl ExchangePart {
 
     fn ready(&self, term: usize, chunks: Range<usize>) -> Across {
         let Plan { step, attempt, .. } = self.plan;
-        Across::Ready { step, attempt, term: term as u32, start: chunks.start, end: chunks.end }
+        let term = self.plan.place(term);
+        Across::Ready { step, attempt, term, start: chunks.start, end: chunks.end }
     }
 
     fn expected_chunk(
@@ -257,7 +258,8 @@ impl ExchangePart {
         by: u32,
         announced: &Announcements,
     ) -> Result<Option<Frame>, String> {
-        let term = term as usize;
+        let count = self.plan.terms.len();
+        let term = (0..count).find(|at| self.plan.place(*at) == term).unwrap_or(count);
         let task = self.gathering.as_ref().and_then(|gathering| gathering.terms().get(term)?.mine);
         let owns = |owner: &Owner| owner.node == by && (owner.start..owner.end).contains(&chunk);
         let Some(task) = task.filter(|_| self.plan.owners.iter().any(owns)) else {

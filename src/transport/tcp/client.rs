@@ -366,9 +366,8 @@ impl Hub {
                     None => WorkerEvent::Exchange(plan),
                 });
             }
-            ToWorker::Expect { step, attempt, terms, owners, stripe, receivers } => {
+            ToWorker::Expect { step, attempt, places, terms, owners, stripe, receivers } => {
                 let stripe = Some(stripe);
-                let places = Vec::new();
                 let plan = Plan { step, attempt, places, terms, owners, stripe, receivers };
                 self.sums(WorkerEvent::Exchange(plan));
             }

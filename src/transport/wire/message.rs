@@ -241,14 +241,17 @@ pub enum ToWorker {
         step: Step,
         /// Which attempt.
         attempt: u32,
+        /// Which terms of the sum are told of, to a worker that sums nothing; absent: all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        places: Vec<u32>,
         /// What is summed, in this order, by the tree of [`crate::gpu::Combine`], each with weight
-        /// 1.
+        /// 1; to a worker that sums nothing, what it will hold of that.
         terms: Vec<Summand>,
         /// Who sums which chunks of every stripe.
         owners: Vec<Owner>,
         /// Chunks of a stripe: the vector is cut into stripes, the last of which may be shorter.
         stripe: usize,
-        /// Who gets the sum.
+        /// Who gets the sum, for those who sum.
         receivers: Vec<u32>,
     },
     /// A step is made of what was expected: whatever lacks of its sum is waited for from now on.

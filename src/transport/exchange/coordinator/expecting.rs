@@ -48,20 +48,11 @@ impl CoordinatorSums {
         self.monitors.begin(key, monitor);
         lock(&self.node.sums()).expect(key);
         self.node.supersede(step, number);
-        let told = ToWorker::Expect {
-            step,
-            attempt: number,
-            terms: terms.clone(),
-            owners: owners.clone(),
-            stripe,
-            receivers: receivers.clone(),
-        };
-        tell(self.present.iter().copied().collect(), told, out);
+        let (places, stripe) = (Vec::new(), Some(stripe));
+        let plan = Plan { step, attempt: number, places, terms, owners, stripe, receivers };
+        self.tell_plan(&plan, out);
         out.push(CoordinatorEffect::Expected(Expectation::Told));
         if self.settings.keeps {
-            let stripe = Some(stripe);
-            let places = Vec::new();
-            let plan = Plan { step, attempt: number, places, terms, owners, stripe, receivers };
             let wrong = self.node.begin(plan, |_| None, now, &mut Vec::new());
             debug_assert!(wrong.is_empty(), "nothing comes before its plan");
         }
