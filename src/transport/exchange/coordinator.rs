@@ -311,15 +311,20 @@ impl CoordinatorSums {
         Some(Notice::SumFailed { step: key.0, attempt: self.attempt_of(key) })
     }
 
+    /// Who is there of those that hold some term.
+    fn present_holders(&self, terms: &[Summand]) -> Vec<u32> {
+        let holders: BTreeSet<u32> =
+            terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
+        holders.intersection(&self.present).copied().collect()
+    }
+
     /// Has a sum made: tells everybody what to exchange.
     fn sum(&mut self, now: Instant, named: Key, terms: Vec<Summand>, out: &mut Effects) {
         let step = named.0;
         let attempt = self.monitors.number(step, named.1);
         let key = (step, attempt);
         lock(&self.node.sums()).name(named, attempt);
-        let holders: BTreeSet<u32> =
-            terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
-        let holders: Vec<u32> = holders.intersection(&self.present).copied().collect();
+        let holders = self.present_holders(&terms);
         let doubted = self.doubts.of(step);
         let alone = !self.settings.by_workers || holders.is_empty() || doubted;
         let takes_part = alone || self.settings.keeps;

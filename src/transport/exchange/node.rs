@@ -237,8 +237,7 @@ impl NodeExchanges {
             Across::Peer { .. } => return Err(format!("{from} says twice who it is")),
         };
         self.latest = Some(now);
-        let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
-        if newer || key.0 < self.first || self.is_whole(key) {
+        if self.is_over(key) {
             return Ok(());
         }
         if !self.open.contains_key(&key) {
@@ -256,6 +255,14 @@ impl NodeExchanges {
             return Err("too much was announced before its exchange".into());
         }
         Ok(())
+    }
+
+    /// Whether nothing is taken in for a sum any more: it is here, it is begun anew, or its step is
+    /// over. One that was made for an earlier coordinator may be made again.
+    fn is_over(&self, key: Key) -> bool {
+        let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
+        let sums = lock(&self.sums);
+        newer || key.0 < self.first || sums.get(key).is_some() && !sums.is_from_before(key)
     }
 
     /// Steps far beyond those under way are none.
@@ -308,12 +315,7 @@ impl NodeExchanges {
         out: &mut Vec<Outgoing>,
     ) -> Result<(), String> {
         let key = (Step(header.number), header.attempt);
-        let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
-        let whole = {
-            let sums = lock(&self.sums);
-            sums.get(key).is_some() && !sums.is_from_before(key)
-        };
-        if newer || key.0 < self.first || whole {
+        if self.is_over(key) {
             self.context.blocks.give(block);
             return Ok(());
         }

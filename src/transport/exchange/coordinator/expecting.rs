@@ -10,7 +10,6 @@ use crate::transport::exchange::monitor::ExchangeMonitor;
 use crate::transport::exchange::plan::Plan;
 use crate::transport::wire::{COORDINATOR, ToWorker};
 use crate::transport::{Summand, lock};
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl CoordinatorSums {
@@ -77,9 +76,7 @@ impl CoordinatorSums {
             return false;
         }
         lock(&self.node.sums()).name(named, key.1);
-        let holders: BTreeSet<u32> =
-            terms.iter().flat_map(|term| &term.holders).map(|piece| piece.worker.0).collect();
-        let holders: Vec<u32> = holders.intersection(&self.present).copied().collect();
+        let holders = self.present_holders(terms);
         self.look_at_hosts((step, attempt), &holders);
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.attempt = Some(attempt);
