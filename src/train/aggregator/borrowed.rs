@@ -6,6 +6,7 @@ use crate::ids::{Step, Task, Units};
 use crate::transport::{Cancel, Decoded, State};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a worker has to do next.
 pub enum Event<'a, V: Vector = Vec<f32>> {
@@ -92,6 +93,11 @@ impl<V: Vector> ComputeTask<'_, V> {
     /// task.
     pub fn vector(&mut self) -> &mut V {
         self.aggregator.any_buffer()
+    }
+
+    /// Says how long the task was computed: see [`Aggregator::took`].
+    pub fn took(&mut self, computed: Duration) {
+        let _ = self.aggregator.took(self.task, computed);
     }
 
     /// Hands the finished message in, with scalars that are decoded with the same weights.

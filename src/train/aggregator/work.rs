@@ -4,7 +4,8 @@ use super::{AggregatorError, Samples};
 use crate::gpu::Vector;
 use crate::ids::{Part, Task};
 use crate::train::sum_tree::SumTree;
-use crate::transport::{Link, Notice};
+use crate::transport::{Link, Notice, TaskSpent};
+use std::time::{Duration, Instant};
 
 /// Where a task gets its buffers, and how long they are.
 pub(super) struct Desk<'a, V> {
@@ -31,6 +32,12 @@ pub(super) struct Work<V> {
     pub(super) task: Task,
     parts: Vec<(u32, f64)>,
     handed_out: usize,
+    /// Parts whose gradients are there.
+    finished: usize,
+    /// When it was taken up.
+    since: Instant,
+    /// What the trainer says it took, where that knows better than a clock beside it.
+    computed: Option<Duration>,
     tree: SumTree<V>,
     /// The part at hand.
     current: Option<(u32, V)>,
@@ -39,7 +46,7 @@ pub(super) struct Work<V> {
 }
 
 impl<V: Vector> Work<V> {
-    pub(super) fn new(task: Task, parts: &[Part]) -> Self {
+    pub(super) fn new(task: Task, parts: &[Part], now: Instant) -> Self {
         let parts = parts.iter().flat_map(|part| {
             (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))
         });
@@ -47,6 +54,9 @@ impl<V: Vector> Work<V> {
             task,
             parts: parts.collect(),
             handed_out: 0,
+            finished: 0,
+            since: now,
+            computed: None,
             tree: SumTree::new(),
             current: None,
             misfit: None,
@@ -92,8 +102,25 @@ impl<V: Vector> Work<V> {
         }
     }
 
-    /// Hands the sum of all parts in.
-    pub(super) fn submit(self, aux: Vec<f64>, alter: impl FnOnce(&mut V), desk: &mut Desk<'_, V>) {
+    /// The trainer says how long it has computed.
+    pub(super) fn took(&mut self, computed: Duration) {
+        self.computed = Some(computed);
+    }
+
+    /// What was spent on it until now.
+    pub(super) fn spent(&self, now: Instant) -> TaskSpent {
+        let computed = self.computed.unwrap_or_else(|| now.duration_since(self.since));
+        TaskSpent { computed: computed.as_secs_f64(), units: self.finished as u32 }
+    }
+
+    /// Hands the sum of all parts in, which took so much.
+    pub(super) fn submit(
+        self,
+        aux: Vec<f64>,
+        alter: impl FnOnce(&mut V),
+        spent: TaskSpent,
+        desk: &mut Desk<'_, V>,
+    ) {
         let sum = self.tree.finish(desk.link).0;
         let mut message = sum.unwrap_or_else(|| {
             let mut nothing = desk.link.buffer(desk.length);
@@ -107,7 +134,7 @@ impl<V: Vector> Work<V> {
         } else {
             desk.link.recycle(message);
         }
-        desk.link.send(Notice::Done { task: self.task, aux, finite });
+        desk.link.send(Notice::Done { task: self.task, aux, finite, spent: Some(spent) });
     }
 
     /// Gives all memory back.
@@ -117,6 +144,7 @@ impl<V: Vector> Work<V> {
 
     fn store(&mut self, desk: &mut Desk<'_, V>) {
         let Some((unit, buffer)) = self.current.take() else { return };
+        self.finished = self.handed_out;
         if buffer.length() == desk.length {
             self.tree.push(unit, buffer, desk.link);
         } else {

@@ -1,6 +1,7 @@
 //! What the machines of both ends are told, and what they want done.
 
 use super::block::Block;
+use super::eager::DoneWord;
 use super::frame::Frame;
 use super::plan::Plan;
 use super::reassembly::WriteSlot;
@@ -45,7 +46,7 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     /// A worker was given tasks.
     Ordered { worker: u32, order: u64, tasks: Vec<Task> },
     /// A worker says that it has done a task of an order.
-    Done { worker: u32, order: u64, task: Task, aux: Vec<f64>, finite: bool },
+    Done { worker: u32, order: u64, task: Task, word: DoneWord, finite: bool },
     /// A worker will not answer the rest of an order.
     Dropped { worker: u32, order: u64 },
     /// A sum is to be made; `spares_one` if any one worker may be lost without harm from now on.
