@@ -7,10 +7,12 @@
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};
+use codedgrad::train::{
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, Pace, StepRecord,
+};
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, Sockets, TcpLink, TcpTransport};
@@ -103,8 +105,8 @@ impl Observer for Watch {
         self.ended = record.committed;
         Ok(Flow::Continue)
     }
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        eprintln!("step {step}: {worker}: {what}");
+    fn event(&mut self, happened: &Happened) {
+        eprintln!("{happened}");
     }
 }
 

@@ -10,10 +10,12 @@ mod processes;
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::Step;
 use codedgrad::run::{Limits, NumberFormat, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};
+use codedgrad::train::{
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, Pace, StepRecord,
+};
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
 use codedgrad::transport::{Decoded, Link};
@@ -171,8 +173,8 @@ impl Observer for Watch<'_> {
             record.rounds.iter().filter(|round| round.arrivals.iter().any(Option::is_none)).count();
         Ok(Flow::Continue)
     }
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        eprintln!("step {step}: {worker}: {what}");
+    fn event(&mut self, happened: &Happened) {
+        eprintln!("{happened}");
     }
 }
 

@@ -5,7 +5,7 @@
 
 It trains small integers and 64ths of them: every sum is exact and has the same bits whoever computes it, in any language.
 """
-import hmac, json, math, pathlib, secrets, select, socket, struct, sys, zlib
+import hmac, json, math, pathlib, secrets, select, socket, struct, sys, time, zlib
 from array import array
 from collections import defaultdict, deque
 
@@ -128,18 +128,20 @@ class Worker:
                 getattr(self, name)(**message)
     def compute(self, order, tasks, **_):
         for task, parts in ((each["task"], each["parts"]) for each in tasks):
-            result, count = self.zeros, 0.0
+            result, count, began, units = self.zeros, 0.0, time.monotonic(), 0
             for unit, x in ((unit, part["coefficient"]) for part in parts for unit in range(part["units"]["start"], part["units"]["end"])):
                 while self.read(0):
                     pass
                 if order != self.wanted:
-                    return self.tell("idle", order=order)
+                    return self.tell("idle", order=order, computed=time.monotonic() - began, units=units)
                 for sample in range(unit * self.unit_samples, (unit + 1) * self.unit_samples):
                     result, count = gradient(result, self.parameters, task["job"], sample, x), count + x
+                units += 1
             finite = all(map(math.isfinite, result))
             if finite:
                 self.results.setdefault(key(task), []).append(result)
-            self.tell("done", order=order, task=task, aux=[count] if finite else [], finite=finite)
+            spent = {"computed": time.monotonic() - began, "units": units}
+            self.tell("done", order=order, task=task, aux=[count] if finite else [], finite=finite, **spent)
     def apply(self, step, attempt, **_):
         self.parameters = array("f", [p - g / 64 for p, g in zip(self.parameters, self.arriving[SUM, step, attempt][0])])
         self.skip(step)

@@ -159,7 +159,7 @@ fn nan(mut link: impl Link) {
             Order::Compute { tasks, .. } => {
                 for (task, _) in tasks {
                     link.keep(task, vec![f32::NAN; LENGTH]);
-                    link.send(Notice::Done { task, aux: vec![4.0], finite: true });
+                    link.send(Notice::Done { task, aux: vec![4.0], finite: true, spent: None });
                 }
             }
             Order::Apply { step, decoded, .. } => {

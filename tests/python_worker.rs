@@ -107,6 +107,9 @@ fn python_and_rust_train_with_the_same_bits() {
         let mut watch = Watch::new(|step| decided.store(step + 1, Ordering::Release));
         assert_eq!(coordinate(job, transport, &mut watch).unwrap(), Outcome::Finished);
         assert!(watch.log.faults.is_empty(), "{:?}", watch.log.faults);
+        let mut spent = watch.log.records.iter().flat_map(|record| &record.spent);
+        let all_of_python = spent.any(|it| it.worker.0 == PYTHON && it.progress == 1.0);
+        assert!(all_of_python, "it says what it has computed");
         assert_eq!(watch.log.gradients, expected.gradients, "{}", job.scheme);
         let tails = |records: &[codedgrad::train::StepRecord]| {
             records.iter().map(|record| record.aux.clone()).collect::<Vec<_>>()

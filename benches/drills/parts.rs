@@ -6,10 +6,12 @@ use super::processes::Outcome;
 use super::tap::{Phase, Taps};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};
+use codedgrad::train::{
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, Pace, StepRecord,
+};
 use codedgrad::transport::Decoded;
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Join, Listen, TcpLink, TcpTransport};
@@ -143,8 +145,8 @@ impl Observer for Journal<'_> {
         Ok(Flow::Continue)
     }
 
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        eprintln!("{:.3} step {step}: {worker}: {what}", now() % 1000.0);
+    fn event(&mut self, happened: &Happened) {
+        eprintln!("{:.3} {happened}", now() % 1000.0);
     }
 }
 

@@ -7,10 +7,11 @@ use crate::program::{Outcome, median};
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::{Delays, Trace};
 use codedgrad::gpu::Vector;
-use codedgrad::ids::Worker;
 use codedgrad::run::{RunConfig, Shape};
 use codedgrad::schedulers::Engine;
-use codedgrad::train::{Aggregator, Coordinator, Event, Flow, Observer, Pace, StepRecord};
+use codedgrad::train::{
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, Pace, StepRecord,
+};
 use codedgrad::transport::{Decoded, Link, local};
 use std::error::Error;
 use std::sync::{Arc, Barrier, Mutex, RwLock};
@@ -175,7 +176,7 @@ impl<V: Vector> Observer<V> for Seconds {
         Ok(Flow::Continue)
     }
 
-    fn fault(&mut self, _: u64, worker: Worker, what: &str) {
-        panic!("{worker}: {what}");
+    fn event(&mut self, happened: &Happened) {
+        panic!("{happened}");
     }
 }

@@ -6,17 +6,28 @@ use crate::steps::late;
 use crate::tools::status::{OfWorker, Progress, Shown};
 use crate::{Failure, OrWork};
 use codedgrad::ids::Worker;
-use codedgrad::train::StepRecord;
+use codedgrad::train::{Happened, Happening, StepRecord, Waiting};
 use codedgrad::transport::tcp;
 use codedgrad::transport::tcp::http::{HttpServer, Page};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+/// A round that is open for a shorter time, in seconds, is as it should be.
+const OPEN_LEAST: f64 = 1.0;
+
+/// What is known of the step that is open, and of those that were open for long.
+#[derive(Debug, Default)]
+struct Open {
+    waiting: Option<Waiting>,
+    stuck: u64,
+}
+
 /// The state of a run, for whoever asks.
 #[derive(Debug)]
 pub(crate) struct Board {
     progress: Mutex<Progress>,
+    open: Mutex<Open>,
     network: Arc<Mutex<tcp::TcpStatus>>,
 }
 
@@ -35,12 +46,19 @@ impl Board {
             workers,
             ..Progress::default()
         };
-        Arc::new(Self { progress: Mutex::new(progress), network })
+        Arc::new(Self { progress: Mutex::new(progress), open: Mutex::default(), network })
     }
 
     pub(crate) fn step(&self, record: &StepRecord, loss: Option<f64>, mu: f64) {
+        lock(&self.open).waiting = None;
         let mut progress = lock(&self.progress);
         progress.steps = record.step + 1;
+        for spent in &record.spent {
+            if let Some(of) = progress.workers.get_mut(spent.worker.index()) {
+                of.computing_seconds += spent.computed;
+                of.elsewhere_seconds += (spent.came - spent.computed).max(0.0);
+            }
+        }
         progress.loss = loss.or(progress.loss);
         progress.last_step_seconds = record.seconds;
         progress.step_seconds += record.seconds;
@@ -66,16 +84,41 @@ impl Board {
                 worker.late_rounds += u64::from(is_late);
                 worker.unused_rounds += u64::from(arrival.is_none() && !is_late);
                 worker.lateness_seconds += (arrival.unwrap_or(round.seconds) - first).max(0.0);
+                worker.ended(match arrival {
+                    _ if round.erased.contains(&number) => 'x',
+                    Some(_) if is_late => 'L',
+                    Some(_) => '.',
+                    None if is_late => 'x',
+                    None => '-',
+                });
             }
         }
     }
 
-    pub(crate) fn fault(&self, worker: Worker, what: &str) {
+    fn fault(&self, worker: Worker, what: &str) {
         let mut progress = lock(&self.progress);
         progress.faults += 1;
         progress.last_fault = Some(format!("{worker}: {what}"));
         if let Some(of) = progress.workers.get_mut(worker.index()) {
             of.faults += 1;
+        }
+    }
+
+    /// A step is open.
+    pub(crate) fn waiting(&self, waiting: &Waiting) {
+        if waiting.open_seconds >= OPEN_LEAST {
+            lock(&self.open).waiting = Some(waiting.clone());
+        }
+    }
+
+    /// Something has happened.
+    pub(crate) fn happened(&self, happened: &Happened) {
+        match happened.what.worker() {
+            Some(worker) => self.fault(worker, &happened.what.to_string()),
+            None if matches!(happened.what, Happening::Stuck { .. }) => {
+                lock(&self.open).stuck += 1;
+            }
+            None => {}
         }
     }
 
@@ -91,7 +134,13 @@ impl Board {
     }
 
     fn shown(&self) -> Shown {
-        Shown { progress: lock(&self.progress).clone(), network: lock(&self.network).clone() }
+        let open = lock(&self.open);
+        Shown {
+            waiting: open.waiting.clone(),
+            stuck: open.stuck,
+            progress: lock(&self.progress).clone(),
+            network: lock(&self.network).clone(),
+        }
     }
 
     /// Shows it at an address.
@@ -126,7 +175,7 @@ impl Shown {
     }
 
     fn metrics_of_run(&self, text: &mut String) {
-        let Self { progress, network } = self;
+        let Self { progress, network, .. } = self;
         let connected = network.workers.iter().filter(|worker| worker.connected).count();
         let mut one = |name: &str, kind: &str, help: &str, value: f64| {
             let _ = write!(
@@ -149,6 +198,25 @@ impl Shown {
             "counter",
             "How long all rounds were open.",
             progress.round_seconds,
+        );
+        let waiting = self.waiting.as_ref();
+        one(
+            "round_open_seconds",
+            "gauge",
+            "How long the round that is open waits, if that is a second or more.",
+            waiting.map_or(0.0, |waiting| waiting.open_seconds),
+        );
+        one(
+            "round_missing",
+            "gauge",
+            "Workers that have not answered in it.",
+            waiting.map_or(0.0, |waiting| waiting.missing.len() as f64),
+        );
+        one(
+            "stuck_total",
+            "counter",
+            "Rounds that were open for much longer than usual.",
+            self.stuck as f64,
         );
         one("step_seconds", "gauge", "How long the last step took.", progress.last_step_seconds);
         one("step_seconds_total", "counter", "How long all steps took.", progress.step_seconds);
@@ -229,7 +297,7 @@ impl Shown {
     }
 
     fn metrics_of_workers(&self, text: &mut String) {
-        let Self { progress, network } = self;
+        let Self { progress, network, .. } = self;
         let mut each =
             |name: &str,
              kind: &str,
@@ -279,6 +347,18 @@ impl Shown {
             "counter",
             "How much later than the first it was.",
             &|of, _| Some(of.lateness_seconds),
+        );
+        each(
+            "computing_seconds_total",
+            "counter",
+            "How long it has computed, as it reports.",
+            &|of, _| Some(of.computing_seconds),
+        );
+        each(
+            "elsewhere_seconds_total",
+            "counter",
+            "How much longer its answers took: network, queues, its host.",
+            &|of, _| Some(of.elsewhere_seconds),
         );
         each("faults_total", "counter", "Its faults.", &|of, _| Some(of.faults as f64));
     }

@@ -1,6 +1,6 @@
 //! The clocks of the program, which nothing else of it reads.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// By which people and processes wait.
 #[expect(clippy::disallowed_methods, reason = "people wait in real time")]
@@ -12,4 +12,10 @@ pub(crate) fn now() -> Instant {
 #[expect(clippy::disallowed_methods, reason = "people ask when something was")]
 pub(crate) fn time_of_day() -> SystemTime {
     SystemTime::now()
+}
+
+/// The same as seconds since 1970, to the microsecond, for files.
+pub(crate) fn unix_seconds() -> f64 {
+    let since = time_of_day().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_micros() as f64 / 1e6
 }

@@ -30,8 +30,9 @@ pub(crate) const SUMMARY: &str = "summary.json";
 /// What the coordinator said, where another process had started it.
 pub(crate) const COORDINATOR_LOG: &str = "coordinator.log";
 /// What else a run may leave, beside models and the logs of its workers.
-const WRITTEN: [&str; 10] = [
+const WRITTEN: [&str; 11] = [
     RECORD,
+    EVENTS,
     "checkpoint.safetensors",
     "checkpoint.before.safetensors",
     "checkpoint.damaged.safetensors",
@@ -231,53 +232,7 @@ impl RunFolder {
 
     /// Writes a file under another name first, so that it is never there by halves.
     pub(crate) fn write_whole(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
-        self.write_by_part(name, bytes, |part, path| fs::rename(part, path))
-    }
-
-    /// The same, and the file that was there before stays under a name of its own. Whatever ends
-    /// this process or its host, one of the two is whole.
-    #[cfg(feature = "trainer")]
-    pub(crate) fn write_keeping(
-        &self,
-        name: &str,
-        before: &str,
-        bytes: &[u8],
-    ) -> anyhow::Result<()> {
-        self.write_by_part(name, bytes, |part, path| {
-            if path.exists() {
-                fs::rename(path, self.file(before))?;
-            }
-            fs::rename(part, path)?;
-            self.sync()
-        })
-    }
-
-    /// Makes what was renamed here last longer than the host's power.
-    #[cfg(feature = "trainer")]
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        // Elsewhere folders cannot be opened.
-        if cfg!(unix) { File::open(&self.path)?.sync_all() } else { Ok(()) }
-    }
-
-    fn write_by_part(
-        &self,
-        name: &str,
-        bytes: &[u8],
-        put: impl FnOnce(&Path, &Path) -> io::Result<()>,
-    ) -> anyhow::Result<()> {
-        let (path, part) = (self.file(name), self.file(&format!("{name}.part")));
-        let write = || {
-            if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            let mut file = File::create(&part)?;
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            put(&part, &path)
-        };
-        write()
-            .inspect_err(|_| drop(fs::remove_file(&part)))
-            .with_context(|| format!("cannot write {}", path.display()))
+        write_by_part(&self.file(name), &[bytes], |part, path| fs::rename(part, path))
     }
 
     pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
@@ -285,6 +240,49 @@ impl RunFolder {
         text.push('\n');
         self.write_whole(name, text.as_bytes())
     }
+}
+
+/// Writes the parts of a file one after the other under another name, as [`RunFolder::write_whole`]
+/// does, and the file that was there before stays under a name of its own. Whatever ends this
+/// process or its host, one of the two is whole.
+#[cfg(feature = "trainer")]
+pub(crate) fn write_keeping(path: &Path, before: &Path, parts: &[&[u8]]) -> anyhow::Result<()> {
+    write_by_part(path, parts, |part, path| {
+        if path.exists() {
+            fs::rename(path, before)?;
+        }
+        fs::rename(part, path)?;
+        path.parent().map_or(Ok(()), sync)
+    })
+}
+
+/// Makes what was renamed in a folder last longer than the host's power.
+#[cfg(feature = "trainer")]
+pub(crate) fn sync(folder: &Path) -> io::Result<()> {
+    // Elsewhere folders cannot be opened.
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+fn write_by_part(
+    path: &Path,
+    parts: &[&[u8]],
+    put: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = Path::new(&part);
+    let write = || {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let mut file = File::create(part)?;
+        parts.iter().try_for_each(|bytes| file.write_all(bytes))?;
+        file.sync_all()?;
+        put(part, path)
+    };
+    write()
+        .inspect_err(|_| drop(fs::remove_file(part)))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Makes a folder where none is; false if one is there.
@@ -353,6 +351,24 @@ impl LineFile {
             Ok(Self { file, path: path.into() })
         };
         open().with_context(|| format!("cannot open {}", path.display())).or_work()
+    }
+
+    /// Opens a file to which a run adds each time it goes on, and cuts off what a process that was
+    /// killed has left of a last line.
+    pub(crate) fn append(path: &Path) -> Result<Self, Failure> {
+        let lines = match fs::read(path) {
+            Ok(bytes) => bytes.iter().filter(|byte| **byte == b'\n').count(),
+            Err(_) => 0,
+        };
+        Self::open(path, lines)
+    }
+
+    /// The same file, for a thread that has its lines outlive the host's power meanwhile.
+    #[cfg(feature = "trainer")]
+    pub(crate) fn same(&self) -> anyhow::Result<Self> {
+        let file = self.file.try_clone();
+        let file = file.with_context(|| format!("cannot open {}", self.path.display()))?;
+        Ok(Self { file, path: self.path.clone() })
     }
 
     /// Has the lines so far outlive the host's power, as a checkpoint that counts them does.

@@ -10,6 +10,7 @@
 mod auto;
 mod board;
 mod clock;
+mod events;
 mod families;
 mod folder;
 mod found;

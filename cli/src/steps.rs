@@ -1,9 +1,10 @@
 //! What is told of the steps of a run, whoever trains: who was late, and how long they took.
 
 use crate::output::say;
+use crate::tools::status::plain;
 use codedgrad::ids::Worker;
 use codedgrad::sim::percentile;
-use codedgrad::train::{RoundRecord, StepRecord};
+use codedgrad::train::{Happened, Happening, RoundRecord, StepRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -34,6 +35,23 @@ pub(crate) struct FaultLine {
     pub(crate) step: u64,
     pub(crate) worker: Worker,
     pub(crate) what: String,
+}
+
+/// Says what has happened in a scheme's run; what is as it should be only to those who want to know
+/// all.
+pub(crate) fn tell(scheme: &str, happened: &Happened) {
+    if matches!(happened.what, Happening::PlannedForAll) {
+        return tracing::info!("{happened}");
+    }
+    say!("{scheme}: {}", plain(&happened.to_string()));
+}
+
+impl FaultLine {
+    /// What has happened to a worker, if it was one.
+    pub(crate) fn of(run: usize, happened: &Happened) -> Option<Self> {
+        let Happened { step, what, .. } = happened;
+        Some(Self { run, step: step.0, worker: what.worker()?, what: what.to_string() })
+    }
 }
 
 /// A worker is late if it takes so many times as long as the median answer.

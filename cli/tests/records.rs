@@ -185,5 +185,6 @@ fn every_field_of_every_file_is_described() {
     compare("plan.json", &of_files(home, &trained, "plan.json"));
     compare("serve.json", &of_files(home, &["served"], "serve.json"));
     compare("run.jsonl", &of_files(home, &all, "run.jsonl"));
+    compare("events.jsonl", &of_files(home, &all, "events.jsonl"));
     compare("summary.json", &of_files(home, &all, "summary.json"));
 }

@@ -160,6 +160,42 @@ fn a_worker_dies_and_another_takes_its_place() {
     assert_eq!(first_difference(&digests(&run.record()), &expected), None);
 }
 
+/// Whoever looks after a run is told whom it waits for, while it waits.
+#[test]
+fn an_open_round_names_whom_it_waits_for() {
+    let flags = "--workers 3 --steps 400 --scheme uncoded --metrics 127.0.0.1:0";
+    let mut run = Run::start(&flags.split(' ').collect::<Vec<_>>());
+    let workers = run.workers(3, &[]);
+    run.wait_for_steps(10);
+    workers[1].signal("-STOP");
+    let said = run.coordinator.said();
+    let metrics =
+        said.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next()).unwrap();
+    let shown = wait_for("the open round", || {
+        let shown = text(&codedgrad(run.folder.path(), &["status", metrics]).stdout);
+        // It is needed, or its part of the sum is.
+        (shown.contains(" 1 (silent ")).then_some(shown)
+    });
+    assert!(shown.starts_with("step "), "it comes first: {shown}");
+    let body = get(metrics, "/metrics").1;
+    let open = body.lines().find_map(|line| line.strip_prefix("codedgrad_round_open_seconds "));
+    assert!(open.unwrap().parse::<f64>().unwrap() >= 1.0, "{body}");
+    let status = json(&codedgrad(run.folder.path(), &["status", metrics, "--json"]));
+    let missing = status["waiting"]["missing"].as_array().unwrap();
+    assert!(missing.iter().any(|missing| missing["worker"] == 1), "{status}");
+    let events = run.record().with_file_name("events.jsonl");
+    let happens = |kind: &str| {
+        let line = format!("\"kind\":\"{kind}\"");
+        wait_for(kind, || fs::read_to_string(&events).unwrap().contains(&line).then_some(()));
+    };
+    happens("stuck");
+    workers[1].signal("-CONT");
+    happens("unstuck");
+    let strips = json(&codedgrad(run.folder.path(), &["status", metrics, "--json"]));
+    assert!(!strips["progress"]["workers"][0]["strip"].as_array().unwrap().is_empty());
+    run.finishes();
+}
+
 /// Each worker is started by a process of its own, which starts it again.
 #[test]
 fn a_worker_that_is_started_again_comes_back() {

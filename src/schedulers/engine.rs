@@ -25,6 +25,7 @@ mod returns;
 mod round;
 mod steps;
 mod trust;
+mod waiting;
 
 use active::ActiveScheme;
 use holding::Holding;
@@ -34,6 +35,7 @@ use replan::Replanning;
 use round::CurrentRound;
 use steps::Steps;
 use trust::Trust;
+pub use waiting::OpenRound;
 
 use super::book::{Book, Fate};
 use super::events::{Action, EngineError, Input, RoundReport};
@@ -212,6 +214,12 @@ impl Engine {
     #[must_use]
     pub fn first_alive(&self) -> Option<Worker> {
         self.roster.first_alive()
+    }
+
+    /// Whether a worker is known to be gone.
+    #[must_use]
+    pub fn is_gone(&self, worker: Worker) -> bool {
+        self.roster.dead().contains(worker)
     }
 
     /// Whether everybody who is there has applied all that is decided. What it takes is done also

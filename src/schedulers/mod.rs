@@ -14,7 +14,7 @@ pub(crate) mod orders;
 mod reduce;
 pub mod roster;
 
-pub use engine::{Engine, Replan};
+pub use engine::{Engine, OpenRound, Replan};
 pub use events::{Action, EngineError, Input, Refusal, RoundReport};
 pub use orders::VirtualClock;
 pub use reduce::Reduce;

@@ -20,7 +20,7 @@ pub use owned::{OwnedEvent, ProvideRequest};
 use crate::gpu::Vector;
 use crate::ids::{Part, Step, Task, Worker};
 use crate::transport::{
-    Cancel, Closer, Decoded, Dismissal, Link, Notice, Order, Received, RunFacts,
+    Cancel, Closer, Decoded, Dismissal, Link, Notice, Order, Received, RunFacts, TaskSpent,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -378,10 +378,10 @@ impl<V: Vector> Aggregator<V> {
                 return Err(AggregatorError::Closed);
             }
             if self.cancel.is_cancelled() && !self.tasks.is_empty() {
-                self.drop_tasks();
+                self.drop_tasks(None);
             }
             if let Some((task, parts)) = self.tasks.pop_front() {
-                self.at_hand = Some(AtHand::Task(Work::new(task, &parts)));
+                self.at_hand = Some(AtHand::Task(Work::new(task, &parts, now())));
                 return Ok(Some(OwnedEvent::Compute(task)));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(now()));
@@ -441,7 +441,7 @@ impl<V: Vector> Aggregator<V> {
                 Some(OwnedEvent::Resync(state))
             }
             Order::Dismiss(Dismissal::Replaced) => return Err(AggregatorError::Replaced),
-            Order::Dismiss(Dismissal::Refused { reason }) => {
+            Order::Dismiss(Dismissal::Refused { reason } | Dismissal::GivenUp { reason }) => {
                 return Err(AggregatorError::Refused { reason });
             }
             Order::Abandon => None,
@@ -470,9 +470,10 @@ impl<V: Vector> Aggregator<V> {
         if let Some(AtHand::Task(work)) =
             self.at_hand.take_if(|at_hand| matches!(at_hand, AtHand::Task(_)))
         {
+            let spent = work.spent(now());
             work.discard(&mut *self.link);
             if say {
-                self.drop_tasks();
+                self.drop_tasks(Some(spent));
             }
         }
     }
@@ -482,10 +483,10 @@ impl<V: Vector> Aggregator<V> {
         self.cancel.is_cancelled() || self.closer.is_closed()
     }
 
-    /// Drops all tasks at hand and says so.
-    fn drop_tasks(&mut self) {
+    /// Drops all tasks at hand and says so, and what was spent on the one that was begun.
+    fn drop_tasks(&mut self, spent: Option<TaskSpent>) {
         self.tasks.clear();
-        self.link.send(Notice::Idle);
+        self.link.send(Notice::Idle { spent });
     }
 
     /// Reports the step at hand as applied or counted, if it is the one meant.
@@ -542,7 +543,7 @@ impl<V: Vector> Aggregator<V> {
     /// Hands the task at hand in; one that nobody wants any more is dropped quietly, one that
     /// cannot be handed in stays at hand.
     fn finish(&mut self, aux: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
-        let (cancelled, astray) = (self.is_cancelled(), self.astray.is_some());
+        let (cancelled, astray, now) = (self.is_cancelled(), self.astray.is_some(), now());
         let Some((work, mut desk)) = self.work() else { return Ok(()) };
         if cancelled && work.left() > 0 {
             self.give_up(true);
@@ -559,7 +560,8 @@ impl<V: Vector> Aggregator<V> {
                 unit_samples: self.unit_samples,
                 chunk: None,
             };
-            work.submit(aux, alter, &mut desk);
+            let spent = work.spent(now);
+            work.submit(aux, alter, spent, &mut desk);
         }
         Ok(())
     }

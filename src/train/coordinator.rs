@@ -1,35 +1,44 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
 //!
 //! What it keeps lies with whoever owns it: `inbox` what the engine is still to be told, `results`
-//! what came with results, `replicas` how far each worker is, `judging` whose results are wrong,
+//! what came with results, `spent` what workers report of their work, `watchdog` what is waited for,
+//! `replicas` how far each worker is, `judging` whose results are wrong,
 //! `journal` what the next record is made of, `due` how long nothing has come.
 
 mod blame;
 mod choosing;
 mod due;
 mod expecting;
+mod happened;
 mod inbox;
 mod judging;
 mod record;
 mod replicas;
 mod results;
+mod spent;
 mod states;
 mod stopper;
+mod waiting;
 
 use choosing::Choosing;
 use due::Patience;
 use expecting::expected_terms;
+pub use happened::{Erasure, Happened, Happening};
 use inbox::Inbox;
 use judging::Judging;
 pub use judging::{Judge, Judged};
 use record::Journal;
 pub use record::{
-    DecodeRecord, Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord,
+    DecodeRecord, DoubtRecord, Flow, Observer, Outcome, Progress, RoundRecord, RunError, StepRecord,
 };
 use replicas::Replicas;
 use results::Results;
+use spent::Spending;
+pub use spent::SpentRecord;
 pub(super) use stopper::LOOK;
 pub use stopper::Stopper;
+use waiting::Watchdog;
+pub use waiting::{MissingWorker, Waiting};
 
 use super::pace::{Abandoned, Arrival, Next, Pace};
 use crate::codes::Report;
@@ -37,7 +46,7 @@ use crate::codes::sequential::Fold;
 use crate::gpu::Vector;
 use crate::ids::{Step, Task, Units, Worker, WorkerSet};
 use crate::run::RunConfig;
-use crate::schedulers::{Action, Engine, Input};
+use crate::schedulers::{Action, Engine, EngineError, Input};
 use crate::transport::{
     Cancel, Decoded, Notice, Order, Piece, Stage, SumRequest, Summand, Summed, Transport, Unneeded,
     Weighted, What,
@@ -71,6 +80,8 @@ pub struct Coordinator<T: Transport> {
     pace: Pace,
     log: VecDeque<(Step, Decision)>,
     results: Results,
+    spending: Spending,
+    watchdog: Watchdog,
     folding: BTreeMap<Step, Folding>,
     inbox: Inbox,
     patience: Patience,
@@ -90,6 +101,8 @@ impl<T: Transport> Coordinator<T> {
             engine,
             log: VecDeque::new(),
             results: Results::default(),
+            spending: Spending::new(shape.workers),
+            watchdog: Watchdog::new(shape.workers),
             folding: BTreeMap::new(),
             inbox: Inbox::default(),
             patience: Patience::new(limits.max_wait_seconds),
@@ -185,6 +198,7 @@ impl<T: Transport> Coordinator<T> {
     #[must_use]
     pub fn open_entries(&self) -> usize {
         self.results.len()
+            + self.spending.len()
             + self.folding.len()
             + self.log.len()
             + self.journal.len()
@@ -209,7 +223,13 @@ impl<T: Transport> Coordinator<T> {
         came: Option<(Worker, Notice)>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Progress, RunError> {
-        let progress = self.carry_on(came, observer);
+        let mut progress = self.carry_on(came, observer);
+        while matches!(progress, Ok(Progress::Wait(_)))
+            && let Some(lost) = self.look_for_hangs(observer)
+        {
+            progress = self.carry_on(Some(lost), observer);
+        }
+        let progress = progress.map_err(|error| self.stalled(error));
         let Some(left) = self.patience.left_to_settle(self.pace.now()) else { return progress };
         match progress {
             Ok(Progress::Wait(patience)) if left > 0.0 && !self.engine.is_settled() => {
@@ -226,6 +246,17 @@ impl<T: Transport> Coordinator<T> {
             Err(error) => tracing::warn!("all is decided, but not everybody can apply it: {error}"),
         }
         Ok(Progress::Done(Outcome::Finished))
+    }
+
+    /// An error, with what was waited for where that is why the run cannot go on.
+    fn stalled(&self, error: RunError) -> RunError {
+        match error {
+            RunError::Engine(error @ EngineError::MaxWait { .. }) => match self.waiting() {
+                Some(waiting) => RunError::Stalled { error, waiting: Box::new(waiting) },
+                None => error.into(),
+            },
+            error => error,
+        }
     }
 
     fn carry_on(
@@ -276,6 +307,7 @@ impl<T: Transport> Coordinator<T> {
         notice: Notice,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Option<Input> {
+        self.account(worker, &notice);
         if matches!(notice, Notice::Lost { .. }) {
             self.replicas.lost(worker);
         }
@@ -302,17 +334,13 @@ impl<T: Transport> Coordinator<T> {
         let _span = info_span!("worker", worker = worker.0, round = self.journal.round.0).entered();
         self.watch(&notice);
         match notice {
-            Notice::Done { task, aux, mut finite } => {
+            Notice::Done { task, aux, mut finite, .. } => {
                 let mut digest = None;
                 if finite {
                     (finite, digest) = self.look_at(worker, task, &aux, observer);
                     self.results.came(worker, task, aux);
                 } else {
-                    observer.fault(
-                        self.journal.step.0,
-                        worker,
-                        "its message is not finite and was erased",
-                    );
+                    self.tell(Happening::Erased { worker, why: Erasure::NotFinite }, observer);
                 }
                 if late {
                     Input::Late { worker, task, finite }
@@ -320,7 +348,7 @@ impl<T: Transport> Coordinator<T> {
                     Input::Done { worker, task, finite, digest }
                 }
             }
-            Notice::Idle => Input::Idle { worker },
+            Notice::Idle { .. } => Input::Idle { worker },
             Notice::ResultNotFinite { step, attempt } => {
                 Input::ResultNotFinite { worker, step, attempt }
             }
@@ -345,7 +373,7 @@ impl<T: Transport> Coordinator<T> {
                 Input::Finish { after }
             }
             Notice::Joined { next } => {
-                observer.fault(self.journal.step.0, worker, "is there again");
+                self.tell(Happening::Joined { worker }, observer);
                 self.replicas.joined(worker);
                 self.folding.values_mut().for_each(|folding| {
                     folding.sent.remove(worker);
@@ -354,15 +382,13 @@ impl<T: Transport> Coordinator<T> {
                 Input::Joined { worker, next }
             }
             Notice::StepUnavailable => {
-                observer.fault(
-                    self.journal.step.0,
-                    worker,
-                    "cannot get a step that was decided; takes over a state",
-                );
+                self.tell(Happening::Missed { worker }, observer);
                 Input::StepUnavailable { worker }
             }
+            // It was given up before its connection was.
+            Notice::Lost { .. } if self.engine.is_gone(worker) => Input::Tick,
             Notice::Lost { reason } => {
-                observer.fault(self.journal.step.0, worker, &format!("lost: {reason}"));
+                self.tell(Happening::Lost { worker, reason }, observer);
                 self.transport.forget(Unneeded::Worker(worker));
                 self.results.lost(worker);
                 let kept = self.folding.iter().all(|(step, folding)| {
@@ -386,6 +412,10 @@ impl<T: Transport> Coordinator<T> {
                 let shares = tasks.iter().map(|(task, parts)| (*task, facts.load_of(parts)));
                 self.pace.assigned(worker, round, shares);
                 self.results.assigned(worker, &tasks);
+                // A modelled clock knows nothing of what it took in truth.
+                if !self.pace.is_virtual() {
+                    self.spending.assigned(worker, round, &tasks, self.pace.now());
+                }
                 let cancel = Cancel::default();
                 let order = Order::Compute { tasks, cancel, in_parts: false };
                 self.transport.send(worker, order);
@@ -395,6 +425,9 @@ impl<T: Transport> Coordinator<T> {
                 self.discard_all(worker, unwanted);
                 if cancel {
                     self.transport.send(worker, Order::Abandon);
+                    if self.spending.since(worker).is_some() {
+                        self.watchdog.abandoned(worker, self.pace.now());
+                    }
                 }
                 now.into_iter().for_each(|notice| self.inbox.postpone(worker, notice));
             }
@@ -405,7 +438,9 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Close(report) => {
                 self.judging.found(&report.wrong);
+                self.spending.closed(report.round, report.opened_at);
                 let record = self.round_record(report);
+                self.watchdog.closed(record.seconds, &record.arrivals);
                 self.journal.closed(record);
             }
             Action::Fold { step, attempt, sums, folds, decode } => {
@@ -419,15 +454,9 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Replanned { members } => {
                 let left = members.complement();
-                left.iter().for_each(|worker| {
-                    observer.fault(
-                        self.journal.step.0,
-                        worker,
-                        "is left out: the run is planned for the others",
-                    );
-                });
+                left.iter().for_each(|worker| self.tell(Happening::LeftOut { worker }, observer));
                 if left.is_empty() {
-                    tracing::info!("{}: the run is planned for everybody again", self.journal.step);
+                    self.tell(Happening::PlannedForAll, observer);
                 }
             }
             Action::Commit { step, digest, verified, .. } => {
@@ -443,11 +472,7 @@ impl<T: Transport> Coordinator<T> {
             }
             Action::Apply { worker, step } => self.apply(worker, step),
             Action::Diverged { worker, step } => {
-                observer.fault(
-                    step.0,
-                    worker,
-                    "its parameters differ from the others'; resynchronised",
-                );
+                self.tell_of(step, Happening::Diverged { worker }, observer);
             }
             Action::Resync { worker, from } => self.ask_for_state(worker, from, observer),
             Action::Restore { worker } => self.restore(worker, observer)?,
@@ -581,15 +606,38 @@ impl<T: Transport> Coordinator<T> {
         let decoded = made.unwrap_or_else(elsewhere);
         self.name_wrong(observer);
         assert_eq!(decoded.digest, digest, "what is committed is what was folded");
-        let record = StepRecord {
-            unverified: !verified,
-            ..self.record(step, Some((&folding, digest)), Vec::new())
-        };
+        let mut record = self.record(step, Some((&folding, digest)), Vec::new());
+        record.doubts.unverified = !verified;
         self.remember(step, Decision::Step { attempt, decoded });
         let shown = vector.map(|gradient| Decoded { gradient, aux, digest });
         let outcome = self.show(&record, shown.as_ref(), observer)?;
         self.inbox.add(observer.parameters().map(|digest| Input::Own { step, digest }));
         Ok(outcome)
+    }
+
+    /// Writes what a worker has spent into its account, as its word comes.
+    fn account(&mut self, worker: Worker, notice: &Notice) {
+        if matches!(notice, Notice::Done { .. } | Notice::Idle { .. } | Notice::Lost { .. }) {
+            self.watchdog.heard(worker);
+        }
+        match notice {
+            Notice::Done { task, spent, .. } => {
+                self.spending.done(worker, *task, *spent, self.pace.now());
+            }
+            Notice::Idle { spent } => self.spending.dropped(worker, *spent, self.pace.now()),
+            Notice::Lost { .. } => self.spending.lost(worker),
+            _ => {}
+        }
+    }
+
+    /// Tells the observer what happened during the step at hand.
+    fn tell(&self, what: Happening, observer: &mut dyn Observer<T::Vector>) {
+        self.tell_of(self.journal.step, what, observer);
+    }
+
+    /// The same of another step.
+    fn tell_of(&self, step: Step, what: Happening, observer: &mut dyn Observer<T::Vector>) {
+        observer.event(&Happened { step, round: self.journal.round, what });
     }
 
     /// Forgets the results of a step that are known; those that are not are unwanted when they
@@ -637,6 +685,9 @@ impl<T: Transport> Coordinator<T> {
         decoded: Option<&Decoded<T::Vector>>,
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<Option<Outcome>, RunError> {
+        if let Some(seconds) = self.watchdog.goes_on(self.pace.now()) {
+            self.tell(Happening::Unstuck { seconds }, observer);
+        }
         let flow =
             self.pace.pause(|| observer.step(record, decoded)).map_err(RunError::Observer)?;
         self.choose(record);

@@ -32,8 +32,9 @@ pub use builder::{BuildError, Builder};
 #[cfg(feature = "tcp")]
 pub use builder::{Open, Served};
 pub use coordinator::{
-    Coordinator, DecodeRecord, Flow, Judge, Judged, Observer, Outcome, Progress, RoundRecord,
-    RunError, StepRecord, Stopper,
+    Coordinator, DecodeRecord, DoubtRecord, Erasure, Flow, Happened, Happening, Judge, Judged,
+    MissingWorker, Observer, Outcome, Progress, RoundRecord, RunError, SpentRecord, StepRecord,
+    Stopper, Waiting,
 };
 #[cfg(feature = "cuda")]
 pub use device_adamw::DeviceAdamW;

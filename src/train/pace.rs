@@ -34,14 +34,14 @@ impl Answer for Notice {
     fn came(&self) -> Option<Came> {
         match *self {
             Self::Done { task, finite, .. } => Some(Came::Done { task, finite }),
-            Self::Idle => Some(Came::Idle),
+            Self::Idle { .. } => Some(Came::Idle),
             Self::Lost { .. } => Some(Came::Lost),
             _ => None,
         }
     }
 
     fn freed() -> Self {
-        Self::Idle
+        Self::Idle { spent: None }
     }
 }
 

@@ -133,6 +133,20 @@ pub enum Dismissal {
         /// Why.
         reason: String,
     },
+    /// It counts as lost. Over a network it may call again; a thread cannot.
+    GivenUp {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a worker has spent on a task, finished or not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TaskSpent {
+    /// Seconds from taking the task up to submitting or dropping it, by the worker's own clock.
+    pub computed: f64,
+    /// Units of it that are finished.
+    pub units: u32,
 }
 
 /// What a worker tells its coordinator.
@@ -147,9 +161,14 @@ pub enum Notice {
         aux: Vec<f64>,
         /// Whether all entries of the result and the auxiliary scalars are finite.
         finite: bool,
+        /// What it took, if the worker says so.
+        spent: Option<TaskSpent>,
     },
     /// The tasks at hand were dropped, because nobody wants them or unasked.
-    Idle,
+    Idle {
+        /// What the one took that was begun, if the worker says so.
+        spent: Option<TaskSpent>,
+    },
     /// A decoded vector is held.
     Held {
         /// Of which step.

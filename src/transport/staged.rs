@@ -197,7 +197,7 @@ mod tests {
         let mut link: Staged<Stays> = Staged::new(Box::new(links.remove(0)), 0);
         let task = Task { job: Job(0), piece: 0, plan: 0 };
         link.keep(task, Stays(vec![f32::NAN]));
-        link.send(Notice::Done { task, aux: Vec::new(), finite: true });
+        link.send(Notice::Done { task, aux: Vec::new(), finite: true, spent: None });
         assert!(link.receive().is_none());
         drop(link);
         assert!(

@@ -22,8 +22,8 @@ use codedgrad::ids::{Cut, Share, Step, Units, Worker};
 use codedgrad::run::{Jobs, Limits, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce, Refusal};
 use codedgrad::train::{
-    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Observer, Outcome, OwnedEvent, Pace,
-    Progress, ProvideRequest, RunError, StepRecord, VirtualClock,
+    AdamW, AdamWConfig, Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome,
+    OwnedEvent, Pace, Progress, ProvideRequest, RunError, StepRecord, VirtualClock,
 };
 use codedgrad::transport::{Decoded, Link, Notice, Order, Received, Staged, State, local};
 use std::error::Error;
@@ -96,8 +96,9 @@ impl<V: Numbers> Observer<V> for Recorder<'_> {
         self.decided.store(record.step + 1, Ordering::Release);
         Ok(if record.step + 1 >= self.stop_after { Flow::Stop } else { Flow::Continue })
     }
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        self.log.faults.push((step, worker.0, what.into()));
+    fn event(&mut self, Happened { step, what, .. }: &Happened) {
+        let worker = what.worker().map(|worker| (step.0, worker.0, what.to_string()));
+        self.log.faults.extend(worker);
     }
 }
 

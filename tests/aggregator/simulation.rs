@@ -15,8 +15,8 @@ use codedgrad::ids::{Step, Worker};
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, Policy, Progress, SchemeChoice,
-    StepRecord, Using,
+    Aggregator, Coordinator, Event, Flow, Happened, Happening, Observer, Outcome, Pace, Policy,
+    Progress, SchemeChoice, StepRecord, Using,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Bell, Exchange, Join, Listen, TcpLink, TcpStatus, TcpTransport};
@@ -179,10 +179,11 @@ impl Observer for Keeper {
         Ok(Flow::Continue)
     }
 
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        self.found.lost += u64::from(what.starts_with("lost"));
-        self.found.resynced += u64::from(what.starts_with("takes over"));
-        self.shared.net.note(&format!("{step}: {worker} {what}"));
+    fn event(&mut self, happened: &Happened) {
+        let what = &happened.what;
+        self.found.lost += u64::from(matches!(what, Happening::Lost { .. }));
+        self.found.resynced += u64::from(matches!(what, Happening::Resynced { .. }));
+        self.shared.net.note(&happened.to_string());
     }
 
     fn state(&mut self) -> Option<State> {

@@ -3,11 +3,11 @@
 
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
-use codedgrad::ids::{Step, Worker};
+use codedgrad::ids::Step;
 use codedgrad::run::{Limits, RunConfig, Shape};
 use codedgrad::schedulers::Engine;
 use codedgrad::train::{
-    Aggregator, Coordinator, Event, Flow, Observer, Outcome, Pace, RunError, StepRecord,
+    Aggregator, Coordinator, Event, Flow, Happened, Observer, Outcome, Pace, RunError, StepRecord,
 };
 use codedgrad::transport::tcp::security::{Security, Token};
 use codedgrad::transport::tcp::{Exchange, Join, Listen, TcpLink, TcpTransport};
@@ -140,9 +140,11 @@ impl Observer for Watch<'_> {
         Ok(Flow::Continue)
     }
 
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        self.log.faults.push((step, worker.0, what.into()));
-        (self.at_fault)(worker.0, what);
+    fn event(&mut self, Happened { step, what, .. }: &Happened) {
+        let Some(worker) = what.worker() else { return };
+        let said = what.to_string();
+        (self.at_fault)(worker.0, &said);
+        self.log.faults.push((step.0, worker.0, said));
     }
 }
 

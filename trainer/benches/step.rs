@@ -8,9 +8,8 @@
 use codedgrad::codes::SchemeSpec;
 use codedgrad::delays::Delays;
 use codedgrad::gpu::{Combine, Cpu, Source, Term, Vector};
-use codedgrad::ids::Worker;
 use codedgrad::run::{Limits, Shape};
-use codedgrad::train::{AdamWConfig, Flow, Observer, Pace, StepRecord};
+use codedgrad::train::{AdamWConfig, Flow, Happened, Observer, Pace, StepRecord};
 use codedgrad::transport::Decoded;
 use codedgrad_trainer::{
     Batches, Compute, Corpus, GptConfig, LocalRun, Memory, Precision, Processor, Replica,
@@ -74,8 +73,8 @@ impl<V: Vector> Observer<V> for Seconds {
         }
         Ok(Flow::Continue)
     }
-    fn fault(&mut self, _: u64, worker: Worker, what: &str) {
-        panic!("{worker}: {what}");
+    fn event(&mut self, happened: &Happened) {
+        panic!("{happened}");
     }
 }
 

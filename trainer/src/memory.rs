@@ -330,7 +330,7 @@ mod tests {
     use codedgrad::delays::Delays;
     use codedgrad::ids::Worker;
     use codedgrad::run::Shape;
-    use codedgrad::train::{Flow, Observer, Pace, StepRecord};
+    use codedgrad::train::{Flow, Happened, Observer, Pace, StepRecord};
     use codedgrad::transport::Decoded;
     use std::error::Error;
 
@@ -380,7 +380,7 @@ mod tests {
             self.0.push((record.digest.clone(), record.aux.clone(), bits));
             Ok(Flow::Continue)
         }
-        fn fault(&mut self, _: u64, _: Worker, _: &str) {}
+        fn event(&mut self, _: &Happened) {}
     }
 
     /// The bundled model trained over a memory that nobody but its workers and observers can read,

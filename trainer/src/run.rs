@@ -16,7 +16,7 @@ use codedgrad::run::{ConfigError, Jobs, Limits, NumberFormat, RunConfig, Shape};
 use codedgrad::schedulers::{Engine, Reduce};
 use codedgrad::train::{
     AdamWConfig, Aggregator, AggregatorError, Auto, ComputeTask, Coordinator, Event, Flow,
-    Observer, Outcome, Pace, RunError, StepRecord,
+    Happened, Observer, Outcome, Pace, RunError, StepRecord,
 };
 use codedgrad::transport::{Decoded, Link, State, Transport, local};
 use std::convert::Infallible;
@@ -605,8 +605,8 @@ pub fn calibrate(
             self.0.push(record.seconds);
             Ok(Flow::Continue)
         }
-        fn fault(&mut self, _: u64, worker: Worker, what: &str) {
-            tracing::warn!("while calibrating, {worker}: {what}");
+        fn event(&mut self, happened: &Happened) {
+            tracing::warn!("while calibrating, {happened}");
         }
     }
     let uncoded = LocalRun {

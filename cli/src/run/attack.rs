@@ -119,7 +119,7 @@ impl Caught {
     /// Of one step, where somebody is wrong or looked for.
     pub(crate) fn of(attackers: &[Worker], record: &StepRecord) -> Self {
         let (located, accused): (Vec<Worker>, Vec<Worker>) =
-            record.wrong.iter().partition(|worker| attackers.contains(worker));
+            record.doubts.wrong.iter().partition(|worker| attackers.contains(worker));
         let answered = |worker: &&Worker| {
             record.rounds.iter().any(|round| round.arrivals[worker.index()].is_some())
         };

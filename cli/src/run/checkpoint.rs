@@ -2,10 +2,15 @@
 //!
 //! A checkpoint is written beside the one before, which is kept until the next: whatever happens to
 //! the newer, or to the host while it is written, there is one to go on from. Digests in the
-//! metadata tell whether a file is as it was written. Where schemes take turns, a checkpoint holds
+//! metadata tell whether a file is as it was written. A [`Writer`] does that beside the training.
+//! Where schemes take turns, a checkpoint holds
 //! the states of all their runs, else those of the one that is under way.
 
-use crate::folder::{LineFile, RunFolder};
+mod writer;
+
+pub(crate) use writer::{Saved, Writer};
+
+use crate::folder::{RunFolder, sync};
 use crate::found;
 use crate::output::alert;
 use crate::{Failure, OrInput, told};
@@ -99,19 +104,6 @@ pub(crate) type States = BTreeMap<usize, Vec<ReplicaState>>;
 /// The same, borrowed from wherever they are.
 pub(crate) type StatesOf<'a> = [(usize, &'a [ReplicaState])];
 
-/// Writes the states of all runs that are kept; the last whole checkpoint stays until the new one
-/// is on disk, and after that until the next.
-pub(crate) fn save(
-    folder: &RunFolder,
-    record: &LineFile,
-    place: &Place,
-    states: &StatesOf<'_>,
-) -> anyhow::Result<()> {
-    // A checkpoint counts the steps of the record.
-    record.sync()?;
-    folder.write_keeping(CHECKPOINT, BEFORE, &file_of(place, states)?)
-}
-
 /// Writes the states in which a run's workers begin, under another name.
 pub(crate) fn save_as(
     folder: &RunFolder,
@@ -119,12 +111,15 @@ pub(crate) fn save_as(
     next_step: u64,
     states: &[ReplicaState],
 ) -> anyhow::Result<()> {
-    folder.write_whole(name, &file_of(&Place::of(0, next_step), &[(0, states)])?)
+    let states = [(0, states)];
+    let (header, numbers) = file_of(&Place::of(0, next_step), &states)?;
+    folder.write_whole(name, &[&[&header[..]], &numbers[..]].concat().concat())
 }
 
-/// The bytes of the file. The library's metadata have no order, so that two runs alike would differ
+/// The beginning of the file, and the bytes of the numbers that follow. The library's metadata have
+/// no order, so that two runs alike would differ
 /// in them: the header is made here.
-fn file_of(place: &Place, states: &StatesOf<'_>) -> anyhow::Result<Vec<u8>> {
+fn file_of<'a>(place: &Place, states: &StatesOf<'a>) -> anyhow::Result<(Vec<u8>, Vec<&'a [u8]>)> {
     let models = states.iter().flat_map(|(run, states)| {
         (0..).zip(states.iter()).map(move |(model, state)| (*run, model, state))
     });
@@ -136,7 +131,7 @@ fn file_of(place: &Place, states: &StatesOf<'_>) -> anyhow::Result<Vec<u8>> {
             .map(move |(name, vector)| (place.vector_name(name, run, model), vector))
     });
     let (mut header, mut digest, mut end) = (Map::new(), Xxh3Default::new(), 0);
-    let mut numbers: Vec<&[u8]> = Vec::new();
+    let mut numbers = Vec::new();
     for (name, vector) in vectors {
         let (start, bytes) = (end, bytemuck::cast_slice(vector));
         end += bytes.len();
@@ -156,7 +151,7 @@ fn file_of(place: &Place, states: &StatesOf<'_>) -> anyhow::Result<Vec<u8>> {
     // The format has numbers begin at a multiple of 8 bytes.
     header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
     let length = (header.len() as u64).to_le_bytes();
-    Ok([&[&length[..], &header], &numbers[..]].concat().concat())
+    Ok(([&length[..], &header].concat(), numbers))
 }
 
 fn hexadecimal(digest: u64) -> String {
@@ -226,7 +221,7 @@ pub(crate) fn put_in_place(folder: &RunFolder) -> anyhow::Result<()> {
             rename(CHECKPOINT, DAMAGED)?;
         }
         rename(BEFORE, CHECKPOINT)?;
-        folder.sync()
+        sync(folder.path())
     };
     put().with_context(|| format!("cannot rename {}", folder.file(BEFORE).display()))
 }

@@ -2,18 +2,20 @@
 //! kept.
 
 use super::attack::Caught;
-use super::checkpoint::{self, Place};
-use super::plan::{LateKind, Plan};
+use super::checkpoint::{Place, Saved, States, Writer};
+use super::plan::{ClockKind, LateKind, Plan};
 use super::record::Line;
+use crate::Failure;
 use crate::board::Board;
-use crate::folder::{LineFile, RunFolder};
+use crate::clock::unix_seconds;
+use crate::events::EventFile;
+use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::output::say;
 use crate::progress::Progress;
-use crate::steps::{Decided, FaultLine};
-use crate::tools::status::plain;
+use crate::steps::{Decided, FaultLine, tell};
 use codedgrad::gpu::Real;
-use codedgrad::ids::{Step, Worker};
-use codedgrad::train::{AUTO, Flow, Observer, StepRecord};
+use codedgrad::ids::Step;
+use codedgrad::train::{AUTO, Flow, Happened, Observer, StepRecord, Waiting};
 use codedgrad::transport::{Decoded, State};
 use codedgrad_trainer::{Batches, Memory, Replica, ReplicaError, ReplicaState};
 use std::error::Error;
@@ -118,13 +120,62 @@ pub(crate) struct InTurn<'a> {
     pub(crate) others: Vec<(usize, &'a [ReplicaState])>,
 }
 
+/// What runs write while they go on.
+pub(crate) struct Files {
+    record: LineFile,
+    pub(crate) events: EventFile,
+    checkpoints: Writer,
+}
+
+impl Files {
+    /// Has the record go on after its first lines, and all else where it was.
+    pub(crate) fn open(folder: &RunFolder, kept: usize, timed: bool) -> Result<Self, Failure> {
+        Ok(Self {
+            record: LineFile::open(&folder.file(RECORD), kept)?,
+            events: EventFile::open(folder, timed)?,
+            checkpoints: Writer::new(folder),
+        })
+    }
+
+    /// Has states written that are copied by a function.
+    pub(crate) fn save(
+        &mut self,
+        place: &Place,
+        copied: impl FnOnce() -> anyhow::Result<States>,
+    ) -> anyhow::Result<()> {
+        let before = self.checkpoints.save(&self.record, place, copied)?;
+        self.tell(before);
+        Ok(())
+    }
+
+    /// Fails if a checkpoint could not be written.
+    fn check(&mut self) -> anyhow::Result<()> {
+        let saved = self.checkpoints.poll()?;
+        self.tell(saved);
+        Ok(())
+    }
+
+    /// Waits until what was to be saved is on disk.
+    pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
+        let saved = self.checkpoints.finish()?;
+        self.tell(saved);
+        Ok(())
+    }
+
+    fn tell(&mut self, saved: Option<Saved>) {
+        if let Some(Saved { place, took }) = saved {
+            self.events.saved(place, took);
+        }
+    }
+}
+
 /// Follows one run, or a block of it.
 pub(crate) struct RunObserver<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) run: usize,
     pub(crate) keeper: Keeper<'a>,
     pub(crate) folder: &'a RunFolder,
-    pub(crate) record: &'a mut LineFile,
+    pub(crate) files: &'a mut Files,
     pub(crate) lines: Vec<Line>,
     pub(crate) baseline: Baseline<'a>,
     /// Where schemes take turns.
@@ -200,12 +251,14 @@ impl RunObserver<'_> {
                 .then(|| Caught::of(&self.plan.injected.attackers, record)),
             turn: self.in_turn.as_ref().map(|turn| turn.number),
             step_seconds: self.in_turn.as_ref().map(|turn| turn.step_seconds),
+            at: (self.plan.timing.clock == ClockKind::Wall).then(unix_seconds),
             record: record.clone(),
         };
         if let Some(why) = record.using.as_ref().and_then(|using| using.why.as_ref()) {
             say!("{AUTO}: step {}: {why}", record.step);
         }
-        self.record.push(&line)?;
+        self.files.record.push(&line)?;
+        self.files.check()?;
         if let Some(board) = &self.board {
             board.step(&line.record, line.loss, self.plan.limits.mu);
         }
@@ -256,11 +309,13 @@ impl RunObserver<'_> {
     }
 
     fn save(&mut self, place: &Place) -> anyhow::Result<()> {
-        let mine = self.keeper.states()?;
-        let mut states = vec![(self.run, &mine[..])];
-        states.extend(self.in_turn.iter().flat_map(|turn| turn.others.iter().copied()));
-        states.sort_unstable_by_key(|(run, _)| *run);
-        checkpoint::save(self.folder, self.record, place, &states)
+        let (run, keeper, in_turn) = (self.run, &self.keeper, &self.in_turn);
+        self.files.save(place, || {
+            let others = in_turn.iter().flat_map(|turn| &turn.others);
+            let mut states: States = others.map(|(run, states)| (*run, states.to_vec())).collect();
+            states.insert(run, keeper.states()?);
+            Ok(states)
+        })
     }
 
     fn show(&mut self, line: &Line) {
@@ -279,13 +334,19 @@ impl<V: Memory> Observer<V> for RunObserver<'_> {
         self.follow(record, decoded).map_err(|error| format!("{error:#}").into())
     }
 
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
+    fn event(&mut self, happened: &Happened) {
+        self.files.events.happened(self.run, happened);
         if let Some(board) = &self.board {
-            board.fault(worker, what);
+            board.happened(happened);
         }
-        let text = format!("step {step}: {worker}: {}", plain(what));
-        say!("{}: {text}", self.plan.schemes[self.run]);
-        self.faults.push(FaultLine { run: self.run, step, worker, what: what.into() });
+        tell(&self.plan.schemes[self.run], happened);
+        self.faults.extend(FaultLine::of(self.run, happened));
+    }
+
+    fn waiting(&mut self, waiting: &Waiting) {
+        if let Some(board) = &self.board {
+            board.waiting(waiting);
+        }
     }
 
     fn state(&mut self) -> Option<State> {

@@ -31,6 +31,9 @@ pub(crate) struct Line {
     pub(crate) turn: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) step_seconds: Option<f64>,
+    /// Unix time of its commit; absent under a virtual clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<f64>,
     #[serde(flatten)]
     pub(crate) record: StepRecord,
 }
@@ -60,6 +63,7 @@ pub(crate) fn read(folder: &RunFolder, place: &Place) -> Result<Vec<Line>, Failu
 /// A line for tests: a step that took so long, and nothing more.
 #[cfg(test)]
 pub(crate) fn line_of(run: usize, step: u64, seconds: f64) -> Line {
+    use codedgrad::train::{DecodeRecord, DoubtRecord};
     Line {
         run,
         scheme: String::new(),
@@ -69,6 +73,7 @@ pub(crate) fn line_of(run: usize, step: u64, seconds: f64) -> Line {
         caught: None,
         turn: None,
         step_seconds: None,
+        at: None,
         record: StepRecord {
             step,
             committed: seconds,
@@ -76,20 +81,15 @@ pub(crate) fn line_of(run: usize, step: u64, seconds: f64) -> Line {
             rounds: Vec::new(),
             survivors: Vec::new(),
             weights: Vec::new(),
-            decode: codedgrad::train::DecodeRecord {
-                residual: 0.0,
-                amplification: 1.0,
-                coverage: 1.0,
-                error: 0.0,
-            },
+            decode: DecodeRecord { residual: 0.0, amplification: 1.0, coverage: 1.0, error: 0.0 },
             work: 1.0,
-            unverified: false,
             refused: Vec::new(),
             refused_because: None,
-            wrong: Vec::new(),
+            doubts: DoubtRecord::default(),
             using: None,
             aux: Vec::new(),
             digest: String::new(),
+            spent: Vec::new(),
         },
     }
 }

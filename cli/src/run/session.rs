@@ -3,7 +3,7 @@
 
 use super::checkpoint::{self, Place, States};
 use super::network::{Leg, Team};
-use super::observer::{Baseline, InTurn, Keeper, RunObserver};
+use super::observer::{Baseline, Files, InTurn, Keeper, RunObserver};
 use super::pictures;
 use super::plan::{ClockKind, Made, Plan, Timing, TransportKind};
 use super::record::{self, Line};
@@ -12,7 +12,7 @@ use super::resume::{self, Changes};
 use super::turns::Turn;
 use crate::board::Board;
 use crate::families;
-use crate::folder::{LineFile, PLAN, RECORD, RunFolder};
+use crate::folder::{PLAN, RECORD, RunFolder};
 use crate::output::{self, Output, alert, say};
 use crate::progress::Progress;
 use crate::steps::FaultLine;
@@ -24,6 +24,7 @@ use codedgrad::train::{AUTO, Outcome, Pace, VirtualClock};
 use codedgrad_trainer::{
     Batches, LocalRun, Replica, ReplicaState, RunStart, Stretch, calibrate, run_in_place,
 };
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +60,9 @@ struct Block {
 
 /// What is open while a session trains.
 struct Work {
-    record: LineFile,
+    files: Files,
+    /// Runs that have begun, or gone on, since it was opened.
+    begun: BTreeSet<usize>,
     faults: Vec<FaultLine>,
     bar: Progress,
     /// For all rounds, and how many those are.
@@ -360,7 +363,8 @@ impl Session {
         let made = self.made();
         let kept = made.iter().sum::<u64>() as usize;
         let mut work = Work {
-            record: LineFile::open(&self.folder.file(RECORD), kept)?,
+            files: Files::open(&self.folder, kept, self.plan.timing.clock == ClockKind::Wall)?,
+            begun: BTreeSet::new(),
             faults: Vec::new(),
             bar: Progress::new(self.plan.all_steps(), made),
             delays: self.plan.delay_rows()?,
@@ -398,7 +402,7 @@ impl Session {
             }
             if block.turn.is_some() && self.interrupted.load(Ordering::Relaxed) {
                 // The block's last step was decided before anybody asked, and saved nothing.
-                self.save_between(&block, work).or_work()?;
+                self.save_between(&block, work).and_then(|()| work.files.finish()).or_work()?;
                 break;
             }
         }
@@ -406,10 +410,9 @@ impl Session {
     }
 
     /// Saves the states of all runs at the end of a block.
-    fn save_between(&self, block: &Block, work: &Work) -> anyhow::Result<()> {
+    fn save_between(&self, block: &Block, work: &mut Work) -> anyhow::Result<()> {
         let place = Place::in_turn(block.run, self.made());
-        let states: Vec<_> = self.states.iter().map(|(run, states)| (*run, &states[..])).collect();
-        checkpoint::save(&self.folder, &work.record, &place, &states)
+        work.files.save(&place, || Ok(self.states.clone()))
     }
 
     /// What is to be made next.
@@ -490,6 +493,9 @@ impl Session {
         });
         let replicas = replicas.collect::<Result<Vec<_>, _>>().or_work()?;
         let first = if run > 0 { &self.lines[0][..] } else { &[] };
+        if work.begun.insert(run) {
+            work.files.events.begins((run, lines.len() as u64), !lines.is_empty());
+        }
         let in_turn = block.turn.as_ref().map(|turn| InTurn {
             number: turn.number,
             step_seconds,
@@ -501,7 +507,7 @@ impl Session {
             run,
             keeper: Keeper { replicas, batches: &self.batches, loss_weight: local.loss_weight() },
             folder: &self.folder,
-            record: &mut work.record,
+            files: &mut work.files,
             baseline: Baseline::new(first, &lines),
             lines,
             in_turn,
@@ -527,6 +533,18 @@ impl Session {
         work.faults = faults;
         let made = lines.len();
         let ended = made as u64 == self.plan.all_steps();
+        let goes_on = matches!(outcome, Ok(Outcome::Finished)) && !ended;
+        // What is said of the last checkpoint must be true.
+        let saved = if goes_on { Ok(()) } else { work.files.finish() };
+        let outcome = outcome.and_then(|outcome| saved.map(|()| outcome));
+        let how = match &outcome {
+            Ok(Outcome::Finished) => ended.then(|| "finished".into()),
+            Ok(Outcome::Stopped) => Some("stopped by a signal".into()),
+            Err(error) => Some(format!("failed: {error:#}")),
+        };
+        if let Some(how) = how {
+            work.files.events.ends((run, made as u64), how);
+        }
         let outcome = outcome.with_context(|| self.broke_off(run, made)).or_work();
         self.lines[run] = lines;
         if let Some(why) = diverged {

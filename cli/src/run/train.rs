@@ -11,6 +11,7 @@ use crate::layout::help;
 use crate::limits::WORKERS;
 use crate::output::{Output, say};
 use crate::signals::Asked;
+use crate::tools::doctor;
 use crate::units::count;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::anyhow;
@@ -207,7 +208,8 @@ pub(crate) fn show(
     } else {
         width.prose(&format!(
             "\nThe run is in {path}: summary.json, run.jsonl, loss.svg, steps.svg and the models.\n"
-        ))
+        )) + &doctor::hint(session.folder().path(), summary.runs.len().saturating_sub(1))
+            + "\n"
     };
     output.print(format_args!("{text}")).or_work()
 }

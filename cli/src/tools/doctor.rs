@@ -10,7 +10,7 @@ use super::suspicious;
 use crate::families;
 use crate::folder::RECORD;
 use crate::layout::help;
-use crate::output::Output;
+use crate::output::{Notes, Output};
 use crate::{Failure, OrInput, OrWork};
 use advice::Advice;
 use anyhow::anyhow;
@@ -19,12 +19,15 @@ use codedgrad::codes::SchemeSpec;
 use codedgrad::doctor::{Examination, Finding, Known, Record, RunEvent, examine};
 use codedgrad::sim::planner::{Plan, Question, plan};
 use serde_json::{Value, json};
+use std::io;
 use std::path::Path;
 
 /// What stands for standard input.
 const STDIN: &str = "-";
 /// A plan is made for the newest rounds, at most so many.
 const ROUNDS_PLANNED: usize = 1000;
+/// What costs a smaller share of a run is not told at its end.
+const TOLD_LEAST: f64 = 0.05;
 /// Marks on the progress bar of a plan.
 const MARKS: u64 = 1000;
 
@@ -145,6 +148,34 @@ impl Case {
         let (rows, _) = Source::open(&args.input, None, 0, output)?.first(usize::MAX)?;
         let record = Record::of_trace(rows).or_input()?;
         Ok(Self { number: None, record, events: Vec::new(), mfu: None })
+    }
+}
+
+/// What is said of a run at its end: the command that looks at it, and the dearest finding if that
+/// costs much.
+pub(crate) fn hint(folder: &Path, number: usize) -> String {
+    let input = folder.display().to_string();
+    let args = DoctorArgs {
+        input,
+        number: (number > 0).then_some(number),
+        from: None,
+        to: None,
+        plan: false,
+        json: false,
+    };
+    let run = args.number.map_or(String::new(), |number| format!(" --run {number}"));
+    let command = format!("codedgrad doctor {}{run}", quoted(&args.input));
+    let (mut out, mut notes) = (io::sink(), io::sink());
+    let case = Case::read(&args, &mut Output { out: &mut out, notes: Notes::Kept(&mut notes) });
+    let found = case.ok().and_then(|case| {
+        let known = Known { registry: families::registry(), events: &case.events };
+        let first = examine(&case.record, &known).findings.into_iter().next()?;
+        let costs = first.costs.filter(|costs| *costs >= TOLD_LEAST)?;
+        Some(format!("{:.1} % of its time: {first}. ", 100.0 * costs))
+    });
+    match found {
+        Some(found) => format!("{found}More: {command}"),
+        None => format!("Where its time went: {command}"),
     }
 }
 

@@ -6,13 +6,22 @@ use crate::output::Output;
 use crate::{Failure, OrWork};
 use anyhow::Context;
 use clap::Args;
+use codedgrad::ids::Worker;
+use codedgrad::train::Waiting;
 use codedgrad::transport::tcp;
 use codedgrad::transport::tcp::http::fetch;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
+/// A worker that has said nothing for so many seconds, though it is asked every second, is silent.
+const SILENT: f64 = 4.0;
+/// A trainer may hang that computes for so many seconds and so many times as long as rounds
+/// usually take.
+const STALLS: f64 = 5.0;
+const TIMES_USUAL: f64 = 10.0;
 /// How long `codedgrad status` waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -53,6 +62,27 @@ pub(crate) struct OfWorker {
     /// Sum of how much later than the first it answered.
     pub(crate) lateness_seconds: f64,
     pub(crate) faults: u64,
+    /// Its last rounds, a letter each; see [`STRIP`].
+    #[serde(default)]
+    pub(crate) strip: VecDeque<char>,
+    /// What it reports to have computed, and what passed elsewhere: network, queues, its host.
+    #[serde(default)]
+    pub(crate) computing_seconds: f64,
+    #[serde(default)]
+    pub(crate) elsewhere_seconds: f64,
+}
+
+/// Rounds of a strip.
+pub(crate) const STRIP: usize = 60;
+
+impl OfWorker {
+    /// How a round ended for it.
+    pub(crate) fn ended(&mut self, letter: char) {
+        self.strip.push_back(letter);
+        if self.strip.len() > STRIP {
+            self.strip.pop_front();
+        }
+    }
 }
 
 /// What happened so far.
@@ -81,6 +111,12 @@ pub(crate) struct Progress {
 /// All that is shown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Shown {
+    /// The step that is open, if it is open for a second or more.
+    #[serde(default)]
+    pub(crate) waiting: Option<Waiting>,
+    /// Rounds that were open for much longer than usual.
+    #[serde(default)]
+    pub(crate) stuck: u64,
     pub(crate) progress: Progress,
     pub(crate) network: tcp::TcpStatus,
 }
@@ -106,13 +142,51 @@ impl Shown {
         width.prose(&self.sentences()) + &self.workers().laid_out(width)
     }
 
+    /// The step that is open, in words.
+    fn open_step(&self) -> Option<String> {
+        let waiting = self.waiting.as_ref()?;
+        let known = |worker: Worker| {
+            let status = self.network.workers.get(worker.index())?;
+            if !status.connected {
+                return Some("gone".into());
+            }
+            if status.silent_seconds >= SILENT {
+                return Some(format!("silent {:.1} s", status.silent_seconds));
+            }
+            let of = waiting.missing.iter().find(|missing| missing.worker == worker)?;
+            let seconds = of.order_seconds?;
+            let usual = waiting.usual_seconds?;
+            (seconds > STALLS.max(TIMES_USUAL * usual)).then(|| {
+                format!(
+                    "computing for {seconds:.1} s, usually {usual:.1} s, and answers pings: its \
+                     trainer may hang"
+                )
+            })
+        };
+        Some(waiting.words(known))
+    }
+
+    /// The last rounds of each worker, a line each.
+    fn strips(&self) -> String {
+        let mut text = format!(
+            "last {STRIP} rounds (. answered, - not needed, L late, x erased or absent):\n"
+        );
+        for (number, of) in self.progress.workers.iter().enumerate() {
+            let strip: String = of.strip.iter().map(|letter| plain(&letter.to_string())).collect();
+            let _ = writeln!(text, "{number:>6} {strip}");
+        }
+        text
+    }
+
     fn sentences(&self) -> String {
-        let Self { progress, network } = self;
+        let Self { progress, network, .. } = self;
         let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.3}"));
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
-        let mut text = format!(
+        let mut text = self.open_step().map_or(String::new(), |waiting| waiting + "\n");
+        let _ = writeln!(
+            text,
             "{}: step {} of {}{loss}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, \
-             {} wait-outs\n",
+             {} wait-outs",
             plain(&progress.scheme),
             progress.steps,
             progress.steps_planned,
@@ -150,7 +224,7 @@ impl Shown {
     }
 
     fn workers(&self) -> Table {
-        let Self { progress, network } = self;
+        let Self { progress, network, .. } = self;
         let mut table = Table::new([
             Column::right("worker"),
             Column::left(""),
@@ -201,6 +275,9 @@ pub(crate) fn run(args: &StatusArgs, output: &mut Output<'_>) -> Result<(), Fail
             // What is read by a program is no screen to be cleared.
             let clear = if args.watch && screen { "\x1b[2J\x1b[H" } else { "" };
             write!(output.out, "{clear}{}", shown.table(output.width())).or_work()?;
+            if args.watch {
+                write!(output.out, "{}", shown.strips()).or_work()?;
+            }
         }
         output.out.flush().or_work()?;
         if !args.watch {

@@ -77,6 +77,11 @@ impl CurrentRound {
         self.waits_since = now;
     }
 
+    /// When it was opened.
+    pub(super) fn opened_at(&self) -> f64 {
+        self.opened_at
+    }
+
     pub(super) fn number(&self) -> Round {
         Round(self.next - 1)
     }

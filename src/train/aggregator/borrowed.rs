@@ -6,6 +6,7 @@ use crate::ids::{Step, Task, Units};
 use crate::transport::{Cancel, Decoded, State};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a worker has to do next.
 pub enum Event<'a, V: Vector = Vec<f32>> {
@@ -123,6 +124,11 @@ impl<V: Vector> ComputeTask<'_, V> {
     /// ```
     pub fn ready(&mut self, numbers: Range<usize>) -> Result<(), AggregatorError> {
         self.aggregator.say_ready(numbers)
+    }
+
+    /// Says how long the task was computed: see [`Aggregator::took`].
+    pub fn took(&mut self, computed: Duration) {
+        let _ = self.aggregator.took(self.task, computed);
     }
 
     /// Hands the finished message in, with scalars that are decoded with the same weights.

@@ -7,6 +7,7 @@ use crate::transport::{Cancel, Notice, Say, State};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a worker has to do next, as a value that borrows nothing: see
 /// [`Aggregator::next_event_within`].
@@ -208,6 +209,20 @@ impl<V: Vector> Aggregator<V> {
     pub fn submit(&mut self, task: Task, aux: Vec<f64>) -> Result<(), AggregatorError> {
         self.task(task)?;
         self.finish(aux, |_| {})
+    }
+
+    /// Says how long the task at hand was computed, where the trainer knows that better than the
+    /// clock by which it is measured from when the task was taken up: on a device that works on its
+    /// own, by the device's.
+    ///
+    /// # Errors
+    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    pub fn took(&mut self, task: Task, computed: Duration) -> Result<(), AggregatorError> {
+        self.task(task)?;
+        if let Some((work, _)) = self.work() {
+            work.took(computed);
+        }
+        Ok(())
     }
 
     /// Gives the task at hand up, and all that were ordered with it: the coordinator is told.

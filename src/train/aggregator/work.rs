@@ -4,8 +4,9 @@ use super::{AggregatorError, Samples};
 use crate::gpu::{Vector, poison_of};
 use crate::ids::{Part, Task};
 use crate::train::sum_tree::SumTree;
-use crate::transport::{Link, Notice};
+use crate::transport::{Link, Notice, TaskSpent};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Where a task gets its buffers, and how long they are.
@@ -35,6 +36,12 @@ pub(super) struct Work<V> {
     pub(super) task: Task,
     parts: Vec<(u32, f64)>,
     handed_out: usize,
+    /// Parts whose gradients are there.
+    finished: usize,
+    /// When it was taken up.
+    since: Instant,
+    /// What the trainer says it took, where that knows better than a clock beside it.
+    computed: Option<Duration>,
     tree: SumTree<V>,
     /// The part at hand.
     current: Option<(u32, V)>,
@@ -88,7 +95,7 @@ fn hash_of(numbers: &[f32]) -> u64 {
 }
 
 impl<V: Vector> Work<V> {
-    pub(super) fn new(task: Task, parts: &[Part]) -> Self {
+    pub(super) fn new(task: Task, parts: &[Part], now: Instant) -> Self {
         let parts = parts.iter().flat_map(|part| {
             (part.units.start..part.units.end).map(|unit| (unit, part.coefficient))
         });
@@ -96,6 +103,9 @@ impl<V: Vector> Work<V> {
             task,
             parts: parts.collect(),
             handed_out: 0,
+            finished: 0,
+            since: now,
+            computed: None,
             tree: SumTree::new(),
             current: None,
             misfit: None,
@@ -180,8 +190,25 @@ impl<V: Vector> Work<V> {
         }
     }
 
-    /// Hands the sum of all parts in.
-    pub(super) fn submit(self, aux: Vec<f64>, alter: impl FnOnce(&mut V), desk: &mut Desk<'_, V>) {
+    /// The trainer says how long it has computed.
+    pub(super) fn took(&mut self, computed: Duration) {
+        self.computed = Some(computed);
+    }
+
+    /// What was spent on it until now.
+    pub(super) fn spent(&self, now: Instant) -> TaskSpent {
+        let computed = self.computed.unwrap_or_else(|| now.duration_since(self.since));
+        TaskSpent { computed: computed.as_secs_f64(), units: self.finished as u32 }
+    }
+
+    /// Hands the sum of all parts in, which took so much.
+    pub(super) fn submit(
+        self,
+        aux: Vec<f64>,
+        alter: impl FnOnce(&mut V),
+        spent: TaskSpent,
+        desk: &mut Desk<'_, V>,
+    ) {
         let sum = self.tree.finish(desk.link).0;
         let mut message = sum.unwrap_or_else(|| {
             let mut nothing = desk.link.buffer(desk.length);
@@ -195,7 +222,7 @@ impl<V: Vector> Work<V> {
         } else {
             desk.link.recycle(message);
         }
-        desk.link.send(Notice::Done { task: self.task, aux, finite });
+        desk.link.send(Notice::Done { task: self.task, aux, finite, spent: Some(spent) });
     }
 
     /// Gives all memory back.
@@ -205,6 +232,7 @@ impl<V: Vector> Work<V> {
 
     fn store(&mut self, desk: &mut Desk<'_, V>) {
         let Some((unit, mut buffer)) = self.current.take() else { return };
+        self.finished = self.handed_out;
         if buffer.length() != desk.length {
             self.misfit = Some(buffer.length());
             return;

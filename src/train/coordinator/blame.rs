@@ -1,6 +1,6 @@
 //! Sums that are not finite: whose result it was, and what is forgotten of it.
 
-use super::{Coordinator, Observer};
+use super::{Coordinator, Erasure, Happening, Observer};
 use crate::gpu::poison_of;
 use crate::ids::{Step, Worker};
 use crate::schedulers::Input;
@@ -27,12 +27,7 @@ impl<T: Transport> Coordinator<T> {
         step: Step,
         observer: &mut dyn Observer<T::Vector>,
     ) {
-        observer.fault(
-            step.0,
-            worker,
-            "its result is not finite, though it said so; it was \
-            erased, and the step is made without it",
-        );
+        self.tell_of(step, Happening::Erased { worker, why: Erasure::SaidFinite }, observer);
         self.folding.remove(&step);
         let jobs = step.jobs(self.config().jobs.micro_steps);
         for task in self.results.erase(worker, step, &jobs) {

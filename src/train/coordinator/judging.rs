@@ -5,7 +5,7 @@
 //! coordinator, which replaces the weights. Results that are not trusted never stand in for each
 //! other.
 
-use super::{Coordinator, Observer, RunError};
+use super::{Coordinator, Erasure, Happening, Observer, RunError};
 use crate::codes::Report;
 use crate::codes::sequential::worst;
 use crate::gpu::{Folded, add_into, digest, poison_of};
@@ -136,11 +136,7 @@ impl<T: Transport> Coordinator<T> {
         }
         let Some(result) = self.transport.received(Piece { worker, what: What::Result(task) })
         else {
-            observer.fault(
-                self.journal.step.0,
-                worker,
-                "its message is not here to be voted on and was erased",
-            );
+            self.tell(Happening::Erased { worker, why: Erasure::NotReceived }, observer);
             return (false, None);
         };
         let mut hash = Xxh3::new();
@@ -152,11 +148,7 @@ impl<T: Transport> Coordinator<T> {
     /// Names the workers that are wrong for the first time.
     pub(super) fn name_wrong(&mut self, observer: &mut dyn Observer<T::Vector>) {
         for worker in self.judging.newly_wrong() {
-            observer.fault(
-                self.journal.step.0,
-                worker,
-                "its result is wrong and was left out (said once; run.jsonl has every step)",
-            );
+            self.tell(Happening::Erased { worker, why: Erasure::Wrong }, observer);
         }
     }
 }

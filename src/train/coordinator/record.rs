@@ -1,5 +1,8 @@
 //! What is written down of a run, who sees it, and how a run ends.
 
+use super::happened::Happened;
+use super::spent::SpentRecord;
+use super::waiting::Waiting;
 use super::{Coordinator, Folding};
 use crate::codes::Report;
 use crate::codes::sequential::by_worker;
@@ -58,6 +61,18 @@ impl From<Report> for DecodeRecord {
     }
 }
 
+/// Which results of a step are not to be relied on, in its record.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DoubtRecord {
+    /// Whether some result in the gradient was computed by a worker whose parameters nobody could
+    /// vouch for; never where workers report no digests of theirs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unverified: bool,
+    /// Workers whose results were found to be wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wrong: Vec<Worker>,
+}
+
 /// The record of one step; times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
@@ -84,13 +99,9 @@ pub struct StepRecord {
     /// Why, if it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_because: Option<Refusal>,
-    /// Whether some result in the gradient was computed by a worker whose parameters nobody could
-    /// vouch for; never where workers report no digests of theirs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unverified: bool,
-    /// Workers whose results were found to be wrong.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub wrong: Vec<Worker>,
+    /// Whose results are not to be relied on.
+    #[serde(flatten)]
+    pub doubts: DoubtRecord,
     /// What it was computed under, where a policy decides that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub using: Option<Using>,
@@ -99,6 +110,10 @@ pub struct StepRecord {
     pub aux: Vec<f64>,
     /// Digest of the decoded gradient, in hexadecimal.
     pub digest: String,
+    /// What workers have spent on rounds, as far as it is known since the step before; under a
+    /// modelled clock nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spent: Vec<SpentRecord>,
 }
 
 /// Whether a run goes on after a step.
@@ -132,10 +147,15 @@ pub trait Observer<V: Vector = Vec<f32>> {
     ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
         Ok(Flow::Continue)
     }
-    /// Something went wrong with a worker and the run goes on.
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        tracing::warn!("step {step}: {worker}: {what}");
+    /// Something happened beside the steps, and the run goes on.
+    fn event(&mut self, happened: &Happened) {
+        match happened.what.worker() {
+            Some(_) => tracing::warn!("{happened}"),
+            None => tracing::info!("{happened}"),
+        }
     }
+    /// The run waits for answers: told once a second at most, and nothing under a modelled clock.
+    fn waiting(&mut self, _waiting: &Waiting) {}
     /// A state in which all steps so far are applied, for a worker that comes when nobody else has
     /// one.
     fn state(&mut self) -> Option<State> {
@@ -181,6 +201,15 @@ pub enum RunError {
     /// The scheme cannot go on.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The scheme cannot go on, and a round is open.
+    #[error("{error} ({waiting})")]
+    Stalled {
+        /// Why it cannot go on.
+        #[source]
+        error: EngineError,
+        /// For whom the round waits.
+        waiting: Box<Waiting>,
+    },
     /// What was told or learned of the run makes none.
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -300,11 +329,11 @@ impl<T: Transport> Coordinator<T> {
             decode: decode.unwrap_or(DecodeRecord::NOTHING),
             refused,
             refused_because: None,
-            unverified: false,
-            wrong: self.judging.take_wrong(),
+            doubts: DoubtRecord { unverified: false, wrong: self.judging.take_wrong() },
             using: self.choosing.as_mut().map(|choosing| choosing.note(step)),
             aux: folding.map(|(folding, _)| folding.aux.clone()).unwrap_or_default(),
             digest: folding.map(|(_, digest)| format!("{digest:016x}")).unwrap_or_default(),
+            spent: self.spending.take(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! States on their way from one worker to another: who gave them, and what became of them.
 
 use super::replicas::{Resync, SentState};
-use super::{Coordinator, Observer, RunError};
+use super::{Coordinator, Happening, Observer, RunError};
 use crate::ids::{Step, Worker};
 use crate::schedulers::{EngineError, Input};
 use crate::transport::{Dismissal, Order, State, Transport};
@@ -25,7 +25,7 @@ impl<T: Transport> Coordinator<T> {
         if let Some(lost) = self.pace.withheld_loss(from) {
             return self.inbox.postpone(from, lost);
         }
-        observer.fault(self.journal.step.0, needy, &format!("takes over the state of {from}"));
+        self.tell(Happening::Resynced { worker: needy, from: Some(from) }, observer);
         self.replicas.asked(Resync { needy, from, applied: self.engine.next_of(from) });
         self.transport.send(from, Order::SendState { needy });
     }
@@ -37,7 +37,7 @@ impl<T: Transport> Coordinator<T> {
         observer: &mut dyn Observer<T::Vector>,
     ) -> Result<(), RunError> {
         let state = observer.state().ok_or(EngineError::NoState { worker })?;
-        observer.fault(self.journal.step.0, worker, "takes over the state kept beside the workers");
+        self.tell(Happening::Resynced { worker, from: None }, observer);
         self.inbox.add([Input::Synced { worker, next: state.next }]);
         self.send_state(worker, None, state);
         Ok(())
@@ -46,7 +46,7 @@ impl<T: Transport> Coordinator<T> {
     /// Sends a worker away for which no state is any good.
     pub(super) fn dismiss(&mut self, worker: Worker, observer: &mut dyn Observer<T::Vector>) {
         let reason = "it can go on from no state of this run".to_owned();
-        observer.fault(self.journal.step.0, worker, &format!("is sent away: {reason}"));
+        self.tell(Happening::SentAway { worker, reason: reason.clone() }, observer);
         self.transport.send(worker, Order::Dismiss(Dismissal::Refused { reason }));
     }
 
@@ -77,11 +77,8 @@ impl<T: Transport> Coordinator<T> {
             })
         };
         if let Some(what) = wrong {
-            observer.fault(
-                self.journal.step.0,
-                donor,
-                &format!("hands over {what}; another's is taken"),
-            );
+            let problem = format!("hands over {what}; another's is taken");
+            self.tell(Happening::BadState { worker: donor, problem }, observer);
             return Input::BadState { worker: needy, from: Some(donor), refused: false };
         }
         self.send_state(needy, Some(donor), state);
@@ -112,11 +109,8 @@ impl<T: Transport> Coordinator<T> {
         };
         let whose =
             from.map_or("kept beside the workers".to_owned(), |donor| format!("of {donor}"));
-        observer.fault(
-            self.journal.step.0,
-            worker,
-            &format!("cannot go on from the state {whose}: {reason}"),
-        );
+        let problem = format!("cannot go on from the state {whose}: {reason}");
+        self.tell(Happening::BadState { worker, problem }, observer);
         Input::BadState { worker, from, refused: true }
     }
 }

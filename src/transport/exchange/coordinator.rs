@@ -139,12 +139,12 @@ impl CoordinatorSums {
                     eager.ordered(worker, order, tasks.into_iter());
                 }
             }
-            CoordinatorEvent::Done { worker, order, task, aux, finite } => {
+            CoordinatorEvent::Done { worker, order, task, word, finite } => {
                 let notice = match &mut self.eager {
-                    Some(eager) if finite => eager.done(worker, order, task, aux),
+                    Some(eager) if finite => eager.done(worker, order, task, word),
                     eager => {
                         eager.iter_mut().for_each(|eager| eager.refused(worker, order, task));
-                        Some(Notice::Done { task, aux, finite })
+                        Some(word.notice(task, finite))
                     }
                 };
                 report(worker, notice, out);

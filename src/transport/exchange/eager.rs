@@ -5,9 +5,9 @@ use super::frame::{Body, Frame};
 use crate::gpu::poison_of;
 use crate::ids::{Task, Worker};
 use crate::run::NumberFormat;
-use crate::transport::Notice;
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{Header, Kind, chunk_range, chunks};
+use crate::transport::{Notice, TaskSpent};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,8 +42,21 @@ struct Partial {
 #[derive(Debug, Default)]
 struct Ordered {
     partial: Option<Partial>,
-    /// The worker's word that it is done, and the scalars that came with it.
-    done: Option<Vec<f64>>,
+    /// The worker's word that it is done.
+    done: Option<DoneWord>,
+}
+
+/// What a worker says of a task that is done, beside its result.
+#[derive(Debug)]
+pub(in crate::transport) struct DoneWord {
+    pub(in crate::transport) aux: Vec<f64>,
+    pub(in crate::transport) spent: Option<TaskSpent>,
+}
+
+impl DoneWord {
+    pub(super) fn notice(self, task: Task, finite: bool) -> Notice {
+        Notice::Done { task, aux: self.aux, finite, spent: self.spent }
+    }
 }
 
 /// The results that are due: nothing else is taken in, and what workers can make the coordinator
@@ -120,10 +133,10 @@ impl EagerReceiver {
         worker: u32,
         order: u64,
         task: Task,
-        aux: Vec<f64>,
+        word: DoneWord,
     ) -> Option<Notice> {
         let key = (worker, order as u32, task);
-        self.ordered.get_mut(&key)?.done = Some(aux);
+        self.ordered.get_mut(&key)?.done = Some(word);
         self.taken_in(key)
     }
 
@@ -139,13 +152,13 @@ impl EagerReceiver {
         };
         self.ordered.get(&key).filter(|ordered| whole(ordered))?;
         let Ordered { partial, done } = self.ordered.remove(&key)?;
-        let (Partial { vector, finite, .. }, aux) = (partial?, done?);
+        let (Partial { vector, finite, .. }, word) = (partial?, done?);
         if finite {
             self.ledgers.of(Worker(key.0)).keep(key.2, vector);
         } else {
             self.vectors.give(Arc::new(vector));
         }
-        Some(Notice::Done { task: key.2, aux, finite })
+        Some(word.notice(key.2, finite))
     }
 }
 
@@ -160,6 +173,10 @@ mod tests {
 
     fn receiver() -> EagerReceiver {
         EagerReceiver::new(LENGTH, Ledgers::new(2), Vectors::default(), Blocks::new(LENGTH))
+    }
+
+    fn word(aux: Vec<f64>) -> DoneWord {
+        DoneWord { aux, spent: None }
     }
 
     fn take_in(
@@ -180,11 +197,14 @@ mod tests {
         eager.ordered(1, 7, [TASK].into_iter());
         assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_none());
         assert!(take_in(&mut eager, 1, &frames[1]).unwrap().is_none(), "the same chunk again");
-        assert!(eager.done(1, 7, TASK, vec![2.0]).is_none());
+        assert!(eager.done(1, 7, TASK, word(vec![2.0])).is_none());
         let notice = take_in(&mut eager, 1, &frames[0]).unwrap();
         assert!(matches!(notice, Some(Notice::Done { task: TASK, finite: true, .. })));
         assert!(eager.ledgers.of(Worker(1)).result(TASK).is_some_and(|held| **held == *vector));
-        assert!(eager.done(1, 7, TASK, vec![2.0]).is_none() && eager.ordered.is_empty(), "once");
+        assert!(
+            eager.done(1, 7, TASK, word(vec![2.0])).is_none() && eager.ordered.is_empty(),
+            "once"
+        );
     }
 
     #[test]
@@ -210,7 +230,7 @@ mod tests {
         vector[LENGTH - 1] = f32::NAN;
         let mut eager = receiver();
         eager.ordered(0, 1, [TASK].into_iter());
-        assert!(eager.done(0, 1, TASK, Vec::new()).is_none());
+        assert!(eager.done(0, 1, TASK, word(Vec::new())).is_none());
         let notices: Vec<_> = frames(&Arc::new(vector), TASK, 1)
             .filter_map(|frame| take_in(&mut eager, 0, &frame).unwrap())
             .collect();

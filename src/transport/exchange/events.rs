@@ -1,6 +1,7 @@
 //! What the machines of both ends are told, and what they want done.
 
 use super::block::Block;
+use super::eager::DoneWord;
 use super::frame::Frame;
 use super::plan::Plan;
 use super::reassembly::WriteSlot;
@@ -49,7 +50,7 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     /// A worker was given tasks.
     Ordered { worker: u32, order: u64, tasks: Vec<Task> },
     /// A worker says that it has done a task of an order.
-    Done { worker: u32, order: u64, task: Task, aux: Vec<f64>, finite: bool },
+    Done { worker: u32, order: u64, task: Task, word: DoneWord, finite: bool },
     /// A worker will not answer the rest of an order.
     Dropped { worker: u32, order: u64 },
     /// A step that is computed from now on will be made of these terms.

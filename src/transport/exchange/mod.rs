@@ -51,7 +51,7 @@ mod worker;
 pub(super) use block::{Block, Blocks, Vectors};
 pub use choices::{Carrier, Exchange, SendResults};
 pub(super) use coordinator::CoordinatorSums;
-pub(super) use eager::EagerReceiver;
+pub(super) use eager::{DoneWord, EagerReceiver};
 pub(super) use events::{
     CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings, WorkerEffect, WorkerEvent,
 };

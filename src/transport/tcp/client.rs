@@ -20,7 +20,7 @@ use crate::transport::exchange::{
     Arriving, Blocks, Frame, Plan, WorkerEffect, WorkerEvent, WorkerSums, name_of, state_frames,
 };
 use crate::transport::wire::{self, Across, COORDINATOR, FromWorker, Kind, ToWorker};
-use crate::transport::{Dismissal, Notice, Order, RunFacts};
+use crate::transport::{Dismissal, Notice, Order, RunFacts, TaskSpent};
 use dialer::{Dialer, Dialled};
 use peers::Peers;
 use std::ops::Range;
@@ -153,7 +153,7 @@ impl Hub {
     fn notice(&mut self, from: u64, order: u64, notice: Notice) {
         match &notice {
             Notice::Done { .. } => self.trainer.done(order, false),
-            Notice::Idle => self.trainer.done(order, true),
+            Notice::Idle { .. } => self.trainer.done(order, true),
             _ => {}
         }
         let (connection, order) = (order >> ORDER_BITS, order & ORDER_MASK);
@@ -163,16 +163,20 @@ impl Hub {
                 self.sums(WorkerEvent::Discard { task });
             }
             Notice::Done { .. } if !current => {}
-            Notice::Done { task, aux, finite } => {
+            Notice::Done { task, aux, finite, spent } => {
                 let aux = if finite { aux } else { Vec::new() };
                 if finite && self.welcome.eager {
                     self.sums(WorkerEvent::SendEagerly { task, order });
                 } else if finite {
                     self.sums(WorkerEvent::Computed { task });
                 }
-                self.uplink.tell(&FromWorker::Done { order, task, aux, finite });
+                let (computed, units) = said(spent);
+                self.uplink.tell(&FromWorker::Done { order, task, aux, finite, computed, units });
             }
-            Notice::Idle if current => self.uplink.tell(&FromWorker::Idle { order }),
+            Notice::Idle { spent } if current => {
+                let (computed, units) = said(spent);
+                self.uplink.tell(&FromWorker::Idle { order, computed, units });
+            }
             Notice::Applied { step, digest } => {
                 self.trainer.word.applied(step, digest);
                 // The offer over this connection has told that it would be applied, but not the
@@ -444,7 +448,8 @@ impl Hub {
     /// Tasks that the trainer has not been given are free at once.
     fn drop_orders(&mut self) {
         for number in self.trainer.drop_orders() {
-            self.uplink.tell(&FromWorker::Idle { order: number & ORDER_MASK });
+            let order = number & ORDER_MASK;
+            self.uplink.tell(&FromWorker::Idle { order, computed: None, units: None });
         }
     }
 
@@ -496,6 +501,11 @@ impl Hub {
             self.sums(WorkerEvent::ConnectedAgain { worker });
         }
     }
+}
+
+/// What was spent on a task, as it stands in messages.
+fn said(spent: Option<TaskSpent>) -> (Option<f64>, Option<u32>) {
+    spent.map(|TaskSpent { computed, units }| (computed, units)).unzip()
 }
 
 /// The time, as machines without a clock are told it.

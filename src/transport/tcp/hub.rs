@@ -17,12 +17,13 @@ use super::pipe::{ConnectionContext, Incoming, Stamp, Traffic};
 use crate::ids::{Step, Worker};
 use crate::transport::exchange::TICK;
 use crate::transport::exchange::{
-    Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, EagerReceiver, Expectation,
-    Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors, state_frames,
+    Blocks, CoordinatorEffect, CoordinatorEvent, CoordinatorSums, DoneWord, EagerReceiver,
+    Expectation, Frame, NodeContext, ReassemblyBuffers, SharedSums, SumSettings, Vectors,
+    state_frames,
 };
 use crate::transport::ledger::Ledgers;
 use crate::transport::wire::{self, COORDINATOR, FromWorker, Kind, TaskOrder, ToWorker};
-use crate::transport::{Decoded, Notice, Order, RunFacts, Weighted};
+use crate::transport::{Decoded, Notice, Order, RunFacts, TaskSpent, Weighted};
 use handovers::Handovers;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -482,15 +483,17 @@ impl Hub {
 
     fn up(&mut self, worker: Worker, message: FromWorker) {
         match message {
-            FromWorker::Done { order, task, aux, finite }
+            FromWorker::Done { order, task, aux, finite, computed, units }
                 if self.members.is_order(worker.0, order) =>
             {
-                let worker = worker.0;
-                self.sums(CoordinatorEvent::Done { worker, order, task, aux, finite });
+                let (worker, word) = (worker.0, DoneWord { aux, spent: spent(computed, units) });
+                self.sums(CoordinatorEvent::Done { worker, order, task, word, finite });
             }
-            FromWorker::Idle { order } if self.members.is_order(worker.0, order) => {
+            FromWorker::Idle { order, computed, units }
+                if self.members.is_order(worker.0, order) =>
+            {
                 self.sums(CoordinatorEvent::Dropped { worker: worker.0, order });
-                self.notify(worker, Notice::Idle);
+                self.notify(worker, Notice::Idle { spent: spent(computed, units) });
             }
             FromWorker::Done { .. } | FromWorker::Idle { .. } | FromWorker::Pong { .. } => {}
             FromWorker::Held { step, attempt, digest } => {
@@ -617,4 +620,9 @@ impl Hub {
             self.members.tell_all(&ToWorker::Peers { peers: self.members.peers() });
         }
     }
+}
+
+/// What a worker says that it has spent on a task.
+fn spent(computed: Option<f64>, units: Option<u32>) -> Option<TaskSpent> {
+    computed.zip(units).map(|(computed, units)| TaskSpent { computed, units })
 }

@@ -388,11 +388,23 @@ pub enum FromWorker {
         aux: Vec<f64>,
         /// Whether all entries of result and scalars are finite; if not, the result is not kept.
         finite: bool,
+        /// Seconds that it took to compute, by the worker's own clock; absent: not measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        computed: Option<f64>,
+        /// Units of it that are finished: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        units: Option<u32>,
     },
     /// The tasks of an order were dropped.
     Idle {
         /// Number of the order.
         order: u64,
+        /// Seconds that were spent on the task that was begun; absent: none was, or not measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        computed: Option<f64>,
+        /// Units of it that are finished.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        units: Option<u32>,
     },
     /// A sum is held.
     Held {
@@ -562,7 +574,7 @@ mod tests {
         assert_eq!(decode::<ToWorker>(text.as_bytes()), Ok(message));
         assert_eq!(
             decode::<FromWorker>(br#"{"idle":{"order":1}}"#),
-            Ok(FromWorker::Idle { order: 1 })
+            Ok(FromWorker::Idle { order: 1, computed: None, units: None })
         );
         assert!(
             decode::<FromWorker>(b"{}").is_err()

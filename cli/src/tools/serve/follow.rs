@@ -3,7 +3,8 @@
 use super::Plan;
 use super::events::{Event, Outcome};
 use crate::board::Board;
-use crate::clock::now;
+use crate::clock::{now, unix_seconds};
+use crate::events::EventFile;
 use crate::folder::{LineFile, RECORD, RunFolder};
 use crate::layout::Width;
 use crate::legs::{LegSummary, legs};
@@ -11,12 +12,12 @@ use crate::output::say;
 use crate::progress::Progress;
 use crate::shared::lock;
 use crate::signals::Asked;
-use crate::steps::{Decided, FaultLine, Spread, late};
-use crate::tools::status::plain;
+use crate::steps::{Decided, FaultLine, Spread, late, tell};
+use crate::tools::doctor;
 use crate::{Failure, OrInput, OrWork};
 use anyhow::Context;
-use codedgrad::ids::{Step, Worker};
-use codedgrad::train::{AUTO, Flow, Observer, StepRecord, Stopper};
+use codedgrad::ids::Step;
+use codedgrad::train::{AUTO, Flow, Happened, Observer, StepRecord, Stopper, Waiting};
 use codedgrad::transport::tcp::{TcpStatus, WorkerStatus};
 use codedgrad::transport::{Decoded, RunFacts};
 use serde::de::DeserializeOwned;
@@ -52,6 +53,8 @@ struct Line<'a> {
     scheme: &'a str,
     /// Only the trainers know what it is.
     loss: Option<f64>,
+    /// Unix time of its commit.
+    at: f64,
     #[serde(flatten)]
     record: &'a StepRecord,
 }
@@ -227,6 +230,7 @@ pub(super) struct Follower<'a> {
     facts: RunFacts,
     /// Open once it is known where the run begins.
     record: Option<LineFile>,
+    events: Option<EventFile>,
     bar: Progress,
     faults: Vec<FaultLine>,
     /// First step that is not decided.
@@ -250,6 +254,7 @@ impl<'a> Follower<'a> {
             workers: plan.workers,
             facts: RunFacts::default(),
             record: None,
+            events: None,
             bar: Progress::hidden(),
             faults: Vec::new(),
             next: 0,
@@ -284,6 +289,9 @@ impl<'a> Follower<'a> {
         }
         let opened = LineFile::open(&self.folder.file(RECORD), kept).map_err(told)?;
         (self.record, self.next) = (Some(opened), step);
+        let mut events = EventFile::open(self.folder, true).map_err(told)?;
+        events.begins((0, step), !before.is_empty());
+        self.events = Some(events);
         self.board.begins(step, self.steps());
         self.look.begun.store(true, Ordering::SeqCst);
         self.bar.go_on_from(step);
@@ -294,7 +302,7 @@ impl<'a> Follower<'a> {
     }
 
     fn follow(&mut self, record: &StepRecord) -> anyhow::Result<Flow> {
-        let line = Line { run: 0, scheme: &self.scheme, loss: None, record };
+        let line = Line { run: 0, scheme: &self.scheme, loss: None, at: unix_seconds(), record };
         self.record.as_mut().context("a step before the run's beginning")?.push(&line)?;
         self.next = record.step + 1;
         self.board.step(record, None, MU);
@@ -321,8 +329,16 @@ impl<'a> Follower<'a> {
     }
 
     /// Writes down what has come of it, and shows that.
-    pub(super) fn ends(self, outcome: Outcome) -> Result<Summary, Failure> {
+    pub(super) fn ends(mut self, outcome: Outcome) -> Result<Summary, Failure> {
         self.bar.finish();
+        if let Some(events) = &mut self.events {
+            let how = match outcome {
+                Outcome::Finished => "finished",
+                Outcome::Stopped => "stopped by a signal",
+                Outcome::Failed => "failed",
+            };
+            events.ends((0, self.next), how.into());
+        }
         if let Some(record) = &self.record {
             record.sync().or_work()?;
         }
@@ -359,6 +375,7 @@ impl<'a> Follower<'a> {
                 summary.steps_planned,
                 self.folder.path().display()
             );
+            say!("{}", doctor::hint(self.folder.path(), 0));
         }
         Ok(summary)
     }
@@ -385,10 +402,14 @@ impl Observer for Follower<'_> {
         self.follow(record).map_err(|error| format!("{error:#}").into())
     }
 
-    fn fault(&mut self, step: u64, worker: Worker, what: &str) {
-        self.board.fault(worker, what);
-        let text = format!("step {step}: {worker}: {}", plain(what));
-        say!("{}: {text}", self.scheme);
-        self.faults.push(FaultLine { run: 0, step, worker, what: what.into() });
+    fn event(&mut self, happened: &Happened) {
+        self.events.iter_mut().for_each(|events| events.happened(0, happened));
+        self.board.happened(happened);
+        tell(&self.scheme, happened);
+        self.faults.extend(FaultLine::of(0, happened));
+    }
+
+    fn waiting(&mut self, waiting: &Waiting) {
+        self.board.waiting(waiting);
     }
 }

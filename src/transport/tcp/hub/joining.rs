@@ -175,6 +175,7 @@ impl Hub {
             Dismissal::Replaced => {
                 (ToWorker::Replaced {}, "another process has taken its place".to_owned())
             }
+            Dismissal::GivenUp { reason } => return self.lose(worker, reason),
             Dismissal::Refused { reason } => {
                 (ToWorker::Refused { reason: reason.clone(), again: false }, reason.clone())
             }

@@ -1,0 +1,106 @@
+//! `events.jsonl`: what happens in a run beside its steps.
+
+use crate::Failure;
+use crate::clock::unix_seconds;
+use crate::folder::{EVENTS, LineFile, RunFolder};
+use codedgrad::ids::Worker;
+use codedgrad::train::Happened;
+use serde::Serialize;
+
+/// One line of the file.
+#[derive(Serialize)]
+struct Line<'a> {
+    /// Unix time; null under a virtual clock.
+    at: Option<f64>,
+    run: usize,
+    step: u64,
+    round: Option<u64>,
+    worker: Option<Worker>,
+    kind: &'a str,
+    what: String,
+    #[cfg(feature = "trainer")]
+    #[serde(flatten)]
+    checkpoint: Option<Checkpoint>,
+}
+
+/// What a checkpoint took; under a virtual clock its times are null.
+#[cfg(feature = "trainer")]
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Checkpoint {
+    /// Seconds for which it held up training.
+    pub(crate) blocked: Option<f64>,
+    /// Seconds that it took beside training.
+    pub(crate) writing: Option<f64>,
+    pub(crate) bytes: u64,
+}
+
+/// The file, which only grows.
+#[derive(Debug)]
+pub(crate) struct EventFile {
+    file: LineFile,
+    /// Whether the run goes by the wall's clock.
+    timed: bool,
+}
+
+impl EventFile {
+    pub(crate) fn open(folder: &RunFolder, timed: bool) -> Result<Self, Failure> {
+        Ok(Self { file: LineFile::append(&folder.file(EVENTS))?, timed })
+    }
+
+    /// Something has happened to a run's workers.
+    pub(crate) fn happened(&mut self, run: usize, happened: &Happened) {
+        let Happened { step, round, what } = happened;
+        let line = Line {
+            round: Some(round.0),
+            worker: what.worker(),
+            ..self.line((run, step.0), what.kind(), what.to_string())
+        };
+        self.push(&line);
+    }
+
+    /// A run begins with a step, or goes on with it.
+    pub(crate) fn begins(&mut self, place: (usize, u64), resumed: bool) {
+        let (kind, what) =
+            if resumed { ("resume", "the run goes on") } else { ("begin", "the run begins") };
+        self.push(&self.line(place, kind, what.into()));
+    }
+
+    /// A run is over, or is left, before a step.
+    pub(crate) fn ends(&mut self, place: (usize, u64), how: String) {
+        self.push(&self.line(place, "end", how));
+    }
+
+    /// A checkpoint with a step and all before it is on disk.
+    #[cfg(feature = "trainer")]
+    pub(crate) fn saved(&mut self, place: (usize, u64), took: Checkpoint) {
+        let timed = |seconds: Option<f64>| seconds.filter(|_| self.timed);
+        let took =
+            Checkpoint { blocked: timed(took.blocked), writing: timed(took.writing), ..took };
+        let line = Line {
+            checkpoint: Some(took),
+            ..self.line(place, "checkpoint", "the state is saved".into())
+        };
+        self.push(&line);
+    }
+
+    fn line<'a>(&self, (run, step): (usize, u64), kind: &'a str, what: String) -> Line<'a> {
+        Line {
+            at: self.timed.then(unix_seconds),
+            run,
+            step,
+            round: None,
+            worker: None,
+            kind,
+            what,
+            #[cfg(feature = "trainer")]
+            checkpoint: None,
+        }
+    }
+
+    /// Without it the run goes on: its steps are in the record.
+    fn push(&mut self, line: &Line<'_>) {
+        if let Err(error) = self.file.push(line) {
+            tracing::warn!("{error:#}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! For whom an open round waits, or a sum that is decoded and not held.
+
+use super::{Engine, Phase};
+use crate::ids::{Round, Step, Worker, WorkerSet};
+
+/// With more workers missing it is not looked who of them would do.
+const LOOKED_AT_MOST: usize = 64;
+
+/// A round that is open, or closed and its sum not held.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenRound {
+    /// The step at hand.
+    pub step: Step,
+    /// Number of the round.
+    pub round: Round,
+    /// When it opened.
+    pub opened_at: f64,
+    /// Whether all is there that the scheme needs, and the sum of it is made and held.
+    pub summing: bool,
+    /// Who has not answered: still computing, erased or gone; of a sum, who is there and does not
+    /// say that it holds it.
+    pub missing: WorkerSet,
+    /// Those of them without each of whom the round cannot close, whoever else answers.
+    pub needed: WorkerSet,
+    /// Those of them whose answer alone would let it close.
+    pub enough: WorkerSet,
+}
+
+impl Engine {
+    /// The round that waits for answers or for its sum, if one does. Where workers take tasks one
+    /// by one, and where many are missing, it is not told who is needed and who is enough.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<OpenRound> {
+        let (summing, missing) = match self.phase {
+            Phase::Collecting => (false, self.round.missing(&self.roster)),
+            Phase::Folding => {
+                let step = self.book.waiting().into_iter().min()?;
+                (true, self.book.without(step, &self.roster.alive()))
+            }
+            Phase::NotBegun | Phase::Finished => return None,
+        };
+        let workers = missing.capacity();
+        let told = !summing && !self.scheme.facts().partial && missing.len() <= LOOKED_AT_MOST;
+        let those = |which: &dyn Fn(Worker) -> bool| {
+            WorkerSet::of(workers, missing.iter().filter(|worker| told && which(*worker)))
+        };
+        let needed = those(&|worker| !self.scheme.admits(&WorkerSet::of(workers, [worker])));
+        let enough = those(&|worker| {
+            let mut others = missing.clone();
+            others.remove(worker);
+            self.scheme.admits(&others)
+        });
+        Some(OpenRound {
+            step: self.steps.next,
+            round: self.round.number(),
+            opened_at: self.round.opened_at(),
+            summing,
+            missing,
+            needed,
+            enough,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::SchemeSpec;
+    use crate::run::{RunConfig, Shape};
+    use crate::schedulers::{Action, Input};
+
+    /// Who is missing, needed and enough, once some have answered.
+    fn waits(text: &str, answered: &[u32]) -> [Vec<u32>; 3] {
+        let scheme = text.parse::<SchemeSpec>().unwrap().scheme(4, 4, 0..2).unwrap();
+        let mut engine = Engine::new(scheme, RunConfig::new(Shape::new(4, 4), 10, 2), 0).unwrap();
+        assert_eq!(engine.waits_for(), None, "nothing has begun");
+        let mut actions = Vec::new();
+        engine.handle(0.5, Input::Begin, &mut actions).unwrap();
+        for action in std::mem::take(&mut actions) {
+            let Action::Compute { worker, tasks, .. } = action else { continue };
+            for (task, _) in tasks.into_iter().filter(|_| answered.contains(&worker.0)) {
+                let done = Input::Done { worker, task, finite: true, digest: None };
+                engine.handle(1.0, done, &mut actions).unwrap();
+            }
+        }
+        let open = engine.waits_for().unwrap();
+        assert_eq!((open.step, open.round, open.opened_at), (Step(0), Round(0), 0.5));
+        assert_eq!(open.summing, answered.len() == 2 && text != "uncoded");
+        [open.missing, open.needed, open.enough]
+            .map(|workers| workers.iter().map(|worker| worker.0).collect())
+    }
+
+    #[test]
+    fn it_is_told_who_is_needed_and_who_would_do() {
+        assert_eq!(waits("uncoded", &[0, 2]), [vec![1, 3], vec![1, 3], vec![]]);
+        assert_eq!(waits("uncoded", &[0, 1, 2]), [vec![3], vec![3], vec![3]]);
+        assert_eq!(waits("groups:s=1", &[]), [vec![0, 1, 2, 3], vec![], vec![]]);
+        assert_eq!(waits("groups:s=1", &[1]), [vec![0, 2, 3], vec![], vec![2, 3]]);
+        assert_eq!(waits("groups:s=1", &[1, 2]), [vec![0, 1, 2, 3], vec![], vec![]], "not held");
+    }
+}

@@ -1,0 +1,188 @@
+//! What happens in a run beside its steps.
+
+use super::waiting::Waiting;
+use crate::ids::{Round, Step, Worker};
+use std::fmt;
+
+/// Something that happened, and when.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Happened {
+    /// The step at hand, or the one that it is about.
+    pub step: Step,
+    /// The round that was opened last.
+    pub round: Round,
+    /// What.
+    pub what: Happening,
+}
+
+impl fmt::Display for Happened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, what, .. } = self;
+        match what.worker() {
+            Some(worker) => write!(f, "{step}: {worker}: {what}"),
+            None => write!(f, "{step}: {what}"),
+        }
+    }
+}
+
+/// What can happen beside steps.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Happening {
+    /// A worker that was lost is there again, or one that had not come.
+    Joined {
+        /// Who.
+        worker: Worker,
+    },
+    /// A worker is gone.
+    Lost {
+        /// Who.
+        worker: Worker,
+        /// Why, as far as is known.
+        reason: String,
+    },
+    /// A worker is sent away, for no state of the run is any good for it.
+    SentAway {
+        /// Who.
+        worker: Worker,
+        /// Why.
+        reason: String,
+    },
+    /// A result does not count.
+    Erased {
+        /// Whose.
+        worker: Worker,
+        /// Why.
+        why: Erasure,
+    },
+    /// A step that was decided cannot be had by a worker any more, which takes over a state.
+    Missed {
+        /// Who.
+        worker: Worker,
+    },
+    /// A worker takes over a state.
+    Resynced {
+        /// Who.
+        worker: Worker,
+        /// Whose state; none: that of the observer.
+        from: Option<Worker>,
+    },
+    /// A state that was handed over is of no use.
+    BadState {
+        /// Who handed it over, or cannot go on from it.
+        worker: Worker,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A worker's parameters differ from the others'; it takes over a state.
+    Diverged {
+        /// Who.
+        worker: Worker,
+    },
+    /// The run is planned without a worker.
+    LeftOut {
+        /// Who.
+        worker: Worker,
+    },
+    /// The run is planned for everybody again.
+    PlannedForAll,
+    /// A round is open for much longer than rounds usually are.
+    Stuck {
+        /// For whom it waits.
+        waiting: Box<Waiting>,
+    },
+    /// A round that was stuck is closed.
+    Unstuck {
+        /// How long it was open.
+        seconds: f64,
+    },
+}
+
+/// Why a result does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Erasure {
+    /// It is not finite, as its worker says.
+    NotFinite,
+    /// It is not finite, which its worker did not say.
+    SaidFinite,
+    /// Results are voted on, and it has not come by here.
+    NotReceived,
+    /// It is wrong; said once for each worker.
+    Wrong,
+}
+
+impl Happening {
+    /// Its name in the list of a run's events.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Joined { .. } => "join",
+            Self::Lost { .. } => "lost",
+            Self::Erased { .. } => "erased",
+            Self::Missed { .. }
+            | Self::Resynced { .. }
+            | Self::BadState { .. }
+            | Self::SentAway { .. } => "missed",
+            Self::Diverged { .. } => "diverged",
+            Self::LeftOut { .. } | Self::PlannedForAll => "replanned",
+            Self::Stuck { .. } => "stuck",
+            Self::Unstuck { .. } => "unstuck",
+        }
+    }
+
+    /// Whom it is about, if it is about one worker.
+    #[must_use]
+    pub fn worker(&self) -> Option<Worker> {
+        match self {
+            Self::Joined { worker }
+            | Self::Lost { worker, .. }
+            | Self::SentAway { worker, .. }
+            | Self::Erased { worker, .. }
+            | Self::Missed { worker }
+            | Self::Resynced { worker, .. }
+            | Self::BadState { worker, .. }
+            | Self::Diverged { worker }
+            | Self::LeftOut { worker } => Some(*worker),
+            Self::PlannedForAll | Self::Stuck { .. } | Self::Unstuck { .. } => None,
+        }
+    }
+}
+
+/// What happened, without the worker that it happened to.
+impl fmt::Display for Happening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joined { .. } => f.write_str("is there again"),
+            Self::Lost { reason, .. } => write!(f, "lost: {reason}"),
+            Self::SentAway { reason, .. } => write!(f, "is sent away: {reason}"),
+            Self::Erased { why, .. } => f.write_str(match why {
+                Erasure::NotFinite => "its message is not finite and was erased",
+                Erasure::SaidFinite => {
+                    "its result is not finite, though it said so; it was erased, and the step is \
+                     made without it"
+                }
+                Erasure::NotReceived => "its message is not here to be voted on and was erased",
+                Erasure::Wrong => {
+                    "its result is wrong and was left out (said once; run.jsonl has every step)"
+                }
+            }),
+            Self::Missed { .. } => {
+                f.write_str("cannot get a step that was decided; takes over a state")
+            }
+            Self::Resynced { from: Some(from), .. } => {
+                write!(f, "takes over the state of {from}")
+            }
+            Self::Resynced { from: None, .. } => {
+                f.write_str("takes over the state kept beside the workers")
+            }
+            Self::BadState { problem, .. } => f.write_str(problem),
+            Self::Diverged { .. } => {
+                f.write_str("its parameters differ from the others'; resynchronised")
+            }
+            Self::LeftOut { .. } => f.write_str("is left out: the run is planned for the others"),
+            Self::PlannedForAll => f.write_str("the run is planned for everybody again"),
+            Self::Stuck { waiting } => waiting.fmt(f),
+            Self::Unstuck { seconds } => write!(f, "goes on after {seconds:.1} s"),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What workers have spent on rounds, as they report it: also those that nobody waited for.
+
+use crate::ids::{Part, Round, Task, Worker};
+use crate::transport::TaskSpent;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::VecDeque;
+
+/// Decimals of the times in a record: microseconds.
+const DECIMALS: f64 = 1e6;
+
+/// What a worker has done for a round, in a record as the list `[round, worker, computed, progress,
+/// came]`; times in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpentRecord {
+    /// Which round.
+    pub round: u64,
+    /// Whose.
+    pub worker: Worker,
+    /// How long it computed, by its own clock.
+    pub computed: f64,
+    /// Fraction of the units that it was assigned in that round which it has finished.
+    pub progress: f64,
+    /// From the opening of that round to the worker's last word of it.
+    pub came: f64,
+}
+
+impl Serialize for SpentRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { round, worker, computed, progress, came } = *self;
+        let [computed, progress, came] =
+            [computed, progress, came].map(|number| (number * DECIMALS).round() / DECIMALS);
+        (round, worker, computed, progress, came).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SpentRecord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (round, worker, computed, progress, came) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { round, worker, computed, progress, came })
+    }
+}
+
+/// What a worker was assigned in a round, and has reported of it.
+#[derive(Debug)]
+struct Account {
+    round: Round,
+    /// When its first tasks were given.
+    since: f64,
+    /// When the round opened; known once it is closed.
+    opened: Option<f64>,
+    /// Its tasks that are not answered, by order.
+    open: VecDeque<VecDeque<Task>>,
+    assigned: u64,
+    finished: u64,
+    computed: f64,
+    /// When it last reported something.
+    heard: Option<f64>,
+}
+
+impl Account {
+    fn new(round: Round, since: f64) -> Self {
+        Self {
+            round,
+            since,
+            opened: None,
+            open: VecDeque::new(),
+            assigned: 0,
+            finished: 0,
+            computed: 0.0,
+            heard: None,
+        }
+    }
+
+    /// Takes in a report; times that no clock tells are none.
+    fn add(&mut self, spent: Option<TaskSpent>, now: f64) {
+        let sound = |spent: &TaskSpent| spent.computed.is_finite() && spent.computed >= 0.0;
+        let Some(TaskSpent { computed, units }) = spent.filter(sound) else { return };
+        self.computed += computed;
+        self.finished += u64::from(units);
+        self.heard = Some(now);
+    }
+
+    /// Whether nothing more is to be expected of it.
+    fn is_over(&self) -> bool {
+        self.opened.is_some() && self.open.is_empty()
+    }
+
+    fn record(&self, worker: Worker) -> Option<SpentRecord> {
+        let (opened, heard) = (self.opened?, self.heard?);
+        let progress = self.finished as f64 / self.assigned.max(1) as f64;
+        Some(SpentRecord {
+            round: self.round.0,
+            worker,
+            computed: self.computed,
+            progress: progress.min(1.0),
+            came: (heard - opened).max(0.0),
+        })
+    }
+}
+
+/// What workers have spent on rounds, from orders to the record.
+///
+/// Orders to a worker are answered one after the other: what it says next is about the oldest that
+/// is not answered in full. An account is closed once its round is, and its worker has answered all
+/// orders of that round or is gone.
+#[derive(Debug)]
+pub(super) struct Spending {
+    of_workers: Vec<VecDeque<Account>>,
+    closed: Vec<SpentRecord>,
+}
+
+impl Spending {
+    pub(super) fn new(workers: usize) -> Self {
+        Self { of_workers: (0..workers).map(|_| VecDeque::new()).collect(), closed: Vec::new() }
+    }
+
+    /// A worker is given tasks.
+    pub(super) fn assigned(
+        &mut self,
+        worker: Worker,
+        round: Round,
+        tasks: &[(Task, Vec<Part>)],
+        now: f64,
+    ) {
+        let accounts = &mut self.of_workers[worker.index()];
+        if accounts.back().is_none_or(|account| account.round != round) {
+            accounts.push_back(Account::new(round, now));
+        }
+        let Some(account) = accounts.back_mut() else { return };
+        let units = tasks.iter().flat_map(|(_, parts)| parts).map(|part| part.units);
+        account.assigned += units.map(|units| u64::from(units.end - units.start)).sum::<u64>();
+        account.open.push_back(tasks.iter().map(|(task, _)| *task).collect());
+    }
+
+    /// Since when a worker has tasks that it has not answered.
+    pub(super) fn since(&self, worker: Worker) -> Option<f64> {
+        let open = |account: &&Account| !account.open.is_empty();
+        self.of_workers[worker.index()].iter().find(open).map(|account| account.since)
+    }
+
+    /// The first account of a worker of which something is not answered.
+    fn oldest(&mut self, worker: Worker) -> Option<&mut Account> {
+        self.of_workers[worker.index()].iter_mut().find(|account| !account.open.is_empty())
+    }
+
+    /// A task is done.
+    pub(super) fn done(&mut self, worker: Worker, task: Task, spent: Option<TaskSpent>, now: f64) {
+        let Some(account) = self.oldest(worker) else { return };
+        let Some(order) = account.open.front_mut() else { return };
+        // The answer to an order of a connection that is over is about none of these.
+        if order.front() != Some(&task) {
+            return;
+        }
+        order.pop_front();
+        if order.is_empty() {
+            account.open.pop_front();
+        }
+        account.add(spent, now);
+        self.settle(worker);
+    }
+
+    /// The rest of an order is dropped.
+    pub(super) fn dropped(&mut self, worker: Worker, spent: Option<TaskSpent>, now: f64) {
+        let Some(account) = self.oldest(worker) else { return };
+        account.open.pop_front();
+        account.add(spent, now);
+        self.settle(worker);
+    }
+
+    /// A worker is gone.
+    pub(super) fn lost(&mut self, worker: Worker) {
+        self.of_workers[worker.index()].iter_mut().for_each(|account| account.open.clear());
+        self.settle(worker);
+    }
+
+    /// A round is closed. Those before it that never were have been begun again, and count for
+    /// nothing.
+    pub(super) fn closed(&mut self, round: Round, opened: f64) {
+        for worker in Worker::all(self.of_workers.len()) {
+            let accounts = &mut self.of_workers[worker.index()];
+            accounts.retain_mut(|account| {
+                if account.round == round {
+                    account.opened = Some(opened);
+                }
+                account.round >= round || account.opened.is_some()
+            });
+            self.settle(worker);
+        }
+    }
+
+    fn settle(&mut self, worker: Worker) {
+        let accounts = &mut self.of_workers[worker.index()];
+        while let Some(account) = accounts.front().filter(|account| account.is_over()) {
+            self.closed.extend(account.record(worker));
+            accounts.pop_front();
+        }
+    }
+
+    /// All accounts that were closed since this was asked last.
+    pub(super) fn take(&mut self) -> Vec<SpentRecord> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Accounts that are not closed.
+    pub(super) fn len(&self) -> usize {
+        self.of_workers.iter().map(VecDeque::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Job, Units};
+
+    const ME: Worker = Worker(1);
+
+    fn task(job: u64, piece: u32) -> Task {
+        Task { job: Job(job), piece, plan: 0 }
+    }
+
+    /// A task of two units.
+    fn of_two(task: Task) -> (Task, Vec<Part>) {
+        (task, vec![Part { units: Units { start: 2, end: 4 }, coefficient: 1.0 }])
+    }
+
+    fn spent(computed: f64, units: u32) -> Option<TaskSpent> {
+        Some(TaskSpent { computed, units })
+    }
+
+    #[test]
+    fn a_worker_that_was_sent_home_is_in_a_later_line() {
+        let mut spending = Spending::new(2);
+        spending.assigned(ME, Round(0), &[of_two(task(0, 0)), of_two(task(0, 1))], 0.0);
+        spending.assigned(Worker(0), Round(0), &[of_two(task(0, 0))], 0.0);
+        spending.done(Worker(0), task(0, 0), spent(1.0, 2), 11.0);
+        spending.done(ME, task(0, 0), spent(2.0, 2), 12.0);
+        assert!(spending.take().is_empty(), "the round is open");
+        spending.closed(Round(0), 10.0);
+        let first =
+            SpentRecord { round: 0, worker: Worker(0), computed: 1.0, progress: 1.0, came: 1.0 };
+        assert_eq!(spending.take(), [first]);
+        spending.assigned(ME, Round(1), &[of_two(task(1, 0))], 0.0);
+        spending.dropped(ME, spent(0.5, 1), 13.0);
+        let home = SpentRecord { round: 0, worker: ME, computed: 2.5, progress: 0.75, came: 3.0 };
+        assert_eq!(spending.take(), [home]);
+        assert_eq!(serde_json::to_string(&home).unwrap(), "[0,1,2.5,0.75,3.0]");
+        assert_eq!(spending.len(), 1);
+    }
+
+    #[test]
+    fn the_lost_are_accounted_for_and_the_silent_are_not() {
+        let mut spending = Spending::new(2);
+        spending.assigned(ME, Round(4), &[of_two(task(4, 0)), of_two(task(4, 1))], 0.0);
+        spending.done(ME, task(4, 9), spent(1.0, 2), 1.0);
+        spending.done(ME, task(4, 0), spent(1.0, 2), 1.5);
+        spending.lost(ME);
+        spending.closed(Round(4), 0.5);
+        let of_lost = SpentRecord { round: 4, worker: ME, computed: 1.0, progress: 0.5, came: 1.0 };
+        assert_eq!(spending.take(), [of_lost]);
+        spending.assigned(ME, Round(5), &[of_two(task(5, 0))], 0.0);
+        spending.done(ME, task(5, 0), None, 2.0);
+        spending.assigned(Worker(0), Round(5), &[of_two(task(5, 0))], 0.0);
+        spending.dropped(Worker(0), spent(f64::NAN, 0), 2.0);
+        spending.closed(Round(5), 1.0);
+        assert!(spending.take().is_empty() && spending.len() == 0);
+    }
+
+    #[test]
+    fn rounds_that_were_begun_again_count_for_nothing() {
+        let mut spending = Spending::new(2);
+        spending.assigned(ME, Round(0), &[of_two(task(0, 0))], 0.0);
+        spending.done(ME, task(0, 0), spent(1.0, 2), 1.0);
+        spending.assigned(ME, Round(1), &[of_two(task(0, 0))], 0.0);
+        spending.done(ME, task(0, 0), spent(3.0, 2), 5.0);
+        spending.closed(Round(1), 1.5);
+        let of_second =
+            SpentRecord { round: 1, worker: ME, computed: 3.0, progress: 1.0, came: 3.5 };
+        assert_eq!((spending.take(), spending.len()), (vec![of_second], 0));
+    }
+}

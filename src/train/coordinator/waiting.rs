@@ -1,0 +1,298 @@
+//! What a run waits for: the round that is open, who hangs, and whether it takes too long.
+
+use super::{Coordinator, Happening, Observer};
+use crate::ids::{Worker, WorkerSet};
+use crate::schedulers::OpenRound;
+use crate::transport::{Dismissal, Notice, Order, Transport};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::fmt;
+
+/// How often, in seconds, an observer is told what is waited for.
+const TELL: f64 = 1.0;
+/// Rounds by which it is judged what is usual.
+const USUAL_OF: usize = 50;
+/// A round is stuck that is open for so many seconds and so many times the usual ones.
+const STUCK_SECONDS: f64 = 5.0;
+const STUCK_TIMES: f64 = 10.0;
+/// A trainer hangs that drops nothing for so many seconds, and so many times a usual answer.
+const HANGS_SECONDS: f64 = 60.0;
+const HANGS_TIMES: f64 = 20.0;
+/// Workers that are named at most.
+const NAMED_MOST: usize = 8;
+
+/// A worker that has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MissingWorker {
+    /// Who.
+    pub worker: Worker,
+    /// For how many seconds it has had tasks that it has not answered; none if it has none.
+    pub order_seconds: Option<f64>,
+}
+
+/// A round that is open, and for whom it waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// The step at hand.
+    pub step: u64,
+    /// Number of the round.
+    pub round: u64,
+    /// For how long it is open.
+    pub open_seconds: f64,
+    /// How long rounds are open usually: the median of the last 50.
+    pub usual_seconds: Option<f64>,
+    /// How many workers there are.
+    pub workers: usize,
+    /// Whether enough have answered, and the sum of that is made and held.
+    pub summing: bool,
+    /// Who has not answered; of a sum, who does not say that it holds it.
+    pub missing: Vec<MissingWorker>,
+    /// Those of them without each of whom the round cannot close.
+    pub needed: Vec<Worker>,
+    /// Those of them whose answer alone would let it close.
+    pub enough: Vec<Worker>,
+}
+
+impl Waiting {
+    /// In words, with what else is known of a worker.
+    pub fn words(&self, known: impl Fn(Worker) -> Option<String>) -> String {
+        let named = |workers: &[Worker]| {
+            let name = |worker: &Worker| match known(*worker) {
+                Some(known) => format!("{} ({known})", worker.0),
+                None => worker.0.to_string(),
+            };
+            let mut names: Vec<String> = workers.iter().take(NAMED_MOST).map(name).collect();
+            if workers.len() > NAMED_MOST {
+                names.push(format!("{} more", workers.len() - NAMED_MOST));
+            }
+            let plural = if workers.len() == 1 { "" } else { "s" };
+            format!("worker{plural} {}", names.join(", "))
+        };
+        let missing: Vec<Worker> = self.missing.iter().map(|it| it.worker).collect();
+        let mut words = format!("step {} open for {:.1} s: ", self.step, self.open_seconds);
+        if self.summing {
+            return words + &format!("its sum is not held by {}", named(&missing));
+        }
+        words += &format!("{} of {} answered", self.workers - missing.len(), self.workers);
+        match (&self.needed[..], &self.enough[..]) {
+            (needed @ [_, ..], _) => words += &format!(", needs {}", named(needed)),
+            ([], enough @ [_, _, ..]) => {
+                words += &format!(", any one of {} would do", named(enough));
+            }
+            ([], [one]) => words += &format!(", {} would do", named(&[*one])),
+            ([], []) if !missing.is_empty() => words += &format!(", without {}", named(&missing)),
+            ([], []) => {}
+        }
+        words
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words(|_| None))
+    }
+}
+
+/// The middle of some numbers.
+fn median(numbers: &VecDeque<f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = numbers.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// What is known of rounds and workers by which it is judged whether somebody hangs.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    /// When it is told next what is waited for.
+    tell_at: f64,
+    /// Seconds of the last rounds, and of the median answers in them.
+    rounds: VecDeque<f64>,
+    answers: VecDeque<f64>,
+    /// When the round opened that was called stuck, while it is.
+    stuck: Option<f64>,
+    /// Since when workers are to drop what they compute, and have said nothing.
+    leaving: Vec<Option<f64>>,
+    /// The least time after which a trainer hangs.
+    hangs_seconds: f64,
+}
+
+impl Watchdog {
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            tell_at: 0.0,
+            rounds: VecDeque::new(),
+            answers: VecDeque::new(),
+            stuck: None,
+            leaving: vec![None; workers],
+            hangs_seconds: HANGS_SECONDS,
+        }
+    }
+
+    /// A worker is told to drop its tasks.
+    pub(super) fn abandoned(&mut self, worker: Worker, now: f64) {
+        self.leaving[worker.index()].get_or_insert(now);
+    }
+
+    /// A worker has said what became of its tasks, or is gone.
+    pub(super) fn heard(&mut self, worker: Worker) {
+        self.leaving[worker.index()] = None;
+    }
+
+    /// A round is closed.
+    pub(super) fn closed(&mut self, seconds: f64, arrivals: &[Option<f64>]) {
+        let answers: VecDeque<f64> = arrivals.iter().flatten().copied().collect();
+        for (kept, new) in
+            [(&mut self.rounds, Some(seconds)), (&mut self.answers, median(&answers))]
+        {
+            kept.extend(new);
+            if kept.len() > USUAL_OF {
+                kept.pop_front();
+            }
+        }
+    }
+
+    /// The run goes on: after how many seconds, if it was stuck.
+    pub(super) fn goes_on(&mut self, now: f64) -> Option<f64> {
+        self.stuck.take().map(|opened| now - opened)
+    }
+
+    /// Whether a round is called stuck from now on.
+    fn gets_stuck(&mut self, open_seconds: f64, now: f64) -> bool {
+        let usual = median(&self.rounds).unwrap_or(0.0);
+        let stuck = open_seconds > STUCK_SECONDS.max(STUCK_TIMES * usual);
+        stuck && self.stuck.replace(now - open_seconds).is_none()
+    }
+
+    /// A worker whose trainer hangs.
+    fn hanging(&self, now: f64) -> Option<Worker> {
+        let usual = median(&self.answers).unwrap_or(0.0);
+        let limit = self.hangs_seconds.max(HANGS_TIMES * usual);
+        let hangs = |since: &Option<f64>| since.is_some_and(|since| now - since > limit);
+        let worker = self.leaving.iter().position(hangs)?;
+        Worker::all(self.leaving.len()).nth(worker)
+    }
+}
+
+impl<T: Transport> Coordinator<T> {
+    /// The same coordinator, to which a trainer hangs that drops nothing for so many seconds after
+    /// its results are not wanted any more, and for 20 usual answers: its worker is lost, instead
+    /// of being carried for ever by a code that does without it. 60 s if not told.
+    #[must_use]
+    pub fn hangs_after(mut self, seconds: f64) -> Self {
+        self.watchdog.hangs_seconds = seconds;
+        self
+    }
+
+    /// What the run waits for; nothing under a modelled clock, which stands still meanwhile.
+    pub(super) fn waiting(&self) -> Option<Waiting> {
+        if self.pace.is_virtual() {
+            return None;
+        }
+        let OpenRound { step, round, opened_at, summing, missing, needed, enough } =
+            self.engine.waits_for()?;
+        let now = self.pace.now();
+        let list = |workers: &WorkerSet| workers.iter().collect();
+        let of_missing = |worker| MissingWorker {
+            worker,
+            order_seconds: self.spending.since(worker).map(|since| now - since),
+        };
+        Some(Waiting {
+            step: step.0,
+            round: round.0,
+            open_seconds: now - opened_at,
+            usual_seconds: median(&self.watchdog.rounds),
+            workers: missing.capacity(),
+            summing,
+            missing: missing.iter().map(of_missing).collect(),
+            needed: list(&needed),
+            enough: list(&enough),
+        })
+    }
+
+    /// Looks after what is waited for, now and then: gives back a worker that is given up since
+    /// its trainer hangs.
+    pub(super) fn look_for_hangs(
+        &mut self,
+        observer: &mut dyn Observer<T::Vector>,
+    ) -> Option<(Worker, Notice)> {
+        let now = self.pace.now();
+        if now < self.watchdog.tell_at || self.pace.is_virtual() {
+            return None;
+        }
+        if let Some(worker) = self.watchdog.hanging(now) {
+            let reason = "its trainer hangs: it does not drop what nobody wants".to_owned();
+            let dismissal = Dismissal::GivenUp { reason: reason.clone() };
+            self.transport.send(worker, Order::Dismiss(dismissal));
+            return Some((worker, Notice::Lost { reason }));
+        }
+        self.watchdog.tell_at = now + TELL;
+        let waiting = self.waiting()?;
+        if self.watchdog.gets_stuck(waiting.open_seconds, now) {
+            self.tell(Happening::Stuck { waiting: Box::new(waiting.clone()) }, observer);
+        }
+        observer.waiting(&waiting);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(missing: &[u32], needed: &[u32], enough: &[u32]) -> Waiting {
+        let workers = |numbers: &[u32]| numbers.iter().map(|worker| Worker(*worker)).collect();
+        let of_missing =
+            |worker: &u32| MissingWorker { worker: Worker(*worker), order_seconds: Some(8.0) };
+        Waiting {
+            step: 166,
+            round: 170,
+            open_seconds: 8.25,
+            usual_seconds: Some(1.0),
+            workers: 12,
+            summing: false,
+            missing: missing.iter().map(of_missing).collect(),
+            needed: workers(needed),
+            enough: workers(enough),
+        }
+    }
+
+    #[test]
+    fn an_open_round_says_whom_it_needs() {
+        let needs = waiting(&[1], &[1], &[1]);
+        let known = |worker: Worker| (worker == Worker(1)).then(|| "silent 8.2 s".into());
+        assert_eq!(
+            needs.words(known),
+            "step 166 open for 8.2 s: 11 of 12 answered, needs worker 1 (silent 8.2 s)"
+        );
+        let several = waiting(&[4, 5, 6], &[], &[4, 5]).to_string();
+        assert!(several.ends_with("9 of 12 answered, any one of workers 4, 5 would do"));
+        assert!(waiting(&[3], &[], &[3]).to_string().ends_with("worker 3 would do"));
+        let sum = Waiting { summing: true, ..waiting(&[0, 1], &[], &[]) };
+        assert_eq!(
+            sum.words(known),
+            "step 166 open for 8.2 s: its sum is not held by workers 0, 1 (silent 8.2 s)"
+        );
+        let all: Vec<u32> = (0..10).collect();
+        let many = waiting(&all, &[], &[]).to_string();
+        assert!(many.ends_with("without workers 0, 1, 2, 3, 4, 5, 6, 7, 2 more"), "{many}");
+    }
+
+    #[test]
+    fn a_round_is_stuck_once_and_a_trainer_hangs_by_what_is_usual() {
+        let mut watchdog = Watchdog::new(3);
+        assert!(!watchdog.gets_stuck(4.75, 14.75) && watchdog.gets_stuck(5.25, 15.25));
+        assert!(!watchdog.gets_stuck(9.0, 19.0), "said once");
+        watchdog.closed(9.0, &[Some(9.0), None, None]);
+        assert_eq!((watchdog.goes_on(20.0), watchdog.goes_on(21.0)), (Some(10.0), None));
+        for _ in 0..USUAL_OF {
+            watchdog.closed(4.0, &[Some(3.5), Some(4.0), None]);
+        }
+        assert!(!watchdog.gets_stuck(39.0, 90.0) && watchdog.gets_stuck(41.0, 92.0));
+        watchdog.abandoned(Worker(2), 100.0);
+        watchdog.abandoned(Worker(2), 150.0);
+        assert_eq!(watchdog.hanging(179.0), None, "20 usual answers of 4 s");
+        assert_eq!(watchdog.hanging(181.0), Some(Worker(2)));
+        watchdog.heard(Worker(2));
+        assert_eq!(watchdog.hanging(1e9), None);
+    }
+}
