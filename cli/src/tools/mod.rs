@@ -8,6 +8,8 @@ pub(crate) mod keygen;
 #[cfg(unix)]
 pub(crate) mod launch;
 pub(crate) mod mesh;
+#[cfg(feature = "pages")]
+pub(crate) mod pages;
 pub(crate) mod planner;
 pub(crate) mod serve;
 pub(crate) mod simulate;

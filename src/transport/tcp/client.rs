@@ -213,7 +213,7 @@ impl Hub {
                 if self.trainer.is_stopping() {
                     return false;
                 }
-                tracing::warn!("the coordinator is gone: {reason}");
+                tracing::warn!("the coordinator is lost: {reason}");
                 return self.call_again().await;
             }
             (from, Incoming::Chunk(header, _) | Incoming::Placed(header, _))
@@ -246,7 +246,7 @@ impl Hub {
                 self.peers.disconnected(worker, line, &reason, &self.dialer);
             }
             (From::Peer(worker, _), Incoming::Control(_)) => {
-                tracing::warn!("worker {worker} sends what is no chunk");
+                tracing::warn!("worker {worker} sends a frame that is not a chunk");
             }
         }
         true
