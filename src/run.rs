@@ -231,7 +231,7 @@ pub enum ConfigError {
     /// Jobs overlap, and there is not one model for each.
     #[error(
         "a job may take {rounds} rounds under this scheme, so that {rounds} jobs overlap: they \
-         must be the steps of {rounds} or more models trained in turn, not of {models}, or several \
+         must be the steps of {rounds} or more interleaved models, not of {models}, or several \
          must add up to one step (micro_steps of 2 or more)"
     )]
     TooFewModels {
@@ -242,8 +242,8 @@ pub enum ConfigError {
     },
     /// Several models, each with several jobs per step.
     #[error(
-        "{models} models with {micro_steps} micro-steps each: jobs are either the steps of several \
-         models or the micro-steps of one"
+        "{models} models with {micro_steps} batches per step: jobs are either the steps of several \
+         models or the batches of one step"
     )]
     ModelsAndMicroSteps {
         /// Models there are.

@@ -62,7 +62,7 @@ fn other_samples_per_unit_are_refused_by_name() {
         ),
         (
             RunFacts { micro_steps: Some(2), ..RunFacts::default() },
-            "micro-steps: 2 here, 1 in the run",
+            "micro_steps: 2 here, 1 in the run",
         ),
     ] {
         assert!(says(facts).unwrap_err().to_string().ends_with(text), "{text}");

@@ -249,7 +249,7 @@ fn what_makes_no_run_is_said() {
         (whole().first(12), "first is 12: it must be from 0 to 11"),
         (whole().micro_steps(0), "micro_steps is 0: a step is the sum of 1 or more jobs"),
         (whole().models(0), "models is 0: a run trains 1 or more models"),
-        (whole().models(2).micro_steps(2), "2 models with 2 micro-steps each"),
+        (whole().models(2).micro_steps(2), "2 models with 2 batches per step"),
         (whole().log_steps(0), "log_steps is 0: it must be from 1 to 1048576"),
         (whole().mu(f64::NAN), "mu is NaN: it must be a finite number of 0 or more"),
         (whole().max_wait(Duration::ZERO), "max_wait is 0: it must be a finite number"),
@@ -583,7 +583,7 @@ fn tokens_are_good_for_what_is_at_hand() {
     let error = worker.next_event_within(LONG).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "step 0 is at hand: say that it is applied before the next event is asked for"
+        "step 0 is still open: say that it is applied before the next event is asked for"
     );
     worker.applied(step, Some(1)).unwrap();
     assert!(worker.gradient(step).is_err());

@@ -67,7 +67,7 @@ pub(crate) fn shaped(
     jobs.check(scheme.facts().delay).map_err(|error| {
         let flags = match error {
             ConfigError::TooFewModels { rounds, .. } => {
-                format!("{text} needs --models {rounds} or more, or --micro-steps 8")
+                format!("{text} needs --models {rounds} or more, or --accumulate 8")
             }
             _ => text.to_owned(),
         };
@@ -108,7 +108,7 @@ pub(crate) fn all_forms() -> String {
     let others = [
         ("with feedback", forms(|family| family.traits.feedback && !family.traits.delay)),
         ("over several rounds", forms(|family| family.traits.delay)),
-        ("against wrong workers", forms(|family| family.traits.byzantine)),
+        ("against Byzantine workers", forms(|family| family.traits.byzantine)),
         ("on mixtures of data", forms(|family| family.traits.mixes && !family.traits.byzantine)),
     ];
     let others = others.iter().map(|(what, forms)| format!("; {what}: {forms}"));

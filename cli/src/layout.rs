@@ -1,6 +1,7 @@
 //! How text is laid out: sentences wrap at the width of the terminal, and tables leave out what
 //! matters least, so that no line is broken in the middle of a word or a number.
 
+use clap::Command;
 use std::borrow::Cow;
 use std::env;
 use std::fmt::Write as _;
@@ -16,6 +17,10 @@ const COLUMNS_MIN: usize = 30;
 const NAME_SHORT: usize = 16;
 /// A label in help is shorter than this.
 const LABEL: usize = 12;
+/// A text below the flags that has more lines than this is left to `--help`.
+const SUMMARY_LINES: usize = 12;
+/// Examples that `-h` shows in its place.
+const SUMMARY_EXAMPLES: usize = 3;
 /// Between two columns of a table.
 const GAP: &str = "  ";
 /// Before what is said below a row.
@@ -87,6 +92,25 @@ fn wrap(line: &str, width: usize, indent: &str) -> String {
 /// among them such that they can be copied; those further in go on with what is before them.
 pub(crate) fn help(text: &str) -> String {
     help_at(text, Width::of_stdout().0.unwrap_or(PROSE_MAX).min(PROSE_MAX))
+}
+
+/// A command whose `-h` has of a long text the first examples, and `--help` all of it.
+pub(crate) fn summarised(command: Command) -> Command {
+    let Some(text) = command.get_after_help().map(ToString::to_string) else { return command };
+    if text.lines().count() <= SUMMARY_LINES {
+        return command;
+    }
+    let (_, examples) = text.split_once("Examples:\n").unwrap_or_default();
+    let mut begun = 0;
+    // An example may go on in lines that are further in.
+    let shown = examples.lines().take_while(|line| {
+        begun += usize::from(line.starts_with("  ") && !line.starts_with("   "));
+        line.starts_with("  ") && begun <= SUMMARY_EXAMPLES
+    });
+    let shown: String = shown.map(|line| format!("{line}\n")).collect();
+    let summary =
+        format!("Examples:\n{shown}\n--help has all flags, more examples, and what they mean.");
+    command.after_help(summary).after_long_help(text)
 }
 
 fn help_at(text: &str, width: usize) -> String {

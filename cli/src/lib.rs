@@ -1,8 +1,9 @@
 //! The command line: [`main`] runs it.
 //!
 //! Tools need nothing but the library: `codedgrad code`, `simulate`, `plan`, `mesh`, `doctor`,
-//! `trace`, `berrut`, `keygen` and `status`; nor do `serve`, the coordinator of others' trainers,
-//! and `run`, which starts them all. With feature `trainer` (the default) there are `codedgrad train`,
+//! `trace`, `berrut`, `keygen` and `status`; so do `serve`, the coordinator of others' trainers,
+//! and `run`, which starts them all. With feature `trainer` (the default) there are
+//! `codedgrad train`,
 //! `coordinator` and `worker` too, which train the bundled GPT.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -34,7 +35,7 @@ mod units;
 
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use codedgrad::codes::registry::Registry;
 use output::{Logs, Notes, Output, Stdout};
 use std::env;
@@ -63,11 +64,14 @@ const LONG_ABOUT: &str = "Gradient coding: data-parallel training at the speed o
     Each worker computes a little more than its share of a batch, so that the exact gradient\n\
     can be put together from any fast enough subset of them.";
 
+/// The version, and of which commit it was built (`build.rs`).
+const VERSION: &str = env!("CODEDGRAD_VERSION");
+
 #[derive(Debug, Parser)]
 #[command(
     name = "codedgrad",
     bin_name = "codedgrad",
-    version,
+    version = VERSION,
     about = "Gradient coding: data-parallel training at the speed of the fast workers, without \
         losing a sample",
     long_about = layout::help(LONG_ABOUT),
@@ -81,22 +85,19 @@ struct Cli {
     saying: Saying,
 }
 
-/// Places of `--quiet` and `--verbose` among the flags of every command: left to clap, they would
-/// move with each command that is added.
-const SAYING: [usize; 2] = [12, 13];
+/// Above `--quiet` and `--verbose` in the help of every command.
+const MESSAGES: &str = "Messages";
 
 /// How much is said beside what was asked for.
 #[derive(Debug, Args)]
 struct Saying {
     /// Say less: no progress and no hints, only results, warnings and errors; of `run`, the lines
     /// of one worker alone
-    #[arg(
-        short, long, global = true, conflicts_with = "verbose", display_order = SAYING[0]
-    )]
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = MESSAGES)]
     quiet: bool,
     /// Log more: what is done (-v), or all of it (-vv); RUST_LOG, such as codedgrad=debug, says it
     /// exactly
-    #[arg(short, long, global = true, action = ArgAction::Count, display_order = SAYING[1])]
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = MESSAGES)]
     verbose: u8,
 }
 
@@ -167,9 +168,15 @@ enum Tool {
     Doctor(tools::doctor::DoctorArgs),
     /// Record, import and measure delays of workers
     Trace(tools::trace::TraceArgs),
-    /// Decode any function of coded data through stragglers and wrong workers, and measure the
-    /// error
+    /// Decode any function of coded data through stragglers and Byzantine workers, and measure
+    /// the error
     Berrut(Box<tools::berrut::BerrutArgs>),
+    /// Print the completions of a shell
+    #[cfg(feature = "pages")]
+    Completions(tools::pages::CompletionsArgs),
+    /// Write man pages, one for every command
+    #[cfg(feature = "pages")]
+    Man(tools::pages::ManArgs),
 }
 
 /// What ends a command early.
@@ -285,7 +292,7 @@ pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 /// where a command starts this program again, it does so as it is told.
 #[must_use]
 pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(arguments).map_err(explained) {
+    let cli = match parse(arguments).map_err(explained) {
         Ok(cli) => cli,
         Err(error) => {
             let printed = error.print().and_then(|()| io::stdout().flush());
@@ -300,7 +307,7 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
         }
     };
     let Some(command) = cli.command.or_else(default_command) else {
-        let _ = Cli::command().print_help();
+        let _ = command_line().print_help();
         return 2;
     };
     let mut out = Stdout::open();
@@ -325,6 +332,18 @@ pub fn execute_as(itself: &Itself, arguments: impl IntoIterator<Item = OsString>
     }
 }
 
+/// All commands, whose `-h` are summaries.
+fn command_line() -> clap::Command {
+    Cli::command().mut_subcommands(layout::summarised)
+}
+
+/// What a command line asks for.
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = command_line();
+    let mut found = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches_mut(&mut found).map_err(|error| error.format(&mut command))
+}
+
 /// An error with what can be done instead, where a flag was given with `--resume` that a resumed
 /// run does not take.
 fn explained(mut error: clap::Error) -> clap::Error {
@@ -342,7 +361,7 @@ fn explained(mut error: clap::Error) -> clap::Error {
                        of one run"
             .to_owned();
         if let Some(flags) = changeable(&usage) {
-            tip += &format!("; what may be given anew: {flags}");
+            tip += &format!("; what may be given again: {flags}");
         }
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
@@ -416,7 +435,7 @@ pub fn answer(
     notes: &mut dyn Write,
 ) -> Result<(), Ended> {
     let mut output = Output { out, notes: Notes::Kept(notes) };
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match parse(arguments) {
         Ok(cli) => cli,
         Err(error) if error.exit_code() == 0 => {
             return Ok(write!(output.out, "{error}").or_work()?);
@@ -457,6 +476,10 @@ impl Tool {
             Self::Plan(args) => tools::planner::run(args, output),
             Self::Mesh(args) => tools::mesh::run(args, output),
             Self::Trace(args) => tools::trace::run(args, output),
+            #[cfg(feature = "pages")]
+            Self::Completions(args) => tools::pages::completions(args, output),
+            #[cfg(feature = "pages")]
+            Self::Man(args) => tools::pages::man(args),
         };
         done.and_then(|()| output.out.flush().or_work())
     }

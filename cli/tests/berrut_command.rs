@@ -174,7 +174,7 @@ fn words_say_what_happened() {
     for needle in [
         "straggler",
         "located: wrong",
-        "had the wrong workers been known",
+        "had the Byzantine workers been known",
         "Located worker 3",
         "could be located",
     ] {

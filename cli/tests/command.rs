@@ -240,13 +240,13 @@ fn bad_codes_are_refused() {
         (vec!["train", "--scheme", "graph:d=9", "--workers", "12"], vec!["d must be from 2 to 4"]),
         (vec!["train", "--scheme", "cyclic:s=8"], vec!["at most 7"]),
         (vec!["train", "--scheme", "queue:m=4"], vec!["--micro-batches 32 or more"]),
-        (vec!["train", "--scheme", "m-sgc:B=1,W=2,lambda=2"], vec!["--models 2", "--micro-steps"]),
+        (vec!["train", "--scheme", "m-sgc:B=1,W=2,lambda=2"], vec!["--models 2", "--accumulate"]),
         (
             vec!["train", "--scheme", "m-sgc:B=2,W=3,lambda=2", "--models", "3"],
             vec!["--models 4 or more", "not of 3"],
         ),
         (
-            vec!["train", "--scheme", "uncoded", "--models", "2", "--micro-steps", "2"],
+            vec!["train", "--scheme", "uncoded", "--models", "2", "--accumulate", "2"],
             vec!["either", "or"],
         ),
         (

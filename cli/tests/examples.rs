@@ -1,5 +1,5 @@
-//! The examples of README.md and of every `--help` run as they are written, in a folder that has
-//! the repository's `examples/` and `docs/`.
+//! The examples of README.md, of the documents and of every `--help` run as they are written, in a
+//! folder that has the repository's `examples/` and `docs/`.
 //!
 //! Training is made short by flags at the end of a line (fewer steps of a smaller model). Commands
 //! that wait for others ([`WAITING`]), and what resumes or needs a run that only they would leave,
@@ -40,19 +40,23 @@ fn joined(text: &str) -> Vec<String> {
 /// The command of a line, without what is said of it.
 fn command(line: &str) -> Option<String> {
     let line = line.trim_start_matches("$ ");
-    let command = line.split(" #").next().unwrap_or(line).trim_end();
+    let command = line.split(" #").next().unwrap_or(line).trim_end().trim_end_matches(" &");
     (command == "codedgrad" || command.starts_with("codedgrad ")).then(|| command.to_owned())
 }
 
-/// What README.md has in blocks of shell, and behind a prompt.
-fn of_readme() -> Vec<String> {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+/// What README.md and the documents have in blocks of shell.
+fn of_documents() -> Vec<String> {
+    let mut pages = vec![root().join("README.md")];
+    pages.extend(fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
     let mut found = Vec::new();
-    for block in readme.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next()) {
-        found.extend(joined(block).iter().filter_map(|line| command(line)));
+    for page in pages {
+        let text = fs::read_to_string(page).unwrap();
+        for block in text.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next()) {
+            found.extend(joined(block).iter().filter_map(|line| command(line)));
+        }
     }
-    let prompted = readme.lines().filter(|line| line.starts_with("$ codedgrad"));
-    found.extend(prompted.filter_map(command));
     found
 }
 
@@ -94,7 +98,7 @@ fn every_example_runs_as_it_is_written() {
         std::os::unix::fs::symlink(root().join(folder), home.path().join(folder)).unwrap();
     }
     let lines: Vec<String> =
-        of_readme().into_iter().chain(COMMANDS.into_iter().flat_map(of_help)).collect();
+        of_documents().into_iter().chain(COMMANDS.into_iter().flat_map(of_help)).collect();
     assert!(lines.len() >= LINES_LEAST, "{} examples", lines.len());
     // Runs first, since others look at what they leave. Keys are made once for each place.
     let (train, others): (Vec<_>, Vec<_>) =
@@ -105,6 +109,7 @@ fn every_example_runs_as_it_is_written() {
         let output = Command::new("bash")
             .args(["-c", &script])
             .env("PROGRAM", env!("CARGO_BIN_EXE_codedgrad"))
+            .env("SLURM_NTASKS", "8")
             .current_dir(home.path())
             .output()
             .unwrap();

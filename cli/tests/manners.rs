@@ -256,6 +256,52 @@ fn help_fits_the_terminal() {
     }
 }
 
+/// Lines of two screens.
+const TWO_SCREENS: usize = 64;
+
+#[test]
+fn a_summary_is_two_screens() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in COMMANDS {
+        let help = text(&shown(folder.path(), &format!("{command} -h"), 80).stdout);
+        let lines = help.lines().count();
+        assert!((5..=TWO_SCREENS).contains(&lines), "{command} -h has {lines} lines:\n{help}");
+    }
+}
+
+#[test]
+fn a_version_says_what_it_was_built_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = text(&codedgrad(folder.path(), &["--version"]).stdout);
+    let version = concat!("codedgrad ", env!("CARGO_PKG_VERSION"));
+    let built = printed.trim_end().strip_prefix(version).unwrap_or_else(|| panic!("{printed}"));
+    let commit = built.strip_prefix(" (").and_then(|built| built.strip_suffix(')'));
+    let is_hash = |text: &str| text.len() == 9 && text.bytes().all(|x| x.is_ascii_hexdigit());
+    let known = commit.is_none_or(|commit| commit == "debug build" || is_hash(commit));
+    assert!(known && (commit.is_some() || built.is_empty()), "{printed}");
+}
+
+#[test]
+#[cfg(feature = "pages")]
+fn shells_and_man_know_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = text(&codedgrad(folder.path(), &["completions", shell]).stdout);
+        for word in COMMANDS.into_iter().chain(["accumulate", "survivors"]) {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+        assert!(!script.contains("micro-steps"), "{shell} shows an old spelling");
+    }
+    let pages = folder.path().join("a/man");
+    let output = codedgrad(folder.path(), &["man", "a/man"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for command in COMMANDS {
+        let page = fs::read_to_string(pages.join(format!("codedgrad-{command}.1"))).unwrap();
+        assert!(page.contains("SYNOPSIS"), "{command}: {page}");
+    }
+    assert!(pages.join("codedgrad.1").exists() && pages.join("codedgrad-trace-stats.1").exists());
+}
+
 #[test]
 fn a_file_has_lines_without_end() {
     let folder = tempfile::tempdir().unwrap();

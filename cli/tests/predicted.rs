@@ -54,7 +54,7 @@ impl Case {
             ("--workers", self.workers.to_string()),
             ("--micro-batches", self.micro_batches.to_string()),
             ("--models", self.models.to_string()),
-            ("--micro-steps", self.micro_steps.to_string()),
+            ("--accumulate", self.micro_steps.to_string()),
             ("--delays", self.delays.to_owned()),
             ("--mu", self.mu.to_string()),
             ("--grace", self.grace.to_string()),
@@ -335,12 +335,12 @@ fn options_that_make_no_sense_are_refused_with_the_reason() {
         let said = format!("{} is not for --as-trained: ", flags[0]);
         refused(&[&["--as-trained"], flags].concat(), &[&said, why]);
     }
-    let no_steps = "--jobs 12 is no multiple of --micro-steps 5: train ends with whole steps";
-    refused(&["--as-trained", "--micro-steps", "5"], &[no_steps]);
+    let no_steps = "--jobs 12 is no multiple of --accumulate 5: train ends with whole steps";
+    refused(&["--as-trained", "--accumulate", "5"], &[no_steps]);
     let no_models = "--jobs 12 is no multiple of --models 8";
     refused(&["--as-trained", "--models", "8"], &[no_models]);
     for flag in
-        ["--step-seconds", "--models", "--micro-steps", "--micro-batches", "--grace", "--max-wait"]
+        ["--step-seconds", "--models", "--accumulate", "--micro-batches", "--grace", "--max-wait"]
     {
         refused(&[flag, "2"], &["--as-trained"]);
     }
@@ -353,7 +353,7 @@ fn what_no_run_can_do_is_not_foretold() {
     for (scheme, flags, needles) in [
         ("m-sgc:B=1,W=2,lambda=3", "--micro-batches 40", &["needs --models 2 or more"][..]),
         ("groups:s=1", "--micro-batches 2", &["needs --micro-batches 4 or more"]),
-        ("groups:s=1", "--models 2 --micro-steps 2", &["2 models with 2 micro-steps each"]),
+        ("groups:s=1", "--models 2 --accumulate 2", &["2 models with 2 batches per step"]),
     ] {
         let own = flags.split(' ').collect::<Vec<_>>();
         let train = [&["train", "--clock", "virtual", "--scheme", scheme][..], &own].concat();
@@ -390,7 +390,7 @@ fn foretold_rounds_are_drawn() {
         "12",
         "--jobs",
         "4",
-        "--micro-steps",
+        "--accumulate",
         "2",
         "--grid",
         "--svg",

@@ -154,7 +154,7 @@ impl Inner {
                 match why {
                     Some(Err(why)) => PyRuntimeError::new_err(why.to_string()),
                     _ => PyConnectionError::new_err(
-                        "the coordinator is gone: it did not come back within the patience, or \
+                        "the coordinator is lost: it did not come back within the patience, or \
                          another run is in its place",
                     ),
                 }
@@ -188,14 +188,14 @@ impl Inner {
     fn task(&self) -> PyResult<Task> {
         match self.at_hand {
             AtHand::Task(task) => Ok(task),
-            _ => Err(PyRuntimeError::new_err("no task is at hand")),
+            _ => Err(PyRuntimeError::new_err("no task is open")),
         }
     }
 
     fn step(&self) -> PyResult<Step> {
         match self.at_hand {
             AtHand::Step(step) => Ok(step),
-            _ => Err(PyRuntimeError::new_err("no decided step is at hand")),
+            _ => Err(PyRuntimeError::new_err("no decided step is open")),
         }
     }
 }

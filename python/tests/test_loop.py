@@ -599,7 +599,7 @@ def test_workers_that_train_something_else_are_told_what_differs() -> None:
         ({"units": 4}, "units of a batch"),
         ({"steps": STEPS + 1}, "steps"),
         ({"unit_samples": 2}, "samples per unit"),
-        ({"micro_steps": 2}, "micro-steps"),
+        ({"micro_steps": 2}, "micro_steps"),
         ({"scheme": "uncoded"}, "scheme: uncoded here, groups:s=1 in the run"),
     ]
     options = {"workers": 2, "units": UNITS, "steps": STEPS, "length": LENGTH}

@@ -1078,7 +1078,7 @@ def test_a_state_that_fits_in_part_changes_nothing() -> None:
     other = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
     state = coded._write_state({"models": [other], "optimizers": [], "state": {"odd": {"x": 2}}})
     with pytest.warns(RuntimeWarning, match="does not fit: x is no 1"):
-        with pytest.raises(RuntimeError, match="not at hand"):
+        with pytest.raises(RuntimeError, match="not current"):
             # Nobody has sent one: there is nothing to refuse.
             run._load_state([state], 1)
     assert bits(model) == before

@@ -57,7 +57,7 @@ pub enum ParameterError {
     #[error(
         "K={blocks} blocks on {workers} workers: at least {needed} workers are needed, {} ({} K) \
          and two for each of \
-         {wrong} wrong ones", needed - 2 * wrong, if *wrong > 0 { "1.5" } else { "2" }
+         {wrong} Byzantine ones", needed - 2 * wrong, if *wrong > 0 { "1.5" } else { "2" }
     )]
     TooFewMixtures {
         /// Blocks of a batch.

@@ -161,7 +161,7 @@ impl fmt::Display for Growth {
             }
         };
         match *self {
-            Self::Additive { slope: 0.0, .. } => write!(f, "stay as recorded, whatever the load"),
+            Self::Additive { slope: 0.0, .. } => write!(f, "stay as recorded under any load"),
             Self::Additive { base, slope } => {
                 write!(f, "grow by {slope} s per batch, recorded at load {}", part(base))
             }

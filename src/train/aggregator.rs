@@ -107,7 +107,7 @@ pub(super) struct Seat {
 
 /// The event that was given last, until it is settled.
 enum AtHand<V> {
-    Task(Work<V>),
+    Task(Box<Work<V>>),
     Step { step: Step, decoded: Arc<Decoded>, gradient: Arc<V> },
     Skipped(Step),
     State,
@@ -381,7 +381,7 @@ impl<V: Vector> Aggregator<V> {
                 self.drop_tasks(None);
             }
             if let Some((task, parts)) = self.tasks.pop_front() {
-                self.at_hand = Some(AtHand::Task(Work::new(task, &parts, now())));
+                self.at_hand = Some(AtHand::Task(Box::new(Work::new(task, &parts, now()))));
                 return Ok(Some(OwnedEvent::Compute(task)));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(now()));

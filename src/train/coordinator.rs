@@ -697,7 +697,7 @@ impl<T: Transport> Coordinator<T> {
     fn apply(&mut self, worker: Worker, step: Step) {
         let saver = self.engine.first_alive().unwrap_or(worker);
         let decision = self.log.iter().find(|entry| entry.0 == step);
-        let order = match &decision.expect("the log holds whatever a worker may still need").1 {
+        let order = match &decision.expect("the log holds all that a worker may still need").1 {
             Decision::Step { attempt, decoded } => {
                 Order::Apply { step, attempt: *attempt, decoded: Arc::clone(decoded), saver }
             }

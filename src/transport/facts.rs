@@ -111,7 +111,7 @@ impl RunFacts {
         merge("numbers in a gradient", &mut agreed.length, other.length.as_ref())?;
         merge("units of a batch", &mut agreed.units, other.units.as_ref())?;
         merge("samples per unit", &mut agreed.unit_samples, other.unit_samples.as_ref())?;
-        merge("micro-steps", &mut agreed.micro_steps, other.micro_steps.as_ref())?;
+        merge("micro_steps", &mut agreed.micro_steps, other.micro_steps.as_ref())?;
         merge("models", &mut agreed.models, other.models.as_ref())?;
         merge("steps", &mut agreed.steps, other.steps.as_ref())?;
         merge("number format of the parameters", &mut agreed.dtype, other.dtype.as_ref())?;

@@ -251,7 +251,7 @@ impl<V: Vector> Transport for LocalTransport<V> {
         }
         let posted = Some(order).filter(|order| !matches!(order, Order::Abandon));
         if posted.is_some() && self.workers[worker.index()].send(posted).is_err() {
-            tracing::debug!("{worker} is gone; its order is dropped");
+            tracing::debug!("{worker} is lost; its order is dropped");
         }
     }
 

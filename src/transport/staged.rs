@@ -57,7 +57,7 @@ impl<V: Vector + Gradient + GradientMut> Staged<V> {
         if let Some(results) = self.results.as_ref().filter(|_| gradient.is_empty()) {
             self.decided = results.sum(step, attempt).map(|sum| (step, attempt, sum));
             if self.decided.is_none() {
-                self.fail(&GradientError::Device { reason: format!("the sum of {step} is gone") });
+                self.fail(&GradientError::Device { reason: format!("the sum of {step} is lost") });
             }
             return;
         }

@@ -19,8 +19,8 @@ pub struct State {
 /// A state that was not handed over as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "vector {vector} of the state, of {numbers} numbers, was not handed over as bytes: whoever \
-     handed it over replied with numbers"
+    "vector {vector} of the state, of {numbers} numbers, was not handed over as bytes: its giver \
+     replied with numbers"
 )]
 pub struct NotBytes {
     /// Which vector, from 0.

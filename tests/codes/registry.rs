@@ -166,7 +166,8 @@ mod docs {
         }
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemes.md");
         let text = fs::read_to_string(&path).unwrap();
-        let (start, end) = (text.find("| text |").unwrap(), text.rfind("|\n").unwrap() + 2);
+        let start = text.find("| text |").unwrap();
+        let end = start + text[start..].find("|\n\n").unwrap() + 2;
         if std::env::var_os("SCHEMES").is_some_and(|value| value == "update") {
             fs::write(&path, [&text[..start], &table, &text[end..]].concat()).unwrap();
             return;

@@ -400,7 +400,7 @@ fn schemes_whose_jobs_overlap_need_as_many_models() {
             assert!(
                 error
                     .to_string()
-                    .contains(&format!("{rounds} or more models trained in turn, not of {models}")),
+                    .contains(&format!("{rounds} or more interleaved models, not of {models}")),
                 "{error}"
             );
         }

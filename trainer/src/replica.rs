@@ -174,8 +174,8 @@ impl Replica {
         Self::on((Compute::default(), 0), model, optimizer, state)
     }
 
-    /// A replica in the given state that computes on devices, in turn number so and so of those
-    /// there are. Parameters and moments lie on its first.
+    /// A replica in the given state that computes on devices: on those of the host by turns, of
+    /// which this is the turn's number. Parameters and moments lie on its first.
     ///
     /// # Errors
     /// [`ReplicaError`] when the state is of another model, or there is no such device.

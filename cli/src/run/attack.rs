@@ -37,11 +37,11 @@ enum LanesArg {
 /// Flags about workers that answer wrongly, and schemes that mix data to find them.
 #[derive(Debug, Args)]
 pub(crate) struct AttackArgs {
-    /// Let workers answer wrongly in every step, to see who is found out (`vote`, `sbacc`) and what
-    /// becomes of the rest
+    /// Let workers return wrong results in every step, to see which are found (`vote`, `sbacc`) and
+    /// what the others come to
     #[arg(long, value_enum, help_heading = "Checks and faults", hide_short_help = true)]
     attack: Option<AttackArg>,
-    /// Who answers wrongly, such as 0,5-6 [default: drawn, as many as the schemes can find out, at
+    /// Which workers do so, such as 0,5-6 [default: drawn, as many as the schemes can find out, at
     /// least one]
     #[arg(
         long,

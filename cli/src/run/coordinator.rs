@@ -64,7 +64,12 @@ Examples:
 )]
 pub(crate) struct CoordinatorArgs {
     /// Where to listen; port 0 is any free one. A resumed run listens where it did
-    #[arg(long, value_name = "ADDR", required_unless_present = "resume")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        required_unless_present = "resume",
+        help_heading = "Connections"
+    )]
     listen: Option<String>,
     /// Number of workers
     #[arg(
@@ -81,22 +86,34 @@ pub(crate) struct CoordinatorArgs {
     )]
     scheme: Option<String>,
     /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Connections")]
     keys: Option<PathBuf>,
     /// File with the job's token [default: a fresh one, written to the run's folder]
-    #[arg(long, value_name = "FILE", alias = "token-file")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        alias = "token-file",
+        help_heading = "Connections",
+        hide_short_help = true
+    )]
     token: Option<PathBuf>,
     /// How long to wait for all workers before the run begins without those that are missing
-    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds)]
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
     join_wait: f64,
     /// How long lost workers may take to come back when too few are left to go on, at most
     /// --max-wait; and how long a resumed run waits for its workers
     /// [default: --max-wait; when resumed, as the run had it]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(
+        long, value_name = "SECONDS", value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
     return_wait: Option<f64>,
     /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
     /// reach it
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Run folder")]
     metrics: Option<SocketAddr>,
     /// Injected stragglers: a preset or a CSV file [default: none]
     #[arg(long, value_name = "PRESET|FILE", conflicts_with = "resume")]

@@ -26,7 +26,7 @@ impl Plan {
         count("--workers", self.shape.workers as u64, WORKERS)?;
         count("--steps", self.steps, 1..=DELAYS_MAX)?;
         count("--models", self.jobs.models, MODELS)?;
-        count("--micro-steps", self.jobs.micro_steps, PARTS)?;
+        count("--accumulate", self.jobs.micro_steps, PARTS)?;
         count("--micro-batches", self.shape.units.into(), PARTS)?;
         count("--micro-batch-rows", self.shape.unit_samples as u64, PARTS)?;
         count("--gpus-per-worker", self.training.compute.devices_per_worker as u64, DEVICES)?;
@@ -56,7 +56,7 @@ impl Plan {
         let most = DELAYS_MAX / self.shape.workers as u64;
         if rounds > most.into() {
             return Err(refused(format!(
-                "{rounds} rounds (--steps times --models times --micro-steps): a run of {} workers \
+                "{rounds} rounds (--steps times --models times --accumulate): a run of {} workers \
                  has at most {most}",
                 self.shape.workers
             )));

@@ -296,8 +296,8 @@ impl Plan {
                 && (natural.mixture || self.late == LateKind::NextStep)
             {
                 return Err(Failure::Input(anyhow!(
-                    "--min-workers plans anew for whoever is left, which {text} cannot do in the \
-                     middle of a run{}",
+                    "--min-workers continues with the workers that are left, which {text} cannot \
+                     do in the middle of a run{}",
                     if natural.mixture { "" } else { " with --late next-step" }
                 )));
             }
@@ -306,7 +306,7 @@ impl Plan {
                     Some(spec) if self.jobs.models * self.jobs.micro_steps == 1 => spec,
                     Some(_) => {
                         return Err(Failure::Input(anyhow!(
-                            "--late next-step is for one model without --micro-steps"
+                            "--late next-step is for one model without --accumulate"
                         )));
                     }
                     None => spec,

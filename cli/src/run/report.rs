@@ -313,11 +313,13 @@ impl Summary {
                 compared.speedup
             }
         };
-        let (name, rival, times) = (&other.scheme, &first.scheme, other.work / first.work);
+        let name = &other.scheme;
+        let baseline = &first.scheme;
+        let times = other.work / first.work;
         if speedup >= 1.0 {
             return format!(
-                "{name} made a step {speedup:.2}x{range} faster than {rival}, at {times:.2} times \
-                 the computing work. "
+                "{name} made a step {speedup:.2}x{range} faster than {baseline}, at {times:.2} \
+                 times the computing work. "
             );
         }
         let why = if first.late_worker_rounds + other.late_worker_rounds > 0 {
@@ -327,7 +329,7 @@ impl Summary {
         };
         let slower = 1.0 / speedup;
         format!(
-            "{name} made a step {slower:.2}x{range} slower than {rival}: its redundancy {why}. "
+            "{name} made a step {slower:.2}x{range} slower than {baseline}: its redundancy {why}. "
         )
     }
 

@@ -64,8 +64,8 @@ pub(crate) fn check_steps(
         if steps > plan.steps && made > 0 && !kept {
             return Err(anyhow!(
                 "--steps {steps}: {scheme} has ended after {} steps, and the state of its \
-                 optimizer is not kept where schemes run one after the other: begin anew, or go \
-                 on without --steps",
+                 optimizer is not kept where schemes run one after the other: begin a new run, or \
+                 go on without --steps",
                 plan.steps
             ))
             .or_input();

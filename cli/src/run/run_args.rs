@@ -86,13 +86,16 @@ pub(crate) struct RunArgs {
     /// Real time, or modelled time in which nobody waits
     #[arg(long, value_enum, default_value_t = ClockKind::Wall, help_heading = "Time and limits")]
     pub(crate) clock: ClockKind,
-    /// Uncoded compute time of a step: what presets of delays count in, and a modelled step takes
-    /// [default: 1 under the virtual clock; measured under the wall clock, anew at every turn where
-    /// schemes take turns]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Time and limits")]
+    /// Compute time of an uncoded step: the unit of the presets of delays, and the length of a
+    /// modelled step [default: 1 under the virtual clock; measured under the wall clock, again at
+    /// every turn where schemes take turns]
+    #[arg(
+        long, value_name = "SECONDS", value_parser = seconds, help_heading = "Time and limits",
+        hide_short_help = true
+    )]
     pub(crate) step_seconds: Option<f64>,
-    /// Models trained in turn, one step of each after the other: schemes over T+1 rounds need T+1
-    /// of them
+    /// Interleaved models, one step of each after the other: schemes over T+1 rounds need T+1 of
+    /// them
     #[arg(
         long,
         value_name = "M",
@@ -101,10 +104,11 @@ pub(crate) struct RunArgs {
         help_heading = "Batches and schemes"
     )]
     pub(crate) models: u64,
-    /// Batches added up to one step of one model; for one model, `queue` over the whole step
-    /// (--micro-batches instead of --micro-steps) is the rival to beat
+    /// Batches whose gradients are accumulated to one step of one model; `queue` over the whole
+    /// step (--micro-batches instead) is the alternative to compare with
     #[arg(
-        long,
+        long = "accumulate",
+        alias = "micro-steps",
         value_name = "A",
         default_value_t = 1,
         value_parser = count::<u64>(PARTS),
@@ -171,7 +175,7 @@ pub(crate) struct RunArgs {
     /// Give the head a matrix of its own instead of the embedding's
     #[arg(long, help_heading = "Model", hide_short_help = true)]
     pub(crate) untied_head: bool,
-    /// Where workers compute the model; cuda needs programs with feature `candle-cuda` there
+    /// Where workers compute the model; cuda needs a program built with feature `candle-cuda`
     #[arg(
         long,
         value_enum,
@@ -233,8 +237,8 @@ pub(crate) struct RunArgs {
         hide_short_help = true
     )]
     pub(crate) max_wait: Option<f64>,
-    /// When more workers are gone than the scheme can do without, go on with whoever is left,
-    /// planned anew, as long as those are so many or more
+    /// When more workers are lost than the scheme tolerates, continue under a scheme for those that
+    /// are left, as long as they are at least this many
     /// [default: wait for their return, then end]
     #[arg(
         long,
@@ -287,7 +291,7 @@ pub(crate) struct RunArgs {
     /// never [default: 5]
     #[arg(long, value_name = "N", help_heading = "Time and limits", hide_short_help = true)]
     pub(crate) give_up_after: Option<u64>,
-    /// Steps between checks of the gradient against the whole batch, where no equal run is at hand
+    /// Steps between checks of the gradient against the whole batch, where no equal run is compared
     /// [default: 10]
     #[arg(
         long,
@@ -304,9 +308,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) attack: AttackArgs,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
-    /// closes), or the workers among themselves, each a part (sharded;
-    /// nccl: their GPUs, which needs --device cuda) [default: sharded; hold, whatever is told, for
-    /// schemes that look at results as they came]
+    /// closes), or the workers among themselves, each a part (sharded; nccl: their GPUs, which
+    /// needs --device cuda) [default: sharded; schemes that look at results as they came always
+    /// take hold]
     #[arg(
         long,
         value_parser = ExchangeParser,
@@ -332,7 +336,7 @@ pub(crate) struct RunArgs {
     /// Go on with an interrupted run, or, with more --steps, with a finished one
     ///
     /// --steps, --max-wait, --grace, --min-workers, --checkpoint-every, --audit-every and
-    /// --give-up-after (and --return-wait of a coordinator) may be given anew and replace the
+    /// --give-up-after (and --return-wait of a coordinator) may be given again and replace the
     /// plan's; everything else is as it was.
     #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED, help_heading = "Run folder")]
     pub(crate) resume: Option<PathBuf>,

@@ -301,7 +301,7 @@ impl Session {
             String::new()
         };
         let models = if self.plan.jobs.models > 1 {
-            format!("{} models in turn, each", self.plan.jobs.models)
+            format!("{} interleaved models, each", self.plan.jobs.models)
         } else {
             "model".into()
         };
@@ -309,7 +309,7 @@ impl Session {
             (ClockKind::Virtual, _) => format!("step time c: {step_seconds:.3} s (modelled)"),
             (ClockKind::Wall, None) => {
                 let how = match self.plan.turns {
-                    Some(turns) if turns.measured => "measured anew at every turn",
+                    Some(turns) if turns.measured => "measured again at every turn",
                     Some(_) => "given",
                     None => "measured",
                 };

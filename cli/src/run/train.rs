@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[command(after_help = help(&format!("\
 Schemes: {schemes}; or auto: steps are recorded uncoded, the planner is asked, and the run goes on
          with what it finds fastest, where that saves more than 5 %. Those over several rounds are
-         for --models or --micro-steps; `codedgrad code --help` says what each does.
+         for --models or --accumulate; `codedgrad code --help` says what each does.
 Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in units of the uncoded
          compute time of a step; serverless | serverless-cold, in seconds; or a CSV file of
          seconds: one line per step, one number per worker; `codedgrad trace stats` measures
@@ -33,7 +33,7 @@ Delays:  hotspot | bursts | iid | static | calm | stalls | proportional, in unit
 Examples:
   codedgrad train    # uncoded, groups:s=1 and queue:m=2, about 2 minutes
   codedgrad train --scheme defer:cap=2,cut=2 --models 2 --compare uncoded
-  codedgrad train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --micro-steps 8
+  codedgrad train --scheme m-sgc:B=1,W=2,lambda=3 --micro-batches 40 --accumulate 8
   codedgrad train --scheme auto --compare uncoded    # let the planner choose
   codedgrad train --scheme vote:s=1,b=1 --attack flip --compare uncoded --workers 12
   codedgrad train --no-stragglers    # what redundancy costs when nobody is slow
@@ -56,7 +56,7 @@ pub(crate) struct TrainArgs {
     /// Injected stragglers: a preset or a CSV file
     #[arg(long, conflicts_with = "resume", value_name = "PRESET|FILE", default_value = "hotspot")]
     delays: String,
-    /// Delay nobody
+    /// Inject no delays
     #[arg(long, conflicts_with_all = ["resume", "delays"])]
     no_stragglers: bool,
     /// Worker threads of this process, or worker processes that it starts and talks to over TCP

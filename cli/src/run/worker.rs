@@ -25,7 +25,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(
     after_help = help("\
-The coordinator tells the worker what to train; only the text must be at hand here as well, at
+The coordinator tells the worker what to train; only the text must be here as well, at
 the same path or at --corpus. A worker that dies is replaced by starting this command again, on
 any host, with the same --worker: it takes over the state of another and goes on. If the
 coordinator dies, its workers call it for --patience seconds; `codedgrad coordinator --resume`
@@ -48,7 +48,7 @@ Examples:
 )]
 pub(crate) struct WorkerArgs {
     /// Where the coordinator listens [default: MASTER_ADDR:MASTER_PORT]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Connections")]
     join: Option<String>,
     /// The worker's number, from 0 [default: the launcher's rank, else whichever is free]
     #[arg(long, value_name = "K")]
@@ -57,23 +57,26 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
     /// Folder with ca.pem, worker-K.pem and worker-K.key, as `codedgrad keygen` makes it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Connections")]
     keys: Option<PathBuf>,
     /// File with the job's token
-    #[arg(long, value_name = "FILE", alias = "token-file")]
+    #[arg(long, value_name = "FILE", alias = "token-file", help_heading = "Connections")]
     token: Option<PathBuf>,
     /// Where other workers connect to this one [default: any port, on the interface that reaches
     /// the coordinator]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Connections")]
     listen: Option<SocketAddr>,
     /// The run's text, if it is elsewhere on this host
-    #[arg(long, value_name = "FILE|DIR")]
+    #[arg(long, value_name = "FILE|DIR", help_heading = "Data")]
     corpus: Option<PathBuf>,
     /// The run's tokenizer.json, if it is elsewhere on this host
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Data")]
     tokenizer: Option<PathBuf>,
     /// How long the coordinator is called when it does not answer, at first and when it is lost
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds,
+        help_heading = "Connections"
+    )]
     patience: f64,
     /// Start the worker again when it dies, so often, after 1, 2, 4 .. 60 s; not where it ended
     /// with status 0, 2, 4, 130 or 143, by SIGINT or SIGTERM, or three times in a row within 10 s

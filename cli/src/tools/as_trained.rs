@@ -30,26 +30,30 @@ pub(crate) struct AsTrainedArgs {
         value_name = "SECONDS",
         value_parser = seconds,
         requires = "as_trained",
-        help_heading = "As trained"
+        help_heading = "As trained",
+        hide_short_help = true
     )]
     step_seconds: Option<f64>,
-    /// Models trained in turn, whose steps are the jobs: schemes over T+1 rounds need T+1 of them
+    /// Interleaved models, whose steps are the jobs: schemes over T+1 rounds need T+1 of them
     /// [default: 1]
     #[arg(
         long,
         value_name = "M",
         value_parser = count::<u64>(1..=1 << 20),
         requires = "as_trained",
-        help_heading = "As trained"
+        help_heading = "As trained",
+        hide_short_help = true
     )]
     models: Option<u64>,
-    /// Jobs added up to one step of one model [default: 1]
+    /// Jobs whose gradients are accumulated to one step of one model [default: 1]
     #[arg(
-        long,
+        long = "accumulate",
+        alias = "micro-steps",
         value_name = "A",
         value_parser = count::<u64>(1..=1 << 20),
         requires = "as_trained",
-        help_heading = "As trained"
+        help_heading = "As trained",
+        hide_short_help = true
     )]
     micro_steps: Option<u64>,
     /// Micro-batches per batch, the units in which batches are cut [default: two per worker]
@@ -58,7 +62,8 @@ pub(crate) struct AsTrainedArgs {
         value_name = "N",
         value_parser = count::<u32>(Shape::UNITS),
         requires = "as_trained",
-        help_heading = "As trained"
+        help_heading = "As trained",
+        hide_short_help = true
     )]
     micro_batches: Option<u32>,
     /// How much longer than they must approximate schemes wait [default: 0]
@@ -67,7 +72,8 @@ pub(crate) struct AsTrainedArgs {
         value_name = "SECONDS",
         value_parser = seconds,
         requires = "as_trained",
-        help_heading = "As trained"
+        help_heading = "As trained",
+        hide_short_help = true
     )]
     grace: Option<f64>,
     /// End with an error where a round stays open for so long [default: 60]
@@ -76,7 +82,8 @@ pub(crate) struct AsTrainedArgs {
         value_name = "SECONDS",
         value_parser = seconds,
         requires = "as_trained",
-        help_heading = "As trained"
+        help_heading = "As trained",
+        hide_short_help = true
     )]
     max_wait: Option<f64>,
 }
@@ -103,7 +110,7 @@ pub(crate) fn refuse_own_rules(given: &[(&str, bool)]) -> Result<(), Failure> {
         "--dispatch" => "on the trainer's virtual clock a pull costs nothing",
         _ => {
             "the trainer computes a load L in L x workers x --step-seconds, and a worker's delay \
-             beyond the least one comes on top, whatever the load"
+             beyond the least one comes on top under any load"
         }
     };
     Err(refused(format!("{flag} is not for --as-trained: {why}")))
@@ -130,7 +137,7 @@ impl AsTrainedArgs {
         delay: usize,
     ) -> Result<RunConfig, Failure> {
         let (jobs, usual) = (self.jobs(), Limits::default());
-        for (flag, number) in [("--models", jobs.models), ("--micro-steps", jobs.micro_steps)] {
+        for (flag, number) in [("--models", jobs.models), ("--accumulate", jobs.micro_steps)] {
             if !asked.jobs.is_multiple_of(number) {
                 return Err(refused(format!(
                     "--jobs {} is no multiple of {flag} {number}: train ends with whole steps of \
@@ -273,7 +280,9 @@ impl Foretold {
 
     pub(crate) fn words(&self, scheme: &str) -> String {
         let Self { config, clock, facts, outcome } = self;
-        let (time, jobs, total) = (outcome.round_time, self.jobs(), outcome.total_time);
+        let time = outcome.round_time;
+        let jobs = self.jobs();
+        let total = outcome.total_time;
         let mut text = format!(
             "{scheme}: {jobs} jobs of {} workers in {total:.3} s, {:.4} s per job, as trained on \
              the virtual clock.\n",
@@ -282,7 +291,7 @@ impl Foretold {
         );
         let Jobs { models, micro_steps } = config.jobs;
         if models > 1 {
-            let _ = writeln!(text, "The jobs are the steps of {models} models trained in turn.");
+            let _ = writeln!(text, "The jobs are the steps of {models} interleaved models.");
         }
         if micro_steps > 1 {
             let _ = writeln!(text, "Every {micro_steps} jobs add up to one step.");

@@ -50,8 +50,8 @@ pub(crate) fn run(args: &BerrutArgs, output: &mut Output<'_>) -> Result<(), Fail
     let wrong = listed("--byzantine", args.byzantine.as_deref(), workers)?;
     if let Some(both) = late.iter().find(|worker| wrong.contains(*worker)) {
         return Err(Failure::Input(anyhow!(
-            "{both} is listed in --stragglers and in --byzantine: it can answer wrongly or not at \
-             all"
+            "{both} is listed in --stragglers and in --byzantine: it can return wrong results or \
+             none at all"
         )));
     }
     let code = BerrutCode::new(blocks, workers, args.points(), args.encoder()).or_input()?;
@@ -174,7 +174,7 @@ fn words(
         (Some(_), true) => {
             writeln!(
                 text,
-                " ({} had the wrong workers been known, {} without --secure).",
+                " ({} had the Byzantine workers been known, {} without --secure).",
                 percent(oracle),
                 percent(undefended)
             )
@@ -182,7 +182,7 @@ fn words(
         (Some(_), false) => writeln!(text, " ({} without --secure).", percent(undefended)),
         (None, true) => writeln!(
             text,
-            " ({} without the wrong workers, whom --secure looks for).",
+            " ({} without the Byzantine workers, whom --secure looks for).",
             percent(oracle)
         ),
         (None, false) => writeln!(text, "."),
@@ -199,7 +199,7 @@ fn words(
     if found.workers.is_empty() {
         text.push_str("Nobody is accused. ");
     }
-    let _ = writeln!(text, "{} wrong workers more could be located.", verdict.capacity);
+    let _ = writeln!(text, "{} Byzantine workers more could be located.", verdict.capacity);
     if verdict.suspect {
         let next =
             args.max_byzantine.map_or_else(|| found.workers.len() + 1, |most| most as usize + 1);

@@ -9,6 +9,8 @@ pub(crate) mod keygen;
 #[cfg(unix)]
 pub(crate) mod launch;
 pub(crate) mod mesh;
+#[cfg(feature = "pages")]
+pub(crate) mod pages;
 pub(crate) mod planner;
 mod recorded;
 pub(crate) mod serve;

@@ -53,7 +53,7 @@ Trace:   a CSV file without header, one line per round, one number of seconds pe
          1/n (computing takes all the time), unless --base-load X --slope A says that a fixed
          part does not grow. `codedgrad simulate` takes the same for granted.
 Delay:   --max-delay 0 if the next step needs the gradient of this one (one model). A scheme of
-         delay T needs T+1 jobs in flight, such as T+1 models trained in turn.
+         delay T needs T+1 jobs in flight, such as T+1 interleaved models.
 
 Rules:   those of `codedgrad simulate`, which are the safe side: a late answer is thrown away,
          where in training it may still count (`codedgrad simulate --as-trained`).
@@ -85,56 +85,64 @@ pub(crate) struct PlanArgs {
     /// Rounds a job may be late
     #[arg(
         long, value_name = "T", default_value_t = 3,
-        value_parser = count::<u32>(0..=16)
+        value_parser = count::<u32>(0..=16),
+        help_heading = "Limits"
     )]
     max_delay: u32,
     /// Work allowed, in uncoded batches per job [default: any]
-    #[arg(long, value_name = "W", allow_negative_numbers = true)]
+    #[arg(long, value_name = "W", allow_negative_numbers = true, help_heading = "Limits")]
     max_work: Option<f64>,
     #[command(flatten)]
     load: LoadArgs,
     #[arg(
         long, value_name = "S", allow_negative_numbers = true, value_parser = seconds,
-        help = families::dispatch_help()
+        help = families::dispatch_help(),
+        help_heading = "Load", hide_short_help = true
     )]
     dispatch: Option<f64>,
     /// Micro-batches in a worker's share of a round: how finely schemes with feedback may cut it
     #[arg(
         long, value_name = "M", default_value_t = 16,
-        value_parser = count::<u32>(1..=1024)
+        value_parser = count::<u32>(1..=1024),
+        help_heading = "Candidates", hide_short_help = true
     )]
     cut: u32,
     /// Rounds that make up one optimizer step of one model: the step is the job
     #[arg(
         long, value_name = "R", default_value_t = 1,
-        value_parser = count::<u32>(1..=1024)
+        value_parser = count::<u32>(1..=1024),
+        help_heading = "Limits"
     )]
     accumulate: u32,
     /// Which kinds of schemes to try besides uncoded [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = family())]
+    #[arg(
+        long, value_name = "LIST", value_delimiter = ',', value_parser = family(),
+        help_heading = "Candidates"
+    )]
     families: Vec<Family>,
     /// A scheme of one's own to compare with them, such as matrix:FILE; may be given several times
-    #[arg(long, value_name = "SCHEME")]
+    #[arg(long, value_name = "SCHEME", help_heading = "Candidates", hide_short_help = true)]
     also: Vec<String>,
     #[arg(
         long,
         help = format!(
-            "Recommend {} too, whose gradients are not the whole batch's", families::inexact()
-        )
+        "Recommend {} too, whose gradients are not the whole batch's", families::inexact()
+        ),
+        help_heading = "Candidates", hide_short_help = true
     )]
     allow_inexact: bool,
     /// What each share cost (tokens, bytes): a CSV file like the trace; tells slow shares from slow
     /// workers
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Load", hide_short_help = true)]
     share_costs: Option<PathBuf>,
     /// Seed of a preset and of the bootstrap
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Folder for plan.json, time-work.svg and schemes.svg
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

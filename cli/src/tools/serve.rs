@@ -54,55 +54,76 @@ const PLANNED: [&str; 12] = [
 pub(crate) struct Options {
     /// Scheme to train with, such as groups:s=1; auto codes only where that pays, and looks again
     /// as the run goes on
-    #[arg(long, value_name = "TEXT", default_value = AUTO)]
+    #[arg(
+        long, value_name = "TEXT", default_value = AUTO,
+        help_heading = "Scheme and exchange"
+    )]
     scheme: String,
     /// How long to wait for all workers before the run begins without those that are missing
-    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds)]
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = 600.0, value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
     join_wait: f64,
     /// How long lost workers may take to come back when too few are left to go on, and how long a
     /// resumed run waits for its workers
-    #[arg(long, value_name = "SECONDS", default_value_t = 180.0, value_parser = seconds)]
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = 180.0, value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
     return_wait: f64,
     /// Give up on workers that have not answered after so long, at least --return-wait
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds,
+        help_heading = "Time and limits", hide_short_help = true
+    )]
     max_wait: f64,
-    /// When more workers are gone than the scheme can do without, go on with whoever is left,
-    /// planned anew, as long as those are so many or more
+    /// When more workers are lost than the scheme tolerates, continue under a scheme for those that
+    /// are left, as long as they are at least this many
     /// [default: wait for their return, then end]
-    #[arg(long, value_name = "N", value_parser = at_least(1u32))]
+    #[arg(
+        long, value_name = "N", value_parser = at_least(1u32),
+        help_heading = "Time and limits"
+    )]
     min_workers: Option<u32>,
     /// Who sums the workers' vectors: the coordinator (star; hold: it gets them before the round
     /// closes), or the workers among themselves, each a part [default: sharded, or what the scheme
     /// needs]
     #[arg(
         long, value_name = "sharded|star|hold",
-        value_parser = ExchangeParser, hide_possible_values = true
+        value_parser = ExchangeParser, hide_possible_values = true,
+        help_heading = "Scheme and exchange", hide_short_help = true
     )]
     exchange: Option<ExchangeKind>,
     /// Numbers on the wire: bf16 halves the bytes, rounds every message, and gives up the bits of
     /// uncoded training [default: f32]
-    #[arg(long, value_parser = wire_format())]
+    #[arg(
+        long, value_parser = wire_format(),
+        help_heading = "Scheme and exchange", hide_short_help = true
+    )]
     wire: Option<NumberFormat>,
     /// Show metrics at http://ADDR/metrics (Prometheus) and /status (JSON), to everybody who can
     /// reach it
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Run folder")]
     metrics: Option<SocketAddr>,
     /// Folder for the run [default: a new one under runs/]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Run folder")]
     out: Option<PathBuf>,
     /// Overwrite the run that --out holds
-    #[arg(long, requires = "out")]
+    #[arg(long, requires = "out", help_heading = "Run folder", hide_short_help = true)]
     force: bool,
     /// Uncoded steps that --scheme auto records; of fewer than 20 little can be concluded
     #[arg(
         long, value_name = "N", default_value_t = Auto::PROBE,
-        value_parser = probe()
+        value_parser = probe(),
+        help_heading = "Scheme and exchange", hide_short_help = true
     )]
     probe: u64,
     /// Steps after which --scheme auto records uncoded ones again
     #[arg(
         long, value_name = "N", default_value_t = Auto::REPLAN_EVERY,
-        value_parser = replan_every()
+        value_parser = replan_every(),
+        help_heading = "Scheme and exchange", hide_short_help = true
     )]
     replan_every: u64,
 }
@@ -179,7 +200,7 @@ Examples:
 pub(crate) struct ServeArgs {
     /// Where to listen; port 0 is any free one [default: 127.0.0.1:0; when resumed, where the run
     /// did]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Connections")]
     listen: Option<String>,
     /// Number of workers
     #[arg(
@@ -188,19 +209,25 @@ pub(crate) struct ServeArgs {
     )]
     workers: Option<u32>,
     /// Folder with ca.pem, coordinator.pem and coordinator.key, as `codedgrad keygen` makes it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Connections")]
     keys: Option<PathBuf>,
     /// File with the job's token [default: a fresh one, written to the run's folder]
-    #[arg(long, value_name = "FILE", alias = "token-file")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        alias = "token-file",
+        help_heading = "Connections",
+        hide_short_help = true
+    )]
     token: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
     /// Go on with a run that was interrupted, or whose coordinator died; everything else is as it
     /// was
-    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED)]
+    #[arg(long, value_name = "DIR", conflicts_with_all = PLANNED, help_heading = "Run folder")]
     resume: Option<PathBuf>,
     /// Print summary.json to standard output, and nothing else there
-    #[arg(long, conflicts_with = "events")]
+    #[arg(long, conflicts_with = "events", help_heading = "Run folder")]
     json: bool,
     /// For `codedgrad run`: tell what happens on standard output, and end with standard input
     #[arg(long, hide = true)]

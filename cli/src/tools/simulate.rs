@@ -70,36 +70,43 @@ pub(crate) struct SimulateArgs {
     #[arg(long, alias = "steps", value_parser = count::<u64>(1..=10_000_000))]
     jobs: u64,
     /// Rounds of the delays to use, which then start again [default: all; a preset has no end]
-    #[arg(long, value_parser = count::<u32>(1..=1_000_000))]
+    #[arg(
+        long, value_parser = count::<u32>(1..=1_000_000),
+        help_heading = "Rounds", hide_short_help = true
+    )]
     rounds: Option<u32>,
     /// Deadline tolerance: an answer later than (1+mu) x the fastest is late
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Rounds")]
     mu: f64,
     /// When a round closes [default: decodable without delay, else incremental]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Rounds")]
     close: Option<CloseArg>,
     /// Which stragglers a round may close without: by the scheme's model, or the weakest sound rule
     /// [default: lookahead]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Rounds", hide_short_help = true)]
     accept: Option<AcceptArg>,
     #[command(flatten)]
     load: LoadArgs,
     #[arg(
         long, value_name = "S", allow_negative_numbers = true, value_parser = seconds,
-        help = families::dispatch_help()
+        help = families::dispatch_help(),
+        help_heading = "Load", hide_short_help = true
     )]
     dispatch: Option<f64>,
     /// Seed of a preset
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Draw who did what in every round (on standard error with --json)
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     grid: bool,
     /// Draw when each job was complete
-    #[arg(long, value_name = "FILE.svg", value_parser = pictures::svg_file)]
+    #[arg(
+        long, value_name = "FILE.svg", value_parser = pictures::svg_file,
+        help_heading = "Output", hide_short_help = true
+    )]
     svg: Option<PathBuf>,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     #[command(flatten)]
     as_trained: AsTrainedArgs,
@@ -109,7 +116,7 @@ pub(crate) struct SimulateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
     /// Load at which the delays were recorded, in batches per worker and round
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Load")]
     base_load: Option<f64>,
     /// Seconds that a whole batch costs one worker
     #[arg(
@@ -117,14 +124,18 @@ pub(crate) struct LoadArgs {
         value_name = "A",
         allow_negative_numbers = true,
         requires = "base_load",
-        conflicts_with = "proportional"
+        conflicts_with = "proportional",
+        help_heading = "Load"
     )]
     slope: Option<f64>,
     /// Delays grow in proportion to the load
-    #[arg(long, requires = "base_load")]
+    #[arg(long, requires = "base_load", help_heading = "Load")]
     proportional: bool,
-    /// Delays stay as recorded, whatever the load
-    #[arg(long, conflicts_with_all = ["base_load", "slope", "proportional"])]
+    /// Delays stay as recorded under any load
+    #[arg(
+        long, conflicts_with_all = ["base_load", "slope", "proportional"],
+        help_heading = "Load"
+    )]
     as_recorded: bool,
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct StatusArgs {
     /// Print the answer as JSON, as it came
     #[arg(long)]
     json: bool,
-    /// Ask again every second until the coordinator is gone
+    /// Ask again every second until the coordinator has ended
     #[arg(long)]
     watch: bool,
 }

@@ -83,8 +83,8 @@ struct StatsArgs {
     /// serverless 256)
     #[arg(long, value_parser = count::<u32>(1..=65536))]
     workers: Option<u32>,
-    /// Rounds to measure, a file starting again when it is used up; the file once if not given (a
-    /// preset: 5000)
+    /// Rounds to measure; a file starts again when it is used up [default: a file's, or 5000 of a
+    /// preset]
     #[arg(long, value_parser = at_least(1u64))]
     rounds: Option<u64>,
     /// Seed of a preset's draws

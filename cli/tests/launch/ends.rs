@@ -42,7 +42,7 @@ fn who_does_not_end_is_killed() {
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let flags = "-n 2 --scheme uncoded --out run --grace 1000";
+    let flags = "-n 2 --scheme uncoded --out run --kill-after 1000";
     let mut launched = Launched::start(flags, &RUN);
     launched.waits_for_steps(3);
     launched.worker(0).signal("-STOP");
@@ -92,7 +92,7 @@ fn a_program_that_does_not_join_is_named() {
         let (_, words) = said.split_once("The end of what worker 0 said:\n").unwrap();
         assert!(words.contains("worker 0 of 2"), "{said}");
     }
-    let said = ends(&[("NEVER_JOINS", "1")], "--join-wait 1 --grace 1");
+    let said = ends(&[("NEVER_JOINS", "1")], "--join-wait 1 --kill-after 1");
     assert!(said.contains("no worker has joined within 1 s"), "{said}");
 }
 
@@ -129,7 +129,7 @@ fn where_no_worker_is_left_the_run_is_over() {
 fn who_hangs_at_the_end_is_ended() {
     let run = [("STEPS", "150"), ("PAUSE_MS", "60")];
     let mut launched =
-        Launched::start("-n 3 --scheme groups:s=1 --out run --grace 1 --max-wait 2", &run);
+        Launched::start("-n 3 --scheme groups:s=1 --out run --kill-after 1 --max-wait 2", &run);
     launched.waits_for_steps(3);
     launched.worker(1).signal("-STOP");
     assert_eq!(launched.ends(), Some(0), "{}", launched.said());

@@ -10,7 +10,7 @@ pub(crate) const MODEL: &str = "--layers 1 --heads 2 --width 16 --context 16 --m
 
 /// All commands.
 #[allow(dead_code, reason = "some tests are of one command")]
-pub(crate) const COMMANDS: [&str; 14] = [
+pub(crate) const COMMANDS: [&str; 16] = [
     "train",
     "coordinator",
     "worker",
@@ -25,6 +25,8 @@ pub(crate) const COMMANDS: [&str; 14] = [
     "doctor",
     "trace",
     "berrut",
+    "completions",
+    "man",
 ];
 
 /// Flags, each text split at its spaces.

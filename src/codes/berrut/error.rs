@@ -90,7 +90,7 @@ pub enum BerrutError {
     },
     /// The decoding radius of a DCT code is exceeded.
     #[error(
-        "A={wrong} wrong workers and s={stragglers} stragglers of N={workers} with dimension \
+        "A={wrong} Byzantine workers and s={stragglers} stragglers of N={workers} with dimension \
          m={dimension}: \
          2A + s = {} is more than N - m = {}; at most A={} can be located",
         2 * wrong + stragglers, workers.saturating_sub(*dimension), workers.saturating_sub(dimension + stragglers) / 2
@@ -107,7 +107,7 @@ pub enum BerrutError {
     },
     /// Too few honest outputs would be left to tell who is wrong.
     #[error(
-        "A={wrong} wrong workers among n={survivors} outputs: n - 2A must be at least 1.5 K = \
+        "A={wrong} Byzantine workers among n={survivors} outputs: n - 2A must be at least 1.5 K = \
          {needed} for K={blocks} data blocks; \
          at most A={} can be located, or the limit be overridden",
         survivors.saturating_sub(*needed) / 2
@@ -122,9 +122,9 @@ pub enum BerrutError {
         /// `ceil(1.5 K)`.
         needed: usize,
     },
-    /// More wrong workers than can be left out at all.
-    #[error("A={wrong} wrong workers among {survivors} outputs: at least {needed} must be left; at \
-        most A={} is possible", survivors.saturating_sub(*needed))]
+    /// More Byzantine workers than can be left out at all.
+    #[error("A={wrong} Byzantine workers among {survivors} outputs: at least \
+        {needed} must be left; at most A={} is possible", survivors.saturating_sub(*needed))]
     NothingLeft {
         /// Wrong workers to be located, `A`.
         wrong: usize,

@@ -8,7 +8,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum AggregatorError {
     /// The coordinator is gone before the run was over.
-    #[error("the coordinator is gone")]
+    #[error("the coordinator is lost")]
     Disconnected,
     /// [`Closer::close`](crate::transport::Closer::close) was called: the worker has left a run
     /// that goes on.
@@ -33,7 +33,7 @@ pub enum AggregatorError {
     },
     /// A gradient was written while no part of the task was at hand, so that it is of no samples.
     #[error(
-        "a gradient of {task:?} was written while none of its parts was at hand: ask for a part \
+        "a gradient of {task:?} was written while none of its parts was current: ask for a part \
          first"
     )]
     NoPart {
@@ -80,13 +80,13 @@ pub enum AggregatorError {
         end: usize,
     },
     /// The token of an event that is over, or of another one than that at hand.
-    #[error("{what} is not at hand: it is done with, or another event was asked for since")]
+    #[error("{what} is not current: it is done with, or another event was asked for since")]
     NotAtHand {
         /// What is not.
         what: String,
     },
     /// An event was asked for before it was said what became of the last one.
-    #[error("{what} is at hand: say that it is {due} before the next event is asked for")]
+    #[error("{what} is still open: say that it is {due} before the next event is asked for")]
     Unsettled {
         /// What is at hand.
         what: String,

@@ -51,7 +51,7 @@ pub enum BuildError {
         right: &'static str,
     },
     /// Fewer workers than the run has are to be enough, under a scheme that cannot be planned anew.
-    #[error("min_workers is {min_workers}, but {scheme} mixes data and cannot be planned anew")]
+    #[error("min_workers is {min_workers}, but {scheme} mixes data and cannot go on with others")]
     NotReplanned {
         /// The scheme.
         scheme: String,

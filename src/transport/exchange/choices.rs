@@ -98,7 +98,7 @@ impl FromStr for Exchange {
                     .into()
             }
             _ => {
-                format!("{text:?} is no way to exchange vectors; it is star, sharded, hold or nccl")
+                format!("{text:?} is not an exchange; expected star, sharded, hold or nccl")
             }
         })
     }

@@ -699,7 +699,7 @@ impl CoordinatorSums {
             (!monitor.term_holders.contains(&culprit)).then_some((key, culprit))
         });
         let Some((key, owner)) = found else { return };
-        tracing::debug!("{}: made anew without {}", key.0, Worker(owner));
+        tracing::debug!("{}: made again without {}", key.0, Worker(owner));
         self.shares.lack([owner].into_iter());
         if let Some(monitor) = self.monitors.get_mut(key) {
             monitor.void = true;

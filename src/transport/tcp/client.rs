@@ -232,7 +232,7 @@ impl Hub {
                 if self.trainer.is_stopping() {
                     return false;
                 }
-                tracing::warn!("the coordinator is gone: {reason}");
+                tracing::warn!("the coordinator is lost: {reason}");
                 return self.call_again().await;
             }
             (from, Incoming::Chunk(header, _) | Incoming::Placed(header, _))

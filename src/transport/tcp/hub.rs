@@ -428,7 +428,7 @@ impl Hub {
                     .lose(worker.0, &format!("it says it misses {step}, which it was not sent"));
             }
             Miss::Endless => {
-                return self.lose(worker.0, &format!("it misses {step} whatever it is sent"));
+                return self.lose(worker.0, &format!("it misses {step} after all that it is sent"));
             }
             Miss::Answer => {}
         }

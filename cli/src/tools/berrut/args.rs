@@ -48,7 +48,7 @@ enum LocatorArg {
     long_about = help("Decode any function of coded data, not only sums: Berrut approximated coded \
         computing.\n\n\
         K data blocks are mixed into N shares, one per worker. Each worker applies the function to \
-        its share and the K results are interpolated from whoever answers. With --secure, answers \
+        its share and the K results are interpolated from the answers. With --secure, answers \
         that are wrong are located and left out first. The data are random 8 x 8 blocks, so that \
         the error can be measured."),
     after_help = help("\
@@ -62,7 +62,7 @@ Locators:   gp (default) suits any function and takes back whom it accused for n
             music are the papers', lts their robust cousin: they accuse exactly --max-byzantine
             workers and need outputs near polynomials of degree below --dimension (D(K-1)+1
             where that is exact, else 2K).
-Lists:      0,2,5-7, ascending, counted from 0. Wrong workers add Gaussian errors of
+Lists:      0,2,5-7, ascending, counted from 0. Byzantine workers add Gaussian errors of
             --corruption times the rms of all outputs.
 
 Examples:
@@ -91,16 +91,16 @@ pub(crate) struct BerrutArgs {
     /// Workers that do not answer, such as 2,9-11
     #[arg(long, value_name = "LIST")]
     pub(super) stragglers: Option<String>,
-    /// Workers that answer wrongly
+    /// Workers that return wrong results
     #[arg(long, value_name = "LIST")]
     pub(super) byzantine: Option<String>,
-    /// Size of wrong workers' errors, in units of the outputs' rms
+    /// Size of Byzantine workers' errors, in units of the outputs' rms
     #[arg(long, value_name = "RMS", default_value_t = 10.0, allow_negative_numbers = true)]
     pub(super) corruption: f64,
-    /// Locate wrong workers and leave them out; workers then sit at points of the first kind
+    /// Locate Byzantine workers and leave them out; workers then sit at points of the first kind
     #[arg(long)]
     pub(super) secure: bool,
-    /// Most wrong workers that are looked for; as many as --byzantine lists if not given
+    /// Most Byzantine workers that are looked for; as many as --byzantine lists if not given
     #[arg(long, value_name = "A", requires = "secure")]
     pub(super) max_byzantine: Option<u32>,
     /// How shares are made of the data
@@ -112,10 +112,10 @@ pub(crate) struct BerrutArgs {
     /// Degrees are below this, for --decoder lsq and --locator pgz, music, lts
     #[arg(long, value_name = "M", value_parser = at_least(1u32))]
     dimension: Option<u32>,
-    /// How wrong workers are located; gp if not given
+    /// How Byzantine workers are located; gp if not given
     #[arg(long, value_enum, requires = "secure")]
     locator: Option<LocatorArg>,
-    /// Look for wrong workers even where too few others are left to tell them apart
+    /// Look for Byzantine workers even where too few others are left to tell them apart
     #[arg(long, requires = "secure")]
     force: bool,
     /// Draw the error against N, stragglers and attack size: sweep.svg and sweep.csv in a new

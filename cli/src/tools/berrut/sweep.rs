@@ -150,7 +150,7 @@ pub(super) fn sweep(
     let defences = [
         ("no defence", Way::Undefended),
         ("located and left out", Way::Secured),
-        ("wrong workers known", Way::Oracle),
+        ("Byzantine workers known", Way::Oracle),
     ];
     let bar = output.progress_bar(
         (2 * counts.len() + 2 * (most_late / steps + 1) + 3 * SIZES.len()) as u64,

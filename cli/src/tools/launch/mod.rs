@@ -36,9 +36,9 @@ use std::time::Duration;
 #[command(
     after_help = help("\
 The program is a Python script that calls codedgrad.torch.join, or anything else that joins by
-what its environment says. Whatever follows its name is given to it. One that is several
+what its environment says. All that follows its name is given to it. One that is several
 processes is started once per worker. Ranks of torchrun have sessions of their own, which it
-takes up to 30 s to end: give it --grace 40, or they may outlive it.
+takes up to 30 s to end: give it --kill-after 40, or they may outlive it.
 
 The coordinator is a process of its own (`codedgrad serve`), which learns from the first worker
 what is trained. A worker that dies is started again, after 1, 2, 4 .. 60 s, unless it ended
@@ -51,7 +51,7 @@ like, to save what they have learned.
 Every line that a worker prints is shown behind its number; the run's folder has all of it in
 worker-K.log, and the coordinator's words in coordinator.log. A bar that is drawn by carriage
 returns (tqdm) is shown when its line ends; the log has it whole. Ctrl-C and SIGTERM are passed
-on to everybody once; who is there after --grace is killed, and so is everybody if they come
+on to everybody once; what is left after --kill-after is killed, and so is everybody if they come
 again. The end of its terminal (SIGHUP) is as good as SIGTERM, unless it was started with nohup.
 
 Each worker has CODEDGRAD_ADDRESS, CODEDGRAD_TOKEN_FILE or CODEDGRAD_KEYS, CODEDGRAD_WORKER,
@@ -93,28 +93,33 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// How often each worker may be started again
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Time and limits")]
     restarts: u32,
     /// How long processes may take to end before they are killed
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
-    grace: f64,
+    #[arg(
+        long, alias = "grace", value_name = "SECONDS", default_value_t = 10.0,
+        value_parser = seconds,
+        help_heading = "Time and limits"
+    )]
+    kill_after: f64,
     /// How many hosts the workers are spread over; this command runs on each
     #[arg(
         long, value_name = "M", default_value_t = 1, requires = "node",
-        value_parser = count::<u32>(WORKERS)
+        value_parser = count::<u32>(WORKERS),
+        help_heading = "Several hosts"
     )]
     nodes: u32,
     /// Which of them this is, from 0, where the coordinator is
-    #[arg(long, value_name = "I", requires = "nodes")]
+    #[arg(long, value_name = "I", requires = "nodes", help_heading = "Several hosts")]
     node: Option<u32>,
     /// Where the coordinator listens [default: 127.0.0.1:0, any free port]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Several hosts")]
     listen: Option<String>,
     /// Where workers of this host find the coordinator [on node 0: where it listens]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Several hosts")]
     join: Option<String>,
     /// Folder with the keys of this host, as `codedgrad keygen` makes it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Several hosts")]
     keys: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
@@ -203,7 +208,7 @@ impl LaunchArgs {
             join: self.join.as_deref(),
             keys,
             restarts: self.restarts,
-            grace: patience(self.grace),
+            grace: patience(self.kill_after),
             quiet: output::is_quiet(),
         };
         if let (Some(address), Some(keys)) = (job.join.filter(|_| node > 0), &job.keys) {

@@ -72,7 +72,7 @@ impl Shown<'_> {
         let (by_mean, by_median) = (found.bound_by_mean, found.bound_by_median);
         let _ = writeln!(
             text,
-            "at most       {by_mean:.2} times as fast if the work were shared out anew every round,"
+            "at most       {by_mean:.2} times as fast if the work were shared out every round,"
         );
         let _ = writeln!(
             text,

@@ -171,7 +171,7 @@ impl Peers {
             }
             remote.owing = None;
             tracing::warn!(
-                "worker {worker} owes chunks and has sent nothing for {:.0} s: calling it anew",
+                "worker {worker} owes chunks and has sent nothing for {:.0} s: calling it again",
                 RENEWAL.as_secs_f64()
             );
             self.dial(worker, Duration::ZERO, dialer);
@@ -190,7 +190,7 @@ impl Peers {
         else {
             return false;
         };
-        tracing::debug!("worker {worker} is gone from here: {reason}");
+        tracing::debug!("worker {worker} cannot be reached from here: {reason}");
         let (pipe, queues) = Pipe::new();
         (remote.pipe, remote.queues) = (pipe, Some(queues));
         if worker < dialer.me() {

@@ -1,4 +1,4 @@
-//! A bound on strangers, shared among the hosts they call from.
+//! A limit on the number of unauthenticated callers, shared among the hosts they call from.
 
 use super::super::lock;
 use std::collections::BTreeMap;
