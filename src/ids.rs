@@ -45,7 +45,7 @@ pub struct Task {
     pub job: Job,
     /// Which part of it; what the number means is the scheme's own affair.
     pub piece: u32,
-    /// Which plan of the run it belongs to: 0, unless the run was planned anew for other workers
+    /// Which plan of the run it belongs to: 0, unless the run was planned again for other workers
     /// since. A result of one plan is never taken for one of another.
     #[serde(default, skip_serializing_if = "is_first_plan")]
     pub plan: u32,

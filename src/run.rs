@@ -185,7 +185,7 @@ pub struct Limits {
     /// Deadline tolerance of schemes over rounds: no round closes without anybody before `(1+mu)`
     /// times its first answer.
     pub mu: f64,
-    /// Where more workers are gone than the scheme can do without, the run is planned anew for
+    /// Where more workers are gone than the scheme can do without, the run is planned again for
     /// whoever is left, as long as those are so many or more, if at all.
     #[serde(default)]
     pub min_workers: Option<usize>,

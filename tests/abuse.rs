@@ -547,7 +547,7 @@ fn a_wrong_digest_is_its_senders_fault() {
         while hear(evil, "exchange")["step"] != 1 {}
         evil.tell(&json!({"type": "held", "step": 1, "attempt": 0, "digest": 1}));
     });
-    // Nobody but the workers has the sum: two who agree outvote a third, who gets the bytes anew.
+    // Nobody but the workers has the sum: two who agree outvote a third, who gets the bytes again.
     survives_over(Exchange::SHARDED, "held elsewhere", |scene, evil| {
         scene.allowed.fetch_add(1, Ordering::AcqRel);
         while hear(evil, "exchange")["step"] != 1 {}

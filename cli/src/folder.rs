@@ -243,7 +243,7 @@ impl RunFolder {
 }
 
 /// Writes the parts of a file one after the other under another name, as [`RunFolder::write_whole`]
-/// does, and the file that was there before stays under a name of its own. Whatever ends this
+/// does, and the file that was there before stays under a name of its own. If anything ends this
 /// process or its host, one of the two is whole.
 #[cfg(feature = "trainer")]
 pub(crate) fn write_keeping(path: &Path, before: &Path, parts: &[&[u8]]) -> anyhow::Result<()> {

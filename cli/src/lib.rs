@@ -368,14 +368,14 @@ fn explained(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The flags that a resumed run takes anew, of the command with this usage.
+/// The flags that a resumed run takes again, of the command with this usage.
 #[cfg(feature = "trainer")]
 fn changeable(usage: &str) -> Option<&'static str> {
     let trains = ["codedgrad train", "codedgrad coordinator"];
     trains.iter().any(|command| usage.contains(command)).then_some(run::resume::CHANGEABLE)
 }
 
-/// The flags that a resumed run takes anew, of the command with this usage.
+/// The flags that a resumed run takes again, of the command with this usage.
 #[cfg(not(feature = "trainer"))]
 fn changeable(_usage: &str) -> Option<&'static str> {
     None

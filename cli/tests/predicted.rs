@@ -374,7 +374,7 @@ fn what_no_run_can_do_is_not_foretold() {
 }
 
 /// The rounds are drawn with the names of their tasks, also where the jobs of every step begin
-/// anew.
+/// again.
 #[test]
 fn foretold_rounds_are_drawn() {
     let folder = tempfile::tempdir().unwrap();

@@ -344,7 +344,7 @@ impl Worker {
         }
     }
 
-    /// The next unit of the task at hand, its samples in the batch, and its coefficient; none when
+    /// The next unit of the current task, its samples in the batch, and its coefficient; none when
     /// all are done or nobody wants the task any more.
     fn part(&self, py: Python<'_>) -> PyResult<Option<(u32, usize, usize, f64)>> {
         // What was written before is added up here.
@@ -357,7 +357,7 @@ impl Worker {
         Ok(part.map(|part| (part.unit, part.samples.start, part.samples.end, part.coefficient)))
     }
 
-    /// Takes the gradient of the unit at hand, times a factor.
+    /// Takes the gradient of the current unit, times a factor.
     fn take(
         &self,
         py: Python<'_>,
@@ -379,7 +379,7 @@ impl Worker {
         })
     }
 
-    /// Whether it is of use to say of arrays of the unit at hand that they are ready.
+    /// Whether it is of use to say of arrays of the current unit that they are ready.
     fn in_parts(&self) -> PyResult<bool> {
         let mut inner = self.lock()?;
         let task = inner.task()?;
@@ -387,7 +387,7 @@ impl Worker {
         useful.map_err(|error| inner.error(error))
     }
 
-    /// Takes the gradients of some arrays of the unit at hand, times a factor, which do not change
+    /// Takes the gradients of some arrays of the current unit, times a factor, which do not change
     /// any more: they can be summed while the others are computed.
     fn ready(
         &self,
@@ -412,7 +412,7 @@ impl Worker {
         })
     }
 
-    /// Hands the task at hand in, with scalars to be decoded; false if nobody wanted it any more.
+    /// Hands the current task in, with scalars to be decoded; false if nobody wanted it any more.
     fn submit(&self, py: Python<'_>, tail: Vec<f64>) -> PyResult<bool> {
         py.detach(|| {
             let mut inner = self.lock()?;
@@ -426,7 +426,7 @@ impl Worker {
         })
     }
 
-    /// Gives the task at hand up.
+    /// Gives the current task up.
     fn abandon(&self) -> PyResult<()> {
         let mut inner = self.lock()?;
         let task = inner.task()?;
@@ -435,7 +435,7 @@ impl Worker {
         done.map_err(|error| inner.error(error))
     }
 
-    /// Scalars decoded with the step at hand.
+    /// Scalars decoded with the current step.
     fn tail(&self) -> PyResult<Vec<f64>> {
         let mut inner = self.lock()?;
         let step = inner.step()?;
@@ -445,7 +445,7 @@ impl Worker {
         }
     }
 
-    /// Writes the decoded gradient of the step at hand, times a factor.
+    /// Writes the decoded gradient of the current step, times a factor.
     fn give(
         &self,
         py: Python<'_>,
@@ -468,7 +468,7 @@ impl Worker {
         })
     }
 
-    /// Reports the step at hand as applied, or counted.
+    /// Reports the current step as applied, or counted.
     #[pyo3(signature = (digest=None))]
     fn applied(&self, digest: Option<u64>) -> PyResult<()> {
         let mut inner = self.lock()?;

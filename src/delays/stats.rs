@@ -104,7 +104,7 @@ pub struct StragglerSummary {
     /// rounds.
     pub static_share: f64,
     /// `slowest_mean / mean`: what rounds would gain if each took its workers' mean time, as if all
-    /// of an answer's time were work and could be shared out anew. No scheme that loses no work
+    /// of an answer's time were work and could be shared out again. No scheme that loses no work
     /// gains more.
     pub bound_by_mean: f64,
     /// `slowest_mean / round_median_mean`: what rounds would gain if half of the workers were never

@@ -24,7 +24,9 @@ pub struct Moment {
 impl fmt::Display for Moment {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = self.seconds as u64;
-        let (hours, minutes, seconds) = (whole / 3600, whole / 60 % 60, whole % 60);
+        let hours = whole / 3600;
+        let minutes = whole / 60 % 60;
+        let seconds = whole % 60;
         match hours {
             0 => write!(out, "step {} ({minutes}:{seconds:02})", self.step),
             _ => write!(out, "step {} ({hours}:{minutes:02}:{seconds:02})", self.step),

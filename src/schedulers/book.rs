@@ -125,9 +125,9 @@ impl Book {
         Some(Action::Fold { step, attempt: open.attempt, sums, folds, decode })
     }
 
-    /// The fold of a step anew, of the same results, if this attempt at it still waits for holders.
-    /// What died with somebody of `bereft` is the loss of that worker, and the vector may be kept
-    /// all the same.
+    /// The fold of a step again, of the same results, if this attempt at it still waits for
+    /// holders. What died with somebody of `bereft` is the loss of that worker, and the vector may
+    /// be kept all the same.
     pub(super) fn fold_anew(
         &mut self,
         step: Step,
@@ -189,7 +189,7 @@ impl Book {
         open.report = None;
     }
 
-    /// All steps from the first undecided one on begin anew; names those under way.
+    /// All steps from the first undecided one on begin again; names those under way.
     pub(super) fn restart(&mut self, first: Step) -> Vec<Step> {
         // Also steps that are held but not committed: those before them begin again, and they were
         // computed with parameters that will not be.

@@ -7,7 +7,7 @@
 //! in order, only after the decoded vector is held by a live worker (two where there are two). The
 //! next round opens when all that was decoded is held.
 //!
-//! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the round at hand,
+//! What it keeps lies with whoever owns it: `steps` how far the run is, `round` the current round,
 //! `holding` the wait for holders, `recovery` the wait for who may come back, `trust` whose results
 //! count, `replan` what is needed for another scheme, `active` the scheme at hand. The [`Engine`]
 //! alone sees all of them, and decides.

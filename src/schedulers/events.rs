@@ -206,7 +206,7 @@ pub enum Action {
         /// How good the decode is.
         decode: Report,
     },
-    /// Forget what is held of a step that is not decided: it begins anew, as do all that are under
+    /// Forget what is held of a step that is not decided: it begins again, as do all that are under
     /// way.
     Restart {
         /// Which step.
@@ -323,7 +323,7 @@ pub enum EngineError {
          {tolerance} stragglers"
     )]
     TooManyLost {
-        /// The step at hand.
+        /// The current step.
         step: Step,
         /// Who is dead.
         dead: WorkerSet,
@@ -336,7 +336,7 @@ pub enum EngineError {
          scheme cannot decode without them"
     )]
     MaxWait {
-        /// The step at hand.
+        /// The current step.
         step: Step,
         /// How long.
         waited_seconds: f64,
@@ -346,7 +346,7 @@ pub enum EngineError {
     /// The decode must not be applied.
     #[error("{step} must not be applied")]
     Gate {
-        /// The step at hand.
+        /// The current step.
         step: Step,
         /// The numbers.
         source: GateError,
@@ -354,7 +354,7 @@ pub enum EngineError {
     /// Results differ, and none of them can be accepted.
     #[error("{step}: {dispute}")]
     Disputed {
-        /// The step at hand.
+        /// The current step.
         step: Step,
         /// Who differs.
         dispute: Dispute,
@@ -365,7 +365,7 @@ pub enum EngineError {
          hold the same"
     )]
     DifferentBytes {
-        /// The step at hand.
+        /// The current step.
         step: Step,
         /// Whose bytes differ from the first holder's.
         worker: Worker,
@@ -376,7 +376,7 @@ pub enum EngineError {
          workers {{{silent}}} never said that they hold it"
     )]
     Unheld {
-        /// The step at hand.
+        /// The current step.
         step: Step,
         /// How long.
         waited_seconds: f64,

@@ -368,7 +368,7 @@ impl<E: std::error::Error + 'static> Driver<'_, E> {
     }
 }
 
-/// What is known of the round at hand, and of the one that closed before it.
+/// What is known of the current round, and of the one that closed before it.
 struct Journal<'a> {
     watch: &'a mut dyn FnMut(&EngineRound),
     workers: usize,

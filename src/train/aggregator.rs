@@ -464,7 +464,7 @@ impl<V: Vector> Aggregator<V> {
         Err(AggregatorError::Unsettled { what, due })
     }
 
-    /// Gives the task at hand up, and those that were ordered with it, and says so if that is of
+    /// Gives the current task up, and those that were ordered with it, and says so if that is of
     /// any use.
     fn give_up(&mut self, say: bool) {
         if let Some(AtHand::Task(work)) =
@@ -478,18 +478,18 @@ impl<V: Vector> Aggregator<V> {
         }
     }
 
-    /// Whether nobody wants the tasks at hand any more.
+    /// Whether nobody wants the current tasks any more.
     fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled() || self.closer.is_closed()
     }
 
-    /// Drops all tasks at hand and says so, and what was spent on the one that was begun.
+    /// Drops all current tasks and says so, and what was spent on the one that was begun.
     fn drop_tasks(&mut self, spent: Option<TaskSpent>) {
         self.tasks.clear();
         self.link.send(Notice::Idle { spent });
     }
 
-    /// Reports the step at hand as applied or counted, if it is the one meant.
+    /// Reports the current step as applied or counted, if it is the one meant.
     fn report(&mut self, step: Step, digest: Option<u64>) -> bool {
         let meant = |at_hand: &mut AtHand<V>| match at_hand {
             AtHand::Step { step: at, .. } | AtHand::Skipped(at) => *at == step,
@@ -512,7 +512,7 @@ impl<V: Vector> Aggregator<V> {
         there
     }
 
-    /// The task at hand, and where it gets its buffers.
+    /// The current task, and where it gets its buffers.
     fn work(&mut self) -> Option<(&mut Work<V>, Desk<'_, V>)> {
         let Some(AtHand::Task(work)) = &mut self.at_hand else { return None };
         let desk = Desk {
@@ -524,7 +524,7 @@ impl<V: Vector> Aggregator<V> {
         Some((work, desk))
     }
 
-    /// The buffer of the part at hand, or one that is of no part if none is.
+    /// The buffer of the current part, or one that is of no part if none is.
     fn any_buffer(&mut self) -> &mut V {
         if let Some(AtHand::Task(work)) = &mut self.at_hand
             && let Some(buffer) = work.buffer()
@@ -540,10 +540,12 @@ impl<V: Vector> Aggregator<V> {
         self.astray.get_or_insert_with(|| desk.buffer())
     }
 
-    /// Hands the task at hand in; one that nobody wants any more is dropped quietly, one that
+    /// Hands the current task in; one that nobody wants any more is dropped quietly, one that
     /// cannot be handed in stays at hand.
     fn finish(&mut self, aux: Vec<f64>, alter: impl FnOnce(&mut V)) -> Result<(), AggregatorError> {
-        let (cancelled, astray, now) = (self.is_cancelled(), self.astray.is_some(), now());
+        let cancelled = self.is_cancelled();
+        let astray = self.astray.is_some();
+        let now = now();
         let Some((work, mut desk)) = self.work() else { return Ok(()) };
         if cancelled && work.left() > 0 {
             self.give_up(true);

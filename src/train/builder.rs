@@ -184,7 +184,7 @@ impl Builder {
     }
 
     /// Workers with which the run goes on when its scheme cannot do without those that are lost: it
-    /// is planned anew for whoever is left, and again when they are back. Without it such a run
+    /// is planned again for whoever is left, and again when they are back. Without it such a run
     /// ends.
     ///
     /// ```

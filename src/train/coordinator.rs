@@ -1,8 +1,8 @@
 //! Carries out what the round engine decides: orders to workers, the fold, commit before apply.
 //!
-//! What it keeps lies with whoever owns it: `inbox` what the engine is still to be told, `results`
-//! what came with results, `spent` what workers report of their work, `watchdog` what is waited for,
-//! `replicas` how far each worker is, `judging` whose results are wrong,
+//! Each part of its state is in a module of its own: `inbox` what the engine is still to be told,
+//! `results` what came with results, `spent` what workers report of their work, `watchdog` what is
+//! waited for, `replicas` how far each worker is, `judging` whose results are wrong,
 //! `journal` what the next record is made of, `due` how long nothing has come.
 
 mod blame;
@@ -315,7 +315,7 @@ impl<T: Transport> Coordinator<T> {
         self.hold(worker);
         self.discard_all(worker, unwanted);
         let mut notice = now?;
-        // Whoever is there again was lost before.
+        // A worker that is back was lost before.
         if matches!(notice, Notice::Joined { .. })
             && let Some(lost) = self.pace.withheld_loss(worker)
         {
@@ -630,7 +630,7 @@ impl<T: Transport> Coordinator<T> {
         }
     }
 
-    /// Tells the observer what happened during the step at hand.
+    /// Tells the observer what happened during the current step.
     fn tell(&self, what: Happening, observer: &mut dyn Observer<T::Vector>) {
         self.tell_of(self.journal.step, what, observer);
     }

@@ -164,7 +164,7 @@ pub enum Notice {
         /// What it took, if the worker says so.
         spent: Option<TaskSpent>,
     },
-    /// The tasks at hand were dropped, because nobody wants them or unasked.
+    /// The current tasks were dropped, because nobody wants them or unasked.
     Idle {
         /// What the one took that was begun, if the worker says so.
         spent: Option<TaskSpent>,

@@ -154,7 +154,7 @@ mod docs {
         format!("| {} | {summary} | {facts} | {planned} |\n", texts.join(", "))
     }
 
-    /// `SCHEMES=update cargo test -p codedgrad --test codes schemes_md` writes the table anew.
+    /// `SCHEMES=update cargo test -p codedgrad --test codes schemes_md` writes the table again.
     #[test]
     fn schemes_md_has_every_family() {
         let mut table = String::from(

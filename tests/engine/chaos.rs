@@ -18,7 +18,7 @@ enum Order {
     Apply(Step),
     Compute(Vec<Task>),
     Leave,
-    /// Say anew which digest its parameters had after a step, before it was lost.
+    /// Say again which digest its parameters had after a step, before it was lost.
     Say(Step),
     /// Say which they have in the state that it took over.
     Taken(Step),
@@ -635,7 +635,7 @@ impl Chaos<'_> {
     }
 
     /// The last steps before one that were not refused, one per model: what a worker says its
-    /// digests of anew.
+    /// digests of again.
     fn last_words(&self, next: u64) -> Vec<Step> {
         let applied = (0..next).map(Step).filter(|step| !self.refused.contains(step));
         let mut last: BTreeMap<u64, Step> = BTreeMap::new();

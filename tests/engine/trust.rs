@@ -124,7 +124,7 @@ fn a_run_without_digests_says_nothing_of_them() {
     assert_eq!(verified(&driver.held(1, 1, 0)), Some(true));
 }
 
-/// It counted, since nobody had reported anything else; all that was made of it begins anew.
+/// It counted, since nobody had reported anything else; all that was made of it begins again.
 #[test]
 fn what_counted_and_turns_out_to_be_wrong_is_computed_again() {
     let mut driver = begun(4, CONFIG);

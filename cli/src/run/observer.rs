@@ -309,7 +309,9 @@ impl RunObserver<'_> {
     }
 
     fn save(&mut self, place: &Place) -> anyhow::Result<()> {
-        let (run, keeper, in_turn) = (self.run, &self.keeper, &self.in_turn);
+        let run = self.run;
+        let keeper = &self.keeper;
+        let in_turn = &self.in_turn;
         self.files.save(place, || {
             let others = in_turn.iter().flat_map(|turn| &turn.others);
             let mut states: States = others.map(|(run, states)| (*run, states.to_vec())).collect();

@@ -1,4 +1,4 @@
-//! What a resumed run may be told anew: how long it is, and limits that do not change what is
+//! What a resumed run may be told again: how long it is, and limits that do not change what is
 //! computed.
 
 use super::plan::{Plan, Upkeep};

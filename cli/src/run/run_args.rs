@@ -403,7 +403,7 @@ impl RunArgs {
         self.max_wait.unwrap_or(Limits::default().max_wait_seconds)
     }
 
-    /// What a resumed run is told anew.
+    /// What a resumed run is told again.
     pub(crate) fn changes(&self) -> Changes {
         Changes {
             steps: self.steps,

@@ -201,7 +201,7 @@ impl Session {
             let name = model_name(&self.plan, run, model);
             let (path, steps) = (self.folder.file(&name), self.plan.steps);
             if path.exists() {
-                // Killed in the middle of this, or begun anew since: the newer one is the run's.
+                // Killed in the middle of this, or begun again since: the newer one is the run's.
                 let aside = self.folder.file(&format!("{name}-step-{steps}"));
                 if aside.exists() {
                     std::fs::remove_dir_all(&aside)

@@ -201,7 +201,7 @@ impl AsTrainedArgs {
 /// Rounds of the engine as those of the simulator are drawn.
 struct Drawn {
     jobs: Jobs,
-    /// The first round of the step at hand and its first job, where steps of several jobs begin
+    /// The first round of the current step and its first job, where steps of several jobs begin
     /// one after the other.
     step: (u64, Job),
 }

@@ -129,7 +129,7 @@ struct Profile {
 
 impl Profile {
     /// Minus twice the log-likelihood, per coordinate and less constants, of the outputs with free
-    /// errors at these positions, the exponent fitted anew. Positions beyond all proportion always
+    /// errors at these positions, the exponent fitted again. Positions beyond all proportion always
     /// have theirs.
     fn cost(&self, bad: &[usize]) -> f64 {
         let set: Vec<usize> =
@@ -245,13 +245,14 @@ fn enough(gram: &Gram, wrong: usize, needed: usize) -> Result<(), BerrutError> {
 /// ```text
 /// Sigma_q = V diag( (1 + (k/K)^2)^-q ) V^T + 1e-10 I,  V = [T_k(z_i)], k < N
 /// E_q     = argmin over |E| = A of J = tr( Sigma_KK^-1 G_KK ),  K the outputs not in E
-/// q       = argmin (n-A) ln(J / (n-A)) + ln det Sigma_KK        over q = 1, 1.5, 2, 3, 4, 6, 8, 12, 16
-/// worker j of E is taken back, the smallest t_j first, while  t_j <= tau  or  rel_j <= floor  or  gain_j <= 1:
-/// t_j = e_j / L_jj / (J / (n-A))    rel_j = sqrt( e_j / L_jj^2 / med_i G_ii )    e_j = L_j G L_j^T
+/// q       = argmin (n-A) ln(J / (n-A)) + ln det Sigma_KK        over q = 1, 1.5, 2, 3, 4, 6, 8,
+/// 12, 16 worker j of E is taken back, the smallest t_j first, while  t_j <= tau  or  rel_j <=
+/// floor  or  gain_j <= 1: t_j = e_j / L_jj / (J / (n-A))    rel_j = sqrt( e_j / L_jj^2 / med_i
+/// G_ii )    e_j = L_j G L_j^T
 /// ```
 /// where `G` is the Gram matrix of the `n` survivors, and `L` the inverse of `Sigma` over the
 /// outputs kept and `j`: `t` is the error in noise variances, `rel` in units of the outputs' rms.
-/// `gain` is how much less likely the outputs are without a free error for `j`, `q` fitted anew:
+/// `gain` is how much less likely the outputs are without a free error for `j`, `q` fitted again:
 /// twice the log-likelihood of every coordinate. It alone notices that a set was only accused
 /// because `q` is too smooth for honest workers. Taking back is not optional: with `A` larger than
 /// the truth, trimming alone throws away the roughest honest workers and with them the accuracy.

@@ -2,8 +2,8 @@
 //! greedy with exchanges.
 //!
 //! Locators see inner products of outputs only (`G = Y Y^T`), so they are small and pure; long
-//! outputs are first folded with secret signs. Residuals are computed anew for the outputs that are
-//! kept, since updating them downwards loses every digit beside a large attack. Only where the
+//! outputs are first folded with secret signs. Residuals are computed again for the outputs that
+//! are kept, since updating them downwards loses every digit beside a large attack. Only where the
 //! search is exhaustive is the harm bounded.
 
 use crate::codes::verify::{binomial, next_combination};

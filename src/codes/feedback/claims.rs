@@ -81,7 +81,7 @@ impl Claims {
         Some(true)
     }
 
-    /// Whether the job at hand is open and all its pieces are in.
+    /// Whether the current job is open and all its pieces are in.
     pub(super) fn complete(&self) -> bool {
         !self.closed && self.won == self.winner.len()
     }
@@ -105,7 +105,7 @@ impl Claims {
         self.give_up();
     }
 
-    /// Every piece of the job at hand counts once.
+    /// Every piece of the current job counts once.
     pub(super) fn settle(&self, what: Settle, out: &mut Vec<Fold>) -> Report {
         if let Settle::Job(job) = what {
             let won = (0..).zip(&self.winner);
@@ -119,7 +119,7 @@ impl Claims {
         UNCODED
     }
 
-    /// Ends the job at hand although pieces are missing.
+    /// Ends the current job although pieces are missing.
     pub(super) fn give_up(&mut self) {
         self.closed = true;
         self.busy.fill(None);

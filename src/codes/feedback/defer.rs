@@ -86,9 +86,9 @@ pub struct DeferParameters {
 ///
 /// # Formula
 /// ```text
-/// slots = max(T copies, n - cap)     total = units left of all jobs     c_j = copies if job j is due, else 1
-/// k_j = min(m_j, max(1, floor(floor(slots m_j / total) / c_j)))   bundles for the m_j units left of job j
-/// score = 0.7 score + 0.3 (finishing time / closing time, or 2 if late)
+/// slots = max(T copies, n - cap)     total = units left of all jobs     c_j = copies if job j is
+/// due, else 1 k_j = min(m_j, max(1, floor(floor(slots m_j / total) / c_j)))   bundles for the m_j
+/// units left of job j score = 0.7 score + 0.3 (finishing time / closing time, or 2 if late)
 /// ```
 ///
 /// ```
@@ -602,7 +602,7 @@ impl Scheme for Defer {
     fn restart(&mut self, jobs: Range<Job>) {
         let first = jobs.start;
         self.stream.restart(jobs);
-        // What earlier steps have left is still to be done when a step begins anew.
+        // What earlier steps have left is still to be done when a step begins again.
         if let Some(NextStep { carried, .. }) = &self.next_step
             && carried.0 == first
         {

@@ -55,7 +55,7 @@ pub struct SchemeFacts {
     /// [vote](crate::codes::Verifier) which are right; empty where nobody votes.
     pub voting_groups: Vec<u32>,
     /// Whether a decoded job can be opened again. If not, all that is undecided is
-    /// [begun anew](Scheme::restart).
+    /// [begun again](Scheme::restart).
     pub reopens: bool,
     /// Whether a task's result is the gradient at the mixture of its parts' data, not the mixture
     /// of their gradients.

@@ -100,7 +100,7 @@ pub enum Settle {
 /// 6. It fetches the weights that are final ([`settle`]), as often as it likes until the next
 ///    round is opened.
 /// 7. When workers are gone for good it asks what the round can still come to ([`outlook`]). A
-///    round that is blocked is begun anew ([`restart`]), or its jobs are refused
+///    round that is blocked is begun again ([`restart`]), or its jobs are refused
 ///    ([`RoundEvent::GivenUp`]) and it is closed.
 /// 8. When results are lost that had counted ([`RoundEvent::Lost`]), a job may be open again: then
 ///    it goes on at 2, and the same job is settled once more.

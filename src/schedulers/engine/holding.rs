@@ -23,7 +23,7 @@ impl Holding {
         self.bereft.clear();
     }
 
-    /// Something is made or asked for anew: it is waited as long again.
+    /// Something is made or asked for again: it is waited as long again.
     pub(super) fn begin_again(&mut self, now: f64) {
         self.since = now;
     }

@@ -1,7 +1,7 @@
 //! What the engine does when a worker is gone, and its results with it.
 //!
 //! Results die with their worker. The scheme is told (`RoundEvent::Lost`) and says which tasks are
-//! open again; a step of several jobs, some of which are decoded, begins anew. Vectors that were
+//! open again; a step of several jobs, some of which are decoded, begins again. Vectors that were
 //! decoded survive where the transport keeps them at the coordinator; elsewhere the fold is made
 //! again under the next attempt number, and acknowledgements of an older attempt are ignored.
 

@@ -55,7 +55,7 @@ impl Engine {
                 let there = self.roster.alive();
                 for worker in self.holding.bereft().iter().filter(|worker| there.contains(*worker))
                 {
-                    // Whoever is there again can do its tasks anew.
+                    // Whoever is there again can do its tasks again.
                     if !self.scheme.on(RoundEvent::Back(worker)) {
                         self.round.rest(worker);
                     }

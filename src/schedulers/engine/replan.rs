@@ -17,7 +17,7 @@ use crate::ids::WorkerSet;
 /// engine's [`Jobs`](crate::run::Jobs) do not fit is not used.
 pub type Replan = Box<dyn FnMut(usize) -> Option<Box<dyn Scheme>> + Send>;
 
-/// What an engine needs to plan anew.
+/// What an engine needs to plan again.
 #[derive(Default)]
 pub(super) struct Replanning {
     plan: Option<Replan>,
@@ -28,10 +28,10 @@ pub(super) struct Replanning {
 }
 
 impl Engine {
-    /// Says how the run is planned anew for whoever is left when the scheme cannot do without the
+    /// Says how the run is planned again for whoever is left when the scheme cannot do without the
     /// dead, as long as [`Limits::min_workers`](crate::run::Limits::min_workers) or more are: all
-    /// that is not decided begins anew under a scheme for them. Whoever comes back takes part again
-    /// from the next round on.
+    /// that is not decided begins again under a scheme for them. Whoever comes back takes part
+    /// again from the next round on.
     #[must_use]
     pub fn replanning(mut self, plan: Replan) -> Self {
         self.replanning = Replanning { plan: Some(plan), ..Replanning::default() };
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Begins anew with those that are alive; false if that may not or cannot be.
+    /// Begins again with those that are alive; false if that may not or cannot be.
     pub(super) fn narrow(&mut self, now: f64, out: &mut Vec<Action>) -> Result<bool, EngineError> {
         let alive = self.roster.alive();
         let narrowed = self.replan_for(&alive, out);

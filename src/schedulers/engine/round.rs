@@ -1,4 +1,4 @@
-//! The round at hand: who was given tasks in it, who has answered, and until when it is held open.
+//! The current round: who was given tasks in it, who has answered, and until when it is held open.
 
 use super::super::events::RoundReport;
 use super::super::roster::Roster;
@@ -6,7 +6,7 @@ use crate::codes::sequential::{SchemeFacts, lateness};
 use crate::ids::{Round, Worker, WorkerSet};
 use crate::run::RunConfig;
 
-/// The round at hand, also between its close and the opening of the next.
+/// The current round, also between its close and the opening of the next.
 ///
 /// [`CurrentRound::open`] forgets the round before. While answers come in, it is told of whoever is
 /// given tasks, answers, fails, or counts for nothing more; [`CurrentRound::missing`] then says who
@@ -63,7 +63,7 @@ impl CurrentRound {
         self.closes_at = None;
         self.wake_at = None;
         self.arrivals.fill(None);
-        // Cleared, not made anew: a round is opened for every step.
+        // Cleared, not made again: a round is opened for every step.
         self.worked.clear();
         self.erased.clear();
         self.dropped.clear();

@@ -9,7 +9,7 @@ const LOOKED_AT_MOST: usize = 64;
 /// A round that is open, or closed and its sum not held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenRound {
-    /// The step at hand.
+    /// The current step.
     pub step: Step,
     /// Number of the round.
     pub round: Round,
@@ -20,7 +20,7 @@ pub struct OpenRound {
     /// Who has not answered: still computing, erased or gone; of a sum, who is there and does not
     /// say that it holds it.
     pub missing: WorkerSet,
-    /// Those of them without each of whom the round cannot close, whoever else answers.
+    /// Those of them without each of whom the round cannot close, even if all others answer.
     pub needed: WorkerSet,
     /// Those of them whose answer alone would let it close.
     pub enough: WorkerSet,

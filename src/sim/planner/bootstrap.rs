@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
-/// How often a trace is drawn anew.
+/// How often a trace is drawn again.
 pub(super) const RESAMPLES: usize = 200;
 
 /// Rounds of a run: the cube root of their number, twice the bursts that cover 95 % of the slow
@@ -43,11 +43,11 @@ pub(super) fn resamples(rows: usize, run: usize, seed: u64) -> Vec<Vec<usize>> {
     (0..RESAMPLES).map(|_| draw()).collect()
 }
 
-/// Between what 95 % of the traces drawn anew lie.
+/// Between what 95 % of the traces drawn again lie.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Bounds {
-    /// 95 % of the traces drawn anew take at least so long per job.
+    /// 95 % of the traces drawn again take at least so long per job.
     pub low: f64,
     /// And at most so long.
     pub high: f64,
@@ -58,7 +58,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// From the times per job on the traces drawn anew, and the gains on the same.
+    /// From the times per job on the traces drawn again, and the gains on the same.
     pub(super) fn of(times: Vec<f64>, gains: Vec<f64>) -> Self {
         let ((low, high), (gain_low, gain_high)) = (interval(times), interval(gains));
         Self { low, high, gain_low, gain_high }

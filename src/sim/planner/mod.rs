@@ -3,7 +3,7 @@
 //! | step | how |
 //! |---|---|
 //! | screening | every family's parameters, by the same [`simulate`](super::simulate) as everything else: a coarse look, then descents |
-//! | how sure | the best of each family on traces drawn anew in runs of whole rounds, the same for all |
+//! | how sure | the best of each family on traces drawn again in runs of whole rounds, the same for all |
 //! | cross-check | closed forms for workers that are slow independently; where there are fewer than [`ROUNDS_MIN`] rounds, the answer itself |
 //! | causes | what no code cures: slow shares, constantly slow or dead workers, rounds in which everybody is slow |
 
@@ -364,7 +364,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Times per job of a scheme on traces drawn anew.
+    /// Times per job of a scheme on traces drawn again.
     fn again(&self, run: &Run, orders: &[Vec<usize>]) -> Vec<f64> {
         let drawn = |order: &Vec<usize>| match (&run.seconds, self.method) {
             (Some(seconds), _) => {

@@ -33,7 +33,7 @@ pub struct Question<'a> {
     pub families: &'a [Family],
     /// Schemes that are compared with the families' best, such as a matrix of one's own.
     pub also: &'a [SchemeSpec],
-    /// Seed of the traces drawn anew.
+    /// Seed of the traces drawn again.
     pub seed: u64,
 }
 

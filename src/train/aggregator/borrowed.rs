@@ -49,7 +49,7 @@ impl<'a, V: Vector> Event<'a, V> {
     }
 }
 
-/// A task at hand. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those
+/// A current task. Dropped without [`ComputeTask::submit`], it counts as abandoned, and so do those
 /// that were ordered with it.
 pub struct ComputeTask<'a, V: Vector = Vec<f32>> {
     aggregator: &'a mut Aggregator<V>,
@@ -87,7 +87,7 @@ impl<V: Vector> ComputeTask<'_, V> {
         self.aggregator.cancel()
     }
 
-    /// Where the gradient of the part at hand goes, already weighted by its coefficient. Every
+    /// Where the gradient of the current part goes, already weighted by its coefficient. Every
     /// element must be overwritten; what is in it before is left over from earlier steps. What is
     /// written while no part is at hand is of no samples, and [`ComputeTask::submit`] refuses the
     /// task.
@@ -95,7 +95,7 @@ impl<V: Vector> ComputeTask<'_, V> {
         self.aggregator.any_buffer()
     }
 
-    /// Says that some numbers of the gradient of the part at hand are final, while the others are
+    /// Says that some numbers of the gradient of the current part are final, while the others are
     /// still computed: of the last part, they are summed and sent behind the rest of the backward
     /// pass, where the run does that. Else, and where the numbers are not next to those that were
     /// said to be final before, it has no effect.
@@ -166,7 +166,7 @@ impl ComputeTask<'_> {
         self.vector()
     }
 
-    /// Overwrites the message of the part at hand with `scale` times a gradient, wherever that
+    /// Overwrites the message of the current part with `scale` times a gradient, wherever that
     /// lies.
     ///
     /// # Errors

@@ -125,7 +125,7 @@ impl<V: Vector> Aggregator<V> {
         task.job.step(self.micro_steps)
     }
 
-    /// The next micro-batch of the task at hand; none when all are done or nobody wants the task
+    /// The next micro-batch of the current task; none when all are done or nobody wants the task
     /// any more. Its gradient goes to [`Aggregator::buffer`].
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl<V: Vector> Aggregator<V> {
         Ok(self.work().and_then(|(work, mut desk)| work.part(wanted, &mut desk)))
     }
 
-    /// All parts of the task at hand at once, for schemes that mix the data of their parts: there
+    /// All parts of the current task at once, for schemes that mix the data of their parts: there
     /// is one buffer for the whole task.
     ///
     /// # Errors
@@ -146,13 +146,13 @@ impl<V: Vector> Aggregator<V> {
         Ok(self.work().map(|(work, mut desk)| work.mixture(&mut desk)).unwrap_or_default())
     }
 
-    /// Tells whether the result of the task at hand is still wanted, while it is written.
+    /// Tells whether the result of the current task is still wanted, while it is written.
     #[must_use]
     pub fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }
 
-    /// Where the gradient of the part at hand goes, already weighted by its coefficient. Every
+    /// Where the gradient of the current part goes, already weighted by its coefficient. Every
     /// element must be overwritten; what is in it before is left over from earlier steps.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl<V: Vector> Aggregator<V> {
         buffer.ok_or(AggregatorError::NoPart { task })
     }
 
-    /// Whether it is of any use to say that numbers of the part at hand are
+    /// Whether it is of any use to say that numbers of the current part are
     /// [ready](Aggregator::ready): it is the last one, and the run sums while it computes.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl<V: Vector> Aggregator<V> {
         Ok(is_last && self.chunk.is_some())
     }
 
-    /// Says that some numbers of the gradient of the part at hand are final, while the others are
+    /// Says that some numbers of the gradient of the current part are final, while the others are
     /// still computed: of a task's last part they can be summed and sent behind the rest of the
     /// backward pass, where the run does that. Of other parts, and where the numbers are not next
     /// to those that were said to be final before, it has no effect.
@@ -199,7 +199,7 @@ impl<V: Vector> Aggregator<V> {
         }
     }
 
-    /// Hands the finished message of the task at hand in, with scalars that are decoded with the
+    /// Hands the finished message of the current task in, with scalars that are decoded with the
     /// same weights. A task that nobody wants any more is dropped quietly.
     ///
     /// # Errors
@@ -211,7 +211,7 @@ impl<V: Vector> Aggregator<V> {
         self.finish(aux, |_| {})
     }
 
-    /// Says how long the task at hand was computed, where the trainer knows that better than the
+    /// Says how long the current task was computed, where the trainer knows that better than the
     /// clock by which it is measured from when the task was taken up: on a device that works on its
     /// own, by the device's.
     ///
@@ -225,7 +225,7 @@ impl<V: Vector> Aggregator<V> {
         Ok(())
     }
 
-    /// Gives the task at hand up, and all that were ordered with it: the coordinator is told.
+    /// Gives the current task up, and all that were ordered with it: the coordinator is told.
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the task is not at hand.
@@ -244,7 +244,7 @@ impl<V: Vector> Aggregator<V> {
         }
     }
 
-    /// The decoded gradient of the step at hand, the same bytes for every worker.
+    /// The decoded gradient of the current step, the same bytes for every worker.
     ///
     /// # Errors
     /// [`AggregatorError::NotAtHand`] when the step is not at hand, or has none.
@@ -252,7 +252,7 @@ impl<V: Vector> Aggregator<V> {
         self.decided(step).map(|(gradient, _)| gradient)
     }
 
-    /// The decoded auxiliary scalars of the step at hand: what workers submitted beside their
+    /// The decoded auxiliary scalars of the current step: what workers submitted beside their
     /// messages.
     ///
     /// # Errors
@@ -261,7 +261,7 @@ impl<V: Vector> Aggregator<V> {
         self.decided(step).map(|(_, aux)| aux)
     }
 
-    /// Reports the step at hand as applied, or as counted if no worker may apply it, with a digest
+    /// Reports the current step as applied, or as counted if no worker may apply it, with a digest
     /// of the parameters after it if one was taken: replicas whose digest differs from the others'
     /// are named and resynchronised.
     ///
@@ -274,7 +274,7 @@ impl<V: Vector> Aggregator<V> {
         }
     }
 
-    /// Ends the run for everybody: after the step at hand, or the one that is under way. The
+    /// Ends the run for everybody: after the current step, or the one that is under way. The
     /// trainer has had enough, or no more data. The worker goes on until it is told that the run is
     /// over.
     pub fn end_run(&mut self) {

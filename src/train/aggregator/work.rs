@@ -1,4 +1,4 @@
-//! A task at hand: the parts that are done, and the sum of them.
+//! A current task: the parts that are done, and the sum of them.
 
 use super::{AggregatorError, Samples};
 use crate::gpu::{Vector, poison_of};
@@ -43,7 +43,7 @@ pub(super) struct Work<V> {
     /// What the trainer says it took, where that knows better than a clock beside it.
     computed: Option<Duration>,
     tree: SumTree<V>,
-    /// The part at hand.
+    /// The current part.
     current: Option<(u32, V)>,
     /// The length of a buffer that is not a gradient's any more.
     misfit: Option<usize>,
@@ -113,8 +113,8 @@ impl<V: Vector> Work<V> {
         }
     }
 
-    /// Takes in that some numbers of the part at hand are final. Of the last part, they are those
-    /// of the result, and whoever sums can have them.
+    /// Takes in that some numbers of the current part are final. Of the last part, they are those
+    /// of the result, and can be summed.
     pub(super) fn ready(
         &mut self,
         numbers: Range<usize>,
@@ -148,7 +148,7 @@ impl<V: Vector> Work<V> {
         Ok(())
     }
 
-    /// Takes in the part at hand and hands out the next one, if it is wanted.
+    /// Takes in the current part and hands out the next one, if it is wanted.
     pub(super) fn part(&mut self, wanted: bool, desk: &mut Desk<'_, V>) -> Option<Samples> {
         self.store(desk);
         let part = *self.parts.get(self.handed_out).filter(|_| wanted)?;
@@ -164,7 +164,7 @@ impl<V: Vector> Work<V> {
         self.parts.iter().map(|part| desk.samples(*part)).collect()
     }
 
-    /// The buffer of the part at hand.
+    /// The buffer of the current part.
     pub(super) fn buffer(&mut self) -> Option<&mut V> {
         self.current.as_mut().map(|(_, buffer)| buffer)
     }
@@ -174,7 +174,7 @@ impl<V: Vector> Work<V> {
         self.parts.len() - self.handed_out
     }
 
-    /// Takes in the part at hand, and says what is wrong with the task.
+    /// Takes in the current part, and says what is wrong with the task.
     pub(super) fn check(&mut self, desk: &mut Desk<'_, V>) -> Result<(), AggregatorError> {
         self.store(desk);
         let (task, expected) = (self.task, desk.length);

@@ -236,7 +236,7 @@ impl Chooser {
         self.now.scheme == UNCODED
     }
 
-    /// Seconds of a step at hand, on average but for a single one.
+    /// Seconds of a current step, on average but for a single one.
     fn typical(&self) -> f64 {
         let mut seconds: Vec<f64> = self.last.iter().map(|seen| seen.seconds).collect();
         seconds.sort_by(f64::total_cmp);
@@ -414,7 +414,7 @@ impl Chooser {
             |scheme: &str, time: f64| recorded.between + recorded.rounds * time * short(scheme);
         let uncoded = recorded.between + recorded.rounds * plan.baseline;
         let suits = plan.candidates.iter().filter(|candidate| {
-            // On traces drawn anew it is not slower by much.
+            // On traces drawn again it is not slower by much.
             let gain_low = 1.0 - (1.0 - candidate.bounds.gain_low) * short(candidate.scheme.text());
             candidate.exact
                 && candidate.delay == 0

@@ -50,7 +50,8 @@ pub enum BuildError {
         /// What is right.
         right: &'static str,
     },
-    /// Fewer workers than the run has are to be enough, under a scheme that cannot be planned anew.
+    /// Fewer workers than the run has are to be enough, under a scheme that cannot be planned
+    /// again.
     #[error("min_workers is {min_workers}, but {scheme} mixes data and cannot go on with others")]
     NotReplanned {
         /// The scheme.

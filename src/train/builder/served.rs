@@ -356,7 +356,7 @@ impl Builder {
             run: self.port.run.unwrap_or(usual.run),
             exchange,
             keeps: self.port.keeps,
-            // A replica made anew has applied nothing, wherever the run begins.
+            // A replica made again has applied nothing, wherever the run begins.
             first: Some(Step(0)),
             job: self.port.job.clone(),
             facts: RunFacts {

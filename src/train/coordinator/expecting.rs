@@ -1,4 +1,4 @@
-//! What a step will be made of, whoever is late.
+//! What a step will be made of, where it can be known before the answers.
 
 use crate::codes::sequential::SchemeFacts;
 use crate::ids::{Job, Task, Units, Worker};

@@ -7,7 +7,7 @@ use std::fmt;
 /// Something that happened, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Happened {
-    /// The step at hand, or the one that it is about.
+    /// The current step, or the one that it is about.
     pub step: Step,
     /// The round that was opened last.
     pub round: Round,

@@ -235,7 +235,7 @@ pub enum RunError {
          states, and nothing came for {waited_seconds:.1} s (max_wait)"
     )]
     Unsettled {
-        /// The step at hand.
+        /// The current step.
         step: Step,
         /// Who is waited for.
         workers: WorkerSet,
@@ -262,7 +262,7 @@ pub enum RunError {
 /// How far the run is, and what the next record is made of.
 #[derive(Debug)]
 pub(super) struct Journal {
-    /// The step at hand.
+    /// The current step.
     pub(super) step: Step,
     /// The round that was opened last.
     pub(super) round: Round,

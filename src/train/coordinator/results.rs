@@ -123,7 +123,8 @@ impl Results {
         results.collect()
     }
 
-    /// A step is begun anew: gives back every result that is in no sum, all of which are forgotten.
+    /// A step is begun again: gives back every result that is in no sum, all of which are
+    /// forgotten.
     pub(super) fn begin_again(
         &mut self,
         step: Step,

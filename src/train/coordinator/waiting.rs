@@ -33,7 +33,7 @@ pub struct MissingWorker {
 /// A round that is open, and for whom it waits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// The step at hand.
+    /// The current step.
     pub step: u64,
     /// Number of the round.
     pub round: u64,

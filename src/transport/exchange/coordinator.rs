@@ -306,7 +306,7 @@ impl CoordinatorSums {
         self.monitors.get(key).and_then(|monitor| monitor.attempt).unwrap_or(key.1)
     }
 
-    /// What the coordinator is told of an exchange that must be begun anew.
+    /// What the coordinator is told of an exchange that must be begun again.
     fn failed(&self, key: Key) -> Option<Notice> {
         Some(Notice::SumFailed { step: key.0, attempt: self.attempt_of(key) })
     }
@@ -330,7 +330,7 @@ impl CoordinatorSums {
         let takes_part = alone || self.settings.keeps;
         let coordinator = takes_part.then_some(COORDINATOR);
         let receivers: Vec<u32> = self.present.iter().copied().chain(coordinator).collect();
-        // Whoever is gone meanwhile cannot be a source; the engine hears of it and folds again.
+        // Workers lost meanwhile cannot be sources; the engine hears of it and folds again.
         let is_here = |worker: Worker| self.present.contains(&worker.0);
         let reachable = |term: Summand| {
             let here: Vec<_> =
@@ -446,8 +446,8 @@ impl CoordinatorSums {
         self.give(key, worker, out);
     }
 
-    /// A worker is to apply a step. Whoever holds other bytes of it gets them anew; one that was at
-    /// work or away while the others took its sum is sent it.
+    /// A worker is to apply a step. Whoever holds other bytes of it gets them again; one that was
+    /// at work or away while the others took its sum is sent it.
     fn decided(
         &mut self,
         now: Instant,
@@ -573,7 +573,7 @@ impl CoordinatorSums {
         let node = &self.node;
         for key in self.monitors.forget(worker, |key| node.is_whole(key)) {
             match self.monitors.get(key).is_some_and(|monitor| monitor.attempt.is_none()) {
-                // Nobody waits for it yet: it is begun again without whoever is gone.
+                // Nobody waits for it yet: it is begun again without the workers that are lost.
                 true => self.expect_again(now, out),
                 false => report(worker, self.failed(key), out),
             }
@@ -584,7 +584,7 @@ impl CoordinatorSums {
         open.into_iter().for_each(|key| self.spread(key, out));
     }
 
-    /// Whoever lacks a sum that others have gets it from them.
+    /// A worker that lacks a sum which others have gets it from them.
     fn spread(&mut self, key: Key, out: &mut Effects) {
         let holds = |node: &u32| {
             self.monitors.get(key).is_some_and(|monitor| monitor.holders.contains_key(node))
@@ -682,7 +682,7 @@ impl CoordinatorSums {
         }
     }
 
-    /// Makes a sum anew without an owner that holds none of its terms and holds everybody up: a
+    /// Makes a sum again without an owner that holds none of its terms and holds everybody up: a
     /// late worker whose host does not answer costs the step no more than that.
     fn do_without_idle_owners(
         &mut self,
@@ -707,9 +707,9 @@ impl CoordinatorSums {
         report(owner, self.failed(key), out);
     }
 
-    /// Gives up whoever holds up an exchange: for whose chunks others wait while nothing else comes
-    /// to them, or who is left when it has taken much longer than exchanges take. Whether there is
-    /// one.
+    /// Gives up the worker that holds up an exchange: for whose chunks others wait while nothing
+    /// else comes to them, or who is left when it has taken much longer than exchanges take.
+    /// Whether there is one.
     fn give_up_who_holds_up(
         &self,
         now: Instant,

@@ -11,7 +11,7 @@ pub(super) enum Heard {
     NotFinite,
 }
 
-/// The step that is computed, if it is known what it will be made of whoever is late.
+/// The step that is computed, if it is known beforehand what it will be made of.
 ///
 /// It is [begun](Expected::begin) with the step's first task, and [released](Expected::release)
 /// when it is known what the step is made of; in between it keeps what is heard of the sum.

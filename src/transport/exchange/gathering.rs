@@ -11,7 +11,7 @@
 //! # Which chunk of whom
 //! Of every term in turn, the first chunk that lacks and that somebody has announced is asked of
 //! the holder that was asked for the fewest, at most [`WINDOW`] at a time. So the holders of a term
-//! share the sending by themselves, and whoever is late sends what it has. No more than `budget`
+//! share the sending by themselves, and a late worker sends what it has. No more than `budget`
 //! chunks wait for those of other terms, beyond what completes a chunk; a term with one holder is
 //! sent unasked, and what has come of it is added up in subtrees of the one tree.
 
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Chunks that an owner asks of one holder at a time. More would be asked of whoever is first, and
+/// Chunks that an owner asks of one holder at a time. More would be asked of the first one, and
 /// the holders that come later have nothing left to send.
 const WINDOW: usize = 1;
 /// A chunk that was asked for is asked of somebody else after so many times as chunks take, and no
@@ -527,7 +527,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every chunk is summed once, whoever announces first and whoever is lost, if one holder
+        /// Every chunk is summed once, in any order of announcements and losses, if one holder
         /// of each term stays; and no more waits than may, beyond what completes chunks.
         #[test]
         fn every_chunk_is_summed_once(
@@ -603,7 +603,7 @@ mod tests {
             prop_assert_eq!(gathering.waiting, 0);
         }
 
-        /// However few or many terms come in whatever order, and however many of them are added up
+        /// However few or many terms come in any order, and however many of them are added up
         /// early, the sum has the bits of the one tree.
         #[test]
         fn subtrees_have_the_bits_of_the_tree(

@@ -513,7 +513,7 @@ mod tests {
             (0..self.groups).all(|group| has(&(2 * group)) || has(&(2 * group + 1)))
         }
 
-        /// Makes a sum while it is computed, whatever happens; gives what became of what was
+        /// Makes a sum while it is computed, through all faults; gives what became of what was
         /// expected.
         fn run_expected(mut self) -> (u64, Vec<Expectation>) {
             let held = |world: &Self| {
@@ -572,7 +572,7 @@ mod tests {
             self.draw.next_u32().is_multiple_of(of)
         }
 
-        /// Delivers something, whatever comes first.
+        /// Delivers a message, in any order.
         fn deliver(&mut self) {
             let mut at = self.draw.next_u32() as usize % self.under_way.len();
             let (from, to, _) = self.under_way[at];
@@ -720,7 +720,7 @@ mod tests {
         }
     }
 
-    /// A step that is summed while it is computed has the same sum, whoever is late or lost.
+    /// A step that is summed while it is computed has the same sum for all who are late or lost.
     #[test]
     fn a_sum_is_made_while_it_is_computed() {
         let mut became = BTreeMap::new();
@@ -736,7 +736,7 @@ mod tests {
         assert!(count("Told") > 24, "and some are told anew: {became:?}");
     }
 
-    /// Whoever of each pair is late, and in however many parts results become final: the bits are
+    /// Whichever of each pair is late, and in however many parts results become final: the bits are
     /// those of the one tree, and what was expected is confirmed.
     #[test]
     fn bits_depend_on_nobody_who_is_late_and_on_no_cut() {
@@ -755,7 +755,7 @@ mod tests {
         }
     }
 
-    /// A vector that is not finite, whatever its worker says, is found out by the coordinator.
+    /// A vector that is not finite is found out by the coordinator, also if its worker denies it.
     #[test]
     fn whose_vector_is_not_finite_is_found_out() {
         let mut world = World::new(3, SETTINGS);

@@ -35,7 +35,7 @@ pub(super) struct ExchangeMonitor {
     pub(super) sources: BTreeSet<u32>,
     /// Who has something that is summed.
     pub(super) term_holders: BTreeSet<u32>,
-    /// One of them went before anybody had the sum: it is made anew, once what was lost is there
+    /// One of them went before anybody had the sum: it is made again, once what was lost is there
     /// again.
     pub(super) void: bool,
     /// Who gets the sum without asking for it.

@@ -257,8 +257,8 @@ impl NodeExchanges {
         Ok(())
     }
 
-    /// Whether nothing is taken in for a sum any more: it is here, it is begun anew, or its step is
-    /// over. One that was made for an earlier coordinator may be made again.
+    /// Whether nothing is taken in for a sum any more: it is here, it is begun again, or its step
+    /// is over. One that was made for an earlier coordinator may be made again.
     fn is_over(&self, key: Key) -> bool {
         let newer = self.open.keys().any(|other| other.0 == key.0 && other.1 > key.1);
         let sums = lock(&self.sums);
@@ -362,7 +362,7 @@ impl NodeExchanges {
             open.progressed = now;
             return Ok(());
         }
-        // The exchange may have been begun anew meanwhile.
+        // The exchange may have been begun again meanwhile.
         let mut block = self.context.blocks.take(header.count(), header.format);
         match slot.with(|bytes| block.bytes_mut().copy_from_slice(bytes)) {
             Some(()) => self.chunk(header, from, block, now, out),

@@ -87,8 +87,8 @@ impl OwnerShares {
     }
 
     /// The same for a step that is not computed yet: gives the chunks of a stripe, and who sums
-    /// which of every stripe. Whoever is always late is taken to hold nothing, if others have its
-    /// terms.
+    /// which of every stripe. A worker that is always late is taken to hold nothing, if others have
+    /// its terms.
     ///
     /// Results become final from one end to the other, and all owners are to have something to sum
     /// from the first part on.
@@ -235,7 +235,7 @@ fn taking_turns(owners: &[Owner]) -> Vec<Owner> {
     let mut given = vec![0; owners.len()];
     let mut turns: Vec<Owner> = Vec::new();
     for chunk in 0..count {
-        // Whoever is furthest behind its share, in chunks of all.
+        // The owner furthest behind its share, in chunks of all.
         let behind = |at: usize| {
             let share = owners[at].end - owners[at].start;
             ((chunk + 1) * share) as i64 - (given[at] * count) as i64

@@ -41,7 +41,7 @@ impl Arriving {
         self.0.len()
     }
 
-    /// A state is announced; one that is announced anew replaces what came of it. False if it has
+    /// A state is announced; one that is announced again replaces what came of it. False if it has
     /// more than so many numbers.
     pub(in crate::transport) fn expect(
         &mut self,

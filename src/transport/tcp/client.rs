@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use trainer::{Decision, Trainer};
 use uplink::Uplink;
 
-/// Orders are numbered anew on every connection; above these bits is the number of the connection.
+/// Orders are numbered again on every connection; above these bits is the number of the connection.
 const ORDER_BITS: u32 = 40;
 const ORDER_MASK: u64 = (1 << ORDER_BITS) - 1;
 

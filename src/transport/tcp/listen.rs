@@ -26,7 +26,7 @@ pub struct Listen {
     pub overlap: bool,
     /// Whether every sum is sent to the coordinator too, if it does not sum itself.
     pub keeps: bool,
-    /// First step that a replica made anew from the job has not applied; none if the job does not
+    /// First step that a replica made again from the job has not applied; none if the job does not
     /// tell how to make one.
     pub first: Option<Step>,
     /// What is trained, in words that this program and the worker's understand.

@@ -31,7 +31,7 @@ pub(super) struct Seat {
     /// Steps it was sent and has not said to have applied.
     pub(super) unapplied: BTreeSet<Step>,
     /// First step that was not applied in what it offered, and how many digests of steps before
-    /// that it may still say anew: one per model, since they may have been lost with its last
+    /// that it may still say again: one per model, since they may have been lost with its last
     /// connection.
     pub(super) offered: (Step, u64),
     /// What it may say it misses.

@@ -56,7 +56,7 @@ pub struct Offer {
     /// How many times it had joined.
     pub epoch: u32,
     /// First step that is not applied in its parameters. What it says of the steps before it, one
-    /// per model, it says anew ([`FromWorker::Applied`]), since that may have been lost.
+    /// per model, it says again ([`FromWorker::Applied`]), since that may have been lost.
     pub next: Step,
 }
 
@@ -118,7 +118,7 @@ pub struct Welcome {
     pub length: usize,
     /// Hash of what both sides must agree on: [`super::layout`].
     pub layout: u64,
-    /// First step that a replica made anew from the job has not applied.
+    /// First step that a replica made again from the job has not applied.
     pub first: Step,
     /// Jobs whose sum is one step.
     pub micro_steps: u64,
@@ -190,7 +190,7 @@ pub enum ToWorker {
         /// Which.
         tasks: Vec<TaskOrder>,
     },
-    /// Nobody wants the tasks at hand any more.
+    /// Nobody wants the current tasks any more.
     Abandon {},
     /// Add a result to the sum of a step.
     Reduce {

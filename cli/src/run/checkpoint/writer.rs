@@ -56,7 +56,9 @@ impl Writer {
         let began = now();
         let before = self.finish()?;
         let states = copied()?;
-        let (record, path, previous) = (record.same()?, self.path.clone(), self.before.clone());
+        let record = record.same()?;
+        let path = self.path.clone();
+        let previous = self.before.clone();
         let of = place.clone();
         let write = move || {
             let began = now();

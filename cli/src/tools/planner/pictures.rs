@@ -109,7 +109,7 @@ fn work_shown(plan: &Plan) -> (f64, f64) {
     (least - margin, greatest + margin)
 }
 
-/// A bar per candidate, and where 95 % of the traces drawn anew would put its end.
+/// A bar per candidate, and where 95 % of the traces drawn again would put its end.
 pub(crate) fn by_scheme(plan: &Plan) -> anyhow::Result<String> {
     let left = 300;
     let right = 700;

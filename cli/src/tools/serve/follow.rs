@@ -148,7 +148,7 @@ impl Look {
             while !watched.over.load(Ordering::SeqCst) {
                 watched.tell_who_comes(began.elapsed());
                 if asked.status() > 0 {
-                    // The step at hand is finished while somebody can.
+                    // The current step is finished while somebody can.
                     let since = asked_at.get_or_insert_with(now).elapsed();
                     if since >= SAME_ORDER {
                         asked.hears_again();

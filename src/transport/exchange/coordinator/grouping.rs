@@ -40,8 +40,8 @@ impl CoordinatorSums {
         self.leave_group(given_up, out);
     }
 
-    /// A group is given up. What was under way in it is sent around by whoever has it, or made
-    /// anew.
+    /// A group is given up. What was under way in it is sent around by the workers that have it, or
+    /// made again.
     pub(super) fn leave_group(&mut self, group: Option<Group>, out: &mut Effects) {
         let begun = self.dissolve(group, out);
         begun.into_iter().for_each(|key| self.spread(key, out));

@@ -43,7 +43,7 @@ pub struct TcpLink {
     closer: Closer,
     /// First step not applied in the replica that the worker has joined with.
     first: Step,
-    /// Number of the order at hand.
+    /// Number of the current order.
     order: u64,
     /// Over which connection the last order came.
     connection: u64,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A worker that owes chunks and of whom nothing has come for so long is called anew.
+/// A worker that owes chunks and of whom nothing has come for so long is called again.
 const RENEWAL: Duration = Duration::from_secs(3);
 /// All workers of a run learn of each other at once. A worker is called the later the further its
 /// number is from the caller's: nobody calls all others at the same moment, and nobody is called by
@@ -51,7 +51,7 @@ impl Peers {
         self.remotes.get(&worker).map(|remote| &remote.pipe)
     }
 
-    /// All connections are given up, until it is told anew who is there.
+    /// All connections are given up, until it is told again who is there.
     pub(super) fn hang_up(&mut self) {
         self.remotes.clear();
     }

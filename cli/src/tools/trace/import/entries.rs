@@ -71,7 +71,9 @@ fn read_lines(
         let name = path.display();
         let unreadable = || format!("cannot read {name}");
         let file = File::open(path).with_context(unreadable).or_input()?;
-        let (mut input, mut bytes, mut line) = (BufReader::new(file), Vec::new(), 0usize);
+        let mut input = BufReader::new(file);
+        let mut bytes = Vec::new();
+        let mut line = 0usize;
         loop {
             bytes.clear();
             let read = input.read_until(b'\n', &mut bytes).with_context(unreadable).or_input()?;
