@@ -428,6 +428,23 @@ impl fmt::Display for WorkerSet {
     }
 }
 
+/// Workers that are named at most.
+const NAMED_MOST: usize = 8;
+
+/// "worker 3", or "workers 1 (lost), 2": the numbers of workers, with what is known of them.
+pub(crate) fn named(workers: &[Worker], known: impl Fn(Worker) -> Option<String>) -> String {
+    let name = |worker: &Worker| match known(*worker) {
+        Some(known) => format!("{} ({known})", worker.0),
+        None => worker.0.to_string(),
+    };
+    let mut names: Vec<String> = workers.iter().take(NAMED_MOST).map(name).collect();
+    if workers.len() > NAMED_MOST {
+        names.push(format!("{} more", workers.len() - NAMED_MOST));
+    }
+    let plural = if workers.len() == 1 { "" } else { "s" };
+    format!("worker{plural} {}", names.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

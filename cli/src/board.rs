@@ -169,21 +169,15 @@ impl Shown {
     /// As Prometheus reads it.
     fn metrics(&self) -> String {
         let mut text = String::new();
-        self.metrics_of_run(&mut text);
+        self.metrics_of_rounds(&mut text);
+        self.metrics_of_network(&mut text);
         self.metrics_of_workers(&mut text);
         text
     }
 
-    fn metrics_of_run(&self, text: &mut String) {
-        let Self { progress, network, .. } = self;
-        let connected = network.workers.iter().filter(|worker| worker.connected).count();
-        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
-            let _ = write!(
-                text,
-                "# HELP codedgrad_{name} {help}\n# TYPE codedgrad_{name} {kind}\ncodedgrad_{name} \
-                 {value}\n"
-            );
-        };
+    fn metrics_of_rounds(&self, text: &mut String) {
+        let progress = &self.progress;
+        let mut one = metrics_into(text);
         one("steps_total", "counter", "Steps decided.", progress.steps as f64);
         one("steps_planned", "gauge", "Steps of the whole run.", progress.steps_planned as f64);
         one("rounds_total", "counter", "Rounds closed.", progress.rounds as f64);
@@ -243,6 +237,12 @@ impl Shown {
             "Faults of workers that were survived.",
             progress.faults as f64,
         );
+    }
+
+    fn metrics_of_network(&self, text: &mut String) {
+        let network = &self.network;
+        let connected = network.workers.iter().filter(|worker| worker.connected).count();
+        let mut one = metrics_into(text);
         one("workers_connected", "gauge", "Workers connected now.", connected as f64);
         one("sent_bytes_total", "counter", "Bytes the coordinator has sent.", network.sent as f64);
         one(
@@ -361,6 +361,17 @@ impl Shown {
             &|of, _| Some(of.elsewhere_seconds),
         );
         each("faults_total", "counter", "Its faults.", &|of, _| Some(of.faults as f64));
+    }
+}
+
+/// Writes metrics that have one value: name, kind, help, value.
+fn metrics_into(text: &mut String) -> impl FnMut(&str, &str, &str, f64) {
+    |name, kind, help, value| {
+        let _ = write!(
+            text,
+            "# HELP codedgrad_{name} {help}\n# TYPE codedgrad_{name} {kind}\ncodedgrad_{name} \
+             {value}\n"
+        );
     }
 }
 

@@ -50,8 +50,10 @@ fn kinds(found: &Value) -> Vec<&str> {
 #[test]
 fn a_run_writes_what_the_doctor_reads() {
     let home = tempfile::tempdir().unwrap();
+    // Worker 3 is always late, so that every round waits for worker 2 while it is alive.
+    fs::write(home.path().join("late.csv"), "0,0,0,0.1\n".repeat(12)).unwrap();
     let small = "train --layers 1 --heads 1 --width 8 --context 8 --workers 4 --steps 12 \
-                 --scheme groups:s=1 --no-stragglers --fault panic@3:2 --checkpoint-every 4 \
+                 --scheme groups:s=1 --delays late.csv --fault panic@3:2 --checkpoint-every 4 \
                  --out run";
     let words: Vec<&str> = small.split_whitespace().collect();
     let output = codedgrad(home.path(), &words);

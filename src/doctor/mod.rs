@@ -557,10 +557,9 @@ impl Seen<'_> {
 
     fn slow_rounds(&self, found: &Examination) -> Finding {
         let slow = what_if::slow_rounds(self.times);
-        let stretches = slow.chunk_by(|a, b| a + 1 == *b);
-        // Of stretches that are equally long the first.
-        let longest =
-            stretches.reduce(|most, next| if next.len() > most.len() { next } else { most });
+        let spans = slow.chunk_by(|a, b| a + 1 == *b);
+        // Of spans that are equally long the first.
+        let longest = spans.reduce(|most, next| if next.len() > most.len() { next } else { most });
         let step =
             |row: Option<&usize>| row.and_then(|row| self.moment(*row)).map_or(0, |at| at.step);
         let longest = longest.unwrap_or_default();

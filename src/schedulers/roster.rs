@@ -209,7 +209,7 @@ impl Roster {
         self.stale.remove(worker);
     }
 
-    /// A worker is gone.
+    /// A worker is lost.
     pub(super) fn lost(&mut self, worker: Worker) {
         *self.doing(worker) = Doing::Dead;
     }

@@ -195,7 +195,7 @@ pub fn connect_at<V: Vector>(
 }
 
 fn closer_of(worker: Worker, orders: &Arc<Sender<Posted>>, notices: &Outbox) -> Closer {
-    // A closer that is kept must not keep the channel open when the coordinator is gone.
+    // A closer that is kept must not keep the channel open when the coordinator is lost.
     let (orders, notices) = (Arc::downgrade(orders), notices.clone());
     Closer::new(move || {
         notices.end(worker, Some(Notice::Lost { reason: "its link was closed".into() }));

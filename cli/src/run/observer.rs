@@ -310,12 +310,12 @@ impl RunObserver<'_> {
 
     fn save(&mut self, place: &Place) -> anyhow::Result<()> {
         let run = self.run;
-        let keeper = &self.keeper;
+        let replicas = &self.keeper;
         let in_turn = &self.in_turn;
         self.files.save(place, || {
             let others = in_turn.iter().flat_map(|turn| &turn.others);
             let mut states: States = others.map(|(run, states)| (*run, states.to_vec())).collect();
-            states.insert(run, keeper.states()?);
+            states.insert(run, replicas.states()?);
             Ok(states)
         })
     }

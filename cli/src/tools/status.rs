@@ -182,7 +182,9 @@ impl Shown {
         let Self { progress, network, .. } = self;
         let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.3}"));
         let mean = progress.round_seconds / progress.rounds.max(1) as f64;
-        let mut text = self.open_step().map_or(String::new(), |waiting| waiting + "\n");
+        let stalled = self.network.stalled.as_ref().map(ToString::to_string);
+        let open = [self.open_step(), stalled];
+        let mut text: String = open.into_iter().flatten().map(|words| words + "\n").collect();
         let _ = writeln!(
             text,
             "{}: step {} of {}{loss}, last step {:.3} s, mean round {mean:.3} s, decode {:.1} ms, \

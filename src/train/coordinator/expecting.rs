@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_who_answers_is_not_foretold() {
+    fn what_depends_on_who_answers_is_not_expected() {
         for scheme in ["cyclic:s=1", "groups:s=1,rescale", "queue:m=2", "ring:reach=2"] {
             assert_eq!(holders(scheme, 4), None, "{scheme}");
         }

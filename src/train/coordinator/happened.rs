@@ -34,7 +34,7 @@ pub enum Happening {
         /// Who.
         worker: Worker,
     },
-    /// A worker is gone.
+    /// A worker is lost.
     Lost {
         /// Who.
         worker: Worker,

@@ -54,7 +54,7 @@ impl Replicas {
         self.resyncs.len() + self.sent_states.len()
     }
 
-    /// A worker is gone.
+    /// A worker is lost.
     pub(super) fn lost(&mut self, worker: Worker) {
         self.unapplied[worker.index()] = 0;
         let needy = self.resyncs.iter().filter(|resync| resync.needy == worker);

@@ -102,7 +102,7 @@ impl Account {
 ///
 /// Orders to a worker are answered one after the other: what it says next is about the oldest that
 /// is not answered in full. An account is closed once its round is, and its worker has answered all
-/// orders of that round or is gone.
+/// orders of that round or is lost.
 #[derive(Debug)]
 pub(super) struct Spending {
     of_workers: Vec<VecDeque<Account>>,
@@ -167,7 +167,7 @@ impl Spending {
         self.settle(worker);
     }
 
-    /// A worker is gone.
+    /// A worker is lost.
     pub(super) fn lost(&mut self, worker: Worker) {
         self.of_workers[worker.index()].iter_mut().for_each(|account| account.open.clear());
         self.settle(worker);

@@ -1,7 +1,7 @@
 //! What a run waits for: the round that is open, who hangs, and whether it takes too long.
 
 use super::{Coordinator, Happening, Observer};
-use crate::ids::{Worker, WorkerSet};
+use crate::ids::{Worker, WorkerSet, named};
 use crate::schedulers::OpenRound;
 use crate::transport::{Dismissal, Notice, Order, Transport};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,6 @@ const STUCK_TIMES: f64 = 10.0;
 /// A trainer hangs that drops nothing for so many seconds, and so many times a usual answer.
 const HANGS_SECONDS: f64 = 60.0;
 const HANGS_TIMES: f64 = 20.0;
-/// Workers that are named at most.
-const NAMED_MOST: usize = 8;
 
 /// A worker that has not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,18 +54,7 @@ pub struct Waiting {
 impl Waiting {
     /// In words, with what else is known of a worker.
     pub fn words(&self, known: impl Fn(Worker) -> Option<String>) -> String {
-        let named = |workers: &[Worker]| {
-            let name = |worker: &Worker| match known(*worker) {
-                Some(known) => format!("{} ({known})", worker.0),
-                None => worker.0.to_string(),
-            };
-            let mut names: Vec<String> = workers.iter().take(NAMED_MOST).map(name).collect();
-            if workers.len() > NAMED_MOST {
-                names.push(format!("{} more", workers.len() - NAMED_MOST));
-            }
-            let plural = if workers.len() == 1 { "" } else { "s" };
-            format!("worker{plural} {}", names.join(", "))
-        };
+        let named = |workers: &[Worker]| named(workers, &known);
         let missing: Vec<Worker> = self.missing.iter().map(|it| it.worker).collect();
         let mut words = format!("step {} open for {:.1} s: ", self.step, self.open_seconds);
         if self.summing {
@@ -133,7 +120,7 @@ impl Watchdog {
         self.leaving[worker.index()].get_or_insert(now);
     }
 
-    /// A worker has said what became of its tasks, or is gone.
+    /// A worker has said what became of its tasks, or is lost.
     pub(super) fn heard(&mut self, worker: Worker) {
         self.leaving[worker.index()] = None;
     }

@@ -1,8 +1,9 @@
-//! The coordinator's end of all sums: who makes and holds them, and what becomes of those that
+//! The coordinator's end of all sums: who makes and holds them, and what is done about those that
 //! stand still.
 
 mod expecting;
 mod grouping;
+mod stalling;
 
 use super::doubts::Doubts;
 use super::eager::EagerReceiver;
@@ -10,7 +11,7 @@ use super::events::{CoordinatorEffect, CoordinatorEvent, SumSettings};
 use super::expected::{Expected, Heard};
 use super::groups::{GroupStep, Groups};
 use super::monitor::ExchangeMonitor;
-use super::monitors::{Deadlines, Monitors};
+use super::monitors::Monitors;
 use super::node::{NodeContext, NodeExchanges};
 use super::owners::OwnerShares;
 use super::part::Outgoing;
@@ -22,12 +23,9 @@ use crate::transport::wire::{COORDINATOR, Header, Kind, ToWorker};
 use crate::transport::{Decoded, Notice, Summand, lock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 type Effects = Vec<CoordinatorEffect>;
-
-/// How long an owner that holds no term may send nothing before the sum is made without it.
-const IDLE_OWNER: Duration = Duration::from_millis(400);
 
 /// The terms that a worker is told of, and which those are of all.
 type Told = (Vec<u32>, Vec<Summand>);
@@ -564,7 +562,7 @@ impl CoordinatorSums {
         self.monitors.attempt(step)
     }
 
-    /// A worker is gone. What it would still have sent of a sum that others have comes from them.
+    /// A worker is lost. What it would still have sent of a sum that others have comes from them.
     fn lost(&mut self, now: Instant, worker: u32, out: &mut Effects) {
         self.present.remove(&worker);
         self.eager.iter_mut().for_each(|eager| eager.forget(worker));
@@ -680,58 +678,6 @@ impl CoordinatorSums {
                 GroupStep::Failed { reason } => self.group_failed(&reason, now, out),
             }
         }
-    }
-
-    /// Makes a sum again without an owner that holds none of its terms and holds everybody up: a
-    /// late worker whose host does not answer costs the step no more than that.
-    fn do_without_idle_owners(
-        &mut self,
-        now: Instant,
-        Deadlines { longest, .. }: Deadlines,
-        needed: usize,
-        out: &mut Effects,
-    ) {
-        let found = self.monitors.undecided().find_map(|(key, monitor)| {
-            let stuck = monitor.holders.len() < needed
-                && monitor.group.is_none()
-                && monitor.is_stuck(now, IDLE_OWNER, longest);
-            let culprit = monitor.culprit(now).filter(|_| stuck)?;
-            (!monitor.term_holders.contains(&culprit)).then_some((key, culprit))
-        });
-        let Some((key, owner)) = found else { return };
-        tracing::debug!("{}: made again without {}", key.0, Worker(owner));
-        self.shares.lack([owner].into_iter());
-        if let Some(monitor) = self.monitors.get_mut(key) {
-            monitor.void = true;
-        }
-        report(owner, self.failed(key), out);
-    }
-
-    /// Gives up the worker that holds up an exchange: for whose chunks others wait while nothing
-    /// else comes to them, or who is left when it has taken much longer than exchanges take.
-    /// Whether there is one.
-    fn give_up_who_holds_up(
-        &self,
-        now: Instant,
-        Deadlines { stall, longest }: Deadlines,
-        needed: usize,
-        out: &mut Effects,
-    ) -> bool {
-        let stuck = |monitor: &&ExchangeMonitor| {
-            monitor.holders.len() < needed && monitor.is_stuck(now, stall, longest)
-        };
-        let found = self
-            .monitors
-            .iter()
-            .map(|(_, monitor)| monitor)
-            .filter(stuck)
-            .find_map(|monitor| Some((monitor.culprit(now)?, monitor.begun)));
-        if let Some((worker, begun)) = found {
-            let waited = now.duration_since(begun).as_secs_f64();
-            let reason = format!("its vectors did not come for {waited:.1} s");
-            out.push(CoordinatorEffect::GiveUp { worker, reason });
-        }
-        found.is_some()
     }
 }
 

@@ -90,7 +90,7 @@ impl EagerReceiver {
         self.ordered.retain(|key, _| (key.0, key.1) != (worker, order as u32));
     }
 
-    /// A worker is gone.
+    /// A worker is lost.
     pub(super) fn forget(&mut self, worker: u32) {
         self.ordered.retain(|key, _| key.0 != worker);
     }

@@ -83,7 +83,7 @@ pub(in crate::transport) enum CoordinatorEvent<'a> {
     Tick,
 }
 
-/// What becomes of what was expected of a step.
+/// How the sum that was expected of a step ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::transport) enum Expectation {
     /// Workers were told.

@@ -23,10 +23,11 @@
 //! `gathering` how an owner comes by it, `node` all exchanges of a node, `store` results and the
 //! sums that are made, `reassembly` vectors that connections read into, `eager` results that are
 //! sent before their weights are known, `monitor` what the coordinator knows of one exchange and
-//! `monitors` of all, `doubts` who says that a sum is not finite, `groups` workers that sum by a
+//! `monitors` of all, `blame` who holds one up, `doubts` who says that a sum is not finite, `groups` workers that sum by a
 //! collective, `states` replicas' states on their way.
 
 mod announced;
+mod blame;
 mod block;
 mod choices;
 mod coordinator;
@@ -56,6 +57,7 @@ pub(super) use events::{
     CoordinatorEffect, CoordinatorEvent, Expectation, SumSettings, WorkerEffect, WorkerEvent,
 };
 pub(super) use frame::{Body, Frame};
+pub use monitor::StalledSum;
 pub(super) use node::NodeContext;
 pub(super) use plan::Plan;
 pub(super) use reassembly::{ReassemblyBuffers, WriteSlot};

@@ -3,12 +3,14 @@
 //! When an exchange stands still, the one to blame is a node that others wait for and that waits
 //! for nobody: its connection is ended.
 
+use super::blame::blame;
 use super::{QUIET, WORD};
-use crate::ids::Worker;
+use crate::ids::{Step, Worker, named};
 use crate::transport::Notice;
 use crate::transport::wire::COORDINATOR;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -155,19 +157,79 @@ impl ExchangeMonitor {
             && (now.duration_since(self.begun) > longest || self.still_waiting(now).any(in_vain))
     }
 
-    /// The worker for whom most wait; one that waits itself is a victim, unless everybody waits.
+    /// The worker to blame for that; where some wait for each other, the one for which most wait.
     pub(super) fn culprit(&self, now: Instant) -> Option<u32> {
-        let mut blames: BTreeMap<u32, usize> = BTreeMap::new();
-        self.still_waiting(now)
-            .flat_map(|(_, waiting)| &waiting.on)
-            .for_each(|node| *blames.entry(*node).or_default() += 1);
         // Who came later owes nothing.
-        blames.retain(|node, _| *node != COORDINATOR && self.receivers.contains(node));
-        let waits = |node: u32| self.still_waiting(now).any(|(other, _)| other == node);
-        blames
-            .into_iter()
-            .max_by_key(|(node, blames)| (!waits(*node), *blames, Reverse(*node)))
-            .map(|(node, _)| node)
+        let owes = |node: &u32| *node != COORDINATOR && self.receivers.contains(node);
+        let blamed = self.blamed(now).into_iter().find(owes);
+        blamed.or_else(|| {
+            let mut waited_for: BTreeMap<u32, usize> = BTreeMap::new();
+            for node in self.still_waiting(now).flat_map(|(_, waiting)| &waiting.on) {
+                *waited_for.entry(*node).or_default() += 1;
+            }
+            let owing = waited_for.into_iter().filter(|(node, _)| owes(node));
+            owing.max_by_key(|(node, waiters)| (*waiters, Reverse(*node))).map(|(node, _)| node)
+        })
+    }
+
+    /// The nodes that others wait for and that wait for nobody, those for which most wait first.
+    fn blamed(&self, now: Instant) -> Vec<u32> {
+        let waits = |(node, waiting): (u32, &Waiting)| (node, waiting.on.clone());
+        let waiting: BTreeMap<u32, Vec<u32>> = self.still_waiting(now).map(waits).collect();
+        let nodes: BTreeSet<u32> =
+            waiting.iter().flat_map(|(node, on)| on.iter().chain([node])).copied().collect();
+        let nodes: Vec<u32> = nodes.into_iter().collect();
+        let index = |node: &u32| nodes.binary_search(node).ok();
+        // Who says nothing has no connection any more: that is noticed elsewhere.
+        let on = |node| waiting.get(node).into_iter().flatten().filter_map(index).collect();
+        let waits_for: Vec<Option<Vec<usize>>> = nodes.iter().map(|node| Some(on(node))).collect();
+        blame(&waits_for).nodes.into_iter().map(|index| nodes[index]).collect()
+    }
+
+    /// What is known of it while nodes wait in vain for `patience`.
+    pub(super) fn stalled(
+        &self,
+        step: Step,
+        now: Instant,
+        patience: Duration,
+    ) -> Option<StalledSum> {
+        if !self.is_stuck(now, patience, Duration::MAX) {
+            return None;
+        }
+        let workers = |nodes: Vec<u32>| {
+            nodes.into_iter().filter(|node| *node != COORDINATOR).map(Worker).collect()
+        };
+        Some(StalledSum {
+            step,
+            seconds: now.duration_since(self.begun).as_secs_f64(),
+            waiting: workers(self.still_waiting(now).map(|(node, _)| node).collect()),
+            waited_for: workers(self.blamed(now)),
+        })
+    }
+}
+
+/// A sum that stands still.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct StalledSum {
+    /// Of which step.
+    pub step: Step,
+    /// How long it takes so far.
+    pub seconds: f64,
+    /// Who waits for something of it, by their own word.
+    pub waiting: Vec<Worker>,
+    /// For whom all of these wait in the end; none if they wait for each other.
+    pub waited_for: Vec<Worker>,
+}
+
+impl fmt::Display for StalledSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, seconds, waiting, waited_for } = self;
+        write!(f, "the sum of step {} stands still, begun {seconds:.1} s ago: ", step.0)?;
+        let names = |workers: &[Worker]| named(workers, |_| None);
+        match &waited_for[..] {
+            [] => write!(f, "{} wait for each other", names(waiting)),
+            waited_for => write!(f, "{} held up by {}", names(waiting), names(waited_for)),
+        }
     }
 }
 
@@ -243,6 +305,27 @@ mod tests {
         assert_eq!(monitor.giver(0, |node| node != 2), Some(1));
         assert!(!monitor.holds(3, Some(8)) && monitor.holds(0, Some(9)), "it has got them anew");
         assert_eq!(monitor.giver(1, |node| node == 3), None);
+    }
+
+    #[test]
+    fn it_is_told_for_whom_a_sum_waits() {
+        let now = Instant::now();
+        let mut monitor = ExchangeMonitor::new(Some(0), vec![0, 1, 2], BTreeSet::new(), now);
+        let stalled = |monitor: &ExchangeMonitor| {
+            monitor
+                .stalled(Step(9), now + SECOND / 5, SECOND / 5)
+                .map(|stalled| stalled.to_string())
+        };
+        monitor.waits(0, vec![1], now);
+        monitor.waits(1, vec![2], now);
+        assert_eq!(
+            stalled(&monitor).unwrap(),
+            "the sum of step 9 stands still, begun 0.2 s ago: workers 0, 1 held up by worker 2"
+        );
+        monitor.waits(2, vec![0], now);
+        assert!(stalled(&monitor).unwrap().ends_with("workers 0, 1, 2 wait for each other"));
+        monitor.done = true;
+        assert_eq!(stalled(&monitor), None);
     }
 
     #[test]

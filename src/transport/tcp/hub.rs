@@ -35,6 +35,8 @@ use tokio::time::Instant;
 /// Frames taken in before sums are gone on with.
 const AT_ONCE: usize = 16;
 const PING: Duration = Duration::from_secs(1);
+/// A sum that stands still for so long is shown.
+const STALLED_SHOWN: Duration = Duration::from_secs(1);
 /// How long the workers may go on handing the last sums to each other.
 pub(super) const LAST_SUMS: Duration = Duration::from_secs(5);
 /// How long workers may take to hang up after they were told to stop.
@@ -577,7 +579,9 @@ impl Hub {
             );
         }
         self.sums(CoordinatorEvent::Tick);
+        let stalled = self.sums.stalled(now.into_std(), STALLED_SHOWN);
         let mut status = self.watched.status();
+        status.stalled = stalled;
         for (worker, seat) in self.members.connected() {
             status.workers[worker as usize].silent_seconds =
                 now.saturating_duration_since(seat.heard).as_secs_f64();

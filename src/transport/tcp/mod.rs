@@ -24,7 +24,7 @@ pub mod security;
 mod server;
 mod status;
 
-pub use super::exchange::{Carrier, Exchange, SendResults};
+pub use super::exchange::{Carrier, Exchange, SendResults, StalledSum};
 pub use super::wire::Welcome;
 pub use client::TcpLink;
 pub use environment::{Environment, EnvironmentError, Secrets};

@@ -1,5 +1,7 @@
 //! What is known of a coordinator's connections.
 
+use crate::transport::exchange::StalledSum;
+
 /// What is known of one worker's connection.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct WorkerStatus {
@@ -41,6 +43,9 @@ pub struct TcpStatus {
     /// Workers that can sum by a collective now, among themselves.
     #[serde(default)]
     pub group: usize,
+    /// A sum that stands still for a second.
+    #[serde(default)]
+    pub stalled: Option<StalledSum>,
     /// Seconds of the last one, from the plan to the second holder.
     pub exchange_seconds: f64,
     /// Calls that were refused.

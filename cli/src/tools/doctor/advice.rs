@@ -35,7 +35,7 @@ impl Advice<'_> {
 
     /// The same question about some of the steps.
     fn again(&self, from: Option<u64>, to: Option<u64>) -> Option<String> {
-        // What came by standard input is gone.
+        // Standard input cannot be read twice.
         if self.args.input == STDIN {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Sums that are made in a group of workers, and what becomes of them when it is given up.
+//! Sums that are made in a group of workers, and how they are made when it is given up.
 
 use super::{CoordinatorSums, Effects, report, tell};
 use crate::transport::Notice;

@@ -52,7 +52,7 @@ impl Handovers {
         Some((needy.remove(&header.number)?, arriving.take(header.number)?))
     }
 
-    /// A worker is gone.
+    /// A worker is lost.
     pub(super) fn forget(&mut self, donor: Worker) {
         self.coming.remove(&donor);
     }
