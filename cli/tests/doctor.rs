@@ -1,12 +1,19 @@
 //! `codedgrad doctor` as its users meet it.
 
 mod program;
+mod serving;
 
+use codedgrad::ids::Worker;
+use codedgrad::train::{Aggregator, Event};
+use codedgrad::transport::RunFacts;
 use program::{codedgrad, json, refused, text};
 use serde_json::Value;
+use serving::Serving;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const RUNS: [&str; 4] = ["static_uncoded", "static_groups", "made_up_uncoded", "made_up_groups"];
@@ -81,6 +88,65 @@ fn a_run_writes_what_the_doctor_reads() {
     let found = examined(home.path(), &["run"]);
     assert_eq!(found["checkpoints"]["count"], 3);
     assert!(found["effective"].as_f64().is_some() && found["events"]["lost"] == 1, "{found}");
+}
+
+/// How long a unit takes, and from when on it takes one worker half as long again.
+const UNIT: Duration = Duration::from_millis(4);
+const SLOW: Worker = Worker(2);
+const SINCE: u64 = 50;
+
+/// A trainer whose gradients are ones.
+fn train(mut aggregator: Aggregator) {
+    let gets_slow = aggregator.worker() == Some(SLOW);
+    while let Some(event) = aggregator.next_event().unwrap() {
+        match event {
+            Event::Compute(mut task) => {
+                let is_slow = gets_slow && task.step() >= SINCE;
+                while task.next_part().is_some() {
+                    thread::sleep(if is_slow { UNIT * 3 / 2 } else { UNIT });
+                    task.message().fill(1.0);
+                }
+                task.submit(vec![]).unwrap();
+            }
+            Event::Provide(request) => request.reply(vec![vec![0.0; 2]]),
+            Event::Apply(_) | Event::Skip(_) | Event::Resync(_) => {}
+        }
+    }
+}
+
+/// One of four workers gets slow in a run whose code does without it: nobody waits for it, and it
+/// is named all the same, by what it reports of its work.
+#[test]
+fn a_worker_that_gets_slow_behind_a_code_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let flags = "--workers 4 --scheme groups:s=1 --out run";
+    let serving = Serving::start(home.path(), &flags.split(' ').collect::<Vec<_>>());
+    let (address, security) = serving.listens(&home.path().join("run"));
+    let facts = RunFacts {
+        length: Some(2),
+        units: Some(8),
+        steps: Some(150),
+        dtype: Some("f32".into()),
+        layout: Some(7),
+        ..RunFacts::default()
+    };
+    let workers: Vec<_> = (0..4)
+        .map(|worker| {
+            let joining =
+                Aggregator::join(&address).security(security.clone()).facts(facts.clone());
+            let aggregator = joining.worker(worker).unit_samples(1);
+            thread::spawn(move || train(aggregator.connect().unwrap()))
+        })
+        .collect();
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    serving.ends();
+    let found = examined(home.path(), &["run"]);
+    let since =
+        found["findings"].as_array().unwrap().iter().find(|it| it["kind"] == "slower-since");
+    let since = since.unwrap_or_else(|| panic!("no change is found: {}", found["findings"]));
+    assert_eq!(since["workers"], serde_json::json!([SLOW.0]));
+    assert!(since["since"].as_u64().unwrap().abs_diff(SINCE) <= 50, "{since}");
+    assert_eq!(found["of_workers"][SLOW.index()]["because"], "computing", "{found}");
 }
 
 #[test]

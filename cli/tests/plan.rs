@@ -206,7 +206,7 @@ fn both_say_how_times_grow() {
             &["--base-load", "0.25", "--slope", "1.5"],
             "Times grow by 1.5 s per batch, recorded at load 1/4.",
         ),
-        (&["--as-recorded"], "Times stay as recorded, whatever the load."),
+        (&["--as-recorded"], "Times stay as recorded under any load."),
     ] {
         for command in
             [&["plan", "--families", "groups"][..], &["simulate", "groups:s=1", "--jobs", "30"]]

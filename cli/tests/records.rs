@@ -2,17 +2,16 @@
 #![cfg(feature = "trainer")]
 
 mod program;
+mod serving;
 
 use codedgrad::train::{Aggregator, Event};
 use codedgrad::transport::RunFacts;
-use codedgrad::transport::tcp::security::{Security, Token};
 use program::{MODEL, codedgrad, flags, text};
 use serde_json::Value;
+use serving::Serving;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// What only runs write that this test does not make: on GPUs, of trainers that freeze parameters,
 /// or with workers that come and go; and what is not written under a virtual clock.
@@ -102,29 +101,8 @@ fn train(home: &Path, out: &str, words: &'static str) {
 
 /// A run of others' programs: two steps of one worker, whose parameters are two numbers.
 fn serve(home: &Path) {
-    struct Kept(Child);
-    impl Drop for Kept {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_codedgrad"));
-    command.args(["serve", "--workers", "1", "--scheme", "auto", "--out", "served"]);
-    command.current_dir(home).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = Kept(command.spawn().unwrap());
-    let read = |file: &str| fs::read_to_string(home.join("served").join(file)).ok();
-    #[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
-    let begin = Instant::now();
-    let (address, token) = loop {
-        match (read("address"), read("token")) {
-            (Some(address), Some(_)) if !address.is_empty() => {
-                break (address.trim().to_owned(), home.join("served/token"));
-            }
-            _ if begin.elapsed() > Duration::from_secs(60) => panic!("it does not listen"),
-            _ => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
+    let serving = Serving::start(home, &["--workers", "1", "--scheme", "auto", "--out", "served"]);
+    let (address, token) = serving.listens(&home.join("served"));
     let facts = RunFacts {
         length: Some(2),
         units: Some(2),
@@ -133,9 +111,8 @@ fn serve(home: &Path) {
         layout: Some(7),
         ..RunFacts::default()
     };
-    let joining =
-        Aggregator::join(address).security(Security::Plain { token: Token::read(&token).unwrap() });
-    let mut aggregator = joining.facts(facts).unit_samples(1).connect().unwrap();
+    let mut aggregator =
+        Aggregator::join(address).security(token).facts(facts).unit_samples(1).connect().unwrap();
     while let Some(event) = aggregator.next_event().unwrap() {
         match event {
             Event::Compute(mut task) => {
@@ -149,7 +126,7 @@ fn serve(home: &Path) {
             Event::Apply(_) | Event::Skip(_) | Event::Resync(_) => {}
         }
     }
-    assert!(child.0.wait().unwrap().success());
+    serving.ends();
 }
 
 #[test]

@@ -161,6 +161,55 @@ fn a_cut_or_missing_checkpoint_leaves_the_one_before() {
     assert!(!said.contains("checkpoint"), "{said}");
 }
 
+/// Kills a run so many times, and resumes it each time: it must end as one that was never killed.
+/// Some kills come while the checkpoint is read, others while steps are made or one is written.
+fn killed_and_resumed(times: u64) {
+    let home = tempfile::tempdir().unwrap();
+    let steps = (150 * times).to_string();
+    let plan = ["--steps", &steps, "--checkpoint-every", "3"];
+    json(&train(home.path(), &[&plan[..], &["--out", "whole", "--json"]].concat()));
+    let begin = [&["train"], &SMALL[..], &plan[..], &["--out", "cut"]].concat();
+    let mut arguments = begin;
+    let mut killed = 0;
+    for moment in 0..times {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_codedgrad"))
+            .args(&arguments)
+            .current_dir(home.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let began = Instant::now();
+        while !home.path().join("cut/run.jsonl").exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "no record appears");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Spread over a fifth of a second, in no order.
+        std::thread::sleep(Duration::from_micros(moment * 7_919_333 % 200_000));
+        let _ = child.kill();
+        killed += u64::from(!child.wait().unwrap().success());
+        arguments = vec!["train", "--resume", "cut", "--json"];
+    }
+    assert!(2 * killed > times, "only {killed} of {times} kills came before the end");
+    let output = codedgrad(home.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for file in ["run.jsonl", "summary.json", "model-0-uncoded/model.safetensors", CURRENT] {
+        let read = |out: &str| fs::read(home.path().join(out).join(file)).unwrap();
+        assert!(read("whole") == read("cut"), "{file} differs after {killed} kills");
+    }
+}
+
+#[test]
+fn a_run_killed_at_any_moment_goes_on_to_the_same_bytes() {
+    killed_and_resumed(12);
+}
+
+#[test]
+#[ignore = "long"]
+fn a_run_killed_200_times_goes_on_to_the_same_bytes() {
+    killed_and_resumed(200);
+}
+
 /// What is damaged must not take the place of the good one when the next checkpoint is written.
 #[test]
 fn a_damaged_checkpoint_is_put_aside() {

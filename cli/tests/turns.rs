@@ -424,7 +424,7 @@ fn turns_go_on_beyond_their_end() {
     assert!(compared.clone().all(|line| line["gradient_difference"] == 0.0));
     // One after the other, only the last run's optimizer is there to go on with.
     one_after_the_other(home, &[&QUICK, &plan]);
-    let needles = ["--steps 30", "uncoded has ended after 25 steps", "begin anew"];
+    let needles = ["--steps 30", "uncoded has ended after 25 steps", "begin a new run"];
     refused(home, &["train", "--resume", "ordered", "--steps", "30"], &needles);
     let said = text(&train(home, &[&["--resume", "ordered"]]).stderr);
     assert!(said.contains("already finished: 25 steps") && !said.contains("--steps M"), "{said}");
