@@ -163,6 +163,7 @@ fn a_cut_or_missing_checkpoint_leaves_the_one_before() {
 
 /// Kills a run so many times, and resumes it each time: it must end as one that was never killed.
 /// Some kills come while the checkpoint is read, others while steps are made or one is written.
+#[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
 fn killed_and_resumed(times: u64) {
     let home = tempfile::tempdir().unwrap();
     let steps = (150 * times).to_string();
