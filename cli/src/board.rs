@@ -1,5 +1,6 @@
 //! How a coordinator's run is going, kept by the coordinator and shown by it over HTTP.
 
+use crate::clock::unix_seconds;
 use crate::layout::Width;
 use crate::shared::lock;
 use crate::steps::late;
@@ -53,6 +54,9 @@ impl Board {
         lock(&self.open).waiting = None;
         let mut progress = lock(&self.progress);
         progress.steps = record.step + 1;
+        let now = unix_seconds();
+        progress.began.get_or_insert(now - record.seconds);
+        progress.decided = now;
         for spent in &record.spent {
             if let Some(of) = progress.workers.get_mut(spent.worker.index()) {
                 of.computing_seconds += spent.computed;
@@ -72,6 +76,7 @@ impl Board {
             progress.last_round_seconds = round.seconds;
             progress.round_seconds += round.seconds;
             let first = round.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            let median = median(&round.arrivals);
             progress.wait_outs += u64::from(round.seconds > (1.0 + mu) * first);
             let late = late(round);
             let workers = Worker::all(round.arrivals.len());
@@ -83,6 +88,8 @@ impl Board {
                 worker.last_arrival = arrival.or(worker.last_arrival);
                 worker.late_rounds += u64::from(is_late);
                 worker.unused_rounds += u64::from(arrival.is_none() && !is_late);
+                worker.abandoned += u64::from(arrival.is_none());
+                worker.took(arrival.and_then(|arrival| Some(arrival / median?)));
                 worker.lateness_seconds += (arrival.unwrap_or(round.seconds) - first).max(0.0);
                 worker.ended(match arrival {
                     _ if round.erased.contains(&number) => 'x',
@@ -102,6 +109,14 @@ impl Board {
         if let Some(of) = progress.workers.get_mut(worker.index()) {
             of.faults += 1;
         }
+    }
+
+    /// A checkpoint with a step and all before it is on disk, for which training has waited.
+    #[cfg(feature = "trainer")]
+    pub(crate) fn saved(&self, step: u64, blocked: f64) {
+        let mut progress = lock(&self.progress);
+        progress.saved = Some(step);
+        progress.blocked_seconds += blocked;
     }
 
     /// A step is open.
@@ -212,6 +227,20 @@ impl Shown {
             "Rounds that were open for much longer than usual.",
             self.stuck as f64,
         );
+        if let Some(share) = progress.effective() {
+            let help = "Share of the time since the first step that steps took.";
+            one("effective_ratio", "gauge", help, share);
+        }
+        if let Some(step) = progress.saved {
+            let age = progress.steps.saturating_sub(step + 1);
+            one("checkpoint_age_steps", "gauge", "Steps since the last checkpoint.", age as f64);
+            one(
+                "checkpoint_blocked_seconds_total",
+                "counter",
+                "How long training has waited for checkpoints.",
+                progress.blocked_seconds,
+            );
+        }
         one("step_seconds", "gauge", "How long the last step took.", progress.last_step_seconds);
         one("step_seconds_total", "counter", "How long all steps took.", progress.step_seconds);
         one(
@@ -360,8 +389,24 @@ impl Shown {
             "How much longer its answers took: network, queues, its host.",
             &|of, _| Some(of.elsewhere_seconds),
         );
+        each("abandoned_total", "counter", "Rounds that closed without its answer.", &|of, _| {
+            Some(of.abandoned as f64)
+        });
+        each(
+            "ratio",
+            "gauge",
+            "Its answers over the median answers of their rounds, the mean of the last 50.",
+            &|of, _| of.ratio(),
+        );
         each("faults_total", "counter", "Its faults.", &|of, _| Some(of.faults as f64));
     }
+}
+
+/// The middle of a round's answers.
+fn median(arrivals: &[Option<f64>]) -> Option<f64> {
+    let mut sorted: Vec<f64> = arrivals.iter().flatten().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().filter(|median| *median > 0.0)
 }
 
 /// Writes metrics that have one value: name, kind, help, value.

@@ -163,7 +163,8 @@ fn a_worker_dies_and_another_takes_its_place() {
 /// Whoever looks after a run is told whom it waits for, while it waits.
 #[test]
 fn an_open_round_names_whom_it_waits_for() {
-    let flags = "--workers 3 --steps 400 --scheme uncoded --metrics 127.0.0.1:0";
+    let flags = "--workers 3 --steps 400 --scheme uncoded --metrics 127.0.0.1:0 \
+                 --checkpoint-every 2";
     let mut run = Run::start_in_real_time(&flags.split(' ').collect::<Vec<_>>());
     let workers = run.workers(3, &[]);
     run.wait_for_steps(10);
@@ -180,8 +181,15 @@ fn an_open_round_names_whom_it_waits_for() {
     });
     assert!(shown.starts_with("step "), "it comes first: {shown}");
     let body = get(metrics, "/metrics").1;
-    let open = body.lines().find_map(|line| line.strip_prefix("codedgrad_round_open_seconds "));
-    assert!(open.unwrap().parse::<f64>().unwrap() >= 1.0, "{body}");
+    let metric = |name: &str| {
+        let value = body.lines().find_map(|line| line.strip_prefix(&format!("codedgrad_{name} ")));
+        value.unwrap_or_else(|| panic!("no {name}: {body}")).parse::<f64>().unwrap()
+    };
+    assert!(metric("round_open_seconds") >= 1.0, "{body}");
+    assert!((0.0..1.01).contains(&metric("effective_ratio")), "{body}");
+    assert!(metric("worker_ratio{worker=\"0\"}") > 0.0, "{body}");
+    assert!(metric("checkpoint_age_steps") < 20.0, "{body}");
+    assert!(metric("checkpoint_blocked_seconds_total") > 0.0, "{body}");
     let status = json(&codedgrad(run.folder.path(), &["status", metrics, "--json"]));
     let missing = status["waiting"]["missing"].as_array().unwrap();
     assert!(missing.iter().any(|missing| missing["worker"] == number), "{status}");

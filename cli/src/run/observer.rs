@@ -125,6 +125,8 @@ pub(crate) struct Files {
     record: LineFile,
     pub(crate) events: EventFile,
     checkpoints: Writer,
+    /// Where it is shown how the run is going.
+    board: Option<Arc<Board>>,
 }
 
 impl Files {
@@ -134,7 +136,14 @@ impl Files {
             record: LineFile::open(&folder.file(RECORD), kept)?,
             events: EventFile::open(folder, timed)?,
             checkpoints: Writer::new(folder),
+            board: None,
         })
+    }
+
+    /// The same, shown on a board.
+    pub(crate) fn with_board(mut self, board: Option<Arc<Board>>) -> Self {
+        self.board = board;
+        self
     }
 
     /// Has states written that are copied by a function.
@@ -164,6 +173,9 @@ impl Files {
 
     fn tell(&mut self, saved: Option<Saved>) {
         if let Some(Saved { place, took }) = saved {
+            if let Some(board) = &self.board {
+                board.saved(place.1, took.blocked.unwrap_or(0.0));
+            }
             self.events.saved(place, took);
         }
     }

@@ -363,7 +363,8 @@ impl Session {
         let made = self.made();
         let kept = made.iter().sum::<u64>() as usize;
         let mut work = Work {
-            files: Files::open(&self.folder, kept, self.plan.timing.clock == ClockKind::Wall)?,
+            files: Files::open(&self.folder, kept, self.plan.timing.clock == ClockKind::Wall)?
+                .with_board(self.board.clone()),
             begun: BTreeSet::new(),
             faults: Vec::new(),
             bar: Progress::new(self.plan.all_steps(), made),

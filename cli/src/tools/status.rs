@@ -70,12 +70,34 @@ pub(crate) struct OfWorker {
     pub(crate) computing_seconds: f64,
     #[serde(default)]
     pub(crate) elsewhere_seconds: f64,
+    /// Rounds that closed without its answer.
+    #[serde(default)]
+    pub(crate) abandoned: u64,
+    /// Its last answers over the median answers of their rounds; see [`RATIOS`].
+    #[serde(default)]
+    pub(crate) ratios: VecDeque<f64>,
 }
 
 /// Rounds of a strip.
 pub(crate) const STRIP: usize = 60;
+/// Answers of which a worker's ratio is the mean.
+const RATIOS: usize = 50;
 
 impl OfWorker {
+    /// How many times as long as the median its answer took, if it answered.
+    pub(crate) fn took(&mut self, ratio: Option<f64>) {
+        self.ratios.extend(ratio);
+        if self.ratios.len() > RATIOS {
+            self.ratios.pop_front();
+        }
+    }
+
+    /// The mean of those.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        let answers = self.ratios.len();
+        (answers > 0).then(|| self.ratios.iter().sum::<f64>() / answers as f64)
+    }
+
     /// How a round ended for it.
     pub(crate) fn ended(&mut self, letter: char) {
         self.strip.push_back(letter);
@@ -103,9 +125,27 @@ pub(crate) struct Progress {
     /// From the close of the last round of a step to its commit: weights, sum, and the sum held.
     pub(crate) last_decode_seconds: f64,
     pub(crate) decode_seconds: f64,
+    /// When the first step began here and when the last one was decided, in seconds since 1970.
+    #[serde(default)]
+    pub(crate) began: Option<f64>,
+    #[serde(default)]
+    pub(crate) decided: f64,
+    /// The last step that is in a checkpoint, and for how long training has waited for all.
+    #[serde(default)]
+    pub(crate) saved: Option<u64>,
+    #[serde(default)]
+    pub(crate) blocked_seconds: f64,
     pub(crate) faults: u64,
     pub(crate) last_fault: Option<String>,
     pub(crate) workers: Vec<OfWorker>,
+}
+
+impl Progress {
+    /// The share of the time since the first step that steps took.
+    pub(crate) fn effective(&self) -> Option<f64> {
+        let passed = self.decided - self.began?;
+        (passed > 0.0).then(|| self.step_seconds / passed)
+    }
 }
 
 /// All that is shown.
