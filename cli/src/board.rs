@@ -55,8 +55,8 @@ impl Board {
         let mut progress = lock(&self.progress);
         progress.steps = record.step + 1;
         let now = unix_seconds();
-        progress.began.get_or_insert(now - record.seconds);
-        progress.decided = now;
+        progress.upkeep.began.get_or_insert(now - record.seconds);
+        progress.upkeep.decided = now;
         for spent in &record.spent {
             if let Some(of) = progress.workers.get_mut(spent.worker.index()) {
                 of.computing_seconds += spent.computed;
@@ -104,8 +104,8 @@ impl Board {
 
     fn fault(&self, worker: Worker, what: &str) {
         let mut progress = lock(&self.progress);
-        progress.faults += 1;
-        progress.last_fault = Some(format!("{worker}: {what}"));
+        progress.faults.count += 1;
+        progress.faults.last = Some(format!("{worker}: {what}"));
         if let Some(of) = progress.workers.get_mut(worker.index()) {
             of.faults += 1;
         }
@@ -115,8 +115,8 @@ impl Board {
     #[cfg(feature = "trainer")]
     pub(crate) fn saved(&self, step: u64, blocked: f64) {
         let mut progress = lock(&self.progress);
-        progress.saved = Some(step);
-        progress.blocked_seconds += blocked;
+        progress.upkeep.saved = Some(step);
+        progress.upkeep.blocked_seconds += blocked;
     }
 
     /// A step is open.
@@ -231,14 +231,14 @@ impl Shown {
             let help = "Share of the time since the first step that steps took.";
             one("effective_ratio", "gauge", help, share);
         }
-        if let Some(step) = progress.saved {
+        if let Some(step) = progress.upkeep.saved {
             let age = progress.steps.saturating_sub(step + 1);
             one("checkpoint_age_steps", "gauge", "Steps since the last checkpoint.", age as f64);
             one(
                 "checkpoint_blocked_seconds_total",
                 "counter",
                 "How long training has waited for checkpoints.",
-                progress.blocked_seconds,
+                progress.upkeep.blocked_seconds,
             );
         }
         one("step_seconds", "gauge", "How long the last step took.", progress.last_step_seconds);
@@ -264,7 +264,7 @@ impl Shown {
             "faults_total",
             "counter",
             "Faults of workers that were survived.",
-            progress.faults as f64,
+            progress.faults.count as f64,
         );
     }
 

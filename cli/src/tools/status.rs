@@ -107,6 +107,30 @@ impl OfWorker {
     }
 }
 
+/// How much of the time went into steps, and what was saved.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Upkeep {
+    /// When the first step began here and when the last one was decided, in seconds since 1970.
+    #[serde(default)]
+    pub(crate) began: Option<f64>,
+    #[serde(default)]
+    pub(crate) decided: f64,
+    /// The last step that is in a checkpoint, and for how long training has waited for all.
+    #[serde(default)]
+    pub(crate) saved: Option<u64>,
+    #[serde(default)]
+    pub(crate) blocked_seconds: f64,
+}
+
+/// Faults that were survived.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Faults {
+    #[serde(rename = "faults")]
+    pub(crate) count: u64,
+    #[serde(rename = "last_fault")]
+    pub(crate) last: Option<String>,
+}
+
 /// What happened so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Progress {
@@ -125,25 +149,17 @@ pub(crate) struct Progress {
     /// From the close of the last round of a step to its commit: weights, sum, and the sum held.
     pub(crate) last_decode_seconds: f64,
     pub(crate) decode_seconds: f64,
-    /// When the first step began here and when the last one was decided, in seconds since 1970.
-    #[serde(default)]
-    pub(crate) began: Option<f64>,
-    #[serde(default)]
-    pub(crate) decided: f64,
-    /// The last step that is in a checkpoint, and for how long training has waited for all.
-    #[serde(default)]
-    pub(crate) saved: Option<u64>,
-    #[serde(default)]
-    pub(crate) blocked_seconds: f64,
-    pub(crate) faults: u64,
-    pub(crate) last_fault: Option<String>,
+    #[serde(flatten)]
+    pub(crate) upkeep: Upkeep,
+    #[serde(flatten)]
+    pub(crate) faults: Faults,
     pub(crate) workers: Vec<OfWorker>,
 }
 
 impl Progress {
     /// The share of the time since the first step that steps took.
     pub(crate) fn effective(&self) -> Option<f64> {
-        let passed = self.decided - self.began?;
+        let passed = self.upkeep.decided - self.upkeep.began?;
         (passed > 0.0).then(|| self.step_seconds / passed)
     }
 }
@@ -243,7 +259,7 @@ impl Shown {
             network.received as f64 / 1e6,
             1e3 * network.exchange_seconds,
             network.refused,
-            progress.faults
+            progress.faults.count
         );
         if network.expected > 0 {
             let _ = writeln!(
@@ -259,7 +275,7 @@ impl Shown {
                 network.by_collective, network.exchanges, network.group
             );
         }
-        if let Some(fault) = &progress.last_fault {
+        if let Some(fault) = &progress.faults.last {
             let _ = writeln!(text, "last fault: {}", plain(fault));
         }
         text
