@@ -224,6 +224,15 @@ fn the_python_worker_does_what_the_protocol_says() {
     assert_eq!(VERSION, 4, "the worker in Python speaks this version");
 }
 
+/// A message without what a task took, and the units of it that were finished.
+fn spent(mut message: Value) -> (Value, u64) {
+    let fields = message.as_object_mut().unwrap();
+    let computed = fields.remove("computed").unwrap().as_f64().unwrap();
+    assert!(computed >= 0.0, "{computed}");
+    let units = fields.remove("units").unwrap().as_u64().unwrap();
+    (message, units)
+}
+
 fn computes_and_contributes(worker: &mut Bare) {
     // Two tasks with other coefficients than 1. At parameters 0 the gradient of sample 0 of batch 0
     // begins with 50, 43.
@@ -239,13 +248,15 @@ fn computes_and_contributes(worker: &mut Bare) {
     let compute = json!({"type": "compute", "order": 1, "tasks": [task(0, 0, 1, 2.0), task(1, 0, 2,
         -0.5), task(2, 0, 1, 1.0)]});
     worker.tell(&compute);
-    for (piece, aux) in [(0, 2.0), (1, -1.0), (2, 1.0)] {
-        assert_eq!(worker.hear(), done(1, piece, aux));
+    for (piece, aux, units) in [(0, 2.0, 1), (1, -1.0, 2), (2, 1.0, 1)] {
+        assert_eq!(spent(worker.hear()), (done(1, piece, aux), units));
     }
     // An order of very many units is dropped between two of them.
     worker.tell(&json!({"type": "compute", "order": 2, "tasks": [task(3, 0, 100_000, 1.0)]}));
     worker.tell(&json!({"type": "abandon"}));
-    assert_eq!(worker.hear(), json!({"type": "idle", "order": 2}));
+    let (idle, units) = spent(worker.hear());
+    assert_eq!(idle, json!({"type": "idle", "order": 2}));
+    assert!(units < 100_000, "{units}");
     // 1 times task 0 plus 4 times task 1 is the sum of step 0; task 2 goes into the exchange by
     // itself and is discarded then.
     let reduce = |piece: u32, weight: f64| {
