@@ -690,8 +690,10 @@ def test_a_forked_child_does_not_touch_the_run() -> None:
 
 
 SCRIPT = """
-import numpy as np, sys
+import numpy as np, signal, sys
 from codedgrad import loop
+# What a shell starts in the background ignores Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with loop.serve("uncoded", workers=2, units=2, steps=2, length=3) as coordinator:
     run = loop.join([np.zeros(3, np.float32)], units=2, steps=2,
                     address=coordinator.address, token=coordinator.token)
