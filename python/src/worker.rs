@@ -478,7 +478,7 @@ impl Worker {
         done.map_err(|error| inner.error(error))
     }
 
-    /// Answers the request at hand with this replica's state.
+    /// Answers the current request with this replica's state.
     fn provide(&self, py: Python<'_>, state: Vec<PyBackedBytes>) -> PyResult<()> {
         let mut inner = self.lock()?;
         match std::mem::replace(&mut inner.at_hand, AtHand::Nothing) {
@@ -496,14 +496,14 @@ impl Worker {
         }
     }
 
-    /// Says that the state at hand was taken over.
+    /// Says that the current state was taken over.
     fn taken(&self, digests: Vec<u64>) -> PyResult<()> {
         let mut inner = self.lock()?;
         let done = inner.aggregator()?.taken(digests);
         done.map_err(|error| inner.error(error))
     }
 
-    /// Says that the state at hand does not fit.
+    /// Says that the current state does not fit.
     fn refuse(&self, reason: String) -> PyResult<()> {
         let mut inner = self.lock()?;
         let done = inner.aggregator()?.refuse(reason);

@@ -85,7 +85,7 @@ pub struct Aggregator<V: Vector = Vec<f32>> {
     chunk: Option<usize>,
     closer: Closer,
     at_hand: Option<AtHand<V>>,
-    /// What is written while no part of a task is at hand.
+    /// What is written while no part of a task is current.
     astray: Option<V>,
     /// The run is over.
     over: bool,
@@ -315,12 +315,12 @@ impl<V: Vector> Aggregator<V> {
     /// [`Aggregator::gradient`] and [`Aggregator::applied`]; [`Aggregator::taken`]. None if nothing
     /// comes within `patience`.
     ///
-    /// One event is at hand at a time. A task that is not submitted counts as abandoned when the
+    /// One event is current at a time. A task that is not submitted counts as abandoned when the
     /// next event is asked for; of a step and a state it must be said first what became of them.
     ///
     /// # Errors
     /// [`AggregatorError::Disconnected`] when the coordinator is gone, [`AggregatorError::Closed`]
-    /// when this side has left, [`AggregatorError::Unsettled`] when a step or a state is at hand,
+    /// when this side has left, [`AggregatorError::Unsettled`] when a step or a state is current,
     /// and what else ends a worker's part in a run.
     ///
     /// ```
@@ -448,7 +448,7 @@ impl<V: Vector> Aggregator<V> {
         })
     }
 
-    /// Ends the event at hand, where that needs no word of the trainer's.
+    /// Ends the current event, where that needs no word of the trainer's.
     fn leave(&mut self) -> Result<(), AggregatorError> {
         let (what, due) = match &self.at_hand {
             None => return Ok(()),
@@ -503,7 +503,7 @@ impl<V: Vector> Aggregator<V> {
         there
     }
 
-    /// Reports what became of the state at hand, if there is one.
+    /// Reports what became of the current state, if there is one.
     fn answer(&mut self, digests: Vec<u64>, unfit: Option<String>) -> bool {
         let there = self.at_hand.take_if(|at_hand| matches!(at_hand, AtHand::State)).is_some();
         if there {

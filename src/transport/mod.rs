@@ -312,7 +312,7 @@ pub struct Weighted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Its step is computed from now on, and will be made of these terms, each of any of its
-    /// holders with weight 1: whoever can sum results while they are computed begins. Nothing is
+    /// holders with weight 1: nodes that can sum results while they are computed begin. Nothing is
     /// reported before the sum is asked for as it is decided.
     Expected,
     /// Its terms are there.

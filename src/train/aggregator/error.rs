@@ -31,7 +31,7 @@ pub enum AggregatorError {
         /// Parts not yet handed out.
         left: usize,
     },
-    /// A gradient was written while no part of the task was at hand, so that it is of no samples.
+    /// A gradient was written while no part of the task was current, so that it is of no samples.
     #[error(
         "a gradient of {task:?} was written while none of its parts was current: ask for a part \
          first"
@@ -79,7 +79,7 @@ pub enum AggregatorError {
         /// One past the last of them.
         end: usize,
     },
-    /// The token of an event that is over, or of another one than that at hand.
+    /// The token of an event that is over, or of another one than the current one.
     #[error("{what} is not current: it is done with, or another event was asked for since")]
     NotAtHand {
         /// What is not.
@@ -88,7 +88,7 @@ pub enum AggregatorError {
     /// An event was asked for before it was said what became of the last one.
     #[error("{what} is still open: say that it is {due} before the next event is asked for")]
     Unsettled {
-        /// What is at hand.
+        /// What is current.
         what: String,
         /// What is to be said of it.
         due: &'static str,

@@ -129,7 +129,7 @@ impl<V: Vector> Aggregator<V> {
     /// any more. Its gradient goes to [`Aggregator::buffer`].
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    /// [`AggregatorError::NotAtHand`] when the task is not current.
     pub fn part(&mut self, task: Task) -> Result<Option<Samples>, AggregatorError> {
         self.task(task)?;
         let wanted = !self.is_cancelled();
@@ -140,7 +140,7 @@ impl<V: Vector> Aggregator<V> {
     /// is one buffer for the whole task.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    /// [`AggregatorError::NotAtHand`] when the task is not current.
     pub fn mixture(&mut self, task: Task) -> Result<Vec<Samples>, AggregatorError> {
         self.task(task)?;
         Ok(self.work().map(|(work, mut desk)| work.mixture(&mut desk)).unwrap_or_default())
@@ -156,7 +156,7 @@ impl<V: Vector> Aggregator<V> {
     /// element must be overwritten; what is in it before is left over from earlier steps.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not at hand, [`AggregatorError::NoPart`]
+    /// [`AggregatorError::NotAtHand`] when the task is not current, [`AggregatorError::NoPart`]
     /// when no part of it is.
     pub fn buffer(&mut self, task: Task) -> Result<&mut V, AggregatorError> {
         self.task(task)?;
@@ -171,7 +171,7 @@ impl<V: Vector> Aggregator<V> {
     /// [ready](Aggregator::ready): it is the last one, and the run sums while it computes.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    /// [`AggregatorError::NotAtHand`] when the task is not current.
     pub fn in_parts(&mut self, task: Task) -> Result<bool, AggregatorError> {
         self.task(task)?;
         let is_last = self.work().is_some_and(|(work, _)| work.left() == 0);
@@ -184,7 +184,7 @@ impl<V: Vector> Aggregator<V> {
     /// to those that were said to be final before, it has no effect.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not at hand, [`AggregatorError::Beyond`]
+    /// [`AggregatorError::NotAtHand`] when the task is not current, [`AggregatorError::Beyond`]
     /// when a gradient has no such numbers. That one was changed afterwards is found out when the
     /// task is submitted: [`AggregatorError::Changed`].
     pub fn ready(&mut self, task: Task, numbers: Range<usize>) -> Result<(), AggregatorError> {
@@ -203,9 +203,9 @@ impl<V: Vector> Aggregator<V> {
     /// same weights. A task that nobody wants any more is dropped quietly.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not at hand; [`AggregatorError::Unfinished`]
+    /// [`AggregatorError::NotAtHand`] when the task is not current; [`AggregatorError::Unfinished`]
     /// when parts are left although it is still wanted, [`AggregatorError::Length`] when the buffer
-    /// of one was made longer or shorter: it stays at hand then.
+    /// of one was made longer or shorter: it stays current then.
     pub fn submit(&mut self, task: Task, aux: Vec<f64>) -> Result<(), AggregatorError> {
         self.task(task)?;
         self.finish(aux, |_| {})
@@ -216,7 +216,7 @@ impl<V: Vector> Aggregator<V> {
     /// own, by the device's.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    /// [`AggregatorError::NotAtHand`] when the task is not current.
     pub fn took(&mut self, task: Task, computed: Duration) -> Result<(), AggregatorError> {
         self.task(task)?;
         if let Some((work, _)) = self.work() {
@@ -228,7 +228,7 @@ impl<V: Vector> Aggregator<V> {
     /// Gives the current task up, and all that were ordered with it: the coordinator is told.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the task is not at hand.
+    /// [`AggregatorError::NotAtHand`] when the task is not current.
     pub fn abandon(&mut self, task: Task) -> Result<(), AggregatorError> {
         self.task(task)?;
         self.give_up(true);
@@ -247,7 +247,7 @@ impl<V: Vector> Aggregator<V> {
     /// The decoded gradient of the current step, the same bytes for every worker.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the step is not at hand, or has none.
+    /// [`AggregatorError::NotAtHand`] when the step is not current, or has none.
     pub fn gradient(&self, step: Step) -> Result<&V, AggregatorError> {
         self.decided(step).map(|(gradient, _)| gradient)
     }
@@ -256,7 +256,7 @@ impl<V: Vector> Aggregator<V> {
     /// messages.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the step is not at hand, or has none.
+    /// [`AggregatorError::NotAtHand`] when the step is not current, or has none.
     pub fn aux(&self, step: Step) -> Result<&[f64], AggregatorError> {
         self.decided(step).map(|(_, aux)| aux)
     }
@@ -266,7 +266,7 @@ impl<V: Vector> Aggregator<V> {
     /// are named and resynchronised.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when the step is not at hand.
+    /// [`AggregatorError::NotAtHand`] when the step is not current.
     pub fn applied(&mut self, step: Step, digest: Option<u64>) -> Result<(), AggregatorError> {
         match self.report(step, digest) {
             true => Ok(()),
@@ -285,21 +285,21 @@ impl<V: Vector> Aggregator<V> {
         self.link.send(Notice::Finish { after });
     }
 
-    /// Says that the state at hand was taken over, with the digests that the trainer would have
+    /// Says that the current state was taken over, with the digests that the trainer would have
     /// reported after the last steps before [`State::next`], one per model and the last step's
     /// last; none where none are taken.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when no state is at hand.
+    /// [`AggregatorError::NotAtHand`] when no state is current.
     pub fn taken(&mut self, digests: Vec<u64>) -> Result<(), AggregatorError> {
         self.answered(digests, None)
     }
 
-    /// Says that the trainer cannot go on from the state at hand, since it does not fit its model:
+    /// Says that the trainer cannot go on from the current state, since it does not fit its model:
     /// another worker's is fetched.
     ///
     /// # Errors
-    /// [`AggregatorError::NotAtHand`] when no state is at hand.
+    /// [`AggregatorError::NotAtHand`] when no state is current.
     pub fn refuse(&mut self, reason: impl Into<String>) -> Result<(), AggregatorError> {
         self.answered(Vec::new(), Some(reason.into()))
     }

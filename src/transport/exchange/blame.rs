@@ -24,7 +24,7 @@ pub(super) struct Blame {
     pub(super) why: Why,
 }
 
-/// Blames the silent nodes, or if there are none those that wait for nobody: whoever waits is a
+/// Blames the silent nodes, or if there are none those that wait for nobody: one that waits is a
 /// victim. `waits_for` has, for each node, the nodes it waits for, or none if it says nothing.
 ///
 /// With `n` nodes and `m` who wait for whom it takes `O(n (n + m))` operations.

@@ -254,7 +254,7 @@ pub enum ToWorker {
         /// Who gets the sum, for those who sum.
         receivers: Vec<u32>,
     },
-    /// A step is made of what was expected: whatever lacks of its sum is waited for from now on.
+    /// A step is made of what was expected: what its sum lacks is waited for from now on.
     Confirm {
         /// Which step.
         step: Step,
