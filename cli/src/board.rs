@@ -76,7 +76,7 @@ impl Board {
             progress.last_round_seconds = round.seconds;
             progress.round_seconds += round.seconds;
             let first = round.arrivals.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-            let median = median(&round.arrivals);
+            let median = round.median_arrival().filter(|median| *median > 0.0);
             progress.wait_outs += u64::from(round.seconds > (1.0 + mu) * first);
             let late = late(round);
             let workers = Worker::all(round.arrivals.len());
@@ -400,13 +400,6 @@ impl Shown {
         );
         each("faults_total", "counter", "Its faults.", &|of, _| Some(of.faults as f64));
     }
-}
-
-/// The middle of a round's answers.
-fn median(arrivals: &[Option<f64>]) -> Option<f64> {
-    let mut sorted: Vec<f64> = arrivals.iter().flatten().copied().collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().filter(|median| *median > 0.0)
 }
 
 /// Writes metrics that have one value: name, kind, help, value.

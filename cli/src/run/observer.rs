@@ -131,19 +131,18 @@ pub(crate) struct Files {
 
 impl Files {
     /// Has the record go on after its first lines, and all else where it was.
-    pub(crate) fn open(folder: &RunFolder, kept: usize, timed: bool) -> Result<Self, Failure> {
+    pub(crate) fn open(
+        folder: &RunFolder,
+        kept: usize,
+        timed: bool,
+        board: Option<Arc<Board>>,
+    ) -> Result<Self, Failure> {
         Ok(Self {
             record: LineFile::open(&folder.file(RECORD), kept)?,
             events: EventFile::open(folder, timed)?,
             checkpoints: Writer::new(folder),
-            board: None,
+            board,
         })
-    }
-
-    /// The same, shown on a board.
-    pub(crate) fn with_board(mut self, board: Option<Arc<Board>>) -> Self {
-        self.board = board;
-        self
     }
 
     /// Has states written that are copied by a function.

@@ -362,9 +362,9 @@ impl Session {
     pub(crate) fn execute(&mut self) -> Result<Summary, Failure> {
         let made = self.made();
         let kept = made.iter().sum::<u64>() as usize;
+        let timed = self.plan.timing.clock == ClockKind::Wall;
         let mut work = Work {
-            files: Files::open(&self.folder, kept, self.plan.timing.clock == ClockKind::Wall)?
-                .with_board(self.board.clone()),
+            files: Files::open(&self.folder, kept, timed, self.board.clone())?,
             begun: BTreeSet::new(),
             faults: Vec::new(),
             bar: Progress::new(self.plan.all_steps(), made),

@@ -4,6 +4,7 @@ use super::Auto;
 use crate::codes::SchemeSpec;
 use crate::delays::{Growth, recorded_row};
 use crate::sim::planner::{GAIN_MIN, Plan, PlanError, Question, plan};
+use crate::train::coordinator::median;
 use crate::train::{Policy, RoundRecord, SchemeChoice, StepRecord, Using};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
@@ -236,7 +237,7 @@ impl Chooser {
         self.now.scheme == UNCODED
     }
 
-    /// Seconds of a current step, on average but for a single one.
+    /// Seconds of the steps that were seen last, on average but for a single one.
     fn typical(&self) -> f64 {
         let mut seconds: Vec<f64> = self.last.iter().map(|seen| seen.seconds).collect();
         seconds.sort_by(f64::total_cmp);
@@ -349,7 +350,7 @@ impl Chooser {
         // What the fastest answer takes, on the whole, is computing time; whatever is more does not
         // grow with the load. Nobody computes in less.
         let fastest = |row: &Vec<f64>| row.iter().copied().fold(f64::INFINITY, f64::min);
-        let fastest = median(rows.iter().map(fastest));
+        let fastest = median(rows.iter().map(fastest)).unwrap_or(0.0);
         rows.iter_mut().flatten().for_each(|time| *time = time.max(fastest));
         let growth = Growth::Additive { base: 1.0 / workers, slope: fastest * workers };
         let before =
@@ -562,10 +563,4 @@ fn fits(scheme: &SchemeSpec, workers: usize, units: u32) -> bool {
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     if count > 0.0 { sum / count } else { 0.0 }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

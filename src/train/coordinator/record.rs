@@ -36,6 +36,21 @@ pub struct RoundRecord {
     pub work: f64,
 }
 
+impl RoundRecord {
+    /// The middle of the answers that came, the later one of two; none if none came.
+    #[must_use]
+    pub fn median_arrival(&self) -> Option<f64> {
+        median(self.arrivals.iter().flatten().copied())
+    }
+}
+
+/// The middle of some numbers, the greater one of two.
+pub(in crate::train) fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = numbers.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
 /// How good the decode of a step was, in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeRecord {

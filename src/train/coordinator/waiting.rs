@@ -1,6 +1,7 @@
 //! What a run waits for: the round that is open, who hangs, and whether it takes too long.
 
-use super::{Coordinator, Happening, Observer};
+use super::record::median;
+use super::{Coordinator, Happening, Observer, RoundRecord};
 use crate::ids::{Worker, WorkerSet, named};
 use crate::schedulers::OpenRound;
 use crate::transport::{Dismissal, Notice, Order, Transport};
@@ -80,13 +81,6 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// The middle of some numbers.
-fn median(numbers: &VecDeque<f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = numbers.iter().copied().collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
-}
-
 /// What is known of rounds and workers by which it is judged whether somebody hangs.
 #[derive(Debug)]
 pub(super) struct Watchdog {
@@ -126,10 +120,9 @@ impl Watchdog {
     }
 
     /// A round is closed.
-    pub(super) fn closed(&mut self, seconds: f64, arrivals: &[Option<f64>]) {
-        let answers: VecDeque<f64> = arrivals.iter().flatten().copied().collect();
+    pub(super) fn closed(&mut self, round: &RoundRecord) {
         for (kept, new) in
-            [(&mut self.rounds, Some(seconds)), (&mut self.answers, median(&answers))]
+            [(&mut self.rounds, Some(round.seconds)), (&mut self.answers, round.median_arrival())]
         {
             kept.extend(new);
             if kept.len() > USUAL_OF {
@@ -145,14 +138,14 @@ impl Watchdog {
 
     /// Whether a round is called stuck from now on.
     fn gets_stuck(&mut self, open_seconds: f64, now: f64) -> bool {
-        let usual = median(&self.rounds).unwrap_or(0.0);
+        let usual = median(self.rounds.iter().copied()).unwrap_or(0.0);
         let stuck = open_seconds > STUCK_SECONDS.max(STUCK_TIMES * usual);
         stuck && self.stuck.replace(now - open_seconds).is_none()
     }
 
     /// A worker whose trainer hangs.
     fn hanging(&self, now: f64) -> Option<Worker> {
-        let usual = median(&self.answers).unwrap_or(0.0);
+        let usual = median(self.answers.iter().copied()).unwrap_or(0.0);
         let limit = self.hangs_seconds.max(HANGS_TIMES * usual);
         let hangs = |since: &Option<f64>| since.is_some_and(|since| now - since > limit);
         let worker = self.leaving.iter().position(hangs)?;
@@ -187,7 +180,7 @@ impl<T: Transport> Coordinator<T> {
             step: step.0,
             round: round.0,
             open_seconds: now - opened_at,
-            usual_seconds: median(&self.watchdog.rounds),
+            usual_seconds: median(self.watchdog.rounds.iter().copied()),
             workers: missing.capacity(),
             summing,
             missing: missing.iter().map(of_missing).collect(),
@@ -225,6 +218,18 @@ impl<T: Transport> Coordinator<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn round(seconds: f64, arrivals: &[Option<f64>]) -> RoundRecord {
+        RoundRecord {
+            round: 0,
+            opened: 0.0,
+            seconds,
+            arrivals: arrivals.to_vec(),
+            delays: Vec::new(),
+            erased: Vec::new(),
+            work: 1.0,
+        }
+    }
 
     fn waiting(missing: &[u32], needed: &[u32], enough: &[u32]) -> Waiting {
         let workers = |numbers: &[u32]| numbers.iter().map(|worker| Worker(*worker)).collect();
@@ -269,10 +274,10 @@ mod tests {
         let mut watchdog = Watchdog::new(3);
         assert!(!watchdog.gets_stuck(4.75, 14.75) && watchdog.gets_stuck(5.25, 15.25));
         assert!(!watchdog.gets_stuck(9.0, 19.0), "said once");
-        watchdog.closed(9.0, &[Some(9.0), None, None]);
+        watchdog.closed(&round(9.0, &[Some(9.0), None, None]));
         assert_eq!((watchdog.goes_on(20.0), watchdog.goes_on(21.0)), (Some(10.0), None));
         for _ in 0..USUAL_OF {
-            watchdog.closed(4.0, &[Some(3.5), Some(4.0), None]);
+            watchdog.closed(&round(4.0, &[Some(3.5), Some(4.0), None]));
         }
         assert!(!watchdog.gets_stuck(39.0, 90.0) && watchdog.gets_stuck(41.0, 92.0));
         watchdog.abandoned(Worker(2), 100.0);

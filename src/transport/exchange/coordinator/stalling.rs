@@ -33,7 +33,7 @@ impl CoordinatorSums {
             let stuck = monitor.holders.len() < needed
                 && monitor.group.is_none()
                 && monitor.is_stuck(now, IDLE_OWNER, longest);
-            let culprit = monitor.culprit(now).filter(|_| stuck)?;
+            let culprit = stuck.then(|| monitor.culprit(now))??;
             (!monitor.term_holders.contains(&culprit)).then_some((key, culprit))
         });
         let Some((key, owner)) = found else { return };
