@@ -1,5 +1,6 @@
 //! `codedgrad doctor` as its users meet it.
 
+mod processes;
 mod program;
 mod serving;
 
@@ -8,7 +9,6 @@ use codedgrad::train::{Aggregator, Event};
 use codedgrad::transport::RunFacts;
 use program::{codedgrad, json, refused, text};
 use serde_json::Value;
-use serving::Serving;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -119,9 +119,8 @@ fn train(mut aggregator: Aggregator) {
 #[test]
 fn a_worker_that_gets_slow_behind_a_code_is_named() {
     let home = tempfile::tempdir().unwrap();
-    let flags = "--workers 4 --scheme groups:s=1 --out run";
-    let serving = Serving::start(home.path(), &flags.split(' ').collect::<Vec<_>>());
-    let (address, security) = serving.listens(&home.path().join("run"));
+    let flags = ["--workers", "4", "--scheme", "groups:s=1"];
+    let (mut serving, address, security) = serving::serve(home.path(), "run", &flags);
     let facts = RunFacts {
         length: Some(2),
         units: Some(8),
@@ -139,7 +138,7 @@ fn a_worker_that_gets_slow_behind_a_code_is_named() {
         })
         .collect();
     workers.into_iter().for_each(|worker| worker.join().unwrap());
-    serving.ends();
+    assert_eq!(serving.ends(), Some(0), "{}", serving.said());
     let found = examined(home.path(), &["run"]);
     let since =
         found["findings"].as_array().unwrap().iter().find(|it| it["kind"] == "slower-since");

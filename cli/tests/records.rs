@@ -1,6 +1,7 @@
 //! docs/records.md names every field of the files that runs leave, and no other.
 #![cfg(feature = "trainer")]
 
+mod processes;
 mod program;
 mod serving;
 
@@ -8,7 +9,6 @@ use codedgrad::train::{Aggregator, Event};
 use codedgrad::transport::RunFacts;
 use program::{MODEL, codedgrad, flags, text};
 use serde_json::Value;
-use serving::Serving;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -101,8 +101,8 @@ fn train(home: &Path, out: &str, words: &'static str) {
 
 /// A run of others' programs: two steps of one worker, whose parameters are two numbers.
 fn serve(home: &Path) {
-    let serving = Serving::start(home, &["--workers", "1", "--scheme", "auto", "--out", "served"]);
-    let (address, token) = serving.listens(&home.join("served"));
+    let flags = ["--workers", "1", "--scheme", "auto"];
+    let (mut serving, address, token) = serving::serve(home, "served", &flags);
     let facts = RunFacts {
         length: Some(2),
         units: Some(2),
@@ -126,7 +126,7 @@ fn serve(home: &Path) {
             Event::Apply(_) | Event::Skip(_) | Event::Resync(_) => {}
         }
     }
-    serving.ends();
+    assert_eq!(serving.ends(), Some(0), "{}", serving.said());
 }
 
 #[test]

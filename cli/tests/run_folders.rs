@@ -163,7 +163,6 @@ fn a_cut_or_missing_checkpoint_leaves_the_one_before() {
 
 /// Kills a run so many times, and resumes it each time: it must end as one that was never killed.
 /// Some kills come while the checkpoint is read, others while steps are made or one is written.
-#[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
 fn killed_and_resumed(times: u64) {
     let home = tempfile::tempdir().unwrap();
     let steps = (150 * times).to_string();
@@ -173,22 +172,11 @@ fn killed_and_resumed(times: u64) {
     let mut arguments = begin;
     let mut killed = 0;
     for moment in 0..times {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_codedgrad"))
-            .args(&arguments)
-            .current_dir(home.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let began = Instant::now();
-        while !home.path().join("cut/run.jsonl").exists() {
-            assert!(began.elapsed() < Duration::from_secs(60), "no record appears");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let mut run = Kept::start(home.path(), &arguments);
+        run.has_file(&home.path().join("cut/run.jsonl"));
         // Spread over a fifth of a second, in no order.
         std::thread::sleep(Duration::from_micros(moment * 7_919_333 % 200_000));
-        let _ = child.kill();
-        killed += u64::from(!child.wait().unwrap().success());
+        killed += u64::from(run.ends_by("-KILL") != Some(0));
         arguments = vec!["train", "--resume", "cut", "--json"];
     }
     assert!(2 * killed > times, "only {killed} of {times} kills came before the end");
