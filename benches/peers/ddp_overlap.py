@@ -16,7 +16,7 @@ import os
 import statistics
 import tempfile
 import time
-from typing import List
+from typing import Any, List
 
 import torch
 import torch.distributed as dist
@@ -95,7 +95,7 @@ def work(rank: int, store: str, options: argparse.Namespace) -> List[float]:
     x = torch.zeros(1, requires_grad=True)
     ends = []
     dist.barrier()
-    for _ in range(options.warmup + options.steps + 1):
+    for _ in range(steps_of(options)):
         model.zero_grad(set_to_none=False)
         parallel(x).backward()
         mean = (options.workers + 1) / 2
@@ -103,22 +103,44 @@ def work(rank: int, store: str, options: argparse.Namespace) -> List[float]:
         ends.append(time.monotonic())
     dist.barrier()
     dist.destroy_process_group()
-    return [end - begun for begun, end in zip(ends[options.warmup :], ends[options.warmup + 1 :])]
+    return durations(ends, options)
 
 
-def main() -> None:
+def flags(description: str) -> argparse.ArgumentParser:
+    """The flags of every script that runs this model."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--elements", type=int, default=1 << 24)
     parser.add_argument("--compute", type=float, default=1.0, help="seconds of a step")
-    parser.add_argument("--bucket-mb", type=float, default=25.0, help="DDP's own default is 25")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--netns", metavar="PREFIX")
+    return parser
+
+
+def steps_of(options: argparse.Namespace) -> int:
+    """Steps to make for those that are counted: the first of these begins where one ends."""
+    return options.warmup + options.steps + 1
+
+
+def durations(ends: List[float], options: argparse.Namespace) -> List[float]:
+    """How long the steps took that are counted."""
+    return [end - begun for begun, end in zip(ends[options.warmup :], ends[options.warmup + 1 :])]
+
+
+def report(steps: List[float], **what: Any) -> None:
+    """Prints what was run and how long its steps took."""
+    seconds = {"median": statistics.median(steps), "min": min(steps), "max": max(steps)}
+    print(json.dumps({**what, "steps": len(steps), "seconds": seconds}))
+
+
+def main() -> None:
+    parser = flags(__doc__)
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="DDP's own default is 25")
     parser.add_argument("--late-worker", type=int, default=-1, metavar="K", help="-1 for none")
     parser.add_argument("--factor", type=float, default=10.0)
-    parser.add_argument("--netns", metavar="PREFIX")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
@@ -132,15 +154,13 @@ def main() -> None:
         steps = work(0, store, options)
         for child in children:
             os.waitpid(child, 0)
-    summary = {
-        "peer": "ddp",
-        "bucket_mb": options.bucket_mb,
-        "compute": options.compute,
-        "late_worker": options.late_worker,
-        "steps": len(steps),
-        "seconds": {"median": statistics.median(steps), "min": min(steps), "max": max(steps)},
-    }
-    print(json.dumps(summary))
+    report(
+        steps,
+        peer="ddp",
+        bucket_mb=options.bucket_mb,
+        compute=options.compute,
+        late_worker=options.late_worker,
+    )
 
 
 if __name__ == "__main__":

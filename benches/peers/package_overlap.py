@@ -10,21 +10,15 @@ of `codedgrad keygen keys --workers 4`. Steps are from end to end at worker 0, w
 """
 
 import argparse
-import json
 import os
-import statistics
 import time
 from typing import Any, Dict, List
 
 import torch
-from ddp_overlap import Model, enter
+from ddp_overlap import Model, durations, enter, flags, report, steps_of
 
 LISTENS = {True: "10.77.0.{}:7177", False: "127.0.0.1:7177"}
 TOKEN = "5a" * 32
-
-
-def steps_of(options: argparse.Namespace) -> int:
-    return options.warmup + options.steps + 1
 
 
 def secrets(options: argparse.Namespace) -> Dict[str, Any]:
@@ -64,20 +58,12 @@ def work(rank: int, address: str, options: argparse.Namespace) -> List[float]:
             model(x).backward()
         assert model.weights[0].grad[0] == model.weights[-1].grad[-1]
         ends.append(time.monotonic())
-    return [end - begun for begun, end in zip(ends[options.warmup :], ends[options.warmup + 1 :])]
+    return durations(ends, options)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flags(__doc__)
     parser.add_argument("--scheme", default="uncoded")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--elements", type=int, default=1 << 24)
-    parser.add_argument("--compute", type=float, default=1.0, help="seconds of a unit")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--warmup", type=int, default=3)
-    parser.add_argument("--netns", metavar="PREFIX")
     parser.add_argument("--keys", metavar="DIR", help="needed between namespaces")
     options = parser.parse_args()
     address = LISTENS[bool(options.netns)].format(options.workers + 1)
@@ -94,14 +80,7 @@ def main() -> None:
     steps = work(0, address, options)
     for process in children:
         os.waitpid(process, 0)
-    summary = {
-        "scheme": options.scheme,
-        "package": True,
-        "compute": options.compute,
-        "steps": len(steps),
-        "seconds": {"median": statistics.median(steps), "min": min(steps), "max": max(steps)},
-    }
-    print(json.dumps(summary))
+    report(steps, scheme=options.scheme, package=True, compute=options.compute)
 
 
 if __name__ == "__main__":
