@@ -267,6 +267,9 @@ async fn train_over<V: Numbers>(
                         random.random_range(0.001..0.006)
                     };
                 let buckets = [1, 3, 16][random.random_range(0..3)];
+                // The host's clock would tell another time, and be longer or shorter in a message,
+                // each time that the seed is run.
+                task.took(Duration::from_secs_f64(part_seconds));
                 while let Some(part) = task.next_part() {
                     sleep(Duration::from_secs_f64(part_seconds / 2.0)).await;
                     let message = task.vector().numbers_mut();
