@@ -1,5 +1,6 @@
-//! A step whose exchange goes on behind its backward pass: seconds from commit to commit, and what
-//! a worker sends, where computing is sleeping, as it is for a process that waits for its GPU.
+//! A step whose exchange goes on behind its backward pass: seconds from commit to commit, what a
+//! worker sends, and the most that waits in its memory, where computing is sleeping, as it is for a
+//! process that waits for its GPU.
 //!
 //! `cargo bench -p codedgrad --bench overlap -- --scheme groups:s=1 --compute 1.0`. With `--netns
 //! ov` worker k runs in the network namespace `ovk` and the coordinator in `ovc`, at 10.77.0.k+1
@@ -139,7 +140,7 @@ fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
     let join =
         Join { worker: Some(me), identity: me.to_string(), ..Join::new(address.into(), security) };
     let (link, welcome) = runtime.block_on(TcpLink::join_over(network, join))?;
-    let (traffic, mut bell) = (link.traffic(), link.bell());
+    let (traffic, buffered, mut bell) = (link.traffic(), link.most_buffered(), link.bell());
     let link: Box<dyn Link> = Box::new(link);
     let mut aggregator = Aggregator::new(link, welcome.length, 1);
     let mut sent = Vec::new();
@@ -182,7 +183,7 @@ fn worker(address: &str, token: &str, me: u32, case: &Case) -> Outcome<()> {
     let first = sent.get(case.warmup as usize).copied().unwrap_or_default();
     let last = sent.last().copied().unwrap_or_default();
     let steps = (sent.len() as u64).saturating_sub(case.warmup + 1).max(1);
-    println!("{}", (last - first) / steps);
+    println!("{} {}", (last - first) / steps, buffered());
     Ok(())
 }
 
@@ -266,10 +267,12 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
     }
     coordinator.stop();
     drop(coordinator);
-    let mut sent: Vec<f64> = Vec::new();
+    let (mut sent, mut buffered) = (Vec::new(), Vec::new());
     for child in children {
         let told = String::from_utf8(child.wait_with_output()?.stdout)?;
-        sent.extend(told.trim().parse::<f64>().ok());
+        let bytes: Vec<f64> = told.split_whitespace().flat_map(str::parse).collect();
+        sent.extend(bytes.first().copied());
+        buffered.extend(bytes.get(1).copied());
     }
     let between: Vec<f64> = watch
         .committed
@@ -277,7 +280,7 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         .skip(case.warmup as usize)
         .map(|pair| (pair[1] - pair[0]).as_secs_f64())
         .collect();
-    let gradients = |bytes: f64| (bytes / (4.0 * case.elements as f64) * 1e3).round() / 1e3;
+    let gradients = |bytes: &f64| (bytes / (4.0 * case.elements as f64) * 1e3).round() / 1e3;
     let status = status.lock().map_err(|_| "a thread panicked")?;
     let mut digests = watch.digests.clone();
     digests.dedup();
@@ -288,7 +291,8 @@ fn coordinator(words: &[String], case: &Case) -> Outcome<()> {
         "seconds": { "median": median(between.clone()),
             "min": between.iter().copied().fold(f64::INFINITY, f64::min),
             "max": between.iter().copied().fold(0.0, f64::max) },
-        "sent_gradients": sent.iter().map(|bytes| gradients(*bytes)).collect::<Vec<_>>(),
+        "sent_gradients": sent.iter().map(gradients).collect::<Vec<_>>(),
+        "buffered_gradients": buffered.iter().map(gradients).collect::<Vec<_>>(),
         "expected": status.expected, "confirmed": status.confirmed, "replaced": status.replaced,
         "digests": digests.len(),
     });

@@ -39,6 +39,9 @@ CASES: List[Tuple[str, List[str], float, float]] = [
     *[(f"groups, another late, {c} s", [*GROUPS, *ANOTHER], c, c) for c in (0.5, 1.0, 2.0)],
 ]
 
+# What is told of every worker, and the column for the most.
+KEYS = {"sent_gradients": "most_sent_gradients", "buffered_gradients": "most_buffered_gradients"}
+
 
 def run(bench: str, words: List[str], compute: float) -> Dict[str, object]:
     if words[0] == DDP:
@@ -67,16 +70,16 @@ def main() -> None:
     medians: Dict[str, List[float]] = {}
     with options.out.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["run", "case", "median_s", "min_s", "max_s", "most_sent_gradients"])
+        rows.writerow(["run", "case", "median_s", "min_s", "max_s", *KEYS.values()])
         for number in range(options.runs):
             for name, words, compute, _ in CASES:
                 if options.only not in name and name not in peers:
                     continue
                 found = run(options.bench, words, compute)
                 seconds = found["seconds"]
-                sent = max(found.get("sent_gradients") or [0.0])
+                most = [max(found.get(key) or [0.0]) or "" for key in KEYS]
                 times = [round(seconds[key], 4) for key in ("median", "min", "max")]
-                rows.writerow([number, name, *times, sent or ""])
+                rows.writerow([number, name, *times, *most])
                 file.flush()
                 medians.setdefault(name, []).append(seconds["median"])
                 print(f"{number} {name}: {times[0]:.3f} s", flush=True)

@@ -7,6 +7,7 @@ use crate::transport::wire::{CHUNK, chunks};
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 // Numbers travel as they lie in memory.
@@ -19,6 +20,8 @@ pub(in crate::transport) struct Block {
     room: Vec<f32>,
     pub(in crate::transport) count: usize,
     pub(in crate::transport) format: NumberFormat,
+    /// Counts it among those in use, while it exists.
+    _use: Use,
 }
 
 impl Block {
@@ -75,10 +78,36 @@ impl Block {
     }
 }
 
+/// How many buffers are in use, and how many were at most.
+#[derive(Debug, Default)]
+struct InUse {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// One buffer in use.
+#[derive(Debug)]
+struct Use(Arc<InUse>);
+
+impl Use {
+    fn begin(counts: &Arc<InUse>) -> Self {
+        let now = counts.now.fetch_add(1, Relaxed) + 1;
+        counts.most.fetch_max(now, Relaxed);
+        Self(Arc::clone(counts))
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Buffers of one chunk each.
 #[derive(Clone, Debug)]
 pub(in crate::transport) struct Blocks {
     spare: Arc<Mutex<Vec<Vec<f32>>>>,
+    in_use: Arc<InUse>,
     spare_max: usize,
     /// Numbers in the longest chunk of a gradient.
     room: usize,
@@ -88,12 +117,19 @@ impl Blocks {
     /// A pool that keeps as much memory as a gradient of `length` numbers takes, and some more.
     pub(in crate::transport) fn new(length: usize) -> Self {
         let room = length.clamp(1, CHUNK);
-        Self { spare: Arc::default(), spare_max: (chunks(length) + 64) * CHUNK / room, room }
+        let spare_max = (chunks(length) + 64) * CHUNK / room;
+        Self { spare: Arc::default(), in_use: Arc::default(), spare_max, room }
+    }
+
+    /// Bytes of buffers that were in use at a time, at most.
+    pub(in crate::transport) fn most_in_use(&self) -> usize {
+        self.in_use.most.load(Relaxed) * self.room * size_of::<f32>()
     }
 
     pub(in crate::transport) fn take(&self, count: usize, format: NumberFormat) -> Block {
         let spare = lock(&self.spare).pop().filter(|room| room.len() >= count);
-        Block { room: spare.unwrap_or_else(|| vec![0.0; self.room.max(count)]), count, format }
+        let room = spare.unwrap_or_else(|| vec![0.0; self.room.max(count)]);
+        Block { room, count, format, _use: Use::begin(&self.in_use) }
     }
 
     pub(in crate::transport) fn give(&self, block: Block) {

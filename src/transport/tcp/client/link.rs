@@ -40,6 +40,7 @@ pub struct TcpLink {
     ledger: Arc<Mutex<Ledger>>,
     vectors: Vectors,
     traffic: Arc<Traffic>,
+    blocks: Blocks,
     closer: Closer,
     /// First step not applied in the replica that the worker has joined with.
     first: Step,
@@ -131,6 +132,7 @@ impl TcpLink {
         let (dialled, dialled_out) = mpsc::unbounded_channel();
         let (coordinator, queues) = Pipe::new();
         let context = context_of(&welcome, &traffic);
+        let blocks = context.blocks.clone();
         let (reports, reports_out) = mpsc::unbounded_channel();
         // A worker without a replica is sent a state before anything is to be applied.
         let first = join.has.next(Some(welcome.first)).unwrap_or(welcome.first);
@@ -184,6 +186,7 @@ impl TcpLink {
                 ledger,
                 vectors,
                 traffic,
+                blocks,
                 closer: Closer::new(move || closed.notify_one()),
                 first,
                 order: 0,
@@ -248,6 +251,14 @@ impl TcpLink {
     pub fn traffic(&self) -> impl Fn() -> (u64, u64) + use<> {
         let traffic = Arc::clone(&self.traffic);
         move || (traffic.sent.load(Relaxed), traffic.received.load(Relaxed))
+    }
+
+    /// Tells, whenever it is called, how many bytes the connections and the exchange held at a time,
+    /// at most: terms that waited for others, and what was not written yet. The worker's own results
+    /// and the sums that are kept are not among them.
+    pub fn most_buffered(&self) -> impl Fn() -> usize + use<> {
+        let blocks = self.blocks.clone();
+        move || blocks.most_in_use()
     }
 }
 
